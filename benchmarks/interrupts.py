@@ -30,7 +30,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.cpu.threads import _crew
+from tilewright.runtime.cpu.workers import crew
 
 Call = Callable[[np.ndarray], object]
 
@@ -159,7 +159,7 @@ def counted(checks: Sequence[Checks], before: int) -> dict[str, int]:
     for each in checks:
         total.update(each.counts)
     time.sleep(0.05)
-    left = {"workers left claimed": len(_crew.claims), "threads before": before, "threads after": threads_now()}
+    left = {"workers left claimed": len(crew.claims), "threads before": before, "threads after": threads_now()}
     return dict(total) | left
 
 

@@ -24,7 +24,7 @@ sys.path.insert(0, {folder!r})
 faulthandler.dump_traceback_later(100, exit=True)
 import interrupts
 import tilewright
-from tilewright.runtime.cpu import threads
+from tilewright.runtime.cpu import threads, workers
 tilewright.set_threads(4)
 {planted}
 counts = interrupts.{way}
@@ -83,11 +83,11 @@ threads._TeamCall.settle = settle
     "a claim is forgotten": (
         "every_bytecode('vector', 61)",
         """
-def claim(self, task, count, real=threads._Crew.claim):
+def claim(self, task, count, real=workers.Crew.claim):
     claimed = real(self, task, count)
     task.tried.clear()
     return claimed
-threads._Crew.claim = claim
+workers.Crew.claim = claim
 """,
     ),
 }

@@ -12,14 +12,17 @@ import pytest
 import tilewright as tw
 from tilewright.catalog import catalog
 from tilewright.codegen import crew
+from tilewright.codegen.futex import HAS_FUTEX
 from tilewright.host.limits import use_threads
 from tilewright.planning.host import _sharing, shared_product
 from tilewright.runtime.cpu import shared_products
 from tilewright.runtime.cpu import shared_products_code as code
-from tilewright.runtime.cpu import threads as crew_of_threads
 from tilewright.runtime.cpu.runner import compiled, standby
 from tilewright.runtime.cpu.standby import address_of
 from tilewright.runtime.cpu.threads import Team
+from tilewright.runtime.cpu.workers import crew as workers
+
+futex = pytest.mark.skipif(not HAS_FUTEX, reason="this system has no futex")
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +33,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shared(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """The product of two threads by the short way; other programs may put the worker to sleep, so it is woken again."""
-    deadline = time.monotonic() + 60
-    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), 2)
+    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), 2)  # may compile
     assert how is not None
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         result = shared_products.multiply_shared(how, a, b, out)
         if result is not None:
@@ -141,7 +144,7 @@ def test_callers_on_many_threads() -> None:
     for caller in callers:
         caller.join()
     assert not wrong
-    assert not crew_of_threads._crew.claims
+    assert not workers.claims
 
 
 def test_a_call_is_a_whole_number_of_cache_lines_before_its_counters() -> None:
@@ -200,3 +203,26 @@ def test_the_threads_that_stand_by_compute_the_bits_of_one() -> None:
         tw.matmul(a, b)
     np.testing.assert_array_equal(result, expected)
     assert shared_products.multiply_shared(all_, a, b, None) is None
+
+
+@futex
+def test_a_product_wakes_as_many_sleeping_threads_as_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small product is computed by its caller alone; larger ones wake more threads, and they compute the same bits."""
+    monkeypatch.setattr(standby(), "_looks", 1)
+    dtype = np.dtype(np.float32)
+    wakes = [_sharing((n, n), (n, n), (dtype, dtype.num), 16) for n in (128, 200, 300, 400)]
+    counts = [int(how.call[code.WAKES]) for how in wakes if how is not None]
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert counts[-1] == 15
+    a, b = operands(300, 320, 310, "float32")
+    expected, before, deadline = alone(a, b), 0, time.monotonic() + 60
+    with use_threads(2):
+        while time.monotonic() < deadline:
+            np.testing.assert_array_equal(tw.matmul(a, b), expected)
+            worker = workers.workers[0].mailbox if workers.workers else np.zeros(crew.MAILBOX_WORDS, np.int64)
+            if before and worker[crew.BELL] > before:
+                return
+            time.sleep(0.01)
+            before = int(worker[crew.BELL]) if worker[crew.STATE] == crew.SLEEPING else 0
+    raise AssertionError("not once in 60 seconds was a sleeping thread woken")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,17 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.catalog import catalog
 from tilewright.codegen import crew
+from tilewright.codegen.futex import HAS_FUTEX
+from tilewright.host.limits import use_threads
 from tilewright.runtime.cpu.runner import compiled, grid, standby
 from tilewright.runtime.cpu.slices import even_slices
-from tilewright.runtime.cpu.standby import call_words
-from tilewright.runtime.cpu.threads import Team, _Crew, _TeamCall
+from tilewright.runtime.cpu.standby import CompiledStandby, call_words
+from tilewright.runtime.cpu.threads import Team, _TeamCall
+from tilewright.runtime.cpu.workers import Crew
+from tilewright.runtime.cpu.workers import crew as workers
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
+futex = pytest.mark.skipif(not HAS_FUTEX, reason="this system has no futex")
 two_cpus = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two processors"
 )
@@ -143,20 +149,16 @@ def test_rally_raises_what_any_of_them_raised_when_all_are_done(here: bool) -> N
 
 
 class Watched:
-    """Workers that stand by, and how many calls were posted."""
+    """The machine code in which workers wait, and how many calls were posted."""
 
     def __init__(self) -> None:
         self.posted = 0
         self._real = standby()
-        self.stand_by = self._real.stand_by
 
-    def settle(self, mailbox: np.ndarray, call: int) -> None:
-        self._real.settle(mailbox, call)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
-    def failed(self, call: np.ndarray) -> bool:
-        return self._real.failed(call)
-
-    def post(self, mailbox: np.ndarray, call: int) -> bool:
+    def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
         taken = self._real.post(mailbox, call)
         self.posted += taken
         return taken
@@ -172,6 +174,13 @@ def product_of_a_team(n: int) -> tuple[functools.partial, np.ndarray, np.ndarray
     counters[-1] = 2
     code = compiled(kernel, a.dtype)
     return functools.partial(code, a, b, c, space, counters), call_words(code, a, b, c, space, counters), c
+
+
+def test_a_call_in_words_and_a_mailbox_have_their_whole_length() -> None:
+    """Machine code does not check where it writes."""
+    assert product_of_a_team(64)[1].size == crew.WORDS
+    assert (Team(2).run([lambda: None] * 2), workers.workers[0].mailbox.size) == (None, crew.MAILBOX_WORDS)
+    assert workers.workers[0].address % 64 == 0
 
 
 def test_workers_stand_by_for_the_next_product() -> None:
@@ -217,7 +226,7 @@ def test_who_is_woken_wakes_others() -> None:
 @affinity
 def test_a_seat_is_kept_until_another_is_taken() -> None:
     """Who stands by where it was seated is not to find another worker woken there."""
-    own, allowed = _Crew(), os.sched_getaffinity(0)
+    own, allowed = Crew(), os.sched_getaffinity(0)
     workers = own.claim(_TeamCall(), 3)
     here = min(allowed)
     own.seat(workers, here, allowed)
@@ -229,66 +238,240 @@ def test_a_seat_is_kept_until_another_is_taken() -> None:
     assert workers[0].seat == seats[0], "the others' are still theirs"
 
 
-def test_standing_by_ends() -> None:
-    """Looks at a mailbox to which nothing is posted are bounded; then its owner says that it sleeps."""
+# ---- mailboxes -------------------------------------------------------------------------------------------------------
+
+
+def an_empty_mailbox(state: int = crew.AWAY) -> np.ndarray:
     mailbox = np.zeros(crew.MAILBOX_WORDS, np.int64)
-    standing = threading.Thread(target=standby().stand_by, args=(mailbox,), daemon=True)
-    standing.start()
+    mailbox[crew.STATE], mailbox[crew.PROCESSOR] = state, -1
+    return mailbox
+
+
+def an_empty_call() -> tuple[np.ndarray, int]:
+    call = np.zeros(crew.WORDS, np.int64)
+    return call, call.ctypes.data
+
+
+def owner(mailbox: np.ndarray, awake: bool = True, machine_code: CompiledStandby | None = None) -> threading.Thread:
+    """A thread that waits in this mailbox, and has not been called back."""
+    stand_by = (machine_code or standby()).stand_by
+    thread = threading.Thread(target=stand_by, args=(mailbox, 0, awake), daemon=True)
+    thread.start()
+    return thread
+
+
+def becomes(mailbox: np.ndarray, state: int) -> bool:
+    deadline = time.monotonic() + 60
+    while mailbox[crew.STATE] != state and time.monotonic() < deadline:
+        time.sleep(1e-3)
+    return bool(mailbox[crew.STATE] == state)
+
+
+@pytest.fixture
+def never_asleep(monkeypatch: pytest.MonkeyPatch) -> CompiledStandby:
+    """As where the system has no futex."""
+    monkeypatch.setattr(standby(), "sleeps", False)
+    return standby()
+
+
+def test_standing_by_ends(never_asleep: CompiledStandby) -> None:
+    """Looks at a mailbox to which nothing is posted are bounded; where its owner cannot sleep, it then returns."""
+    mailbox = an_empty_mailbox()
+    standing = owner(mailbox, machine_code=never_asleep)
     standing.join(60)
     assert not standing.is_alive()
-    assert mailbox[0] == crew.ASLEEP
+    assert mailbox[crew.STATE] == crew.AWAY
 
 
-def test_a_mailbox_answers_as_its_owner_is() -> None:
-    real, mailbox, call, other = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64), 1 << 20, 1 << 21
-    mailbox[crew.PROCESSOR] = -1
-    assert not real.post(mailbox, call), "asleep"
+def test_a_mailbox_answers_as_its_owner_is(never_asleep: CompiledStandby) -> None:
+    real, mailbox, (call, at), (other, elsewhere) = never_asleep, an_empty_mailbox(), an_empty_call(), an_empty_call()
+    assert not real.post(mailbox, call), "away"
     mailbox[crew.STATE] = crew.STANDING
     assert real.post(mailbox, call)
     assert not real.post(mailbox, other), "one at a time"
-    assert mailbox[crew.STATE] == call
-    real.settle(mailbox, other)
-    assert mailbox[crew.STATE] == call, "that of another caller"
-    real.settle(mailbox, call)
+    assert mailbox[crew.STATE] == at
+    real.settle(mailbox, elsewhere)
+    assert mailbox[crew.STATE] == at, "that of another caller"
+    real.settle(mailbox, at)
     assert mailbox[crew.STATE] == crew.STANDING, "taken back"
-    real.stand_by(mailbox)
-    assert mailbox[crew.STATE] == crew.ASLEEP
+    real.stand_by(mailbox, 0, True)
+    assert mailbox[crew.STATE] == crew.AWAY
+
+
+def test_what_was_posted_to_a_sleeper_is_taken_back_as_it_was() -> None:
+    real, mailbox, (call, at) = standby(), an_empty_mailbox(crew.SLEEPING), an_empty_call()
+    assert real.post(mailbox, call)
+    assert mailbox[crew.STATE] == at + crew.SLEEPING
+    real.settle(mailbox, at)
+    assert mailbox[crew.STATE] == crew.SLEEPING
+
+
+@futex
+@pytest.mark.parametrize("awake", [True, False])
+def test_an_owner_falls_asleep_is_roused_and_is_called_back(awake: bool) -> None:
+    mailbox = an_empty_mailbox()
+    waiting = owner(mailbox, awake)
+    assert becomes(mailbox, crew.SLEEPING)
+    assert standby().rouse([mailbox], -1) == [True]
+    assert mailbox[crew.BELL] == crew.RING
+    assert becomes(mailbox, crew.SLEEPING), "again, for nothing was posted"
+    standby().call_back(mailbox)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert mailbox[crew.STATE] == crew.AWAY
+
+
+@futex
+def test_an_owner_that_was_called_back_before_it_came_returns() -> None:
+    """It had looked into its inbox before the job was there, and falls asleep after it was called."""
+    mailbox = an_empty_mailbox()
+    standby().call_back(mailbox)
+    waiting = owner(mailbox)
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
+@futex
+def test_no_call_to_python_is_lost_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are given around the moment at which the worker falls asleep."""
+    monkeypatch.setattr(standby(), "_looks", 2000)
+    done: list[int] = []
+    rng = np.random.default_rng(0)
+    for number in range(2000):
+        Team(2).wake(standby())
+        end = time.perf_counter() + rng.uniform(0, 2e-4)
+        while time.perf_counter() < end:
+            pass
+        Team(2).run([lambda: None, functools.partial(done.append, number)])
+    assert done == list(range(2000))
+
+
+@futex
+def test_sleeping_workers_take_no_processor_time() -> None:
+    a = np.ones((300, 300), np.float32)
+    with use_threads(4):
+        tw.matmul(a, a)
+        Team(4).rally(*product_of_a_team(300)[:2], standby())
+    assert all(becomes(worker.mailbox, crew.SLEEPING) for worker in workers.workers[:3])
+
+    def used() -> float:
+        return sum(time.clock_gettime(time.pthread_getcpuclockid(worker.ident)) for worker in workers.workers[:3])
+
+    time.sleep(0.05)  # they have said that they sleep, and are about to
+    before = used()
+    time.sleep(0.3)
+    assert used() - before < 1e-4
+
+
+@futex
+def test_a_sleeping_worker_is_woken_by_machine_code_and_computes() -> None:
+    """The caller computes nothing of this product until the worker has begun: its wake-up is what ends the wait."""
+    mailbox = an_empty_mailbox()
+    waiting = owner(mailbox, awake=False)
+    assert becomes(mailbox, crew.SLEEPING)
+    _, call, c = product_of_a_team(130)
+    boxes = np.array([mailbox.ctypes.data], np.int64)
+    standby().begin(call, boxes, -1)
+    assert standby().post(mailbox, call)
+    standby().wake(call, boxes)
+    deadline = time.monotonic() + 60
+    while mailbox[crew.STATE] != crew.STANDING and time.monotonic() < deadline:
+        time.sleep(1e-3)
+        if mailbox[crew.STATE] == crew.SLEEPING:
+            break
+    standby().settle(mailbox, call.ctypes.data)
+    assert (c == 130).all()
+    standby().call_back(mailbox)
+    waiting.join(60)
+
+
+def sleepers_on(processors: list[int], count: int) -> list[np.ndarray]:
+    """Mailboxes of owners that do not exist, and that may run on these processors."""
+    sleepers = [an_empty_mailbox(crew.SLEEPING) for _ in range(count)]
+    for box in sleepers:
+        for processor in processors:
+            box[crew.SET + processor // 64] |= np.int64(1) << (processor % 64)
+    return sleepers
+
+
+def posted_to(sleepers: list[np.ndarray], here: int = -1) -> tuple[np.ndarray, np.ndarray]:
+    call, boxes = np.zeros(crew.WORDS, np.int64), np.array([box.ctypes.data for box in sleepers], np.int64)
+    standby().begin(call, boxes, here)
+    for box in sleepers:
+        assert standby().post(box, call)
+    return call, boxes
+
+
+@futex
+def test_a_caller_wakes_some_of_those_that_have_its_call() -> None:
+    sleepers = sleepers_on([], 13)
+    call, boxes = posted_to(sleepers)
+    sleepers[1][crew.STATE] += 1 << 20  # another call
+    standby().wake(call, boxes)
+    assert [int(box[crew.BELL]) for box in sleepers] == [1, 0, 1, 1, 1] + [0] * 8
+
+
+@futex
+def test_sleepers_wake_on_processors_of_their_own() -> None:
+    """Each where it ran last, but not on the caller's; when all are taken, Linux decides."""
+    sleepers = sleepers_on([1, 2, 63, 64, 200], 6)
+    for box, last in zip(sleepers, [63, 2, 2, 64, 1, 1], strict=True):
+        box[crew.PROCESSOR] = last
+    posted_to(sleepers, here=64)
+    assert [int(box[crew.SEAT]) for box in sleepers] == [63, 2, 1, 200, -1, -1]
+
+
+@futex
+@affinity
+def test_an_owner_that_was_woken_may_run_where_it_could_before() -> None:
+    mailbox, everywhere = an_empty_mailbox(), os.sched_getaffinity(0)
+    waiting = owner(mailbox, awake=False)
+    assert becomes(mailbox, crew.SLEEPING)
+    assert standby().rouse([mailbox], -1) == [True]
+    assert mailbox[crew.SEAT] in everywhere
+    thread, deadline = int(mailbox[crew.THREAD]), time.monotonic() + 60
+    while os.sched_getaffinity(thread) != everywhere and time.monotonic() < deadline:
+        time.sleep(1e-3)
+    assert os.sched_getaffinity(thread) == everywhere
+    standby().call_back(mailbox)
+    waiting.join(60)
 
 
 @affinity
 def test_nothing_is_posted_to_an_owner_on_the_callers_processor() -> None:
-    real, mailbox = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64)
+    real, mailbox = standby(), an_empty_mailbox(crew.STANDING)
     everywhere = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(everywhere)})
-        mailbox[crew.STATE], mailbox[crew.PROCESSOR] = crew.STANDING, min(everywhere)
-        assert not real.post(mailbox, 1 << 20)
+        mailbox[crew.PROCESSOR] = min(everywhere)
+        assert not real.post(mailbox, an_empty_call()[0])
         assert mailbox[crew.LEAVE], "it is to be woken elsewhere"
     finally:
         os.sched_setaffinity(0, everywhere)
 
 
 def test_an_owner_that_misses_many_calls_is_to_leave() -> None:
-    real, mailbox = standby(), np.zeros(crew.MAILBOX_WORDS, np.int64)
-    mailbox[crew.STATE], mailbox[crew.PROCESSOR] = crew.STANDING, -1
+    real, mailbox, (call, at) = standby(), an_empty_mailbox(crew.STANDING), an_empty_call()
     missed = 0
-    while real.post(mailbox, 1 << 20):
-        real.settle(mailbox, 1 << 20)
+    while real.post(mailbox, call):
+        real.settle(mailbox, at)
         missed += 1
         assert missed < 100
     assert missed > 1
     assert mailbox[crew.LEAVE]
 
 
+@futex
 def test_an_owner_that_is_to_leave_falls_asleep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standby(), "_looks", 1 << 60)
-    mailbox = np.zeros(crew.MAILBOX_WORDS, np.int64)
+    mailbox = an_empty_mailbox()
+    waiting = owner(mailbox)
+    assert becomes(mailbox, crew.STANDING)
     mailbox[crew.LEAVE] = 1
-    standing = threading.Thread(target=standby().stand_by, args=(mailbox,), daemon=True)
-    standing.start()
-    standing.join(60)
-    assert not standing.is_alive()
-    assert mailbox[crew.STATE] == crew.ASLEEP
+    assert becomes(mailbox, crew.SLEEPING)
+    standby().call_back(mailbox)
+    waiting.join(60)
+    assert not waiting.is_alive()
 
 
 def test_a_worker_without_memory_is_an_error_of_the_call() -> None:
@@ -358,6 +541,28 @@ def test_parent_and_child_multiply_after_a_fork() -> None:
     command = [sys.executable, "-c", FORK]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert answer.stdout.split() == ["0"]
+
+
+EXIT = """
+import time, numpy as np, tilewright as tw
+from tilewright.runtime.cpu.runner import standby
+from tilewright.runtime.cpu.threads import Team
+from tilewright.runtime.cpu.workers import crew
+tw.set_threads(4)
+Team(4).wake(standby())
+tw.matmul(np.ones((300, 300)), np.ones((300, 300)))
+while {asleep} and not all(worker.mailbox[0] == 2 for worker in crew.workers):
+    time.sleep(1e-3)
+print(len(crew.workers))
+"""
+
+
+@futex
+@pytest.mark.parametrize("asleep", [True, False])
+def test_an_interpreter_that_ends_leaves_its_workers_where_they_are(asleep: bool) -> None:
+    command = [sys.executable, "-c", EXIT.format(asleep=asleep)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert (answer.stdout.split(), answer.stderr) == (["3"], "")
 
 
 # ---- processors ------------------------------------------------------------------------------------------------------

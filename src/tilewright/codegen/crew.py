@@ -1,46 +1,96 @@
-"""Threads that wait without sleeping: one posts a call of machine code in the mailbox of another, which then runs it.
+"""Threads that wait without Python: one posts a call of machine code in the mailbox of another, which then runs it.
 
-A mailbox is a cache line of 64-bit words that two threads share: its owner, which stands by, and a caller. A call is an
-array of words that the caller owns: the address of a ``team`` kernel and its arguments. One word of the mailbox holds the
-whole state, so a call passes from one thread to the other by one atomic operation, without a lock, a system call or Python
-code:
+A mailbox is a cache line of 64-bit words of one thread, its owner. A call is an array of words that a caller owns: the
+address of a ``team`` kernel and its arguments. Owners wait in two ways. For a while after a call they stand by: they read
+their mailbox again and again. Then they sleep on it (``codegen.futex``), and a caller that posts must have them woken.
 
-    ASLEEP → STANDING → address of a call → address + 1: it runs → STANDING → … → ASLEEP
+**States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which leaves
+the lowest bits for flags. Every change is one compare-and-exchange (acquire and release), so of two threads that would make
+one at the same time, one finds that it cannot:
 
-The caller changes STANDING to the address of its call, and takes back a call that the owner has not begun. So a mailbox
-serves one caller at a time, and callers need no other claim on the owner. Everything else is changed by the owner, which
-falls asleep when no call was posted for a while, or when ``LEAVE`` asks for it.
+    AWAY ⇄ STANDING ⇄ SLEEPING → AWAY     by the owner; AWAY: it runs Python code, or waits for its inbox in Python
+    STANDING ⇄ call                       by a caller: it posts, and takes back a call that has not begun
+    SLEEPING ⇄ call + SLEEPING            by a caller: it posts, has the owner woken, and takes back
+    call, call + SLEEPING → call + RUNNING → STANDING (or AWAY)     by the owner: it begins and ends
+
+A mailbox serves one caller at a time, and callers need no other claim on the owner. A caller never waits for an owner that
+has not begun: it computes what others do not take, and takes back its call when nothing is left. It waits for one that has
+begun, so no thread works for a call that has returned.
+
+**The bell.** A sleeping owner reads nothing, so a second word, ``BELL``, counts its wake-ups: the lower half all of them,
+the upper half those by which Python calls the owner back. To *ring* is to add to it (acquire and release) and then to wake
+the thread that sleeps on it. Nothing is ever subtracted or reset. The owner repeats three steps: (1) it reads ``BELL``
+(acquire); (2) it reads ``STATE``, and compares the upper half with the count that it had read before it looked into its
+inbox; (3) if there is nothing to do, it sleeps while the bell's lower half is what it read in step 1.
+
+**No wake-up is lost.** A thread that has work for an owner writes it first, to the state or the inbox, and rings then. Linux
+orders the addition to the bell and the comparison of step 3. If the addition comes first, then either step 1 has read
+it, and step 2 sees what was written before it (acquire and release); or the comparison finds another number, and the owner
+repeats the steps. If the comparison comes first, the owner is already queued when the waking thread looks for it, and wakes.
+This holds for every number of rings, by any thread, for any call. So threads may ring for others, and once too often: an
+owner that finds nothing stands by for a while and sleeps again. A ring that never comes costs time alone: the caller then
+computes the whole call and takes it back. Only jobs of Python wait for an owner, and ``Worker.give`` rings for each of them
+itself, whatever the state is. (After 2³² rings between steps 1 and 3 the lower half would be the same again. Its overflow
+adds to the upper half: the owner returns to Python, finds an empty inbox and comes back.)
+
+**The wake-up tree.** A wake-up costs the thread that makes it microseconds. So a caller makes a few, and each owner that
+begins, before it computes, makes as many more for the same call; a counter in the call distributes the mailboxes. Each owner
+wakes on a processor of its own, its seat, which the poster chooses and the waking thread sets: left alone, Linux wakes it on
+the caller's, where it does not run before the caller sleeps. Once it runs, it may move again. A seat is a matter of speed
+alone: it may be set late, and is undone the next time that the owner wakes.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
+import numba as nb
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from .atomics import _element, load, offer_processor, pause
+from .affinity import (
+    SET_WORDS,
+    add_to_set,
+    allow,
+    allow_only,
+    allowed,
+    is_in_set,
+    processor_here,
+    processors,
+    thread_here,
+)
+from .atomics import _element, fetch_add, load, offer_processor, pause
+from .futex import sleep_while, wake
 from .vectors import I8, I64
 
-ASLEEP, STANDING = 0, 1
-#: Words of a mailbox: its state; whether the owner should stop standing by; on which processors the owner may run, and on
-#: which one it runs; how many calls in a row it did not begin. The words fill a cache line, to avoid false sharing.
-STATE, LEAVE, ALLOWED, PROCESSOR, MISSED, MAILBOX_WORDS = 0, 1, 2, 3, 4, 8
+#: States, and flags of a call's address.
+AWAY, STANDING, SLEEPING = 0, 1, 2
+RUNNING, _FLAGS = 1, 7
+#: Words of a mailbox: its state; whether the owner should stop standing by; a number for the set of processors on which the
+#: owner may run, and the one on which it runs; how many calls in a row it did not begin; its bell; the owner's number in the
+#: system, and its seat, the processor on which it is to wake. They fill a cache line, to avoid false sharing. Then the set.
+STATE, LEAVE, ALLOWED, PROCESSOR, MISSED, BELL, THREAD, SEAT, SET = 0, 1, 2, 3, 4, 5, 6, 7, 8
+MAILBOX_WORDS = SET + SET_WORDS
+#: What is added to a bell: to wake the owner, and to call it back to Python.
+RING, CALL_BACK = 1, (1 << 32) + 1
 #: An owner that misses so many calls stands by on a processor that is busy: it is to be woken on another one.
 _MOST_MISSED = 16
 #: Words of a call: address of the code, itemsize of the operands, then the arrays a, b, c (address, shape, strides), the
-#: workspace and the counters (address, size); the itemsizes of C and of the workspace; then whether a thread failed.
-CODE, ITEMSIZE, ARRAYS, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE, FAILED, WORDS = 0, 1, 2, 21, 22, 23, 24
+#: workspace and the counters (address, size); the itemsizes of C and of the workspace; whether a thread failed. Then, for
+#: the wake-up tree: address of an array of the addresses of mailboxes, their number (0 until all is posted), the next one,
+#: and the set of processors that are taken by threads of this call.
+CODE, ITEMSIZE, ARRAYS, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE, FAILED = 0, 1, 2, 21, 22, 23
+BOXES, POSTED, NEXT, TAKEN = 24, 25, 26, 27
+WORDS = TAKEN + SET_WORDS
+#: How many owners a thread wakes for a call. On two virtual machines a wake-up took the thread that made it 5 and 20 µs, and
+#: the owner began after 46 and 60 µs: so fifteen of them begin after two levels of the tree instead of three.
+_WAKES = 4
 #: Reads of the state of a running kernel before a waiting thread offers its processor to others.
 _PATIENCE = 20000
-#: Words of a set of processors, as Linux returns it: for 1024 of them.
-_MASK_WORDS = 16
 
 
 @intrinsic
@@ -97,82 +147,68 @@ def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
-def _running_call(typingctx: Any, mailbox: Any) -> Any:  # noqa: ARG001
-    """The words of the call that a mailbox's owner runs: their address is in the state, plus one."""
+def _words_at(typingctx: Any, words: Any, index: Any, flags: Any) -> Any:  # noqa: ARG001
+    """The words to which ``words[index]`` points, after ``flags`` were subtracted from it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         # Loaded as a pointer: of a converted integer LLVM cannot tell the target.
-        state = _element(context, builder, signature, [args[0], I64(STATE)])
-        after = builder.load(builder.bitcast(state, I8.as_pointer().as_pointer()))
-        words = context.make_array(signature.return_type)(context, builder)
+        place = builder.bitcast(_element(context, builder, signature, args), I8.as_pointer().as_pointer())
+        array = context.make_array(signature.return_type)(context, builder)
         populate_array(
-            words,
-            data=builder.bitcast(builder.gep(after, [I64(-1)]), I64.as_pointer()),
+            array,
+            data=builder.bitcast(builder.gep(builder.load(place), [builder.neg(args[2])]), I64.as_pointer()),
             shape=cgutils.pack_array(builder, [I64(WORDS)]),
             strides=cgutils.pack_array(builder, [I64(8)]),
             itemsize=I64(8),
             meminfo=None,
         )
-        return words._getvalue()
+        return array._getvalue()
 
-    return types.int64[::1](mailbox), codegen
-
-
-@intrinsic
-def _processors(typingctx: Any) -> Any:  # noqa: ARG001
-    """A number for the set of processors that this thread may run on; 0 where the system has no such set."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-        if sys.platform != "linux":
-            return I64(0)
-        place = cgutils.alloca_once(builder, I64, size=_MASK_WORDS)
-        for at in range(_MASK_WORDS):
-            builder.store(I64(0), builder.gep(place, [I64(at)]))
-        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), I64, I64.as_pointer()])
-        function = cgutils.get_or_insert_function(builder.module, kind, "sched_getaffinity")
-        builder.call(function, [ir.IntType(32)(0), I64(8 * _MASK_WORDS), place])
-        number = I64(0)
-        for at in range(_MASK_WORDS):
-            number = builder.add(
-                builder.mul(number, I64(0x5851F42D4C957F2D)), builder.load(builder.gep(place, [I64(at)]))
-            )
-        return number
-
-    return types.int64(), codegen
-
-
-@intrinsic
-def _processor_here(typingctx: Any) -> Any:  # noqa: ARG001
-    """The processor on which this thread runs; −1 where the system does not say."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-        if sys.platform != "linux":
-            return I64(-1)
-        kind = ir.FunctionType(ir.IntType(32), [])
-        return builder.sext(builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_getcpu"), []), I64)
-
-    return types.int64(), codegen
+    return types.int64[::1](words, types.intp, types.intp), codegen
 
 
 # An intrinsic is called without its first parameter, which type checkers cannot know.
 replace: Callable[..., bool] = _replace
 call_team: Callable[..., bool] = _call_team
-processors: Callable[..., int] = _processors
-processor_here: Callable[..., int] = _processor_here
-running_call: Callable[..., np.ndarray] = _running_call
+words_at: Callable[..., np.ndarray] = _words_at
 
 
-def stand_by(mailbox: np.ndarray, looks: int) -> int:
-    """Run posted calls, until ``looks`` reads of the state in a row have found none; returns the number of calls.
+# ---- the owner -------------------------------------------------------------------------------------------------------
 
-    After a fifth of these reads, each one offers the processor to other threads, which may wait for it.
+
+def stand_by(mailbox: np.ndarray, looks: int, called: int, sleeps: bool) -> int:
+    """Run posted calls, until Python calls the owner back; returns the number of calls.
+
+    ``called`` is how often Python had called it back before it looked into its inbox. After ``looks`` reads of the state in
+    a row have found no call, the owner sleeps; or this returns, unless it ``sleeps``. After a fifth of these reads, each
+    one offers the processor to other threads, which may wait for it.
     """
-    mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[MISSED] = processors(), processor_here(), 0
-    replace(mailbox, STATE, ASLEEP, STANDING)
+    allowed(mailbox, SET)
+    mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[THREAD] = processors(), processor_here(), thread_here()
+    mailbox[MISSED], mailbox[LEAVE] = 0, 0
+    replace(mailbox, STATE, AWAY, STANDING)
     calls, left = 0, looks
     while True:
+        bell = load(mailbox, BELL)  # before the state
         state = load(mailbox, STATE)
-        if state == STANDING and left > 0 and not load(mailbox, LEAVE):
+        if state > SLEEPING:
+            if replace(mailbox, STATE, state, state - (state & _FLAGS) + RUNNING):
+                state = _run(mailbox, called)
+                calls, left = calls + 1, looks
+                if state == AWAY:
+                    return calls
+        elif bell >> 32 != called:
+            if replace(mailbox, STATE, state, AWAY):
+                return calls
+        elif state == SLEEPING:
+            sleep_while(mailbox, BELL, bell)
+            rung = load(mailbox, BELL)
+            if rung != bell and rung >> 32 == called:  # else Python has chosen the processor
+                allow(mailbox, SET)  # it runs on its seat: from now on the scheduler may move it
+                mailbox[PROCESSOR], mailbox[MISSED], mailbox[LEAVE] = processor_here(), 0, 0
+                replace(mailbox, STATE, SLEEPING, STANDING)
+                left = looks
+        elif left > 0 and not load(mailbox, LEAVE):
             pause()
             left -= 1
             here = processor_here()
@@ -180,40 +216,123 @@ def stand_by(mailbox: np.ndarray, looks: int) -> int:
                 mailbox[PROCESSOR] = here
             if left < 4 * looks // 5:
                 offer_processor()
-        elif state > STANDING:
-            if replace(mailbox, STATE, state, state + 1):
-                mailbox[MISSED] = 0
-                call = running_call(mailbox)
-                if not call_team(call):
-                    call[FAILED] = 1
-                replace(mailbox, STATE, state + 1, STANDING)
-                calls, left = calls + 1, looks
-        elif state == ASLEEP or replace(mailbox, STATE, STANDING, ASLEEP):
+        elif replace(mailbox, STATE, STANDING, SLEEPING if sleeps else AWAY) and not sleeps:
             return calls
 
 
-def post(mailbox: np.ndarray, call: int) -> bool:
-    """Post the call at this address; False if the owner does not stand by, or has another call.
+@nb.njit(nogil=True)
+def _run(mailbox: np.ndarray, called: int) -> int:
+    """Run the call that has begun; returns the state after it."""
+    mailbox[MISSED] = 0
+    running = load(mailbox, STATE)
+    call = words_at(mailbox, STATE, RUNNING)
+    _wake_sleepers(call, running - RUNNING)
+    if not call_team(call):
+        call[FAILED] = 1
+    state = STANDING if load(mailbox, BELL) >> 32 == called else AWAY
+    replace(mailbox, STATE, running, state)
+    return state
 
-    False, too, where the owner sits on the caller's processor: it would not run before the caller sleeps. It is to leave, so
-    that the caller can wake it elsewhere.
+
+# ---- those who post --------------------------------------------------------------------------------------------------
+
+
+@nb.njit(nogil=True)
+def _seat(mailbox: np.ndarray, taken: np.ndarray, at: int) -> None:
+    """Choose the processor on which a sleeping owner is to wake: where it ran last, or else any, but none that is taken."""
+    last, seat = mailbox[PROCESSOR], -1
+    for number in range(-1, 64 * SET_WORDS):
+        processor = last if number < 0 else number
+        if is_in_set(mailbox, SET, processor) and not is_in_set(taken, at, processor):
+            seat = processor
+            break
+    add_to_set(taken, at, seat)
+    mailbox[SEAT] = seat
+
+
+def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> int:
+    """Post this call, at ``address``; returns the owner's state: STANDING, SLEEPING if it must be woken, or AWAY if the call
+    was not posted, because the owner has another one, or sleeps and the caller does not wake it.
+
+    Nor is it posted where the owner stands by on the caller's processor: it would not run before the caller sleeps. It is to
+    leave, so that it can be woken elsewhere.
     """
+    state = load(mailbox, STATE)
+    if state == SLEEPING and wakes and replace(mailbox, STATE, SLEEPING, address + SLEEPING):
+        _seat(mailbox, call, TAKEN)
+        return SLEEPING
+    if state != STANDING:
+        return AWAY
     here = processor_here()
     if mailbox[PROCESSOR] == here and here >= 0:
         mailbox[LEAVE] = 1
-    return not load(mailbox, LEAVE) and replace(mailbox, STATE, STANDING, call)
+    if load(mailbox, LEAVE) or not replace(mailbox, STATE, STANDING, address):
+        return AWAY
+    add_to_set(call, TAKEN, mailbox[PROCESSOR])
+    return STANDING
 
 
 def settle(mailbox: np.ndarray, call: int) -> None:
     """Take back this call if it was posted and not begun; wait until it has ended if the owner has begun it."""
-    if load(mailbox, STATE) == call and replace(mailbox, STATE, call, STANDING):
+    state = load(mailbox, STATE)
+    if state == call + SLEEPING and replace(mailbox, STATE, state, SLEEPING):
+        return
+    if state == call and replace(mailbox, STATE, state, STANDING):
         mailbox[MISSED] += 1
         if mailbox[MISSED] >= _MOST_MISSED:
             mailbox[LEAVE] = 1
         return
     reads = 0
-    while load(mailbox, STATE) == call + 1:
+    while load(mailbox, STATE) == call + RUNNING:
         pause()
         reads += 1
         if reads > _PATIENCE:
             offer_processor()
+
+
+def ring(mailbox: np.ndarray, amount: int) -> None:
+    """Wake the owner if it sleeps; with CALL_BACK, it returns to Python."""
+    fetch_add(mailbox, BELL, amount)
+    wake(mailbox, BELL)
+
+
+_ring = nb.njit(nogil=True)(ring)
+
+
+@nb.njit(nogil=True)
+def _ring_at_seat(mailbox: np.ndarray) -> None:
+    if mailbox[SEAT] >= 0:
+        allow_only(mailbox[THREAD], mailbox[SEAT])
+    _ring(mailbox, RING)
+
+
+@nb.njit(nogil=True)
+def _wake_sleepers(call: np.ndarray, address: int) -> None:
+    """Wake the next owners to which this call, at ``address``, was posted while they slept; those then wake others."""
+    woken, posted, boxes = 0, load(call, POSTED), words_at(call, BOXES, 0)
+    while woken < _WAKES and load(call, NEXT) < posted:
+        at = fetch_add(call, NEXT, 1)
+        if at < posted:
+            mailbox = words_at(boxes, at, 0)
+            if load(mailbox, STATE) == address + SLEEPING:
+                _ring_at_seat(mailbox)
+                woken += 1
+
+
+def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
+    """Wake the owner if it sleeps, so that it stands by, on none of the processors in the set ``taken``. False if only
+    Python reaches it, or must bring it to another
+    processor: one on which this thread may run, or one that is less busy."""
+    state = load(mailbox, STATE)
+    if state == AWAY or mailbox[ALLOWED] != processors() or (state == STANDING and load(mailbox, LEAVE)):
+        return False
+    if state == SLEEPING:
+        _seat(mailbox, taken, 0)
+        _ring_at_seat(mailbox)
+    return True
+
+
+def publish(call: np.ndarray, address: int, boxes: int) -> None:
+    """Let the call's threads wake those of so many mailboxes to which it was posted; wake the first ones."""
+    fetch_add(call, POSTED, boxes)
+    _wake_sleepers(call, address)

@@ -33,7 +33,10 @@ WORK_PER_THREAD = 130_000
 #: ends in Python.
 WORK_PER_THREAD_IN_BATCH = 2_000_000
 BYTES_PER_THREAD = 4 << 20
-#: Multiply-adds from which it is worth waking a thread for one product (400³: a millisecond on one thread).
+#: The least multiply-adds for each thread that sleeps in machine code and is woken: it begins 50 to 60 µs later (measured on
+#: two virtual machines), and meanwhile the caller makes 30 to 60 a nanosecond.
+WORK_PER_WAKING = 3_000_000
+#: Multiply-adds from which it is worth waking a thread from Python for one product (400³: a millisecond on one thread).
 WORK_WORTH_WAKING = 64_000_000
 #: Multiply-adds up to which threads share a product the short way, without looking for an interrupt: a few milliseconds.
 MOST_WORK_OF_SHORT_WAY = 1 << 30
@@ -279,11 +282,9 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
 
 
 def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
-    """The product of two matrices that threads share as the plan says, if they stand by; None if ``matmul`` must plan and
-    run it. It saves 25 µs, which count while a product takes less than some milliseconds.
-
-    A small product is computed by this thread alone if no others stand by: to wake them takes longer. They are woken when
-    many such products follow each other, so that they stand by for the next ones.
+    """The product of two matrices that threads share as the plan says, if enough of them stand by, or sleep and are worth
+    waking; a small one by this thread alone otherwise; None if ``matmul`` must plan and run it. It saves 25 µs, which count
+    while a product takes less than some milliseconds.
     """
     if type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
         return None
@@ -313,7 +314,8 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, limit: int) 
         return None
     shape = problem.m, problem.n, problem.k
     least = 1 if math.prod(shape) < WORK_WORTH_WAKING else max(1, 3 * plan.threads // 4)
-    return shared_products.sharing(kernel, key[0], shape, plan.threads, least)
+    wakes = min(plan.threads - 1, math.prod(shape) // WORK_PER_WAKING)
+    return shared_products.sharing(kernel, key[0], shape, plan.threads, least, wakes)
 
 
 @functools.lru_cache(maxsize=256)

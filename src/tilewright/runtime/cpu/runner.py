@@ -80,7 +80,7 @@ def _compile(kernel: Kernel, dtype: np.dtype, result: np.dtype) -> Callable[...,
 
 @functools.cache
 def standby() -> CompiledStandby:
-    """The machine code by which workers stand by: they wait for the next product without sleeping."""
+    """The machine code in which workers wait for the next product."""
     return run_on_thread(_compile_standby)
 
 

@@ -1,9 +1,10 @@
-"""The short way to share a product: threads that stand by get their part from machine code, without Python code between.
+"""The short way to share a product: threads that wait in machine code get their part from it, without Python code between.
 
 The long way (``runner``, ``Team.rally``) takes 40 µs for what surrounds a product, as long as two threads multiply matrices
-of 200³. It is needed where threads must be woken, and for everything unusual. Here one call of machine code reads the
-arrays, posts the product to workers that stand by, computes its own share and waits for theirs: 2 µs in all. No Python code
-runs meanwhile, so no interrupt can come between, and no worker need be claimed.
+of 200³. It is needed where Python must wake threads, and for everything unusual. Here one call of machine code reads the
+arrays, posts the product to workers, wakes as many of those that sleep as the product is worth, computes its own share and
+waits for theirs: 2 µs in all for workers that stand by. No Python code runs meanwhile, so no interrupt can come between, and
+no worker need be claimed.
 """
 
 from __future__ import annotations
@@ -22,15 +23,21 @@ from . import small_products, stop
 from .interrupts import run_on_thread
 from .runner import compiled, standby
 from .standby import AWAKE_S, address_of
-from .threads import Team, mailboxes
+from .threads import Team
+from .workers import crew as workers
 from .workspace import put_back_buffer, take_buffer
 
 #: Nanoseconds that it takes to wake threads, and so many more for each of them; and for which they then stand by.
 WAKING_NS, WAKING_EACH_NS, GAP_NS = 300_000, 50_000, round(AWAKE_S * 1e9)
+#: Nanoseconds between two attempts to bring absent workers into machine code, where later products reach them: it takes
+#: about a hundredth of that.
+ENTERING_NS = 100_000_000
 
 #: When the latest product that could have been shared began, and the first of those that it follows closely. Products of all
 #: threads count, for these numbers only decide when to wake others.
 _first_ns = _last_ns = 0
+#: When this process last tried to bring absent workers into machine code.
+_entered_ns = -ENTERING_NS
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +50,11 @@ class Sharing:
 
 
 def sharing(
-    kernel: Kernel, dtype: np.dtype, shape: tuple[int, int, int], threads: int, least: int | None = None
+    kernel: Kernel, dtype: np.dtype, shape: tuple[int, int, int], threads: int, least: int | None = None, wakes: int = 0
 ) -> Sharing | None:
     """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k); compiles it now. It does if
-    ``least`` other threads stand by, by default all.
+    ``least`` other threads stand by, by default all; or if they sleep in machine code, where the product is worth waking up
+    to ``wakes``.
 
     None where machine code cannot read Python's objects.
     """
@@ -60,21 +68,33 @@ def sharing(
     call[crew.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or dtype).itemsize
     elements = kernel.workspace(*shape) if kernel.workspace else 0
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
-    call[code.LEAST], call[-1] = (threads - 1 if least is None else least), threads
+    call[code.LEAST], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
     return Sharing(threads, call, kernel.workspace_bytes(*shape, dtype.name))
 
 
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
-    """A·B, into ``out`` unless that is None, by those threads that stand by. None where the long way must compute it: if too
-    few do, or the arrays are unusual, or the product belongs to a run that can be stopped."""
+    """A·B, into ``out`` unless that is None, by those threads that are there. None where the long way must compute it: if
+    too few are, or the arrays are unusual, or the product belongs to a run that can be stopped."""
     if stop.can_be_stopped():
         return None
     memory, call = take_buffer(how.workspace), how.call.copy()
-    result = _function()(a, b, out, call, mailboxes(), memory)
+    result = _function()(a, b, out, call, workers.mailboxes, memory)
     put_back_buffer(memory)
-    if result is not None and call[code.MISSING]:
+    if call[code.ABSENT] and call[code.WAKES]:
+        enter(how.threads)
+    elif result is not None and call[code.MISSING]:
         wake_if_many(how.threads)
     return result
+
+
+def enter(threads: int) -> None:
+    """Called for each product that would have woken threads that are not in machine code: workers that do not exist yet, or
+    run Python code, or may run on other processors. This brings them there, unless it was tried a moment ago."""
+    global _entered_ns
+    now = time.perf_counter_ns()
+    if now - _entered_ns >= ENTERING_NS:
+        _entered_ns = now
+        Team(threads).wake(standby())
 
 
 def wake_if_many(threads: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ...codegen import crew, objects
+from ...codegen import affinity, crew, objects
 from .small_products_code import (
     ALIGNED,
     AXES,
@@ -27,13 +27,14 @@ from .small_products_code import (
     transposed_matrix,
 )
 
-# Words of ``call``: elements of the workspace, counters, threads beside the caller, how many of them must stand by, and how
-# many did not; where the counters begin.
-ELEMENTS, COUNTS, OTHERS, LEAST, MISSING, COUNTERS = 24, 25, 26, 27, 28, 32
+# Words of ``call``: elements of the workspace, counters, threads beside the caller; how many of them must be there, and how
+# many of them the caller wakes if they sleep; how many did not get the call, and how many are not in machine code; where the
+# counters begin.
+ELEMENTS, COUNTS, OTHERS, LEAST, WAKES, MISSING, ABSENT, COUNTERS = 43, 44, 45, 46, 47, 48, 49, 56
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
-_post, _settle = _inner(crew.post), _inner(crew.settle)
+_post, _settle, _publish = _inner(crew.post), _inner(crew.settle), _inner(crew.publish)
 
 
 @_inner
@@ -43,22 +44,38 @@ def mailbox_of(boxes, i):
 
 
 @_inner
-def enough_stand_by(boxes, least):
-    """Whether so many threads stand by, on the processors on which this one may run, but not on its own: those
-    are to leave, so that they can be woken elsewhere."""
-    allowed, here, count = crew.processors(), crew.processor_here(), 0
+def enough_are_there(words, boxes):
+    """Whether as many threads as the call needs stand by, or sleep and are worth waking, on the processors on which this one
+    may run. Those that stand by on its own are to leave, so that they can be woken elsewhere."""
+    allowed, here, awake, asleep, busy = crew.processors(), crew.processor_here(), 0, 0, 0
     for i in range(size(boxes, 0)):
         mailbox = mailbox_of(boxes, i)
-        if crew.load(mailbox, crew.STATE) == crew.STANDING and mailbox[crew.ALLOWED] == allowed:
-            if here >= 0 and mailbox[crew.PROCESSOR] == here:
+        state = crew.load(mailbox, crew.STATE)
+        if state != crew.AWAY and mailbox[crew.ALLOWED] == allowed:
+            if state == crew.STANDING and here >= 0 and mailbox[crew.PROCESSOR] == here:
                 mailbox[crew.LEAVE] = 1
-            count += mailbox[crew.LEAVE] == 0
-    return count >= least
+            asleep += state == crew.SLEEPING
+            awake += state == crew.STANDING and mailbox[crew.LEAVE] == 0
+            busy += state > crew.SLEEPING
+    words[ABSENT] = max(0, words[OTHERS] - awake - asleep - busy)
+    return awake + min(asleep, words[WAKES]) >= words[LEAST]
+
+
+@_inner
+def posted(words, boxes, address, allowed, others, wakes):
+    """Post the call to so many others, to those that sleep if ``wakes``; returns how many are missing."""
+    for i in range(size(boxes, 0)):
+        if others == 0:
+            break
+        mailbox = mailbox_of(boxes, i)
+        if mailbox[crew.ALLOWED] == allowed and _post(mailbox, words, address, wakes) != crew.AWAY:
+            others -= 1
+    return others
 
 
 @_inner
 def post_and_compute(a, b, c, itemsize, call, boxes, space):
-    """Compute C = A·B on this thread and on those that stand by and begin before it has ended; False if one found no
+    """Compute C = A·B on this thread and on those others that begin before it has ended; False if one found no
     memory."""
     x, y, z = matrix(a, False), matrix(b, True), matrix(c, False)
     if z[4] != itemsize and z[3] == itemsize:  # a column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ
@@ -71,11 +88,14 @@ def post_and_compute(a, b, c, itemsize, call, boxes, space):
         at += 5
     words[at], words[at + 1] = objects.integer(space), words[ELEMENTS]
     words[at + 2], words[at + 3] = objects.integer(objects.behind(call, 8 * COUNTERS)), words[COUNTS]
-    here, others, address = crew.processors(), words[OTHERS], objects.integer(call)
-    for i in range(size(boxes, 0)):
-        mailbox = mailbox_of(boxes, i)
-        if others > 0 and mailbox[crew.ALLOWED] == here and _post(mailbox, address):
-            others -= 1
+    address, allowed = objects.integer(call), crew.processors()
+    words[crew.BOXES] = objects.word(boxes, DATA)
+    affinity.add_to_set(words, crew.TAKEN, crew.processor_here())
+    others = posted(words, boxes, address, allowed, words[OTHERS], False)
+    wakes = min(others, words[WAKES])
+    if wakes > 0:
+        others -= wakes - posted(words, boxes, address, allowed, wakes, True)
+        _publish(words, address, size(boxes, 0))
     words[MISSING] = others
     done = crew.call_team(words)
     for i in range(size(boxes, 0)):
@@ -90,7 +110,7 @@ def shared_result(facts, a, b, c, call, boxes, space):
     Or None, as a borrowed reference: then the long way must compute the product.
     """
     none = objects.follow(facts, NONE)
-    if not enough_stand_by(boxes, objects.word(call, 8 * LEAST)):
+    if not enough_are_there(nb.carray(call, COUNTERS, np.int64), boxes):
         return none
     if not is_plain_array(a, facts, ALIGNED, False) or not is_plain_array(b, facts, ALIGNED, False):
         return none

@@ -1,0 +1,135 @@
+"""On which processors a thread may run and does run, asked and changed from machine code.
+
+A set of processors is an array of words, one bit for each processor, as Linux has it. Elsewhere sets are empty, and nothing
+is changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .atomics import _element
+from .futex import system_call
+from .vectors import I32, I64
+
+#: Words of a set: 1024 processors.
+SET_WORDS = 16
+_LINUX = sys.platform == "linux"
+
+
+def _get_or_set(builder: Any, name: str, thread: Any, place: Any) -> None:
+    """Call ``sched_getaffinity`` or ``sched_setaffinity``; a failure, as where a container forbids it, changes nothing."""
+    kind = ir.FunctionType(I32, [I32, I64, I64.as_pointer()])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [thread, I64(8 * SET_WORDS), place])
+
+
+def _empty(builder: Any, place: Any) -> Any:
+    for at in range(SET_WORDS):
+        builder.store(I64(0), builder.gep(place, [I64(at)]))
+    return place
+
+
+@intrinsic
+def _allowed(typingctx: Any, words: Any, index: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _empty(builder, _element(context, builder, signature, args))
+        if _LINUX:
+            _get_or_set(builder, "sched_getaffinity", I32(0), place)
+        return context.get_dummy_value()
+
+    return types.void(words, types.intp), codegen
+
+
+@intrinsic
+def _allow(typingctx: Any, words: Any, index: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _LINUX:
+            _get_or_set(builder, "sched_setaffinity", I32(0), _element(context, builder, signature, args))
+        return context.get_dummy_value()
+
+    return types.void(words, types.intp), codegen
+
+
+@intrinsic
+def _allow_only(typingctx: Any, thread: Any, processor: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        if _LINUX:
+            place = _empty(builder, cgutils.alloca_once(builder, I64, size=SET_WORDS))
+            bit = builder.shl(I64(1), builder.and_(args[1], I64(63)))
+            builder.store(bit, builder.gep(place, [builder.lshr(args[1], I64(6))]))
+            _get_or_set(builder, "sched_setaffinity", builder.trunc(args[0], I32), place)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def _processors(typingctx: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        if not _LINUX:
+            return I64(0)
+        place = _empty(builder, cgutils.alloca_once(builder, I64, size=SET_WORDS))
+        _get_or_set(builder, "sched_getaffinity", I32(0), place)
+        number = I64(0)
+        for at in range(SET_WORDS):
+            word = builder.load(builder.gep(place, [I64(at)]))
+            number = builder.add(builder.mul(number, I64(0x5851F42D4C957F2D)), word)
+        return number
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def _processor_here(typingctx: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        if not _LINUX:
+            return I64(-1)
+        kind = ir.FunctionType(I32, [])
+        return builder.sext(builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_getcpu"), []), I64)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def _thread_here(typingctx: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        return system_call(builder, "gettid", [])
+
+    return types.int64(), codegen
+
+
+# An intrinsic is called without its first parameter, which type checkers cannot know.
+#: ``allowed(words, index)``: write the set of processors on which this thread may run.
+allowed: Callable[..., None] = _allowed
+#: ``allow(words, index)``: let this thread run on a set of processors.
+allow: Callable[..., None] = _allow
+#: ``allow_only(thread, processor)``: let another thread run on one processor alone. If it sleeps, it will wake there.
+allow_only: Callable[..., None] = _allow_only
+#: A number for the set of processors on which this thread may run; 0 where the system has no such set.
+processors: Callable[..., int] = _processors
+#: The processor on which this thread runs; −1 where the system does not say.
+processor_here: Callable[..., int] = _processor_here
+#: The number of this thread in the system.
+thread_here: Callable[..., int] = _thread_here
+
+
+@nb.njit(nogil=True)
+def add_to_set(words: np.ndarray, at: int, processor: int) -> None:
+    """Add a processor to the set that begins at word ``at``; not one that no set has."""
+    if 0 <= processor < 64 * SET_WORDS:
+        words[at + (processor >> 6)] |= np.int64(1) << (processor & 63)
+
+
+@nb.njit(nogil=True)
+def is_in_set(words: np.ndarray, at: int, processor: int) -> bool:
+    """Whether a processor is in the set that begins at word ``at``."""
+    return 0 <= processor < 64 * SET_WORDS and (words[at + (processor >> 6)] >> (processor & 63)) & 1 != 0
