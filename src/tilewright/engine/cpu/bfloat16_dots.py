@@ -21,12 +21,9 @@ from tilewright.engine import dots, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import Blocking, blocking
 
-#: The least sum of the exponents of two elements whose products have no denormal sums: −112, each with its bias of 127.
-LEAST_EXPONENTS = 254 - 112
-
 
 def bfloat16_product(
-    chosen: Blocking, instruction: str, *, least_exponents: int = LEAST_EXPONENTS
+    chosen: Blocking, instruction: str, *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> tuple[dots.DotBlocks, Callable[..., None]]:
     """The blocks, and a function ``multiply(a, b, c, wide, words, counters)`` with this instruction, or without any."""
     blocks = dots.DotBlocks(chosen, chosen.kc_of_8_bytes // 2)
@@ -34,31 +31,19 @@ def bfloat16_product(
     lanes, start_at = bits // 32, blocks.start_at - blocks.tile_at
     pack_a, pack_b = codegen.word_packers(bits, first_high=True)
     convert, least = codegen.row_converter(bits), codegen.least_magnitude(bits)
+    least_of_rows = dots.least_of_rows(bits)
     fast = dots.compiled_dots(blocks, instruction or "vfmadd")
-    one_row, one_row_narrow = (codegen.dot_kernel(1, width, bits, "vfmadd") for width in (nv, nv - 1))
+    careful = dots.careful_tile(nv, bits)
     always_exact = instruction != "vdpbf16ps"
 
     @nb.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):
         pack_a(a, top, rows, low, kc, target, at, ld)
-        smallest = 0xFFFF
-        for r in range(rows):
-            smallest = min(smallest, least(kc, codegen.offset(target, at + r * ld)))
-        target[target.size - 1] = smallest
+        target[target.size - 1] = least_of_rows(rows, kc, target, at, ld)
 
     @nb.njit(nogil=True, inline="always")
     def pack_columns(b, low, kc, left, columns, target, at, ld):
         pack_b(b, 0, low, kc, left, columns, target, at, ld)
-
-    @nb.njit(nogil=True)
-    def careful(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start):
-        """A tile by multiply-adds of float32, one row after the other."""
-        for r in range(rows):
-            row, of_a = codegen.ahead(c, r * ldc), codegen.ahead(a, r * a_stride)
-            if vectors == nv:
-                one_row(kc, of_a, a_stride, b, row, ldc, accumulate, columns, start)
-            else:
-                one_row_narrow(kc, of_a, a_stride, b, row, ldc, accumulate, columns, start)
 
     @nb.njit(nogil=True, inline="always")
     def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):
@@ -68,7 +53,7 @@ def bfloat16_product(
         start = codegen.offset(corner, start_at)
         for r in range(mr):
             corner[start_at + r] = 0
-        exact = always_exact or no_denormals(int(corner[corner.size - 1]), least(kc * width, b), least_exponents)
+        exact = always_exact or dots.no_denormals(int(corner[corner.size - 1]), least(kc * width, b), least_exponents)
         low, higher, count = tiles
         for x in range(count):
             rows = low + 1 if x < higher else low
@@ -101,14 +86,6 @@ def bfloat16_product(
         product(a, b, (c, wide), m, n, -(-k // 2), words, counters)
 
     return blocks, multiply
-
-
-@nb.njit(nogil=True)
-def no_denormals(of_a, of_b, least_exponents):
-    """Whether no product of elements with at least these magnitudes (as ``least_magnitude`` has them) can lead to a denormal
-    operand or sum."""
-    exponents = (of_a + 1) >> 7, (of_b + 1) >> 7  # 512 where all are zeros
-    return min(exponents) > 0 and exponents[0] + exponents[1] >= least_exponents
 
 
 INSTRUCTION = dots.here("bfloat16")

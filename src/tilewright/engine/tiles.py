@@ -1,0 +1,137 @@
+"""What the kernels on tile registers share: the choice of the instruction, the blocks, and the product of a band.
+
+A tile of the driver is 32 rows by 64 columns: two blocks of 2 × 2 tile registers. All of them are always multiplied whole,
+into a buffer; of the buffer only what lies inside C is written. A packed element is a word of 32 bits, and k is a multiple of
+16 words: zeros follow the last step.
+
+A phase is up to 1,024 words deep, so that C is read and written seldom. Within it a band is multiplied in pieces of k that
+are so short that a piece of a sliver of B stays in the first-level cache while the rows of A come from the second: tile
+registers read 64 bytes in each cycle of arithmetic, which is all that the second-level cache delivers. Between pieces
+the sums are in the buffer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numba as nb
+from numba.extending import register_jitable
+
+from .. import codegen
+from ..host.machine import Machine
+from ..kernels.blocking import Blocking, caches
+from .jobs import PackedBlocks
+
+#: Rows and columns of a tile of the driver, and words of k in a phase at most.
+ROWS, COLUMNS, STEPS = 2 * codegen.TILE, 4 * codegen.TILE, 1024
+#: Words of k in a piece: 24 KiB of B, 12 KiB of A and 8 KiB of sums are in the first-level cache at a time.
+PIECE = int(os.environ.get("TRIAL_PIECE", "96"))
+#: Multiply-adds of the smallest product for which packing pays, and the least m and n.
+LEAST_WORK, LEAST_SIDE = 100**3, 16
+
+
+def pays(m: int, n: int, k: int) -> bool:
+    """Whether a product is large enough for whole tiles."""
+    return min(m, n) >= LEAST_SIDE and m * n * k >= LEAST_WORK
+
+
+class TileBlocks(PackedBlocks):
+    """``PackedBlocks`` of words, with a buffer for the sums of a band and for two numbers more."""
+
+    def __init__(self, here: Machine) -> None:
+        bits = here.vector_bits or 128
+        _, l2, l3 = caches(here)
+        chosen = Blocking(bits, ROWS, 32 * COLUMNS // bits, 1, STEPS, STEPS, l2 // 2, l3 // 4)
+        super().__init__(chosen, STEPS, itemsize=4)
+        most_tiles = 2 * self.mc // ROWS + 2
+        self.tile_at += ROWS * self.a_stride  # the last tile may begin in any row, and reads 32
+        self.sums = most_tiles * ROWS * COLUMNS
+        self.block = self.tile_at + self.sums + COLUMNS + 1
+
+    def workspace(self, m: int, n: int, k: int) -> int:
+        """Elements of the workspace for a product of this shape; m, n and k count packed elements, or more."""
+        return super().workspace(m, n, whole_tiles(k))
+
+
+@register_jitable
+def whole_tiles(words: int) -> int:
+    """The least multiple of 16 that is not below a number of words.
+
+    >>> whole_tiles(0), whole_tiles(1), whole_tiles(32)
+    (0, 16, 32)
+    """
+    return -(-words // codegen.TILE) * codegen.TILE
+
+
+def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Compiled functions ``pack_rows(a, top, rows, low, kc, target, at)`` and ``pack_columns(b, low, kc, left, columns,
+    target, at, ld)``: ``word_packers`` with words of zeros after the last step of k.
+
+    Rows of A lie an odd number of cache lines apart (``apart``), so that they fall into all sets of a cache.
+    """
+    pack_a, pack_b = codegen.word_packers(vector_bits)
+
+    @nb.njit(nogil=True)
+    def pack_rows(a, top, rows, low, kc, target, at):
+        stride, group = apart(kc), 4 // codegen.itemsize(a)
+        words = min(kc, -(-a.shape[1] // group) - low)
+        if words > 0:
+            pack_a(a, top, rows, low, words, target, at, stride)
+        for r in range(rows):
+            for p in range(max(0, words), kc):
+                target[at + r * stride + p] = 0
+
+    @nb.njit(nogil=True)
+    def pack_columns(b, low, kc, left, columns, target, at, ld):
+        group = 4 // codegen.itemsize(b)
+        words = min(kc, -(-b.shape[0] // group) - low)
+        if words > 0:
+            pack_b(b, 0, low, words, left, columns, target, at, ld)
+        for p in range(max(0, words), kc):
+            for s in range(columns):
+                target[at + p * ld + s] = 0
+
+    return pack_rows, pack_columns
+
+
+@register_jitable
+def apart(kc: int) -> int:
+    """Words from one packed row of A to the next."""
+    return kc | codegen.TILE
+
+
+def band_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
+    """A compiled function ``multiply(kc, a, b, width, tiles, columns, sums, more, of_a)``.
+
+    ``a`` points to the rows of a band, ``apart(kc)`` words apart, ``b`` to a sliver of ``kc`` rows of ``width`` words, and
+    ``sums`` to 32 rows of 64 sums for each tile of ``tiles`` (as in ``team_product``). They begin with zeros, unless
+    ``more`` is not 0. ``of_a`` is an array of the dtype of A.
+    """
+    block, tile, rows_of_sums, piece = codegen.tile_kernel(kind), codegen.TILE, ROWS, PIECE
+    most_columns = COLUMNS
+
+    @nb.njit(nogil=True)
+    def multiply(kc, a, b, width, tiles, columns, sums, more, of_a):
+        low, higher, count = tiles
+        a_stride = apart(kc)
+        for p in range(0, kc, piece):
+            rows, to = codegen.ahead(a, p), sums
+            for x in range(count):
+                height = low + 1 if x < higher else low
+                for s in range(0, columns, 2 * tile):
+                    block(
+                        min(piece, kc - p),
+                        codegen.pointer_as(rows, of_a),
+                        a_stride,
+                        codegen.ahead(b, p * width + s),
+                        width,
+                        codegen.ahead(to, s),
+                        most_columns,
+                        more + p,
+                        2 if height > tile else 1,
+                        2 if columns - s > tile else 1,
+                    )
+                rows, to = codegen.ahead(rows, height * a_stride), codegen.ahead(to, rows_of_sums * most_columns)
+
+    return multiply
