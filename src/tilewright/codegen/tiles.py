@@ -294,7 +294,7 @@ def tile_state(kind: type[Tiles]) -> tuple[Callable[[], None], Callable[[], None
     processor costs more meanwhile. Those of ``VectorTiles`` do nothing."""
 
     def emit_begin(builder: Any) -> None:
-        data = cgutils.create_constant_array(I8, _CONFIGURATION)
+        data = ir.Constant(ir.ArrayType(I8, len(_CONFIGURATION)), bytearray(_CONFIGURATION))
         place = cgutils.global_constant(builder, "tilewright.tiles", data)
         _call_x86(builder, "ldtilecfg", builder.bitcast(place, _POINTER))
 
