@@ -16,7 +16,7 @@ from .pack import packer
 from .peak import fma_chains
 from .streams import deinterleave, row_dots, row_updates, settle
 from .tile import edge_kernel, micro_kernel
-from .tiles import TILE, Tiles, VectorTiles, row_adder, tile_kernel, tile_state
+from .tiles import TILE, Tiles, VectorTiles, tile_kernel, tile_state
 from .together import copy_together
 from .words import pointer_as, word_packers
 
@@ -48,7 +48,6 @@ __all__ = [
     "packer",
     "pointer_as",
     "real_parts",
-    "row_adder",
     "row_converter",
     "row_dots",
     "row_times_i",

@@ -122,7 +122,7 @@ def has_rows(matrix: np.ndarray | tuple[np.ndarray, ...]) -> bool:
 
 
 @overload(has_rows)
-def _has_rows(matrix):  # type: ignore[no-untyped-def]  # Numba compares the arguments, annotations included
+def _has_rows(matrix):  # Numba compares the arguments with those of what it returns, annotations included
     if isinstance(matrix, types.BaseTuple):
         return lambda matrix: abs(matrix[0].strides[0]) > abs(matrix[0].strides[1])
     return lambda matrix: abs(matrix.strides[0]) > abs(matrix.strides[1])

@@ -13,8 +13,8 @@ name on x86:
 chains, then that sum to C. A product of two bfloat16 is exact in float32, so this is a sum of exact products in some order,
 with at most k − 1 rounded additions on the way of any of them: the classical bound γ_k·(|A||B|) holds. The last bits are not
 those of float32's own chain. Denormal operands and sums are taken for zeros, whatever the processor's mode is. Neither
-occurs where no product of two elements has an exponent below −112, for the reason that ``codegen/dots.py`` gives: it holds for
-sums in any order.
+occurs where no product of two elements has an exponent below −112: the reason that ``codegen/dots.py`` gives holds for sums
+in any order.
 
 ``VectorTiles`` does the same on any processor, by vectors and with tiles in memory. It is slow; it is for tests, and for a
 machine that has no such registers.
@@ -22,7 +22,6 @@ machine that has no such registers.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +30,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .loops import counted_loop, emitted, vector_loop
+from .loops import counted_loop
 from .vectors import I8, I32, I64, Vectors
 
 #: Rows of a tile register, and 32-bit words in each row.
@@ -39,6 +38,8 @@ TILE = 16
 #: Numbers of the tile registers of C, A and B, for a block of 2 × 2 tiles of C.
 _C, _A, _B = ((0, 1), (2, 3)), (4, 5), (6, 7)
 _POINTER = I8.as_pointer()
+#: Lines of 64 bytes that are prefetched for 16 words of k.
+_LINES = 4
 
 
 class Tiles:
@@ -173,11 +174,15 @@ _NAMES = {"bfloat16": "tdpbf16ps", "int8": "tdpbssd", "uint8": "tdpbuud"}
 
 
 def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
-    """An intrinsic ``block(kc, a, a_stride, b, b_stride, c, c_stride, more, down, across)``: up to 2 × 2 tiles of C.
+    """An intrinsic ``block(kc, a, a_stride, b, b_stride, c, c_stride, more, down, across, ahead)``: up to 2 × 2 tiles of C.
 
-    ``kc`` and the strides count words; ``kc`` is a multiple of 16. ``a`` points to ``down`` · 16 rows of A, as a pointer to its
-    elements: 8-bit integers, or 16-bit ones for the bits of bfloat16. ``b`` points to ``kc`` rows of ``across`` · 16 words, and
-    ``c`` to sums of 32 bits, which are zeros at first unless ``more`` is not 0. Of ``down`` and ``across`` each is 1 or 2.
+    ``kc`` and the strides count words; ``kc`` is a multiple of 16. ``down`` and ``across``, 1 or 2, are the tiles of C.
+
+    - ``a``: 16 rows for each tile down, as a pointer to elements: 8-bit integers, or 16-bit ones with the bits of bfloat16;
+    - ``b``: ``kc`` rows of 16 words for each tile across;
+    - ``c``: sums of 32 bits, to which products are added; with ``more`` = 0 they replace them;
+    - ``ahead``: words that are prefetched meanwhile into the second-level cache, four lines for 16 words of k.
+
     All 16 rows and columns of every tile are read and written.
     """
 
@@ -194,22 +199,22 @@ def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
         more: Any,  # noqa: ARG001
         down: Any,  # noqa: ARG001
         across: Any,  # noqa: ARG001
+        ahead: Any,
     ) -> Any:
         integers = [types.intp] * 4
-        signature = types.void(types.intp, a, types.intp, b, types.intp, c, *integers)
+        signature = types.void(types.intp, a, types.intp, b, types.intp, c, *integers, ahead)
         elements = {types.int8: "int8", types.uint8: "uint8"}.get(a.dtype, "bfloat16")
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
             tiles = kind(builder, _NAMES[elements])
-            kc, a, a_stride, b, b_stride, c, c_stride, more, down, across = args
-            words = I32.as_pointer()
-            place = builder.bitcast(a, words), a_stride, builder.bitcast(b, words), b_stride
-            to = builder.bitcast(c, words), c_stride, builder.icmp_signed("!=", more, I64(0))
+            kc, a, a_stride, b, b_stride, c, c_stride, more, down, across, ahead = args
+            a, b, c, ahead = (builder.bitcast(pointer, I32.as_pointer()) for pointer in (a, b, c, ahead))
+            operands = kc, a, a_stride, b, b_stride, ahead, c, c_stride, builder.icmp_signed("!=", more, I64(0))
             one = [builder.icmp_signed("==", count, I64(1)) for count in (down, across)]
 
             def choose(chosen: tuple[int, ...]) -> None:
                 if len(chosen) == 2:
-                    _emit_block(tiles, kc, *place, *to, *chosen)
+                    _emit_block(tiles, *operands, *chosen)
                     return
                 with builder.if_else(one[len(chosen)]) as (single, double):
                     with single:
@@ -232,13 +237,14 @@ def _emit_block(
     a_stride: Any,
     b: Any,
     b_stride: Any,
+    ahead: Any,
     c: Any,
     c_stride: Any,
     more: Any,
     down: int,
     across: int,
 ) -> None:
-    builder = tiles.builder
+    builder, words = tiles.builder, Vectors(tiles.builder, I32, TILE)
     down_by = builder.mul(a_stride, I64(TILE))
     sums = [
         (_C[i][j], builder.gep(c, [builder.add(builder.mul(c_stride, I64(i * TILE)), I64(j * TILE))]))
@@ -256,6 +262,9 @@ def _emit_block(
     def step(p: Any, values: list[Any]) -> list[Any]:
         # A multiply-add takes 16 cycles and its result 52: four tiles of C hide that, and loads lie between them.
         of_b = builder.gep(b, [builder.mul(b_stride, p)])
+        next_lines = builder.gep(ahead, [builder.mul(p, I64(_LINES))])
+        for line in range(_LINES):
+            words.prefetch(next_lines, line * TILE, level=2)
         for i in range(down):
             tiles.load(_A[i], builder.gep(a, [builder.add(p, down_by if i else I64(0))]), a_stride)
             for j in range(across):
@@ -269,26 +278,12 @@ def _emit_block(
         tiles.store(tile, at, c_stride)
 
 
-def row_adder(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``add(source, target, count)``: adds a row of ``count`` neighbours to another one."""
-
-    def emit(vectors: Vectors, source: Any, target: Any, count: Any) -> None:
-        def step(index: Any, values: list[Any], load: Any, store: Any, chain: int) -> list[Any]:  # noqa: ARG001
-            store(vectors.add(load(source, index), load(target, index)), target, index)
-            return values
-
-        vector_loop(vectors, count, 1, [], step)
-
-    return emitted("ppi", vector_bits, emit)
-
-
 # ---- the state of a thread -------------------------------------------------------------------------------------------
 
 #: The operand of ldtilecfg: palette 1, then 64 bytes a row and 16 rows for each of 8 registers.
 _CONFIGURATION = bytes([1, *[0] * 15, *[4 * TILE, 0] * 8, *[0] * 16, *[TILE] * 8, *[0] * 8])
 
 
-@functools.cache
 def tile_state(kind: type[Tiles]) -> tuple[Callable[[], None], Callable[[], None]]:
     """Intrinsics ``begin()`` and ``end()``: a thread's tile registers exist between them, and a change of threads on the
     processor costs more meanwhile. Those of ``VectorTiles`` do nothing."""
@@ -301,16 +296,22 @@ def tile_state(kind: type[Tiles]) -> tuple[Callable[[], None], Callable[[], None
     def emit_end(builder: Any) -> None:
         _call_x86(builder, "tilerelease")
 
-    return tuple(_state(emit if kind is Tiles else lambda _: None) for emit in (emit_begin, emit_end))  # type: ignore[return-value]
+    def emit_nothing(builder: Any) -> None:
+        """Tiles in memory need no state."""
+
+    if kind is Tiles:
+        return _state(emit_begin), _state(emit_end)
+    return _state(emit_nothing), _state(emit_nothing)
 
 
 def _state(emit: Callable[[Any], None]) -> Callable[[], None]:
     @intrinsic
-    def run(typingctx: Any) -> Any:  # noqa: ARG001
+    def change(typingctx: Any) -> Any:  # noqa: ARG001
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
             emit(builder)
             return context.get_dummy_value()
 
         return types.void(), codegen
 
+    run: Any = change
     return run

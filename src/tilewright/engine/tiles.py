@@ -1,13 +1,8 @@
-"""What the kernels on tile registers share: the choice of the instruction, the blocks, and the product of a band.
+"""What the kernels on tile registers share: the blocks, the packing, and the product of a band with a sliver.
 
-A tile of the driver is 32 rows by 64 columns: two blocks of 2 × 2 tile registers. All of them are always multiplied whole,
-into a buffer; of the buffer only what lies inside C is written. A packed element is a word of 32 bits, and k is a multiple of
-16 words: zeros follow the last step.
-
-A phase is up to 1,024 words deep, so that C is read and written seldom. Within it a band is multiplied in pieces of k that
-are so short that a piece of a sliver of B stays in the first-level cache while the rows of A come from the second: tile
-registers read 64 bytes in each cycle of arithmetic, which is all that the second-level cache delivers. Between pieces
-the sums are in the buffer.
+A tile of the driver is 32 rows by 64 columns: two blocks of 2 × 2 tile registers. A block is always multiplied whole, into a
+buffer; of the buffer only what lies inside C is written. A packed element is a word of 32 bits, and k is a multiple of 16
+words: zeros follow the last step. A phase is up to 1,024 words deep, so that C is read and written seldom.
 """
 
 from __future__ import annotations
@@ -25,8 +20,7 @@ from .jobs import PackedBlocks
 
 #: Rows and columns of a tile of the driver, and words of k in a phase at most.
 ROWS, COLUMNS, STEPS = 2 * codegen.TILE, 4 * codegen.TILE, 1024
-#: Words of k in a piece: 24 KiB of B, 12 KiB of A and 8 KiB of sums are in the first-level cache at a time.
-PIECE = int(os.environ.get("TRIAL_PIECE", "96"))
+PIECE, FETCH = int(os.environ.get("TRIAL_PIECE", "1024")), int(os.environ.get("TRIAL_FETCH", "1"))
 #: Multiply-adds of the smallest product for which packing pays, and the least m and n.
 LEAST_WORK, LEAST_SIDE = 100**3, 16
 
@@ -109,14 +103,14 @@ def band_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
     ``more`` is not 0. ``of_a`` is an array of the dtype of A.
     """
     block, tile, rows_of_sums, piece = codegen.tile_kernel(kind), codegen.TILE, ROWS, PIECE
-    most_columns = COLUMNS
+    most_columns, fetch = COLUMNS, FETCH
 
     @nb.njit(nogil=True)
     def multiply(kc, a, b, width, tiles, columns, sums, more, of_a):
         low, higher, count = tiles
         a_stride = apart(kc)
         for p in range(0, kc, piece):
-            rows, to = codegen.ahead(a, p), sums
+            rows, to, ahead = codegen.ahead(a, p), sums, codegen.ahead(b, (p + piece * fetch) * width)
             for x in range(count):
                 height = low + 1 if x < higher else low
                 for s in range(0, columns, 2 * tile):
@@ -131,7 +125,9 @@ def band_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
                         more + p,
                         2 if height > tile else 1,
                         2 if columns - s > tile else 1,
+                        ahead,
                     )
+                    ahead = codegen.ahead(ahead, 4 * min(piece, kc - p) * fetch)
                 rows, to = codegen.ahead(rows, height * a_stride), codegen.ahead(to, rows_of_sums * most_columns)
 
     return multiply

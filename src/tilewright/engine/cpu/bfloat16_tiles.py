@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numba as nb
 
 from tilewright import codegen
+from tilewright.codegen import strassen_tile
 from tilewright.engine import dots, jobs, tiles
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -25,14 +26,14 @@ from tilewright.kernels import kernel
 GROUP = 2  # steps of k in a word
 
 
-def bfloat16_product(
+def bfloat16_by_tiles(
     blocks: tiles.TileBlocks, kind: type[codegen.Tiles], *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> Callable[..., None]:
     """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind; ``wide`` is C as float32."""
     bits, nv, height, length = blocks.chosen.vector_bits, blocks.chosen.nv, tiles.ROWS, tiles.COLUMNS
     lanes, half = bits // 32, least_exponents // 2
     packed_rows, packed_columns = tiles.tile_packers(bits)
-    convert, add, least = codegen.row_converter(bits), codegen.row_adder(bits), codegen.least_magnitude(bits)
+    convert, add, least = codegen.row_converter(bits), strassen_tile.row_adder(bits), codegen.least_magnitude(bits)
     least_of_rows = dots.least_of_rows(bits)
     band, careful = tiles.band_product(kind), dots.careful_tile(nv, bits, first_high=False)
     begin, end, apart = *codegen.tile_state(kind), tiles.apart
@@ -60,7 +61,7 @@ def bfloat16_product(
                 of_c = codegen.address(wide, top, left)
                 if accumulate:
                     convert(of_c, wide.strides[1], beside, 4, columns)
-                    add(beside, row, columns)
+                    add(row, beside, columns, 1, 0, 0)
                 if ends:
                     convert(row, 4, codegen.address(narrow, top, left), narrow.strides[1], columns)
                 else:
@@ -105,7 +106,7 @@ def bfloat16_product(
 
 INSTRUCTION = dots.tiles_here("bfloat16")
 BLOCKS = tiles.TileBlocks(machine())
-multiply = bfloat16_product(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.VectorTiles)
+multiply = bfloat16_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.VectorTiles)
 
 
 @kernel(

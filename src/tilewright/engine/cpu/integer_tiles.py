@@ -17,7 +17,7 @@ from tilewright.kernels import kernel
 GROUP = 4  # steps of k in a word
 
 
-def integer_product(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Callable[..., None]:
+def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Callable[..., None]:
     """A function ``multiply(a, b, c, space, counters)`` on tiles of this kind."""
     bits, height, length = blocks.chosen.vector_bits, tiles.ROWS, tiles.COLUMNS
     lanes = bits // 32
@@ -68,7 +68,7 @@ def integer_product(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Call
 
 INSTRUCTION = dots.tiles_here("int8")
 BLOCKS = tiles.TileBlocks(machine())
-multiply = integer_product(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.VectorTiles)
+multiply = integers_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.VectorTiles)
 
 
 @kernel(
