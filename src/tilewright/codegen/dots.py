@@ -41,21 +41,12 @@ class DotVectors(Vectors):
     """Vectors of words: ``multiply_add(x, y, z)`` adds the products of the groups in ``x`` and ``y`` to the sums ``z``.
 
     ``x`` is of A and ``y`` of B. Of vpdpbusd's operands that of A is signed, unless ``signed_a`` is False, and that of
-    B is not. vfmadd begins with the upper halves, unless ``first_high`` is False.
+    B is not.
     """
 
-    def __init__(
-        self,
-        builder: Any,
-        scalar: Any,
-        lanes: int,
-        instruction: str,
-        *,
-        signed_a: bool = True,
-        first_high: bool = True,
-    ) -> None:
+    def __init__(self, builder: Any, scalar: Any, lanes: int, instruction: str, *, signed_a: bool = True) -> None:
         super().__init__(builder, scalar, lanes)
-        self.instruction, self.signed_a, self.first_high = instruction, signed_a, first_high
+        self.instruction, self.signed_a = instruction, signed_a
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
         """z + the sum of the products of each group."""
@@ -63,8 +54,7 @@ class DotVectors(Vectors):
         x, y = (self.builder.bitcast(value, words.vector) for value in (x, y))
         if self.instruction == "vfmadd":
             upper = words.broadcast(I32(0xFFFF0000))
-            halves = [lambda word: self.builder.and_(word, upper), self._lower_half]
-            for half in halves if self.first_high else reversed(halves):
+            for half in (lambda word: self.builder.and_(word, upper), self._lower_half):
                 of_x, of_y = (self.builder.bitcast(half(value), self.vector) for value in (x, y))
                 z = super().multiply_add(of_x, of_y, z)
             return z
@@ -101,15 +91,12 @@ class _DotEmitter(MicroKernelEmitter):
         return [[row] * self.nv for row in rows]
 
 
-def dot_kernel(
-    mr: int, nv: int, vector_bits: int, instruction: Instruction, *, unroll: int = 1, first_high: bool = True
-) -> Callable[..., None]:
+def dot_kernel(mr: int, nv: int, vector_bits: int, instruction: Instruction, *, unroll: int = 1) -> Callable[..., None]:
     """``edge_kernel`` for words: an intrinsic ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, start)``.
 
     ``kc`` and the distances count words. ``c`` points to the sums: int32, or float32 for bfloat16. Those of row r begin with
     ``start[r]``. The type of ``a`` may be that of the elements in the words (``pointer_as``): their width selects the
-    instruction. If they are unsigned 8-bit integers, those of B are signed, otherwise unsigned. ``first_high``: vfmadd
-    multiplies the upper halves of words first.
+    instruction. If they are unsigned 8-bit integers, those of B are signed, otherwise unsigned.
     """
 
     @intrinsic
@@ -131,8 +118,7 @@ def dot_kernel(
             scalar, elements = context.get_data_type(c.dtype), a.dtype
             name = instruction if isinstance(instruction, str) else instruction[elements.bitwidth]
             signed_a = elements not in (types.uint8, types.uint16)
-            lanes = vector_bits // bits_of(scalar)
-            vectors = DotVectors(builder, scalar, lanes, name, signed_a=signed_a, first_high=first_high)
+            vectors = DotVectors(builder, scalar, vector_bits // bits_of(scalar), name, signed_a=signed_a)
             kc, a_pointer, a_stride, *rest, start = args
             emitter = _DotEmitter(vectors, mr, nv, a_stride, unroll)
             emitter.start = start

@@ -16,8 +16,8 @@ those of float32's own chain. Denormal operands and sums are taken for zeros, wh
 occurs where no product of two elements has an exponent below −112: the reason that ``codegen/dots.py`` gives holds for sums
 in any order.
 
-``VectorTiles`` does the same on any processor, by vectors and with tiles in memory. It is slow; it is for tests, and for a
-machine that has no such registers.
+``VectorTiles`` does the same on any processor, by vectors and with tiles in memory. Its denormal numbers are numbers; where
+none occur its bits are those of the instructions. It is slow.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ TILE = 16
 #: Numbers of the tile registers of C, A and B, for a block of 2 × 2 tiles of C.
 _C, _A, _B = ((0, 1), (2, 3)), (4, 5), (6, 7)
 _POINTER = I8.as_pointer()
-#: Lines of 64 bytes that are prefetched for 16 words of k.
-_LINES = 4
 
 
 class Tiles:
@@ -125,25 +123,24 @@ class VectorTiles(Tiles):
         def step(k: Any, sums: list[Any]) -> list[Any]:
             x, y = word(k)
             half, upper = self.words.broadcast(I32(16)), self.words.broadcast(I32(0xFFFF0000))
-            parts = [(builder.shl(value, half), builder.and_(value, upper)) for value in (x, y)]
-            even, odd = (
-                [self._flushed(builder.bitcast(v, floats.vector)) for v in pair] for pair in zip(*parts, strict=True)
-            )
-            return [self._flushed(floats.multiply_add(*pair, old)) for pair, old in zip((even, odd), sums, strict=True)]
+            chains = []
+            for part, old in zip((lambda v: builder.shl(v, half), lambda v: builder.and_(v, upper)), sums, strict=True):
+                of_x, of_y = (builder.bitcast(part(value), floats.vector) for value in (x, y))
+                chains.append(self.multiply_add_floats(of_x, of_y, old))
+            return chains
 
-        _, (even, odd) = counted_loop(builder, I64(0), I64(TILE), 1, [floats.zero] * 2, step)
-        total = self._flushed(builder.fadd(even, odd))
-        before = self._flushed(builder.bitcast(self.words.load(of_c), floats.vector))
-        after = self._flushed(builder.fadd(before, total))
+        _, chains = counted_loop(builder, I64(0), I64(TILE), 1, [floats.zero] * 2, step)
+        before = builder.bitcast(self.words.load(of_c), floats.vector)
+        after = self.add_floats(before, self.add_floats(*chains))
         self.words.store(builder.bitcast(after, self.words.vector), of_c)
 
-    def _flushed(self, value: Any) -> Any:
-        """Zeros of the same sign for denormal numbers."""
-        bits = self.builder.bitcast(value, self.words.vector)
-        exponent = self.builder.and_(bits, self.words.broadcast(I32(0x7F800000)))
-        sign = self.builder.and_(bits, self.words.broadcast(I32(0x80000000)))
-        is_small = self.builder.icmp_unsigned("==", exponent, self.words.zero)
-        return self.builder.bitcast(self.builder.select(is_small, sign, bits), self.floats.vector)
+    def add_floats(self, x: Any, y: Any) -> Any:
+        """x + y, rounded to float32."""
+        return self.floats.add(x, y)
+
+    def multiply_add_floats(self, x: Any, y: Any, z: Any) -> Any:
+        """x·y + z, rounded once."""
+        return self.floats.multiply_add(x, y, z)
 
     def _each_row(self, body: Callable[[Any], Any]) -> None:
         def step(row: Any, values: list[Any]) -> list[Any]:
@@ -174,14 +171,13 @@ _NAMES = {"bfloat16": "tdpbf16ps", "int8": "tdpbssd", "uint8": "tdpbuud"}
 
 
 def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
-    """An intrinsic ``block(kc, a, a_stride, b, b_stride, c, c_stride, more, down, across, ahead)``: up to 2 × 2 tiles of C.
+    """An intrinsic ``block(kc, a, a_stride, b, b_stride, c, c_stride, more, down, across)``: up to 2 × 2 tiles of C.
 
     ``kc`` and the strides count words; ``kc`` is a multiple of 16. ``down`` and ``across``, 1 or 2, are the tiles of C.
 
     - ``a``: 16 rows for each tile down, as a pointer to elements: 8-bit integers, or 16-bit ones with the bits of bfloat16;
     - ``b``: ``kc`` rows of 16 words for each tile across;
-    - ``c``: sums of 32 bits, to which products are added; with ``more`` = 0 they replace them;
-    - ``ahead``: words that are prefetched meanwhile into the second-level cache, four lines for 16 words of k.
+    - ``c``: sums of 32 bits, to which products are added; with ``more`` = 0 they replace them.
 
     All 16 rows and columns of every tile are read and written.
     """
@@ -199,17 +195,16 @@ def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
         more: Any,  # noqa: ARG001
         down: Any,  # noqa: ARG001
         across: Any,  # noqa: ARG001
-        ahead: Any,
     ) -> Any:
         integers = [types.intp] * 4
-        signature = types.void(types.intp, a, types.intp, b, types.intp, c, *integers, ahead)
+        signature = types.void(types.intp, a, types.intp, b, types.intp, c, *integers)
         elements = {types.int8: "int8", types.uint8: "uint8"}.get(a.dtype, "bfloat16")
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
             tiles = kind(builder, _NAMES[elements])
-            kc, a, a_stride, b, b_stride, c, c_stride, more, down, across, ahead = args
-            a, b, c, ahead = (builder.bitcast(pointer, I32.as_pointer()) for pointer in (a, b, c, ahead))
-            operands = kc, a, a_stride, b, b_stride, ahead, c, c_stride, builder.icmp_signed("!=", more, I64(0))
+            kc, a, a_stride, b, b_stride, c, c_stride, more, down, across = args
+            a, b, c = (builder.bitcast(pointer, I32.as_pointer()) for pointer in (a, b, c))
+            operands = kc, a, a_stride, b, b_stride, c, c_stride, builder.icmp_signed("!=", more, I64(0))
             one = [builder.icmp_signed("==", count, I64(1)) for count in (down, across)]
 
             def choose(chosen: tuple[int, ...]) -> None:
@@ -237,14 +232,13 @@ def _emit_block(
     a_stride: Any,
     b: Any,
     b_stride: Any,
-    ahead: Any,
     c: Any,
     c_stride: Any,
     more: Any,
     down: int,
     across: int,
 ) -> None:
-    builder, words = tiles.builder, Vectors(tiles.builder, I32, TILE)
+    builder = tiles.builder
     down_by = builder.mul(a_stride, I64(TILE))
     sums = [
         (_C[i][j], builder.gep(c, [builder.add(builder.mul(c_stride, I64(i * TILE)), I64(j * TILE))]))
@@ -262,9 +256,6 @@ def _emit_block(
     def step(p: Any, values: list[Any]) -> list[Any]:
         # A multiply-add takes 16 cycles and its result 52: four tiles of C hide that, and loads lie between them.
         of_b = builder.gep(b, [builder.mul(b_stride, p)])
-        next_lines = builder.gep(ahead, [builder.mul(p, I64(_LINES))])
-        for line in range(_LINES):
-            words.prefetch(next_lines, line * TILE, level=2)
         for i in range(down):
             tiles.load(_A[i], builder.gep(a, [builder.add(p, down_by if i else I64(0))]), a_stride)
             for j in range(across):

@@ -159,25 +159,6 @@ def least_of_rows(vector_bits: int) -> Callable[..., int]:
     return of_rows
 
 
-def careful_tile(nv: int, vector_bits: int, *, first_high: bool = True) -> Callable[..., None]:
-    """A compiled function as that of ``compiled_dots``, for any number of rows: multiply-adds of float32, row by row. All
-    sums begin with the first of ``start``."""
-    one_row, one_row_narrow = (
-        codegen.dot_kernel(1, width, vector_bits, "vfmadd", first_high=first_high) for width in (nv, nv - 1)
-    )
-
-    @nb.njit(nogil=True)
-    def careful(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start):
-        for r in range(rows):
-            row, of_a = codegen.ahead(c, r * ldc), codegen.ahead(a, r * a_stride)
-            if vectors == nv:
-                one_row(kc, of_a, a_stride, b, row, ldc, accumulate, columns, start)
-            else:
-                one_row_narrow(kc, of_a, a_stride, b, row, ldc, accumulate, columns, start)
-
-    return careful
-
-
 # ---- what is known of dtypes when a kernel is compiled ---------------------------------------------------------------
 
 

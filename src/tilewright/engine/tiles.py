@@ -7,7 +7,6 @@ words: zeros follow the last step. A phase is up to 1,024 words deep, so that C 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numba as nb
@@ -20,7 +19,6 @@ from .jobs import PackedBlocks
 
 #: Rows and columns of a tile of the driver, and words of k in a phase at most.
 ROWS, COLUMNS, STEPS = 2 * codegen.TILE, 4 * codegen.TILE, 1024
-PIECE, FETCH = int(os.environ.get("TRIAL_PIECE", "1024")), int(os.environ.get("TRIAL_FETCH", "1"))
 #: Multiply-adds of the smallest product for which packing pays, and the least m and n.
 LEAST_WORK, LEAST_SIDE = 100**3, 16
 
@@ -62,7 +60,8 @@ def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., N
     """Compiled functions ``pack_rows(a, top, rows, low, kc, target, at)`` and ``pack_columns(b, low, kc, left, columns,
     target, at, ld)``: ``word_packers`` with words of zeros after the last step of k.
 
-    Rows of A lie an odd number of cache lines apart (``apart``), so that they fall into all sets of a cache.
+    Rows of A lie an odd number of cache lines apart (``apart``), so that they fall into all sets of a cache; what is between
+    them is zeros, too.
     """
     pack_a, pack_b = codegen.word_packers(vector_bits)
 
@@ -73,7 +72,7 @@ def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., N
         if words > 0:
             pack_a(a, top, rows, low, words, target, at, stride)
         for r in range(rows):
-            for p in range(max(0, words), kc):
+            for p in range(max(0, words), stride):
                 target[at + r * stride + p] = 0
 
     @nb.njit(nogil=True)
@@ -99,35 +98,25 @@ def band_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
     """A compiled function ``multiply(kc, a, b, width, tiles, columns, sums, more, of_a)``.
 
     ``a`` points to the rows of a band, ``apart(kc)`` words apart, ``b`` to a sliver of ``kc`` rows of ``width`` words, and
-    ``sums`` to 32 rows of 64 sums for each tile of ``tiles`` (as in ``team_product``). They begin with zeros, unless
-    ``more`` is not 0. ``of_a`` is an array of the dtype of A.
+    ``sums`` to 32 rows of 64 sums for each tile of ``tiles`` (as in ``team_product``). The products are added to them, or
+    replace them where ``more`` is 0. ``of_a`` is an array of the dtype of A.
+
+    Tile registers read 64 bytes in each cycle of arithmetic, which is what the second-level cache delivers. To multiply in
+    pieces of k that stay in the first-level cache was no faster, for then sums are read and written again.
     """
-    block, tile, rows_of_sums, piece = codegen.tile_kernel(kind), codegen.TILE, ROWS, PIECE
-    most_columns, fetch = COLUMNS, FETCH
+    block, tile, height, length = codegen.tile_kernel(kind), codegen.TILE, ROWS, COLUMNS
 
     @nb.njit(nogil=True)
     def multiply(kc, a, b, width, tiles, columns, sums, more, of_a):
         low, higher, count = tiles
-        a_stride = apart(kc)
-        for p in range(0, kc, piece):
-            rows, to, ahead = codegen.ahead(a, p), sums, codegen.ahead(b, (p + piece * fetch) * width)
-            for x in range(count):
-                height = low + 1 if x < higher else low
-                for s in range(0, columns, 2 * tile):
-                    block(
-                        min(piece, kc - p),
-                        codegen.pointer_as(rows, of_a),
-                        a_stride,
-                        codegen.ahead(b, p * width + s),
-                        width,
-                        codegen.ahead(to, s),
-                        most_columns,
-                        more + p,
-                        2 if height > tile else 1,
-                        2 if columns - s > tile else 1,
-                        ahead,
-                    )
-                    ahead = codegen.ahead(ahead, 4 * min(piece, kc - p) * fetch)
-                rows, to = codegen.ahead(rows, height * a_stride), codegen.ahead(to, rows_of_sums * most_columns)
+        stride = apart(kc)
+        for x in range(count):
+            rows = low + 1 if x < higher else low
+            down, of_rows = 2 if rows > tile else 1, codegen.pointer_as(a, of_a)
+            for s in range(0, columns, 2 * tile):
+                across = 2 if columns - s > tile else 1
+                to = codegen.ahead(sums, s)
+                block(kc, of_rows, stride, codegen.ahead(b, s), width, to, length, more, down, across)
+            a, sums = codegen.ahead(a, rows * stride), codegen.ahead(sums, height * length)
 
     return multiply

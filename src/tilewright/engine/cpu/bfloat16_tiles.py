@@ -7,7 +7,8 @@ order depends on k alone.
 Denormal operands and sums would be taken for zeros. As in ``cpu/bfloat16_dots``, none can occur if the least magnitude in a
 block of A times the least one in a sliver of B is not very small. Packing finds both: that of A is stored after the block;
 of B it is only counted whether any element is below the square root of the bound. If one is, a pass over each sliver finds
-its least magnitude. Where the product is too small, the words are multiplied as float32.
+its least magnitude. Where the product is too small, vectors multiply in the same order. Their bits are the same unless a
+number is denormal, so that they do not depend on how C is cut.
 
 Between phases of k, a C of bfloat16 is in the workspace as float32, as in ``cpu/half_floats``. A phase ends with an addition
 by vectors, to which denormal numbers are numbers.
@@ -30,18 +31,19 @@ def bfloat16_by_tiles(
     blocks: tiles.TileBlocks, kind: type[codegen.Tiles], *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> Callable[..., None]:
     """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind; ``wide`` is C as float32."""
-    bits, nv, height, length = blocks.chosen.vector_bits, blocks.chosen.nv, tiles.ROWS, tiles.COLUMNS
+    bits, height, length = blocks.chosen.vector_bits, tiles.ROWS, tiles.COLUMNS
     lanes, half = bits // 32, least_exponents // 2
     packed_rows, packed_columns = tiles.tile_packers(bits)
     convert, add, least = codegen.row_converter(bits), strassen_tile.row_adder(bits), codegen.least_magnitude(bits)
     least_of_rows = dots.least_of_rows(bits)
-    band, careful = tiles.band_product(kind), dots.careful_tile(nv, bits, first_high=False)
-    begin, end, apart = *codegen.tile_state(kind), tiles.apart
+    band, careful = tiles.band_product(kind), tiles.band_product(codegen.VectorTiles)
+    begin, end = codegen.tile_state(kind)
 
     @nb.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):  # noqa: ARG001
         packed_rows(a, top, rows, low, kc, target, at)
-        target[target.size - 1] = least_of_rows(rows, kc, target, at, tiles.apart(kc))
+        stride = tiles.apart(kc)
+        target[target.size - 1] = least_of_rows(rows, stride, target, at, stride)
 
     @nb.njit(nogil=True, inline="always")
     def pack_columns(b, low, kc, left, columns, target, at, ld):
@@ -77,17 +79,8 @@ def bfloat16_by_tiles(
         if exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents):
             band(kc, a, b, width, tiles, columns, sums, 0, of_a)
         else:
-            corner[corner.size - 1 - length] = 0
-            by_float32(kc, a, b, vectors, tiles, sums, beside)
+            careful(kc, a, b, width, tiles, columns, sums, 0, of_a)
         finish(c, top, left, columns, tiles, sums, beside, accumulate, ends)
-
-    @nb.njit(nogil=True)
-    def by_float32(kc, a, b, vectors, tiles, sums, zero):
-        low, higher, count = tiles
-        for x in range(count):
-            rows = low + 1 if x < higher else low
-            careful(kc, a, apart(kc), b, sums, length, 0, rows, vectors, vectors * lanes, zero)
-            a, sums = codegen.ahead(a, rows * apart(kc)), codegen.ahead(sums, height * length)
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
 
