@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import tilewright as tw
-from tilewright.engine.dots import here
+from tilewright.engine.dots import here, tiles_here
 from tilewright.lab.bench.timing import wait_until_quiet
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.inputs.formats import format_of
@@ -90,7 +90,13 @@ def measured(dtype: str, m: int, n: int, k: int, threads: int) -> dict[str, Any]
                 run()
                 samples[name].append(seconds(run))
     middle = {name: statistics.median(of) for name, of in samples.items()}
-    what = {"dtype": dtype, "shape": [m, n, k], "threads": threads, "instruction": here(dtype), "verified": ok}
+    what = {
+        "dtype": dtype,
+        "shape": [m, n, k],
+        "threads": threads,
+        "instruction": tiles_here(dtype) or here(dtype),
+        "verified": ok,
+    }
     rate = 2 * m * n * k / middle["tilewright"] / 1e9
     return {**what, "gops": rate, "against_torch": middle["torch"] / middle["tilewright"], "samples_s": samples}
 

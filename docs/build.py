@@ -48,6 +48,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "engine xeon torch": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-torch"),
     "engine layouts": lambda: cpu.layouts("cpu-engine-layouts"),
     "engine narrow": lambda: cpu.narrow("cpu-engine-narrow"),
+    "engine narrow xeon": lambda: cpu.narrow("cpu-engine-narrow-xeon"),
     "engine strassen": lambda: cpu.strassen("cpu-engine-strassen"),
     "precision cpu": lambda: cpu.precision("cpu-precision"),
     "ladder h200": lambda: gpu.cuda_table("cuda-ladder-h200"),

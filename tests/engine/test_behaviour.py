@@ -197,7 +197,13 @@ THREADS = [1, 2, 3, 16]
 SHARED = [(330, 300, 1100), (200, 90, 300), (1500, 1, 1500), (1, 1500, 1500), (700, 500, 5), (40, 40, 20_000)]
 OTHER_DTYPES = ("complex64", "int32", "int8", "float16", "bfloat16")
 #: Kernels that are planned on some processors only, with a dtype: here they multiply all the same.
-BY_PROCESSOR = {"cpu/narrow_integers": "int8", "cpu/integer_dots": "int8", "cpu/bfloat16_dots": "bfloat16"}
+BY_PROCESSOR = {
+    "cpu/narrow_integers": "int8",
+    "cpu/integer_dots": "int8",
+    "cpu/bfloat16_dots": "bfloat16",
+    "cpu/integer_tiles": "int8",
+    "cpu/bfloat16_tiles": "bfloat16",
+}
 
 
 def shared_products() -> list[tuple[Kernel, str, Shape]]:

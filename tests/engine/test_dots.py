@@ -22,7 +22,7 @@ from support.matrices import LAYOUTS, SHAPES, Layout, operands
 from tilewright import codegen
 from tilewright.catalog import catalog
 from tilewright.engine.cpu import bfloat16_dots, integer_dots
-from tilewright.engine.dots import chosen_instruction, here, instruction_names
+from tilewright.engine.dots import chosen_instruction, here, instruction_names, tiles_here
 from tilewright.errors import UsageError
 from tilewright.host.machine import machine
 from tilewright.kernels import Kernel
@@ -224,6 +224,9 @@ def test_instructions_by_generation(isa: tuple[str, ...], bits: int, names: tupl
 
 
 @pytest.mark.skipif(not here("int8"), reason="this processor has no instruction for groups of 8-bit integers")
+@pytest.mark.skipif(
+    bool(tiles_here("int8")), reason="this processor multiplies 8-bit integers on tiles (test_tiles.py)"
+)
 def test_the_library_call_does_not_convert_operands() -> None:
     a, b = operands((150, 160, 170), "int8")
     expected = a.astype(np.int32) @ b.astype(np.int32)
@@ -240,6 +243,7 @@ def test_the_library_call_does_not_convert_operands() -> None:
 
 
 @pytest.mark.skipif(not here("bfloat16"), reason="this processor has no vdpbf16ps")
+@pytest.mark.skipif(bool(tiles_here("bfloat16")), reason="this processor multiplies bfloat16 on tiles (test_tiles.py)")
 def test_bfloat16_is_not_converted_either() -> None:
     a, b = operands((150, 160, 170), "bfloat16")
     assert tw.plan(a, b).kernel.name == tw.plan(a, b, out_dtype="float32").kernel.name == "cpu/bfloat16_dots"

@@ -85,6 +85,7 @@ def unread(monkeypatch):
         ("cpu/narrow_integers", "int8", 1, ""),
         ("cpu/half_floats", "float16", 1, ""),
         ("cpu/integer_dots", "int8", 2, ""),
+        ("cpu/integer_tiles", "int8", 2, ""),
         ("cpu/direct", "float32", 1, "no blocks"),
     ],
 )

@@ -11,16 +11,20 @@ from .convert import converting_packer, row_converter
 from .direct import direct_tile
 from .dots import dot_kernel, least_magnitude, less_dot
 from .in_place import ahead, stack_buffer, tile_in_place
-from .memory import ALIGNMENT, address, aligned_buffer, as_row, copy, itemsize, moved, offset
+from .memory import ALIGNMENT, address, aligned_buffer, as_row, copy, has_rows, itemsize, moved, offset
 from .pack import packer
 from .peak import fma_chains
 from .streams import deinterleave, row_dots, row_updates, settle
 from .tile import edge_kernel, micro_kernel
+from .tiles import TILE, Tiles, VectorTiles, tile_kernel, tile_state
 from .together import copy_together
 from .words import pointer_as, word_packers
 
 __all__ = [
     "ALIGNMENT",
+    "TILE",
+    "Tiles",
+    "VectorTiles",
     "address",
     "ahead",
     "aligned_buffer",
@@ -34,6 +38,7 @@ __all__ = [
     "edge_kernel",
     "fetch_add",
     "fma_chains",
+    "has_rows",
     "itemsize",
     "least_magnitude",
     "less_dot",
@@ -51,6 +56,8 @@ __all__ = [
     "stack_buffer",
     "take_below",
     "tile_in_place",
+    "tile_kernel",
+    "tile_state",
     "wait_for",
     "word_packers",
 ]

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 from numba.np.arrayobj import populate_array
 
 #: Bytes to which every buffer is aligned: a cache line, and the widest vector of any supported machine (S1.1).
@@ -113,3 +113,16 @@ copy: Callable[..., None] = _copy
 itemsize: Callable[..., int] = _itemsize
 moved: Callable[..., np.ndarray] = _moved
 as_row: Callable[..., np.ndarray] = _as_row
+
+
+def has_rows(matrix: np.ndarray | tuple[np.ndarray, ...]) -> bool:
+    """For compiled code: whether the neighbours of a row lie closer than those of a column, of a matrix or of the first
+    element of a tuple."""
+    raise NotImplementedError
+
+
+@overload(has_rows)
+def _has_rows(matrix):  # Numba compares the arguments with those of what it returns, annotations included
+    if isinstance(matrix, types.BaseTuple):
+        return lambda matrix: abs(matrix[0].strides[0]) > abs(matrix[0].strides[1])
+    return lambda matrix: abs(matrix.strides[0]) > abs(matrix.strides[1])

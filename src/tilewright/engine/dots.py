@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Mapping
 
 import numba as nb
 import numpy as np
-from numba.extending import overload
+from numba.extending import overload, register_jitable
 
 from .. import codegen
 from ..host.machine import machine
 from ..kernels.blocking import Blocking
-from .jobs import PackedBlocks
+from .jobs import LINE, PackedBlocks
 
 
 class DotBlocks(PackedBlocks):
@@ -58,6 +58,30 @@ def here(dtype: str) -> str:
     return chosen_instruction(dtype, machine().isa, machine().vector_bits or 128)[0]
 
 
+#: For each dtype the instruction, and the feature that a processor needs.
+_TILE_INSTRUCTIONS = {"int8": ("tdpbssd", "amx-int8"), "bfloat16": ("tdpbf16ps", "amx-bf16")}
+
+
+def tile_instruction(dtype: str, isa: Collection[str]) -> tuple[str, str]:
+    """The instruction for tiles of a dtype, and the feature that it needs, on a processor with the features ``isa``; empty
+    strings if it has none.
+
+    >>> tile_instruction("int8", {"amx-tile", "amx-int8"}), tile_instruction("int16", {"amx-tile", "amx-int8"})
+    (('tdpbssd', 'amx-int8'), ('', ''))
+    """
+    name, feature = _TILE_INSTRUCTIONS.get(dtype, ("", ""))
+    return (name, feature) if {"amx-tile", feature} <= set(isa) else ("", "")
+
+
+def tiles_here(dtype: str) -> str:
+    """The instruction for tiles of a dtype on this machine; empty if it has none, or Linux does not let this process use it.
+
+    >>> tiles_here("int8") in ("tdpbssd", "")
+    True
+    """
+    return tile_instruction(dtype, machine().isa)[0]
+
+
 def instruction_names(isa: Collection[str], vector_bits: int) -> str:
     """The instructions for narrow elements on such a processor, and why these, in a line.
 
@@ -66,7 +90,9 @@ def instruction_names(isa: Collection[str], vector_bits: int) -> str:
     """
     parts = []
     for dtype, known in _INSTRUCTIONS.items():
-        name, feature = chosen_instruction(dtype, isa, vector_bits)
+        name, feature = tile_instruction(dtype, isa)
+        if not name:
+            name, feature = chosen_instruction(dtype, isa, vector_bits)
         lacking = f" (no {known[0][1]})" if known else ""
         parts.append(f"{dtype} by {name} ({feature})" if name else f"{dtype} converted{lacking}")
     return ", ".join(parts)
@@ -94,6 +120,43 @@ def compiled_dots(blocks: DotBlocks, instruction: str | Mapping[int, str]) -> Ca
             low_narrow(kc, a, a_stride, b, c, ldc, accumulate, columns, start)
 
     return tile
+
+
+# ---- denormal numbers, which instructions for bfloat16 take for zeros -----------------------------------------------
+
+#: The least sum of the exponents of two elements whose products have no denormal sums: −112, each with its bias of 127.
+LEAST_EXPONENTS = 254 - 112
+#: The counter of packed pieces of B with an element that has less than half of these exponents.
+SMALL = LINE + 1
+
+
+@register_jitable
+def least_exponent(least: int) -> int:
+    """The exponent, with its bias, of a magnitude as ``codegen.least_magnitude`` returns it: 512 where all are zeros."""
+    return (least + 1) >> 7
+
+
+@register_jitable
+def no_denormals(of_a: int, of_b: int, least_exponents: int) -> bool:
+    """Whether no product of elements with at least these magnitudes can lead to a denormal operand or sum."""
+    of_a, of_b = least_exponent(of_a), least_exponent(of_b)
+    return min(of_a, of_b) > 0 and of_a + of_b >= least_exponents
+
+
+def least_of_rows(vector_bits: int) -> Callable[..., int]:
+    """A compiled function ``least(rows, count, target, at, ld)``: the least magnitude in rows of ``count`` words."""
+    least = codegen.least_magnitude(vector_bits)
+
+    @nb.njit(nogil=True)
+    def of_rows(rows, count, target, at, ld):
+        if count == ld:
+            rows, count = 1, rows * count
+        smallest = 0xFFFF
+        for r in range(rows):
+            smallest = min(smallest, least(count, codegen.offset(target, at + r * ld)))
+        return smallest
+
+    return of_rows
 
 
 # ---- what is known of dtypes when a kernel is compiled ---------------------------------------------------------------

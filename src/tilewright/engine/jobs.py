@@ -185,6 +185,7 @@ def team_product(
     write: Callable[..., None],
     grain: int = 1,
     in_place: bool = False,
+    any_height: bool = False,
 ) -> Callable[..., None]:
     """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
 
@@ -202,6 +203,8 @@ def team_product(
       inlined function counts references to its arrays.
 
     With ``in_place`` elements of A are what is packed, and rows of A that need no packing are read where they lie.
+    With ``any_height`` ``write`` needs no rows of zeros after those of low tiles. ``b`` may be a tuple that begins with the
+    matrix, if ``pack_columns`` needs more than that.
 
     None of them is called for a product without elements or without steps.
     """
@@ -214,7 +217,7 @@ def team_product(
     def pack_block(a, top, rows, low, kc, block):
         """Pack rows of A; rows of zeros follow where the last rows may be fewer than those of the lowest tile."""
         pack_rows(a, top, rows, low, kc, block, 0, a_stride)
-        if rows < mr * (mr - 1):
+        if not any_height and rows < mr * (mr - 1):
             for r in range(rows, rows + mr):
                 for p in range(kc):
                     block[r * a_stride + p] = 0
@@ -259,7 +262,7 @@ def team_product(
         corner = block[tile_at:]
         done, packed = 2, 2 + jobs
         taken = packed + last + 1
-        by_steps = abs(b.strides[0]) > abs(b.strides[1])
+        by_steps = codegen.has_rows(b)
         packings = math.ceil(steps / STEPS) if by_steps else wide
         straight = in_place and lies_well(a, low_rows >= mr - 1)
         phase, band, block_of = -1, 0, -1

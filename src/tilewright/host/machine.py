@@ -29,6 +29,7 @@ from .system import (
     run_sysctl,
     text_or_empty,
 )
+from .tile_registers import may_use_tiles
 
 #: LLVM's names of the features that decide how fast a matrix product can be, older to newer.
 ISA = (
@@ -60,7 +61,8 @@ class Machine:
     """What is known of this machine's CPU; sizes in bytes, None where the system does not say.
 
     ``usable_cores`` is the number of threads worth starting: the least of the affinity mask, the cgroup CPU
-    quota rounded up, and the logical CPUs; ``usable_why`` says which. ``vector_bits`` is the width of a
+    quota rounded up, and the logical CPUs; ``usable_why`` says which. ``isa`` has AMX only if Linux lets this process use
+    it. ``vector_bits`` is the width of a
     floating-point vector that fixed-width code may use; the length of SVE's vectors is in ``sve_bits``.
     """
 
@@ -285,6 +287,8 @@ def _instruction_set(root: Path) -> dict[str, Any]:
         features = {name for name, there in binding.get_host_cpu_features().items() if there}
     except RuntimeError:  # LLVM does not know this host
         features = set()
+    if "amx-tile" in features and not may_use_tiles():
+        features = {name for name in features if not name.startswith("amx")}
     sve = integer_in(text_or_empty(root / "proc/sys/abi/sve_default_vector_length")) if "sve" in features else None
     return {
         **vector_facts(features, platform.machine()),

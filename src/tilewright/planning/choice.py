@@ -42,6 +42,9 @@ _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}
 #: The dtypes in which ``precision="highest"`` computes: the product of two inputs of fewer than 27 bits is exact in them.
 _WIDEST = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
 
+#: A product that is large for every kernel.
+_LARGE = (4096, 4096, 4096)
+
 AnyKernel = TypeVar("AnyKernel", Kernel, CudaKernel, Kernel | CudaKernel)
 
 
@@ -154,9 +157,13 @@ def _cpu_path(problem: Problem, compiles: bool) -> Path:
 
 @functools.cache
 def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
-    """The highest kernel that can add to C and takes every shape; None where none multiplies the dtype."""
-    able = (kernel for kernel in _highest_first("classical") if kernel.adds and dtype in kernel.dtypes)
-    kernel = next(able, None)
+    """The highest kernel that can add to C and suits large products here; None where none multiplies the dtype.
+
+    It multiplies every shape: ``suits`` says where it is the fastest.
+    """
+    able = [kernel for kernel in _highest_first("classical") if kernel.adds and dtype in kernel.dtypes]
+    suiting = (kernel for kernel in able if kernel.suits is None or kernel.suits(*_LARGE))
+    kernel = next(suiting, able[-1] if able else None)
     return None if kernel is None else _chosen(kernel, dtype, f"the engine's highest kernel for {dtype} that adds to C")
 
 

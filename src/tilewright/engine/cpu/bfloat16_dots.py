@@ -5,8 +5,9 @@ puts the first of two steps where the instruction begins, so an element has the 
 
 Only denormal numbers would be lost: the instruction replaces denormal operands and sums by zeros. None can occur if the
 least magnitude in a block of A times the least one in a sliver of B is not very small (``codegen/dots.py`` has the reason).
-Packing finds the least magnitude of A, a pass over each sliver that of B. Where the product is too small, which is rare in
-practice, the same words are multiplied as float32.
+Packing finds the least magnitude of A, and whether any of B is below the square root of that bound; only then does a pass
+over each sliver find that of B. Where the product is too small, which is rare in practice, the same words are multiplied as
+float32.
 
 Between phases of k, a C of bfloat16 is in the workspace as float32, as in ``cpu/half_floats``.
 """
@@ -21,34 +22,32 @@ from tilewright.engine import dots, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import Blocking, blocking
 
-#: The least sum of the exponents of two elements whose products have no denormal sums: −112, each with its bias of 127.
-LEAST_EXPONENTS = 254 - 112
-
 
 def bfloat16_product(
-    chosen: Blocking, instruction: str, *, least_exponents: int = LEAST_EXPONENTS
+    chosen: Blocking, instruction: str, *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> tuple[dots.DotBlocks, Callable[..., None]]:
     """The blocks, and a function ``multiply(a, b, c, wide, words, counters)`` with this instruction, or without any."""
-    blocks = dots.DotBlocks(chosen, chosen.kc_of_8_bytes // 2)
+    blocks = dots.DotBlocks(chosen, chosen.kc // 2)
     mr, nv, bits = chosen.mr, chosen.nv, chosen.vector_bits
     lanes, start_at = bits // 32, blocks.start_at - blocks.tile_at
     pack_a, pack_b = codegen.word_packers(bits, first_high=True)
     convert, least = codegen.row_converter(bits), codegen.least_magnitude(bits)
+    least_of_rows = dots.least_of_rows(bits)
     fast = dots.compiled_dots(blocks, instruction or "vfmadd")
     one_row, one_row_narrow = (codegen.dot_kernel(1, width, bits, "vfmadd") for width in (nv, nv - 1))
-    always_exact = instruction != "vdpbf16ps"
+    always_exact, half = instruction != "vdpbf16ps", least_exponents // 2
 
     @nb.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):
         pack_a(a, top, rows, low, kc, target, at, ld)
-        smallest = 0xFFFF
-        for r in range(rows):
-            smallest = min(smallest, least(kc, codegen.offset(target, at + r * ld)))
-        target[target.size - 1] = smallest
+        target[target.size - 1] = least_of_rows(rows, kc, target, at, ld)
 
     @nb.njit(nogil=True, inline="always")
     def pack_columns(b, low, kc, left, columns, target, at, ld):
+        b, counters = b
         pack_b(b, 0, low, kc, left, columns, target, at, ld)
+        if dots.least_exponent(least_of_rows(kc, columns, target, at, ld)) < half:
+            codegen.fetch_add(counters, dots.SMALL, 1)
 
     @nb.njit(nogil=True)
     def careful(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start):
@@ -63,12 +62,14 @@ def bfloat16_product(
     @nb.njit(nogil=True, inline="always")
     def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):
         """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
-        narrow, wide = c
+        narrow, wide, counters = c
         width = vectors * lanes
         start = codegen.offset(corner, start_at)
         for r in range(mr):
             corner[start_at + r] = 0
-        exact = always_exact or no_denormals(int(corner[corner.size - 1]), least(kc * width, b), least_exponents)
+        smallest = int(corner[corner.size - 1])
+        exact = always_exact or (counters[dots.SMALL] == 0 and dots.least_exponent(smallest) >= half)
+        exact = exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents)
         low, higher, count = tiles
         for x in range(count):
             rows = low + 1 if x < higher else low
@@ -98,17 +99,9 @@ def bfloat16_product(
         (m, k), n = a.shape, b.shape[1]
         if k == 0 and not counters[counters.size - 2]:
             c[:] = 0
-        product(a, b, (c, wide), m, n, -(-k // 2), words, counters)
+        product(a, (b, counters), (c, wide, counters), m, n, -(-k // 2), words, counters)
 
     return blocks, multiply
-
-
-@nb.njit(nogil=True)
-def no_denormals(of_a, of_b, least_exponents):
-    """Whether no product of elements with at least these magnitudes (as ``least_magnitude`` has them) can lead to a denormal
-    operand or sum."""
-    exponents = (of_a + 1) >> 7, (of_b + 1) >> 7  # 512 where all are zeros
-    return min(exponents) > 0 and exponents[0] + exponents[1] >= least_exponents
 
 
 INSTRUCTION = dots.here("bfloat16")
