@@ -16,7 +16,7 @@ from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
+BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)  # as float32: so is k cut, and so are the bits
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 32
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
 tile = jobs.compiled_tile(BLOCKS)
