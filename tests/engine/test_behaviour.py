@@ -174,7 +174,7 @@ def test_a_quota_of_one_core_is_one_thread(tmp_path: Path, monkeypatch: pytest.M
     def refuse(self: object, task: object, count: int) -> list[object]:
         raise AssertionError(f"{count} workers were asked for")
 
-    monkeypatch.setattr(threads._Crew, "claim", refuse)
+    monkeypatch.setattr(type(threads.crew), "claim", refuse)
     a = np.ones((600, 600), np.float32)
     assert (tw.matmul(a, a) == 600).all()
     with tw.use_threads(2), pytest.raises(AssertionError, match="1 workers"):
@@ -422,7 +422,13 @@ def test_a_kernel_that_is_told_to_stop_returns_and_stays_inside_c(
     inside = around[10:40, 10:80]
     run(a, b, inside)
     assert (inside == 100).all()
-    monkeypatch.setattr(np, "zeros", lambda shape, dtype: np.full(shape, stop.STOP, dtype))
+    counters = (kernel.counters(30, 70, 100) if kernel.counters else 1) + 2
+    zeros = np.zeros
+
+    def stopped(shape: int, dtype: np.dtype) -> np.ndarray:
+        return np.full(shape, stop.STOP, dtype) if shape == counters else zeros(shape, dtype)
+
+    monkeypatch.setattr(np, "zeros", stopped)
     inside[...] = 7
     run(a, b, inside)
     assert not (inside == 100).all()

@@ -204,7 +204,9 @@ def test_machine_code_from_a_machine_of_more_processors(name: str) -> None:
     dtype = np.dtype(kernel.dtypes[0])
     shape = (2000, 70, kernel.params["kc"] - 5)
     a, b = operands(shape, dtype.name)
-    bands = math.ceil(2000 / (2 * kernel.params["mc"]))  # of one thread; and there is one phase, or two of complex numbers
+    bands = math.ceil(
+        2000 / (2 * kernel.params["mc"])
+    )  # of one thread; and there is one phase, or two of complex numbers
     enough = 8 * (2 + bands + 2 * (1 + bands))
     memory = np.full(enough + 2 + 500, 77, np.int64)
     counters = memory[: enough + 2]

@@ -20,7 +20,12 @@ DTYPES = ("float32", "float64")
 #: Rows, vectors, bits: one vector, the tiles of 16 and of 32 registers, tall, wide, more than any machine holds.
 TILES = [(1, 1, 128), (4, 3, 128), (3, 4, 256), (6, 2, 256), (6, 4, 512), (14, 2, 512), (1, 8, 512), (9, 4, 256)]
 #: The tile that the ladder uses here.
-HOST = [(k.params["mr"], k.params["nv"], k.params["vector_bits"]) for k in catalog().values() if "mr" in k.params]
+#: Those of this machine; where vectors stand for tile registers, a tile is in memory.
+HOST = [
+    (k.params["mr"], k.params["nv"], k.params["vector_bits"])
+    for k in catalog().values()
+    if "mr" in k.params and not k.name.endswith("_tiles")
+]
 
 #: Elements between the rows of a panel of A, more than the longest that is tested.
 A_STRIDE = 260

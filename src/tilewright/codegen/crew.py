@@ -176,18 +176,18 @@ words_at: Callable[..., np.ndarray] = _words_at
 # ---- the owner -------------------------------------------------------------------------------------------------------
 
 
-def stand_by(mailbox: np.ndarray, looks: int, called: int, sleeps: bool) -> int:
+def stand_by(mailbox: np.ndarray, looks: int, at_first: int, called: int, sleeps: bool) -> int:
     """Run posted calls, until Python calls the owner back; returns the number of calls.
 
     ``called`` is how often Python had called it back before it looked into its inbox. After ``looks`` reads of the state in
-    a row have found no call, the owner sleeps; or this returns, unless it ``sleeps``. After a fifth of these reads, each
-    one offers the processor to other threads, which may wait for it.
+    a row have found no call, ``at_first`` before the first one, the owner sleeps; or this returns, unless it ``sleeps``.
+    After a fifth of these reads, each one offers the processor to other threads, which may wait for it.
     """
     allowed(mailbox, SET)
     mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[THREAD] = processors(), processor_here(), thread_here()
     mailbox[MISSED], mailbox[LEAVE] = 0, 0
     replace(mailbox, STATE, AWAY, STANDING)
-    calls, left = 0, looks
+    calls, left = 0, at_first
     while True:
         bell = load(mailbox, BELL)  # before the state
         state = load(mailbox, STATE)

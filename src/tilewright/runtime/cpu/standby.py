@@ -30,7 +30,7 @@ class CompiledStandby:
     def __init__(self, compile_: Callable[[Any, Any], Any], sleeps: bool = HAS_FUTEX) -> None:
         nothing = nb.types.void
         self.sleeps = sleeps
-        self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX, _INDEX, _FLAG))
+        self._stand_by = compile_(crew.stand_by, _INDEX(_WORDS, _INDEX, _INDEX, _INDEX, _FLAG))
         self._post = compile_(crew.post, _INDEX(_WORDS, _WORDS, _INDEX, _FLAG))
         self._ring = compile_(crew.ring, nothing(_WORDS, _INDEX))
         self._publish = compile_(crew.publish, nothing(_WORDS, _INDEX, _INDEX))
@@ -42,7 +42,7 @@ class CompiledStandby:
         return int(mailbox[crew.BELL]) >> 32
 
     def stand_by(self, mailbox: np.ndarray, called: int, awake: bool) -> None:
-        self._stand_by(mailbox, self._looks if awake else 0, called, self.sleeps)
+        self._stand_by(mailbox, self._looks, self._looks if awake else 0, called, self.sleeps)
 
     def call_back(self, mailbox: np.ndarray) -> None:
         self._ring(mailbox, crew.CALL_BACK)
@@ -75,7 +75,7 @@ class CompiledStandby:
         taken = []
         for _ in range(4):
             start = time.perf_counter()
-            self._stand_by(mailbox, looks, 0, False)
+            self._stand_by(mailbox, looks, looks, 0, False)
             taken.append(time.perf_counter() - start)
         return max(1, round(looks * seconds / min(taken)))
 
