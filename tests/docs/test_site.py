@@ -109,7 +109,9 @@ def test_pages_ask_no_other_host_for_anything(site: Path) -> None:
 @pytest.mark.thorough
 def test_the_reference_shows_signatures_docstrings_and_examples(site: Path) -> None:
     page = html.unescape(re.sub(r"<[^>]+>", "", (site / "api.html").read_text(encoding="utf-8")))
-    assert re.search(r"precision: str = ['\"]standard", page)  # quoted as the formatter likes that is installed
+    assert re.search(
+        r"precision: str \| float = ['\"]standard", page
+    )  # quoted as the formatter likes that is installed
     assert "with the semantics of array-API matmul" in page
     assert ">>> tw.matmul(a, a.T)" in page
     anchors = re.findall(r'id="tilewright\.(\w+)"', (site / "api.html").read_text(encoding="utf-8"))

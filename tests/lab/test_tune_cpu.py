@@ -323,7 +323,7 @@ for name, dtype in MADE.items():
         exact = (a.astype(complex) @ b).real
         right = exact.astype(np.int64).astype(dtype) if dtype == "int8" else exact.astype(dtype)
         assert np.array_equal(c, right), (name, dtype)
-numbers = [catalog()["cpu/packed"].params, catalog()["cpu/half_floats"].params["kc"]]
+numbers = [catalog()["cpu/packed"].params, catalog()["cpu/complex"].params["kc"]]
 print(json.dumps([*numbers, blocking.describe(), _generator()]))
 """
 
@@ -336,8 +336,8 @@ def test_what_is_kept_is_in_force_in_the_next_process(tmp_path: Path) -> None:
         [sys.executable, "-W", "error", "-c", IN_FORCE], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 0, answer.stderr
-    params, kc_of_halves, words, key = json.loads(answer.stdout)
-    assert (params["mr"], params["nv"], params["kc"], kc_of_halves) == (2, OTHER.nv, 48, 32)
+    params, kc_of_8_bytes, words, key = json.loads(answer.stdout)
+    assert (params["mr"], params["nv"], params["kc"], kc_of_8_bytes) == (2, OTHER.nv, 48, 32)
     assert (params["mc"], params["nc"]) == (OTHER.mc(48), OTHER.nc(48, OTHER.nv * OTHER.vector_bits // 32))
     assert words.startswith("2 rows × 4 vectors, KC 48")
     assert words.endswith("tuned here: 1.250 times as fast as the analytic choice")

@@ -93,6 +93,7 @@ class Worker(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        """Do one job after another; between them wait in machine code, once one of them has taught it how."""
         self._crew.workers.append(self)
         while True:
             task, job = self.inbox.get()
