@@ -323,7 +323,7 @@ for name, dtype in MADE.items():
         exact = (a.astype(complex) @ b).real
         right = exact.astype(np.int64).astype(dtype) if dtype == "int8" else exact.astype(dtype)
         assert np.array_equal(c, right), (name, dtype)
-numbers = [catalog()["cpu/packed"].params, catalog()["cpu/complex"].params["kc"]]
+numbers = [catalog()["cpu/packed"].params, catalog()["cpu/narrow_integers"].params["kc"]]
 print(json.dumps([*numbers, blocking.describe(), _generator()]))
 """
 
