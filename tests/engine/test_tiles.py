@@ -292,8 +292,8 @@ def test_the_configuration_has_eight_tiles_of_a_kibibyte() -> None:
     assert data.sum() == 1 + 8 * 64 + 8 * 16
 
 
-@pytest.mark.skipif(not tiles_here("int8"), reason="this processor has no tile registers (AMX)")
 def test_instructions_and_vectors_have_the_same_bits() -> None:
+    """Without tile registers both are vectors."""
     for shape in EDGES:
         a, b = operands(shape, "bfloat16")
         assert product(FLOATS, a, b, "float32").tobytes() == product(LOSING, a, b, "float32").tobytes(), shape
@@ -320,24 +320,15 @@ def test_small_and_thin_products_are_left_to_vectors() -> None:
         assert not kernel.suits(64, 64, 64)
 
 
-@pytest.mark.skipif(bool(tiles_here("int8")), reason="this processor has tile registers (AMX)")
-def test_without_tiles_no_plan_has_them() -> None:
-    a, b = operands((300, 300, 300), "int8")
-    assert tw.plan(a, b).kernel.name != INTEGERS.name
-    adding = choose_adding_cpu("int8")
-    assert adding is not None
-    assert adding.kernel.name != INTEGERS.name
-
-
-@pytest.mark.skipif(not tiles_here("int8"), reason="this processor has no tile registers (AMX)")
-def test_with_tiles_plans_have_them() -> None:
+def test_plans_have_tiles_where_the_processor_has_them() -> None:
+    has_tiles = bool(tiles_here("int8"))
     a, b = operands((300, 300, 300), "int8")
     plan, adding = tw.plan(a, b, out_dtype="int32"), choose_adding_cpu("int8")
     assert adding is not None
-    assert plan.kernel.name == adding.kernel.name == INTEGERS.name
+    assert (plan.kernel.name == INTEGERS.name, adding.kernel.name == INTEGERS.name) == (has_tiles, has_tiles)
     assert np.array_equal(tw.matmul(a, b, out_dtype="int32"), a.astype(np.int32) @ b.astype(np.int32))
     x, y = operands((300, 300, 300), "bfloat16")
-    assert tw.plan(x, y).kernel.name == FLOATS.name
+    assert (tw.plan(x, y).kernel.name == FLOATS.name) == bool(tiles_here("bfloat16"))
     assert tw.plan(x, y, precision="highest").compute == "float64"
 
 
