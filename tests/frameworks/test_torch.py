@@ -234,6 +234,12 @@ def test_a_compiled_layer_is_three_products_and_copies_no_weight(bias: bool) -> 
     assert not others & {f"aten.{name}" for name in names}
 
 
+@pytest.mark.parametrize("operator", ["matmul", "product"])
+def test_compiled_code_lays_no_operand_anew(operator: str) -> None:
+    """Otherwise compiled code writes an operand that is also kept for the gradient twice."""
+    assert torch.Tag.flexible_layout in getattr(torch.ops.tilewright, operator).default.tags
+
+
 def test_compiled_code_may_call_the_product_of_arrays() -> None:
     """Of host arrays the product is a NumPy array, compiled or not."""
     found = compiled(lambda a, b: tw.matmul(a, b) + 1)

@@ -24,8 +24,13 @@ from .matmul import matmul_on_gpu
 from .repeated import short_ways
 
 _library = torch.library.Library("tilewright", "DEF")
+# Any strides will do. Otherwise compiled code lays operands anew as they were traced, and of what is also kept for the
+# gradient there are two copies.
 for _name in ("matmul", "product"):
-    _library.define(f"{_name}(Tensor a, Tensor b, str precision='standard', Tensor? bias=None) -> Tensor")
+    _library.define(
+        f"{_name}(Tensor a, Tensor b, str precision='standard', Tensor? bias=None) -> Tensor",
+        tags=(torch.Tag.flexible_layout,),
+    )
 #: Dtypes of results, and of biases, for which a kernel on a GPU adds the bias.
 _WITH_BIAS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _operator, _node = torch.ops.tilewright.matmul.default, torch.ops.tilewright.product.default
