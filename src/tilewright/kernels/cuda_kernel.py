@@ -247,10 +247,20 @@ class CudaKernel:
         launch = self.launch(m, n, k, **params)
         if not self.persistent:
             return launch
-        chosen = self.checked(params)
-        cluster = chosen.get("CLUSTER", 1) * chosen.get("SPLIT", 1)
-        most = max(cluster, sms * chosen.get("PER_SM", 1) // cluster * cluster)
+        most = blocks_at_once(sms, self.checked(params))
         return replace(launch, grid=(min(launch.blocks, most), 1, 1))
+
+
+def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
+    """The most blocks of a persistent kernel: as many as run at once, PER_SM on a multiprocessor, in whole clusters. Of
+    larger clusters than pairs some multiprocessors find no part, since a cluster lies in one group of them.
+
+    >>> blocks_at_once(132, {"CLUSTER": 2}), blocks_at_once(132, {"SPLIT": 4}), blocks_at_once(2, {"SPLIT": 4})
+    (132, 116, 4)
+    """
+    cluster = params.get("CLUSTER", 1) * params.get("SPLIT", 1)
+    room = sms - sms // 8 if cluster > 2 else sms
+    return max(cluster, room * params.get("PER_SM", 1) // cluster * cluster)
 
 
 def _number(capability: str) -> tuple[int, ...]:

@@ -14,8 +14,9 @@ finishes = "BM // 64 * BN * 4"
 tile = ["BN", "BM"]
 constraints = [
     "STAGES * (BM + cdiv(BN, 64) * 64) * 128 + BM // 64 * 16384 + 16 * STAGES <= 232448",
-    "(SPLIT > 1) * BM * BN * 2 <= STAGES * (BM + BN) * 128",  # sums that a block receives lie where its operands were
-    "(SPLIT > 1) * (BN % 64) == 0",
+    "(SPLIT - 1) * BM * BN * 4 <= SPLIT * STAGES * (BM + BN) * 128",  # sums that a block receives lie where its operands were
+    "(SPLIT > 1) * (BN % 64 + BN % (16 * SPLIT)) == 0",
+    "(SPLIT > 1) * (CLUSTER > 1) == 0",
     "BM * BN <= 36864",  # sums of a thread, in registers
 ]
 presets = [
@@ -54,6 +55,12 @@ presets = [
     { rate = 100, params = { BM = 64, BN = 192, STAGES = 6, CLUSTER = 2, GROUP = 8 } },
     { rate = 100, params = { BN = 64, STAGES = 8, SPLIT = 2 } },
     { rate = 100, params = { BM = 64, BN = 64, STAGES = 8 } },
+    { rate = 100, when = "m * n <= 2097152", params = { BM = 64, STAGES = 5, SPLIT = 2 } },
+    { rate = 100, when = "m * n <= 2097152", params = { BM = 64, BN = 64, STAGES = 8, SPLIT = 4 } },
+    { rate = 100, when = "m * n <= 2097152", params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 4 } },
+    { rate = 100, when = "m * n <= 2097152", params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 8 } },
+    { rate = 100, when = "m * n <= 2097152", params = { BN = 64, STAGES = 8, SPLIT = 4 } },
+    { rate = 100, when = "m * n <= 2097152", params = { BN = 128, STAGES = 6, SPLIT = 4 } },
 ]
 
 [boxes]
@@ -67,10 +74,10 @@ c = ["64", "LINE"]
 # its rows of A and its share of B, or as a stage that is used again waits for memory. Of the boxes of a row-major B, a share `cut` does
 # not begin at whole lines, if tiles are not multiples of 64 wide: their rows are parts of two lines. Blocks of a cluster wait for each
 # other, where none has other tiles to hide it. Blocks that read the same columns of B at once read a part of them twice from memory. Of
-# tiles that are split (SPLIT) there are `halves`. Odd rows of C are not stored while the next tile is multiplied. Blocks that are neither
-# few nor enough for all multiprocessors begin `late`, when the launch before has ended. Where memory is slower (memory_ratio), fewer of
-# the bytes that blocks share are read twice. The rates are those of an H200, as its power
-# allows for long, by the times of 1,333 launches, each with other operands.
+# tiles that are split (SPLIT) there are generations of `pieces`; larger clusters than pairs do not find `room` on all multiprocessors. Odd
+# rows of C are not stored while the next tile is multiplied. Blocks that are neither few nor enough for all multiprocessors begin `late`,
+# when the launch before has ended. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read twice. The rates
+# are those of an H200, as its power allows for long, by the times of 1,333 launches, each with other operands.
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
@@ -82,11 +89,12 @@ rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
 load = "max((rows + columns / CLUSTER) * 128 / cache, 1.09e-6 / STAGES)"
 step = "max(multiply, load) + 0.09 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
 steps = "cdiv(part, LINE) * step * (1 + 0.04 * (BM * BN <= 8192) * (blocks > sms))"
-whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (sms * SPLIT) * (SPLIT > 1)"
-halves = "cdiv(blocks - whole * sms * SPLIT, sms) * (SPLIT > 1)"
+room = "sms - sms // 8 * (SPLIT > 2)"
+whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
+pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, n * out_size % 16)"
 store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + 1e-6 * odd"
-tiles = "whole * (store + steps) + halves * (store + 0.7e-6 + BM * BN * (7.4e-11 + 1.1e-10 * (parts > 1)) + steps / 2) + 0.85e-6 * (CLUSTER > 1)"
+tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 1.2e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + 0.85e-6 * (CLUSTER > 1)"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
 memory = "((m * k + k * n * twice / narrow) * size / 4.53e12 + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio"
@@ -99,7 +107,7 @@ BM = { default = 128, values = [64, 128, 192] }
 BN = { default = 256, values = [64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256] }
 STAGES = { default = 4, min = 2, max = 8 }
 CLUSTER = { default = 1, values = [1, 2] }
-SPLIT = { default = 1, values = [1, 2] }
+SPLIT = { default = 1, values = [1, 2, 4, 8] }
 GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 */
 #include "hopper.cuh"
@@ -155,7 +163,7 @@ __device__ __forceinline__ void release(Shared& s, int slot)
 {
     const int thread = threadIdx.x % 128;
     if (CLUSTER > 1) {
-        if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], (SPLIT > 1 ? cluster_rank() / CLUSTER * CLUSTER : 0) + thread);
+        if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
     } else if (thread == 0) barrier_arrive(s.empty[slot]);
 }
 
@@ -179,7 +187,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
 {
     Shared& s = *(Shared*)memory;
     const int group = threadIdx.x / 128, number = TOGETHER > 1 ? cluster_rank() : 0;
-    const int piece = SPLIT > 1 ? number / CLUSTER : 0, rank = SPLIT > 1 ? number % CLUSTER : number;
+    const int piece = SPLIT > 1 ? number : 0, rank = CLUSTER > 1 ? number : 0;
     const Tiles tiles(call);
     Ring<STAGES> ring;
     // Rows beyond a C of few rows are zeros once and for all: to fill them again and again takes the copy engine time.
@@ -222,7 +230,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     else load_tile(to_a, a, step * LINE, from.row + top, from.a, full);
                     // Each block of a cluster loads some rows of B, as they lie in memory, for both.
                     auto load_b = [&](int at, int x, int y) {
-                        if (CLUSTER > 1) load_tile_multicast(to_b + at, b, x, y, from.b, full, ((1 << CLUSTER) - 1) << piece * CLUSTER);
+                        if (CLUSTER > 1) load_tile_multicast(to_b + at, b, x, y, from.b, full, (1 << CLUSTER) - 1);
                         else load_tile(to_b + at, b, x, y, from.b, full);
                     };
                     constexpr int ROWS = (B_ACROSS ? LINE : BN) / CLUSTER;
@@ -288,8 +296,8 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             finish.share(s.columns[half], half);
 #if SPLIT > 1
             if (tiles.is_split(tile)) {
-                SUM share[BN / 4];
-                add_halves(d, share, rank, piece);
+                SUM share[BN / 2 / SPLIT];
+                add_pieces(d, share, piece);
                 store_sums(s, share, c, elements_of_c, call, finish, half, tile_top + half * 64, left, z, bottom, buffer);
             } else
 #endif

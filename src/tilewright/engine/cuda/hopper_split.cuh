@@ -1,5 +1,5 @@
-// Two blocks of a cluster that each sum one half of k (SPLIT is 2) add their sums: each sends one half of the columns to the other block,
-// whose stages are free, and adds what it receives to its own. No sum goes through global memory.
+// SPLIT blocks of a cluster that each sum a piece of k add their sums: each sends to every other block the columns that this one stores,
+// into its stages, which are free, and adds what it receives to its own. No sum goes through global memory.
 #pragma once
 
 struct alignas(16) Four { SUM of[4]; };
@@ -14,7 +14,7 @@ __device__ __forceinline__ void store_four(Four* at, int rank, SUM a, SUM b, SUM
 
 constexpr int READERS = 128 * GROUPS, WARP = 32;  // who read sums, and the warp that fills stages
 
-// All threads of both blocks take part. Those of group 0 only wait; its first warp fills the stages again afterwards.
+// All threads of these blocks take part. Those of group 0 only wait; its first warp fills the stages again afterwards.
 __device__ __forceinline__ void wait_for_sums()
 {
     __syncwarp();
@@ -23,27 +23,35 @@ __device__ __forceinline__ void wait_for_sums()
     if (threadIdx.x < WARP) group_sync(GROUPS + 1, READERS + WARP);  // and have been read
 }
 
-// `d` are a thread's sums of its half of k. Its `share` are those of all of k, of the left half of the columns in the first block.
-__device__ __forceinline__ void add_halves(const SUM (&d)[BN / 2], SUM (&share)[BN / 4], int rank, int piece)
+// `d` are a thread's sums of its piece of k. Its `share` are those of all of k, of the columns that this block stores.
+__device__ __forceinline__ void add_pieces(const SUM (&d)[BN / 2], SUM (&share)[BN / 2 / SPLIT], int piece)
 {
-    constexpr int HALF_OF_SUMS = BN / 4;
-    Four(*received)[READERS] = (Four(*)[READERS])memory;
-    const int thread = threadIdx.x - 128, other = (1 - piece) * CLUSTER + rank;
+    constexpr int SHARE = BN / 2 / SPLIT;
+    typedef Four Received[SHARE / 4][READERS];  // from one block
+    Received* received = (Received*)memory;
+    const int thread = threadIdx.x - 128;
     cluster_sync();  // all stages have been read
     #pragma unroll
-    for (int i = 0; i < HALF_OF_SUMS; i += 4) {
-        Four* to = &received[i / 4][thread];
-        const SUM *left = d + i, *right = d + HALF_OF_SUMS + i;
-        if (piece == 0) store_four(to, other, right[0], right[1], right[2], right[3]);
-        else store_four(to, other, left[0], left[1], left[2], left[3]);
+    for (int p = 0; p < SPLIT; p++) {
+        const int slot = piece - (piece > p);  // among those that block p receives
+        #pragma unroll
+        for (int i = 0; i < SHARE; i += 4) {
+            const SUM* of = d + p * SHARE + i;
+            if (p != piece) store_four(&received[slot][i / 4][thread], p, of[0], of[1], of[2], of[3]);
+            else
+                #pragma unroll
+                for (int j = 0; j < 4; j++) share[i + j] = of[j];
+        }
     }
     cluster_sync();  // the sums have arrived
     #pragma unroll
-    for (int i = 0; i < HALF_OF_SUMS; i += 4) {
-        const Four four = received[i / 4][thread];
+    for (int p = 0; p < SPLIT - 1; p++)
         #pragma unroll
-        for (int j = 0; j < 4; j++) share[i + j] = (piece == 0 ? d[i + j] : d[HALF_OF_SUMS + i + j]) + four.of[j];
-    }
+        for (int i = 0; i < SHARE; i += 4) {
+            const Four four = received[p][i / 4][thread];
+            #pragma unroll
+            for (int j = 0; j < 4; j++) share[i + j] += four.of[j];
+        }
     publish_shared();
     group_arrive(GROUPS + 1, READERS + WARP);  // they have been read
 }

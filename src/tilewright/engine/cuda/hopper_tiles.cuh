@@ -50,8 +50,8 @@ struct Place {  // of a tile: its first row and column, its number among all pro
 // The tiles of all products in the order in which clusters take them. Those that run together should share rows of A and columns of
 // B in the second-level cache, so they are numbered down GROUP rows of tiles, then across.
 //
-// Tiles that fill all multiprocessors are computed by one group of CLUSTER blocks each. With SPLIT the last ones, which would not, are
-// computed by whole clusters, of which each block sums a piece of k.
+// Tiles that fill all multiprocessors are computed by one block each, or by CLUSTER of them. With SPLIT, where CLUSTER is 1, the last
+// ones, which would not, are computed by clusters of SPLIT blocks, each of which sums a piece of k.
 struct Tiles {
     const Call& call;
     int rows, cols, steps, count, whole;  // tiles in all, and those that are not split
@@ -63,7 +63,7 @@ struct Tiles {
         rows = call.bands[call.batch];
         count = rows * cols;
 #endif
-        whole = SPLIT > 1 ? count - count % (gridDim.x / CLUSTER) : count;
+        whole = SPLIT > 1 ? count - count % gridDim.x : count;
     }
     __device__ __forceinline__ bool is_split(int tile) const { return SPLIT > 1 && tile >= whole; }
     // The tiles of a block: its first one, and the one that follows another.

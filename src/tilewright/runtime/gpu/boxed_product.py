@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...kernels.cuda_kernel import CudaKernel
+from ...kernels.cuda_kernel import CudaKernel, blocks_at_once
 from ...problem import itemsize_of
 from .boxes import BoxedLauncher, BoxedOperand
 from .device import Device
@@ -134,7 +134,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: Chose
     operands.append(
         _operand(kernel, "c", p.out, (p.m, p.n), p.c, p.batch * p.parts, params) if in_boxes else operands[0]
     )
-    grid = _grid(device, launch.blocks * p.batch * p.parts, params)
+    grid = min(launch.blocks * p.batch * p.parts, blocks_at_once(device.sms, params))
     moves = int(p.a.next != 0), int(p.b.next != 0)
     call = _CALL.pack(p.c.step, p.c.next, p.m, p.n, p.k, p.batch, *moves, p.parts, p.part_steps)
     shared = launch.shared_bytes
@@ -242,16 +242,10 @@ def _ragged_launch(
         struct.pack(f"<{MOST_RAGGED + 1}i", *each, *[0] * (MOST_RAGGED - len(rows))) for each in (tops, bands)
     )
     nbytes = len(call) + (12 * MOST_RAGGED if macros else 0)
-    size = _grid(device, launch.blocks, values), launch.threads, launch.shared_bytes
+    size = min(launch.blocks, blocks_at_once(device.sms, values)), launch.threads, launch.shared_bytes
     whole = call + bytes(-(-nbytes // 8) * 8 - len(call))
     run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, [*operands, operands[0]], whole)
     return run, call if macros else whole
-
-
-def _grid(device: Device, blocks: int, params: Mapping[str, int]) -> int:
-    """Of a persistent kernel there are as many blocks as run at once, PER_SM on a multiprocessor, in whole clusters."""
-    cluster = params.get("CLUSTER", 1) * params.get("SPLIT", 1)
-    return min(blocks, max(cluster, device.sms * params.get("PER_SM", 1) // cluster * cluster))
 
 
 def _steps_of_scales(p: BoxedProduct) -> bytes:
