@@ -70,6 +70,13 @@ struct Fragments {
     }
 };
 
+// Where the elements of MMA `r` or `s` lie along their operands.
+__device__ __forceinline__ int in_first(int r, int h, int g) { return r * 16 + (FIRST_ACROSS ? 2 * g + h : 8 * h + g); }
+__device__ __forceinline__ int in_second(int s, int e, int t)
+{
+    return SECOND_ACROSS ? s / 2 * 16 + 2 * (2 * t + e) + s % 2 : s * 8 + 2 * t + e;
+}
+
 struct Sums {
     double of[PLANES][MMAS_1][MMAS_2][4];
 
@@ -152,15 +159,40 @@ __device__ __forceinline__ void multiply(const double* a, const double* b, doubl
 
     // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------------
     c += z * call.next_c * PLANES;
-    // Stores numbers of C that follow each other in a row from column `col` on, two of one element or of two elements.
+    // The lane's elements are 2·h + e, of row h of the first operand and column e of the second; this is where they lie in the warp's tile.
+    auto row_of = [&](int r, int s, int h, int e) { return SWAPPED ? in_second(s, e, t) : in_first(r, h, g); };
+    auto col_of = [&](int r, int s, int h, int e) { return SWAPPED ? in_first(r, h, g) : in_second(s, e, t); };
+    const auto& of = sums.of;
+    if (PLANES == 1 && C_VECTOR < 16) {
+        // Rows of C begin anywhere: through shared memory, 16 of them at a time, so that a warp stores what lies together in a row.
+        __syncthreads();  // all have read the last stage
+        double(*rows)[WN] = (double(*)[WN])stages + warp * 16;
+        #pragma unroll
+        for (int part = 0; part < WM / 16; part++) {
+            #pragma unroll
+            for (int r = 0; r < MMAS_1; r++)
+                #pragma unroll
+                for (int s = 0; s < MMAS_2; s++) {
+                    if ((SWAPPED ? s / 2 : r) != part) continue;
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) rows[row_of(r, s, i / 2, i % 2) % 16][col_of(r, s, i / 2, i % 2)] = of[0][r][s][i];
+                }
+            __syncwarp();
+            #pragma unroll
+            for (int i = 0; i < WN / 2; i++) {
+                const int row = top + y + part * 16 + (i * 32 + lane) / WN, col = left + x + (i * 32 + lane) % WN;
+                if (row < call.m && col < call.n) c[row * call.row_c + col] = rows[0][i * 32 + lane];
+            }
+            __syncwarp();
+        }
+        return;
+    }
+    // Stores two numbers of C that follow each other in a row from column `col` on: two elements, or the parts of one.
     auto store = [&](int row, int col, double u, double v) {
         if (row >= call.m || col >= call.n) return;
-        double* to = c + (row * call.row_c + col) * PLANES;
-        if (PLANES == 2 || (C_VECTOR == 16 && col + 1 < call.n)) *(double2*)to = make_double2(u, v);
-        else {
-            to[0] = u;
-            if (col + 1 < call.n) to[1] = v;
-        }
+        double* to = &c[(row * call.row_c + col) * PLANES];
+        if (PLANES == 2 || col + 1 < call.n) *(double2*)to = make_double2(u, v);
+        else *to = u;
     };
     #pragma unroll
     for (int r = 0; r < MMAS_1; r++)
@@ -168,13 +200,9 @@ __device__ __forceinline__ void multiply(const double* a, const double* b, doubl
         for (int s = 0; s < MMAS_2; s++)
             #pragma unroll
             for (int i = 0; i < 2; i++) {
-                // The lane's elements are 2·h + e, of row h of the first operand and column e of the second. Two of them lie in
-                // a row of C: this one and that of the other h, or of the other e.
+                // Two of the elements lie in a row of C: this one and that of the other h, or of the other e.
                 const int h = SWAPPED ? 0 : i, e = SWAPPED ? i : 0, at = 2 * h + e, other = SWAPPED ? 2 : 1;
-                const int one = r * 16 + (FIRST_ACROSS ? 2 * g + h : 8 * h + g);
-                const int two = SECOND_ACROSS ? s / 2 * 16 + 2 * (2 * t + e) + s % 2 : s * 8 + 2 * t + e;
-                const int row = top + y + (SWAPPED ? two : one), col = left + x + (SWAPPED ? one : two);
-                const auto& of = sums.of;
+                const int row = top + y + row_of(r, s, h, e), col = left + x + col_of(r, s, h, e);
                 if (PLANES == 1) store(row, col, of[0][r][s][at], of[0][r][s][at + other]);
                 else {
                     // A complex number is half a sector. Of two lanes whose numbers follow each other in a row, the left one takes

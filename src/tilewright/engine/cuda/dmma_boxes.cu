@@ -23,8 +23,9 @@ b_down = ["BN", "LINE"]
 
 # Eight warps of a multiprocessor multiply at its full rate, four alone do not. Small warp tiles wait for shared memory, and for long
 # small tiles take more power. Each generation of blocks stores its tiles last. A long operand comes from memory at the rate of one
-# multiprocessor. The rates are those of an H200, as its power allows for long.
+# multiprocessor. Odd rows of C are stored number by number. The rates are those of an H200, as its power allows for long.
 [time]
+odd = "min(1, n * size % 16)"
 each = "cdiv(blocks, sms)"
 warps = "(BM // WM) * (BN // WN)"
 alone = "0.6 * (warps * (each % PER_SM) == 4) + 0.6 * each * (warps * PER_SM == 4)"
@@ -36,7 +37,7 @@ generations = "cdiv(blocks, sms * PER_SM) * (2.5e-6 - 7e-7 * (PER_SM > 1))"
 multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
 streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (3.3e10 + max(1e9 * (PER_SM == 1), 4e9 * (each > 1), 5e9 * (BM + BN > 128))) * (min(BM, BN) < 32)"
 tiles = "max(multiplied, streamed)"
-memory = "((m * k + k * n) / 4.3e12 + m * n * parts / (3.5e12 + 2e11 * (GROUP == 1))) * size * batch * memory_ratio"
+memory = "((m * k + k * n) / 4.3e12 + m * n * parts * (1 + 1.5 * odd) / (3.5e12 + 2e11 * (GROUP == 1))) * size * batch * memory_ratio"
 seconds = "4e-6 + max(tiles, memory) + 0.03 * min(multiplied, memory)"
 
 [[presets]]
