@@ -74,9 +74,10 @@ c = ["64", "LINE"]
 # its rows of A and its share of B, or as a stage that is used again waits for memory. Of the boxes of a row-major B, a share `cut` does
 # not begin at whole lines, if tiles are not multiples of 64 wide: their rows are parts of two lines. Blocks of a cluster wait for each
 # other, where none has other tiles to hide it. Blocks that read the same columns of B at once read a part of them twice from memory. Of
-# tiles that are split (SPLIT) there are generations of `pieces`; larger clusters than pairs do not find `room` on all multiprocessors. Odd
-# rows of C are not stored while the next tile is multiplied. Blocks that are neither few nor enough for all multiprocessors begin `late`,
-# when the launch before has ended. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read twice. The rates
+# tiles that are split (SPLIT) there are generations of `pieces`; larger clusters than pairs do not find `room` on all multiprocessors.
+# Odd rows of C are not stored while the next tile is multiplied. Blocks that are neither few nor enough for all multiprocessors begin
+# `late`, when the launch before has ended. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read twice. Of
+# few tiles with a long k, blocks wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden. The rates
 # are those of an H200, as its power allows for long, by the times of 1,333 launches, each with other operands.
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
@@ -94,13 +95,14 @@ whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, n * out_size % 16)"
 store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + 1e-6 * odd"
-tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 1.2e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + 0.85e-6 * (CLUSTER > 1)"
+tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 0.6e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + 0.85e-6 * (CLUSTER > 1)"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
 memory = "((m * k + k * n * twice / narrow) * size / 4.53e12 + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
 late = "0.9e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms) + 0.4e-6 * (CLUSTER > 1) * alone"
-seconds = "2.6e-6 + late + max(tiles, memory) + 0.28 * min(tiles, memory) + sums"
+waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
+seconds = "2.6e-6 + late + max(tiles, memory) + (0.28 + 0.55 * waiting) * min(tiles, memory) - 0.6e-6 * waiting * (CLUSTER > 1) + sums"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }
