@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,3 +105,20 @@ def test_matmul_of_arrays_of_the_host(shapes: tuple[tuple[int, ...], tuple[int, 
     c = tw.matmul(a, b, device="cuda:0")
     assert type(c) is type(np.matmul(a, b))
     assert np.array_equal(c, np.matmul(a, b))
+
+
+@pytest.mark.parametrize("precision", ["fast", "standard", "highest", 1e-2, 1e-3, 1e-7])
+def test_a_promise_about_the_whole_product(tmp_path: Path, precision: str | float) -> None:
+    """Of positive numbers, whose roundings do not cancel, in several steps of k; verified twice."""
+    rng = np.random.default_rng(11)
+    for name, shape in (("a", (700, 9000)), ("b", (9000, 800))):
+        np.save(tmp_path / f"{name}.npy", rng.uniform(0.5, 1, shape).astype(np.float32))
+    a, b, c = (tmp_path / f"{name}.npy" for name in "abc")
+    how: dict[str, Any] = {"device": "cuda:0", "device_memory": "24MB", "precision": precision}
+    plan = tw.plan_multiply(a, b, c, **how)
+    assert plan.grid.steps > 1
+    assert f"at most {plan.error_bound:.2g}·|A||B|: {plan.compute}" in str(plan)
+    tw.multiply(a, b, c, **how, verify=True)
+    x, y = (np.load(each).astype(np.float64) for each in (a, b))
+    error = (np.abs(np.load(c) - x @ y) / (x @ y)).max()
+    assert error <= plan.error_bound <= (precision if isinstance(precision, float) else 1)
