@@ -60,6 +60,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu arrays": lambda: gpu.gpu_arrays("gpu-matmul-full-h200", "gpu-matmul-double-h200"),
     "streams h200": lambda: stream.streams("stream-h200"),
     "stream files": lambda: stream.files("stream-h200"),
+    "streams x2": lambda: stream.streams("stream-x2-h100"),
     "streams x4": lambda: stream.streams("stream-x4-h200"),
     "scaling x4": lambda: stream.scaling("stream-x4-h200"),
     "largest x4": lambda: stream.largest("stream-x4-131072-h200"),
