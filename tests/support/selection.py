@@ -1,7 +1,7 @@
 """Which tests the default run takes: no slow ones, and few cases of a table, but every row of each ``parametrize``.
 
-What it leaves is marked ``thorough``, and run by ``.ci/run``: slow tests, but of slow cases of a table the first one and a
-part of the others at a time, as of the further cases.
+What it leaves is marked ``thorough``, and run by ``.ci/run``: slow tests, but of slow cases of a table a part at a time, as of
+the further cases; of a table of which the default run takes no case, the first slow one always.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16
 
 
 #: Seconds from which a test is slow, and the tests that were when ``pytest --slow`` wrote the file.
-SLOW_S = 0.6
+SLOW_S = 0.4
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
-#: One in so many of the further cases of tables runs in each share, and of slow cases that follow a slow one of their table.
-PARTS, SLOW_PARTS = 24, 4
+#: One in so many of the further cases of tables runs in each share, and of slow cases of which another case always runs.
+PARTS, SLOW_PARTS = 48, 6
 
 
 class Clock:
@@ -48,17 +48,21 @@ def shared(items: Sequence[pytest.Item], seed: int) -> tuple[list[pytest.Item], 
     """The tests without those further and slow cases of tables that another seed chooses, and these."""
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
-    slow_tables = set[str]()
+    runs = {item.nodeid.split("[")[0] for item in items if item.nodeid not in SLOW and not _is_thorough(item)}
     for item in items:
         table, parts = item.nodeid.split("[")[0], 1
         if item.get_closest_marker("further") is not None:
             parts = PARTS
         elif item.nodeid in SLOW and table != item.nodeid:
-            parts = SLOW_PARTS if table in slow_tables else 1
-            slow_tables.add(table)
+            parts = SLOW_PARTS if table in runs else 1
+            runs.add(table)
         chosen = random.Random(f"{seed} {item.nodeid}").randrange(parts) == 0
         (kept if chosen else left).append(item)
     return kept, left
+
+
+def _is_thorough(item: pytest.Item) -> bool:
+    return item.get_closest_marker("thorough") is not None
 
 
 def each_value(cases: Sequence[Mapping[str, object]]) -> list[int]:
