@@ -1,7 +1,7 @@
 """Which tests the default run takes: no slow ones, and few cases of a table, but every row of each ``parametrize``.
 
-What it leaves is marked ``thorough``, and run by ``.ci/run``: slow tests, but of slow cases of a table a part at a time, as of
-the further cases; of a table of which the default run takes no case, the first slow one always.
+What it leaves is marked ``thorough``, and run by ``.ci/run``: slow tests in turns, half of them at a time, and of the slow
+cases of a table a part, as of the further cases; the first slow one always, if the default run takes no case of the table.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ SLOW_S = 0.4
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
 #: One in so many of the further cases of tables runs in each share, and of slow cases of which another case always runs.
 PARTS, SLOW_PARTS = 48, 6
+#: One in so many slow tests without a table.
+SINGLE_PARTS = 2
 
 
 class Clock:
@@ -53,7 +55,9 @@ def shared(items: Sequence[pytest.Item], seed: int) -> tuple[list[pytest.Item], 
         table, parts = item.nodeid.split("[")[0], 1
         if item.get_closest_marker("further") is not None:
             parts = PARTS
-        elif item.nodeid in SLOW and table != item.nodeid:
+        elif item.nodeid in SLOW and table == item.nodeid:
+            parts = SINGLE_PARTS
+        elif item.nodeid in SLOW:
             parts = SLOW_PARTS if table in runs else 1
             runs.add(table)
         chosen = random.Random(f"{seed} {item.nodeid}").randrange(parts) == 0
