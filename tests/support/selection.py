@@ -1,7 +1,7 @@
 """Which tests the default run takes: no slow ones, and few cases of a table, but every row of each ``parametrize``.
 
-What it leaves is marked ``thorough``, and run by ``.ci/run``: slow tests in turns, half of them at a time, and of the slow
-cases of a table a part, as of the further cases; the first slow one always, if the default run takes no case of the table.
+What it leaves is marked ``thorough``, and run by ``.ci/run`` in turns: half of the slow tests at a time, and of a table
+fewer: if the default run takes one of its cases, or another slow one comes first, a sixth; and a part of the further cases.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ THOROUGH = pytest.mark.thorough
 TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16"}
 
 
-#: Seconds from which a test is slow, and the tests that were when ``pytest --slow`` wrote the file.
-SLOW_S = 0.4
+#: Seconds from which a test is slow, without what it compiles for others too; and the tests that were when ``pytest --slow``
+#: wrote the file.
+SLOW_S = 0.3
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
-#: One in so many of the further cases of tables runs in each share, and of slow cases of which another case always runs.
-PARTS, SLOW_PARTS = 48, 6
-#: One in so many slow tests without a table.
-SINGLE_PARTS = 2
+#: One in so many runs in each share: of the further cases of tables, of slow cases beside another case of their table, and
+#: of slow tests that stand alone.
+PARTS, SLOW_PARTS, SINGLE_PARTS = 48, 6, 2
 
 
 class Clock:
@@ -55,10 +55,8 @@ def shared(items: Sequence[pytest.Item], seed: int) -> tuple[list[pytest.Item], 
         table, parts = item.nodeid.split("[")[0], 1
         if item.get_closest_marker("further") is not None:
             parts = PARTS
-        elif item.nodeid in SLOW and table == item.nodeid:
-            parts = SINGLE_PARTS
         elif item.nodeid in SLOW:
-            parts = SLOW_PARTS if table in runs else 1
+            parts = SLOW_PARTS if table in runs else SINGLE_PARTS
             runs.add(table)
         chosen = random.Random(f"{seed} {item.nodeid}").randrange(parts) == 0
         (kept if chosen else left).append(item)
