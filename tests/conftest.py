@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from pathlib import Path
@@ -84,6 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("any machine")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Dask looks at the stacks of its workers every 10 ms. In CPython before 3.11.9 this now and then deadlocks with a thread
+    # that ends (python/cpython#106883), and Dask gives such a worker up after five minutes.
+    os.environ["DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"] = "False"
     if config.option.outcomes and not hasattr(config, "workerinput"):
         config.pluginmanager.register(outcomes.Recorder(config.option.outcomes))
     if config.option.slow and not hasattr(config, "workerinput"):

@@ -1,7 +1,7 @@
 """Which tests the default run takes: no slow ones, and few cases of a table, but every row of each ``parametrize``.
 
-What it leaves is marked ``thorough``, and run by ``.ci/run``: slow tests, but of slow cases of a table the first one and a
-part of the others at a time, as of the further cases.
+What it leaves is marked ``thorough``, and run by ``.ci/run`` in turns: half of the slow tests at a time, and of a table
+fewer: if the default run takes one of its cases, or another slow one comes first, a sixth; and a part of the further cases.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ THOROUGH = pytest.mark.thorough
 TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16"}
 
 
-#: Seconds from which a test is slow, and the tests that were when ``pytest --slow`` wrote the file.
-SLOW_S = 0.6
+#: Seconds from which a test is slow, without what it compiles for others too; and the tests that were when ``pytest --slow``
+#: wrote the file.
+SLOW_S = 0.3
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
-#: One in so many of the further cases of tables runs in each share, and of slow cases that follow a slow one of their table.
-PARTS, SLOW_PARTS = 24, 4
+#: One in so many runs in each share: of the further cases of tables, of slow cases beside another case of their table, and
+#: of slow tests that stand alone.
+PARTS, SLOW_PARTS, SINGLE_PARTS = 48, 6, 2
 
 
 class Clock:
@@ -48,17 +50,21 @@ def shared(items: Sequence[pytest.Item], seed: int) -> tuple[list[pytest.Item], 
     """The tests without those further and slow cases of tables that another seed chooses, and these."""
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
-    slow_tables = set[str]()
+    runs = {item.nodeid.split("[")[0] for item in items if item.nodeid not in SLOW and not _is_thorough(item)}
     for item in items:
         table, parts = item.nodeid.split("[")[0], 1
         if item.get_closest_marker("further") is not None:
             parts = PARTS
-        elif item.nodeid in SLOW and table != item.nodeid:
-            parts = SLOW_PARTS if table in slow_tables else 1
-            slow_tables.add(table)
+        elif item.nodeid in SLOW:
+            parts = SLOW_PARTS if table in runs else SINGLE_PARTS
+            runs.add(table)
         chosen = random.Random(f"{seed} {item.nodeid}").randrange(parts) == 0
         (kept if chosen else left).append(item)
     return kept, left
+
+
+def _is_thorough(item: pytest.Item) -> bool:
+    return item.get_closest_marker("thorough") is not None
 
 
 def each_value(cases: Sequence[Mapping[str, object]]) -> list[int]:
