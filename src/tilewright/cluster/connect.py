@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import queue
@@ -149,6 +150,10 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
     text = str(cluster)
     if match := re.fullmatch(r"local:([1-9]\d{0,3})", text):
         stack.enter_context(_same_environment())
+        # Workers would look at their stacks every 10 ms, which in CPython before 3.11.9 now and then deadlocks with a thread
+        # that ends (python/cpython#106883).
+        dask = importlib.import_module("dask")
+        stack.enter_context(dask.config.set({"distributed.worker.profile.enabled": False}))
         with _interrupts_blocked():
             local = distributed.LocalCluster(
                 n_workers=int(match[1]),
