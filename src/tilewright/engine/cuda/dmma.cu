@@ -6,7 +6,10 @@ capability = "8.0"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * BK * (BM + BN + 4) * 8"
-constraints = ["BM % WM == 0", "BN % WN == 0", "BM * BN * 16 <= WM * STAGES * BK * (BM + BN + 4)"]  # stored through stages
+constraints = [
+    "BM % WM == 0", "BN % WN == 0",
+    "BM * BN * (WN + 1) * 16 <= WM * WN * STAGES * BK * (BM + BN + 4)",  # 16 rows of each warp lie where stages were
+]
 tile = ["BN", "BM"]
 step = "BK"
 

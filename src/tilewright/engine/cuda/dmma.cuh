@@ -77,8 +77,20 @@ __device__ __forceinline__ int in_second(int s, int e, int t)
     return SECOND_ACROSS ? s / 2 * 16 + 2 * (2 * t + e) + s % 2 : s * 8 + 2 * t + e;
 }
 
+template <int NUMBERS> struct Of {
+    typedef double Element;
+    static __device__ __forceinline__ double made(double x, double) { return x; }
+};
+template <> struct Of<2> {
+    typedef double2 Element;
+    static __device__ __forceinline__ double2 made(double re, double im) { return make_double2(re, im); }
+};
+typedef Of<PLANES>::Element Element;  // of C
+
 struct Sums {
     double of[PLANES][MMAS_1][MMAS_2][4];
+
+    __device__ __forceinline__ Element element(int r, int s, int i) const { return Of<PLANES>::made(of[0][r][s][i], of[PLANES - 1][r][s][i]); }
 
     __device__ __forceinline__ void add(const Fragments& f, int i)
     {
@@ -158,65 +170,49 @@ __device__ __forceinline__ void multiply(const double* a, const double* b, doubl
     }
 
     // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------------
-    c += z * call.next_c * PLANES;
     // The lane's elements are 2·h + e, of row h of the first operand and column e of the second; this is where they lie in the warp's tile.
     auto row_of = [&](int r, int s, int h, int e) { return SWAPPED ? in_second(s, e, t) : in_first(r, h, g); };
     auto col_of = [&](int r, int s, int h, int e) { return SWAPPED ? in_first(r, h, g) : in_second(s, e, t); };
-    const auto& of = sums.of;
-    if (PLANES == 1 && C_VECTOR < 16) {
-        // Rows of C begin anywhere: through shared memory, 16 of them at a time, so that a warp stores what lies together in a row.
-        __syncthreads();  // all have read the last stage
-        double(*rows)[WN] = (double(*)[WN])stages + warp * 16;
+    Element* to = (Element*)c + z * call.next_c;
+    if (PLANES == 1 && C_VECTOR == 16) {
         #pragma unroll
-        for (int part = 0; part < WM / 16; part++) {
+        for (int r = 0; r < MMAS_1; r++)
             #pragma unroll
-            for (int r = 0; r < MMAS_1; r++)
+            for (int s = 0; s < MMAS_2; s++)
                 #pragma unroll
-                for (int s = 0; s < MMAS_2; s++) {
-                    if ((SWAPPED ? s / 2 : r) != part) continue;
-                    #pragma unroll
-                    for (int i = 0; i < 4; i++) rows[row_of(r, s, i / 2, i % 2) % 16][col_of(r, s, i / 2, i % 2)] = of[0][r][s][i];
+                for (int i = 0; i < 2; i++) {
+                    // Two of the elements lie in a row of C: this one and that of the other h, or of the other e.
+                    const int h = SWAPPED ? 0 : i, e = SWAPPED ? i : 0, at = 2 * h + e, other = SWAPPED ? 2 : 1;
+                    const int row = top + y + row_of(r, s, h, e), col = left + x + col_of(r, s, h, e);
+                    if (row >= call.m || col >= call.n) continue;
+                    Element* two = &to[row * call.row_c + col];
+                    if (col + 1 < call.n) *(double2*)two = make_double2(sums.of[0][r][s][at], sums.of[0][r][s][at + other]);
+                    else *two = sums.element(r, s, at);
                 }
-            __syncwarp();
-            #pragma unroll
-            for (int i = 0; i < WN / 2; i++) {
-                const int row = top + y + part * 16 + (i * 32 + lane) / WN, col = left + x + (i * 32 + lane) % WN;
-                if (row < call.m && col < call.n) c[row * call.row_c + col] = rows[0][i * 32 + lane];
-            }
-            __syncwarp();
-        }
         return;
     }
-    // Stores two numbers of C that follow each other in a row from column `col` on: two elements, or the parts of one.
-    auto store = [&](int row, int col, double u, double v) {
-        if (row >= call.m || col >= call.n) return;
-        double* to = &c[(row * call.row_c + col) * PLANES];
-        if (PLANES == 2 || col + 1 < call.n) *(double2*)to = make_double2(u, v);
-        else *to = u;
-    };
+    // Through shared memory, 16 rows at a time, so that a warp stores what lies together in a row, wherever the row begins.
+    __syncthreads();  // all have read the last stage
+    Element(*rows)[WN + 1] = (Element(*)[WN + 1])stages + warp * 16;
     #pragma unroll
-    for (int r = 0; r < MMAS_1; r++)
+    for (int part = 0; part < WM / 16; part++) {
         #pragma unroll
-        for (int s = 0; s < MMAS_2; s++)
+        for (int r = 0; r < MMAS_1; r++)
             #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                // Two of the elements lie in a row of C: this one and that of the other h, or of the other e.
-                const int h = SWAPPED ? 0 : i, e = SWAPPED ? i : 0, at = 2 * h + e, other = SWAPPED ? 2 : 1;
-                const int row = top + y + row_of(r, s, h, e), col = left + x + col_of(r, s, h, e);
-                if (PLANES == 1) store(row, col, of[0][r][s][at], of[0][r][s][at + other]);
-                else {
-                    // A complex number is half a sector. Of two lanes whose numbers follow each other in a row, the left one takes
-                    // the first of each, the right one the second: two lanes store a whole sector at a time.
-                    constexpr int BESIDE = SWAPPED ? 4 : 1;
-                    const bool right = lane & BESIDE;
-                    const double u[2] = { of[0][r][s][at], of[0][r][s][at + other] };
-                    const double v[2] = { of[PLANES - 1][r][s][at], of[PLANES - 1][r][s][at + other] };
-                    const double other_u = __shfl_xor_sync(~0u, right ? u[0] : u[1], BESIDE);
-                    const double other_v = __shfl_xor_sync(~0u, right ? v[0] : v[1], BESIDE);
-                    store(row, right ? col - 1 : col, right ? other_u : u[0], right ? other_v : v[0]);
-                    store(row, right ? col + 1 : col + 2, right ? u[1] : other_u, right ? v[1] : other_v);
-                }
-            }
+            for (int s = 0; s < MMAS_2; s++)
+                #pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if ((SWAPPED ? s / 2 : r) == part)
+                        rows[row_of(r, s, i / 2, i % 2) % 16][col_of(r, s, i / 2, i % 2)] = sums.element(r, s, i);
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < WN / 2; i++) {
+            const int in_part = (i * 32 + lane) / WN, in_row = (i * 32 + lane) % WN;
+            const int row = top + y + part * 16 + in_part, col = left + x + in_row;
+            if (row < call.m && col < call.n) to[row * call.row_c + col] = rows[in_part][in_row];
+        }
+        __syncwarp();
+    }
 }
 
 __device__ __forceinline__ void multiply_strided(const double* a, const double* b, double* c, const Call& call)
