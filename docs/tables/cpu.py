@@ -97,9 +97,9 @@ def engine(*names: str) -> str:
     )
 
 
-def ladder_of_sizes(name: str) -> str:
+def ladder_of_sizes(name: str, dtype: str = "float32") -> str:
     """Kernels down, sizes across."""
-    records = records_of(name)
+    records = [r for r in records_of(name) if r.dtype == dtype]
     sizes = list(dict.fromkeys(r.n for r in records))
     rows = [["kernel", *(f"{n:,}" for n in sizes)]]
     for kernel in dict.fromkeys(r.kernel for r in records):

@@ -41,6 +41,8 @@ _SHIFTED_ACROSS = 1.3
 #: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
 #: launch. Measured on an H200. A copy reads whole sectors.
 READ, WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.3e12, 3.2e12, 3.9e12, 2.3e-6, 32
+#: Bytes that the second-level cache of any of these GPUs keeps from one launch to the next.
+_CACHED = 2e7
 #: Seconds of a launch that follows another in a graph.
 NEXT_LAUNCH_S = 1.7e-6
 
@@ -215,8 +217,9 @@ def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
 
 
 def sum_seconds(parts: int, elements: int, sums: str, out: str, memory_ratio: float) -> float:
-    """The predicted time of adding parts of k, of so many elements of all products."""
-    return NEXT_LAUNCH_S + memory_ratio * elements * (parts * itemsize_of(sums) + itemsize_of(out)) / _ADDED
+    """The predicted time of adding parts of k, of so many elements of all products. Few of them are still in a cache."""
+    nbytes = elements * (parts * itemsize_of(sums) + itemsize_of(out))
+    return NEXT_LAUNCH_S + (memory_ratio if nbytes > _CACHED else 1) * nbytes / _ADDED
 
 
 def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:

@@ -26,8 +26,9 @@ c = ["64", "LINE"]
 
 # As in ``hopper.cu``. Narrow pieces read A more often; where a step is one piece, nothing is multiplied while it is added.
 [time]
+small = "(m * k + k * n) * batch <= 40e6"
 scales = "(0.08 + 0.07 * (BN < 256)) * scaled"
-multiply = "BM * BN * 128 / 5.4e12 * (1 + 0.06 * (WIDTH == 64) + 0.04 * (WIDTH == BN * CHUNK) + 0.01 * (CLUSTER > 1) + scales)"
+multiply = "BM * BN * 128 / 5.4e12 * (1 + 0.06 * (WIDTH == 64) - small * (0.08 * (WIDTH == 64) - 0.04 * (BN == 128)) + 0.04 * (WIDTH == BN * CHUNK) + 0.01 * (CLUSTER > 1) + scales)"
 operands = "(m * k + k * n) * batch"
 cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 46e9))"
