@@ -1,4 +1,4 @@
-"""Tiles of C that two blocks of a cluster compute together, each one half of k, on a simulated GPU."""
+"""Tiles of C that the blocks of a cluster compute together, each a piece of k, on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from support import simulated_libraries as fake
 from tilewright.catalog import cuda_engine
+from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
 
@@ -63,8 +64,24 @@ def test_tiles_that_would_not_fill_all_multiprocessors_are_split(gpu: Any, tiles
 def test_one_block_may_have_fewer_steps_than_the_other_or_none(gpu: Any, k: int) -> None:
     a, b = whole(40, k), whole(k, 128, seed=2)
     expected = (a.astype(np.float64) @ b.astype(np.float64)).astype(BF16)
-    for params in (SMALL, {"BN": 192, "SPLIT": 2}, {"BN": 128, "STAGES": 6, "CLUSTER": 2, "SPLIT": 2}):
+    for params in (SMALL, {"BN": 192, "SPLIT": 2}, {"BN": 128, "STAGES": 6, "SPLIT": 4}, SMALL | {"BN": 128, "SPLIT": 8}):
         np.testing.assert_array_equal(product(gpu, a, b, BF16, params), expected)
+
+
+@pytest.mark.parametrize(("pieces", "tiles"), [(4, 1), (4, 9), (8, 3)])
+def test_more_than_two_blocks_add_their_sums(gpu: Any, pieces: int, tiles: int) -> None:
+    """With eight multiprocessors there is room for one cluster of either size: of nine tiles eight are computed whole."""
+    gpu.sms = 8
+    a, b = whole(64 * tiles - 5, 776), whole(776, 120, seed=2)
+    expected = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
+    params = SMALL | {"BN": 128, "SPLIT": pieces}
+    np.testing.assert_array_equal(product(gpu, a, b, np.dtype(np.float32), params), expected)
+
+
+def test_split_tiles_have_no_multicast() -> None:
+    """The neighbour would write to stages in which a block still reads the sums that it received."""
+    with pytest.raises(UsageError, match=r"\(SPLIT > 1\) \* \(CLUSTER > 1\) == 0 must hold, got CLUSTER=2, SPLIT=2"):
+        HOPPER.checked({"CLUSTER": 2, "SPLIT": 2})
 
 
 def test_the_halves_are_added_after_they_were_summed(gpu: Any) -> None:
