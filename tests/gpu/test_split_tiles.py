@@ -64,7 +64,12 @@ def test_tiles_that_would_not_fill_all_multiprocessors_are_split(gpu: Any, tiles
 def test_one_block_may_have_fewer_steps_than_the_other_or_none(gpu: Any, k: int) -> None:
     a, b = whole(40, k), whole(k, 128, seed=2)
     expected = (a.astype(np.float64) @ b.astype(np.float64)).astype(BF16)
-    for params in (SMALL, {"BN": 192, "SPLIT": 2}, {"BN": 128, "STAGES": 6, "SPLIT": 4}, SMALL | {"BN": 128, "SPLIT": 8}):
+    for params in (
+        SMALL,
+        {"BN": 192, "SPLIT": 2},
+        {"BN": 128, "STAGES": 6, "SPLIT": 4},
+        SMALL | {"BN": 128, "SPLIT": 8},
+    ):
         np.testing.assert_array_equal(product(gpu, a, b, BF16, params), expected)
 
 
