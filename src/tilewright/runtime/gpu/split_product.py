@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from ...host.sources import PACKAGE
-from ...kernels.cuda_kernel import CudaKernel
+from ...kernels.cuda_kernel import CudaKernel, blocks_at_once
 from .boxes import BoxedLauncher
 from .compilations import Compilations
 from .device import Device
@@ -158,7 +158,7 @@ def _multiply(
     sizes = a.lines, b.lines, a.k, product.batch, int(a.next != 0), int(b.next != 0)
     call = _CALL.pack(product.row_c, product.next_c, *sizes, a.groups, b.groups, limit, 0)
     size = (
-        min(launch.blocks * product.batch, device.sms // values["CLUSTER"] * values["CLUSTER"]),
+        min(launch.blocks * product.batch, blocks_at_once(device.sms, values)),
         launch.threads,
         launch.shared_bytes,
     )
