@@ -210,6 +210,21 @@ def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> No
     check(gpu.get(c, BF16, (m, n)), expected(a, b, bias=bias, scale_a=rows, activation="relu"), BF16)
 
 
+@pytest.mark.parametrize(("m", "params"), [(136, {}), (133, {"BM": 64, "BN": 96, "STAGES": 8})], ids=["boxes", "rows"])
+def test_columns_of_the_result_may_follow_each_other(gpu: Any, m: int, params: dict[str, int]) -> None:
+    n, k = 330, 64
+    a, b, bias, before = whole(m, k, dtype=BF16), whole(k, n, dtype=BF16), reals(m), whole(m, n, dtype=BF16, seed=4)
+    epilogue = BoxedEpilogue(2.0, 0.5, "relu", ("float32", 1), True, None, None)
+    memory = [gpu.put(x) for x in (a.view(np.uint16), np.ascontiguousarray(b.T).view(np.uint16), bias)]
+    c = gpu.put(np.ascontiguousarray(before.T).view(np.uint16))
+    of_b, of_c = Laid(k, down=True), Laid(m, down=True)
+    what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, Laid(k), of_b, of_c, True, epilogue=epilogue)
+    x, y, of_bias = (each.pointer for each in memory)
+    prepare_boxed_product(gpu, HOPPER, what, params)(x, y, c.pointer, 0, of_bias, 0, 0)
+    exact = 2 * (a.astype(np.float64) @ b.astype(np.float64)) + 0.5 * before.astype(np.float64) + bias[:, None]
+    check(gpu.get(c, BF16, (n, m)).T, np.maximum(exact, 0), BF16)
+
+
 def test_the_plan_says_which_kernel_applies_it(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.engine_alone(monkeypatch, HOPPER)
     place = lambda x: fake.Tensor.of(gpu, x)  # noqa: E731

@@ -16,6 +16,7 @@ from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
 from tilewright.arrays import libraries
+from tilewright.arrays import plan as plans
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.layouts import layouts_of
 from tilewright.arrays.order import arrange
@@ -130,6 +131,23 @@ def test_the_widest_is_computed_in_float64(gpu: Any) -> None:
     np.testing.assert_array_equal(c, (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16))
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("layout", ["rows", "columns", "wider"])
+def test_either_order_stores_the_result_where_it_is(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, swapped: bool, layout: str
+) -> None:
+    """C = A·B and Cᵀ = Bᵀ·Aᵀ: neither copies, whichever way ``out`` lies."""
+    tried = plans._tried
+    monkeypatch.setattr(plans, "_tried", lambda *given: (x for x in tried(*given) if x[2].swapped == swapped))
+    for m, n, k in ((72, 200, 40), (33, 37, 35)):
+        a, b, out = whole(m, k), whole(k, n, seed=2), tensor(gpu, np.zeros((m, n), BF16), layout)
+        x, y = tensor(gpu, a, "wider"), tensor(gpu, b, "columns")
+        plan = tw.plan(x, y, out=out)
+        assert plan.swapped == swapped
+        assert not any(text.startswith("C") for text in plan.copies)
+        np.testing.assert_array_equal(tw.matmul(x, y, out=out).view, product(a, b))
+
+
 def test_dtypes_promote(gpu: Any) -> None:
     a, b = whole(9, 12), whole(12, 10, dtype=np.float16)
     assert tw.matmul(tensor(gpu, a), tensor(gpu, b)).view.dtype == np.float32
@@ -153,18 +171,26 @@ WAYS = [{}, *(preset.params for preset in HOPPER.presets)]
     "params", in_turns(WAYS, 2), ids=lambda p: "-".join(f"{name}{value}" for name, value in p.items()) or "default"
 )
 def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int]) -> None:
-    """Of all tile shapes, with both layouts of B, more tiles than blocks, and results that are stored in boxes or not."""
+    """Of all tile shapes, with both layouts of B and of C, more tiles than blocks, and results that are stored in boxes or
+    not."""
     gpu.sms = 2
-    for n, down in ((520, False), (261, True)):
-        m, k = 300, 136
+    for m, n, down, c_down in (
+        (300, 520, False, False),
+        (300, 261, True, False),
+        (304, 261, False, True),
+        (299, 264, True, True),
+    ):
+        k = 136
         a, b = whole(m, k), whole(k, n)
         c = gpu.allocate(m * n * 2)
         laid = Laid(k, down=True) if down else Laid(-(-n // 8) * 8)
         stored = np.ascontiguousarray(b.T) if down else np.pad(b, ((0, 0), (0, laid.step - n)))
         memory = [gpu.put(x.view(np.uint16)) for x in (a, stored)]
-        what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, Laid(k), laid, Laid(n), True)
+        of_c = Laid(m, down=True) if c_down else Laid(n)
+        what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, Laid(k), laid, of_c, True)
         prepare_boxed_product(gpu, HOPPER, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
-        np.testing.assert_array_equal(gpu.get(c, BF16, (m, n)), product(a, b))
+        found = gpu.get(c, BF16, (n, m)).T if c_down else gpu.get(c, BF16, (m, n))
+        np.testing.assert_array_equal(found, product(a, b))
         for each in (c, *memory):
             each.close()
 

@@ -130,7 +130,7 @@ def _boxed(plan: GpuPlan, axis: _Axis) -> BoxedProduct:
     factors = (a.dtype, b.dtype) if plan.compute.startswith("float8") else None
     blocks = plan.finish.blocks if plan.finish else None
     if plan.parts == 1:
-        of_c = Laid(c.row, nexts[2])
+        of_c = layouts.laid(2, c, nexts[2])
         epilogue = plan.finish.boxed(swapped=order.swapped) if plan.finish and plan.finished_at_once else None
         given: Any = {"factors": factors, "epilogue": epilogue, "blocks": blocks}
         return BoxedProduct(plan.compute, c.dtype, m, n, k, batch, of_a, of_b, of_c, c.aligned, **given)

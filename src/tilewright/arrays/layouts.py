@@ -51,13 +51,13 @@ class RowMajor:
 @dataclass(frozen=True)
 class Boxes:
     """Kernels whose operands are tensor maps: one way elements follow each other, the other way they may have gaps. The copy
-    engine wants addresses and strides of whole granules; C is also written without it, then only row-major."""
+    engine wants addresses and strides of whole granules; C is also written without it."""
 
     kernel: CudaKernel
 
     def fits(self, operand: int, matrix: Matrix) -> bool:
         if operand == 2:
-            return matrix.columns == 1 or matrix.column == 1
+            return matrix.columns == 1 or matrix.column == 1 or self._stores_down(matrix)
         size = itemsize_of(matrix.dtype)
         down = is_down(matrix)
         follows = matrix.row == 1 if down else (matrix.column == 1 or matrix.columns == 1)
@@ -83,9 +83,16 @@ class Boxes:
         """How a matrix that fits lies, and the next of its batch, ``step`` elements further. A single row of ``b`` lies both
         ways."""
         down = is_down(matrix)
-        if not self._reads(operand, down, itemsize_of(matrix.dtype)):
+        if operand == 2:
+            down = matrix.column != 1 and self._stores_down(matrix)
+        elif not self._reads(operand, down, itemsize_of(matrix.dtype)):
             down = not down
         return Laid(matrix.column if down else matrix.row, step, down)
+
+    def _stores_down(self, matrix: Matrix) -> bool:
+        """Whether it stores C so, column after column: only of two bytes."""
+        follows = matrix.row == 1 and matrix.columns > 1 and matrix.column >= matrix.rows
+        return follows and "c_down" in self.kernel.boxes and itemsize_of(matrix.dtype) == 2
 
     def _reads(self, operand: int, down: bool, size: int) -> bool:
         """Tensor cores read elements of two and of eight bytes either way; others must follow each other along k."""

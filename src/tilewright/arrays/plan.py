@@ -227,12 +227,19 @@ def _tried(
             changes = (False,)
         elif kernel.strides and kernel.strides["c"] != "rows":
             changes = (False, True)
+        elif "c_down" in kernel.boxes:
+            changes = (None, False, True)
+        known: dict[bool, set[Order]] = {False: set(), True: set()}
         at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
         for swapped, once in itertools.product(changes, at_once):
             orders = [arranged(compute, layouts, swapped, once) for layouts in layouts_of(kernel)]
             for order in dict.fromkeys(orders):
-                if order is not None and not (once and form is not None and not _finishes(order, form)):
-                    yield kernel, once, order
+                if order is None or order in known[once] or (once and form is not None and not _finishes(order, form)):
+                    continue
+                if known[once] and kernel.boxes and (order.transposed or order.c.is_copied):
+                    continue  # the first order needs no such thing, or no less
+                known[once].add(order)
+                yield kernel, once, order
 
 
 def _finishes(order: Order, form: FinishForm) -> bool:

@@ -29,7 +29,7 @@ warps = "max(1, rest * (BM // WM) * (BN // WN))"
 busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
 tiles = "turns * BM * BN * part / 5.1e10 + cdiv(blocks, sms * BLOCKS) * 3e-6"
-memory = "(m * k + k * n + m * n * parts) * size * batch / min((3.5e12 + 0.65e12 * b_across) / memory_ratio, (26e9 + 8e9 * b_across) * blocks)"
+memory = "(m * k + k * n + m * n * parts) * size * batch / min((3.5e12 + 0.65e12 * b_across) * (1 + 0.17 * max(0, memory_ratio - 1)) / memory_ratio, (26e9 + 8e9 * b_across) * blocks)"
 seconds = "4e-6 + max(tiles, memory) + (blocks > sms) * (m <= 32) * 3e-6"
 
 [[presets]]

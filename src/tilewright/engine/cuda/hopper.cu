@@ -37,6 +37,7 @@ presets = [
     { rate = 100, params = { BN = 128, STAGES = 6, SPLIT = 2 } },
     { rate = 100, params = { BN = 64, STAGES = 8 } },
     { rate = 100, params = { BM = 192, BN = 192, STAGES = 3 } },
+    { rate = 100, params = { BM = 192, BN = 192, STAGES = 3, CLUSTER = 2, GROUP = 8 } },
     { rate = 100, params = { BM = 192, BN = 192, STAGES = 3, SPLIT = 2 } },
     { rate = 100, params = { BM = 192, BN = 128 } },
     { rate = 100, params = { BM = 192, BN = 96 } },
@@ -69,6 +70,7 @@ a_down = ["LINE", "64"]
 b = ["LINE // CLUSTER", "64"]
 b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "LINE"]
+c_down = ["16", "64"]
 
 # A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets
 # its rows of A and its share of B, or as a stage that is used again waits for memory. Of the boxes of a row-major B, a share `cut` does
@@ -82,27 +84,30 @@ c = ["64", "LINE"]
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
-slower = "0.025 * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.06 * cut + 0.5 * max(0, memory_ratio - 1) * (size == 4) * (CLUSTER == 1) * ((m * k + k * n) * size > 4e8)"
-multiply = "BM * BN * LINE / (6.38e12 / size) * (1 + slower) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1)))"
+slower = "0.025 * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.06 * cut"
+missed = "max(0, memory_ratio - 1) * (CLUSTER == 1) * (0.5 * (size == 4) * ((m * k + k * n) * size > 4e8) + 0.13 * (BM * BN <= 24576) * (blocks > 6 * sms))"
+multiply = "BM * BN * LINE / (6.38e12 / size) * (1 + slower + missed) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1)))"
 cache = "min(132e9 - 16e9 * (CLUSTER > 1), 15.3e12 / min(blocks, sms), 52e9 + lines * 1e12, 84e9 + 57e9 * alone + (cut == 0) * 1e12)"
 columns = "(BN + (cdiv(BN, 64) * 64 - BN) * b_across) * (1 + 0.39 * cut)"
 rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
-load = "max((rows + columns / CLUSTER) * 128 / cache, 1.09e-6 / STAGES)"
-step = "max(multiply, load) + 0.09 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
+brought = "(rows + columns / CLUSTER) * 128"
+crowded = "((0.72e-6 + 0.26e-6 * max(0, memory_ratio - 1) + 0.31e-6 * (CLUSTER > 1)) / (STAGES - 1) + brought * 5.4e-12) * (1 + 0.2 * cut + 0.15 * (BM == 192) * (BN < 128)) * (blocks > sms)"
+load = "max(brought / cache, 1.09e-6 / STAGES)"
+step = "max(multiply, load, crowded) + 0.09 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
 steps = "cdiv(part, LINE) * step * (1 + 0.04 * (BM * BN <= 8192) * (blocks > sms))"
 room = "sms - sms // 8 * (SPLIT > 2)"
 whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, n * out_size % 16)"
 store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + 1e-6 * odd"
-tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 0.6e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + 0.85e-6 * (CLUSTER > 1)"
+tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 0.6e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + (0.2e-6 + 0.65e-6 * alone) * (CLUSTER > 1)"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
 memory = "((m * k + k * n * twice / narrow) * size / (4.53e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
 late = "0.9e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms) + 0.4e-6 * (CLUSTER > 1) * alone"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
-seconds = "2.6e-6 + late + max(tiles, memory) + (0.28 + 0.55 * waiting) * min(tiles, memory) - 0.6e-6 * waiting * (CLUSTER > 1) + sums"
+seconds = "2.6e-6 + late + max(tiles, memory) + (0.28 + 0.55 * waiting) * min(tiles, memory) - 0.9e-6 * waiting * (CLUSTER > 1) + sums"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }
@@ -134,6 +139,9 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #define SPLIT 1
 #endif
 
+#ifndef C_DOWN  // 1 where columns of C follow each other in memory
+#define C_DOWN 0
+#endif
 #define HALF (OUT == BFLOAT16 || OUT == FLOAT16)
 #if HALF
 typedef unsigned short Out;  // its bits
@@ -276,7 +284,8 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             for (; CHUNK > 1 && step < steps; step++) add_steps<1>(s, ring, half, d, sums, scales);
 #else
             int before = 0;
-            for (int step = 0; step < steps; step++, ring.advance()) {
+            bool owed = false;  // whether the stage of the step before is still to be given back
+            for (int step = 0; step < steps; step++) {
                 barrier_wait(s.full[ring.slot], ring.parity);
                 const unsigned long long x = descriptor(s.a[ring.slot] + half * 8192, 16, 1024);
                 const unsigned long long y = descriptor(s.b[ring.slot], B_ACROSS ? 8192 : 16, 1024);
@@ -285,8 +294,15 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                 for (int q = 0; q < 4; q++) wgmma(d, x + (A_DOWN ? 128 : 2) * q, y + (B_ACROSS ? 128 : 2) * q, step > 0 || q > 0);
                 wgmma_commit();
                 wgmma_wait<1>();  // the wgmmas of the step before have read their stage
-                if (step > 0) release(s, before);
+                if (owed) release(s, before);
                 before = ring.slot;
+                ring.advance();
+                // Of few stages none is kept while tensor cores wait for the next one. Of many it does not matter, and takes time.
+                owed = STAGES > 3 || step + 1 == steps || barrier_passed(s.full[ring.slot], ring.parity);
+                if (!owed) {
+                    wgmma_wait<0>();
+                    release(s, before);
+                }
             }
             wgmma_wait<0>();
             #pragma unroll

@@ -53,6 +53,15 @@ __device__ __forceinline__ void barrier_wait(Barrier& barrier, int parity)
     while (!done);
 }
 
+// Whether the phase of this parity has completed, the same for all threads of a warp.
+__device__ __forceinline__ bool barrier_passed(Barrier& barrier, int parity)
+{
+    int done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"(shared_address(&barrier)), "r"(parity) : "memory");
+    return __all_sync(0xFFFFFFFF, done);
+}
+
 // ---- copies of the copy engine --------------------------------------------------------------------------------------------
 
 // Loads the box of a tensor map whose first element is at column x of row y of matrix z.
@@ -169,8 +178,11 @@ template <int N> __device__ __forceinline__ void wgmma_wait()
 
 // ---- matrices of 8 × 8 16-bit numbers: each thread holds two numbers of a row, and gives the address of a row ------------
 
-__device__ __forceinline__ void store_matrices(void* row, unsigned a, unsigned b, unsigned c, unsigned d)
+template <bool TRANSPOSED = false> __device__ __forceinline__ void store_matrices(void* row, unsigned a, unsigned b, unsigned c, unsigned d)
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 ::"r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+    if (TRANSPOSED)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                     ::"r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+    else asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                      ::"r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }

@@ -1,4 +1,5 @@
 // How a group stores its 64 rows of a tile from registers: in boxes by the copy engine, row by row, or of int8 each thread its pairs.
+// Where columns of a C of 16 bits follow each other in memory (C_DOWN), a slab has 64 of them, and what is said of rows is of columns.
 #pragma once
 
 __device__ __forceinline__ unsigned packed(Values values)
@@ -44,17 +45,17 @@ __device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*
 #endif
 
 #if ADDS
-// Two neighbours of a row of C, of which the first is at `column`; beyond the edges 0.
-__device__ __forceinline__ float2 old_pair(const Out* row, int column, bool inside, int n)
+// Two neighbours of a row of C, of which the first is at `column`, and columns `step` elements apart; beyond the edges 0.
+__device__ __forceinline__ float2 old_pair(const Out* row, long long step, int column, bool inside, int n)
 {
     float2 old = { 0, 0 };
-    if (STORE_BOXES || STORE_PAIRS) {  // then n is even
+    if (!C_DOWN && (STORE_BOXES || STORE_PAIRS)) {  // then n is even
         if (!inside || column >= n) return old;
         const Pair pair = *(const Pair*)&row[column];
         return { Number<OUT>::wide(pair.x), Number<OUT>::wide(pair.y) };
     }
-    if (inside && column < n) old.x = Number<OUT>::wide(row[column]);
-    if (inside && column + 1 < n) old.y = Number<OUT>::wide(row[column + 1]);
+    if (inside && column < n) old.x = Number<OUT>::wide(row[column * step]);
+    if (inside && column + 1 < n) old.y = Number<OUT>::wide(row[(column + 1) * step]);
     return old;
 }
 #endif
@@ -84,7 +85,8 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
         float2 old = { 0, 0 };
 #if ADDS
         const int row = top + warp * 16 + lane / 4 + i / 2 % 2 * 8, column = left + i / 4 * 8 + lane % 4 * 2;
-        old = old_pair(elements_of_c + z * call.next_c + row * call.row_c, column, row < bottom, call.n);
+        const long long down = C_DOWN ? 1 : call.row_c, across = C_DOWN ? call.row_c : 1;
+        old = old_pair(elements_of_c + z * call.next_c + row * down, across, column, row < bottom, call.n);
 #endif
         return finish.pair(d[i], d[i + 1], i % (SLAB / 2), columns, old);
     };
@@ -98,12 +100,13 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
         if (STORE_BOXES && thread == 0) store_wait_read<1>();  // the slab before the last has left
         if (STORE_BOXES) group_sync(1 + half, 128);
 #if HALF
-        const int row = warp * 16 + lane % 16;
         #pragma unroll
         for (int i = 0; i < 4; i++) {  // 16 columns: 8×8 matrices of rows 0-7 and 8-15, then of the next 8 columns
             if (i >= width / 16) break;
-            const int at = slab * 32 + i * 8, chunk = i * 2 + lane / 16;
-            store_matrices(&to[row][(chunk ^ row % 8) * 8], packed(values(at, columns)), packed(values(at + 2, columns)),
+            const int at = slab * 32 + i * 8;
+            const int row = C_DOWN ? i * 16 + lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
+            const int chunk = C_DOWN ? warp * 2 + lane / 8 % 2 : i * 2 + lane / 16;
+            store_matrices<C_DOWN>(&to[row][(chunk ^ row % 8) * 8], packed(values(at, columns)), packed(values(at + 2, columns)),
                            packed(values(at + 4, columns)), packed(values(at + 6, columns)));
         }
 #else
@@ -119,12 +122,19 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
         if (STORE_BOXES) {
             publish_shared();
             group_sync(1 + half, 128);
-            if (thread == 0 && width == SLAB) store_tile(c, to, left + slab * SLAB, top, z);
+            if (thread == 0 && C_DOWN)
+                for (int i = 0; i < width; i += 16) store_tile(c, to[i], top, left + slab * SLAB + i, z);
+            else if (thread == 0 && width == SLAB) store_tile(c, to, left + slab * SLAB, top, z);
             if (thread == 0) store_commit();
-            if (width < SLAB) store_chunks(elements_of_c, to, call, top, left + slab * SLAB, z, width);
+            if (!C_DOWN && width < SLAB) store_chunks(elements_of_c, to, call, top, left + slab * SLAB, z, width);
         }
 #if OUT != INT8
-        else {
+        else if (C_DOWN) {
+            group_sync(1 + half, 128);
+            const int first = left + slab * SLAB + warp * 16;
+            Out* to_first = elements_of_c + z * call.next_c + first * call.row_c + top;
+            if (warp * 16 < width) store_rows(to_first, call.row_c, &to[warp * 16], call.n - first, min(SLAB, bottom - top));
+        } else {
             __syncwarp();  // a warp stores the rows that it has written
             const int columns = min(width, call.n - left - slab * SLAB);
             Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * SLAB;

@@ -34,7 +34,7 @@ memory = "(m * k + k * n) * size * batch / (4.6e12 - 0.27e12 * wide * (1 - b_acr
 cache = "blocks * taken / 5.8e12"
 sums = "(parts > 1) * m * n * parts * out_size * batch * 2 / 3e12"
 spilled = "wide * (2.5 * (TM * TN > 16) + 0.16 * (TM * WARPS_K * TN == 64))"
-seconds = "3.5e-6 + max(tiles, memory, cache) * (1 + spilled) + 0.29 * min(tiles, memory) + sums"
+seconds = "3.5e-6 + max(tiles, memory, cache) * (1 + spilled) + 0.29 * min(tiles, memory) / (1 + 8 * max(0, memory_ratio - 1)) + sums"
 
 [[presets]]
 rate = 100

@@ -41,8 +41,9 @@ cache = "blocks * taken / 6.5e12"
 registers = "WM * WN * max(4, size) / 128 + BUFFERS * (WM + WN) / 2 + (size == 2) * (WM + WN) / 4 + 34"
 double = "(size == 8) * (0.06 * (WN > 32) + 0.03 * (BUFFERS > 1) + 0.25 * max(a_vector < 16, b_vector < 16))"
 spilled = "registers > min(255, 2048 / (RESIDENT * WARPS_M * WARPS_N * WARPS_K)) + 4"
+apart = "0.12 * (size == 2) * (WM * WN > 2048) * (min(a_vector, b_vector) < 16)"
 sums = "m * n * batch * parts * out_size / 3e12"
-seconds = "3e-6 + (max(tiles, memory, waves, cache) + 0.1 * min(tiles, memory)) * (1 + spilled / 2 + double) + sums"
+seconds = "3e-6 + (max(tiles, memory, waves, cache) + 0.1 * min(tiles, memory)) * (1 + spilled / 2 + double + apart) + sums"
 
 [[presets]]
 rate = 100

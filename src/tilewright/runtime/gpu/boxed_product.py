@@ -119,10 +119,8 @@ def prepare_boxed_product(
 @functools.lru_cache(maxsize=4096)
 def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: Chosen) -> GpuProduct:
     params = kernel.checked(dict(chosen))
-    size = itemsize_of(p.out)
-    in_boxes = (
-        size in (2, 4) and p.aligned and p.n * size % GRANULE == 0 and not (p.c.step * size | p.c.next * size) % GRANULE
-    )
+    size, inner = itemsize_of(p.out), p.m if p.c.down else p.n
+    in_boxes = size in (2, 4) and p.aligned and not (inner | p.c.step | p.c.next) * size % GRANULE
     macros = _macros(p, in_boxes)
     compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)
@@ -257,7 +255,7 @@ def _steps_of_scales(p: BoxedProduct) -> bytes:
 
 def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
     of_a, of_b = p.factors or (p.dtype, p.dtype)
-    in_pairs = p.c.step % 2 == 0 and p.c.next % 2 == 0 and p.n % 2 == 0 and p.aligned
+    in_pairs = not p.c.down and (p.c.step | p.c.next | p.n) % 2 == 0 and p.aligned
     return {
         "TYPE": p.dtype.upper(),
         "TYPE_A": of_a.upper(),
@@ -269,6 +267,7 @@ def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
         "STORE_PAIRS": int(in_pairs),
         **({} if p.epilogue is None else p.epilogue.macros),
         **({} if p.blocks is None else {"BLOCKS": 1}),
+        **({"C_DOWN": 1} if p.c.down else {}),
     }
 
 
