@@ -35,12 +35,12 @@ _TYPES = {
 _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "Bits128"}
 
 #: Seconds of a warp, each of which copies up to 512 bytes, among as many others as a GPU runs.
-_WARP_S = 0.3e-9
+_WARP_S = 0.26e-9
 #: The time of a transposing copy of rows at any address over that of whole granules.
 _SHIFTED_ACROSS = 1.3
 #: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
 #: launch. Measured on an H200. A copy reads whole sectors.
-READ, WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.3e12, 3.2e12, 3.9e12, 2.3e-6, 32
+READ, WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.9e12, 3.6e12, 3.9e12, 2.3e-6, 32
 #: Bytes that the second-level cache of any of these GPUs keeps from one launch to the next.
 _CACHED = 2e7
 #: Seconds of a launch that follows another in a graph.
@@ -213,7 +213,11 @@ def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
 
 def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
     """The predicted time of copies in one launch, on a card of that ``memory_ratio``."""
-    return _LAUNCH_S + memory_ratio * sum(_Job(copy).seconds for copy in copies) if copies else 0
+    if not copies:
+        return 0
+    written = sum(copy.elements * itemsize_of(copy.target.dtype) for copy in copies)
+    ratio = memory_ratio if written > _CACHED else (1 + memory_ratio) / 2  # only what is read comes from memory
+    return _LAUNCH_S + ratio * sum(_Job(copy).seconds for copy in copies)
 
 
 def sum_seconds(parts: int, elements: int, sums: str, out: str, memory_ratio: float) -> float:

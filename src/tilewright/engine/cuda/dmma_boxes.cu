@@ -53,6 +53,10 @@ rate = 95
 params = { BM = 192, BN = 96, WM = 48, WN = 48, BUFFERS = 1 }
 
 [[presets]]
+rate = 95
+params = { BM = 160, WM = 80, BUFFERS = 1 }
+
+[[presets]]
 rate = 97
 params = { BM = 64, BN = 64, WM = 32, STAGES = 4, PER_SM = 3 }
 
@@ -92,9 +96,9 @@ when = "n <= 16"
 params = { BM = 64, BN = 16, WM = 16, WN = 16, STAGES = 10, PER_SM = 2 }
 
 [params]
-BM = { default = 128, values = [16, 32, 64, 96, 128, 192] }
+BM = { default = 128, values = [16, 32, 64, 96, 128, 160, 192] }
 BN = { default = 128, values = [16, 32, 64, 96, 128, 192] }
-WM = { default = 64, values = [16, 32, 48, 64] }
+WM = { default = 64, values = [16, 32, 48, 64, 80] }
 WN = { default = 32, values = [16, 32, 48, 64] }
 STAGES = { default = 6, min = 3, max = 24 }
 BUFFERS = { default = 2, values = [1, 2] }

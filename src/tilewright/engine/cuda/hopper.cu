@@ -98,16 +98,17 @@ steps = "cdiv(part, LINE) * step * (1 + 0.04 * (BM * BN <= 8192) * (blocks > sms
 room = "sms - sms // 8 * (SPLIT > 2)"
 whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
-odd = "min(1, n * out_size % 16)"
-store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + 1e-6 * odd"
+odd = "min(1, (n + c_down * (m - n)) * out_size % 16)"
+store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + odd * BM * BN * out_size * 1.1e-10 * (memory_ratio - 0.6) * (1 + 0.5 * (CLUSTER == 1) * (BM < 192) * (blocks > sms))"
 tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 0.6e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + (0.2e-6 + 0.65e-6 * alone) * (CLUSTER > 1)"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
-memory = "((m * k + k * n * twice / narrow) * size / (4.53e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio"
+far = "1 + 0.3 * min(1, n // (BN + 1)) * (m > n)"
+memory = "((m * k * far + k * n * twice / narrow) * size / (4.53e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
 late = "0.9e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms) + 0.4e-6 * (CLUSTER > 1) * alone"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
-seconds = "2.6e-6 + late + max(tiles, memory) + (0.28 + 0.55 * waiting) * min(tiles, memory) - 0.9e-6 * waiting * (CLUSTER > 1) + sums"
+seconds = "2.6e-6 + late + max(tiles, memory) + (0.28 - 0.18 * (crowded > 1.1 * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + 0.55 * waiting) * min(tiles, memory) - 0.9e-6 * waiting * (CLUSTER > 1) + sums"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }
