@@ -4,7 +4,8 @@
 
 Needs a GPU. For each kernel and dtype, one process a tool (memcheck, racecheck, initcheck, synccheck) multiplies awkward
 shapes and layouts by ``tilewright.matmul`` with this kernel alone, with each of its sets of parameters, and compares the
-answers with products in float64; so do products with epilogues, and lists of matrices. Every operand, result and workspace
+answers with products in float64; so do products with epilogues, and lists of matrices. A kernel that stores C by rows or by
+columns computes C = A·B and Cᵀ = Bᵀ·Aᵀ in turns. Every operand, result and workspace
 is an allocation of its own, whose end the tools know. What a tool says is a line of the record. Exits with 1 where there is
 a finding.
 """
@@ -195,7 +196,10 @@ def of_kernel(kernel: CudaKernel, compute: str) -> Iterator[bool]:
         kernel, shapes = dataclasses.replace(kernel, suits=None), SHAPES
     turns = itertools.cycle(shapes)
     ways = itertools.cycle(LAYOUTS)
-    for alone in sets_of(kernel):
+    tried, orders = plan._tried, itertools.cycle((False, True) if "c_down" in kernel.boxes else (None,))
+    for alone, swapped in zip(sets_of(kernel), orders):  # noqa: B905
+        if swapped is not None:
+            plan._tried = lambda *given, swapped=swapped: (x for x in tried(*given) if x[2].swapped == swapped)
         plan.engine_on_gpu = lambda dtype, capability, alone=alone: (alone,) if dtype in alone.dtypes else ()
         for batch, m, n, k in itertools.islice(turns, max(EACH, -(-len(shapes) // (1 + len(kernel.presets))))):
             outer, (of_a, of_b) = (batch,) * (batch > 1), next(ways)

@@ -77,15 +77,17 @@ c_down = ["16", "64"]
 # not begin at whole lines, if tiles are not multiples of 64 wide: their rows are parts of two lines. Blocks of a cluster wait for each
 # other, where none has other tiles to hide it. Blocks that read the same columns of B at once read a part of them twice from memory. Of
 # tiles that are split (SPLIT) there are generations of `pieces`; larger clusters than pairs do not find `room` on all multiprocessors.
+# Of more blocks than multiprocessors a stage comes no faster than a turn of the ring (`crowded`), and of long ones those without a cluster
+# lose each other in the cache (`missed`). Blocks that read the same rows of A are `far` from each other, and also read a part of them twice.
 # Odd rows of C are not stored while the next tile is multiplied. Blocks that are neither few nor enough for all multiprocessors begin
 # `late`, when the launch before has ended. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read twice. Of
 # few tiles with a long k, blocks wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden. The rates
-# are those of an H200, as its power allows for long, by the times of 1,333 launches, each with other operands.
+# are those of an H200, as its power allows for long, by the times of 3,300 launches there and on an H100, each with other operands.
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
 slower = "0.025 * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.06 * cut"
-missed = "max(0, memory_ratio - 1) * (CLUSTER == 1) * (0.5 * (size == 4) * ((m * k + k * n) * size > 4e8) + 0.13 * (BM * BN <= 24576) * (blocks > 6 * sms))"
+missed = "(CLUSTER == 1) * (0.5 * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > 4e8) + (0.03 + 0.1 * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
 multiply = "BM * BN * LINE / (6.38e12 / size) * (1 + slower + missed) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1)))"
 cache = "min(132e9 - 16e9 * (CLUSTER > 1), 15.3e12 / min(blocks, sms), 52e9 + lines * 1e12, 84e9 + 57e9 * alone + (cut == 0) * 1e12)"
 columns = "(BN + (cdiv(BN, 64) * 64 - BN) * b_across) * (1 + 0.39 * cut)"
@@ -99,12 +101,12 @@ room = "sms - sms // 8 * (SPLIT > 2)"
 whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, (n + c_down * (m - n)) * out_size % 16)"
-store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + odd * BM * BN * out_size * 1.1e-10 * (memory_ratio - 0.6) * (1 + 0.5 * (CLUSTER == 1) * (BM < 192) * (blocks > sms))"
-tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 0.6e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + (0.2e-6 + 0.65e-6 * alone) * (CLUSTER > 1)"
+store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + odd * BM * BN * out_size * 1.1e-10 * (memory_ratio - 0.4) * (1 + (CLUSTER == 1) * (BM < 192) * (blocks > sms))"
+tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 0.6e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + (0.05e-6 + 0.8e-6 * alone) * (CLUSTER > 1)"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
 far = "1 + 0.3 * min(1, n // (BN + 1)) * (m > n)"
-memory = "((m * k * far + k * n * twice / narrow) * size / (4.53e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio"
+memory = "((m * k * far + k * n * twice / narrow) * size / (4.53e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio * (1 - 0.02 * (CLUSTER > 1) * (batch > 1))"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
 late = "0.9e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms) + 0.4e-6 * (CLUSTER > 1) * alone"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
