@@ -63,7 +63,8 @@ def tile_of(bits: int, heights: tuple[int, ...], dtype: str) -> Callable[..., No
         (rows, columns), k = c.shape, a.shape[1]
         at_a, at_b, at_c = codegen.address(a, 0, 0), codegen.address(b, 0, 0), codegen.address(c, 0, 0)
         size, steps = (rows, (columns + lanes - 1) // lanes, columns, k), (count, a_next, b_next, c_next)
-        tile(*size, at_a, a.strides[0], a.strides[1], at_b, b.strides[0], at_c, c.strides[0], *steps)
+        ahead = (at_a, 64, at_b, -4096, at_c, 1 << 40)  # prefetches may leave every array
+        tile(*size, at_a, a.strides[0], a.strides[1], at_b, b.strides[0], at_c, c.strides[0], *steps, *ahead)
 
     return multiply
 
@@ -170,7 +171,7 @@ def tiles_for(
     parts = re.split(r'\n"?(tilewright\.direct\.[^\s":]*)"?:', target.emit_assembly(parsed))
     named = zip(parts[1::2], parts[2::2], strict=True)
     return {
-        name: text for name, text in named if re.search(r"\.\d+x\d+(\.whole)?$", name)
+        name: text for name, text in named if re.search(r"\.\d+x\d+(\.whole|\.half)?$", name)
     }  # the table itself is not one
 
 
@@ -185,7 +186,7 @@ def spilled(assembly: str) -> list[str]:
 def test_accumulators_stay_in_registers_on_every_machine(target: str, scalar: ir.Type) -> None:
     tiles = tiles_for(*TARGETS[target], scalar)
     tiles = {name: text for name, text in tiles.items() if target == "AVX-512" or name.endswith(".whole")}
-    assert len(tiles) == sum(TARGETS[target][3])
+    assert len(tiles) == sum(TARGETS[target][3]) * (2 if target == "AVX-512" else 1)
     for name, text in tiles.items():
         assert re.search(r"vfmadd|fmla", text), name
         assert not [line for line in spilled(text) if not re.match(r"stp|ldp", line)], (
@@ -199,6 +200,25 @@ def test_the_check_for_spills_can_fail() -> None:
     assert any(spilled(text) for name, text in tiles.items() if name.endswith("8x3.whole"))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_step_of_k_prefetches_from_three_places(target: str) -> None:
+    multiply_add, prefetch = ("fmla", "prfm\tpldl2keep") if target == "NEON" else ("vfmadd", "prefetcht1")
+    for name, text in tiles_for(*TARGETS[target], ir.FloatType()).items():
+        if target == "AVX-512" or name.endswith(".whole"):  # elsewhere a mask makes branches in the loop
+            (loop,) = inner_loops(text, multiply_add)
+            assert sum(line.startswith(prefetch) for line in loop) == direct.PLACES, name
+
+
+def test_half_a_vector_is_computed_by_half_as_wide_instructions() -> None:
+    for name, text in tiles_for(*TARGETS["AVX-512"], ir.FloatType()).items():
+        rows, vectors = map(int, re.search(r"(\d+)x(\d+)", name.rpartition(".8.")[2]).groups())
+        (loop,) = inner_loops(text, "vfmadd")
+        narrow = [line for line in loop if line.startswith("vfmadd") and "%ymm" in line]
+        wide = [line for line in loop if line.startswith("vfmadd") and "%zmm" in line]
+        halves = rows if name.endswith(".half") else 0
+        assert (len(narrow), len(wide)) == (halves, rows * vectors - halves), name
+
+
 #: Tiles of complex numbers whose loops keep accumulators on the stack, and why.
 TOO_TALL = {
     "NEON": ({"8x3.whole"}, "24 accumulators, 6 vectors of B and what LLVM loads ahead of A: more than 32 registers")
@@ -209,7 +229,7 @@ def complex_tiles_that_store_in_their_loops(target: str, scalar: ir.Type) -> set
     """A loop may read a constant from the stack, as from anywhere else; what it writes there is an accumulator."""
     tiles = tiles_for(*TARGETS[target], scalar, pairs=True)
     tiles = {name: text for name, text in tiles.items() if target == "AVX-512" or name.endswith(".whole")}
-    assert len(tiles) == sum(TARGETS[target][3])
+    assert len(tiles) == sum(TARGETS[target][3]) * (2 if target == "AVX-512" else 1)
     loops = {name: inner_loops(text, "fmla" if target == "NEON" else "vfmadd") for name, text in tiles.items()}
     assert all(loops.values())
     to_stack = re.compile(r"v?mov\w+\s+%[xyz]mm\d+, -?\d*\(%rsp\)|st[rp]\s+[qd].*\[sp")
