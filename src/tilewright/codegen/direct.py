@@ -95,8 +95,8 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
 
 
 def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: bool) -> Any:
-    """``table[special][nv − 1][mr − 1]``: the tile of ``mr`` rows × ``nv`` vectors whose last is masked. The ``special`` ones
-    are those whose last is half a vector where masks are free, and those of whole vectors elsewhere."""
+    """``table[special][nv − 1][mr − 1]``: the tile of ``mr`` rows × ``nv`` vectors, of which the last is masked. ``special``
+    ones have half a vector as the last, where masks are free, or whole vectors only, elsewhere."""
     name = f"tilewright.direct.{'pairs.' * pairs}{scalar}x{lanes}." + ".".join(map(str, heights))
     if name in module.globals:
         return module.globals[name]

@@ -43,8 +43,8 @@ LARGEST = min(320, math.isqrt((machine().l2 or 256 << 10) // 8))
 PARTS = 4
 # A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.
 READING = 32
-# Steps of k below which a tile does not prefetch. The most bytes from one line that is prefetched to the next: where rows lie
-# further apart, most of what lies between the lines is not theirs.
+# Steps of k below which a tile does not prefetch. The most bytes between two prefetches: where a matrix is part of a much
+# wider one, most lines that they pass belong to the rest of that.
 FEW_STEPS, FARTHEST = 32, 2 * codegen.ALIGNMENT
 # Threads that have a block of their own; further ones take parts of these.
 MOST_BLOCKS = max(4, machine().usable_cores)
@@ -95,8 +95,9 @@ def pace(rows, row, steps):
 
 @nb.njit(nogil=True)
 def ahead_of(a, b, c, i, mr, columns):
-    """What the tile of ``mr`` rows from ``i`` on prefetches, if the first panel has ``columns``: the rows of A and C below it,
-    and as large a part of B, unless that is the panel, as it is of the panel."""
+    """From where a tile prefetches, and how many bytes it moves on: the tile of ``mr`` rows from ``i`` on of a first panel
+    of ``columns``. It passes the rows of A and C below it, and as large a part of B as it is of the rows; but none if the
+    panel is all of B."""
     (m, k), n, (a_row, a_column) = a.shape, b.shape[1], a.strides
     of_a, of_b, of_c = pace(mr, a_row, k), pace(mr, b.strides[0], m), pace(mr, c.strides[0], k)
     if abs(a_row) < abs(a_column):
