@@ -209,6 +209,15 @@ def test_every_step_of_k_prefetches_from_three_places(target: str) -> None:
             assert sum(line.startswith(prefetch) for line in loop) == direct.PLACES, name
 
 
+def test_prefetches_pass_the_rows_below_unless_these_lie_far_apart() -> None:
+    pace = small_products_code._module.pace
+    for steps, row in ((100, 400), (100, 800), (300, 2400), (37, -148)):
+        passed = {pace(8, row, steps) * step // 64 for step in range(steps)}
+        of_rows = {byte // 64 for byte in range(0, 8 * row, 64 if row > 0 else -64)}
+        assert len(of_rows - passed) <= 1, "all lines but one, where sizes do not divide"
+    assert pace(8, 40_000, 100) == 0
+
+
 def test_half_a_vector_is_computed_by_half_as_wide_instructions() -> None:
     for name, text in tiles_for(*TARGETS["AVX-512"], ir.FloatType()).items():
         rows, vectors = map(int, re.search(r"(\d+)x(\d+)", name.rpartition(".8.")[2]).groups())

@@ -292,9 +292,7 @@ def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
     if not WORK_SHARED <= work <= MOST_WORK_OF_SHORT_WAY:
         return None
     limit = get_threads()
-    if limit == 1:  # to look for a plan takes as long as a tenth of such a product
-        return small_products.known_of_any_work(a, b, out)
-    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), limit)
+    how = None if limit == 1 else _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), limit)
     if how is not None and (result := shared_products.multiply_shared(how, a, b, out)) is not None:
         return result
     if work >= WORK_WORTH_WAKING:

@@ -39,8 +39,9 @@ HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 # An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B. With more columns
 # than 320, rows of B that lie a power of two apart displace each other (512 of float64: half the speed on a Xeon).
 LARGEST = min(320, math.isqrt((machine().l2 or 256 << 10) // 8))
-# The parts that a thread takes from its block of C one after the other; other threads take what it does not get to.
-PARTS = 4
+# The parts that a thread takes from its block of C one after the other; other threads take what it does not get to. Each
+# part reads all of B, and its last tile prefetches nothing: with four, products of 100³ to 200³ took up to a quarter longer.
+PARTS = 2
 # A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.
 READING = 32
 # Steps of k below which a tile does not prefetch. The most bytes between two prefetches: where a matrix is part of a much
