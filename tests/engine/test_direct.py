@@ -175,6 +175,13 @@ def tiles_for(
     }  # the table itself is not one
 
 
+def rows_and_vectors(name: str) -> tuple[int, int]:
+    """Of a tile, by its name."""
+    found = re.search(r"(\d+)x(\d+)(\.whole|\.half)?$", name)
+    assert found
+    return int(found[1]), int(found[2])
+
+
 def spilled(assembly: str) -> list[str]:
     """Lines that move a vector to the stack or from it."""
     on_stack = [line.strip() for line in assembly.splitlines() if re.search(r"\(%rsp|\[sp", line)]
@@ -201,12 +208,23 @@ def test_the_check_for_spills_can_fail() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_step_of_k_prefetches_from_three_places(target: str) -> None:
+def test_every_step_of_k_of_a_tile_above_another_prefetches(target: str) -> None:
     multiply_add, prefetch = ("fmla", "prfm\tpldl2keep") if target == "NEON" else ("vfmadd", "prefetcht1")
     for name, text in tiles_for(*TARGETS[target], ir.FloatType()).items():
         if target == "AVX-512" or name.endswith(".whole"):  # elsewhere a mask makes branches in the loop
             (loop,) = inner_loops(text, multiply_add)
-            assert sum(line.startswith(prefetch) for line in loop) == direct.PLACES, name
+            rows, vectors = rows_and_vectors(name)
+            above = 2 * rows > TARGETS[target][3][vectors - 1]
+            assert sum(line.startswith(prefetch) for line in loop) == direct.PLACES * above, name
+
+
+@pytest.mark.parametrize("most", [3, 6, 8])
+def test_tiles_that_prefetch_nothing_have_none_below_them(most: int) -> None:
+    for m in range(1, 200):
+        least, longer = small_products_code._module.even.py_func(m, most)
+        heights = [least + (i < longer) for i in range(-(-m // most))]
+        assert sum(heights) == m
+        assert all(2 * height > most for height in heights[:-1])
 
 
 def test_prefetches_pass_the_rows_below_unless_these_lie_far_apart() -> None:
@@ -220,7 +238,7 @@ def test_prefetches_pass_the_rows_below_unless_these_lie_far_apart() -> None:
 
 def test_half_a_vector_is_computed_by_half_as_wide_instructions() -> None:
     for name, text in tiles_for(*TARGETS["AVX-512"], ir.FloatType()).items():
-        rows, vectors = map(int, re.search(r"(\d+)x(\d+)", name.rpartition(".8.")[2]).groups())
+        rows, vectors = rows_and_vectors(name)
         (loop,) = inner_loops(text, "vfmadd")
         narrow = [line for line in loop if line.startswith("vfmadd") and "%ymm" in line]
         wide = [line for line in loop if line.startswith("vfmadd") and "%zmm" in line]

@@ -32,7 +32,8 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
       those of the previous product. ``count`` is at least 1.
     - ``ahead`` is PLACES times a pointer and a number of bytes: at each step of k, the line at each pointer is prefetched
       into L2, and the pointer moves on by so many bytes. So what later tiles need comes from memory during this one.
-      A pointer may lie outside any array.
+      A pointer may lie outside any array. Tiles of at most half the greatest height prefetch nothing: where C is cut
+      into even steps, none has a tile below it.
 
     With ``vector_bits`` 512 the last vector is always masked, which costs nothing there, and half a vector where that is
     enough. AVX2's masked loads are slow and NEON has none, so for these there are tiles of whole vectors as well as masked
@@ -109,7 +110,7 @@ def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: 
     for last in ("masked", "half" if lanes * bits_of(scalar) == MASKS_ARE_FREE else "whole"):
         for nv, height in enumerate(heights, 1):
             make = functools.partial(_tile, module, kind, lanes=lanes, last=last, pairs=pairs)
-            tiles = [make(f"{name}.{mr}x{nv}", mr, nv) for mr in range(1, height + 1)]
+            tiles = [make(f"{name}.{mr}x{nv}", mr, nv, prefetches=2 * mr > height) for mr in range(1, height + 1)]
             lines.append(ir.Constant(rows, tiles + [none] * (max(heights) - height)))
     vectors = ir.ArrayType(rows, len(heights))
     halves = [ir.Constant(vectors, lines[at : at + len(heights)]) for at in range(0, len(lines), len(heights))]
@@ -119,7 +120,9 @@ def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: 
     return table
 
 
-def _tile(module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, last: str, pairs: bool) -> Any:
+def _tile(
+    module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, last: str, pairs: bool, prefetches: bool
+) -> Any:
     function = ir.Function(module, kind, name if last == "masked" else f"{name}.{last}")
     function.linkage = "internal"
     function.attributes.add("nounwind")
@@ -129,7 +132,9 @@ def _tile(module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, la
     complex_tile = _ComplexTile if lanes * vectors.itemsize * 8 == MASKS_ARE_FREE else _ComplexTileByRows
     last_vector = Vectors(builder, vectors.scalar, lanes // 2) if last == "half" else vectors
     row = [vectors] * (nv - 1) + [last_vector]
-    tile = (complex_tile if pairs else _DirectTile)(row, mr, None if last == "whole" else columns, ahead)
+    tile = (complex_tile if pairs else _DirectTile)(
+        row, mr, None if last == "whole" else columns, ahead if prefetches else ()
+    )
     tile.products(k, (a, a_row, a_column), (b, b_row), (c, c_row), count, (a_next, b_next, c_next))
     builder.ret_void()
     return function
