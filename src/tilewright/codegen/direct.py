@@ -82,7 +82,9 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
             lanes = vector_bits // bits_of(scalar)
             table = _table(builder.module, scalar, lanes, heights, pairs)
             padding = builder.sub(builder.mul(vectors, I64(lanes)), rest[0])
-            if vector_bits == MASKS_ARE_FREE:
+            if vector_bits == MASKS_ARE_FREE and pairs:
+                special = ir.Constant(ir.IntType(1), 0)
+            elif vector_bits == MASKS_ARE_FREE:
                 special = builder.icmp_signed(">=", padding, I64(lanes // 2))
             else:
                 special = builder.icmp_signed("==", padding, I64(0))
@@ -107,7 +109,9 @@ def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: 
     rows = ir.ArrayType(kind.as_pointer(), max(heights))
     none = ir.Constant(kind.as_pointer(), None)
     lines = []
-    for last in ("masked", "half" if lanes * bits_of(scalar) == MASKS_ARE_FREE else "whole"):
+    special = "half" if lanes * bits_of(scalar) == MASKS_ARE_FREE else "whole"
+    # Not half a vector of complex numbers: with vectors of two widths, tall tiles need more registers than there are.
+    for last in ("masked",) if pairs and special == "half" else ("masked", special):
         for nv, height in enumerate(heights, 1):
             make = functools.partial(_tile, module, kind, lanes=lanes, last=last, pairs=pairs)
             tiles = [make(f"{name}.{mr}x{nv}", mr, nv, prefetches=2 * mr > height) for mr in range(1, height + 1)]
