@@ -63,7 +63,8 @@ def tile_of(bits: int, heights: tuple[int, ...], dtype: str) -> Callable[..., No
         (rows, columns), k = c.shape, a.shape[1]
         at_a, at_b, at_c = codegen.address(a, 0, 0), codegen.address(b, 0, 0), codegen.address(c, 0, 0)
         size, steps = (rows, (columns + lanes - 1) // lanes, columns, k), (count, a_next, b_next, c_next)
-        tile(*size, at_a, a.strides[0], a.strides[1], at_b, b.strides[0], at_c, c.strides[0], *steps)
+        ahead = (at_a, 64, at_b, -4096, at_c, 1 << 40)  # prefetches may leave every array
+        tile(*size, at_a, a.strides[0], a.strides[1], at_b, b.strides[0], at_c, c.strides[0], *steps, *ahead)
 
     return multiply
 
@@ -170,8 +171,15 @@ def tiles_for(
     parts = re.split(r'\n"?(tilewright\.direct\.[^\s":]*)"?:', target.emit_assembly(parsed))
     named = zip(parts[1::2], parts[2::2], strict=True)
     return {
-        name: text for name, text in named if re.search(r"\.\d+x\d+(\.whole)?$", name)
+        name: text for name, text in named if re.search(r"\.\d+x\d+(\.whole|\.half)?$", name)
     }  # the table itself is not one
+
+
+def rows_and_vectors(name: str) -> tuple[int, int]:
+    """Of a tile, by its name."""
+    found = re.search(r"(\d+)x(\d+)(\.whole|\.half)?$", name)
+    assert found
+    return int(found[1]), int(found[2])
 
 
 def spilled(assembly: str) -> list[str]:
@@ -185,7 +193,7 @@ def spilled(assembly: str) -> list[str]:
 def test_accumulators_stay_in_registers_on_every_machine(target: str, scalar: ir.Type) -> None:
     tiles = tiles_for(*TARGETS[target], scalar)
     tiles = {name: text for name, text in tiles.items() if target == "AVX-512" or name.endswith(".whole")}
-    assert len(tiles) == sum(TARGETS[target][3])
+    assert len(tiles) == sum(TARGETS[target][3]) * (2 if target == "AVX-512" else 1)
     for name, text in tiles.items():
         assert re.search(r"vfmadd|fmla", text), name
         assert not [line for line in spilled(text) if not re.match(r"stp|ldp", line)], (
@@ -197,6 +205,45 @@ def test_the_check_for_spills_can_fail() -> None:
     triple, cpu, bits, _ = TARGETS["AVX2"]
     tiles = tiles_for(triple, cpu, bits, (8, 8, 8), ir.FloatType())
     assert any(spilled(text) for name, text in tiles.items() if name.endswith("8x3.whole"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_step_of_k_of_a_tile_above_another_prefetches(target: str) -> None:
+    multiply_add, prefetch = ("fmla", "prfm\tpldl2keep") if target == "NEON" else ("vfmadd", "prefetcht1")
+    for name, text in tiles_for(*TARGETS[target], ir.FloatType()).items():
+        if target == "AVX-512" or name.endswith(".whole"):  # elsewhere a mask makes branches in the loop
+            (loop,) = inner_loops(text, multiply_add)
+            rows, vectors = rows_and_vectors(name)
+            above = 2 * rows > TARGETS[target][3][vectors - 1]
+            assert sum(line.startswith(prefetch) for line in loop) == direct.PLACES * above, name
+
+
+@pytest.mark.parametrize("most", [3, 6, 8])
+def test_tiles_that_prefetch_nothing_have_none_below_them(most: int) -> None:
+    for m in range(1, 200):
+        least, longer = small_products_code._module.even.py_func(m, most)
+        heights = [least + (i < longer) for i in range(-(-m // most))]
+        assert sum(heights) == m
+        assert all(2 * height > most for height in heights[:-1])
+
+
+def test_prefetches_pass_the_rows_below_unless_these_lie_far_apart() -> None:
+    pace = small_products_code._module.pace
+    for steps, row in ((100, 400), (100, 800), (300, 2400), (37, -148)):
+        passed = {pace(8, row, steps) * step // 64 for step in range(steps)}
+        of_rows = {byte // 64 for byte in range(0, 8 * row, 64 if row > 0 else -64)}
+        assert len(of_rows - passed) <= 1, "all lines but one, where sizes do not divide"
+    assert pace(8, 40_000, 100) == 0
+
+
+def test_half_a_vector_is_computed_by_half_as_wide_instructions() -> None:
+    for name, text in tiles_for(*TARGETS["AVX-512"], ir.FloatType()).items():
+        rows, vectors = rows_and_vectors(name)
+        (loop,) = inner_loops(text, "vfmadd")
+        narrow = [line for line in loop if line.startswith("vfmadd") and "%ymm" in line]
+        wide = [line for line in loop if line.startswith("vfmadd") and "%zmm" in line]
+        halves = rows if name.endswith(".half") else 0
+        assert (len(narrow), len(wide)) == (halves, rows * vectors - halves), name
 
 
 #: Tiles of complex numbers whose loops keep accumulators on the stack, and why.

@@ -114,6 +114,9 @@ def test_what_is_unusual_is_declined() -> None:
         assert shared_product(a, b, fixed) is None
     with use_threads(1):
         np.testing.assert_array_equal(shared_product(a, b, None), alone(a, b))  # by this thread
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tilewright.planning.host._sharing", None)
+            assert shared_product(a, b, None) is not None, "one thread looks for no plan: that takes a microsecond"
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 9000, 900), (300, 300, 9000)], ids=str)

@@ -13,23 +13,31 @@ from numba.extending import intrinsic
 from .complex_rows import times_i
 from .vectors import I8, I64, Vectors, bits_of
 
-#: The width of vectors, in bits, at which a masked load or store is as fast as any other: AVX-512's.
+#: The width of vectors, in bits, at which a masked load or store is as fast as any other: AVX-512's. A processor with one
+#: unit for such vectors, or that computes them in two halves, computes half a vector in half the time.
 MASKS_ARE_FREE = 512
+#: How many places a tile prefetches from.
+PLACES = 3
 
 
 def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]:
     """Any tile of C that the registers hold, straight from the operands, as an intrinsic
 
-        tile(rows, vectors, columns, k, a, a_row, a_column, b, b_row, c, c_row, count, a_next, b_next, c_next)
+        tile(rows, vectors, columns, k, a, a_row, a_column, b, b_row, c, c_row, count, a_next, b_next, c_next, *ahead)
 
     - It writes C = A·B for ``rows`` × ``columns`` of C, never reading C; ``k`` may be 0. The columns take ``vectors``
       vectors, the last of which may be partial: 1 ≤ ``vectors`` ≤ len(heights), 1 ≤ ``rows`` ≤ heights[vectors − 1].
     - Pointers are to floats, doubles or integers. Strides are bytes: any for A; B and C have unit stride along a row.
     - It does the same for ``count`` − 1 more products, whose operands lie ``a_next``, ``b_next`` and ``c_next`` bytes after
       those of the previous product. ``count`` is at least 1.
+    - ``ahead`` is PLACES times a pointer and a number of bytes: at each step of k, the line at each pointer is prefetched
+      into L2, and the pointer moves on by so many bytes. So what later tiles need comes from memory during this one.
+      A pointer may lie outside any array. Tiles of at most half the greatest height prefetch nothing: where C is cut
+      into even steps, none has a tile below it.
 
-    With ``vector_bits`` 512 the last vector is always masked, which costs nothing there. AVX2's masked loads are slow and
-    NEON has none, so for these there are tiles of whole vectors as well as masked ones.
+    With ``vector_bits`` 512 the last vector is always masked, which costs nothing there, and half a vector where that is
+    enough. AVX2's masked loads are slow and NEON has none, so for these there are tiles of whole vectors as well as masked
+    ones.
 
     Each size of tile is a function of its own, selected by a table, so no tile computes a row that is not needed. Every tile
     sums an element over k in order: its bits do not depend on how C was cut.
@@ -53,9 +61,15 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
         a_next: Any,  # noqa: ARG001
         b_next: Any,  # noqa: ARG001
         c_next: Any,  # noqa: ARG001
+        place_0: Any,  # noqa: ARG001
+        pace_0: Any,  # noqa: ARG001
+        place_1: Any,  # noqa: ARG001
+        pace_1: Any,  # noqa: ARG001
+        place_2: Any,  # noqa: ARG001
+        pace_2: Any,  # noqa: ARG001
     ) -> Any:
         index = types.intp
-        signature = types.void(*[index] * 4, a, index, index, a, index, a, *[index] * 5)
+        signature = types.void(*[index] * 4, a, index, index, a, index, a, *[index] * 5, *[a, index] * PLACES)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             rows, vectors, *rest = args
@@ -63,15 +77,18 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
             if isinstance(scalar, ir.BaseStructType):  # complex numbers, as pairs of real ones
                 scalar, pairs = scalar.elements[0], True
                 rest[0] = builder.shl(rest[0], I64(1))
-                for at in (2, 5, 7):
+                for at in (2, 5, 7, *range(13, 13 + 2 * PLACES, 2)):
                     rest[at] = builder.bitcast(rest[at], scalar.as_pointer())
             lanes = vector_bits // bits_of(scalar)
             table = _table(builder.module, scalar, lanes, heights, pairs)
-            whole = I64(0)
-            if vector_bits != MASKS_ARE_FREE:
-                full = builder.icmp_signed("==", rest[0], builder.mul(vectors, I64(lanes)))
-                whole = builder.zext(full, I64)
-            which = [I64(0), whole, builder.sub(vectors, I64(1)), builder.sub(rows, I64(1))]
+            padding = builder.sub(builder.mul(vectors, I64(lanes)), rest[0])
+            if vector_bits == MASKS_ARE_FREE and pairs:
+                special = ir.Constant(ir.IntType(1), 0)
+            elif vector_bits == MASKS_ARE_FREE:
+                special = builder.icmp_signed(">=", padding, I64(lanes // 2))
+            else:
+                special = builder.icmp_signed("==", padding, I64(0))
+            which = [I64(0), builder.zext(special, I64), builder.sub(vectors, I64(1)), builder.sub(rows, I64(1))]
             builder.call(builder.load(builder.gep(table, which)), rest)
             return context.get_dummy_value()
 
@@ -81,19 +98,23 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
 
 
 def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: bool) -> Any:
-    """``table[whole][nv − 1][mr − 1]``: the tile of ``mr`` rows × ``nv`` vectors, masked or of ``whole`` vectors."""
+    """``table[special][nv − 1][mr − 1]``: the tile of ``mr`` rows × ``nv`` vectors, of which the last is masked. ``special``
+    ones have half a vector as the last, where masks are free, or whole vectors only, elsewhere."""
     name = f"tilewright.direct.{'pairs.' * pairs}{scalar}x{lanes}." + ".".join(map(str, heights))
     if name in module.globals:
         return module.globals[name]
     pointer = scalar.as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [I64, I64, pointer, I64, I64, pointer, I64, pointer, *[I64] * 5])
+    parameters = [I64, I64, pointer, I64, I64, pointer, I64, pointer, *[I64] * 5, *[pointer, I64] * PLACES]
+    kind = ir.FunctionType(ir.VoidType(), parameters)
     rows = ir.ArrayType(kind.as_pointer(), max(heights))
     none = ir.Constant(kind.as_pointer(), None)
     lines = []
-    for whole in (False,) if lanes * bits_of(scalar) == MASKS_ARE_FREE else (False, True):
+    special = "half" if lanes * bits_of(scalar) == MASKS_ARE_FREE else "whole"
+    # Not half a vector of complex numbers: with vectors of two widths, tall tiles need more registers than there are.
+    for last in ("masked",) if pairs and special == "half" else ("masked", special):
         for nv, height in enumerate(heights, 1):
-            make = functools.partial(_tile, module, kind, lanes=lanes, whole=whole, pairs=pairs)
-            tiles = [make(f"{name}.{mr}x{nv}", mr, nv) for mr in range(1, height + 1)]
+            make = functools.partial(_tile, module, kind, lanes=lanes, last=last, pairs=pairs)
+            tiles = [make(f"{name}.{mr}x{nv}", mr, nv, prefetches=2 * mr > height) for mr in range(1, height + 1)]
             lines.append(ir.Constant(rows, tiles + [none] * (max(heights) - height)))
     vectors = ir.ArrayType(rows, len(heights))
     halves = [ir.Constant(vectors, lines[at : at + len(heights)]) for at in range(0, len(lines), len(heights))]
@@ -103,27 +124,34 @@ def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: 
     return table
 
 
-def _tile(module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, whole: bool, pairs: bool) -> Any:
-    function = ir.Function(module, kind, f"{name}.whole" if whole else name)
+def _tile(
+    module: Any, kind: Any, name: str, mr: int, nv: int, *, lanes: int, last: str, pairs: bool, prefetches: bool
+) -> Any:
+    function = ir.Function(module, kind, name if last == "masked" else f"{name}.{last}")
     function.linkage = "internal"
     function.attributes.add("nounwind")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    columns, k, a, a_row, a_column, b, b_row, c, c_row, count, *steps = function.args
+    columns, k, a, a_row, a_column, b, b_row, c, c_row, count, a_next, b_next, c_next, *ahead = function.args
     vectors = Vectors(builder, a.type.pointee, lanes)
     complex_tile = _ComplexTile if lanes * vectors.itemsize * 8 == MASKS_ARE_FREE else _ComplexTileByRows
-    tile = (complex_tile if pairs else _DirectTile)(vectors, mr, nv, None if whole else columns)
-    tile.products(k, (a, a_row, a_column), (b, b_row), (c, c_row), count, steps)
+    last_vector = Vectors(builder, vectors.scalar, lanes // 2) if last == "half" else vectors
+    row = [vectors] * (nv - 1) + [last_vector]
+    tile = (complex_tile if pairs else _DirectTile)(
+        row, mr, None if last == "whole" else columns, ahead if prefetches else ()
+    )
+    tile.products(k, (a, a_row, a_column), (b, b_row), (c, c_row), count, (a_next, b_next, c_next))
     builder.ret_void()
     return function
 
 
 class _DirectTile:
-    """Emits ``mr`` rows of ``nv`` vectors. The last vector is masked to ``columns``, or whole if that is None."""
+    """Emits ``mr`` rows of the vectors ``row``. The last one is masked to ``columns``, or whole if that is None."""
 
-    def __init__(self, vectors: Vectors, mr: int, nv: int, columns: Any) -> None:
-        self.vectors, self.builder, self.mr, self.nv = vectors, vectors.builder, mr, nv
-        self.last = (nv - 1) * vectors.lanes
-        self.mask = None if columns is None else vectors.mask(self.builder.sub(columns, I64(self.last)))
+    def __init__(self, row: list[Vectors], mr: int, columns: Any, ahead: Sequence[Any]) -> None:
+        self.row, self.builder, self.mr, self.nv = row, row[0].builder, mr, len(row)
+        self.starts = [v * row[0].lanes for v in range(self.nv)]
+        self.mask = None if columns is None else row[-1].mask(self.builder.sub(columns, I64(self.starts[-1])))
+        self.places, self.paces = ahead[::2], ahead[1::2]
 
     def products(self, k: Any, a: Any, b: Any, c: Any, count: Any, steps: Any) -> None:
         """The loop over a batch, around the loop over k."""
@@ -146,25 +174,30 @@ class _DirectTile:
 
     def _multiply(self, k: Any, a: Any, rows: list[Any], a_column: Any, b: Any, b_row: Any) -> list[Any]:
         """The loop over k. Returns the accumulators: ``nv`` of the first row, then of the second, …"""
-        builder, zero = self.builder, self.vectors.zero
+        builder, zeros = self.builder, [vectors.zero for vectors in self.row] * self.mr
         before = builder.block
         loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
         builder.cbranch(builder.icmp_signed(">", k, I64(0)), loop, done)
         builder.position_at_end(loop)
         left, a_now, b_now = builder.phi(I64), builder.phi(a.type), builder.phi(b.type)
-        tile = [builder.phi(self.vectors.vector) for _ in range(self.mr * self.nv)]
+        tile = [builder.phi(zero.type) for zero in zeros]
+        places = [builder.phi(place.type) for place in self.places]
+        for place in places:
+            self.row[0].prefetch(place, level=2)
         updated = self._step([self._after(a_now, row) for row in rows], b_now, tile)
         following = builder.sub(left, I64(1))
         a_next = self._opaque(self._after(a_now, a_column))
         carried = [(left, k, following), (a_now, a, a_next), (b_now, b, self._after(b_now, b_row))]
-        carried += [(old, zero, new) for old, new in zip(tile, updated, strict=True)]
+        carried += [*zip(tile, zeros, updated, strict=True)]
+        moved = [self._after(place, pace) for place, pace in zip(places, self.paces, strict=True)]
+        carried += [*zip(places, self.places, moved, strict=True)]
         for phi, first, next_value in carried:
             phi.add_incoming(first, before)
             phi.add_incoming(next_value, loop)
         builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
         builder.position_at_end(done)
-        sums = [builder.phi(self.vectors.vector) for _ in updated]
-        for total, new in zip(sums, updated, strict=True):
+        sums = [builder.phi(zero.type) for zero in zeros]
+        for total, zero, new in zip(sums, zeros, updated, strict=True):
             total.add_incoming(zero, before)
             total.add_incoming(new, loop)
         return sums
@@ -172,27 +205,30 @@ class _DirectTile:
     def _write(self, tile: list[Any], c: Any, c_row: Any) -> None:
         for r in range(self.mr):
             row = self._after(c, self.builder.mul(c_row, I64(r)))
-            for v, value in enumerate(tile[r * self.nv : (r + 1) * self.nv]):
+            for v, (vectors, value) in enumerate(zip(self.row, tile[r * self.nv : (r + 1) * self.nv], strict=True)):
                 if self.mask is None or v < self.nv - 1:
-                    self.vectors.store(value, row, v * self.vectors.lanes)
+                    vectors.store(value, row, self.starts[v])
                 else:
-                    self.vectors.store_masked(self.mask, value, row, self.last)
+                    vectors.store_masked(self.mask, value, row, self.starts[v])
 
     def _row_of_b(self, b: Any) -> list[Any]:
         whole = self.nv if self.mask is None else self.nv - 1
-        row_of_b = [self.vectors.load(b, v * self.vectors.lanes) for v in range(whole)]
+        row_of_b = [self.row[v].load(b, self.starts[v]) for v in range(whole)]
         if self.mask is not None:
-            row_of_b.append(self.vectors.load_masked(self.mask, b, self.last))
+            row_of_b.append(self.row[-1].load_masked(self.mask, b, self.starts[-1]))
         return row_of_b
 
     def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:
         row_of_b = self._row_of_b(b)
         updated = []
         for r, place in enumerate(column_of_a):
-            element = self.vectors.broadcast(self.builder.load(place))
-            for v, vector in enumerate(row_of_b):
-                updated.append(self.vectors.multiply_add(element, vector, tile[r * self.nv + v]))
+            updated += self._multiply_add(self.builder.load(place), row_of_b, tile[r * self.nv : (r + 1) * self.nv])
         return updated
+
+    def _multiply_add(self, element: Any, row_of_b: list[Any], sums: list[Any]) -> list[Any]:
+        """A row of the tile, plus an element of A times a row of B."""
+        row = zip(self.row, row_of_b, sums, strict=True)
+        return [vectors.multiply_add(vectors.broadcast(element), vector, old) for vectors, vector, old in row]
 
     def _opaque(self, value: Any) -> Any:
         """``value``, without LLVM's knowledge of how it was computed.
@@ -213,14 +249,19 @@ class _ComplexTile(_DirectTile):
     """A tile of complex numbers, pairs of real lanes: x·(row of B), then y·(row of B times i)."""
 
     def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:
-        row_of_b = self._row_of_b(b)
-        row_times_i = [times_i(self.vectors, vector) for vector in row_of_b]
         updated = tile
-        for part, row in enumerate((row_of_b, row_times_i)):
-            elements = [self.vectors.broadcast(self.vectors.scalar_at(place, part)) for place in column_of_a]
-            pairs = enumerate(updated)
-            updated = [self.vectors.multiply_add(elements[i // self.nv], row[i % self.nv], x) for i, x in pairs]
+        for part, row in enumerate(self._rows_of_b(b)):
+            elements = [self.row[0].scalar_at(place, part) for place in column_of_a]
+            rows = [
+                self._multiply_add(x, row, updated[r * self.nv : (r + 1) * self.nv]) for r, x in enumerate(elements)
+            ]
+            updated = [value for values in rows for value in values]
         return updated
+
+    def _rows_of_b(self, b: Any) -> tuple[list[Any], list[Any]]:
+        """A row of B, and the same times i."""
+        row_of_b = self._row_of_b(b)
+        return row_of_b, [times_i(vectors, vector) for vectors, vector in zip(self.row, row_of_b, strict=True)]
 
 
 class _ComplexTileByRows(_ComplexTile):
@@ -231,12 +272,10 @@ class _ComplexTileByRows(_ComplexTile):
     """
 
     def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:
-        row_of_b = self._row_of_b(b)
-        factors = row_of_b, [times_i(self.vectors, vector) for vector in row_of_b]
-        updated = list(tile)
+        factors, updated = self._rows_of_b(b), []
         for r, place in enumerate(column_of_a):
+            sums = tile[r * self.nv : (r + 1) * self.nv]
             for part, row in enumerate(factors):
-                element = self.vectors.broadcast(self.vectors.scalar_at(place, part))
-                for at, vector in enumerate(row, r * self.nv):
-                    updated[at] = self.vectors.multiply_add(element, vector, updated[at])
+                sums = self._multiply_add(self.row[0].scalar_at(place, part), row, sums)
+            updated += sums
         return updated

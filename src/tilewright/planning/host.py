@@ -291,7 +291,8 @@ def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
     work = a.size * b.shape[1]
     if not WORK_SHARED <= work <= MOST_WORK_OF_SHORT_WAY:
         return None
-    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), get_threads())
+    limit = get_threads()
+    how = None if limit == 1 else _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), limit)
     if how is not None and (result := shared_products.multiply_shared(how, a, b, out)) is not None:
         return result
     if work >= WORK_WORTH_WAKING:

@@ -8,6 +8,10 @@ the last vector compute on padding.
 A tile has at most 8 rows, even if registers are left: two units with a latency of four cycles are busy from eight
 accumulators on, and more rows would need more address registers than there are.
 
+Operands may come from memory all the same. While a tile of the first panel is computed, it prefetches the rows of A and C of
+the tile below, and its share of the other panels of B: a line at each step of k, because many prefetches at once block those
+loads that the tile waits for. Without it, operands from memory cost a third of the time of products of 100³ to 200³.
+
     for j in even steps of ≤ NV vectors       a panel of B's columns: K rows of it stay in the first-level cache
       for i in even steps of ≤ MR             tile(rows, vectors): K steps in registers, one write
 
@@ -35,10 +39,14 @@ HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 # An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B. With more columns
 # than 320, rows of B that lie a power of two apart displace each other (512 of float64: half the speed on a Xeon).
 LARGEST = min(320, math.isqrt((machine().l2 or 256 << 10) // 8))
-# The parts that a thread takes from its block of C one after the other; other threads take what it does not get to.
-PARTS = 4
+# The parts that a thread takes from its block of C one after the other; other threads take what it does not get to. Each
+# part reads all of B, and its last tile prefetches nothing: with four, products of 100³ to 200³ took up to a quarter longer.
+PARTS = 2
 # A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.
 READING = 32
+# Steps of k below which a tile does not prefetch. The most bytes between two prefetches: where a matrix is part of a much
+# wider one, most lines that they pass belong to the rest of that.
+FEW_STEPS, FARTHEST = 32, 2 * codegen.ALIGNMENT
 # Threads that have a block of their own; further ones take parts of these.
 MOST_BLOCKS = max(4, machine().usable_cores)
 LINE = 8  # words from one counter to the next: one counter per cache line avoids false sharing
@@ -77,6 +85,28 @@ def better_transposed(m, n, a_row, a_column, b_row, b_column, c_row, one):
     """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, by sizes and strides: a column-major matrix times a vector."""
     by_columns = n == 1 and m > 1 and a_row == one and a_column != one and c_row == one
     return by_columns or (m == 1 and n > 1 and b_row == one and b_column != one)
+
+
+@nb.njit(nogil=True)
+def pace(rows, row, steps):
+    """How many bytes a prefetch moves on at each of ``steps`` steps to pass ``rows`` rows, which lie ``row`` bytes apart."""
+    step = rows * row // steps
+    return step if abs(step) <= FARTHEST else 0
+
+
+@nb.njit(nogil=True)
+def ahead_of(a, b, c, i, mr, columns):
+    """From where a tile prefetches, and how many bytes it moves on: the tile of ``mr`` rows from ``i`` on of a first panel
+    of ``columns``. It passes the rows of A and C below it, and as large a part of B as it is of the rows; but none if the
+    panel is all of B."""
+    (m, k), n, (a_row, a_column) = a.shape, b.shape[1], a.strides
+    of_a, of_b, of_c = pace(mr, a_row, k), pace(mr, b.strides[0], m), pace(mr, c.strides[0], k)
+    if abs(a_row) < abs(a_column):
+        of_a = a_column  # the rows below are neighbours in memory: the same step of k
+    if columns == n:
+        of_b = 0
+    below, share, out = codegen.address(a, i + mr, 0), codegen.address(b, i * k // m, 0), codegen.address(c, i + mr, 0)
+    return below, of_a, share, of_b, out, of_c
 
 
 @nb.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
@@ -152,7 +182,10 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
                     codegen.address(c_now, i, j),
                 )
                 size, batch = (mr, nv, columns, k), (at_once, step_a, step_b, step_c)
-                tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch)
+                ahead = (at_a, 0, at_a, 0, at_a, 0)
+                if j == 0 and k >= FEW_STEPS and i + mr < m:
+                    ahead = ahead_of(a_now, b_now, c_now, i, mr, columns)
+                tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch, *ahead)
                 i += mr
             j += columns
         if not straight_c:
