@@ -199,12 +199,17 @@ def of_kernel(kernel: CudaKernel, compute: str) -> Iterator[bool]:
     tried, orders = plan._tried, itertools.cycle((False, True) if "c_down" in kernel.boxes else (None,))
     for alone, swapped in zip(sets_of(kernel), orders):  # noqa: B905
         if swapped is not None:
-            plan._tried = lambda *given, swapped=swapped: (x for x in tried(*given) if x[2].swapped == swapped)
+            plan._tried = lambda *given, swapped=swapped: in_order(list(tried(*given)), swapped)
         plan.engine_on_gpu = lambda dtype, capability, alone=alone: (alone,) if dtype in alone.dtypes else ()
         for batch, m, n, k in itertools.islice(turns, max(EACH, -(-len(shapes) // (1 + len(kernel.presets))))):
             outer, (of_a, of_b) = (batch,) * (batch > 1), next(ways)
             (a, x), (b, y) = made(rng, (*outer, m, k), dtype, of_a), made(rng, (*outer, k, n), dtype, of_b)
             yield is_right(tw.matmul(a, b, **asked), x @ y)
+
+
+def in_order(found: list[Any], swapped: bool) -> list[Any]:
+    """The ways to compute Cᵀ = Bᵀ·Aᵀ, or C = A·B; all where the kernel does not store that C."""
+    return [each for each in found if each[2].swapped == swapped] or found
 
 
 def suits(kernel: CudaKernel, shape: tuple[int, int, int, int]) -> bool:
