@@ -39,9 +39,13 @@ HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 # An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B. With more columns
 # than 320, rows of B that lie a power of two apart displace each other (512 of float64: half the speed on a Xeon).
 LARGEST = min(320, math.isqrt((machine().l2 or 256 << 10) // 8))
+# Blocks of which the tiles prefetch. Of more the threads take lines from each other's caches: on 16 cores of a Xeon products
+# of 160³ to 320³ took a fifth longer with prefetches.
+FEW_BLOCKS = 4
 # The parts that a thread takes from its block of C one after the other; other threads take what it does not get to. Each
-# part reads all of B, and its last tile prefetches nothing: with four, products of 100³ to 200³ took up to a quarter longer.
-PARTS = 2
+# part reads all of B, and its last tile prefetches nothing: of few blocks, with four parts, products of 100³ to 200³ took up
+# to a quarter longer.
+PARTS, PARTS_OF_FEW = 4, 2
 # A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.
 READING = 32
 # Steps of k below which a tile does not prefetch. The most bytes between two prefetches: where a matrix is part of a much
@@ -144,6 +148,12 @@ def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below t
 @nb.njit(nogil=True)
 def batch_products(a, b, c, count, step_a, step_b, step_c):
     """``count`` products of one shape; each matrix lies ``step_…`` bytes after that of the previous product."""
+    tiled_products(a, b, c, count, step_a, step_b, step_c, True)
+
+
+@nb.njit(nogil=True)
+def tiled_products(a, b, c, count, step_a, step_b, step_c, prefetches):
+    """The same, in tiles that prefetch what later ones need, or not."""
     m, k = a.shape
     n = b.shape[1]
     a_row, a_column = a.strides
@@ -183,7 +193,7 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
                 )
                 size, batch = (mr, nv, columns, k), (at_once, step_a, step_b, step_c)
                 ahead = (at_a, 0, at_a, 0, at_a, 0)
-                if j == 0 and k >= FEW_STEPS and i + mr < m:
+                if prefetches and j == 0 and k >= FEW_STEPS and i + mr < m:
                     ahead = ahead_of(a_now, b_now, c_now, i, mr, columns)
                 tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch, *ahead)
                 i += mr
@@ -227,16 +237,17 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
         n = c.shape[1]
     across, along = blocks_of(m, n, max(1, min(MOST_BLOCKS, counters[counters.size - 1])))
     blocks = across * along
+    few = blocks <= FEW_BLOCKS
     home = codegen.fetch_add(counters, 0, 1)
     for x in range(blocks):
         block = (home + x) % blocks
         row, column = block // along, block % along
         top, left = row * m // across, column * n // along
         bottom, right = (row + 1) * m // across, (column + 1) * n // along
-        parts = min(PARTS, (bottom - top + MR - 1) // MR) if blocks > 1 else 1
+        parts = min(PARTS_OF_FEW if few else PARTS, (bottom - top + MR - 1) // MR) if blocks > 1 else 1
         while True:
             part = codegen.take_below(counters, LINE * (1 + block), parts)
             if part >= parts:
                 break
             i, stop = top + part * (bottom - top) // parts, top + (part + 1) * (bottom - top) // parts
-            batch_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0)
+            tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, few)
