@@ -201,12 +201,12 @@ def kill_schedulers(
         with cluster() as (client, scheduler):
             tiles = len(plan(name, client).tiles)
             journalled.wanted, journalled.then = rng.randrange(1, tiles // 2), scheduler.kill
-            completed = False
             try:
                 multiply(name, client)
                 completed = True
             except ClusterError as error:
                 print(error, flush=True)
+                completed = False
         journalled.wanted, kept = 0, len(journalled.times)
         if completed:
             check_result(name, expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -229,17 +228,18 @@ def _tried(
             changes = (False, True)
         elif "c_down" in kernel.boxes:
             changes = (None, False, True)
-        known: dict[bool, set[Order]] = {False: set(), True: set()}
         at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
-        for swapped, once in itertools.product(changes, at_once):
-            orders = [arranged(compute, layouts, swapped, once) for layouts in layouts_of(kernel)]
-            for order in dict.fromkeys(orders):
-                if order is None or order in known[once] or (once and form is not None and not _finishes(order, form)):
-                    continue
-                if known[once] and kernel.boxes and (order.transposed or order.c.is_copied):
-                    continue  # the first order needs no such thing, or no less
-                known[once].add(order)
-                yield kernel, once, order
+        for once in at_once:
+            orders = dict.fromkeys(
+                arranged(compute, layouts, swapped, once) for swapped in changes for layouts in layouts_of(kernel)
+            )
+            able = [
+                order for order in orders if order is not None and (not once or form is None or _finishes(order, form))
+            ]
+            for order in able:
+                # The first copies least. With boxes another one may have better tiles, but is not worth a copy of C.
+                if not kernel.boxes or order is able[0] or not (order.transposed or order.c.is_copied):
+                    yield kernel, once, order
 
 
 def _finishes(order: Order, form: FinishForm) -> bool:
