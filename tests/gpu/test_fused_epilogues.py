@@ -210,9 +210,9 @@ def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> No
     check(gpu.get(c, BF16, (m, n)), expected(a, b, bias=bias, scale_a=rows, activation="relu"), BF16)
 
 
-@pytest.mark.parametrize(("m", "params"), [(136, {}), (133, {"BM": 64, "BN": 96, "STAGES": 8})], ids=["boxes", "rows"])
-def test_columns_of_the_result_may_follow_each_other(gpu: Any, m: int, params: dict[str, int]) -> None:
-    n, k = 330, 64
+@pytest.mark.parametrize("params", [{}, {"BM": 64, "BN": 96, "STAGES": 8}], ids=["wide", "narrow"])
+def test_columns_of_the_result_may_follow_each_other(gpu: Any, params: dict[str, int]) -> None:
+    m, n, k = 136, 330, 64
     a, b, bias, before = whole(m, k, dtype=BF16), whole(k, n, dtype=BF16), reals(m), whole(m, n, dtype=BF16, seed=4)
     epilogue = BoxedEpilogue(2.0, 0.5, "relu", ("float32", 1), True, None, None)
     memory = [gpu.put(x) for x in (a.view(np.uint16), np.ascontiguousarray(b.T).view(np.uint16), bias)]

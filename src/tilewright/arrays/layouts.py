@@ -90,9 +90,11 @@ class Boxes:
         return Laid(matrix.column if down else matrix.row, step, down)
 
     def _stores_down(self, matrix: Matrix) -> bool:
-        """Whether it stores C so, column after column: only of two bytes."""
+        """Whether it stores C so, column after column: only of two bytes, and in boxes."""
+        size = itemsize_of(matrix.dtype)
         follows = matrix.row == 1 and matrix.columns > 1 and matrix.column >= matrix.rows
-        return follows and "c_down" in self.kernel.boxes and itemsize_of(matrix.dtype) == 2
+        whole = matrix.aligned and (matrix.rows | matrix.column) * size % GRANULE == 0
+        return follows and whole and size == 2 and "c_down" in self.kernel.boxes
 
     def _reads(self, operand: int, down: bool, size: int) -> bool:
         """Tensor cores read elements of two and of eight bytes either way; others must follow each other along k."""

@@ -1,6 +1,7 @@
 // How a group stores its 64 rows of a tile from registers: in boxes by the copy engine, row by row, or of int8 each thread its pairs.
-// Where columns of a C of 16 bits follow each other in memory (C_DOWN), a slab has 64 of them, and what is said of rows is of columns.
+// Where columns of a C of 16 bits follow each other in memory (C_DOWN), they are stored in boxes.
 #pragma once
+static_assert(STORE_BOXES || !C_DOWN, "columns are stored in boxes");
 
 __device__ __forceinline__ unsigned packed(Values values)
 {
@@ -11,36 +12,61 @@ __device__ __forceinline__ unsigned packed(Values values)
     return both;
 }
 
-#if HALF
-// A warp stores 16 rows of up to 64 elements, of which each lane has a word of two; in `from` chunks of 16 bytes are swizzled. A row
-// that begins within a word of C takes one half of each from the lane before. What is no whole word is stored afterwards: with it
-// the loop would have branches, and each store would wait for the load before it.
-__device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*from)[64], int rows, int columns)
+#if OUT != INT8
+// Stores 16 bytes where `needed`. The instruction is predicated: a branch would keep the next load waiting for this store.
+__device__ __forceinline__ void store_chunk(Out* at, const unsigned (&words)[4], bool needed)
 {
-    const int lane = threadIdx.x % 32;
-    auto within = [&](int r) { return (int)((unsigned long long)(to + r * step) / 2 % 2); };
-    const bool inside = 2 * lane < columns;  // beyond, nothing may have been written
-    #pragma unroll
-    for (int r = 0; r < 16; r++) {
-        const unsigned word = inside ? ((const unsigned*)from[r])[(lane / 4 ^ r % 8) * 4 + lane % 4] : 0;
-        const unsigned before = __shfl_up_sync(0xFFFFFFFF, word, 1);
-        const int at = 2 * lane - within(r);
-        if (r < rows && at >= 0 && at + 1 < columns)
-            *(unsigned*)&to[r * step + at] = within(r) ? __funnelshift_l(before, word, 16) : word;
-    }
-    if (lane >= 16 || lane >= rows || columns <= 0) return;
-    auto element = [&](int i) { return from[lane][(i / 8 ^ lane % 8) * 8 + i % 8]; };
-    if (within(lane)) to[lane * step] = element(0);
-    if ((columns - within(lane)) % 2) to[lane * step + columns - 1] = element(columns - 1);
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p st.global.v4.u32 [%0], {%1, %2, %3, %4};\n}"
+                 ::"l"(at), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"((unsigned)needed) : "memory");
 }
-#elif OUT != INT8
-// The same of numbers of four bytes, of which each lane has one: neighbours in a row go to memory together, wherever the row begins.
-__device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*from)[SLAB], int rows, int columns)
+
+// A warp stores 16 rows of a tile that begin anywhere in memory, of which columns `first` and on are in the slab `now` and those before in
+// the slab `before`, in chunks of 16 bytes that are swizzled. Lanes store whole chunks of memory, each put together of two in shared memory,
+// up to where the last whole sector ends: what is left goes with the next slab, because a sector that is stored in two parts costs twice.
+// What is no whole chunk, where a row begins and ends, is stored by elements.
+__device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*now)[SLAB], const Out (*before)[SLAB], int first, int rows,
+                                           int columns)
 {
-    const int lane = threadIdx.x % 32;
+    if (first > 0 && first >= columns) return;
+    constexpr int SIZE_C = sizeof(Out), CHUNK_C = 16 / SIZE_C, LOG_CHUNK = SIZE_C == 2 ? 3 : 2, SECTOR = 32;
+    const int lane = threadIdx.x % 32, address = (int)(unsigned long long)to / SIZE_C, next = (int)step;
+    auto over = [&](int row) { return (address + row * next) & SECTOR / SIZE_C - 1; };  // elements since its sector began
+    auto store = [&](int row, int column) {
+        const bool needed = row < rows && column >= 0 && column + CHUNK_C <= columns;
+        const int at = needed ? column - first : 0, bytes = (at & CHUNK_C - 1) * SIZE_C;  // what is not needed was perhaps never written
+        unsigned w[8];
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int chunk = (at >> LOG_CHUNK) + (i && bytes);
+            *(uint4*)&w[4 * i] = *(const uint4*)&(chunk < 0 ? before : now)[row][((chunk ^ row) & 7) * CHUNK_C];
+        }
+        #pragma unroll
+        for (int i = 0; i < 6; i++) w[i] = bytes & 8 ? w[i + 2] : w[i];
+        #pragma unroll
+        for (int i = 0; i < 5; i++) w[i] = bytes & 4 ? w[i + 1] : w[i];
+        unsigned words[4];
+        #pragma unroll
+        for (int i = 0; i < 4; i++) words[i] = SIZE_C == 2 ? __funnelshift_r(w[i], w[i + 1], bytes % 4 * 8) : w[i];
+        store_chunk(&to[row * step + column], words, needed);
+    };
     #pragma unroll
-    for (int r = 0; r < 16; r++)
-        if (r < rows && lane < columns) to[r * step + lane] = from[r][(lane / 4 ^ r % 8) * 4 + lane % 4];
+    for (int i = 0; i < 4; i++) {
+        const int row = i * 4 + lane / 8;
+        store(row, first - over(row) + lane % 8 * CHUNK_C);
+    }
+    const bool last = first + SLAB >= columns;
+    if (last) store(lane % 16, first + SLAB - over(lane % 16) + lane / 16 * CHUNK_C);
+    if (first > 0 && !last) return;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = i * 4 + lane / 8, at = lane % 8, within = over(row) % CHUNK_C;
+        auto element = [&](int column) {
+            return (column < first ? before : now)[row][((column - first >> LOG_CHUNK ^ row) & 7) * CHUNK_C + column % CHUNK_C];
+        };
+        const int head = min((CHUNK_C - within) % CHUNK_C, columns), end = max(columns - (within + columns) % CHUNK_C, head);
+        if (first == 0 && row < rows && at < head) to[row * step + at] = element(at);
+        if (last && row < rows && end + at < columns) to[row * step + end + at] = element(end + at);
+    }
 }
 #endif
 
@@ -129,16 +155,12 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
             if (!C_DOWN && width < SLAB) store_chunks(elements_of_c, to, call, top, left + slab * SLAB, z, width);
         }
 #if OUT != INT8
-        else if (C_DOWN) {
-            group_sync(1 + half, 128);
-            const int first = left + slab * SLAB + warp * 16;
-            Out* to_first = elements_of_c + z * call.next_c + first * call.row_c + top;
-            if (warp * 16 < width) store_rows(to_first, call.row_c, &to[warp * 16], call.n - first, min(SLAB, bottom - top));
-        } else {
+        else {
             __syncwarp();  // a warp stores the rows that it has written
-            const int columns = min(width, call.n - left - slab * SLAB);
-            Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left + slab * SLAB;
-            store_rows(rows, call.row_c, &to[warp * 16], bottom - top - warp * 16, columns);
+            const Out(*before)[SLAB] = (const Out(*)[SLAB])s.c[half][buffer ^ 1] + warp * 16;
+            Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left;
+            store_rows(rows, call.row_c, &to[warp * 16], before, slab * SLAB, bottom - top - warp * 16, min(2 * SUMS, call.n - left));
+            __syncwarp();  // before the slab after the next is written
         }
 #endif
     }
