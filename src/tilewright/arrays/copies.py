@@ -215,8 +215,7 @@ def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
     """The predicted time of copies in one launch, on a card of that ``memory_ratio``."""
     if not copies:
         return 0
-    written = sum(copy.elements * itemsize_of(copy.target.dtype) for copy in copies)
-    ratio = memory_ratio if written > _CACHED else (1 + memory_ratio) / 2  # only what is read comes from memory
+    ratio = (1 + memory_ratio) / 2  # much of what is written stays in the cache until the product reads it
     return _LAUNCH_S + ratio * sum(_Job(copy).seconds for copy in copies)
 
 

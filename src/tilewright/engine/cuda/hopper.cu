@@ -72,18 +72,18 @@ b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "LINE"]
 c_down = ["16", "64"]
 
-# A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets its
-# rows of A and its share of B, or as a stage that is used again waits for memory. Of the boxes of a row-major B, a share `cut` does not
-# begin at whole lines, if tiles are not multiples of 64 wide: their rows are parts of two lines. Blocks of a cluster wait for each other,
-# where none has other tiles to hide it. Blocks that read the same columns of B at once read a part of them twice from memory. Of tiles that
-# are split (SPLIT) there are generations of `pieces`; larger clusters than pairs do not find `room` on all multiprocessors. Of more blocks
-# than multiprocessors a stage comes no faster than a turn of the ring (`crowded`), and of long ones those without a cluster lose each other
-# in the cache (`missed`). Blocks that read the same rows of A are `far` from each other, and also read a part of them twice. Odd rows of C
-# are not stored while the next tile is multiplied, and those of all blocks share a way to memory. Blocks that are neither few nor enough
-# for all multiprocessors begin `late`, when the launch before has ended. Where memory is slower (memory_ratio), fewer of the bytes that
-# blocks share are read twice. Of few tiles with a long k, blocks wait for the same lines of both operands (`waiting`), and what memory
-# takes is hardly hidden. The rates are those of an H200, as its power allows for long, by the times of 3,300 launches there and on an H100,
-# each with other operands.
+# A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets
+# its rows of A and its share of B, or as a stage that is used again waits for memory. Of the boxes of a row-major B, a share `cut` does
+# not begin at whole lines, if tiles are not multiples of 64 wide: their rows are parts of two lines. Blocks of a cluster wait for each
+# other, where none has other tiles to hide it. Blocks that read the same columns of B at once read a part of them twice from memory. Of
+# tiles that are split (SPLIT) there are generations of `pieces`; larger clusters than pairs do not find `room` on all multiprocessors. Of
+# more blocks than multiprocessors a stage comes no faster than a turn of the ring (`crowded`), and of long ones those without a cluster
+# lose each other in the cache (`missed`). Blocks that read the same rows of A are `far` from each other, and also read a part of them
+# twice. Odd rows of C are stored by the warps that multiply (`rows_alone`), after the `last` tiles by all blocks at once; blocks without
+# a cluster then lose each other. Blocks that are neither few nor enough for all multiprocessors begin `late`, when the launch before has
+# ended. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read twice. Of few tiles with a long k, blocks
+# wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden. The rates are those of an H200, as its
+# power allows for long, by the times of 3,300 launches there and on an H100, each with other operands.
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
@@ -102,12 +102,14 @@ room = "sms - sms // 8 * (SPLIT > 2)"
 whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, (n + c_down * (m - n)) * out_size % 16)"
-store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192)) + odd * min(blocks, sms) * BM * BN * out_size * 8.3e-13 * (memory_ratio - 0.4) * (1 + (CLUSTER == 1) * (BM < 192) * (blocks > sms))"
-tiles = "whole * (store + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 0.6e-6 * (SPLIT > 2) + 0.6e-6 * (SPLIT > 4)) + (0.05e-6 + 0.8e-6 * alone) * (CLUSTER > 1)"
+store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192))"
+rows_alone = "odd * (0.3e-6 + BM * BN * 1e-11 + (CLUSTER == 1) * (blocks > sms) * (1.5e-6 + 4e-6 * (BM * BN <= 24576)))"
+last = "odd * min(blocks, sms) * BM * BN * out_size * 3e-13 * memory_ratio"
+tiles = "whole * (store + rows_alone + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 1e-6 * (SPLIT > 2) + 2.6e-6 * (SPLIT > 4)) + (0.05e-6 + 0.8e-6 * alone) * (CLUSTER > 1) + last"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
 far = "1 + 0.3 * min(1, n // (BN + 1)) * (m > n)"
-memory = "((m * k * far + k * n * twice / narrow) * size / (4.53e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (3.85e12 - 1.8e12 * odd)) * batch * memory_ratio * (1 - 0.02 * (CLUSTER > 1) * (batch > 1))"
+memory = "((m * k * far + k * n * twice / narrow) * size / (4.53e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (3.85e12 - 1.5e12 * odd)) * batch * memory_ratio * (1 - 0.02 * (CLUSTER > 1) * (batch > 1))"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
 late = "0.9e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms) + 0.4e-6 * (CLUSTER > 1) * alone"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"

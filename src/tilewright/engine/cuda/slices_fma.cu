@@ -16,7 +16,7 @@ a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200. Where columns of B lie along k, few lanes along k take parts of lines only; with one buffer more loads
+# The rates are those of an H200. Of rows of B a block may read parts of sectors. Where columns of B lie along k, few lanes along k take parts of lines only; with one buffer more loads
 # are under way there than it has. Of float64 a thread has few registers: many rows, and many buffers of columns, are slower.
 [time]
 rows = "min(m, TM * LM)"
@@ -33,8 +33,9 @@ rate = "1.75e8 * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2) * (1
 whole = "b_across + (1 - b_across) * 0.7 * min(1, 8 / (LM * LN))"
 few = "0.12 * (TM > 2) - (0.05 + 0.05 * (BUFFERS < 2) * (RESIDENT > 2)) * (TM < 2) * b_across + 0.03 * (WARPS_K < 16) * b_across + 0.15 * (BUFFERS > 2) * (1 - b_across) + 0.3 * (TM > 1) * b_across"
 tiles = "turns * max(taken / min(60e9, flight / 1.2e-6), arithmetic, accesses / whole / rate) + turns / RESIDENT * 1e-6"
-memory = "(m * k + k * n) * size * batch / 4.3e12 * memory_ratio"
-cache = "blocks * taken / (5.2e12 * (1 + 0.3 * one))"
+sectors = "1 + b_across * (n > columns) * max(0, 32 / (columns * size) - 1)"
+memory = "(m * k + k * n * sectors) * size * batch / 4.3e12 * memory_ratio"
+cache = "blocks * taken * sectors / (5.2e12 * (1 + 0.3 * one))"
 stored = "m * n * batch * parts * out_size / 3e12"
 single = "max(a_vector < 16, b_vector < 16) * (m * k + k * n > 4e6) * (0.25 + 0.3 * (size == 8))"
 seconds = "3e-6 + (max(tiles, memory, cache) + 0.1 * min(tiles, memory)) * (1 + (size == 8) * (few + 2 * (TM * LM > 4)) + (size == 4) * (BUFFERS < 2) * (TM < 8) / 10) * (1 + single) + stored"
