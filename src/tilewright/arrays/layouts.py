@@ -90,16 +90,18 @@ class Boxes:
         return Laid(matrix.column if down else matrix.row, step, down)
 
     def _stores_down(self, matrix: Matrix) -> bool:
-        """Whether it stores C so, column after column: only of two bytes, and in boxes."""
+        """Whether it stores C so, column after column: only of two or four bytes, and in boxes."""
         size = itemsize_of(matrix.dtype)
         follows = matrix.row == 1 and matrix.columns > 1 and matrix.column >= matrix.rows
         whole = matrix.aligned and (matrix.rows | matrix.column) * size % GRANULE == 0
-        return follows and whole and size == 2 and "c_down" in self.kernel.boxes
+        return follows and whole and size in (2, 4) and "c_down" in self.kernel.boxes
 
     def _reads(self, operand: int, down: bool, size: int) -> bool:
-        """Tensor cores read elements of two and of eight bytes either way; others must follow each other along k."""
+        """Tensor cores read elements of two and of eight bytes either way. Others must follow each other along k, but for
+        those of four bytes of A, which come from registers."""
         along_k = down == (operand == 1)
-        return ("ab"[operand] + "_down" * down) in self.kernel.boxes and (size in (2, 8) or along_k)
+        either = size in (2, 8) or (size == 4 and operand == 0)
+        return ("ab"[operand] + "_down" * down) in self.kernel.boxes and (either or along_k)
 
 
 @dataclass(frozen=True)

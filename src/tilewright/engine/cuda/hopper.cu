@@ -66,11 +66,11 @@ presets = [
 
 [boxes]
 a = ["min(BM, cdiv(m, 8) * 8)", "LINE"]
-a_down = ["LINE", "64"]
+a_down = ["LINE", "LINE"]
 b = ["LINE // CLUSTER", "64"]
 b_down = ["BN // CLUSTER", "LINE"]
 c = ["64", "LINE"]
-c_down = ["16", "64"]
+c_down = ["16", "LINE"]
 
 # A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets
 # its rows of A and its share of B, or as a stage that is used again waits for memory. Of the boxes of a row-major B, a share `cut` does
@@ -148,6 +148,7 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #ifndef C_DOWN  // 1 where columns of C follow each other in memory
 #define C_DOWN 0
 #endif
+#define IN_REGISTERS (A_DOWN && SIZE == 4)  // A
 #define HALF (OUT == BFLOAT16 || OUT == FLOAT16)
 #if HALF
 typedef unsigned short Out;  // its bits
@@ -177,12 +178,13 @@ extern __shared__ __align__(1024) unsigned char memory[];
 // Says that the copies of all blocks that share B may write where this group's wgmmas have read.
 __device__ __forceinline__ void release(Shared& s, int slot)
 {
-    const int thread = threadIdx.x % 128;
+    const int thread = threadIdx.x % (IN_REGISTERS ? 32 : 128);  // of a group's wgmmas, or of a warp that has itself loaded A
     if (CLUSTER > 1) {
         if (thread < CLUSTER) barrier_arrive_at(s.empty[slot], thread);
     } else if (thread == 0) barrier_arrive(s.empty[slot]);
 }
 
+#include "hopper_registers.cuh"
 #include "hopper_tiles.cuh"
 #include "hopper_finish.cuh"
 #include "hopper_store.cuh"
@@ -220,7 +222,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
         prefetch_map(b);
         for (int i = 0; i < STAGES; i++) {
             barrier_init(s.full[i], 1);
-            barrier_init(s.empty[i], GROUPS * CLUSTER);
+            barrier_init(s.empty[i], GROUPS * (IN_REGISTERS ? 4 : 1) * CLUSTER);
         }
         barrier_publish();
     }
@@ -242,7 +244,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     barrier_expect(full, (rows_a + ROWS_B) * 128);
                     if (A_DOWN)
                         #pragma unroll
-                        for (int i = 0; i < BM / 64; i++) load_tile(to_a + i * 8192, a, from.row + top + i * 64, step * LINE, from.a, full);
+                        for (int i = 0; i < BM; i += LINE) load_tile(to_a + i * 128, a, from.row + top + i, step * LINE, from.a, full);
                     else load_tile(to_a, a, step * LINE, from.row + top, from.a, full);
                     // Each block of a cluster loads some rows of B, as they lie in memory, for both.
                     auto load_b = [&](int at, int x, int y) {
@@ -288,6 +290,8 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             int step = 0;
             for (; step + CHUNK <= steps; step += CHUNK) add_steps<CHUNK>(s, ring, half, d, sums, scales);
             for (; CHUNK > 1 && step < steps; step++) add_steps<1>(s, ring, half, d, sums, scales);
+#elif IN_REGISTERS
+            add_steps_from_registers(s, ring, half, d, steps);
 #else
             int before = 0;
             bool owed = false;  // whether the stage of the step before is still to be given back

@@ -35,7 +35,7 @@ struct Finish {
         const auto* bias = (const Bias*)v.bias;
         #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int row = min(top + thread / 32 * 16 + thread % 32 / 4 + 8 * r, bottom - 1);
+            const int row = min(top + row_of_sums(thread / 32, thread % 32, r), bottom - 1);
             if (SCALED & BY_ROW) row_scales[r] = v.row_scales[row * call.row_scale_step];
             if (BIASED == BY_ROW) row_biases[r] = bias[row * call.bias_step];
         }

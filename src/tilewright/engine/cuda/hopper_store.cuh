@@ -110,7 +110,7 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
     auto values = [&](int i, const Slab& columns) {  // of sums i and i + 1 of this thread, which are neighbours in a row
         float2 old = { 0, 0 };
 #if ADDS
-        const int row = top + warp * 16 + lane / 4 + i / 2 % 2 * 8, column = left + i / 4 * 8 + lane % 4 * 2;
+        const int row = top + row_of_sums(warp, lane, i / 2 % 2), column = left + i / 4 * 8 + lane % 4 * 2;
         const long long down = C_DOWN ? 1 : call.row_c, across = C_DOWN ? call.row_c : 1;
         old = old_pair(elements_of_c + z * call.next_c + row * down, across, column, row < bottom, call.n);
 #endif
@@ -139,28 +139,32 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
         #pragma unroll
         for (int i = 0; i < SLAB / 2; i += 2) {
             if (i >= width / 2) break;
-            const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, col = i / 4 * 8 + lane % 4 * 2, chunk = col / 4 ^ row % 8;
-            const int at = slab * (SLAB / 2) + i;
+            const int row = row_of_sums(warp, lane, i / 2 % 2), col = i / 4 * 8 + lane % 4 * 2, at = slab * (SLAB / 2) + i;
             const auto [x, y] = values(at, columns);
-            *(Pair*)&to[row][chunk * 4 + col % 4] = Pair{ (Out)x, (Out)y };
+            auto in_column = [&](int col) -> Out& { return to[row / SLAB * SLAB + col][(row % SLAB / 4 ^ col % 8) * 4 + row % 4]; };
+            if (C_DOWN) in_column(col) = (Out)x, in_column(col + 1) = (Out)y;
+            else *(Pair*)&to[row][(col / 4 ^ row % 8) * 4 + col % 4] = Pair{ (Out)x, (Out)y };
         }
 #endif
         if (STORE_BOXES) {
             publish_shared();
             group_sync(1 + half, 128);
             if (thread == 0 && C_DOWN)
-                for (int i = 0; i < width; i += 16) store_tile(c, to[i], top, left + slab * SLAB + i, z);
+                for (int j = 0; j < 64; j += SLAB)
+                    for (int i = 0; i < width; i += 16) store_tile(c, to[j + i], top + j, left + slab * SLAB + i, z);
             else if (thread == 0 && width == SLAB) store_tile(c, to, left + slab * SLAB, top, z);
             if (thread == 0) store_commit();
             if (!C_DOWN && width < SLAB) store_chunks(elements_of_c, to, call, top, left + slab * SLAB, z, width);
         }
 #if OUT != INT8
         else {
-            __syncwarp();  // a warp stores the rows that it has written
+            if (IN_REGISTERS) group_sync(1 + half, 128);  // of which other warps have written some
+            else __syncwarp();                            // a warp stores the rows that it has written
             const Out(*before)[SLAB] = (const Out(*)[SLAB])s.c[half][buffer ^ 1] + warp * 16;
             Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left;
             store_rows(rows, call.row_c, &to[warp * 16], before, slab * SLAB, bottom - top - warp * 16, min(2 * SUMS, call.n - left));
-            __syncwarp();  // before the slab after the next is written
+            if (IN_REGISTERS) group_sync(1 + half, 128);
+            else __syncwarp();  // before the slab after the next is written
         }
 #endif
     }

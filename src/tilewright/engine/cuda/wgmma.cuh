@@ -40,39 +40,47 @@
 #define JOIN_(x, y) x##y
 #define JOIN(x, y) JOIN_(x, y)
 
-// SUM, LETTER, SHAPE_K, TYPES and TAIL are those of the type of the operands; REGISTERS are those of the sums of a thread.
-#define DEFINE_WGMMA(REGISTERS, A, B, KEEP) \
+// SUM, LETTER, SHAPE_K, TYPES and TAIL are those of the type of the operands; REGISTERS are those of the sums of a thread, and N_0 to
+// N_5 the numbers of the arguments after them. The first operand is in shared memory, or, along rows of four bytes, in registers.
+#define DEFINE_WGMMA(REGISTERS, N_0, N_1, N_2, N_3, N_4, N_5) \
     __device__ __forceinline__ void wgmma(SUM (&d)[REGISTERS], unsigned long long a, unsigned long long b, int keep) \
     { \
         asm volatile( \
-            "{\n.reg .pred p;\nsetp.ne.b32 p, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" TEXT(WIDTH) SHAPE_K TYPES " {" \
-            JOIN(N_, REGISTERS) "}, " A ", " B ", p" TAIL ";\n}" \
+            "{\n.reg .pred p;\nsetp.ne.b32 p, " N_2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" TEXT(WIDTH) SHAPE_K TYPES " {" \
+            JOIN(N_, REGISTERS) "}, " N_0 ", " N_1 ", p" TAIL ";\n}" \
             : JOIN(D_, REGISTERS)(LETTER, d) : "l"(a), "l"(b), "r"(keep)); \
+    } \
+    __device__ __forceinline__ void wgmma(SUM (&d)[REGISTERS], const unsigned (&a)[4], unsigned long long b, int keep) \
+    { \
+        asm volatile( \
+            "{\n.reg .pred p;\nsetp.ne.b32 p, " N_5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" TEXT(WIDTH) SHAPE_K TYPES " {" \
+            JOIN(N_, REGISTERS) "}, {" N_0 ", " N_1 ", " N_2 ", " N_3 "}, " N_4 ", p" TAIL ";\n}" \
+            : JOIN(D_, REGISTERS)(LETTER, d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep)); \
     }
 #if WIDTH == 64
-DEFINE_WGMMA(32, "%32", "%33", "%34")
+DEFINE_WGMMA(32, "%32", "%33", "%34", "%35", "%36", "%37")
 #elif WIDTH == 80
-DEFINE_WGMMA(40, "%40", "%41", "%42")
+DEFINE_WGMMA(40, "%40", "%41", "%42", "%43", "%44", "%45")
 #elif WIDTH == 96
-DEFINE_WGMMA(48, "%48", "%49", "%50")
+DEFINE_WGMMA(48, "%48", "%49", "%50", "%51", "%52", "%53")
 #elif WIDTH == 112
-DEFINE_WGMMA(56, "%56", "%57", "%58")
+DEFINE_WGMMA(56, "%56", "%57", "%58", "%59", "%60", "%61")
 #elif WIDTH == 128
-DEFINE_WGMMA(64, "%64", "%65", "%66")
+DEFINE_WGMMA(64, "%64", "%65", "%66", "%67", "%68", "%69")
 #elif WIDTH == 144
-DEFINE_WGMMA(72, "%72", "%73", "%74")
+DEFINE_WGMMA(72, "%72", "%73", "%74", "%75", "%76", "%77")
 #elif WIDTH == 160
-DEFINE_WGMMA(80, "%80", "%81", "%82")
+DEFINE_WGMMA(80, "%80", "%81", "%82", "%83", "%84", "%85")
 #elif WIDTH == 176
-DEFINE_WGMMA(88, "%88", "%89", "%90")
+DEFINE_WGMMA(88, "%88", "%89", "%90", "%91", "%92", "%93")
 #elif WIDTH == 192
-DEFINE_WGMMA(96, "%96", "%97", "%98")
+DEFINE_WGMMA(96, "%96", "%97", "%98", "%99", "%100", "%101")
 #elif WIDTH == 208
-DEFINE_WGMMA(104, "%104", "%105", "%106")
+DEFINE_WGMMA(104, "%104", "%105", "%106", "%107", "%108", "%109")
 #elif WIDTH == 224
-DEFINE_WGMMA(112, "%112", "%113", "%114")
+DEFINE_WGMMA(112, "%112", "%113", "%114", "%115", "%116", "%117")
 #elif WIDTH == 240
-DEFINE_WGMMA(120, "%120", "%121", "%122")
+DEFINE_WGMMA(120, "%120", "%121", "%122", "%123", "%124", "%125")
 #elif WIDTH == 256
-DEFINE_WGMMA(128, "%128", "%129", "%130")
+DEFINE_WGMMA(128, "%128", "%129", "%130", "%131", "%132", "%133")
 #endif

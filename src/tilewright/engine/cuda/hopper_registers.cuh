@@ -1,0 +1,58 @@
+// The first operand in registers: tensor cores read numbers of four bytes from shared memory only along k, but from registers as a
+// thread loads them. So an A whose columns follow each other in memory need not be transposed first.
+#pragma once
+
+// The row of a group, of its 64, of which a lane has sums i with i / 2 % 2 == `lower`. Where A comes from registers, it may be chosen: if
+// lanes 0 to 3, …, 28 to 31 take places 0 to 3 and 16 to 19 of 32 that follow each other in chunks of 16 bytes, which are swizzled, and
+// at four steps, all of them find different banks.
+__device__ __forceinline__ int row_of_sums(int warp, int lane, int lower)
+{
+    const int g = lane / 4;
+    if (IN_REGISTERS && sizeof(Out) == 4) return warp / 2 * 32 + warp % 2 * 8 + lower * 4 + g % 4 + g / 4 * 16;
+    return warp * 16 + g + lower * 8;
+}
+
+#if IN_REGISTERS
+struct FirstOperand {  // of a group, at one stage: at steps t and t + 4 of each 8
+    unsigned of[LINE / 8][4];
+
+    // From boxes of LINE rows, of which those at one step follow each other.
+    __device__ __forceinline__ void load(const unsigned char* tile)
+    {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+        #pragma unroll
+        for (int i = 0; i < LINE / 8 * 4; i++) {
+            const int row = row_of_sums(warp, lane, i % 2), step = i / 2 * 4 + lane % 4;
+            const unsigned* rows = (const unsigned*)(tile + (row / LINE * LINE + step) * 128);
+            of[i / 4][i % 4] = rows[(row % LINE / 4 ^ step % 8) * 4 + row % 4];
+        }
+    }
+
+    // Tensor cores have read it: until here its registers are no other's.
+    __device__ __forceinline__ void keep() const
+    {
+        #pragma unroll
+        for (int q = 0; q < LINE / 8; q++) asm volatile("" ::"r"(of[q][0]), "r"(of[q][1]), "r"(of[q][2]), "r"(of[q][3]) : "memory");
+    }
+};
+
+// While one group loads, tensor cores multiply for the other one.
+__device__ __forceinline__ void add_steps_from_registers(Shared& s, Ring<STAGES>& ring, int half, SUM (&d)[BN / 2], int steps)
+{
+    for (int step = 0; step < steps; step++, ring.advance()) {
+        barrier_wait(s.full[ring.slot], ring.parity);
+        FirstOperand first;
+        first.load(s.a[ring.slot] + half * 8192);
+        const unsigned long long second = descriptor(s.b[ring.slot], 16, 1024);
+        wgmma_fence();
+        #pragma unroll
+        for (int q = 0; q < LINE / 8; q++) wgmma(d, first.of[q], second + 2 * q, step > 0 || q > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        first.keep();
+        release(s, ring.slot);
+    }
+    #pragma unroll
+    for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
+}
+#endif

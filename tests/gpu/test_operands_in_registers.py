@@ -1,0 +1,88 @@
+"""Products in TF32 whose first operand lies across k, which tensor cores read from registers, executed by the microscope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from support import simulated_libraries as fake
+from support.layouts import laid
+from support.selection import in_turns
+from tilewright.arrays import libraries
+from tilewright.catalog import cuda_engine
+from tilewright.runtime.gpu.boxed_product import BoxedEpilogue, BoxedProduct, Laid, prepare_boxed_product
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+
+pytestmark = pytest.mark.each_value
+
+HOPPER = cuda_engine()["cuda/hopper"]
+WAYS = [{}, *(preset.params for preset in HOPPER.presets)]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = fake.Gpu(1 << 23)
+    found.sms = 4
+    fake.install(monkeypatch, [found])
+    fake.engine_alone(monkeypatch, HOPPER)
+    yield found
+    libraries._known.clear()
+    libraries._instance.cache_clear()
+
+
+def whole(*shape: int, seed: int = 1) -> np.ndarray:
+    """Small whole numbers, whose sums are exact in float32."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("layouts", [("rows", "rows"), ("columns", "columns")], ids="-".join)
+@pytest.mark.parametrize("shape", [(72, 40, 200), (64, 68, 36), (300, 200, 132)], ids=str)
+def test_a_row_major_b_is_not_copied(gpu: Any, shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
+    m, k, n = shape
+    a, b = whole(m, k), whole(k, n, seed=2)
+    x, y = (laid(fake.Tensor, gpu, each, layout) for each, layout in zip((a, b), layouts, strict=True))
+    plan = tw.plan(x, y, precision="tf32")
+    assert (plan.copies, plan.swapped) == ((), layouts == ("rows", "rows"))
+    np.testing.assert_array_equal(tw.matmul(x, y, precision="tf32").view, a @ b)
+
+
+@pytest.mark.parametrize(
+    "params", in_turns(WAYS, 3), ids=lambda p: "-".join(f"{name}{value}" for name, value in p.items()) or "default"
+)
+@pytest.mark.parametrize(("m", "n", "c_down"), [(300, 264, False), (300, 261, False), (304, 261, True)])
+def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int], m: int, n: int, c_down: bool) -> None:
+    """Results by rows in boxes and alone, and by columns."""
+    gpu.sms, k = 2, 136
+    a, b = whole(m, k), whole(k, n, seed=2)
+    memory = [gpu.put(np.ascontiguousarray(x.T)) for x in (a, b)]
+    c = gpu.allocate(m * n * 4)
+    of_c = Laid(m, down=True) if c_down else Laid(n)
+    what = BoxedProduct("tf32", "float32", m, n, k, 1, Laid(m, down=True), Laid(k, down=True), of_c, True)
+    prepare_boxed_product(gpu, HOPPER, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+    found = gpu.get(c, np.dtype(np.float32), (n, m)).T if c_down else gpu.get(c, np.dtype(np.float32), (m, n))
+    np.testing.assert_array_equal(found, a @ b)
+
+
+@pytest.mark.parametrize("out", ["float32", "bfloat16"])
+def test_an_epilogue_finds_its_rows(gpu: Any, out: str) -> None:
+    m, n, k = 136, 96, 64
+    a, b, bias = whole(m, k), whole(k, n, seed=2), whole(m, seed=3)
+    memory = [gpu.put(x) for x in (np.ascontiguousarray(a.T), np.ascontiguousarray(b.T), bias)]
+    dtype = np.float32 if out == "float32" else np.uint16
+    c = gpu.put(np.zeros((m, n), dtype))
+    epilogue = BoxedEpilogue(1.0, 0.0, None, ("float32", 1), True, None, None)
+    layouts = Laid(m, down=True), Laid(k, down=True), Laid(n)
+    what = BoxedProduct("tf32", out, m, n, k, 1, *layouts, True, epilogue=epilogue)
+    x, y, of_bias = (each.pointer for each in memory)
+    prepare_boxed_product(gpu, HOPPER, what, {})(x, y, c.pointer, 0, of_bias, 0, 0)
+    found = gpu.get(c, np.dtype(dtype), (m, n))
+    exact = (a @ b + bias[:, None]).astype(np.float32)
+    if out == "bfloat16":
+        found = (found.astype(np.uint32) << 16).view(np.float32)
+        np.testing.assert_allclose(found, exact, rtol=2**-8)
+    else:
+        np.testing.assert_array_equal(found, exact)
