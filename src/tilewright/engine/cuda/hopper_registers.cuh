@@ -16,16 +16,19 @@ __device__ __forceinline__ int row_of_sums(int warp, int lane, int lower)
 struct FirstOperand {  // of a group, at one stage: at steps t and t + 4 of each 8
     unsigned of[LINE / 8][4];
 
-    // From boxes of LINE rows, of which those at one step follow each other.
-    __device__ __forceinline__ void load(const unsigned char* tile)
+    // Where the first four are, in bytes, in boxes of LINE rows, of which those at one step follow each other.
+    static __device__ __forceinline__ int place(int i)
     {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+        const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, row = row_of_sums(warp, lane, i % 2), step = i / 2 * 4 + lane % 4;
+        return (row / LINE * LINE + step) * 128 + (row % LINE / 4 ^ step) * 16 + row % 4 * 4;
+    }
+
+    __device__ __forceinline__ void load(const unsigned char* tile, const int (&places)[4])
+    {
         #pragma unroll
-        for (int i = 0; i < LINE / 8 * 4; i++) {
-            const int row = row_of_sums(warp, lane, i % 2), step = i / 2 * 4 + lane % 4;
-            const unsigned* rows = (const unsigned*)(tile + (row / LINE * LINE + step) * 128);
-            of[i / 4][i % 4] = rows[(row % LINE / 4 ^ step % 8) * 4 + row % 4];
-        }
+        for (int q = 0; q < LINE / 8; q++)
+            #pragma unroll
+            for (int i = 0; i < 4; i++) of[q][i] = *(const unsigned*)(tile + places[i] + q * (8 * 128));
     }
 
     // Tensor cores have read it: until here its registers are no other's.
@@ -36,21 +39,32 @@ struct FirstOperand {  // of a group, at one stage: at steps t and t + 4 of each
     }
 };
 
-// While one group loads, tensor cores multiply for the other one.
+// A stage's rows of A are loaded while tensor cores multiply those before.
 __device__ __forceinline__ void add_steps_from_registers(Shared& s, Ring<STAGES>& ring, int half, SUM (&d)[BN / 2], int steps)
 {
-    for (int step = 0; step < steps; step++, ring.advance()) {
+    FirstOperand first;
+    int places[4];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) places[i] = half * 8192 + FirstOperand::place(i);
+    auto load = [&](FirstOperand& to) {
         barrier_wait(s.full[ring.slot], ring.parity);
-        FirstOperand first;
-        first.load(s.a[ring.slot] + half * 8192);
-        const unsigned long long second = descriptor(s.b[ring.slot], 16, 1024);
+        to.load(s.a[ring.slot], places);
+    };
+    if (steps > 0) load(first);
+    for (int step = 0; step < steps; step++) {
+        const int slot = ring.slot;
+        const unsigned long long second = descriptor(s.b[slot], 16, 1024);
         wgmma_fence();
         #pragma unroll
         for (int q = 0; q < LINE / 8; q++) wgmma(d, first.of[q], second + 2 * q, step > 0 || q > 0);
         wgmma_commit();
+        ring.advance();
+        FirstOperand next = first;
+        if (step + 1 < steps) load(next);
         wgmma_wait<0>();
         first.keep();
-        release(s, ring.slot);
+        release(s, slot);
+        first = next;
     }
     #pragma unroll
     for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
