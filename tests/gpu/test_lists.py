@@ -149,10 +149,11 @@ def test_lists_of_several_dtypes_and_of_batches(gpu: Any) -> None:
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("name", ["cuda/mma", "cuda/simt", "cuda/dmma"])
+@pytest.mark.parametrize("name", ["cuda/mma", "cuda/mma_tf32", "cuda/simt", "cuda/dmma"])
 def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
     kernel = cuda_engine()[name]
-    dtype = BF16 if name == "cuda/mma" else np.dtype(kernel.dtypes[0])
+    compute = kernel.dtypes[0]
+    dtype = {"bfloat16": BF16, "tf32": np.dtype("float32")}.get(compute) or np.dtype(compute)
     a, b = operands(dtype, [(3, 9, 5), (33, 70, 4)])
     memory = [gpu.put(np.concatenate([x.reshape(-1) for x in side]).view(np.uint8)) for side in (a, b)]
     sizes = [(x.shape[0], y.shape[1], x.shape[1]) for x, y in zip(a, b, strict=True)]
@@ -164,7 +165,8 @@ def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
     )
     for preset in kernel.presets:
         c = gpu.allocate((3 * 9 + 33 * 70) * dtype.itemsize)
-        prepare_listed_product(gpu, kernel, dtype.name, shapes, tuple(preset.params.items()))(addresses, c.pointer, 0)
+        run = prepare_listed_product(gpu, kernel, compute, shapes, tuple(preset.params.items()), dtype.name)
+        run(addresses, c.pointer, 0)
         found = gpu.get(c, dtype, 3 * 9 + 33 * 70)
         for got, x, y in zip((found[:27], found[27:]), a, b, strict=True):
             np.testing.assert_array_equal(got, (x.astype(float) @ y.astype(float)).astype(dtype).reshape(-1))
