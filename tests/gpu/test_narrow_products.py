@@ -116,7 +116,7 @@ def test_batches_and_parts_of_a_long_k(gpu: Any) -> None:
 
 @pytest.mark.parametrize(("capability", "precision", "compute"), [
     ("9.0", "fast", "tf32"), ("9.0", 2e-3, "tf32"), ("9.0", 1e-4, "float32"), ("9.0", 1e-6, "float64"),
-    ("8.0", "fast", "float32"), ("8.0", 1e-6, "float64"),
+    ("8.0", "fast", "tf32"), ("8.0", 1e-4, "float32"), ("8.0", 1e-6, "float64"),
 ])  # fmt: skip
 def test_the_fastest_kernel_that_keeps_the_bound(gpu: Any, capability: str, precision: Any, compute: str) -> None:
     gpu.capability, gpu.sms = capability, 132
@@ -144,7 +144,8 @@ def test_sums_of_float8_keep_more_than_13_bits(gpu: Any, precision: str) -> None
     assert (c == 448**2 + (8 if precision == "standard" else 0)).all()
 
 
-def test_operands_of_tf32_are_rounded_to_nearest(gpu: Any) -> None:
+def test_operands_of_tf32_are_rounded_to_nearest(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.engine_alone(monkeypatch, cuda_engine()["cuda/hopper"])
     a, b = np.full((8, 16), 1 + 2.0**-11 + 2.0**-20, np.float32), np.ones((16, 8), np.float32)
     c = tw.matmul(tensor(gpu, a), tensor(gpu, b, down=True), precision="tf32").view
     assert (c == 16 * (1 + 2.0**-10)).all()

@@ -1,4 +1,4 @@
-"""``precision="tf32"`` by the kernel of mma.sync, executed by the microscope."""
+"""``precision="tf32"`` by the kernel of mma.sync, executed by the microscope, or by multiply-adds where these are faster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries
+from tilewright.arrays import libraries, matmul
+from tilewright.arrays.gpu_array import GpuArray
 from tilewright.catalog import cuda_engine
+from tilewright.planning.bounds import path_bound
+from tilewright.planning.choice import computed_on_gpu
 from tilewright.runtime.gpu.nvrtc import compile_with
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -103,6 +106,42 @@ def test_infinities_and_every_nan_stay_what_they_are(alone: Any) -> None:
     assert np.isnan(c[[3, 5, 7]]).all()
     assert (c[9] == np.inf).all()
     assert (np.delete(c, [3, 5, 7, 9], axis=0) == 8).all()
+
+
+# ---- the choice
+
+
+@pytest.mark.parametrize(("shape", "layout", "kernel", "compute"), [
+    ((25, 3200, 5312), "rows", "cuda/mma_tf32", "tf32"), ((192, 704, 256, 135), "rows", "cuda/mma_tf32", "tf32"),
+    ((4096, 4096, 4096), "rows", "cuda/hopper", "tf32"), ((25, 3200, 5312), "columns", "cuda/hopper", "tf32"),
+    ((1, 4096, 4096), "rows", "cuda/slices_fma", "float32"),
+], ids=str)  # fmt: skip
+def test_what_is_predicted_to_be_the_fastest(
+    gpu: Any, shape: tuple[int, ...], layout: str, kernel: str, compute: str
+) -> None:
+    """A row-major B is transposed for the tensor cores of Hopper only where that is worth it."""
+    gpu.sms = 132
+    m, k, n, *batch = shape
+    a, b = GpuArray(0, (m, k), (k, 1), "float32", 0), GpuArray(0, (k, n), (n, 1), "float32", 0)
+    if layout == "columns":
+        b = b._replace(strides=(1, k))
+    if batch:
+        a, b = (x._replace(shape=(*batch, *x.shape), strides=(x.shape[0] * x.shape[1], *x.strides)) for x in (a, b))
+    plan = matmul._plan(*matmul._key(a, b, None, True, "tf32", None))
+    assert (plan.kernel.name, plan.compute) == (kernel, compute)
+    assert bool(plan.copies) == (m == 4096)
+
+
+def test_cards_without_a_kernel_for_tf32_multiply_in_float32(gpu: Any) -> None:
+    gpu.capability, gpu.arch = "7.5", "sm_75"
+    plan = tw.plan(tensor(gpu, whole(8, 8)), tensor(gpu, whole(8, 8)), precision="tf32")
+    assert (plan.compute, plan.kernel.dtypes) == ("float32", ("float32",))
+
+
+def test_multiply_adds_keep_the_promise_but_for_a_very_long_k() -> None:
+    for k, computes in ((1, ("tf32", "float32")), (60000, ("tf32", "float32")), (1 << 20, ("tf32",))):
+        assert computed_on_gpu("float32", "tf32", k=k) == computes
+        assert all(path_bound("float32", each, k) <= path_bound("float32", "tf32", k) for each in computes)
 
 
 @pytest.mark.further
