@@ -25,8 +25,13 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install
 pytestmark = pytest.mark.each_value
 
 MMA = cuda_engine()["cuda/mma_tf32"]
-WAYS = [{}, *(preset.params for preset in MMA.presets), {"BM": 16, "WM": 16, "BK": 32}]
+WAYS = [{}, *(preset.params for preset in MMA.presets), {"WN": 32}, {"BM": 16, "WM": 16, "BK": 32, "WN": 32}]
 ARCHS = {"8.0": "sm_80", "9.0": "sm_90a"}
+
+
+def tile_of(params: dict[str, int]) -> str:
+    """The sides of the tiles of a block and of a warp."""
+    return "x".join(str(MMA.checked(params)[name]) for name in ("BM", "BN", "WM", "WN"))
 
 
 @pytest.fixture
@@ -66,7 +71,7 @@ def test_any_layout_is_read_as_it_lies(alone: Any, shape: tuple[int, int, int], 
     assert [entry for entry, _ in alone.launches] == ["mma_tf32"]
 
 
-@pytest.mark.parametrize("params", in_turns(WAYS, 2), ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")
+@pytest.mark.parametrize("params", in_turns(WAYS, 2), ids=tile_of)
 @pytest.mark.parametrize("layouts", [*itertools.product(("rows", "columns"), repeat=2)], ids="-".join)
 def test_every_tile_and_parts_of_k(
     gpu: Any, params: dict[str, int], layouts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
@@ -146,7 +151,7 @@ def test_multiply_adds_keep_the_promise_but_for_a_very_long_k() -> None:
 
 @pytest.mark.further
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100"])
-@pytest.mark.parametrize("params", WAYS, ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")
+@pytest.mark.parametrize("params", WAYS, ids=tile_of)
 def test_all_registers_fit(arch: str, params: dict[str, int]) -> None:
     macros = {"TYPE": "TF32", "OUT": "FLOAT32", "A_DOWN": 0, "B_ACROSS": 1}
     compiled = compile_with(MMA, params, arch, {**macros, "A_VECTOR": 16, "B_VECTOR": 16, "C_VECTOR": 16})

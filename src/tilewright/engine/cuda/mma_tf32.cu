@@ -9,7 +9,7 @@ grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * (max(BM * (BK + 4), BK * (BM + 8)) + max(BN * (BK + 4), BK * (BN + 8))) * 4"
 tile = ["BN", "BM"]
 step = "BK"
-constraints = ["BM % WM == 0", "BN % WN == 0", "WM % 16 == 0", "WN % 16 == 0"]
+constraints = ["BM % WM == 0", "BN % WN == 0", "BM // WM * (BN // WN) <= 8"]
 
 [strides]
 a = "either"
@@ -34,11 +34,11 @@ seconds = "2.5e-6 + max(tiles, memory + stored)"
 
 [[presets]]
 rate = 80
-params = { BM = 64, BN = 64, BK = 32, WM = 32 }
+params = { BM = 64, BN = 64, BK = 32, WM = 32, WN = 32 }
 
 [[presets]]
 rate = 90
-params = { BM = 64 }
+params = { BM = 64, WN = 32 }
 
 [[presets]]
 rate = 60
@@ -46,20 +46,23 @@ params = { BM = 32, BN = 64, BK = 32, WM = 32, WN = 16 }
 
 [[presets]]
 rate = 70
-params = { BM = 32, BK = 32, WM = 32 }
+params = { BM = 32, BK = 32, WM = 32, WN = 32 }
 
 [params]
 BM = { default = 128, values = [16, 32, 64, 128] }
 BN = { default = 128, values = [64, 128] }
 BK = { default = 16, values = [16, 32] }
 WM = { default = 64, values = [16, 32, 64] }
-WN = { default = 32, values = [16, 32, 64] }
+WN = { default = 64, values = [16, 32, 64] }
 STAGES = { default = 4, min = 2, max = 6 }
 GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
 #include "mma.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Each thread may have 128 registers, or 256 where its sums take 128.
+constexpr int BLOCKS = (WM * WN > 2048 ? 256 : 512) / THREADS;
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 mma_tf32(const T* a, const T* b, Out* c, const __grid_constant__ Given given)
 {
     const Call& call = call_of_block(a, b, c, given);
