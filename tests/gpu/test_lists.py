@@ -21,6 +21,7 @@ from tilewright.arrays.exchange import ExchangeInterface, ListReader
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.repeated_lists import RepeatedLists
 from tilewright.catalog import cuda_engine
+from tilewright.errors import UsageError
 from tilewright.runtime.gpu import boxed_product, listed_product
 from tilewright.runtime.gpu.listed_product import ListedShape, prepare_listed_product
 from tilewright.runtime.gpu.strided_product import Strides
@@ -106,6 +107,33 @@ def test_matrices_that_are_stored_conjugated(
     for one in x:
         one.conjugated = True
     check(tw.matmul(x, y), [one.conj() for one in a], b)
+
+
+def test_lists_in_tf32(gpu: Any) -> None:
+    """Also the second time, when the short way is asked, which knows the precision."""
+    a, b = operands(np.dtype(np.float32))
+    with pytest.raises(UsageError, match="'tf32' is for arrays of float32"):
+        tw.matmul(*(scattered(gpu, [x.astype(BF16) for x in side], 8) for side in (a, b)), precision="tf32")
+    x, y = scattered(gpu, a, 8), scattered(gpu, b, 24)
+    library = libraries.library_of(x[0])
+    assert library is not None
+    known: dict[Any, Any] = {}
+
+    class Lists:
+        remember = staticmethod(lambda a, b, views, run, distances, asked=None: known.update({asked: run}))
+        products = staticmethod(lambda a, b, out, asked: known[asked](a, b, at) if asked in known else None)
+
+    library.lists = Lists()
+    at = np.array([library.view(each, "x").pointer for each in (*x, *y)])
+    for _ in range(2):
+        gpu.launches.clear()
+        check(tw.matmul(x, y, precision="tf32"), a, b)
+        assert {name for name, _ in gpu.launches} == {"mma_tf32"}
+    assert list(known) == ["tf32"]
+    check(tw.matmul(x, y), a, b)
+    assert gpu.launches[-1][0] == "simt"
+    (result,) = tw.matmul(x[:1], y[:1], precision="tf32", out_dtype="bfloat16")
+    assert result.view.dtype == BF16
 
 
 def test_empty_products_that_lie_another_way_than_the_others(gpu: Any) -> None:
@@ -335,6 +363,9 @@ def test_lists_like_earlier_ones_take_the_short_way(monkeypatch: pytest.MonkeyPa
     assert repeated.products(moved, others) == ["anywhere"]
     assert runs == [[x.at for x in (*moved, *others)]]
     assert repeated.products(a, b, asked="tf32") is repeated.products(a, b, [1]) is repeated.products(a, b[0]) is None
+    repeated.remember(a, b, views, lambda *_: ["in tf32"], False, "tf32")
+    assert repeated.products(a, b, asked="tf32") == ["in tf32"]
+    assert repeated.products(a, b) == ["these distances"]
     moved[0].at = 0  # without memory, as inside a transformation
     assert repeated.products(moved, others) is None
 

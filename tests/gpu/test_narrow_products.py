@@ -116,7 +116,7 @@ def test_batches_and_parts_of_a_long_k(gpu: Any) -> None:
 
 @pytest.mark.parametrize(("capability", "precision", "compute"), [
     ("9.0", "fast", "tf32"), ("9.0", 2e-3, "tf32"), ("9.0", 1e-4, "float32"), ("9.0", 1e-6, "float64"),
-    ("8.0", "fast", "tf32"), ("8.0", 1e-4, "float32"), ("8.0", 1e-6, "float64"),
+    ("8.0", "fast", "float32"), ("8.0", 1e-6, "float64"),
 ])  # fmt: skip
 def test_the_fastest_kernel_that_keeps_the_bound(gpu: Any, capability: str, precision: Any, compute: str) -> None:
     gpu.capability, gpu.sms = capability, 132
