@@ -82,7 +82,7 @@ def matmul(
     int8 and float8 (e4m3fn, e5m2, or one of each), on one GPU. Sums of bfloat16 and float16 are float32, rounded once; those
     of int8 are int8 with wrap-around, or exact with ``out_dtype="int32"``. A product of float8 is bfloat16 by default: each
     128 of k are summed by a tensor core, which keeps 13 bits, and these sums in float32; with "fast" it sums all
-    of k. ``precision="tf32"`` rounds float32 operands to 10 bits of mantissa, for tensor cores. The call
+    of k. ``precision="tf32"`` may round float32 operands to 10 bits of mantissa, for tensor cores. The call
     returns when the work is submitted, and does not wait for it. PyTorch records gradients, and traces the call in
     ``torch.compile``; ``tilewright.torch`` has more.
 

@@ -21,6 +21,7 @@ from tilewright.arrays.exchange import ExchangeInterface, ListReader
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.repeated_lists import RepeatedLists
 from tilewright.catalog import cuda_engine
+from tilewright.errors import UsageError
 from tilewright.runtime.gpu import boxed_product, listed_product
 from tilewright.runtime.gpu.listed_product import ListedShape, prepare_listed_product
 from tilewright.runtime.gpu.strided_product import Strides
@@ -108,6 +109,33 @@ def test_matrices_that_are_stored_conjugated(
     check(tw.matmul(x, y), [one.conj() for one in a], b)
 
 
+def test_lists_in_tf32(gpu: Any) -> None:
+    """Also the second time, when the short way is asked, which knows the precision."""
+    a, b = operands(np.dtype(np.float32))
+    with pytest.raises(UsageError, match="'tf32' is for arrays of float32"):
+        tw.matmul(*(scattered(gpu, [x.astype(BF16) for x in side], 8) for side in (a, b)), precision="tf32")
+    x, y = scattered(gpu, a, 8), scattered(gpu, b, 24)
+    library = libraries.library_of(x[0])
+    assert library is not None
+    known: dict[Any, Any] = {}
+
+    class Lists:
+        remember = staticmethod(lambda a, b, views, run, distances, asked=None: known.update({asked: run}))
+        products = staticmethod(lambda a, b, out, asked: known[asked](a, b, at) if asked in known else None)
+
+    library.lists = Lists()
+    at = np.array([library.view(each, "x").pointer for each in (*x, *y)])
+    for _ in range(2):
+        gpu.launches.clear()
+        check(tw.matmul(x, y, precision="tf32"), a, b)
+        assert {name for name, _ in gpu.launches} == {"mma_tf32"}
+    assert list(known) == ["tf32"]
+    check(tw.matmul(x, y), a, b)
+    assert gpu.launches[-1][0] == "simt"
+    (result,) = tw.matmul(x[:1], y[:1], precision="tf32", out_dtype="bfloat16")
+    assert result.view.dtype == BF16
+
+
 def test_empty_products_that_lie_another_way_than_the_others(gpu: Any) -> None:
     shapes = [(0, 6, 8), (33, 6, 8), (5, 0, 3)]
     a, b = operands(BF16, shapes)
@@ -149,10 +177,11 @@ def test_lists_of_several_dtypes_and_of_batches(gpu: Any) -> None:
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("name", ["cuda/mma", "cuda/simt", "cuda/dmma"])
+@pytest.mark.parametrize("name", ["cuda/mma", "cuda/mma_tf32", "cuda/simt", "cuda/dmma"])
 def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
     kernel = cuda_engine()[name]
-    dtype = BF16 if name == "cuda/mma" else np.dtype(kernel.dtypes[0])
+    compute = kernel.dtypes[0]
+    dtype = {"bfloat16": BF16, "tf32": np.dtype("float32")}.get(compute) or np.dtype(compute)
     a, b = operands(dtype, [(3, 9, 5), (33, 70, 4)])
     memory = [gpu.put(np.concatenate([x.reshape(-1) for x in side]).view(np.uint8)) for side in (a, b)]
     sizes = [(x.shape[0], y.shape[1], x.shape[1]) for x, y in zip(a, b, strict=True)]
@@ -164,7 +193,8 @@ def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
     )
     for preset in kernel.presets:
         c = gpu.allocate((3 * 9 + 33 * 70) * dtype.itemsize)
-        prepare_listed_product(gpu, kernel, dtype.name, shapes, tuple(preset.params.items()))(addresses, c.pointer, 0)
+        run = prepare_listed_product(gpu, kernel, compute, shapes, tuple(preset.params.items()), dtype.name)
+        run(addresses, c.pointer, 0)
         found = gpu.get(c, dtype, 3 * 9 + 33 * 70)
         for got, x, y in zip((found[:27], found[27:]), a, b, strict=True):
             np.testing.assert_array_equal(got, (x.astype(float) @ y.astype(float)).astype(dtype).reshape(-1))
@@ -333,6 +363,9 @@ def test_lists_like_earlier_ones_take_the_short_way(monkeypatch: pytest.MonkeyPa
     assert repeated.products(moved, others) == ["anywhere"]
     assert runs == [[x.at for x in (*moved, *others)]]
     assert repeated.products(a, b, asked="tf32") is repeated.products(a, b, [1]) is repeated.products(a, b[0]) is None
+    repeated.remember(a, b, views, lambda *_: ["in tf32"], False, "tf32")
+    assert repeated.products(a, b, asked="tf32") == ["in tf32"]
+    assert repeated.products(a, b) == ["these distances"]
     moved[0].at = 0  # without memory, as inside a transformation
     assert repeated.products(moved, others) is None
 

@@ -144,7 +144,8 @@ def test_sums_of_float8_keep_more_than_13_bits(gpu: Any, precision: str) -> None
     assert (c == 448**2 + (8 if precision == "standard" else 0)).all()
 
 
-def test_operands_of_tf32_are_rounded_to_nearest(gpu: Any) -> None:
+def test_operands_of_tf32_are_rounded_to_nearest(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.engine_alone(monkeypatch, cuda_engine()["cuda/hopper"])
     a, b = np.full((8, 16), 1 + 2.0**-11 + 2.0**-20, np.float32), np.ones((16, 8), np.float32)
     c = tw.matmul(tensor(gpu, a), tensor(gpu, b, down=True), precision="tf32").view
     assert (c == 16 * (1 + 2.0**-10)).all()

@@ -205,7 +205,9 @@ def test_rows_that_begin_anywhere_are_stored_alone(gpu: Any, params: dict[str, i
     operands = [gpu.put(x.view(np.uint16)) for x in (a, b)]
     x, y = (each.pointer for each in operands)
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    for first, n in enumerate([1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 71, 77, 79, 80, 81, 95, 127, 129, 143, 145, 150]):
+    for first, n in enumerate(
+        [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 71, 77, 79, 80, 81, 95, 127, 129, 143, 145, 150]
+    ):
         step = n + 2 + first % 3
         before = np.full((20, step), 7, dtype)
         c = gpu.put(before.view(f"u{size}"))

@@ -44,6 +44,11 @@ def matmul_lists_on_gpu(
     """
     check_words_on_gpu(precision, algorithm)
     library = library_of(a[0])
+    asked = "tf32" if precision == "tf32" and out_dtype is None else None
+    if asked and library is not None and library.lists is not None:  # of "standard" the caller has tried this short way
+        again = library.lists.products(a, b, None, asked)
+        if again is not None:
+            return again
     arrays = *a, *b
     of_each_type = {type(x): x for x in arrays}.values()
     alike = library is not None and library.views and all(library_of(x) is library for x in of_each_type)
@@ -59,6 +64,7 @@ def matmul_lists_on_gpu(
     kept = [each.keep for each in (*xs, *ys)]
     xs, ys = [x._replace(keep=None) for x in xs], [y._replace(keep=None) for y in ys]
     plain = precision == "standard" and out_dtype is None
+    compute = xs[0].dtype if plain else "tf32" if asked and xs[0].dtype == "float32" else ""
     # Copies lie anywhere, at equal distances or not: which kernel multiplies them, and so the bits, must not depend on it.
     copied = xs[0].dtype.startswith("complex") and any(
         owner is not None and owner is not x for owner, x in zip(kept, arrays, strict=True)
@@ -67,15 +73,15 @@ def matmul_lists_on_gpu(
     run, distances = _ragged_run(library, xs, ys) if plain else None, True
     if run is None and len(runs) == 1 and len(xs) > 1:
         run = functools.partial(_batch, library, xs, ys, precision, out_dtype)
-    if run is None and plain:
-        run, distances = _listed_run(library, xs, ys), False
+    if run is None and compute:
+        run, distances = _listed_run(library, xs, ys, compute), False
     if run is None:
         run = functools.partial(_one_by_one, library, runs, xs, ys, precision, out_dtype, one)
         distances = len(runs) < len(xs)
     results = run(a, b, np.array([each.pointer for each in (*xs, *ys)]))
     library.hold(library.stream(xs[0].device), xs[0].device, kept)
-    if plain and library.lists is not None and not xs[0].dtype.startswith("complex"):
-        library.lists.remember(list(a), list(b), (*xs, *ys), run, distances)
+    if compute and library.lists is not None and not compute.startswith("complex"):
+        library.lists.remember(list(a), list(b), (*xs, *ys), run, distances, asked)
     return results
 
 
@@ -103,13 +109,14 @@ def _one_by_one(
     return results
 
 
-def _listed_run(library: Library, xs: list[GpuArray], ys: list[GpuArray]) -> ListRun | None:
-    """The products of matrices like these wherever they lie, in few launches; None where they are faster one by one."""
+def _listed_run(library: Library, xs: list[GpuArray], ys: list[GpuArray], compute: str) -> ListRun | None:
+    """The products of matrices like these wherever they lie, computed in the dtype ``compute``, in few launches; None where
+    they are faster one by one."""
     first, shapes = xs[0], [(x.shape[0], y.shape[-1]) for x, y in zip(xs, ys, strict=True)]
     if len(xs) == 1 or any(len(each.shape) != 2 for each in (*xs, *ys)):
         return None
     allocate, tops = library.pieces(shapes, first.dtype, first.device)
-    submit = listed_launches(gpu_at(first.device), xs, ys, tops)
+    submit = listed_launches(gpu_at(first.device), xs, ys, tops, compute)
     if submit is None:
         return None
 

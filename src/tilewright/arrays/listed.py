@@ -26,15 +26,18 @@ _HOST_S = 4.2e-6
 Submit = Callable[[Any, int, int], None]
 
 
-def listed_launches(gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray], tops: Sequence[int]) -> Submit | None:
-    """The launches of these products of matrices; None where no kernel takes them, or where they are predicted to be faster
-    one by one. ``tops``: the elements from an address to each result, which has no gaps."""
+def listed_launches(
+    gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray], tops: Sequence[int], compute: str
+) -> Submit | None:
+    """The launches of these products of matrices, multiplied in the dtype ``compute``; None where no kernel takes them, or
+    where they are predicted to be faster one by one. ``tops``: the elements from an address to each result, which has no
+    gaps."""
     pairs, dtype = list(zip(xs, ys, strict=True)), xs[0].dtype
     if any(x.shape[1] != y.shape[0] for x, y in pairs):
         return None
     if len({(x.dtype, x.device) for x in (*xs, *ys)}) > 1:
         return None
-    engine = engine_on_gpu(dtype, gpu.capability)
+    engine = engine_on_gpu(compute, gpu.capability)
     a, b = [_matrix(x) for x in xs], [_matrix(y) for y in ys]
     takes = (Strided(kernel) for kernel in engine if "lists" in kernel.strides)
     kernel = next(
@@ -50,19 +53,19 @@ def listed_launches(gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray],
     found, predicted = [], 0.0
     for numbers in _alike(shapes):
         some = tuple(shapes[i] for i in numbers)
-        params = _fastest(kernel, dtype, some, gpu)
-        predicted += _seconds(kernel, dtype, some, params, gpu.card)
+        params = _fastest(kernel, compute, some, gpu)
+        predicted += _seconds(kernel, compute, some, params, gpu.card)
         found.append((numbers, some, tuple(sorted(params.items()))))
     boxed = scattered_launches(gpu, engine, a, b)
     least = predicted if boxed is None else min(predicted, boxed[0])
-    if least > _HOST_S * len(pairs) and least > _seconds_one_by_one(engine, dtype, shapes, gpu):
+    if least > _HOST_S * len(pairs) and least > _seconds_one_by_one(engine, compute, shapes, gpu):
         return None
 
     def submit(addresses: Any, c: int, stream: int) -> None:
         both = addresses.reshape(2, -1)
         with gpu:
             for numbers, some, chosen in found:
-                run = prepare_listed_product(gpu, kernel, dtype, some, chosen)
+                run = prepare_listed_product(gpu, kernel, compute, some, chosen, dtype)
                 run(both[:, numbers] if len(numbers) < len(pairs) else both, c, stream)
 
     if boxed is None or boxed[0] > predicted:

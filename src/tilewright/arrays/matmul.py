@@ -223,7 +223,7 @@ def _planned(
         return arrange(first, second, target, compute=compute, layouts=layouts, **given)
 
     wanted = result if form is None or result == "float64" else "float32"
-    computes = computed_on_gpu(operands, precision, wanted, first.shape[-1] if first.shape else 1)
+    computes = computed_on_gpu(operands, precision, wanted, first.shape[-1] if first.shape else 1, gpu.capability)
     splits = precision == "standard" or is_resolved(precision)
     return gpu_plan(arranged, computes, gpu, form, splits, precision)
 

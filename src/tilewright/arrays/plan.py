@@ -11,7 +11,7 @@ from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
-from ..planning.choice import PLANES, RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, is_resolved
+from ..planning.choice import PLANES, RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, takes_fastest
 from ..planning.plan import Plan, Rows, rate_text
 from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
 from ..problem import Problem, itemsize_of
@@ -116,7 +116,7 @@ class GpuPlan(Plan):
             rows += residues_rows(self.order.mnk[2], self.split.a.moduli)
         elif self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
             rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
-        if is_resolved(self.problem.precision) and not self.problem.dtype.startswith("float8"):
+        if takes_fastest(self.problem.precision) and not self.problem.dtype.startswith("float8"):
             computed = {SPLIT: "float32", RESIDUES: "float64"}.get(self.compute, self.compute)
             rows += bound_rows("gpu", self.problem.dtype, computed, self.problem.k)
         if self.finish is not None:
@@ -144,7 +144,7 @@ def gpu_plan(
 ) -> GpuPlan:
     """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
     be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
-    shape; where ``precision`` is "fast" or a number, the fastest. ``splits``: operands of float32 may be split into float16,
+    shape, or if ``precision`` takes the fastest, that one. ``splits``: operands of float32 may be split into float16,
     and those of float64 be residues in int8, where the classical bound of the error holds.
 
     Raises DTypeError where no kernel is for them.
@@ -152,7 +152,7 @@ def gpu_plan(
     by_engine = (_by_engine(arranged, compute, gpu, form, splits) for compute in computes)
     able = (plan for plan in by_engine if plan is not None)
     found = (
-        min(able, key=lambda plan: plan.predicted or 0, default=None) if is_resolved(precision) else next(able, None)
+        min(able, key=lambda plan: plan.predicted or 0, default=None) if takes_fastest(precision) else next(able, None)
     )
     if found is not None:
         return replace(found, problem=replace(found.problem, precision=precision))

@@ -49,24 +49,33 @@ class RepeatedLists:
     MOST = 256
 
     def __init__(self, interface: ExchangeInterface) -> None:
-        self._interface, self._known = interface, dict[bytes, list[_Known]]()
+        self._interface, self._known = interface, dict[tuple[Any, bytes], list[_Known]]()
         self._reader: ListReader | None = None
 
     def products(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> list[Any] | None:
-        """The products; None if no such lists were multiplied before."""
-        if self._reader is None or out is not None or asked is not None or type(b) is not list or not a:
+        """The products; None if no such lists were multiplied before with the precision ``asked``, None for "standard"."""
+        if self._reader is None or out is not None or type(b) is not list or not a:
             return None
         data = self._reader.read(a, b)
         if data is None:
             return None
         addresses = np.frombuffer(data, np.int64, 2 * len(a))
-        for known in self._known.get(data[16 * len(a) :], ()):
+        for known in self._known.get((asked, data[16 * len(a) :]), ()):
             if known.takes(addresses):
                 return known.run(a, b, addresses)
         return None
 
-    def remember(self, a: list[Any], b: list[Any], views: Sequence[GpuArray], run: ListRun, distances: bool) -> None:
-        """Multiply lists like these by ``run``; where ``distances`` matter, only if they are the same."""
+    def remember(
+        self,
+        a: list[Any],
+        b: list[Any],
+        views: Sequence[GpuArray],
+        run: ListRun,
+        distances: bool,
+        asked: str | None = None,
+    ) -> None:
+        """Multiply lists like these by ``run``, if the same precision is ``asked``; where ``distances`` matter, only if they
+        are the same."""
         if self._reader is None:
             self._reader = ListReader(self._interface)
         data = self._reader.read(a, b)
@@ -79,7 +88,7 @@ class RepeatedLists:
         if not filled.size:
             return
         between = addresses[filled] - addresses[filled[0]] if distances else None
-        key = data[8 * len(views) :]
+        key = asked, data[8 * len(views) :]
         others = [each for each in self._known.get(key, ()) if each.distances is not None]
         self._known[key] = [*others[-3:], _Known(between, not _are_equal_distances(addresses), filled, run)]
         short_ways[list] = self.products

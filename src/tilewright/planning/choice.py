@@ -19,7 +19,7 @@ from ..errors import DTypeError, UsageError, did_you_mean
 from ..kernels import CudaKernel, Kernel
 from ..operands import DTYPES, NUMPY_DTYPES
 from ..problem import Problem
-from .bounds import Path, check_precision, paths_within
+from .bounds import Path, check_precision, path_bound, paths_within
 from .tuned import best_params
 
 ALGORITHMS = ("classical", "strassen")
@@ -27,6 +27,8 @@ PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast")
 
 #: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
 _ON_GPUS = {"tf32": ("float32", "tf32")}
+#: The compute capability whose tensor cores sum as exactly as ``bounds`` says; those of others are not taken unasked.
+_BOUNDED = "9.0"
 #: The least m·n·k / (m·k + k·n + m·n) with which a product is faster in a narrower dtype, though its operands must be
 #: converted. For squares it is a third of their side. Measured on two cores with AVX-512.
 _WORTH_NARROWING = 150
@@ -76,6 +78,11 @@ def check_words(precision: str | float, algorithm: str) -> None:
 def is_resolved(precision: str | float) -> bool:
     """Whether the precision is "fast" or a number, which the cheapest path of ``planning.bounds`` keeps."""
     return precision == "fast" or not isinstance(precision, str)
+
+
+def takes_fastest(precision: str | float) -> bool:
+    """Whether all dtypes of ``computed_on_gpu`` keep this precision, so that the fastest of them is taken, not the first."""
+    return is_resolved(precision) or precision in _ON_GPUS
 
 
 # ---- on the CPU ------------------------------------------------------------------------------------------------------
@@ -209,27 +216,33 @@ def _highest_first(algorithm: str) -> tuple[Kernel, ...]:
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 
-def computed_on_gpu(dtype: str, precision: str | float, result: str = "", k: int = 1) -> tuple[str, ...]:
+def computed_on_gpu(
+    dtype: str, precision: str | float, result: str = "", k: int = 1, capability: str = _BOUNDED
+) -> tuple[str, ...]:
     """The dtypes in which a GPU may multiply arrays of ``dtype``, of which the first that has a kernel for the shape, and
-    for the ``result``, is taken: with "fast" or a number those that keep it for this ``k``, with "highest" the widest,
+    for the ``result``, is taken, or the fastest of those if ``takes_fastest(precision)``: with "fast" or a number those that
+    keep it for this ``k`` on a GPU of that compute ``capability``, with "tf32" also its own, with "highest" the widest,
     otherwise its own, or one that holds all of its values, or those of the result. Raises UsageError for a precision that
     the dtype does not have.
 
     >>> computed_on_gpu("float16", "standard"), computed_on_gpu("float16", "highest"), computed_on_gpu("float32", "tf32")
-    (('float16', 'float32'), ('float64',), ('tf32',))
+    (('float16', 'float32'), ('float64',), ('tf32', 'float32'))
     """
     if is_resolved(precision):
         if dtype == "float8":
             return ("float8_fast",) if precision == "fast" else _no_bound(dtype, precision)
         kept = paths_within(precision, "gpu", dtype, k)
-        narrow = tuple(path.compute for path in kept if path.word not in ("standard", "highest"))
-        word = next(path.word for path in kept if path.compute not in narrow)
+        lossy = [path.compute for path in kept if path.word not in ("standard", "highest")]
+        narrow = tuple(lossy) if capability == _BOUNDED else ()
+        word = next(path.word for path in kept if path.compute not in lossy)
         return (*narrow, *computed_on_gpu(dtype, word, result))
     if precision in _ON_GPUS:
         needed, compute = _ON_GPUS[str(precision)]
         if dtype != needed:
             raise UsageError(f"precision {precision!r} is for arrays of {needed} on a GPU, got {dtype}")
-        return (compute,)
+        # Its own dtype, in which no operand is rounded, keeps the bound too, but for sums of very many products.
+        is_kept = path_bound(dtype, dtype, k) <= path_bound(dtype, compute, k)
+        return (compute, dtype) if is_kept else (compute,)
     wider = result if result in ("float32", "float64") and dtype in ("float16", "bfloat16", "float32") else dtype
     if precision == "highest":
         return (_WIDEST.get(dtype, wider),)

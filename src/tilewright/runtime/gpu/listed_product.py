@@ -38,9 +38,10 @@ class ListedShape(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def prepare_listed_product(
-    device: Device, kernel: CudaKernel, dtype: str, shapes: tuple[ListedShape, ...], chosen: Chosen
+    device: Device, kernel: CudaKernel, dtype: str, shapes: tuple[ListedShape, ...], chosen: Chosen, out: str = ""
 ) -> ListedProduct:
     """At most ``TABLES[-1]`` products on ``device``, compiled and loaded now: all A lie down, or none, and so do all B.
+    ``out`` is the dtype of the results, if it is not that in which the kernel multiplies.
 
     The device must be the calling thread's current one now and at each call.
     """
@@ -51,7 +52,7 @@ def prepare_listed_product(
     aligned = math.gcd(16, *(shape.at_c for shape in shapes), *(shape.n * size for shape in shapes))
     macros: dict[str, object] = {
         "TYPE": dtype.upper(),
-        "OUT": dtype.upper(),
+        "OUT": (out or dtype).upper(),
         "A_DOWN": int(down[0]),
         "B_ACROSS": int(not down[1]),
         "A_VECTOR": min(vector_bytes(shape.a, dtype, (shape.m, shape.k)) for shape in shapes),

@@ -1,0 +1,70 @@
+/*
+idea = "Tensor cores multiply float32 rounded to TF32, which threads have copied to shared memory: with any strides, and before Hopper."
+row = "S0.9, S2"
+dtypes = ["tf32"]
+stores = ["bfloat16", "float16", "float32"]
+capability = "8.0"
+block = ["BM // WM * (BN // WN) * 32"]
+grid = ["cdiv(m, BM) * cdiv(n, BN)"]
+shared = "STAGES * (max(BM * (BK + 4), BK * (BM + 8)) + max(BN * (BK + 4), BK * (BN + 8))) * 4"
+tile = ["BN", "BM"]
+step = "BK"
+constraints = ["BM % WM == 0", "BN % WN == 0", "BM // WM * (BN // WN) <= 8"]
+
+[strides]
+a = "either"
+b = "either"
+c = "any"
+lists = "either"
+
+# Tensor cores have half of mma's rate, since a TF32 has twice the bytes; small tiles load and round more fragments for an MMA. Copies come
+# as fast as the bytes that the blocks of a multiprocessor have under way, and those of less than 16 bytes take time of the threads.
+# Derived from the rates of mma and slices_fma on an H200, not fitted.
+[time]
+vector = "min(a_vector, b_vector)"
+each = "cdiv(blocks, sms)"
+slower = "1 + 0.3 * (vector < 16) + 0.3 * (vector < 8) + 0.2 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
+stage = "(BM + BN) * BK * size"
+flight = "min(each, max(1, 184e3 // (STAGES * stage))) * (STAGES - 1) * stage"
+copied = "(BM + BN) * part * size / min(60e9, flight / 1.2e-6)"
+tiles = "each * (0.6e-6 + BM * BN * 1e-10 + max(BM * BN * part * slower / 6.5e11, copied))"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.5e12 * memory_ratio"
+stored = "m * n * out_size * batch * c_down / 0.45e12"
+seconds = "2.5e-6 + max(tiles, memory + stored)"
+
+[[presets]]
+rate = 80
+params = { BM = 64, BN = 64, BK = 32, WM = 32, WN = 32 }
+
+[[presets]]
+rate = 90
+params = { BM = 64, WN = 32 }
+
+[[presets]]
+rate = 60
+params = { BM = 32, BN = 64, BK = 32, WM = 32, WN = 16 }
+
+[[presets]]
+rate = 70
+params = { BM = 32, BK = 32, WM = 32, WN = 32 }
+
+[params]
+BM = { default = 128, values = [16, 32, 64, 128] }
+BN = { default = 128, values = [64, 128] }
+BK = { default = 16, values = [16, 32] }
+WM = { default = 64, values = [16, 32, 64] }
+WN = { default = 64, values = [16, 32, 64] }
+STAGES = { default = 4, min = 2, max = 6 }
+GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
+*/
+#include "mma.cuh"
+
+// Each thread may have 128 registers, or 256 where its sums take 128.
+constexpr int BLOCKS = (WM * WN > 2048 ? 256 : 512) / THREADS;
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+mma_tf32(const T* a, const T* b, Out* c, const __grid_constant__ Given given)
+{
+    const Call& call = call_of_block(a, b, c, given);
+    multiply_strided(a, b, c, call);
+}
