@@ -11,9 +11,9 @@
 
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
 ``float32_ieee`` by multiply-adds alone) and float64.
-The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), int8 to int32, tf32, and float32 with
-``precision="fast"``, of B transposed in memory, beside ``torch._scaled_mm``, ``torch._int_mm``, ``cublasGemmEx`` for int8,
-which is faster, and ``torch.matmul`` with TF32 on.
+The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), int8 to int32, tf32 (as ``tf32_rows`` of a
+row-major B), and float32 with ``precision="fast"``, otherwise of B transposed in memory, beside ``torch._scaled_mm``,
+``torch._int_mm``, ``cublasGemmEx`` for int8, which is faster, and ``torch.matmul`` with TF32 on.
 The fifth, "double", measures float64, from residues where that is faster, and as ``float64_ieee`` by float64 alone.
 The last measures products of layers of language models in bfloat16: a few or many rows by a weight that is transposed in
 memory, as ``torch.nn.Linear`` has it; and "complex" complex64 and complex128.
@@ -48,7 +48,7 @@ SAMPLES = 7
 #: (batch, m, n, k) of the products by shape, and the dtypes of each set of them.
 DTYPES = {
     "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float32_ieee", "float64"),
-    "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "float32_fast"),
+    "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "tf32_rows", "float32_fast"),
     "double": ("float64_ieee", "float64"), "layers": ("bfloat16",),
     "complex": ("complex64", "complex128"),
 }  # fmt: skip
@@ -68,6 +68,7 @@ NARROW: dict[str, tuple[str, dict[str, str], str, float, float]] = {
     "int8": ("int8", {"out_dtype": "int32"}, "torch._int_mm", 0.0, 0.0),
     "int8_gemm": ("int8", {"out_dtype": "int32"}, "cublasGemmEx", 0.0, 0.0),
     "tf32": ("float32", {"precision": "tf32"}, "torch.matmul with TF32", 2.0**-10, 2.0**-23),
+    "tf32_rows": ("float32", {"precision": "tf32"}, "torch.matmul with TF32", 2.0**-10, 2.0**-23),
     "float32_fast": ("float32", {"precision": "fast"}, "torch.matmul with TF32", 1.01 * 2.0**-10, 2.0**-24),
 }
 NARROW_SHAPES = [(1, n, n, n) for n in (1024, 2048, 4096, 8192, 16384)]
@@ -151,6 +152,7 @@ def narrow_calls(torch: Any, a: Any, b: Any, dtype: str) -> dict[str, Callable[[
         "int8": lambda: torch._int_mm(a, b),
         "int8_gemm": integer_gemm(torch, a, b) if dtype == "int8_gemm" else None,
         "tf32": lambda: torch.matmul(a, b),
+        "tf32_rows": lambda: torch.matmul(a, b),
         "float32_fast": lambda: torch.matmul(a, b),
     }
     return {"tilewright": lambda: tw.matmul(a, b, **says), "torch": references[dtype]}
@@ -180,14 +182,14 @@ def integer_gemm(torch: Any, a: Any, b: Any) -> Callable[[], Any]:
 
 
 def narrow_operands(torch: Any, generator: Any, shape: tuple[int, int, int, int], dtype: str) -> tuple[Any, Any]:
-    """A and B, whose elements follow each other along k."""
+    """A and B, whose elements follow each other along k; of "tf32_rows" B is row-major."""
     _, m, n, k = shape
     kind = getattr(torch, NARROW[dtype][0])
     if NARROW[dtype][0] == "int8":
         made = [torch.randint(-128, 128, (rows, k), device="cuda", generator=generator, dtype=kind) for rows in (m, n)]
     else:
         made = [torch.rand(rows, k, device="cuda", generator=generator).mul_(2).sub_(1).to(kind) for rows in (m, n)]
-    return made[0], made[1].mT
+    return made[0], made[1].mT.contiguous() if dtype == "tf32_rows" else made[1].mT
 
 
 def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, transposed: bool = False) -> dict[str, Any]:

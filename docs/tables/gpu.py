@@ -82,6 +82,8 @@ def fastest(name: str) -> str:
 def _asked(dtype: str) -> str:
     """The dtype of a record, and the precision that its call asks for."""
     dtype, _, precision = dtype.partition("_")
+    if precision == "rows":
+        return f"{dtype}, row-major `b`"
     return f'{dtype}, `precision="{precision}"`' if precision in ("fast", "ieee") else dtype
 
 

@@ -79,11 +79,12 @@ c_down = ["16", "LINE"]
 # tiles that are split (SPLIT) there are generations of `pieces`; larger clusters than pairs do not find `room` on all multiprocessors. Of
 # more blocks than multiprocessors a stage comes no faster than a turn of the ring (`crowded`), and of long ones those without a cluster
 # lose each other in the cache (`missed`). Blocks that read the same rows of A are `far` from each other, and also read a part of them
-# twice. Odd rows of C are stored by the warps that multiply (`rows_alone`), after the `last` tiles by all blocks at once; blocks without
-# a cluster then lose each other. Blocks that are neither few nor enough for all multiprocessors begin `late`, when the launch before has
-# ended. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read twice. Of few tiles with a long k, blocks
-# wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden. The rates are those of an H200, as its
-# power allows for long, by the times of 3,300 launches there and on an H100, each with other operands.
+# twice. An A that comes from registers takes time to load (`from_registers`). Odd rows of C are stored by the warps that multiply
+# (`rows_alone`), after the `last` tiles by all blocks at once; blocks without a cluster then lose each other. Blocks that are neither few
+# nor enough for all multiprocessors begin `late`, when the launch before has ended. Where memory is slower (memory_ratio), fewer of the
+# bytes that blocks share are read twice. Of few tiles with a long k, blocks wait for the same lines of both operands (`waiting`), and
+# what memory takes is hardly hidden. The rates are those of an H200, as its power allows for long, by the times of 3,300 launches there
+# and on an H100, each with other operands.
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
@@ -96,7 +97,8 @@ rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
 brought = "(rows + columns / CLUSTER) * 128"
 crowded = "((0.72e-6 + 0.26e-6 * max(0, memory_ratio - 1) + 0.31e-6 * (CLUSTER > 1)) / (STAGES - 1) + brought * 5.4e-12) * (1 + 0.2 * cut + 0.15 * (BM == 192) * (BN < 128)) * (blocks > sms)"
 load = "max(brought / cache, 1.09e-6 / STAGES)"
-step = "max(multiply, load, crowded) + 0.09 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
+from_registers = "a_down * (size == 4) * (0.4 * multiply + 0.2e-6)"
+step = "max(multiply, load, crowded, from_registers) + 0.09 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
 steps = "cdiv(part, LINE) * step * (1 + 0.04 * (BM * BN <= 8192) * (blocks > sms))"
 room = "sms - sms // 8 * (SPLIT > 2)"
 whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"

@@ -18,12 +18,13 @@ c = "any"
 lists = "either"
 
 # Tensor cores have half of mma's rate, since a TF32 has twice the bytes; small tiles load and round more fragments for an MMA. Copies come
-# as fast as the bytes that the blocks of a multiprocessor have under way, and those of less than 16 bytes take time of the threads.
-# Derived from the rates of mma and slices_fma on an H200, not fitted.
+# as fast as the bytes that the blocks of a multiprocessor have under way, and those of less than 16 bytes take time of the threads. Four
+# warps alone wait for their fragments, and fragments of an A whose columns follow each other are loaded number by number. The rates are
+# those of an H100.
 [time]
 vector = "min(a_vector, b_vector)"
 each = "cdiv(blocks, sms)"
-slower = "1 + 0.3 * (vector < 16) + 0.3 * (vector < 8) + 0.2 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
+slower = "1 + 0.3 * (vector < 16) + 0.3 * (vector < 8) + 0.2 * (BM * BN < 16384) + 0.2 * (BM * BN < 8192) + 0.4 * (BM * BN < 4096) + 0.25 * (each < 2) + 0.25 * a_down"
 stage = "(BM + BN) * BK * size"
 flight = "min(each, max(1, 184e3 // (STAGES * stage))) * (STAGES - 1) * stage"
 copied = "(BM + BN) * part * size / min(60e9, flight / 1.2e-6)"
