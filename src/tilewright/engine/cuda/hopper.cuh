@@ -1,14 +1,11 @@
 // Functions for Hopper's asynchronous instructions (sm_90a), one instruction each, as the PTX ISA describes them.
 #pragma once
 
+#include "../../kernels/cuda/prelude.cuh"
+
 typedef unsigned long long Barrier;  // an mbarrier: it counts arrivals, and bytes that copies bring
 
 struct alignas(128) TensorMap { unsigned char opaque[128]; };  // made by cuTensorMapEncodeTiled on the host
-
-__device__ __forceinline__ unsigned shared_address(const void* pointer)
-{
-    return (unsigned)__cvta_generic_to_shared(pointer);
-}
 
 // ---- mbarriers ------------------------------------------------------------------------------------------------------------
 
