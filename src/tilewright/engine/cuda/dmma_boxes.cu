@@ -23,7 +23,7 @@ b_down = ["BN", "LINE"]
 
 # Eight warps of a multiprocessor multiply at its full rate, four alone do not. Small warp tiles wait for shared memory, and for long
 # small tiles take more power. Each generation of blocks stores its tiles last. A long operand comes from memory at the rate of one
-# multiprocessor. Odd rows of C are stored number by number. The rates are those of an H200, as its power allows for long.
+# multiprocessor. Odd rows of C have more sectors than their numbers fill. The rates are those of an H200, as its power allows for long.
 [time]
 odd = "min(1, n * size % 16)"
 each = "cdiv(blocks, sms)"
@@ -37,7 +37,7 @@ generations = "cdiv(blocks, sms * PER_SM) * (2.5e-6 - 7e-7 * (PER_SM > 1))"
 multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
 streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (3.3e10 + max(1e9 * (PER_SM == 1), 4e9 * (each > 1), 5e9 * (BM + BN > 128))) * (min(BM, BN) < 32)"
 tiles = "max(multiplied, streamed)"
-memory = "((m * k + k * n) / 4.3e12 + m * n * parts * (1 + 1.5 * odd) / (3.5e12 + 2e11 * (GROUP == 1))) * size * batch * memory_ratio"
+memory = "((m * k + k * n) / 4.3e12 + m * n * parts * (1 + 0.15 * odd) / (3.5e12 + 2e11 * (GROUP == 1))) * size * batch * memory_ratio"
 seconds = "4e-6 + max(tiles, memory) + 0.03 * min(multiplied, memory)"
 
 [[presets]]
@@ -113,10 +113,6 @@ constexpr int LINE = 16;  // of k in a stage: 128 bytes, the width of the swizzl
 #include "hopper_tiles.cuh"
 #include "dmma_tiles.cuh"
 
-// Registers of a thread at launch. A group of four warps, of which one thread copies, gives most of its own to those that multiply.
-constexpr int LAUNCHED = 65536 / PER_SM / THREADS / 8 * 8, LEFT = 24, TAKEN = LAUNCHED + (LAUNCHED - LEFT) * 4 / WARPS / 8 * 8;
-constexpr bool GIVES = LAUNCHED < 232;
-
 extern "C" __global__ void __launch_bounds__(THREADS, PER_SM)
 dmma_boxes(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap,
            double* c, const __grid_constant__ Call call)
@@ -163,7 +159,7 @@ dmma_boxes(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         for (int tile = blockIdx.x; tile < tiles.count; tile += gridDim.x) {
             const auto [top, left, z, first_step, steps, bottom] = tiles.place(tile, 0);
             const Sums sums = multiplier.multiply(steps);
-            multiplier.store(sums, c + z * call.next_c, call.row_c, top, left, bottom, call.n);
+            multiplier.store<STORE_PAIRS>(sums, c + z * call.next_c, call.row_c, top, left, bottom, call.n);
         }
     }
 }

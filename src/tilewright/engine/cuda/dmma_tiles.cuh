@@ -1,5 +1,5 @@
 // The product of float64 by tensor cores of Hopper, from stages of shared memory that four warps fill and the others multiply.
-// A kernel includes it after LINE, and fills the stages as the swizzle of 128 bytes would.
+// A kernel includes it after LINE, and fills stages as the copy engine does, in swizzles of 128 bytes.
 #pragma once
 
 #include "../../kernels/cuda/prelude.cuh"
@@ -8,6 +8,10 @@
 #include "ring.cuh"
 
 constexpr int FILLING = 128, THREADS = FILLING + WARPS * 32;  // the first four warps fill stages
+
+// Registers of a thread at launch. Those that fill stages keep LEFT, and give the others to those that multiply.
+constexpr int LAUNCHED = 65536 / PER_SM / THREADS / 8 * 8, LEFT = 24, TAKEN = LAUNCHED + (LAUNCHED - LEFT) * (FILLING / 32) / WARPS / 8 * 8;
+constexpr bool GIVES = LAUNCHED < 232;
 
 struct Shared {
     double a[STAGES][BM * LINE], b[STAGES][BN * LINE];
@@ -90,6 +94,8 @@ struct Multiplier {
     int before_oldest = BUFFERS, oldest = 0;
     Fragments fragments[BUFFERS];
 
+    static constexpr int COLUMNS = SWAPPED ? 16 : 8;  // of C in an MMA
+
     __device__ __forceinline__ Multiplier(Shared& shared) : shared(shared) {}
 
     // The sums of `steps` stages, at least one.
@@ -123,27 +129,62 @@ struct Multiplier {
     }
 
     // Stores the sums in the tile that begins at row `top` and column `left` of C, whose rows end at `bottom`, and columns at `n`.
+    // IN_PAIRS: rows begin at multiples of 16 bytes, and n is even.
+    template <bool IN_PAIRS>
     __device__ __forceinline__ void store(const Sums& sums, double* c, long long row_c, int top, int left, int bottom, int n) const
     {
+        constexpr int ROWS = SWAPPED ? MMAS_2 : MMAS_1, BLOCKS = WN / COLUMNS;
         #pragma unroll
-        for (int r = 0; r < MMAS_1; r++)
+        for (int q = 0; q < ROWS; q++)
             #pragma unroll
-            for (int s = 0; s < MMAS_2; s++)
+            for (int i = 0; i < 2; i++) {
+                double2 pairs[BLOCKS];  // of the lane's elements those that lie in one row of C: of both h, or of both e
                 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    // Two of the lane's elements lie in a row of C: this one and that of the other h, or of the other e.
-                    const int h = SWAPPED ? 0 : i, e = SWAPPED ? i : 0, at = 2 * h + e, other = SWAPPED ? 2 : 1;
-                    const int one = in_first(r, h, g), two = in_second(s, e, t);
-                    const int row = top + y + (SWAPPED ? two : one), col = left + x + (SWAPPED ? one : two);
-                    if (row >= bottom || col >= n) continue;
-                    double* to = c + row * row_c + col;
-                    const double u = sums.of[r][s][at], v = sums.of[r][s][at + other];
-                    if (STORE_PAIRS) *(double2*)to = make_double2(u, v);
-                    else {
-                        to[0] = u;
-                        if (col + 1 < n) to[1] = v;
-                    }
+                for (int j = 0; j < BLOCKS; j++) {
+                    const double(&of)[4] = sums.of[SWAPPED ? j : q][SWAPPED ? q : j];
+                    pairs[j] = SWAPPED ? make_double2(of[i], of[2 + i]) : make_double2(of[2 * i], of[2 * i + 1]);
                 }
+                const int row = top + y + (SWAPPED ? in_second(q, i, t) : in_first(q, i, g));
+                double* to = c + row * row_c + left + x;
+                if (!IN_PAIRS) store_row<BLOCKS>(pairs, to, row < bottom ? n - left - x : 0);
+                else
+                    #pragma unroll
+                    for (int j = 0; j < BLOCKS; j++) {
+                        const int col = j * COLUMNS + 2 * (SWAPPED ? g : t);
+                        if (row < bottom && left + x + col < n) *(double2*)(to + col) = pairs[j];
+                    }
+            }
+    }
+
+    // Stores the first `columns` numbers of the row of WN that the pairs of IN_ROW lanes are.
+    template <int BLOCKS>
+    __device__ __forceinline__ void store_row(const double2 (&pairs)[BLOCKS], double* to, int columns) const
+    {
+        constexpr int IN_ROW = COLUMNS / 2;
+        const int in_row = SWAPPED ? g : t;
+        // A sector of memory that is written in parts takes longer. So the lanes exchange numbers: of each block a lane gets number
+        // `place` and the one IN_ROW further. Lanes before the first sector boundary store each of theirs with the next ones of the
+        // others, so each store has whole sectors but at the ends of the row.
+        const int shift = (int)((unsigned long long)to / sizeof(double) % 4), place = (in_row - shift) & (IN_ROW - 1);
+        const bool upper = in_row >= IN_ROW / 2, odd = place % 2, before = in_row < shift;
+        auto lane_of = [&](int other) { return SWAPPED ? other * 4 + t : g * 4 + other; };
+        const int one = lane_of(place / 2 + (odd ? IN_ROW / 2 : 0)), two = lane_of(place / 2 + (odd ? 0 : IN_ROW / 2));
+        double last = 0;
+        #pragma unroll
+        for (int j = 0; j <= BLOCKS; j++) {
+            double numbers[2] = {};
+            if (j < BLOCKS) {
+                const double u = __shfl_sync(0xFFFFFFFF, upper ? pairs[j].y : pairs[j].x, one);
+                const double v = __shfl_sync(0xFFFFFFFF, upper ? pairs[j].x : pairs[j].y, two);
+                numbers[0] = odd ? v : u, numbers[1] = odd ? u : v;
+            }
+            #pragma unroll
+            for (int half = 0; half < (j < BLOCKS ? 2 : 1); half++) {
+                const int col = (2 * j + half) * IN_ROW + in_row - shift;
+                if (col >= 0 && col < min(columns, WN)) to[col] = before ? last : numbers[half];
+                last = numbers[half];
+            }
+        }
     }
 
     __device__ __forceinline__ void load(int half)

@@ -40,6 +40,12 @@ __device__ __forceinline__ void barrier_arrive(Barrier& barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
 
+// Arrives as soon as all earlier copies of this thread by cp.async have arrived. The thread does not wait for them.
+__device__ __forceinline__ void barrier_arrive_after_copies(Barrier& barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+
 // Waits until the phase of this parity has completed; the phases of a new barrier have the parities 0, 1, 0, 1, ...
 __device__ __forceinline__ void barrier_wait(Barrier& barrier, int parity)
 {
