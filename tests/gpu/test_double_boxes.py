@@ -70,12 +70,13 @@ def test_shapes_are_those_of_matmul(gpu: Any, shapes: Any) -> None:
 @pytest.mark.further
 @pytest.mark.parametrize(("params", "down"), list(zip(WAYS, itertools.cycle(LAYOUTS))), ids=str)
 def test_a_block_takes_many_tiles_and_parts(gpu: Any, params: dict[str, int], down: tuple[bool, bool]) -> None:
-    for m, n, k, parts in ((200, 132, 50, 1), (40, 66, 66, 2)):
+    for m, n, k, parts in ((200, 132, 50, 1), (40, 66, 66, 2), (203, 133, 34, 1)):
         a, b = whole(m, k), whole(k, n, seed=2)
-        memory = [gpu.put(np.asarray(x.T if d else x, order="C")) for x, d in zip((a, b), down, strict=True)]
+        lines = [x.T if d else x for x, d in zip((a, b), down, strict=True)]
+        memory = [gpu.put(np.pad(x, ((0, 0), (0, x.shape[1] % 2)))) for x in lines]
         c = gpu.allocate(parts * m * n * 8)
         steps = -(-k // 16 // parts) if parts > 1 else 1 << 20
-        of_a, of_b = Laid(m if down[0] else k, down=down[0]), Laid(k if down[1] else n, down=down[1])
+        of_a, of_b = (Laid(x.shape[1] + x.shape[1] % 2, down=d) for x, d in zip(lines, down, strict=True))
         what = BoxedProduct("float64", "float64", m, n, k, 1, of_a, of_b, Laid(n, m * n), True, parts, steps)
         prepare_boxed_product(gpu, BOXES, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
         cut = [slice(i * steps * 16, (i + 1) * steps * 16 if i + 1 < parts else k) for i in range(parts)]

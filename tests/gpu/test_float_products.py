@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,12 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
+from support.strided_products import check, stored, whole
 from tilewright.arrays import libraries
 from tilewright.arrays.copies import prepare_sum
 from tilewright.arrays.gpu_array import Matrix
 from tilewright.catalog import cuda_engine
 from tilewright.errors import OperandError
-from tilewright.problem import itemsize_of
-from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -39,47 +37,6 @@ SMALL = {
 }
 
 
-def whole(*shape: int, dtype: str) -> np.ndarray:
-    """Small whole numbers, whose sums are exact."""
-    rng = np.random.default_rng(sum(shape))
-    values = rng.integers(-4, 5, shape)
-    return (values + 1j * rng.integers(-4, 5, shape) if "complex" in dtype else values).astype(dtype)
-
-
-def stored(values: np.ndarray, down: bool, gap: int, dtype: str) -> tuple[np.ndarray, Strides]:
-    """Matrices of a batch in memory by rows, or ``down`` by columns, with a gap after each of these."""
-    lines = values.swapaxes(-1, -2) if down else values
-    memory = np.full((*lines.shape[:-1], lines.shape[-1] + gap), 99, dtype)
-    memory[..., : lines.shape[-1]] = lines
-    step = memory.shape[-1]
-    following = memory.shape[-2] * step if values.ndim > 2 else 0
-    alignment = int(np.gcd(16, following * itemsize_of(dtype)))
-    return memory, Strides(*((1, step) if down else (step, 1)), following, down, alignment)
-
-
-def check(
-    gpu: Any, dtype: str, shape: tuple[int, int, int], params: Mapping[str, int], *, batch: int = 1, parts: int = 1,
-    down: tuple[bool, bool] = (False, False), gaps: tuple[int, int, int] = (0, 0, 0), name: str = "",
-    padded: tuple[bool, bool] = (False, False),
-) -> None:  # fmt: skip
-    """Compare a product by the kernel of ``dtype`` with NumPy's, and see that nothing around C is written."""
-    m, n, k = shape
-    a, b = whole(batch, m, k, dtype=dtype), whole(batch, k, n, dtype=dtype)
-    (of_a, laid_a), (of_b, laid_b) = stored(a, down[0], gaps[0], dtype), stored(b, down[1], gaps[1], dtype)
-    of_c, laid_c = stored(np.full((batch * parts, m, n), 7, dtype), False, gaps[2], dtype)
-    kernel = cuda_engine()[name or KERNELS[dtype]]
-    steps = -(-k // kernel.checked(params)["BK"])
-    memory = [gpu.put(x) for x in (of_a, of_b, of_c)]
-    cut = parts, -(-steps // parts)
-    what = StridedProduct(dtype, dtype, m, n, k, batch, laid_a, laid_b, laid_c, *cut, padded)
-    prepare_strided_product(gpu, kernel, what, params)(*(x.pointer for x in memory), 0)
-    got = gpu.get(memory[2], dtype, of_c.shape)
-    for each in memory:
-        each.close()
-    np.testing.assert_array_equal(got[..., :n].reshape(batch, parts, m, n).sum(1), a @ b)
-    np.testing.assert_array_equal(got[..., n:], of_c[..., n:])
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 23)
@@ -94,7 +51,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     ((30, 64, 9), (True, True), (2, 0, 1)),
 ], ids=str)  # fmt: skip
 def test_rows_that_are_padded_are_read_in_whole_vectors(gpu: Any, shape: Any, down: Any, gaps: Any) -> None:
-    check(gpu, "float32", shape, SMALL["float32"], down=down, gaps=gaps, padded=(True, True))
+    check(gpu, "cuda/simt", shape, SMALL["float32"], down=down, gaps=gaps, padded=(True, True))
 
 
 @pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)
@@ -106,13 +63,13 @@ def test_any_layout(gpu: Any, dtype: str, down: tuple[bool, bool]) -> None:
         ((35, 33, 21), (1, 3, 1)),
         ((6, 7, 3), (2, 1, 1)),
     ):
-        check(gpu, dtype, shape, SMALL[dtype], down=down, gaps=gaps)
+        check(gpu, KERNELS[dtype], shape, SMALL[dtype], down=down, gaps=gaps)
 
 
 @pytest.mark.parametrize("dtype", KERNELS)
 def test_batches_and_parts_of_k(gpu: Any, dtype: str) -> None:
-    check(gpu, dtype, (20, 36, 100), SMALL[dtype], batch=3, parts=3)
-    check(gpu, dtype, (33, 31, 131), SMALL[dtype], batch=2, parts=4, down=(True, True))
+    check(gpu, KERNELS[dtype], (20, 36, 100), SMALL[dtype], batch=3, parts=3)
+    check(gpu, KERNELS[dtype], (33, 31, 131), SMALL[dtype], batch=2, parts=4, down=(True, True))
 
 
 @pytest.mark.further
@@ -128,12 +85,12 @@ def test_batches_and_parts_of_k(gpu: Any, dtype: str) -> None:
 def test_every_tile(gpu: Any, dtype: str, params: dict[str, int]) -> None:
     chosen = cuda_engine()[KERNELS[dtype]].checked(params)
     shape = chosen["BM"] + 4, chosen["BN"] + 4, 2 * chosen["BK"] * chosen["STAGES"] + 4
-    check(gpu, dtype, shape, params)
-    check(gpu, dtype, shape, params, down=(True, True))
+    check(gpu, KERNELS[dtype], shape, params)
+    check(gpu, KERNELS[dtype], shape, params, down=(True, True))
 
 
 def test_columns_of_a_large_b_are_copied_into_rows(gpu: Any) -> None:
-    check(gpu, "float32", (132, 260, 36), {}, name="cuda/simt_rows")
+    check(gpu, "cuda/simt_rows", (132, 260, 36), {})
     gpu.heap, gpu.sms = np.zeros(1 << 26, np.uint8), 132
     x, y = (fake.Tensor.of(gpu, np.zeros((4096, 1024), np.float32)) for _ in range(2))
     plan = tw.plan(x, y.transpose(0, 1), precision="ieee")

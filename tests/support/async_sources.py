@@ -25,6 +25,8 @@ DEV u32 sm(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #define ARRIVE_EXPECT(b, n) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(sm(b)), "r"(n) : "memory")
 #define EXPECT(b, n) asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" :: "r"(sm(b)), "r"(n) : "memory")
 #define WAIT(b, p) asm volatile("{ .reg .pred P; L: mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1; @P bra D; bra L; D: }" :: "r"(sm(b)), "r"(p) : "memory")
+#define COPY(d, s) asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(sm(d)), "l"(s) : "memory")
+#define ARRIVE_AFTER_COPIES(b) asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(sm(b)) : "memory")
 #define FENCE() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define FENCE_INIT() asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory")
 #define LOAD(d, s, n, b) asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" :: "r"(sm(d)), "l"(s), "r"(n), "r"(sm(b)) : "memory")

@@ -1,19 +1,14 @@
 // The product of float64 or complex128 by tensor cores, for any layout and any size.
 #pragma once
 
+#include "dmma_places.cuh"
 #include "slabs.cuh"
 
-constexpr int WARPS_M = BM / WM, WARPS_N = BN / WN, THREADS = WARPS_M * WARPS_N * 32;
+constexpr int THREADS = WARPS * 32;
 constexpr int STEPS = BK / MMA_K;  // MMAs along k of a stage
 
-// The instruction multiplies 16×8 by 8×MMA_K numbers. Its first operand is A, its second B; but where rows of B follow each other,
-// the first is Bᵀ and the second Aᵀ, because then a load of 16 bytes gives what the instruction wants in consecutive registers.
-constexpr bool SWAPPED = B_ACROSS, FIRST_ACROSS = SWAPPED || A_DOWN, SECOND_ACROSS = SWAPPED && A_DOWN;
-constexpr int MMAS_1 = (SWAPPED ? WN : WM) / 16, MMAS_2 = (SWAPPED ? WM : WN) / 8;  // of a warp's tile
-// With g = lane / 4 and t = lane % 4: of every 4 steps of k it takes rows g and g + 8 of the first operand, and column g of the
-// second, all at one step, and gives columns 2·t and 2·t + 1. Which ones these are in memory may be chosen, and so may the steps.
-// Of operands that lie across their tiles they are neighbours. If the first does, a lane takes 2·t and 2·t + 1 of 8 steps, also in one
-// load; of complex numbers, which need more registers, and otherwise t and t + 4.
+// Of every 4 steps of k a lane takes numbers of one step, but where the first operand lies across 2·t and 2·t + 1 of 8 steps, also in
+// one load; of complex numbers, which need more registers, and otherwise t and t + 4.
 constexpr bool IN_PAIRS = FIRST_ACROSS && PLANES == 1;
 
 // In shared memory an operand lies as in memory: by rows of A or columns of B, or ACROSS them by steps of k. A load of 16 bytes
@@ -69,13 +64,6 @@ struct Fragments {
             }
     }
 };
-
-// Where the elements of MMA `r` or `s` lie along their operands.
-__device__ __forceinline__ int in_first(int r, int h, int g) { return r * 16 + (FIRST_ACROSS ? 2 * g + h : 8 * h + g); }
-__device__ __forceinline__ int in_second(int s, int e, int t)
-{
-    return SECOND_ACROSS ? s / 2 * 16 + 2 * (2 * t + e) + s % 2 : s * 8 + 2 * t + e;
-}
 
 template <int NUMBERS> struct Of {
     typedef double Element;

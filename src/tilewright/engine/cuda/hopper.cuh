@@ -1,14 +1,11 @@
 // Functions for Hopper's asynchronous instructions (sm_90a), one instruction each, as the PTX ISA describes them.
 #pragma once
 
+#include "../../kernels/cuda/prelude.cuh"
+
 typedef unsigned long long Barrier;  // an mbarrier: it counts arrivals, and bytes that copies bring
 
 struct alignas(128) TensorMap { unsigned char opaque[128]; };  // made by cuTensorMapEncodeTiled on the host
-
-__device__ __forceinline__ unsigned shared_address(const void* pointer)
-{
-    return (unsigned)__cvta_generic_to_shared(pointer);
-}
 
 // ---- mbarriers ------------------------------------------------------------------------------------------------------------
 
@@ -41,6 +38,12 @@ __device__ __forceinline__ void barrier_arrive_at(Barrier& barrier, int rank)
 __device__ __forceinline__ void barrier_arrive(Barrier& barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+
+// Arrives as soon as all earlier copies of this thread by cp.async have arrived. The thread does not wait for them.
+__device__ __forceinline__ void barrier_arrive_after_copies(Barrier& barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
 
 // Waits until the phase of this parity has completed; the phases of a new barrier have the parities 0, 1, 0, 1, ...

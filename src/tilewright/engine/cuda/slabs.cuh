@@ -4,23 +4,31 @@
 #include "../../kernels/cuda/prelude.cuh"
 #include "lists.cuh"
 
-// The tile of a block: its first row and column, its number among all products and parts, its first step of k, and its steps.
+// A tile of C: its first row and column, its number among all products and parts, its first step of k, and its steps.
 struct Place {
     int top, left, z, product, first, length;
 };
 
+// The tiles of C, of all products and parts of k.
+__device__ __forceinline__ unsigned tiles_of_call(const Call& call)
+{
+    return (unsigned)((call.m - 1) / BM + 1) * ((call.n - 1) / BN + 1) * call.batch * call.parts;
+}
+
 // Blocks that run together should share rows of A and columns of B in the second-level cache: they are numbered down GROUP
 // tiles, then across. Of 8192×8192, 132 tiles of 128×256 at a time read 8·128 rows and 17·256 columns; in row order, 5·128 and
 // 32·256.
-__device__ __forceinline__ Place place_of_block(const Call& call)
+__device__ __forceinline__ Place place_of_tile(const Call& call, unsigned number)
 {
     const unsigned down = (call.m - 1) / BM + 1, across = (call.n - 1) / BN + 1;
-    const unsigned block = block_of_call(call), z = block / (down * across), tile = block - z * (down * across);
+    const unsigned z = number / (down * across), tile = number - z * (down * across);
     const unsigned group = tile / (GROUP * across), inside = tile % (GROUP * across), rows = min(GROUP, down - group * GROUP);
     const long long first = (long long)(z % call.parts) * call.part_steps * BK;
     const int length = (int)max(0ll, min((long long)call.part_steps * BK, call.k - first));
     return { (int)(group * GROUP + inside % rows) * BM, (int)(inside / rows) * BN, (int)z, (int)(z / call.parts), (int)first, length };
 }
+
+__device__ __forceinline__ Place place_of_block(const Call& call) { return place_of_tile(call, block_of_call(call)); }
 
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool inside)

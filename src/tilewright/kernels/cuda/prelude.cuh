@@ -60,6 +60,12 @@ __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool i
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
 
+// Copies the first `bytes` of 16, and writes zeros for the others.
+__device__ __forceinline__ void copy_async_some_of_16(void* to, const void* from, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
+
 // Ends a group of copies of this thread; a group may be empty.
 __device__ __forceinline__ void copy_async_commit()
 {

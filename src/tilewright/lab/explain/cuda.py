@@ -61,9 +61,8 @@ def explain_launch(
     """``explain`` for a kernel that ``check_launch`` has checked and compiled."""
     kernel, size = p.kernel, (p.m, p.n, p.k)
     a, b, c = operands(kernel, *size, seed)
-    options = RunOptions(
-        p.launch.shared_bytes, [2], None, max_steps, (machine().memory_total or 2 * MAX_BYTES) // 2, progress
-    )
+    most = (machine().memory_total or 2 * MAX_BYTES) // 2
+    options = RunOptions(p.launch.shared_bytes, [p.plain.result], None, max_steps, most, progress)
     source = KernelSource(kernel.source, str(kernel.path), p.compiled)
     args = in_boxes(kernel, p.plain.arguments((a, b, c)))
     observed = observe(source, p.program, p.launch.grid, p.launch.block, args, options, sampled=p.sampled)

@@ -111,7 +111,7 @@ def _of_engine(
     paper: Any = _Paper(arch, sms)
     if kernel.boxes:
         size = itemsize_of(dtype)
-        if "b" not in kernel.boxes or size != 2:
+        if "b" not in kernel.boxes or size not in (2, 8):
             raise UsageError(f"{kernel.name} multiplies {dtype} only if the columns of B follow each other")
         if k * size % GRANULE or n * size % GRANULE:
             raise UsageError(

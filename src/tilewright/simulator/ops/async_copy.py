@@ -10,7 +10,7 @@ from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
-from ..machine.values import Ints
+from ..machine.values import Bools, Ints
 from ._table import Step, UnknownInstruction, number_of, step
 from .access import HINTS, address, note_read, note_write, visit
 from .bulk import bulk_copy
@@ -89,17 +89,40 @@ def _arrive(ins: Instruction, lanes: Lanes) -> Step:
     return at_barriers(ins, lanes, space, address(ins.operands[0], lanes, ins, bool(space)), arrive)
 
 
+@dataclass(eq=False)
+class _Copies:
+    """Those of one instruction: where each lane's bytes go, its number and group, and whether they have yet to arrive."""
+
+    ins: Instruction
+    region: Region
+    offsets: Ints
+    nbytes: int
+    owner: Ints
+    group: Ints
+    coming: Bools
+
+    def finish(self, which: Bools, stamps: Ints) -> None:
+        """These count as written by threads with these stamps, unless others have written the bytes meanwhile."""
+        shadow = self.region.shadow
+        self.coming &= ~which
+        if shadow is None or not which.any():
+            return
+        cells, now = shadow.cells(self.offsets[which], self.nbytes, stamps)
+        still = (shadow.writer[cells] == 0) & (shadow.by[cells] == self.ins.index)
+        shadow.writer[cells[still]] = np.broadcast_to(now, cells.shape)[still]
+
+
 class AsyncCopies:
-    """Copies under way: bytes that no thread may read before a wait for the group of their copy.
+    """Copies under way: bytes that no thread may read before a wait for the group of their copy, or at an mbarrier.
 
     The data is stored at once, but the shadow says "unwritten" until that wait, so an earlier read is reported. At the
-    wait, the bytes count as written by the thread that copied them.
+    wait, the bytes count as written by the thread that copied them, or that waited at the mbarrier.
     """
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.group = np.zeros(lanes.size, np.int64)
-        self.under_way: list[tuple[Instruction, Region, Ints, int, Ints, Ints]] = []
+        self.under_way: list[_Copies] = []
 
     def clear(self) -> None:
         """Forget all copies: new blocks start."""
@@ -107,7 +130,7 @@ class AsyncCopies:
         self.under_way.clear()
 
     def start(self, ins: Instruction, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
-        """Note that these lanes copy to a region; the bytes may not be read before a wait for the copy's group."""
+        """Note that these lanes copy to a region; the bytes may not be read before a wait for the copy."""
         if region.shadow is None:
             return
         active = self.lanes.every if sel is None else sel
@@ -117,7 +140,8 @@ class AsyncCopies:
             settle(np.ones(offsets.size, bool))
         cells, _ = region.shadow.cells(offsets, nbytes, offsets)
         region.shadow.writer[cells] = 0
-        self.under_way.append((ins, region, offsets, nbytes, active, self.group[active].copy()))
+        group, coming = self.group[active].copy(), np.ones(offsets.size, bool)
+        self.under_way.append(_Copies(ins, region, offsets, nbytes, active, group, coming))
 
     def turn(self, what: str, keep: int, sel: Ints | None) -> None:
         """commit_group, wait_group N or wait_all by these lanes."""
@@ -125,39 +149,39 @@ class AsyncCopies:
         if what == "commit_group":
             self.group[active] += 1
             return
-        waits = np.zeros(self.lanes.size, bool)
-        waits[active] = True
-        remaining = []
-        for ins, region, offsets, nbytes, owner, group in self.under_way:
-            done = waits[owner] & ((group < self.group[owner] - keep) | (what == "wait_all"))
-            shadow = region.shadow
-            if done.any() and shadow is not None:
-                cells, now = shadow.cells(offsets[done], nbytes, self.lanes.clocks.stamp[owner[done]])
-                still = shadow.writer[cells] == 0  # no thread has waited for them at an mbarrier
-                shadow.writer[cells[still]] = np.broadcast_to(now, cells.shape)[still]
-            if not done.all():
-                remaining.append((ins, region, offsets[~done], nbytes, owner[~done], group[~done]))
-        self.under_way = remaining
+        waits = self._marked(active)
+        for copies in self.under_way:
+            done = copies.coming & waits[copies.owner]
+            if what != "wait_all":
+                done &= copies.group < self.group[copies.owner] - keep
+            copies.finish(done, self.lanes.clocks.stamp[copies.owner[done]])
+        self._forget_arrived()
 
     def shared_with(self, lanes: Ints) -> CopiesAtBarrier:
         """All copies under way of these lanes, for threads that wait for an mbarrier in place of a group."""
-        mine = np.zeros(self.lanes.size, bool)
-        mine[lanes] = True
-        entries = [(ins, region, offsets[mine[owner]], nbytes)
-                   for ins, region, offsets, nbytes, owner, _ in self.under_way]  # fmt: skip
-        return CopiesAtBarrier([entry for entry in entries if entry[2].size])
+        self._forget_arrived()
+        mine = self._marked(lanes)
+        entries = [(copies, copies.coming & mine[copies.owner]) for copies in self.under_way]
+        return CopiesAtBarrier([entry for entry in entries if entry[1].any()])
+
+    def _marked(self, lanes: Ints) -> Bools:
+        marks = np.zeros(self.lanes.size, bool)
+        marks[lanes] = True
+        return marks
+
+    def _forget_arrived(self) -> None:
+        self.under_way = [copies for copies in self.under_way if copies.coming.any()]
 
 
 @dataclass(frozen=True)
 class CopiesAtBarrier:
-    """Copies that are complete when a phase of an mbarrier is: instruction, region, offsets and bytes of each."""
+    """Copies that are complete when a phase of an mbarrier is. Some of them may have been waited for elsewhere by then, and
+    other copies to the same bytes be under way."""
 
-    entries: list[tuple[Instruction, Region, Ints, int]]
+    entries: list[tuple[_Copies, Bools]]
 
     def finish(self, stamp: int) -> None:
         """The bytes count as written by the thread with this stamp."""
-        for ins, region, offsets, nbytes in self.entries:
-            assert region.shadow is not None
-            cells, _ = region.shadow.cells(offsets, nbytes, offsets)
-            cells = cells[(region.shadow.writer[cells] == 0) & (region.shadow.by[cells] == ins.index)]
-            region.shadow.writer[cells] = stamp
+        for copies, which in self.entries:
+            which = which & copies.coming
+            copies.finish(which, np.full(int(which.sum()), stamp))
