@@ -20,9 +20,9 @@ c = "rows"
 lists = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
-# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Where only two blocks
-# run at once, a generation of few blocks takes the time of a full one. Copies of single numbers take time. The rates are those
-# of an H200, as its power allows for long.
+# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Where only two blocks run at once, a
+# generation of few blocks takes the time of a full one. Copies of single numbers take time, and so do rows of C that begin anywhere
+# (`alone`). The rates are those of an H200, as its power allows for long.
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"
@@ -35,7 +35,8 @@ power = "1 - (0.07 + 0.07 * (BM * BN < 8192)) * ((m * k + k * n) * size * batch 
 slower = "0.06 - 0.03 * (BN > 64) + 0.15 * (BLOCKS == 3) + 0.35 * (BLOCKS > 3)"
 tiles = "turns * BM * BN * part / (2.1e11 * power * (1 - 0.02 * (BLOCKS == 3)) / (1 + slower * single)) + cdiv(blocks, sms * BLOCKS) * 3e-6"
 memory = "((m * k + k * n) / 3.9e12 + m * n * parts * (1 + 0.15 * min(1, n * size % 16)) / 3.4e12) * size * batch * memory_ratio * (1 + 0.05 * (BM > 64))"
-seconds = "4e-6 + max(tiles, memory)"
+alone = "min(1, n * size % 16) * m * n * parts * size * batch / 1.6e12"
+seconds = "4e-6 + max(tiles, memory, alone)"
 
 [[presets]]
 rate = 100

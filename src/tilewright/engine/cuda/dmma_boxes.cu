@@ -37,7 +37,7 @@ generations = "cdiv(blocks, sms * PER_SM) * (2.5e-6 - 7e-7 * (PER_SM > 1))"
 multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
 streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (3.3e10 + max(1e9 * (PER_SM == 1), 4e9 * (each > 1), 5e9 * (BM + BN > 128))) * (min(BM, BN) < 32)"
 tiles = "max(multiplied, streamed)"
-memory = "((m * k + k * n) / 4.3e12 + m * n * parts * (1 + 0.15 * odd) / (3.5e12 + 2e11 * (GROUP == 1))) * size * batch * memory_ratio"
+memory = "((m * k + k * n) / 4.3e12 + m * n * parts * (1 + 0.5 * odd) / (3.5e12 + 2e11 * (GROUP == 1))) * size * batch * memory_ratio"
 seconds = "4e-6 + max(tiles, memory) + 0.03 * min(multiplied, memory)"
 
 [[presets]]

@@ -20,8 +20,8 @@ b = "either"
 c = "rows"
 lists = "either"
 
-# As dmma_boxes', but a few percent slower, as the warps that copy take a share of the instructions. Of thin products most of what
-# they copy are zeros.
+# As dmma_boxes', but slower, as the warps that copy take a share of the instructions, and of shared memory's accesses if they copy single
+# numbers. Of thin products most of what they copy are zeros. Fitted to launches on an H100.
 [time]
 each = "cdiv(blocks, sms)"
 warps = "(BM // WM) * (BN // WN)"
@@ -31,9 +31,11 @@ long = "(0.02 * (BM * BN < 16384) + 0.05 * (BM * BN < 12288) + 0.05 * (BM * BN <
 rate = "2.42e11 * (1 - 0.05 * (BUFFERS == 1) * (PER_SM == 1) - 0.03 * (WM * WN < 1536) - 0.03 * (BM * BN < 8192) - long)"
 power = "1 - 0.08 * ((m * k + k * n) * size * batch > 2e9)"
 generations = "cdiv(blocks, sms * PER_SM) * (2.5e-6 - 7e-7 * (PER_SM > 1))"
-multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
+single = "1 - (a_vector >= 16) * (b_vector >= 16)"
+slower = "single * (0.05 + 0.05 * (BM * BN >= 16384) + 0.4 * (PER_SM > 2))"
+multiplied = "(each + alone) * BM * BN * part * moved * (1 + slower) / (rate * power) + generations"
 thin = "0.15 * (min(m, n) < 32)"
-memory = "((m * k + k * n) * (1 + thin) / 3.9e12 + m * n * parts * (1 + 0.15 * min(1, n * size % 16)) / 3.4e12) * size * batch * memory_ratio"
+memory = "((m * k + k * n) * (1 + thin) / 3.9e12 + m * n * parts * (1 + 0.3 * min(1, n * size % 16)) / 3.4e12) * size * batch * memory_ratio"
 seconds = "4e-6 + max(multiplied, memory) + 0.03 * min(multiplied, memory)"
 
 [[presets]]

@@ -88,7 +88,7 @@ c_down = ["16", "LINE"]
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
-slower = "0.025 * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.06 * cut"
+slower = "(0.025 + 0.03 * a_down * (size == 4)) * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.06 * cut"
 missed = "(CLUSTER == 1) * (0.5 * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > 4e8) + (0.03 + 0.1 * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
 multiply = "BM * BN * LINE / (6.38e12 / size) * (1 + slower + missed) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1)))"
 cache = "min(132e9 - 16e9 * (CLUSTER > 1), 15.3e12 / min(blocks, sms), 52e9 + lines * 1e12, 84e9 + 57e9 * alone + (cut == 0) * 1e12)"
