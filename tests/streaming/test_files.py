@@ -599,7 +599,7 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: p / "plain", UsageError, "no suffix"),
     (lambda p: p, UsageError, "no format has"),
     (lambda p: (p / "d.npy").mkdir() or p / "d.npy", FileError, "is not a file"),
-    (lambda p: p / "a.raw", UsageError, "give shape and dtype"),
+    (lambda p: p / "a.raw", UsageError, "give tilewright.files.open_matrix its shape and dtype"),
     (lambda p: npy(p / "a.npy", np.ones(3)), ShapeError, r"1 dimensions, shape \(3,\): a matrix has 2"),
     (lambda p: npy(p / "a.npy", np.ones((1, 2, 3))), ShapeError, "3 dimensions"),
     (lambda p: npy(p / "a.npy", np.ones((2, 2), complex)), DTypeError, "complex128: it must be float16, .* float32"),
