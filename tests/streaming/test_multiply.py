@@ -196,6 +196,21 @@ def test_what_cannot_be_multiplied_is_refused_before_anything_is_written(folder:
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"a": np.ones(N)}, "^a has 1 dimensions"),
+        ({"b": np.zeros((N, 3), np.complex64)}, "^b has dtype complex64"),
+        ({"out": np.zeros((N, N), int)}, "^out has dtype int64"),
+        ({"out": np.zeros((N, 3), np.float32)}, r"^out is \(1000, 3\), the product is \(1000, 1000\)"),
+    ],
+)
+def test_a_wrong_array_is_called_by_the_name_of_its_argument(folder: Path, wrong: Any, message: str) -> None:
+    asked = {"a": "a.npy", "b": "b.npy", "out": "c.npy"} | wrong
+    with pytest.raises((ShapeError, DTypeError), match=message):
+        tw.multiply(asked.pop("a"), asked.pop("b"), **asked)
+
+
 def test_what_cannot_fit_is_refused_before_anything_is_written(folder: Path, rooms: Rooms) -> None:
     before = sorted(folder.iterdir())
     rooms(100_000)
