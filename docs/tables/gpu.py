@@ -163,7 +163,7 @@ def gpu_random(name: str) -> str:
             done |= line["by_dtype"] if "by_dtype" in line else {line["dtype"]: line["products"]}
     no_memory = [line for line in wrong if "OutOfMemory" in line.get("raised", "")]
     lost = len(no_memory) + sum(line.get("no_memory", 0) for line in lines)
-    counts = ", ".join(f"{count:,} of {dtype}" for dtype, count in done.items())
+    counts = ", ".join(f"{count:,} of {dtype}" for dtype, count in done.items() if count)
     memory = f"; {lost} found no memory on a GPU that several processes shared" if lost else ""
     return (
         f"Of {sum(done.values()):,} random products ({counts}; all layouts, batches, with and without `out`) "

@@ -11,6 +11,7 @@ import math
 import mmap
 import numbers
 import operator
+import os
 import sys
 import textwrap
 from typing import Any
@@ -82,6 +83,8 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
     except Exception as error:  # a foreign object may raise anything; the message quotes it
         reason = _one_line(error)
         raise OperandError(f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}") from error
+    if array.dtype.kind in "OU" and isinstance(value, (str, os.PathLike)):
+        raise OperandError(f"{name} is a {type(value).__name__}, not an array: only tilewright.multiply reads files")
     only_by_numpy = by_numpy and array.dtype.name in NUMPY_DTYPES
     if array.dtype.kind == "O" and not (only_by_numpy and array.ndim):  # NumPy wraps any object in a 0-D array
         raise OperandError(f"{name} must be numeric: {type(value).__name__} gives an array of Python objects")

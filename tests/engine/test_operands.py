@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing import shared_memory
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,7 @@ def test_arrays_of_broadcast_arrays_are_read_without_their_warning() -> None:
 
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
+A_FILE = "a is a {}, not an array: only tilewright.multiply reads files"
 CANNOT = "which cannot be multiplied: convert it to bool, integers, float16, float32, float64, complex64 or complex128"
 OBJECTS = "a must be numeric: {} gives an array of Python objects"
 
@@ -136,7 +137,8 @@ def released() -> memoryview:
         (lambda: {1: 2}, OperandError, OBJECTS.format("dict")),
         (lambda: (i for i in range(3)), OperandError, OBJECTS.format("generator")),
         (lambda: np.array(None), OperandError, OBJECTS.format("ndarray")),
-        (lambda: "text", DTypeError, f"a is a str of dtype <U4, {CANNOT}"),
+        (lambda: "a.npy", OperandError, A_FILE.format("str")),
+        (lambda: PurePosixPath("a.npy"), OperandError, A_FILE.format("PurePosixPath")),
         (lambda: b"text", DTypeError, f"a is a bytes of dtype |S4, {CANNOT}"),
         (lambda: np.array(["x"]), DTypeError, f"a is an array of dtype <U1, {CANNOT}"),
         (lambda: np.zeros(2, "M8[s]"), DTypeError, f"a is an array of dtype datetime64[s], {CANNOT}"),
@@ -200,8 +202,8 @@ def test_what_only_numpy_multiplies_is_let_in_where_numpy_can_do_it(dtype: str) 
         return  # long double is double here
     with pytest.raises((DTypeError, OperandError), match=r"^a "):  # where blocks of files are copied, it cannot
         admit(array, "a")
-    with pytest.raises((DTypeError, OperandError), match=r"^the array "):
-        tw.plan_multiply(array, SQUARE)
+    with pytest.raises((DTypeError, OperandError), match=r"^b "):
+        tw.plan_multiply(SQUARE, array)
 
 
 def test_dtypes_that_no_dtype_holds_are_refused() -> None:

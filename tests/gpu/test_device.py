@@ -470,9 +470,9 @@ def test_a_gpu_is_opened_once_and_the_context_before_stays(monkeypatch: pytest.M
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
-        raise ImportError(f"No module named {name!r}")
+        raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr(module, "_open", {})
     monkeypatch.setattr(module.importlib, "import_module", absent)
-    with pytest.raises(UnavailableError, match=r"GPU 0 cannot be used: No module named 'cuda.core'"):
+    with pytest.raises(UnavailableError, match=r"GPU 0 cannot be used: No module named 'cuda.core'; pip install"):
         open_device()

@@ -477,7 +477,7 @@ def test_wrong_results_are_an_exit_code_and_leave_what_was_kept(
 
 
 def test_ctrl_c_loses_nothing_of_what_was_kept(
-    monkeypatch: pytest.MonkeyPatch, scripted: Kernel, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scripted: Kernel, tmp_path: Path
 ) -> None:
     path = store_blocking(OTHER, FOUND)
     assert path is not None
@@ -495,6 +495,9 @@ def test_ctrl_c_loses_nothing_of_what_was_kept(
         tune_session.run_on_cpu(request, json_file=tmp_path / "t.jsonl")
     assert path.read_bytes() == before
     assert len(read_records(tmp_path / "t.jsonl")) == 3
+    measured.clear()
+    answer = call(monkeypatch, capsys, str(scripted.path), "--size", "40")
+    assert answer == (130, "", "interrupted: nothing was cached\n")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tilewright.errors import RecordError, UsageError
 from tilewright.records.bench import VERDICTS, BenchRecord
 from tilewright.records.legible import legible
 from tilewright.report import cells, charts, environment, findings, palette, table, views
-from tilewright.report.ladder import ladder_of
+from tilewright.report.ladder import Step, ladder_of
 
 
 def view_of(records: list[BenchRecord]) -> views.View:
@@ -116,6 +116,20 @@ def test_step_that_cannot_be_compared_there_says_where_or_why():
     assert (stairs.shape, simd.shape, simd.elsewhere) == ("64", "64", False)
     assert (ikj.gain, ikj.note) == (None, "does not fit in memory")
     assert "cpu/aligned is not in these records" in unrolled.note
+
+
+def test_a_gain_that_the_samples_do_not_prove_is_unclear():
+    def step(*samples: float) -> Step:
+        parent = measured("cpu/naive", 512, samples_s=[0.10, 0.11, 0.10, 0.11])
+        records = [parent, measured("cpu/transposed", 512, samples_s=list(samples))]
+        stairs = ladder_of(view_of(records))
+        assert stairs is not None
+        assert stairs.has_unclear == stairs.steps[1].unclear == ("UNCLEAR: the samples" in report.render(records))
+        return stairs.steps[1]
+
+    assert not step(0.05, 0.051, 0.05, 0.051).unclear
+    assert step(0.09, 0.30, 0.08, 0.12).unclear
+    assert step(0.05).unclear, "one sample proves nothing"
 
 
 def test_threads_that_only_the_rung_has_are_its_step():

@@ -135,7 +135,7 @@ def test_operands_are_not_rounded_before_they_are_summed() -> None:
     (0, "precision 0: a number must be positive"),
     (float("nan"), "precision nan: a number must be positive"),
     (True, "precision True: a number must be positive"),
-    ("tf32", "precision 'tf32': must be standard, highest, ieee, fast or a number"),
+    ("tf32", "precision 'tf32': must be standard, highest, ieee, fast, or a number"),
 ])  # fmt: skip
 def test_what_nothing_keeps_is_refused(tmp_path: Path, cli: Any, precision: Any, says: str) -> None:
     a, b = operands()

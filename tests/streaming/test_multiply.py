@@ -196,10 +196,25 @@ def test_what_cannot_be_multiplied_is_refused_before_anything_is_written(folder:
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"a": np.ones(N)}, "^a has 1 dimensions"),
+        ({"b": np.zeros((N, 3), np.complex64)}, "^b has dtype complex64"),
+        ({"out": np.zeros((N, N), int)}, "^out has dtype int64"),
+        ({"out": np.zeros((N, 3), np.float32)}, r"^out is \(1000, 3\), the product is \(1000, 1000\)"),
+    ],
+)
+def test_a_wrong_array_is_called_by_the_name_of_its_argument(folder: Path, wrong: Any, message: str) -> None:
+    asked = {"a": "a.npy", "b": "b.npy", "out": "c.npy"} | wrong
+    with pytest.raises((ShapeError, DTypeError), match=message):
+        tw.multiply(asked.pop("a"), asked.pop("b"), **asked)
+
+
 def test_what_cannot_fit_is_refused_before_anything_is_written(folder: Path, rooms: Rooms) -> None:
     before = sorted(folder.iterdir())
     rooms(100_000)
-    with pytest.raises(MemoryLimitError, match=r"it needs 1\.2 MiB .* at least"):
+    with pytest.raises(MemoryLimitError, match=r"it needs at least 1\.2 MiB"):
         tw.multiply("a.npy", "b.npy", "c.npy")
     assert sorted(folder.iterdir()) == before
 
@@ -354,8 +369,21 @@ def test_a_cut_that_would_not_be_chosen_now_is_kept(folder: Path, rooms: Rooms) 
     assert tw.plan_multiply("a.npy", "b.npy", "c.npy").grid != grid
     plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
     assert (plan.grid, len(plan.tiles)) == (grid, 36 - 5)
+    assert "tiles      6×6 of 192×192, as begun; k in 2 steps of 512" in str(plan)
     assert len(computed("a.npy", "b.npy", "c.npy", resume=True)) == 36 - 5
     assert np.abs(np.load("c.npy") - np.load("whole.npy")).max() < 1e-4
+
+
+def test_the_limit_that_an_error_names_suffices() -> None:
+    """It counts what threads and buffers take: the caller's limit holds both."""
+    operands = np.ones((N, N), np.float32), np.ones((N, N), np.float32)
+    need = 1 << 20  # less than threads and buffers take
+    for _ in range(2):
+        with pytest.raises(MemoryLimitError, match=r"at least .*, of which threads and buffers take") as caught:
+            tw.plan_multiply(*operands, device="cpu", memory=need - 4)
+        need = int(str(caught.value).rsplit("(", 1)[1].split()[0])
+    plan = tw.plan_multiply(*operands, device="cpu", memory=need)
+    assert 0 < plan.place_bytes <= plan.room.place < need == plan.room.place + plan.room.reserved
 
 
 def test_with_too_little_memory_nothing_is_lost(folder: Path, rooms: Rooms) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -78,11 +79,15 @@ def tune_command(
         )
         return
     console = Console(stderr=json_file is not None and str(json_file) == "-")
-    with TuneProgress(Console(stderr=True)) as progress:
-        if request.on_cpu:
-            blocking = tune_session.run_on_cpu(request, json_file=json_file, tell=progress)
-        else:
-            tuned = tune_session.run_on_gpu(request, json_file=json_file, tell=progress)
+    try:
+        with TuneProgress(Console(stderr=True)) as progress:
+            if request.on_cpu:
+                blocking = tune_session.run_on_cpu(request, json_file=json_file, tell=progress)
+            else:
+                tuned = tune_session.run_on_gpu(request, json_file=json_file, tell=progress)
+    except KeyboardInterrupt:
+        print("interrupted: nothing was cached", file=sys.stderr)
+        raise
     if request.on_cpu:
         finalists, failed = [finalist.record for finalist in blocking.finalists], blocking.failed
         analytic = blocking.analytic.numbers

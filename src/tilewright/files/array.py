@@ -88,7 +88,7 @@ class ArraySink:
     forgets = False
 
     def __init__(self, array: np.ndarray, shape: Shape, dtype: np.dtype) -> None:
-        self._array = admit_out(array, shape, dtype, "the array to write")
+        self._array = admit_out(array, shape, dtype, "out")
         self._owner = array
         self.shape, self.dtype = shape, self._array.dtype
 

@@ -124,9 +124,8 @@ def os_errors(path: Path, doing: str) -> Iterator[None]:
     except FileError:
         raise
     except FileNotFoundError as error:
-        there = path.parent.is_dir()
-        missing_path = path if there else f"the directory {path.parent}"
-        raise FileError(f"{path} cannot be {doing}: {missing_path} does not exist") from error
+        missing = "it" if path.parent.is_dir() else f"the directory {path.parent}"
+        raise FileError(f"{path} cannot be {doing}: {missing} does not exist") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise FileError(f"{path} cannot be {doing}: {_full(error, path)}") from error

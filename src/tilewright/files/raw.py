@@ -34,7 +34,7 @@ def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
 def _open(path: Path | Remote, _: str | None, shape: Shape | None, dtype: np.dtype | None) -> Source:
     if shape is None or dtype is None:
         missing = " and ".join(name for name, value in (("shape", shape), ("dtype", dtype)) if value is None)
-        raise UsageError(f"{path} does not say what it holds: give {missing}")
+        raise UsageError(f"{path} does not say what it holds: give tilewright.files.open_matrix its {missing}")
     return open_plain(path, _stated(shape, dtype))
 
 

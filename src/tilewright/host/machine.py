@@ -185,11 +185,13 @@ def seconds_text(seconds: float) -> str:
 
     >>> seconds_text(0.0123), seconds_text(4.2e-6), seconds_text(75)
     ('12.3 ms', '4.2 µs', '75 s')
+    >>> seconds_text(0.1 + 0.2 - 0.3)  # what rounding leaves of nothing
+    '0 ns'
     """
     for unit, scale in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    return f"{round(seconds / 1e-9, 3):.3g} ns"
 
 
 def _join(*parts: object) -> str:

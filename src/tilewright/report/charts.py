@@ -121,9 +121,14 @@ def _looks(colour: alt.Color) -> dict[str, Any]:
 
 
 def sizes_axis(squares: list[int]) -> alt.X:
-    """The axis of sizes: doublings, labelled with sizes that were measured."""
+    """The axis of sizes: doublings, labelled with sizes that were measured: powers of two, and what is not near one.
+
+    >>> sizes_axis([64, 256, 512, 1000, 2047, 2048]).to_dict()["axis"]["values"]
+    [64, 256, 512, 1000, 2048]
+    """
     powers = [n for n in squares if n & (n - 1) == 0]
-    values = powers if len(powers) > 2 else squares
+    apart = [n for n in squares if all(abs(math.log2(n / power)) > 0.5 for power in powers)]
+    values = sorted(powers + apart) if len(powers) > 2 else squares
     axis = alt.Axis(
         values=values,
         labelOverlap="greedy",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..lab.compare.reference import against_reference
+from ..lab.compare.stats import Status
 from ..records.bench import VERDICTS, BenchRecord
 from .views import View, best_of_cells, is_library_call, is_measured, is_reference, rungs_order, threads_of
 from .words import digits, factor
@@ -14,7 +16,8 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Step:
-    """One rung; ``before`` and ``after`` are GFLOPS of parent and rung in one shape, None if unknown."""
+    """One rung; ``before`` and ``after`` are GFLOPS of parent and rung in one shape, None if unknown. ``unclear``: their
+    samples do not tell which one is faster."""
 
     kernel: str
     idea: str
@@ -26,6 +29,7 @@ class Step:
     note: str = ""
     largest: str = ""
     elsewhere: bool = False
+    unclear: bool = False
 
     @property
     def gain(self) -> float | None:
@@ -44,6 +48,11 @@ class Ladder:
 
     shape: str
     steps: tuple[Step, ...]
+
+    @property
+    def has_unclear(self) -> bool:
+        """Whether a gain is not proved."""
+        return any(step.unclear for step in self.steps)
 
     @property
     def climb(self) -> str:
@@ -126,7 +135,14 @@ def _step(kernel: str, group: list[BenchRecord], parent: str | None, pair: Pair,
     return Step(
         kernel, idea, parent, _words(shape), base, after.gflops, threads, note,
         largest=_gain_at(pair, biggest) if shape != biggest else "", elsewhere=shape != common,
+        unclear=bool(before and _is_unclear(before, after)),
     )  # fmt: skip
+
+
+def _is_unclear(parent: BenchRecord, rung: BenchRecord) -> bool:
+    """Whether the samples do not tell; the parent is judged as a reference is."""
+    beside = replace(rung, reference=parent.kernel, reference_samples_s=parent.samples_s)
+    return against_reference(beside)[0] is Status.UNCLEAR
 
 
 def _gain_at(pair: Pair, shape: Shape) -> str:

@@ -30,6 +30,4 @@ class Options:
         if not isinstance(self.precision, str):
             check_precision(self.precision)
         elif self.precision not in PRECISIONS:
-            raise UsageError(
-                f"precision {self.precision!r}: must be {', '.join(PRECISIONS)} or a number, in which blocks are multiplied"
-            )
+            raise UsageError(f"precision {self.precision!r}: must be {', '.join(PRECISIONS)}, or a number such as 1e-4")

@@ -63,7 +63,8 @@ def _opened(ordinal: int) -> Device:
                 device.set_current()
                 _open[ordinal] = Device(core, device)
             except Exception as error:  # a missing package, library, driver or device: each raises another class
-                raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}") from None
+                advice = "; pip install 'tilewright[cuda]'" if isinstance(error, ModuleNotFoundError) else ""
+                raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}{advice}") from None
         return _open[ordinal]
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ...host.machine import bytes_text
 from .cost import Rates
 from .grid import Grid, longest_step
 
@@ -31,6 +32,9 @@ class Room:
     most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``; 0 leaves it free.
 
     ``planes``: beside each block of A or B there are so many matrices of float16, for tensor cores.
+
+    ``reserved`` more bytes of the caller's limit are for threads and buffers. ``place`` is negative where the limit is
+    smaller than these: then nothing fits.
     """
 
     place: int
@@ -40,6 +44,24 @@ class Room:
     step: int = 0
     chunk: int = 1
     planes: int = 0
+    reserved: int = 0
+
+    @property
+    def limit_text(self) -> str:
+        """The caller's limit, for errors."""
+        return f"{bytes_text(self.place + self.reserved)}"
+
+    def needed_text(self, nbytes: int) -> str:
+        """The limit with which blocks of ``nbytes`` would fit, for errors.
+
+        >>> Room(100).needed_text(2048)
+        '2 KiB (2048 bytes)'
+        >>> Room(100, reserved=1 << 20).needed_text(1 << 20)
+        '2 MiB (2097152 bytes), of which threads and buffers take 1 MiB'
+        """
+        total = nbytes + self.reserved
+        own = f", of which threads and buffers take {bytes_text(self.reserved)}" if self.reserved else ""
+        return f"{bytes_text(total)} ({total} bytes){own}"
 
     def host_slots(self, grid: Grid, itemsize: int) -> int:
         """Blocks that the host's memory has room for."""

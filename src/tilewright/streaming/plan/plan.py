@@ -17,7 +17,7 @@ from ...problem import Problem
 from .bounds import least_elements, least_side
 from .cost import Cost, Rates
 from .cuts import Room, Slots, block_elements, place_elements
-from .grid import Grid, Tile
+from .grid import ORDERS, Grid, Tile
 from .host_cache import HostCache, cache_blocks
 from .partition import sharers
 from .schedule import Schedule
@@ -171,11 +171,16 @@ class StreamPlan(Plan):
         grid, cost_ = self.grid, self.cost
         down, across = grid.tiles
         a, b, c = self.slots
+        order = f"by {self.order}" if self.order in ORDERS else self.order
+        steps = f"k in {grid.steps} steps of {grid.bk}" if grid.steps > 1 else "k is not cut"
         moved = sum(self.moved_bytes)
         return [
             *([("workers", self.workers)] if self.workers else [("device", self.device)] if self.devices else []),
-            ("tiles", f"{down}×{across} of {grid.bm}×{grid.bn}, by {self.order}; k in {grid.steps} steps of {grid.bk}"),
-            ("memory", f"{bytes_text(self.place_bytes)}: {a} blocks of A, {b} of B, {c} tiles of C{self._host()}"),
+            ("tiles", f"{down}×{across} of {grid.bm}×{grid.bn}, {order}; {steps}"),
+            (
+                "memory",
+                f"{bytes_text(self.place_bytes)}: {a} of A's blocks, {b} of B's, {c} of C's tiles{self._host()}",
+            ),
             ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
             *self._places(),
             *self._reads(),

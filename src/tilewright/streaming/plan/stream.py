@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import MemoryLimitError, UsageError
-from ...host.machine import bytes_text
 from .cost import Cost, Rates, cost
 from .cuts import (
     Room,
@@ -88,13 +87,13 @@ def plan_stream(
     if not fit:
         least = least_room(all_cuts, room.planes) * itemsize
         raise MemoryLimitError(
-            f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {bytes_text(room.place)}: "
-            f"it needs {bytes_text(least)} ({least} bytes) at least"
+            f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {room.limit_text}: "
+            f"it needs at least {room.needed_text(least)}"
         )
     steps = min(map(multiplications, fit))
     if steps > MOST_PLANNED:
         raise MemoryLimitError(
-            f"({m}×{k}) · ({k}×{n}) {dtype} takes {steps:,} steps with blocks that fit {bytes_text(room.place)}, and a plan "
+            f"({m}×{k}) · ({k}×{n}) {dtype} takes {steps:,} steps with blocks that fit {room.limit_text}, and a plan "
             f"has at most {MOST_PLANNED:,}: give more memory, or multiply parts of the operands"
         )
     if stated_parts(partition):
@@ -146,7 +145,7 @@ def plan_again(
         least = place_elements(grid, least_slots(grid), room.planes) * itemsize
         raise MemoryLimitError(
             f"tiles of {grid.bm}×{grid.bn} in steps of {grid.bk}, with which this product was begun, "
-            f"need {bytes_text(least)} ({least} bytes); given {bytes_text(room.place)}"
+            f"need {room.needed_text(least)}; given {room.limit_text}"
         )
 
     def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:

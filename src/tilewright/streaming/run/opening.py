@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_you_mean
 from ...files import Source, local_path, open_matrix
+from ...files.array import ArraySource
 from ...host.limits import get_threads
 from ...runtime.gpu.driver import restored_context
 from ..options import Options
@@ -55,12 +56,14 @@ def check_parts(partition: str, places: Sequence[str]) -> None:
 def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
     """The operands, opened until ``stack`` is closed, and the dtype of their product. Raises ShapeError, DTypeError."""
     sources: list[Source] = []
-    for operand in (a, b):
+    for name, operand in (("a", a), ("b", b)):
         if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
             sources.append(operand)  # the caller opened it, and closes it
-        else:
+        elif isinstance(operand, (str, os.PathLike, np.memmap)):
             sources.append(open_matrix(operand))
             stack.callback(sources[-1].close)
+        else:
+            sources.append(ArraySource(operand, name))
     x, y = sources
     if x.shape[1] != y.shape[0]:
         raise ShapeError(f"k mismatch: a is {x.shape}, b is {y.shape}: a's columns must be as many as b's rows")
