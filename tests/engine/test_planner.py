@@ -178,7 +178,7 @@ def test_the_promise_of_the_highest_precision_holds() -> None:
     ("options", "precision", "message"),
     [
         ({"algorithm": "strasen"}, "standard", "algorithm 'strasen' is not known: did you mean strassen?"),
-        ({}, "high", "precision 'high' is not known: did you mean highest?"),
+        ({}, "high", "precision 'high' is not known: did you mean highest? (or a number, which bounds the error)"),
     ],
 )
 def test_words_that_are_not_known(options: dict[str, str], precision: str, message: str) -> None:

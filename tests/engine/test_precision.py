@@ -68,6 +68,7 @@ def test_a_float32_that_needs_more_than_float32() -> None:
     plan = tw.plan(a, b, precision=1e-6)
     assert plan.compute == "float64"
     np.testing.assert_array_equal(tw.matmul(a, b, precision=1e-6), tw.matmul(a, b, precision="highest"))
+    assert tw.plan(a, b, precision=np.float32(1e-6)).compute == "float64"
 
 
 def test_small_products_are_not_converted() -> None:
@@ -82,7 +83,7 @@ def test_small_products_are_not_converted() -> None:
     (-1e-3, {}, "precision -0.001: a number must be positive"),
     (float("nan"), {}, "precision nan: a number must be positive"),
     (True, {}, "precision True: a number must be positive"),
-    ("fst", {}, "did you mean fast?"),
+    ("fst", {}, "did you mean fast? (or a number, which bounds the error)"),
     ("fast", {"algorithm": "strassen"}, "has a normwise error bound: precision 'fast' is for 'classical'"),
     (1e-3, {"algorithm": "strassen"}, "has a normwise error bound"),
 ])  # fmt: skip

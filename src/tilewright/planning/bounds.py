@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -139,7 +140,7 @@ def fast_bound(k: int) -> float:
 
 def check_precision(precision: object) -> None:
     """Raises UsageError for a number that is no bound of a relative error."""
-    if isinstance(precision, bool) or not isinstance(precision, float | int) or not precision > 0:
+    if isinstance(precision, bool) or not isinstance(precision, numbers.Real) or not float(precision) > 0:
         raise UsageError(f"precision {precision!r}: a number must be positive; it bounds the error, relative to |A||B|")
 
 

@@ -68,7 +68,8 @@ def check_words(precision: str | float, algorithm: str) -> None:
         if name == "precision" and not isinstance(word, str):
             check_precision(word)
         elif word not in known:
-            raise UsageError(f"{name} {word!r} is not known: {did_you_mean(str(word), known)}")
+            number = " (or a number, which bounds the error)" if name == "precision" else ""
+            raise UsageError(f"{name} {word!r} is not known: {did_you_mean(str(word), known)}{number}")
     if is_resolved(precision) and algorithm != "classical":
         raise UsageError(
             f"algorithm {algorithm!r} has a normwise error bound: precision {precision!r} is for 'classical'"
