@@ -15,7 +15,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries
+from tilewright.arrays import libraries, matmul
 from tilewright.arrays import plan as plans
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.layouts import layouts_of
@@ -96,6 +96,27 @@ def test_out_keeps_what_lies_around_it(gpu: Any, layout: str) -> None:
     np.testing.assert_array_equal(out.view, product(a, b))
     out.view[...] = 7
     np.testing.assert_array_equal(out.storage.view, around)
+
+
+@pytest.mark.parametrize("shapes", [((33, 35), (35, 37)), ((2, 70, 41), (2, 41, 133))], ids=str)
+def test_copies_may_lie_along_k(gpu: Any, monkeypatch: pytest.MonkeyPatch, shapes: Any) -> None:
+    """Of a row-major B that must be copied anyway, the copy may be transposed: then tiles have any width."""
+    monkeypatch.setattr(plans, "layouts_of", lambda kernel: layouts_of(kernel)[1:])
+    a, b = whole(*shapes[0]), whole(*shapes[1], seed=2)
+    x, y = tensor(gpu, a), tensor(gpu, b)
+    assert [text.endswith("transposed") for text in tw.plan(x, y).copies] == [False, True]
+    np.testing.assert_array_equal(tw.matmul(x, y).view, product(a, b))
+
+
+def test_the_width_of_tiles_decides_how_copies_lie(gpu: Any) -> None:
+    gpu.sms = 132
+
+    def plan(n: int) -> Any:
+        a = GpuArray(0, (n, n), (n, 1), "bfloat16", 0)
+        return matmul._plan(*matmul._key(a, a, None, True, "standard", None))
+
+    assert plan(1537).params["BN"] % 64
+    assert plan(1537).copies[1].endswith("transposed")
 
 
 def test_a_batch_of_one_product_stores_at_odd_addresses() -> None:

@@ -51,9 +51,11 @@ class RowMajor:
 @dataclass(frozen=True)
 class Boxes:
     """Kernels whose operands are tensor maps: one way elements follow each other, the other way they may have gaps. The copy
-    engine wants addresses and strides of whole granules; C is also written without it."""
+    engine wants addresses and strides of whole granules; C is also written without it. ``along_k``: elements of copies
+    follow each other along k, whichever way those of the operands do."""
 
     kernel: CudaKernel
+    along_k: bool = False
 
     def fits(self, operand: int, matrix: Matrix) -> bool:
         if operand == 2:
@@ -69,8 +71,8 @@ class Boxes:
     def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:
         down = operand < 2 and is_down(matrix)
         size = itemsize_of(dtype)
-        if operand < 2 and not self._reads(operand, down, size):
-            down = not down
+        if operand < 2 and (self.along_k or not self._reads(operand, down, size)):
+            down = operand == 1
         inner, outer = (matrix.rows, matrix.columns) if down else (matrix.columns, matrix.rows)
         step = inner if operand == 2 or outer == 1 else _padded(inner, size)
         row, column = (1, step) if down else (step, 1)
@@ -180,4 +182,4 @@ def layouts_of(kernel: CudaKernel) -> tuple[Layouts, ...]:
     """The layouts that a kernel takes: as the operands lie, and those with which it may be faster."""
     if kernel.strides:
         return (Strided(kernel), Strided(kernel, whole=True)) if "padded" in kernel.strides else (Strided(kernel),)
-    return (Boxes(kernel),) if kernel.boxes else (RowMajor(),)
+    return (Boxes(kernel), Boxes(kernel, along_k=True)) if kernel.boxes else (RowMajor(),)

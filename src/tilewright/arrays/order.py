@@ -15,7 +15,7 @@ from ..problem import ProductShapes, combine_shapes, itemsize_of
 from ..runtime.gpu.memory import GRANULE, LINE_BYTES
 from .dtypes import casts, dtype_in_memory, dtype_on_gpu, result_dtype
 from .gpu_array import GpuArray, Matrix, collapsed, row_major_matrix
-from .layouts import Layouts, RowMajor
+from .layouts import Layouts, RowMajor, is_down
 
 #: Parts of the workspace begin at multiples of this many bytes.
 _ALIGNMENT = 256
@@ -223,4 +223,5 @@ def _copy_text(place: OrderedMatrix, swapped: bool) -> str:
     why = f"{original.order}, {original.dtype}" if original.dtype != place.used.dtype else original.order
     if place.label == "C" and original.is_row_major and original.dtype == place.used.dtype:
         why = "it overlaps an operand"
-    return f"{place.label} ({why}), {place.used.nbytes * place.matrices:,} bytes"
+    turned = ", transposed" if is_down(place.used) != is_down(place.original) else ""
+    return f"{place.label} ({why}), {place.used.nbytes * place.matrices:,} bytes{turned}"
