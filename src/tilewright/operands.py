@@ -149,8 +149,9 @@ def admit_out(
 ) -> np.ndarray:
     """The argument ``name`` that receives a result of ``shape`` and ``dtype``, as a plain array over the same memory.
 
-    ``by_numpy``: also an array of Python objects. Raises OperandError unless it is an ndarray, ReadOnlyError where it cannot
-    be written, ShapeError unless its shape is ``shape``, DTypeError where NumPy's ``same_kind`` rule forbids the cast.
+    ``by_numpy``: also an array of Python objects. Raises OperandError unless it is an ndarray, each element of which has a
+    place of its own in memory, ReadOnlyError where it cannot be written, ShapeError unless its shape is ``shape``, DTypeError
+    where NumPy's ``same_kind`` rule forbids the cast.
     """
     if not isinstance(out, np.ndarray) or is_masked(out):
         raise OperandError(f"{name} must be a numpy.ndarray, got {type(out).__name__}")
@@ -158,6 +159,10 @@ def admit_out(
         raise ShapeError(f"{name} is {out.shape}, the product is {shape}: {name} must have exactly this shape")
     if not out.flags.writeable:
         raise ReadOnlyError(f"{name} is read-only: pass an array that can be written")
+    if out.size and any(length > 1 and not step for length, step in zip(out.shape, out.strides, strict=True)):
+        raise OperandError(
+            f"{name} has strides {out.strides}: several of its elements share one place in memory; pass a copy"
+        )
     kinds = "biufcO" if by_numpy else "biufc"
     if out.dtype != dtype and (out.dtype.kind not in kinds or not np.can_cast(dtype, out.dtype, casting="same_kind")):
         rule = "does not cast to it by the same_kind rule"

@@ -309,6 +309,11 @@ def read_only(array: np.ndarray) -> np.ndarray:
         (np.empty((1, 3, 3)), ShapeError, "out is (1, 3, 3), the product is (3, 3): out must have exactly this shape"),
         (read_only(SQUARE), ReadOnlyError, "out is read-only: pass an array that can be written"),
         (np.broadcast_to(SQUARE[0], (3, 3)), ReadOnlyError, "out is read-only: pass an array that can be written"),
+        (
+            np.lib.stride_tricks.as_strided(np.zeros(3), (3, 3), (0, 8)),
+            OperandError,
+            "out has strides (0, 8): several of its elements share one place in memory; pass a copy",
+        ),
         *(
             (
                 np.empty((3, 3), dtype),
