@@ -150,8 +150,8 @@ def admit_out(
     """The argument ``name`` that receives a result of ``shape`` and ``dtype``, as a plain array over the same memory.
 
     ``by_numpy``: also an array of Python objects. Raises OperandError unless it is an ndarray, each element of which has a
-    place of its own in memory, ReadOnlyError where it cannot be written, ShapeError unless its shape is ``shape``, DTypeError
-    where NumPy's ``same_kind`` rule forbids the cast.
+    place of its own in memory, ReadOnlyError where it cannot be written, ShapeError unless its shape is ``shape``,
+    DTypeError where NumPy's ``same_kind`` rule forbids the cast.
     """
     if not isinstance(out, np.ndarray) or is_masked(out):
         raise OperandError(f"{name} must be a numpy.ndarray, got {type(out).__name__}")
