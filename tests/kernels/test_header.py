@@ -230,6 +230,7 @@ WRONG = [
         LEAST + "[time]\nparts = 1\nseconds = 2\n",
         "time.parts: must be a word of small letters that has no other meaning",
     ),
+    (LEAST + "[time]\nmax = 1\nseconds = 2\n", "time.max: must be a word of small letters that has no other meaning"),
     (LEAST + "step = 'WORD'\n", "step: expression 'WORD': WORD is not known"),
     (LEAST + "suits = 'batch > 1'\n", "suits: expression 'batch > 1': batch is not known"),
     (LEAST + f"[params]\nTILE = {{ default = {2**31}, min = 1, max = {2**62} }}\n", "must be below 2^31"),

@@ -209,7 +209,7 @@ class CudaKernel:
         """The predicted time of a launch, of a kernel with a table ``time``: for all parameters and what TIMED names."""
         known = {LINE: 128 // int(values["size"]), **values}
         for name, expression in self.time.items():
-            known[name] = expression(**known)
+            known[name] = expression.of(known)
         return float(known["seconds"])
 
     def holds(self, m: int, n: int, k: int, **params: int) -> frozenset[str]:

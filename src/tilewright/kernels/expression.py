@@ -1,16 +1,17 @@
 """Arithmetic as text in a kernel's header: of whole numbers for grid, block, memory and parameters, of real ones for times.
 
-A header may come from any file, so an expression is never run as Python: it is parsed, every node must be one of the few
-kinds of arithmetic, and those are computed here.
+A header may come from any file, so an expression is run as Python only after it has been parsed, and every node found to be
+one of the few kinds of arithmetic. A plan computes some ten thousand of them.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from ..errors import UsageError, did_you_mean
@@ -33,22 +34,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "cdiv": cdi
 _ARGUMENTS = {"min": (2, 9), "max": (2, 9), "cdiv": (2, 2), "sqrt": (1, 1)}
 #: What only expressions of real numbers have.
 _REAL = frozenset({"sqrt"})
-_ARITHMETIC: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Div: operator.truediv,
-}
-_COMPARISONS: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+_ARITHMETIC = ast.Add | ast.Sub | ast.Mult | ast.FloorDiv | ast.Mod | ast.Div
+_COMPARISONS = ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE
+#: The names that code finds: these functions and no others, neither those of Python.
+_KNOWN: dict[str, Any] = {**_FUNCTIONS, "__builtins__": {}}
 
 #: Names that have a meaning in every expression.
 RESERVED = frozenset({"m", "n", "k", *_FUNCTIONS})
@@ -87,8 +76,12 @@ class Expression:
 
     def __call__(self, **values: Any) -> Any:
         """The value (of a comparison: True or False). Raises UsageError where it divides by zero."""
+        return self.of(values)
+
+    def of(self, values: Mapping[str, Any]) -> Any:
+        """The same, of values that are not copied."""
         try:
-            return _value(self.tree, values)
+            return eval(_code(self.text), _KNOWN, values)  # every node has been checked
         except ZeroDivisionError:
             given = ", ".join(f"{name}={value}" for name, value in values.items())
             raise UsageError(f"expression {self.text!r} divides by zero at {given}") from None
@@ -114,9 +107,9 @@ def _check(node: ast.expr, names: frozenset[str], real: bool) -> None:
             parts = [node.operand]
         case ast.BinOp(op=ast.Div()) if not real:
             raise UsageError("/ may give a fraction: write // or cdiv(a, b)")
-        case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
+        case ast.BinOp(op=op) if isinstance(op, _ARITHMETIC):
             parts = [node.left, node.right]
-        case ast.Compare(ops=ops) if all(type(op) in _COMPARISONS for op in ops):
+        case ast.Compare(ops=ops) if all(isinstance(op, _COMPARISONS) for op in ops):
             parts = [node.left, *node.comparators]
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS and (real or name not in _REAL):
             least, most = _ARGUMENTS[name]
@@ -129,20 +122,7 @@ def _check(node: ast.expr, names: frozenset[str], real: bool) -> None:
         _check(part, names, real)
 
 
-def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value=int() | float() as value):
-            return value
-        case ast.Name(id=name):
-            return values[name]
-        case ast.UnaryOp(op=op, operand=operand):
-            return -_value(operand, values) if isinstance(op, ast.USub) else _value(operand, values)
-        case ast.BinOp(left=left, op=op, right=right):
-            return _ARITHMETIC[type(op)](_value(left, values), _value(right, values))
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            terms = [_value(term, values) for term in (left, *comparators)]
-            return all(_COMPARISONS[type(op)](a, b) for op, a, b in zip(ops, terms, terms[1:], strict=False))
-        case ast.Call(func=ast.Name(id=name), args=args):
-            return _FUNCTIONS[name](*(_value(arg, values) for arg in args))
-        case _:  # _check lets nothing else through
-            raise AssertionError(ast.dump(node))
+@functools.cache
+def _code(checked: str) -> CodeType:
+    """Of the text of an expression that has been checked; kernels are pickled, and code cannot be."""
+    return compile(checked, "<expression>", "eval")

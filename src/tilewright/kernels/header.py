@@ -83,7 +83,7 @@ from typing import Any
 
 from ..errors import HeaderError, UsageError, did_you_mean
 from .cuda_kernel import LINE, TIMED, CudaKernel, Preset
-from .expression import Expression
+from .expression import RESERVED, Expression
 from .parameters import MACRO, WrongHeaderError, parameter_of
 
 #: A header that suits a kernel of 32 × 32 threads a block, one for each element of C.
@@ -245,7 +245,7 @@ class _Header:
     def _time(self, params: list[str]) -> dict[str, Expression]:
         known: dict[str, Expression] = {}
         for name, text in self._table("time").items():
-            if not re.fullmatch(r"[a-z_]+", name) or name in TIMED:
+            if not re.fullmatch(r"[a-z_]+", name) or name in TIMED or name in RESERVED:
                 raise WrongHeaderError(f"time.{name}: must be a word of small letters that has no other meaning")
             known[name] = self._expression(f"time.{name}", text, [*TIMED, LINE, *params, *known], real=True)
         if known and list(known)[-1] != "seconds":
