@@ -1,6 +1,8 @@
 // How a group stores its 64 rows of a tile from registers: in boxes by the copy engine, row by row, or of int8 each thread its pairs.
-// Where columns of a C of 16 bits follow each other in memory (C_DOWN), they are stored in boxes.
+// Where columns of C follow each other in memory (C_DOWN), they are stored in boxes.
 #pragma once
+#include "shifts.cuh"
+
 static_assert(STORE_BOXES || !C_DOWN, "columns are stored in boxes");
 
 __device__ __forceinline__ unsigned packed(Values values)
@@ -34,19 +36,13 @@ __device__ __forceinline__ void store_rows(Out* to, long long step, const Out (*
     auto store = [&](int row, int column) {
         const bool needed = row < rows && column >= 0 && column + CHUNK_C <= columns;
         const int at = needed ? column - first : 0, bytes = (at & CHUNK_C - 1) * SIZE_C;  // what is not needed was perhaps never written
-        unsigned w[8];
+        unsigned chunks[8], words[4];
         #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int chunk = (at >> LOG_CHUNK) + (i && bytes);
-            *(uint4*)&w[4 * i] = *(const uint4*)&(chunk < 0 ? before : now)[row][((chunk ^ row) & 7) * CHUNK_C];
+            *(uint4*)&chunks[4 * i] = *(const uint4*)&(chunk < 0 ? before : now)[row][((chunk ^ row) & 7) * CHUNK_C];
         }
-        #pragma unroll
-        for (int i = 0; i < 6; i++) w[i] = bytes & 8 ? w[i + 2] : w[i];
-        #pragma unroll
-        for (int i = 0; i < 5; i++) w[i] = bytes & 4 ? w[i + 1] : w[i];
-        unsigned words[4];
-        #pragma unroll
-        for (int i = 0; i < 4; i++) words[i] = SIZE_C == 2 ? __funnelshift_r(w[i], w[i + 1], bytes % 4 * 8) : w[i];
+        shift_words<4>(words, chunks, bytes);
         store_chunk(&to[row * step + column], words, needed);
     };
     #pragma unroll

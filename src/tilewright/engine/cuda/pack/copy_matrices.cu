@@ -9,6 +9,7 @@
 //   STORES_i: elements of the target follow each other, and rows of it begin at multiples of 16 bytes
 //   CONJUGATE_i: imaginary parts change their sign
 #include "../launches.cuh"
+#include "../shifts.cuh"
 
 typedef unsigned long long Address;
 
@@ -118,20 +119,6 @@ __device__ __forceinline__ void load(unsigned (&words)[4], Address at, bool need
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
                  : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]) : "l"(at), "r"((unsigned)needed));
-}
-
-// Of vectors of 16 bytes that follow each other, the COUNT words that begin at byte `shift` of the first.
-template <int COUNT> __device__ __forceinline__ void shift_words(unsigned* words, const unsigned* from, int shift)
-{
-    unsigned w[COUNT + 4];
-    #pragma unroll
-    for (int i = 0; i < COUNT + 4; i++) w[i] = from[i];
-    #pragma unroll
-    for (int i = 0; i < COUNT + 2; i++) w[i] = shift & 8 ? w[i + 2] : w[i];
-    #pragma unroll
-    for (int i = 0; i < COUNT + 1; i++) w[i] = shift & 4 ? w[i + 1] : w[i];
-    #pragma unroll
-    for (int i = 0; i < COUNT; i++) words[i] = __funnelshift_r(w[i], w[i + 1], shift % 4 * 8);
 }
 
 // ---- copies ----------------------------------------------------------------------------------------------------------------
