@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ..kernels.cuda_kernel import CudaKernel
 from ..problem import itemsize_of
-from ..runtime.gpu.boxed_product import Laid
+from ..runtime.gpu.boxed_product import Laid, are_whole
 from ..runtime.gpu.memory import GRANULE, LINE_BYTES
 from ..runtime.gpu.strided_product import Strides, vector_bytes
 from .dtypes import made_dtype
@@ -93,10 +93,9 @@ class Boxes:
 
     def _stores_down(self, matrix: Matrix) -> bool:
         """Whether it stores C so, column after column: only of two or four bytes, and in boxes."""
-        size = itemsize_of(matrix.dtype)
         follows = matrix.row == 1 and matrix.columns > 1 and matrix.column >= matrix.rows
-        whole = matrix.aligned and (matrix.rows | matrix.column) * size % GRANULE == 0
-        return follows and whole and size in (2, 4) and "c_down" in self.kernel.boxes
+        whole = matrix.aligned and are_whole(itemsize_of(matrix.dtype), matrix.rows, matrix.column)
+        return follows and whole and "c_down" in self.kernel.boxes
 
     def _reads(self, operand: int, down: bool, size: int) -> bool:
         """Tensor cores read elements of two and of eight bytes either way. Others must follow each other along k, but for

@@ -104,6 +104,16 @@ class BoxedProduct:
     blocks: ScaleBlocks | None = None
 
 
+def are_whole(itemsize: int, *lengths: int) -> bool:
+    """Whether the copy engine stores a C of such elements, whose rows and the steps between them have these lengths in
+    elements: those of two or four bytes, in whole granules.
+
+    >>> are_whole(2, 264, 272), are_whole(2, 264, 261), are_whole(8, 264)
+    (True, False, False)
+    """
+    return itemsize in (2, 4) and all(length * itemsize % GRANULE == 0 for length in lengths)
+
+
 def prepare_boxed_product(
     device: Device, kernel: CudaKernel, product: BoxedProduct, params: Mapping[str, int]
 ) -> GpuProduct:
@@ -119,8 +129,8 @@ def prepare_boxed_product(
 @functools.lru_cache(maxsize=4096)
 def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: Chosen) -> GpuProduct:
     params = kernel.checked(dict(chosen))
-    size, inner = itemsize_of(p.out), p.m if p.c.down else p.n
-    in_boxes = size in (2, 4) and p.aligned and not (inner | p.c.step | p.c.next) * size % GRANULE
+    inner = p.m if p.c.down else p.n
+    in_boxes = p.aligned and are_whole(itemsize_of(p.out), inner, p.c.step, p.c.next)
     macros = _macros(p, in_boxes)
     compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)
