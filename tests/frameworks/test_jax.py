@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support import simulated_libraries as fake
-from tilewright.arrays import dlpack, libraries
+from tilewright.arrays import dlpack
 from tilewright.arrays.buffers import multiply_buffers
 from tilewright.errors import ShapeError
 
@@ -105,9 +105,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
     found = fake.Gpu(1 << 23)
     fake.install(monkeypatch, [found])
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 @pytest.mark.parametrize("shapes", [((65, 70), (70, 67)), ((3, 1, 9, 20), (1, 4, 20, 5))], ids=str)

@@ -12,7 +12,6 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
-from tilewright.arrays import libraries
 from tilewright.arrays.copies import MatrixCopy, prepare_copies
 from tilewright.arrays.gpu_array import Matrix
 from tilewright.catalog import cuda_engine
@@ -31,9 +30,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms = 4
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, cuda_engine()["cuda/hopper"])
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def numpy_dtype(name: str) -> np.dtype:

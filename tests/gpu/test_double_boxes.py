@@ -11,7 +11,6 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product, prepare_ragged_product
 
@@ -32,9 +31,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms = 2
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, BOXES)
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def whole(*shape: int, seed: int = 1) -> np.ndarray:

@@ -11,7 +11,6 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.strided_products import check, whole
-from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.lab.explain.cuda import explain
 from tilewright.runtime.gpu import listed_product
@@ -39,8 +38,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms = 2
     fake.install(monkeypatch, [found])
     yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
     listed_product.prepare_listed_product.cache_clear()
 
 

@@ -10,7 +10,6 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.epilogues import ACTIVATIONS, BF16, E4, F16, F32, F64, I8, check, expected, reals, whole
-from tilewright.arrays import libraries
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -24,9 +23,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 22)
     found.sms, found.executes = 4, True
     fake.install(monkeypatch, [found])
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 PAIRS = [(F32, F32), (F64, F64), (BF16, BF16), (F16, F32), (I8, F32)]

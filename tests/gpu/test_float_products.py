@@ -11,7 +11,6 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.strided_products import check, stored, whole
-from tilewright.arrays import libraries
 from tilewright.arrays.copies import prepare_sum
 from tilewright.arrays.gpu_array import Matrix
 from tilewright.catalog import cuda_engine
@@ -41,9 +40,7 @@ SMALL = {
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 23)
     fake.install(monkeypatch, [found])
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 @pytest.mark.parametrize(("shape", "down", "gaps"), [

@@ -12,7 +12,6 @@ from support import simulated_libraries as fake
 from support.epilogues import BF16, E4, F16, F32, I8, check, expected, reals, whole
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries
 from tilewright.arrays.finish import FinishForm
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, ShapeError
@@ -33,9 +32,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 23)
     found.sms = 2
     fake.install(monkeypatch, [found])
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def launched(gpu: Any) -> list[str]:

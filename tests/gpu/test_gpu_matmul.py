@@ -20,7 +20,6 @@ import tilewright as tw
 import tilewright.api as api
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays import libraries
 from tilewright.arrays.matrix import GpuMatrix
 from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ShapeError, UsageError
 
@@ -35,9 +34,7 @@ def gpus(monkeypatch) -> Any:
     found = [fake.Gpu(), fake.Gpu(ordinal=1)]
     fake.install(monkeypatch, found)
     fake.rungs_alone(monkeypatch)
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def whole(*shape: int, dtype: str = "float32", seed: int = 1) -> np.ndarray:

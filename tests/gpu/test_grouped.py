@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
-from tilewright.arrays import grouped, libraries
+from tilewright.arrays import grouped
 from tilewright.catalog import cuda_engine
 from tilewright.errors import OperandError, ShapeError
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_ragged_product
@@ -25,9 +25,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 22)
     found.sms, found.in_one_piece = 4, True
     fake.install(monkeypatch, [found])
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def whole(*shape: int, dtype: Any = BF16) -> np.ndarray:

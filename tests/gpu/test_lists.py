@@ -39,8 +39,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.install(monkeypatch, [found])
     monkeypatch.setattr(listed, "_HOST_S", 1.0)  # as if launches one by one took long
     yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
     listed_product.prepare_listed_product.cache_clear()
 
 

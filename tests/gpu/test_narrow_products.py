@@ -10,7 +10,6 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
-from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, UsageError
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
@@ -30,9 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 23)
     found.sms, found.executes = 4, True
     fake.install(monkeypatch, [found])
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def whole(*shape: int, dtype: Any, seed: int = 1) -> np.ndarray:

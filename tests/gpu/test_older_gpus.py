@@ -13,7 +13,6 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.runtime.gpu.nvrtc import compile_with
 
@@ -33,9 +32,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms, found.capability, found.arch = 4, "8.0", "sm_80"
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, MMA)
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def whole(*shape: int, dtype: Any = BF16) -> np.ndarray:

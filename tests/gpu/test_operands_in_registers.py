@@ -11,7 +11,6 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.runtime.gpu.boxed_product import BoxedEpilogue, BoxedProduct, Laid, prepare_boxed_product
 
@@ -29,9 +28,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms = 4
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, HOPPER)
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def whole(*shape: int, seed: int = 1) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays import libraries, matmul, paired
+from tilewright.arrays import matmul, paired
 from tilewright.arrays.gpu_array import GpuArray
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -28,8 +28,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     matmul._plan.cache_clear()
     yield found
     matmul._plan.cache_clear()
-    libraries._known.clear()
-    libraries._instance.cache_clear()
 
 
 def whole(*shape: int, dtype: str = "complex64") -> np.ndarray:

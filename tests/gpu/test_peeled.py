@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays import libraries, matmul, paired, peeled
+from tilewright.arrays import matmul, paired, peeled
 from tilewright.arrays.gpu_array import GpuArray
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -30,8 +30,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     matmul._plan.cache_clear()
     yield found
     matmul._plan.cache_clear()
-    libraries._known.clear()
-    libraries._instance.cache_clear()
 
 
 def whole(*shape: int, dtype: str = "float32") -> np.ndarray:

@@ -10,7 +10,6 @@ import pytest
 
 import random_small_gpu_products as small
 from support import simulated_libraries as fake
-from tilewright.arrays import libraries
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -22,9 +21,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 22)
     found.sms, found.executes, found.in_one_piece = 2, True, True
     fake.install(monkeypatch, [found])
-    yield small.Gpu(lambda x: fake.Tensor.of(found, np.ascontiguousarray(x)), lambda x: x.view.copy(), found, 1)
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return small.Gpu(lambda x: fake.Tensor.of(found, np.ascontiguousarray(x)), lambda x: x.view.copy(), found, 1)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -32,8 +32,6 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.install(monkeypatch, found)
     fake.rungs_alone(monkeypatch)  # which NumPy plays: what the microscope executes is tested in the last test
     yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
     repeated.short_ways.clear()
     repeated.finished_ways.clear()
 

@@ -13,7 +13,6 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.kernels import CudaKernel
 from tilewright.runtime.gpu import residue_product
@@ -39,9 +38,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.install(monkeypatch, [found])
     narrow = [replace(p, default=NARROW.get(p.name, p.default)) for p in RESIDUES.parameters]
     fake.engine_alone(monkeypatch, replace(RESIDUES, suits=None, presets=(), parameters=tuple(narrow)))
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def uniform(*shape: int, seed: int = 1) -> np.ndarray:

@@ -12,7 +12,6 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine
 from tilewright.kernels import CudaKernel
 from tilewright.planning.bounds import fast_bound, path_bound
@@ -33,9 +32,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms = 4
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, replace(KERNEL, suits=None))
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def uniform(*shape: int, seed: int = 1) -> np.ndarray:

@@ -35,9 +35,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms = 4
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, replace(SPLIT, suits=None))
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def uniform(*shape: int, seed: int = 1) -> np.ndarray:

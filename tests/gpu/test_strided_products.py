@@ -12,7 +12,6 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays import libraries
 from tilewright.catalog import cuda_engine, load_cuda_file
 from tilewright.errors import UsageError
 from tilewright.host.sources import PACKAGE
@@ -73,9 +72,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     found.sms = 8
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, plain)
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def whole(*shape: int, dtype: str = "float32") -> np.ndarray:

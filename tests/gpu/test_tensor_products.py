@@ -15,7 +15,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries, matmul
+from tilewright.arrays import matmul
 from tilewright.arrays import plan as plans
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.layouts import layouts_of
@@ -40,9 +40,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms = 4
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, HOPPER)
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 def whole(*shape: int, dtype: Any = BF16, seed: int = 1) -> np.ndarray:

@@ -12,7 +12,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries, matmul
+from tilewright.arrays import matmul
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.catalog import cuda_engine
 from tilewright.planning.bounds import path_bound
@@ -39,9 +39,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 22)
     found.sms, found.executes = 4, True
     fake.install(monkeypatch, [found])
-    yield found
-    libraries._known.clear()
-    libraries._instance.cache_clear()
+    return found
 
 
 @pytest.fixture(params=ARCHS)

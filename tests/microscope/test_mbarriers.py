@@ -7,8 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from support.async_sources import found, run_async
-from tilewright.simulator import Run
+from support.async_sources import found, ring, run_async
 
 RNG = np.random.default_rng(17)
 
@@ -33,14 +32,6 @@ RING = """(const float* x, float* y, int n) {
     y[blockIdx.x * 96 + threadIdx.x - 32] = sum;
   }
 }"""
-
-
-def ring(source: str, n: int = 16, blocks: int = 3) -> tuple[Run, np.ndarray]:
-    """The run of a ring, and what it should give."""
-    x = RNG.integers(0, 64, (blocks, n, 32)).astype(np.float32)
-    run = run_async(source, [x, np.zeros((blocks, 96), np.float32), n], blocks, 128, outputs=[1])
-    sums = x.sum(axis=1)
-    return run, np.concatenate([np.roll(sums, -shift, axis=1) for shift in (1, 2, 3)], axis=1)
 
 
 def test_a_ring_of_stages() -> None:

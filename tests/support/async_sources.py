@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from support.cuda_sources import HEAD
@@ -55,6 +56,15 @@ def run_async(source: str, args: Sequence[Any], grid: Any = 1, block: Any = 128,
     """Run kernel ``k`` of a source that begins with its parameters."""
     given = {"max_steps": 200_000} | options
     return simulate(compiled_async(HEAD + source), "k", grid, block, args, RunOptions(**given))
+
+
+def ring(source: str, n: int = 16, blocks: int = 3) -> tuple[Run, np.ndarray]:
+    """The run of a ring of stages, which one warp fills and three others add up, each lane those of another lane; and what it
+    should give."""
+    x = np.random.default_rng(3).integers(0, 64, (blocks, n, 32)).astype(np.float32)
+    run = run_async(source, [x, np.zeros((blocks, 96), np.float32), n], blocks, 128, outputs=[1])
+    sums = x.sum(axis=1)
+    return run, np.concatenate([np.roll(sums, -shift, axis=1) for shift in (1, 2, 3)], axis=1)
 
 
 def found(run: Run) -> list[tuple[int, str]]:
