@@ -138,9 +138,11 @@ def test_conjugates_that_were_not_computed(gpu: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("gap", [0, 3])
-@pytest.mark.parametrize("parts", [3, 13])
-def test_many_elements_are_added_in_the_same_order(gpu: Any, dtype: str, gap: int, parts: int) -> None:
-    batch, m, n = 2, 130, 257
+@pytest.mark.parametrize("parts", [2, 3, 13])
+@pytest.mark.parametrize(("n", "sms"), [(61, 4), (64, 1), (64, 132)])
+def test_parts_are_added_in_the_same_order(gpu: Any, dtype: str, gap: int, parts: int, n: int, sms: int) -> None:
+    """Single numbers, and 16 bytes at once, several times where there are many; into rows, and into columns."""
+    batch, m, gpu.sms = 2, 37, sms
     sums = np.random.default_rng(5).uniform(-1, 1, (batch, parts, m, n)).astype(dtype)
     of_c, laid = stored(np.full((batch, m, n), 7, dtype), False, gap, dtype)
     memory = [gpu.put(x) for x in (sums, of_c)]
@@ -151,4 +153,9 @@ def test_many_elements_are_added_in_the_same_order(gpu: Any, dtype: str, gap: in
     expected = sum(sum(each[:, i] for i in range(each.shape[1])) for each in eighths if each.size)
     np.testing.assert_array_equal(got[..., :n], expected)
     np.testing.assert_array_equal(got[..., n:], of_c[..., n:])
-    assert [entry for entry, _ in gpu.launches] == ["add_parts_in_threads"]
+    columns = gpu.put(np.zeros((batch, n, m), dtype))
+    prepare_sum(gpu, parts, batch, dtype, Matrix(m, n, 1, m, dtype), m * n)(memory[0].pointer, columns.pointer, 0)
+    np.testing.assert_array_equal(gpu.get(columns, dtype, (batch, n, m)), expected.swapaxes(1, 2))
+    of_many = "many_" * (sms == 1)
+    entries = [f"add_{of_many}parts", f"add_{of_many}parts_across"] if n == 64 else ["add_single_parts"] * 2
+    assert [entry for entry, _ in gpu.launches] == entries

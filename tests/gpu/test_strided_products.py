@@ -112,7 +112,7 @@ def test_parts_of_k_are_added_in_the_dtype_of_the_sums(gpu: Any, dtype: str, bat
     plan = tw.plan(x, y)
     assert plan.parts > 1
     np.testing.assert_array_equal(tw.matmul(x, y).view, a @ b)
-    assert [entry for entry, _ in gpu.launches] == ["plain", "add_parts"]
+    assert [entry for entry, _ in gpu.launches] == ["plain", "add_single_parts"]
     out = laid(fake.Tensor, gpu, np.zeros((*batch, 3, 5), dtype), "neither")
     np.testing.assert_array_equal(tw.matmul(x, y, out=out).view, a @ b)
     assert f"whose {dtype} sums" in str(plan)

@@ -38,6 +38,8 @@ _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned lo
 _WARP_S = 0.26e-9
 #: The time of a transposing copy of rows at any address over that of whole granules.
 _SHIFTED_ACROSS = 1.3
+#: The time of a launch that transposes one matrix and not the other, over that of two launches.
+_MIXED = 1.75
 #: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
 #: launch. Measured on an H200. A copy reads whole sectors.
 READ, WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.9e12, 3.6e12, 3.9e12, 2.3e-6, 32
@@ -186,24 +188,35 @@ def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
 
 
 def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
-    """A function that does one or two copies in one launch: compiled and checked now; a call takes microseconds and does not
-    wait for the copies. The GPU must be the thread's current one, here and at each call."""
-    jobs = [_Job(copy) for copy in copies]
-    used = [i for i, copy in enumerate(copies) if copy.elements]
-    if not used:
-        return _nothing
-    axes = max(1, *(len(copies[i].batch) for i in used))
-    packed = [jobs[i].packed(axes) for i in used]
-    macros: dict[str, object] = {"JOBS": len(used), "AXES": axes}
-    for at, i in enumerate(used):
-        macros |= jobs[i].macros(at)
+    """A function that does one or two copies, in as few launches as take the least time: compiled and checked now; a call
+    takes microseconds and does not wait for the copies. The GPU must be the thread's current one, here and at each call."""
+    jobs = [(i, _Job(copy)) for i, copy in enumerate(copies) if copy.elements]
+    together, apart = _seconds([job for _, job in jobs], device.card.memory_ratio)
+    some = [jobs] if together <= apart else [[job] for job in jobs]
+    launches = [_launch_of(device, each) for each in some if each]
+
+    def copy(stream: int, *addresses: int) -> None:
+        for launch in launches:
+            launch(stream, *addresses)
+
+    return launches[0] if len(launches) == 1 else copy
+
+
+def _launch_of(device: Device, numbered: Sequence[tuple[int, _Job]]) -> Copies:
+    """A function that does these of the copies, with their numbers, in one launch."""
+    jobs = [job for _, job in numbered]
+    axes = max(1, *(len(job.copy.batch) for job in jobs))
+    packed = [job.packed(axes) for job in jobs]
+    macros: dict[str, object] = {"JOBS": len(jobs), "AXES": axes}
+    for at, job in enumerate(jobs):
+        macros |= job.macros(at)
     size = sum(blocks for _, blocks in packed), _WARPS * 32, 0
     structure = b"".join(data for data, _ in packed)
     run = device.boxed_launcher(
         compiled_pack("copy_matrices", device.arch, **macros), "copy_matrices", size, (), structure
     )
-    lowest = [jobs[i].reach(target)[0] * jobs[i].sizes[target] for i in used for target in (False, True)]
-    given = [2 * i + target for i in used for target in (False, True)]
+    lowest = [job.reach(target)[0] * job.sizes[target] for job in jobs for target in (False, True)]
+    given = [2 * i + target for i, _ in numbered for target in (False, True)]
 
     def copy(stream: int, *addresses: int) -> None:
         run(stream, (), tuple(addresses[i] + low for i, low in zip(given, lowest, strict=True)))
@@ -212,11 +225,17 @@ def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
 
 
 def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
-    """The predicted time of copies in one launch, on a card of that ``memory_ratio``."""
-    if not copies:
-        return 0
+    """The predicted time of copies, on a card of that ``memory_ratio``."""
+    return min(_seconds([_Job(copy) for copy in copies], memory_ratio)) if copies else 0
+
+
+def _seconds(jobs: Sequence[_Job], memory_ratio: float) -> tuple[float, float]:
+    """The predicted times of copies in one launch, and in a launch each. A copy that transposes needs so many registers that
+    fewer warps have a place, also those of a copy beside it that does not."""
     ratio = (1 + memory_ratio) / 2  # much of what is written stays in the cache until the product reads it
-    return _LAUNCH_S + ratio * sum(_Job(copy).seconds for copy in copies)
+    moved = ratio * sum(job.seconds for job in jobs)
+    is_mixed = len({job.across for job in jobs}) > 1
+    return _LAUNCH_S + moved * (_MIXED if is_mixed else 1), _LAUNCH_S + moved + NEXT_LAUNCH_S * (len(jobs) - 1)
 
 
 def sum_seconds(parts: int, elements: int, sums: str, out: str, memory_ratio: float) -> float:
@@ -225,14 +244,29 @@ def sum_seconds(parts: int, elements: int, sums: str, out: str, memory_ratio: fl
     return NEXT_LAUNCH_S + (memory_ratio if nbytes > _CACHED else 1) * nbytes / _ADDED
 
 
+#: Blocks of eight warps on a multiprocessor.
+_BLOCKS_AT_ONCE = 8
+
+
 def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:
     """A function that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
     batch, into matrices like ``target``, ``next_target`` elements apart: in a fixed order, rounded once."""
     compiled = compiled_pack("add_parts", device.arch, OUT=target.dtype.upper(), SUM=sums.upper())
-    elements = target.rows * target.columns * batch
-    # Both add in the same order.
-    entry, of_block = ("add_parts_in_threads", 1024) if parts <= 64 and elements >= 65536 else ("add_parts", 32)
-    launch = device.launcher(compiled, entry, min(-(-elements // of_block), _MOST_BLOCKS), 256)
+    each, size = 16 // itemsize_of(sums), target.rows * target.columns
+    follow = target.column == 1 and target.row == target.columns and (batch == 1 or next_target == size)
+    if target.columns % each and (size % each or not follow):  # 16 bytes would be of two rows
+        each = 1
+    is_single = each * itemsize_of(sums) < 16
+    across = target.row == 1 != target.column and not is_single
+    # A warp has 32 times as many, or 16 rows of twice as many; and a block of eight warps has so many pieces of such.
+    pieces = (
+        -(-target.rows // 16) * -(-target.columns // (2 * each)) * batch if across else -(-size * batch // (32 * each))
+    )
+    of_block = 1 if parts > 4 else 2 if parts > 2 else 4
+    is_many = is_single or pieces > of_block * _BLOCKS_AT_ONCE * device.sms
+    entry = "add_single_parts" if is_single else f"add_{'many_' * is_many}parts{'_across' * across}"
+    blocks = -(-pieces // (of_block * (4 if is_many else 1)))
+    launch = device.launcher(compiled, entry, min(blocks, _MOST_BLOCKS), 256)
     sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, next_target)))
     counts = np.int32(parts), np.int32(batch)
 
@@ -270,7 +304,3 @@ def _lanes(x: int, y: int, across: bool) -> int:
 def compiled_pack(name: str, arch: str, **macros: object) -> Compiled:
     """The source ``name`` of the folder of kernels that copy, add or finish, compiled when it is first asked for."""
     return compile_file(_PACK / f"{name}.cu", arch=arch, defines=macros)
-
-
-def _nothing(stream: int, *addresses: int) -> None:
-    """The copies of matrices without elements."""
