@@ -136,6 +136,27 @@ def gpu_narrow(name: str) -> str:
     )
 
 
+def gpu_near(name: str) -> str:
+    """Rates of loads that blocks share, by how many blocks are certain to be near each other."""
+    known, lines = lines_of(name)
+    shapes = list(dict.fromkeys((line["m"], line["k"], line["n"], *line["tile"]) for line in lines))
+    sizes = sorted({line["near"] for line in lines})
+    rows = [["m × k × n, tile", "read by", *("any block" if near == 1 else f"{near} together" for near in sizes)]]
+    for m, k, n, tile_m, tile_n in shapes:
+        of = {
+            line["near"]: line
+            for line in lines
+            if (line["m"], line["k"], line["n"], *line["tile"]) == (m, k, n, tile_m, tile_n)
+        }
+        readers = of[1]["read_bytes"] / of[1]["distinct_bytes"]
+        cells = (f"{of[near]['distinct_bytes'] / of[near]['seconds'] / 1e12:.2f}" for near in sizes)
+        rows.append([f"{m:,} × {k:,} × {n:,}, {tile_m}×{tile_n}", f"{readers:.1f}", *cells])
+    return (
+        f"{table(rows)}\n\nTB/s of the operands' bytes, each counted once, and by how many blocks a byte is read in the "
+        f"mean. {known['gpu']}, driver {known['driver']}. Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
 def gpu_layers(name: str) -> str:
     """The same for layers of language models: a row for each weight, a column for each number of rows that it multiplies."""
     known, lines = lines_of(name)

@@ -75,6 +75,7 @@ class Stand:
         self.current: list[int] = []
         self.streams: list[int] = []
         self.status = Status.CUDA_SUCCESS
+        self.cluster = 0  # blocks of a cluster, with which the kernel was compiled
 
     def do(self, what: str, result: Any = None) -> Any:
         if what in self.fails:
@@ -107,7 +108,7 @@ class Stand:
     def open(self) -> Device:
         known = SimpleNamespace(
             num_regs=40, shared_size_bytes=1024, local_size_bytes=0, max_threads_per_block=256,
-            max_dynamic_shared_size_bytes=48 << 10,
+            max_dynamic_shared_size_bytes=48 << 10, required_cluster_width=self.cluster,
         )  # fmt: skip
         kernel = SimpleNamespace(attributes={}, arguments_info=[(0, width) for width in WIDTHS], handle=7)
         limits = {f"max_{name}_dim_{axis}": 1024 for name in ("block", "grid") for axis in "xyz"}
@@ -131,7 +132,8 @@ class Stand:
         played = SimpleNamespace(
             CUresult=Status, CUdevice=int, CUfunction=int, cuLaunchKernel=self.launched,
             CUfunction_attribute=SimpleNamespace(
-                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8),
+                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+                CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED=14),
             cuKernelSetAttribute=lambda *args: (self.shared.append(args), (self.status,))[1],
             cuMemcpyHtoDAsync=lambda *_: (self.status,), cuMemcpyDtoHAsync=lambda *_: (self.status,),
             cuMemsetD8Async=lambda *args: self.call("fill", *args),
@@ -203,6 +205,14 @@ def test_more_shared_memory_is_asked_for() -> None:
     stand.status = Status.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
         launch(stand, shared_bytes=100 << 10)
+
+
+@pytest.mark.parametrize(("cluster", "asked"), [(0, []), (8, []), (16, [(14, 1, 7, 0)])])
+def test_clusters_that_not_every_card_takes_are_asked_for(cluster: int, asked: list[tuple[int, ...]]) -> None:
+    stand = Stand()
+    stand.cluster = cluster
+    launch(stand)
+    assert stand.shared == asked
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -251,16 +252,31 @@ class CudaKernel:
         return replace(launch, grid=(min(launch.blocks, most), 1, 1))
 
 
+#: Parameters whose product is the number of blocks of a cluster.
+_CLUSTERED = ("CLUSTER", "SPLIT", "NEAR")
+
+
 def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
     """The most blocks of a persistent kernel: as many as run at once, PER_SM on a multiprocessor, in whole clusters. Of
     larger clusters than pairs some multiprocessors find no part, since a cluster lies in one group of them.
 
     >>> blocks_at_once(132, {"CLUSTER": 2}), blocks_at_once(132, {"SPLIT": 4}), blocks_at_once(2, {"SPLIT": 4})
-    (132, 116, 4)
+    (132, 120, 4)
     """
-    cluster = params.get("CLUSTER", 1) * params.get("SPLIT", 1)
-    room = sms - sms // 8 if cluster > 2 else sms
+    cluster = math.prod(params.get(name, 1) for name in _CLUSTERED)
+    room = sms - sms // 11 if cluster > 2 else sms
     return max(cluster, room * params.get("PER_SM", 1) // cluster * cluster)
+
+
+def launched(blocks: int, sms: int, params: Mapping[str, int]) -> int:
+    """The blocks of a launch of a persistent kernel that has so much work for: in whole clusters, at most as many as run at
+    once.
+
+    >>> launched(50, 132, {"NEAR": 16}), launched(500, 132, {})
+    (64, 132)
+    """
+    cluster = math.prod(params.get(name, 1) for name in _CLUSTERED)
+    return min(-(-blocks // cluster) * cluster, blocks_at_once(sms, params))
 
 
 def _number(capability: str) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMUL
 An operand in ``boxes`` is a tensor map, ``const __grid_constant__ TensorMap a`` (of ``hopper.cuh``), in place of a pointer:
 of three dimensions, the first of one matrix, in swizzles of 128 bytes, with zeros beyond the edges. Its rows must be
 multiples of 16 bytes and not empty; other shapes are refused. A ``persistent`` kernel gets at most a block for each
-multiprocessor, or PER_SM, in whole clusters of CLUSTER · SPLIT, which are its parameters. The engine's kernels with
+multiprocessor, or PER_SM, in whole clusters of CLUSTER · SPLIT · NEAR, which are its parameters. The engine's kernels with
 ``boxes`` or ``strides`` take more: ``runtime.gpu.boxed_product`` and ``strided_product`` say what.
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..host.machine import seconds_text
-from ..kernels.cuda_kernel import Card, CudaKernel
+from ..kernels.cuda_kernel import Card, CudaKernel, blocks_at_once
 from ..problem import itemsize_of
 from .tuned import best_params
 
@@ -120,7 +120,7 @@ def _parts(kernel: CudaKernel, params: Mapping[str, int], product: EngineShape, 
     if not step:
         return
     steps = -(-product.k // step)
-    fill = sms // max(1, blocks)
+    fill = blocks_at_once(sms, {**params, "PER_SM": 1}) // max(1, blocks)
     few = () if kernel.persistent else _fewer_generations(blocks, sms)
     wanted = {min(parts, steps // _LEAST_STEPS, _MOST_PARTS) for parts in (fill // 2, fill, 2 * fill, 4 * fill, *few)}
     yield from sorted({-(-steps // _part_steps(steps, parts)) for parts in wanted if parts > 1} - {1})

@@ -16,7 +16,7 @@ constraints = [
     "STAGES * (BM + cdiv(BN, 64) * 64) * 128 + BM // 64 * 16384 + 16 * STAGES <= 232448",
     "(SPLIT - 1) * BM * BN * 4 <= SPLIT * STAGES * (BM + BN) * 128",  # sums that a block receives lie where its operands were
     "(SPLIT > 1) * (BN % 64 + BN % (16 * SPLIT)) == 0",
-    "(SPLIT > 1) * (CLUSTER > 1) == 0",
+    "(SPLIT > 1) * (CLUSTER > 1) == 0", "(NEAR > 1) * (SPLIT * CLUSTER > 1) == 0",
     "BM * BN <= 36864",  # sums of a thread, in registers
 ]
 presets = [
@@ -62,6 +62,16 @@ presets = [
     { rate = 100, when = "m * n <= 2097152", params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 8 } },
     { rate = 100, when = "m * n <= 2097152", params = { BN = 64, STAGES = 8, SPLIT = 4 } },
     { rate = 100, when = "m * n <= 2097152", params = { BN = 128, STAGES = 6, SPLIT = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BN = 128, STAGES = 6, NEAR = 16, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { NEAR = 8, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 64, BN = 128, STAGES = 8, NEAR = 16, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 64, BN = 64, STAGES = 12, NEAR = 8, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 64, BN = 192, STAGES = 6, NEAR = 8, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BN = 160, NEAR = 8, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BN = 192, NEAR = 8, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BN = 64, STAGES = 8, NEAR = 16, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 64, STAGES = 5, NEAR = 16, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 192, BN = 128, NEAR = 8, GROUP = 4 } },
 ]
 
 [boxes]
@@ -83,45 +93,48 @@ c_down = ["16", "LINE"]
 # (`rows_alone`), after the `last` tiles by all blocks at once; blocks without a cluster then lose each other. Blocks that are neither few
 # nor enough for all multiprocessors begin `late`, when the launch before has ended. Where memory is slower (memory_ratio), fewer of the
 # bytes that blocks share are read twice. Of few tiles with a long k, blocks wait for the same lines of both operands (`waiting`), and
-# what memory takes is hardly hidden. The rates are those of an H200, as its power allows for long, by the times of 3,300 launches there
-# and on an H100, each with other operands.
+# what memory takes is hardly hidden; less so if those that share lines are NEAR each other, in one group of multiprocessors, whose
+# requests for a line become one. Only where there are more than 128 multiprocessors, at least one of at most eight groups has sixteen
+# for certain. The rates are those of an H200, as its power allows for long, by the times of 4,500 launches there and on an H100, each
+# with other operands.
 [time]
 cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
-slower = "(0.025 + 0.03 * a_down * (size == 4)) * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.1 * (blocks > 6 * sms) + 0.06 * cut"
+slower = "(0.025 + 0.03 * a_down * (size == 4)) * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.087 * (blocks > 6 * sms) + 0.06 * cut"
 missed = "(CLUSTER == 1) * (0.5 * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > 4e8) + (0.03 + 0.1 * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
-multiply = "BM * BN * LINE / (6.38e12 / size) * (1 + slower + missed) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1) * (size < 4)))"
-cache = "min(132e9 - 16e9 * (CLUSTER > 1), 15.3e12 / min(blocks, sms), 52e9 + lines * 1e12, 84e9 + 57e9 * alone + (cut == 0) * 1e12)"
+multiply = "BM * BN * LINE / (6.6e12 / size) * (1 + slower + missed) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1) * (size < 4)))"
+cache = "min(1.26e11 - 16e9 * (CLUSTER > 1), 1.6e13 / min(blocks, sms), 5.4e10 + lines * 1e12, 84e9 + 57e9 * alone + (cut == 0) * 1e12)"
 columns = "(BN + (cdiv(BN, 64) * 64 - BN) * b_across) * (1 + 0.39 * cut)"
 rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
 brought = "(rows + columns / CLUSTER) * 128"
-crowded = "((0.72e-6 + 0.26e-6 * max(0, memory_ratio - 1) + 0.31e-6 * (CLUSTER > 1)) / (STAGES - 1) + brought * 5.4e-12) * (1 + 0.2 * cut + 0.15 * (BM == 192) * (BN < 128)) * (blocks > sms)"
-load = "max(brought / cache, 1.09e-6 / STAGES)"
-from_registers = "a_down * (size == 4) * (0.4 * multiply + 0.2e-6)"
-step = "max(multiply, load, crowded, from_registers) + 0.09 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
+crowded = "((6.1e-7 + 0.26e-6 * max(0, memory_ratio - 1) + 0.31e-6 * (CLUSTER > 1)) / (STAGES - 1) + brought * 5.1e-12) * (1 + 0.2 * cut + 0.15 * (BM == 192) * (BN < 128)) * (blocks > sms)"
+load = "max(brought / cache, 9e-7 / STAGES)"
+from_registers = "a_down * (size == 4) * (0.73 * multiply + 1.86e-7)"
+step = "max(multiply, load, crowded, from_registers) + 0.088 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
 steps = "cdiv(part, LINE) * step * (1 + 0.04 * (BM * BN <= 8192) * (blocks > sms))"
-room = "sms - sms // 8 * (SPLIT > 2)"
-whole = "cdiv(blocks, sms) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
+room = "(sms - sms // 11 * (SPLIT * NEAR > 2)) // NEAR * NEAR"
+whole = "cdiv(blocks, room) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, (n + c_down * (m - n)) * out_size % 16)"
 store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192))"
 rows_alone = "odd * (0.3e-6 + BM * BN * 1e-11 + (CLUSTER == 1) * (blocks > sms) * (1.5e-6 + 4e-6 * (BM * BN <= 24576)))"
-last = "odd * min(blocks, sms) * BM * BN * out_size * 3e-13 * memory_ratio"
-tiles = "whole * (store + rows_alone + steps) + pieces * (store + 0.7e-6 + BM * BN * (1.48e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 1e-6 * (SPLIT > 2) + 2.6e-6 * (SPLIT > 4)) + (0.05e-6 + 0.8e-6 * alone) * (CLUSTER > 1) + last"
+last = "odd * min(blocks, sms) * BM * BN * out_size * 3.4e-13 * memory_ratio"
+tiles = "whole * (store + rows_alone + steps) + pieces * (store + 0.7e-6 + BM * BN * (2.2e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 1e-6 * (SPLIT > 2) + 2.6e-6 * (SPLIT > 4)) + (0.05e-6 + 1.03e-6 * alone) * (CLUSTER > 1) + last"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
-far = "1 + 0.3 * min(1, n // (BN + 1)) * (m > n)"
-memory = "((m * k * far + k * n * twice / narrow) * size / (4.53e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (3.85e12 - 1.5e12 * odd)) * batch * memory_ratio * (1 - 0.02 * (CLUSTER > 1) * (batch > 1))"
-sums = "(parts > 1) * m * n * parts * out_size * batch / 3.3e12"
-late = "0.9e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 0.9 * sms) + 0.4e-6 * (CLUSTER > 1) * alone"
+far = "1 + 0.18 * min(1, n // (BN + 1)) * (m > n)"
+memory = "((m * k * far + k * n * twice / narrow) * size / (4.7e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (4.1e12 - 1.06e12 * odd)) * batch * memory_ratio * (1 - 0.02 * (CLUSTER > 1) * (batch > 1))"
+sums = "(parts > 1) * m * n * parts * out_size * batch / 2e12"
+late = "3.9e-7 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 1 * sms) + 0.4e-6 * (CLUSTER > 1) * alone + 3.3e-7 * (NEAR > 1)"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
-seconds = "2.6e-6 + late + max(tiles, memory) + (0.28 - 0.18 * (crowded > 1.1 * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + 0.55 * waiting) * min(tiles, memory) - 0.9e-6 * waiting * (CLUSTER > 1) + sums"
+seconds = "2.7e-6 + late + max(tiles, memory) + (0.31 - 0.18 * (crowded > 1.1 * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (0.19 - 0.4 * (NEAR > 1) - 0.02 * (CLUSTER > 1) - 0.02 * (SPLIT > 1))) * min(tiles, memory) - 0.9e-6 * waiting * (CLUSTER > 1) + sums + (NEAR > 8) * (sms <= 128)"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }
 BN = { default = 256, values = [64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256] }
-STAGES = { default = 4, min = 2, max = 8 }
+STAGES = { default = 4, min = 2, max = 13 }
 CLUSTER = { default = 1, values = [1, 2] }
+NEAR = { default = 1, values = [1, 4, 8, 16] }
 SPLIT = { default = 1, values = [1, 2, 4, 8] }
 GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 */
@@ -145,6 +158,9 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #include "wgmma.cuh"
 #ifndef SPLIT  // blocks of a cluster that each sum a piece of k
 #define SPLIT 1
+#endif
+#ifndef NEAR  // blocks of a cluster that has no other purpose than their place: next to each other, as their tiles are
+#define NEAR 1
 #endif
 
 #ifndef C_DOWN  // 1 where columns of C follow each other in memory
@@ -197,7 +213,7 @@ __device__ __forceinline__ void release(Shared& s, int slot)
 #include "hopper_promoted.cuh"
 #endif
 
-extern "C" __global__ void __cluster_dims__(TOGETHER) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(TOGETHER * NEAR) __launch_bounds__(THREADS, 1)
 hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap c,
        Out* elements_of_c,
 #if FINISHED || BLOCKS

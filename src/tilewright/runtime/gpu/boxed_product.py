@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...kernels.cuda_kernel import CudaKernel, blocks_at_once
+from ...kernels.cuda_kernel import CudaKernel, launched
 from ...problem import itemsize_of
 from .boxes import BoxedLauncher, BoxedOperand
 from .device import Device
@@ -142,7 +142,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: Chose
     operands.append(
         _operand(kernel, "c", p.out, (p.m, p.n), p.c, p.batch * p.parts, params) if in_boxes else operands[0]
     )
-    grid = min(launch.blocks * p.batch * p.parts, blocks_at_once(device.sms, params))
+    grid = launched(launch.blocks * p.batch * p.parts, device.sms, params)
     moves = int(p.a.next != 0), int(p.b.next != 0)
     call = _CALL.pack(p.c.step, p.c.next, p.m, p.n, p.k, p.batch, *moves, p.parts, p.part_steps)
     shared = launch.shared_bytes
@@ -250,7 +250,7 @@ def _ragged_launch(
         struct.pack(f"<{MOST_RAGGED + 1}i", *each, *[0] * (MOST_RAGGED - len(rows))) for each in (tops, bands)
     )
     nbytes = len(call) + (12 * MOST_RAGGED if macros else 0)
-    size = min(launch.blocks, blocks_at_once(device.sms, values)), launch.threads, launch.shared_bytes
+    size = launched(launch.blocks, device.sms, values), launch.threads, launch.shared_bytes
     whole = call + bytes(-(-nbytes // 8) * 8 - len(call))
     run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, [*operands, operands[0]], whole)
     return run, call if macros else whole
@@ -265,7 +265,9 @@ def _steps_of_scales(p: BoxedProduct) -> bytes:
 
 def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
     of_a, of_b = p.factors or (p.dtype, p.dtype)
-    in_pairs = not p.c.down and (p.c.step | p.c.next | p.n) % 2 == 0 and p.aligned
+    # A pair of numbers of eight bytes is half a sector: where rows begin at the other half, sectors would be written in two.
+    together = 4 if itemsize_of(p.out) == 8 else 2
+    in_pairs = not p.c.down and (p.c.step | p.c.next) % together == 0 and p.n % 2 == 0 and p.aligned
     return {
         "TYPE": p.dtype.upper(),
         "TYPE_A": of_a.upper(),

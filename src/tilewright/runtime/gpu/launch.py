@@ -29,6 +29,8 @@ Launcher = Callable[..., None]
 
 #: ``CU_STREAM_LEGACY``
 _LEGACY_STREAM = 1
+#: The most blocks of a cluster that every card takes.
+_PORTABLE_CLUSTER = 8
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class Kernels:
         kernel = self._load(compiled, entry)
         self._check(what, self.attributes(compiled, entry), (grid, 1, 1), (block, 1, 1), shared_bytes)
         if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
-            self._allow_shared(what, kernel, shared_bytes)
+            self._set(what, kernel, "MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
         function, run = driver().CUfunction(int(kernel.handle)), driver().cuLaunchKernel
         waits = compiled.waits
         unused: list[BoxedArguments] = []
@@ -179,7 +181,7 @@ class Kernels:
         kernel = self._load(compiled, entry)
         self._check(what, self.attributes(compiled, entry), blocks, threads, shared_bytes)
         if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
-            self._allow_shared(what, kernel, shared_bytes)
+            self._set(what, kernel, "MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
         # The driver's function itself: by ``cuda.core`` a launch takes several microseconds more.
         return what, driver().CUfunction(int(kernel.handle))
 
@@ -198,7 +200,9 @@ class Kernels:
 
             major, minor = self._device.compute_capability
             what = f"{compiled.name}: {entry}, compiled for {compiled.arch}, on compute capability {major}.{minor}"
-            self._loaded[key] = attempt(what, load)
+            self._loaded[key] = kernel = attempt(what, load)
+            if kernel.attributes[self._device].required_cluster_width > _PORTABLE_CLUSTER:
+                self._set(what, kernel, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
         return self._loaded[key]
 
     def _check(self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
@@ -218,11 +222,10 @@ class Kernels:
                 f"a block on {self._device.name} can have {self._max_shared_bytes}"
             )
 
-    def _allow_shared(self, what: str, kernel: Any, shared_bytes: int) -> None:
-        """Allow more than 48 KiB of dynamic shared memory, which the driver requires before the launch."""
-        attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        number = driver().CUdevice(self._device.device_id)
-        call(what, "cuKernelSetAttribute", attribute, shared_bytes, kernel.handle, number)
+    def _set(self, what: str, kernel: Any, attribute: str, value: int) -> None:
+        """Allow what the driver refuses otherwise."""
+        name = getattr(driver().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{attribute}")
+        call(what, "cuKernelSetAttribute", name, value, kernel.handle, driver().CUdevice(self._device.device_id))
 
 
 # ---- what a launch is given ------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: Cho
         "B_ACROSS": int(not p.b.down),
         "A_VECTOR": vector_bytes(p.a, p.dtype, (p.m, p.k)),
         "B_VECTOR": vector_bytes(p.b, p.dtype, (p.k, p.n)),
-        "C_VECTOR": vector_bytes(p.c, p.out, (p.m, p.n)),
+        "C_VECTOR": _stored_bytes(p),
         **{f"{name}_PADDED": 1 for name, is_padded in zip("AB", p.padded, strict=True) if is_padded},
     }
     compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
@@ -94,6 +94,14 @@ def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: Cho
         run(stream_handle(stream), (), (a, b, c))
 
     return product
+
+
+def _stored_bytes(p: StridedProduct) -> int:
+    """The most bytes that are stored at once. 16 bytes of float64 are half a sector: where rows begin at the other half,
+    sectors would be stored in parts."""
+    most = vector_bytes(p.c, p.out, (p.m, p.n))
+    in_two = p.out == "float64" and p.m > 1 and (p.c.row | p.c.next) % 4
+    return min(most, 8) if in_two else most
 
 
 def vector_bytes(laid: Strides, dtype: str, shape: tuple[int, int]) -> int:
