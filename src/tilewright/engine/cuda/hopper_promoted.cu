@@ -28,13 +28,13 @@ c = ["64", "LINE"]
 [time]
 small = "(m * k + k * n) * batch <= 40e6"
 scales = "(0.08 + 0.07 * (BN < 256)) * scaled"
-multiply = "BM * BN * 128 / 5.4e12 * (1 + 0.06 * (WIDTH == 64) - small * (0.08 * (WIDTH == 64) - 0.04 * (BN == 128)) + 0.04 * (WIDTH == BN * CHUNK) + 0.01 * (CLUSTER > 1) + scales)"
+multiply = "BM * BN * 128 / 5.1e12 * (1 + 0.06 * (WIDTH == 64) - small * (0.15 * (WIDTH == 64) - 0.12 * (BN == 128)) + 0.04 * (WIDTH == BN * CHUNK) + 0.01 * (CLUSTER > 1) + scales)"
 operands = "(m * k + k * n) * batch"
-cache = "106e9 - 34e9 * (operands > 40e6) - 10e9 * (operands > 600e6)"
-load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 46e9))"
-tiles = "cdiv(blocks, sms) * (1e-6 + cdiv(part, 128) * (max(multiply, load) + load / 100))"
-memory = "(m * k + k * n + m * n * out_size) * batch / 3.9e12 * memory_ratio"
-seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
+cache = "9.3e10 - 4.2e10 * (operands > 4.4e7) - 10e9 * (operands > 600e6)"
+load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 7.5e10))"
+tiles = "cdiv(blocks, sms) * (8.8e-7 + cdiv(part, 128) * (max(multiply, load) + load / 100))"
+memory = "(m * k + k * n + m * n * out_size) * batch / 3.6e12 * memory_ratio"
+seconds = "4.6e-6 + max(tiles, memory) + 0.059 * min(tiles, memory)"
 
 [[presets]]
 rate = 100

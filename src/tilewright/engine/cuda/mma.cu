@@ -22,15 +22,15 @@ lists = "either"
 # of two elements, and columns element by element. Rates are those of an H200.
 [time]
 vector = "min(a_vector, b_vector)"
-slower = "1 + 0.45 * (vector < 16) + 1.05 * (vector < 4) + 0.4 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
-copied = "(BM + BN) * part * size / 26e9"
+slower = "1 + 0.45 * (vector < 16) + 0.94 * (vector < 4) + 0.4 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
+copied = "(BM + BN) * part * size / 3e10"
 each = "cdiv(blocks, sms)"
-waits = "(vector < 4) * cdiv(part, BK) * 1.4e-6 / min(3, each)"
-tiles = "each * (0.6e-6 + BM * BN * 6.5e-11 + max(BM * BN * part * slower / 1.3e12, copied, waits))"
+waits = "(vector < 4) * cdiv(part, BK) * 1.3e-6 / min(3, each)"
+tiles = "each * (3.5e-8 + BM * BN * 4e-11 + max(BM * BN * part * slower / 1.13e12, copied, waits))"
 odd = "n * out_size % 4 > 0"
-memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3e12 * memory_ratio"
-stored = "m * n * out_size * batch * max(odd * (1 - c_down) / 1.5e12, c_down / 0.45e12)"
-seconds = "2.5e-6 + max(tiles, memory + stored)"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.2e12 * memory_ratio"
+stored = "m * n * out_size * batch * max(odd * (1 - c_down) / 1.8e12, c_down / 8.2e11)"
+seconds = "4.2e-6 + max(tiles, memory + stored)"
 
 [[presets]]
 rate = 80

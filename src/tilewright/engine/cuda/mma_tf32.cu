@@ -24,14 +24,14 @@ lists = "either"
 [time]
 vector = "min(a_vector, b_vector)"
 each = "cdiv(blocks, sms)"
-slower = "1 + 0.3 * (vector < 16) + 0.3 * (vector < 8) + 0.2 * (BM * BN < 16384) + 0.2 * (BM * BN < 8192) + 0.4 * (BM * BN < 4096) + 0.25 * (each < 2) + 0.25 * a_down"
+slower = "1 + 0.34 * (vector < 16) + 0.32 * (vector < 8) + 0.2 * (BM * BN < 16384) + 0.29 * (BM * BN < 8192) + 0.65 * (BM * BN < 4096) + 0.28 * (each < 2) + 0.2 * a_down"
 stage = "(BM + BN) * BK * size"
 flight = "min(each, max(1, 184e3 // (STAGES * stage))) * (STAGES - 1) * stage"
-copied = "(BM + BN) * part * size / min(60e9, flight / 1.2e-6)"
-tiles = "each * (0.6e-6 + BM * BN * 1e-10 + max(BM * BN * part * slower / 6.5e11, copied))"
-memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.5e12 * memory_ratio"
-stored = "m * n * out_size * batch * c_down / 0.45e12"
-seconds = "2.5e-6 + max(tiles, memory + stored)"
+copied = "(BM + BN) * part * size / min(5e10, flight / 1.4e-6)"
+tiles = "each * (1.5e-7 + BM * BN * 1.8e-11 + max(BM * BN * part * slower / 5.7e11, copied))"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.6e12 * memory_ratio"
+stored = "m * n * out_size * batch * c_down / 8.2e11"
+seconds = "4.4e-6 + max(tiles, memory + stored)"
 
 [[presets]]
 rate = 80

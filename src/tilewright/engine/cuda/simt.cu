@@ -25,13 +25,13 @@ padded = "either"
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"
 warps = "max(1, rest * (BM // WM) * (BN // WN))"
-busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
+busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.68 + 0.124 * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
 single = "1 - b_across * (b_vector >= 16)"
-rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.015 * (BK < 16)) / (1 + single * (0.06 + 0.06 * (BK > 8) + 0.4 * (BM < 64)))"
-tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 1.2e-6 + each * BM * BN * 1e-10"
-memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12 * memory_ratio"
-seconds = "4e-6 + max(tiles, memory + 0.25 / BLOCKS * tiles)"
+rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.085 * (BK < 16)) / (1 + single * (0.12 + 0.06 * (BK > 8) + 0.186 * (BM < 64)))"
+tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 9.7e-7 + each * BM * BN * 1.03e-10"
+memory = "(m * k + k * n + m * n * parts) * size * batch / 3.6e12 * memory_ratio"
+seconds = "3.5e-6 + max(tiles, memory + 0.34 / BLOCKS * tiles)"
 
 [[presets]]
 rate = 100
