@@ -16,7 +16,7 @@ from ..runtime.gpu.memory import GRANULE
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.residue_product import prepare_residue_product
-from ..runtime.gpu.split_product import SplitLaunches, prepare_split_product
+from ..runtime.gpu.split_product import Pieces, SplitLaunches, prepare_split_product
 from ..runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 from .copies import Add, Copies, copy_of, prepare_copies, prepare_sum
 from .finish import Finish, prepare_finish
@@ -85,22 +85,23 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
         axes = _axes(order)
         inner = max(axes) if axes and in_engine else (1, 0, 0, 0)
         offsets = _offsets(order, [axis for axis in axes if axis is not inner])
+        adding = None
+        if plan.parts > 1:
+            adding = prepare_sum(gpu, plan.parts, inner[0], sums_dtype(plan.compute), order.c.used, inner[3])
         split = None
         if is_empty:
             product = _cleared(gpu, order.c.used)
         elif isinstance(plan.split, ResidueProduct):
             product, split = _nothing, prepare_residue_product(gpu, plan.kernel, plan.split, plan.params)
         elif plan.split is not None:
-            product, split = _nothing, prepare_split_product(gpu, plan.kernel, plan.split, plan.params)
+            pieces = None if adding is None else Pieces(plan.parts, _part_steps(plan), adding)
+            product, split = _nothing, prepare_split_product(gpu, plan.kernel, plan.split, plan.params, pieces)
         elif not in_engine:
             product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)
         elif plan.kernel.boxes:
             product = prepare_boxed_product(gpu, plan.kernel, _boxed(plan, inner), plan.params)
         else:
             product = prepare_strided_product(gpu, plan.kernel, _strided(plan, inner), plan.params)
-        adding = None
-        if plan.parts > 1:
-            adding = prepare_sum(gpu, plan.parts, inner[0], sums_dtype(plan.compute), order.c.used, inner[3])
         copied = tuple(i for i, place in enumerate((order.p, order.q)) if place.is_copied and place.matrices)
         before = prepare_copies(gpu, [copy_of(order, (order.p, order.q)[i]) for i in copied]) if copied else None
         after: Copies | Finish | None = None

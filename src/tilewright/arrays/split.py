@@ -16,6 +16,8 @@ from .residues import can_be_residues, residues_of, residues_seconds
 #: Bytes a second that splitting moves where four neighbours can be read at once, and elsewhere; the seconds of its launch
 #: and of that for flagged parts, and those of each block of the latter that has nothing to do. Fitted to records of an H200.
 _MOVED, _MOVED_SINGLY, _LAUNCHES_S, _BLOCK_S = 2.95e12, 2.15e12, 2e-6, 2.4e-9
+#: Lines longer than this are mostly read twice, which takes so many times as long.
+_LONG, _TWICE = 24576, 1.4
 
 
 def can_split(order: Order, compute: str = SPLIT) -> bool:
@@ -46,7 +48,8 @@ def split_seconds(order: Order, compute: str, memory_ratio: float) -> float:
     product = _split_of(order, compute)
     moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
-    return _LAUNCHES_S + memory_ratio * split + _BLOCK_S * product.tiles
+    twice = _TWICE if product.a.k > _LONG else 1
+    return _LAUNCHES_S + memory_ratio * split * twice + _BLOCK_S * product.tiles
 
 
 def rounded_rows(k: int) -> Rows:

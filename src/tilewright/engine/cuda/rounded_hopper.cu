@@ -12,6 +12,7 @@ block = ["128 * (BM // 64 + 1)"]
 grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
 shared = "SLOTS * (BM + BN) * 128 + 16 * SLOTS"
 tile = ["BN", "BM"]
+step = "LINE"
 constraints = ["SLOTS * (BM + BN) * 128 + 16 * SLOTS <= 232448"]
 
 [boxes]
@@ -31,8 +32,8 @@ c = "rows"
 work = "m * n * k * batch"
 rate = "2.7e12 * (1 - 0.1 * (work > 1e12) - 0.15 * (BN < 256) - 0.01 * (CLUSTER == 1))"
 store = "2.7e-6 + sms * BM * BN * 4 / 3.9e12"
-tiles = "cdiv(blocks, sms) * (store + cdiv(k, LINE) * BM * BN * LINE / rate)"
-memory = "(m * k + k * n + m * n) * 4 * batch / 3.9e12 * memory_ratio"
+tiles = "cdiv(blocks, sms) * (store + cdiv(part, LINE) * BM * BN * LINE / rate)"
+memory = "(m * k + k * n + m * n * parts) * 4 * batch / 3.9e12 * memory_ratio"
 seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 
 [[presets]]

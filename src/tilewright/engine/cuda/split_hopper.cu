@@ -12,6 +12,7 @@ block = ["128 * (BM // 64 + 1)"]
 grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]
 shared = "SLOTS * (BM + BN) * 128 + 16 * SLOTS"
 tile = ["BN", "BM"]
+step = "LINE * CHUNK"
 constraints = ["SLOTS * (BM + BN) * 128 + 16 * SLOTS <= 232448"]
 
 [boxes]
@@ -32,8 +33,8 @@ c = "rows"
 work = "m * n * k * batch"
 rate = "3e12 * (1 - 0.17 * (work > 1e12) - 0.09 * (BN == 64) + 0.03 * (CLUSTER > 1) * (2 * (work > 1e12) - 1))"
 store = "2.7e-6 + sms * BM * BN * 4 / 3.9e12"
-tiles = "cdiv(blocks, sms) * (store + cdiv(k, LINE * CHUNK) * CHUNK * 3 * BM * BN * LINE / rate)"
-memory = "(m * k + k * n + m * n) * 4 * batch / 3.9e12 * memory_ratio"
+tiles = "cdiv(blocks, sms) * (store + cdiv(part, LINE * CHUNK) * CHUNK * 3 * BM * BN * LINE / rate)"
+memory = "(m * k + k * n + m * n * parts) * 4 * batch / 3.9e12 * memory_ratio"
 seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
 
 [[presets]]
@@ -86,10 +87,11 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 // C[m×n] of `batch` products: the next row `row_c` elements further, the next C `next_c`. `moves_a` and `moves_b` are 1 where each
 // product has its own operand, 0 where all have the same. Of each operand there are exponents of `groups_*` · 32 lines, and then the
-// excesses of the groups. What the excesses of its rows and of its columns flag, more than `limit` together, is not stored.
+// excesses of the groups. What the excesses of its rows and of its columns flag, more than `limit` together, is not stored. Of a long k
+// each block may sum one of `parts`, of `part_steps` times CHUNK steps; the sums of all parts follow each other like products.
 struct Call {
     long long row_c, next_c;
-    int m, n, k, batch, moves_a, moves_b, groups_a, groups_b, limit, unused;
+    int m, n, k, batch, moves_a, moves_b, groups_a, groups_b, limit, parts, part_steps, unused;
 };
 
 __device__ __forceinline__ float power_of_two(int e)  // 2^e, a normal number
@@ -109,8 +111,9 @@ constexpr int ACROSS = (BN - 1) / FLAGGED_COLUMNS + 1;
 constexpr unsigned ALL_FLAGGED = (1u << GROUPS * CLUSTER * ACROSS) - 1;
 __device__ __forceinline__ unsigned flags_of(const Tile& tile, const int* of_a, const int* of_b, const Call& call)
 {
-    const int* a_excesses = of_a + (tile.z * call.moves_a * (LINES_OF_EXCESS + 1) + LINES_OF_EXCESS) * call.groups_a;
-    const int* b_excesses = of_b + (tile.z * call.moves_b * (LINES_OF_EXCESS + 1) + LINES_OF_EXCESS) * call.groups_b;
+    const int product = tile.z / call.parts;
+    const int* a_excesses = of_a + (product * call.moves_a * (LINES_OF_EXCESS + 1) + LINES_OF_EXCESS) * call.groups_a;
+    const int* b_excesses = of_b + (product * call.moves_b * (LINES_OF_EXCESS + 1) + LINES_OF_EXCESS) * call.groups_b;
     int most[ACROSS];
     #pragma unroll
     for (int j = 0; j < ACROSS; j++) {
@@ -136,9 +139,11 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
     Shared& s = *(Shared*)memory;
     const int group = threadIdx.x / 128, rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
-    const int steps = ((call.k - 1) / (LINE * CHUNK) + 1) * CHUNK;  // beyond k the copy engine fills with zeros
-    const Tiles<BM> tiles(call.m, call.n, call.batch);
+    const int all_steps = ((call.k - 1) / (LINE * CHUNK) + 1) * CHUNK;  // beyond k the copy engine fills with zeros
+    const Tiles<BM> tiles(call.m, call.n, call.batch * call.parts);
     Ring<SLOTS> ring;
+    auto first_step = [&](int z) { return z % call.parts * call.part_steps * CHUNK; };
+    auto steps_of = [&](int z) { return min(call.part_steps * CHUNK, all_steps - first_step(z)); };
     auto flags_at = [&](int tile) { return tile < tiles.count ? flags_of(tiles.place(tile, 0), of_a, of_b, call) : 0; };
 
     if (threadIdx.x == 0) {
@@ -163,10 +168,11 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                 next_flags = flags_at(tile + stride);
                 if (flags == ALL_FLAGGED) continue;
                 const auto [top, left, z] = tiles.place(tile, rank);
+                const int product = z / call.parts, from = first_step(z), steps = steps_of(z);
                 for (int i = 0; i < steps * PLANES; i++, ring.advance()) {  // high parts, then low ones
                     Barrier& full = s.full[ring.slot];
-                    const int plane = i % PLANES, at = i / PLANES * LINE;
-                    const int plane_a = z * call.moves_a * PLANES + plane, plane_b = z * call.moves_b * PLANES + plane;
+                    const int plane = i % PLANES, at = (from + i / PLANES) * LINE;
+                    const int plane_a = product * call.moves_a * PLANES + plane, plane_b = product * call.moves_b * PLANES + plane;
                     unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];
                     barrier_wait(s.empty[ring.slot], ring.parity ^ 1);
                     barrier_expect(full, (BM + BN) * 128);
@@ -204,6 +210,7 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
                 continue;
             }
             const auto [tile_top, left, z] = tiles.place(tile, rank);
+            const int product = z / call.parts, steps = steps_of(z);
             float sum[BN / 2];
 #if PLANES == 1
             int before = -1;
@@ -274,8 +281,8 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
 
             // ---- REGISTERS → GLOBAL ------------------------------------------------------------------------------------------
             const int row = tile_top + half * 64 + warp * 16 + lane / 4, col = left + lane % 4 * 2;
-            const int* of_rows = of_a + z * call.moves_a * call.groups_a * (LINES_OF_EXCESS + 1) + row;
-            const int* of_columns = of_b + z * call.moves_b * call.groups_b * (LINES_OF_EXCESS + 1) + col;
+            const int* of_rows = of_a + product * call.moves_a * call.groups_a * (LINES_OF_EXCESS + 1) + row;
+            const int* of_columns = of_b + product * call.moves_b * call.groups_b * (LINES_OF_EXCESS + 1) + col;
             float* to = c + z * call.next_c + row * call.row_c + col;
             auto is_in = [&](int i, int l) { return row + l / 2 * 8 < call.m && col + i * 2 + l % 2 < call.n; };
             // All that is read comes first, the flags of the next tile too: one latency of memory for all.

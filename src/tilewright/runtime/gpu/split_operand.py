@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from .boxes import BoxedOperand
 from .memory import GRANULE
 
-#: Lines that a cluster splits, which have one excess; the most blocks of a cluster.
-LINES, _MOST_PARTS = 32, 8
+#: Lines that a cluster splits, which have one excess.
+LINES = 32
+#: The most blocks of a cluster, and those of lines longer than the last number: more blocks hold more of them at once.
+_MOST_PARTS, _MOST_OF_LONG, _LONG = 8, 16, 6144
 #: Rows and columns of a part of C that is flagged or not.
 FLAGGED = 64, 128
 #: The matrices and both parts of their workspace begin at multiples of so many bytes.
@@ -92,7 +94,7 @@ class SplitOperand:
     @property
     def blocks(self) -> int:
         """Blocks that split each line."""
-        return min(_MOST_PARTS, 1 << max(0, (self.k // 128).bit_length() - 1))
+        return min(_MOST_OF_LONG if self.k > _LONG else _MOST_PARTS, 1 << max(0, (self.k // 128).bit_length() - 1))
 
     def packed(self, parts: int) -> bytes:
         """``Operand`` in the source of the kernel, if each line is split by so many blocks."""

@@ -9,15 +9,19 @@ are high parts alone), and where the parts of a line do not represent it well en
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import NamedTuple
 
 from ...host.sources import PACKAGE
-from ...kernels.cuda_kernel import CudaKernel, blocks_at_once
+from ...kernels.cuda_kernel import CudaKernel, launched
 from .boxes import BoxedLauncher
 from .compilations import Compilations
 from .device import Device
+from .memory import GRANULE
 from .nvrtc import Compiled, compile_file, compile_with
 from .product import MOST
 from .split_operand import FLAGGED, LINES, SplitOperand, SplitProduct, allowed_excess
@@ -42,9 +46,9 @@ SOURCES = tuple(
 #: Threads of a block that splits.
 _THREADS = 256
 #: The most numbers of four that a thread holds: of a long k fewer, so that more blocks share a multiprocessor.
-_MOST_HELD, _LONG, _HELD_OF_LONG = 24, 12288, 12
+_MOST_HELD, _LONG, _HELD_OF_LONG = 24, 24576, 12
 #: ``Call`` in the source of the kernel that multiplies.
-_CALL = struct.Struct("<2q10i")
+_CALL = struct.Struct("<2q12i")
 #: ``Flagged`` in the source of the kernel that multiplies what is flagged, and its parameters.
 _FLAGGED = struct.Struct("<9q6i2q2i")
 _FLAGGED_PARAMS = {
@@ -54,23 +58,32 @@ _FLAGGED_PARAMS = {
 #: ``multiply(a, b, c, workspace, stream)``: addresses, and the handle of a stream.
 SplitLaunches = Callable[[int, int, int, int, int], None]
 #: ``multiply(a, b, c, parts_of_a, parts_of_b, stream)``: the same where the operands were split before.
-PartsLaunches = Callable[[int, int, int, int, int, int], None]
+PartsLaunches = Callable[..., None]  # and the address of sums of pieces of k, if any
 
 _compilations = Compilations()
 
 
+class Pieces(NamedTuple):
+    """Pieces of k whose sums are computed apart: how many there are, the steps of each, and what adds the sums (of float32,
+    one C after the other) into C, for their address, that of C, and a stream."""
+
+    many: int
+    steps: int
+    add: Callable[[int, int, int], None]
+
+
 def prepare_split_product(
-    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int]
+    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int], pieces: Pieces | None = None
 ) -> SplitLaunches:
     """The product on ``device``: compiled and loaded now. Sizes are at least 1. The GPU must be the thread's current one,
-    here and at each call."""
+    here and at each call. With ``pieces`` of k their sums follow the parts of the operands in the workspace."""
     a, b = product.a, product.b
-    split, multiply = _split(device, a, b), prepare_product_of_parts(device, kernel, product, params)
+    split, multiply = _split(device, a, b), prepare_product_of_parts(device, kernel, product, params, pieces)
 
     def run(at_a: int, at_b: int, c: int, workspace: int, stream: int) -> None:
         parts_a, parts_b = workspace, workspace + a.workspace_bytes
         split(stream, (), (at_a, parts_a, parts_a + a.planes_bytes, at_b, parts_b, parts_b + b.planes_bytes))
-        multiply(at_a, at_b, c, parts_a, parts_b, stream)
+        multiply(at_a, at_b, c, parts_a, parts_b, stream, workspace + product.workspace_bytes)
 
     return run
 
@@ -88,18 +101,21 @@ def prepare_split(device: Device, operand: SplitOperand) -> Callable[[int, int, 
 
 
 def prepare_product_of_parts(
-    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int]
+    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int], pieces: Pieces | None = None
 ) -> PartsLaunches:
     """The product of operands that were split before; compiled and loaded now. The operands themselves are needed too, where
-    their parts do not represent them well enough. The GPU must be the thread's current one, here and at each call."""
+    their parts do not represent them well enough. The GPU must be the thread's current one, here and at each call. With
+    ``pieces`` of k, a call has one more argument: where their sums are."""
     a, b, values = product.a, product.b, kernel.checked(params)
     limit = allowed_excess(a.k, values["CHUNK"]) if a.planes > 1 else 0
-    multiply = _multiply(device, kernel, product, values, limit)
+    multiply = _multiply(device, kernel, product, values, limit, pieces)
     flagged = _flagged(device, product, limit)
 
-    def run(at_a: int, at_b: int, c: int, parts_a: int, parts_b: int, stream: int) -> None:
+    def run(at_a: int, at_b: int, c: int, parts_a: int, parts_b: int, stream: int, sums: int = 0) -> None:
         of_a, of_b = parts_a + a.planes_bytes, parts_b + b.planes_bytes
-        multiply(stream, (parts_a, parts_b), (c, of_a, of_b))
+        multiply(stream, (parts_a, parts_b), (c if pieces is None else sums, of_a, of_b))
+        if pieces is not None:
+            pieces.add(sums, c, stream)
         flagged(stream, (), (at_a, at_b, c, of_a + 4 * LINES * a.groups, of_b + 4 * LINES * b.groups))
 
     return run
@@ -148,17 +164,26 @@ def _held(operand: SplitOperand) -> int:
 
 
 def _multiply(
-    device: Device, kernel: CudaKernel, product: SplitProduct, values: Mapping[str, int], limit: int
+    device: Device,
+    kernel: CudaKernel,
+    product: SplitProduct,
+    values: Mapping[str, int],
+    limit: int,
+    pieces: Pieces | None,
 ) -> BoxedLauncher:
     a, b = product.a, product.b
+    count, steps = (1, -(-a.k // 64)) if pieces is None else pieces[:2]
+    if pieces is not None:
+        elements = a.lines * b.lines
+        product = replace(product, row_c=b.lines, next_c=elements, alignment=math.gcd(GRANULE, 4 * elements))
     compiled = _multiply_code(device.arch, kernel, product, values).result()
     launch = kernel.launch(a.lines, b.lines, a.k, **values)
     names = "a" if a.along else "a_down", "b_down" if b.along else "b"
     operands = [x.boxed(kernel.box(name, 2, values)) for name, x in zip(names, (a, b), strict=True)]
     sizes = a.lines, b.lines, a.k, product.batch, int(a.next != 0), int(b.next != 0)
-    call = _CALL.pack(product.row_c, product.next_c, *sizes, a.groups, b.groups, limit, 0)
+    call = _CALL.pack(product.row_c, product.next_c, *sizes, a.groups, b.groups, limit, count, steps, 0)
     size = (
-        min(launch.blocks * product.batch, blocks_at_once(device.sms, values)),
+        launched(launch.blocks * product.batch * count, device.sms, values),
         launch.threads,
         launch.shared_bytes,
     )
