@@ -14,6 +14,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from tilewright.arrays.copies import MatrixCopy, prepare_copies
 from tilewright.arrays.gpu_array import Matrix
+from tilewright.arrays.layouts import Boxes
 from tilewright.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -190,3 +191,22 @@ def test_axes_of_a_batch_that_no_stride_describes(gpu: Any) -> None:
     assert launched(gpu) == ["copy_matrices", "hopper", "hopper"]
     assert "540 bytes" in plan.copies[0]
     assert "1,050 bytes" in plan.copies[1]
+
+
+# ---- how copies lie for kernels with boxes
+
+
+@pytest.mark.parametrize("name", ["cuda/hopper", "cuda/hopper_promoted", "cuda/dmma_boxes"])
+@pytest.mark.parametrize("along_k", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (3, 5)], ids=str)
+def test_a_kernel_finds_every_element_of_a_copy(name: str, along_k: bool, shape: tuple[int, int]) -> None:
+    """Also of single rows and columns, which lie both ways: what the copy writes is where the tensor map says."""
+    kernel = cuda_engine()[name]
+    layouts, (rows, columns) = Boxes(kernel, along_k=along_k), shape
+    dtypes = {"cuda/hopper": ["bfloat16", "int8", "float32"], "cuda/dmma_boxes": ["float64"]}.get(name, ["float8_e5m2"])
+    for dtype, steps, operand in itertools.product(dtypes, [(7, 1), (1, 7), (14, 2), (1, 1)], (0, 1)):
+        made = layouts.copy(operand, Matrix(rows, columns, *steps, dtype), dtype)
+        laid = layouts.laid(operand, made, 0)
+        for i, j in itertools.product(range(rows), range(columns)):
+            by_map = j * laid.step + i if laid.down else i * laid.step + j
+            assert by_map == i * made.row + j * made.column, (dtype, steps, operand)

@@ -71,7 +71,8 @@ class Boxes:
     def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:
         down = operand < 2 and is_down(matrix)
         size = itemsize_of(dtype)
-        if operand < 2 and (self.along_k or not self._reads(operand, down, size)):
+        along_k = self.along_k and not (operand == 1 and matrix.rows == 1)  # a single row of b lies both ways
+        if operand < 2 and (along_k or not self._reads(operand, down, size)):
             down = operand == 1
         inner, outer = (matrix.rows, matrix.columns) if down else (matrix.columns, matrix.rows)
         step = inner if operand == 2 or outer == 1 else _padded(inner, size)
