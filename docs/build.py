@@ -87,6 +87,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "counted h200": lambda: gpu.counted("explain-measured-h200"),
     "gpu layers": lambda: gpu.gpu_layers("gpu-matmul-layers-h200"),
     "gpu complex": lambda: gpu.gpu_shapes("gpu-matmul-complex-h200"),
+    "gpu complex h100": lambda: gpu.gpu_shapes("gpu-matmul-complex-h100"),
+    "gpu layers h100": lambda: gpu.gpu_layers("gpu-matmul-layers-h100"),
     "gpu shapes": lambda: gpu.gpu_shapes("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
     "gpu shapes h100": lambda: gpu.gpu_shapes("gpu-matmul-half-h100", "gpu-matmul-full-h100"),
     "gpu predicted h100": lambda: gpu.gpu_predicted(*(f"gpu-matmul-{of}-h100" for of in ("half", "full", "layers"))),
