@@ -107,7 +107,7 @@ def test_complex_arrays(gpu: Any, dtype: str) -> None:
     gpu.sms = 132
     assert tw.plan(x, y).parts > 1
     np.testing.assert_array_equal(tw.matmul(x, y).view, a @ b)
-    assert "add_parts" in [entry for entry, _ in gpu.launches]
+    assert [entry for entry, _ in gpu.launches if entry.startswith("add_")]
     out = fake.Tensor.of(gpu, whole(2, 5, 3, dtype=dtype)).transpose(1, 2)
     assert tw.matmul(x, y, out=out) is out  # its columns follow each other, and so do no rows of the sums
     np.testing.assert_array_equal(out.view, a @ b)
