@@ -45,3 +45,10 @@ def test_blocks_of_a_cluster_take_tiles_next_to_each_other(gpu: Any, near: int) 
 def test_such_clusters_have_no_other_purpose(other: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="NEAR"):
         HOPPER.checked({"NEAR": 8, "BN": 128, **other})
+
+
+def test_the_laboratory_launches_whole_clusters_too() -> None:
+    params = {"BM": 64, "BN": 64, "STAGES": 12, "NEAR": 8}
+    assert HOPPER.launch(200, 264, 600, **params).blocks == 20
+    assert HOPPER.launch_on(132, 200, 264, 600, **params).blocks == 24
+    assert HOPPER.launch_on(18, 200, 264, 600, **params).blocks == 16

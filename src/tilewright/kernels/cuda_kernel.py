@@ -248,12 +248,7 @@ class CudaKernel:
         launch = self.launch(m, n, k, **params)
         if not self.persistent:
             return launch
-        most = blocks_at_once(sms, self.checked(params))
-        return replace(launch, grid=(min(launch.blocks, most), 1, 1))
-
-
-#: Parameters whose product is the number of blocks of a cluster.
-_CLUSTERED = ("CLUSTER", "SPLIT", "NEAR")
+        return replace(launch, grid=(launched(launch.blocks, sms, self.checked(params)), 1, 1))
 
 
 def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
@@ -263,7 +258,7 @@ def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
     >>> blocks_at_once(132, {"CLUSTER": 2}), blocks_at_once(132, {"SPLIT": 4}), blocks_at_once(2, {"SPLIT": 4})
     (132, 120, 4)
     """
-    cluster = math.prod(params.get(name, 1) for name in _CLUSTERED)
+    cluster = _cluster(params)
     room = sms - sms // 11 if cluster > 2 else sms
     return max(cluster, room * params.get("PER_SM", 1) // cluster * cluster)
 
@@ -275,8 +270,13 @@ def launched(blocks: int, sms: int, params: Mapping[str, int]) -> int:
     >>> launched(50, 132, {"NEAR": 16}), launched(500, 132, {})
     (64, 132)
     """
-    cluster = math.prod(params.get(name, 1) for name in _CLUSTERED)
+    cluster = _cluster(params)
     return min(-(-blocks // cluster) * cluster, blocks_at_once(sms, params))
+
+
+def _cluster(params: Mapping[str, int]) -> int:
+    """The blocks of a cluster."""
+    return math.prod(params.get(name, 1) for name in ("CLUSTER", "SPLIT", "NEAR"))
 
 
 def _number(capability: str) -> tuple[int, ...]:

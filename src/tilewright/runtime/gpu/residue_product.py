@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 
 from ...host.sources import PACKAGE
-from ...kernels.cuda_kernel import CudaKernel, blocks_at_once
+from ...kernels.cuda_kernel import CudaKernel, launched
 from .boxes import BoxedLauncher, BoxedOperand
 from .compilations import Compilations
 from .device import Device
@@ -114,8 +114,7 @@ def _multiply(
     launch = kernel.launch(a.lines, b.lines, k, **values)
     operands = [_boxed(x, planes, kernel.box(name, 1, values)) for name, x in zip(("a", "b_down"), (a, b), strict=True)]
     call = _MULTIPLY.pack(a.lines, b.lines, k, planes, least_bound(a.k, a.moduli), 0)
-    most = blocks_at_once(device.sms, values)
-    size = min(launch.blocks * planes, most), launch.threads, launch.shared_bytes
+    size = launched(launch.blocks * planes, device.sms, values), launch.threads, launch.shared_bytes
     return device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, operands, call)
 
 

@@ -57,8 +57,9 @@ _FLAGGED_PARAMS = {
 
 #: ``multiply(a, b, c, workspace, stream)``: addresses, and the handle of a stream.
 SplitLaunches = Callable[[int, int, int, int, int], None]
-#: ``multiply(a, b, c, parts_of_a, parts_of_b, stream)``: the same where the operands were split before.
-PartsLaunches = Callable[..., None]  # and the address of sums of pieces of k, if any
+#: ``multiply(a, b, c, parts_of_a, parts_of_b, stream)``: the same where the operands were split before; where there are
+#: pieces of k, the address of their sums follows.
+PartsLaunches = Callable[..., None]
 
 _compilations = Compilations()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...kernels.cuda_kernel import CudaKernel, blocks_at_once
+from ...kernels.cuda_kernel import CudaKernel, launched
 from ...problem import itemsize_of
 from .device import Device
 from .product import MOST, Chosen, GpuProduct, compiled_once, stream_handle
@@ -84,7 +84,7 @@ def _prepared(device: Device, kernel: CudaKernel, p: StridedProduct, chosen: Cho
     launch = kernel.launch(p.m, p.n, p.k, **params)
     blocks = launch.blocks * p.batch * p.parts
     if kernel.persistent:
-        blocks = min(blocks, blocks_at_once(device.sms, params))
+        blocks = launched(blocks, device.sms, params)
     strides = (*p.a[:3], *p.b[:3], *p.c[:3])
     call = _CALL.pack(*strides, p.m, p.n, p.k, p.batch, p.parts, p.part_steps)
     size = min(blocks, _MOST_BLOCKS), launch.threads, launch.shared_bytes
