@@ -11,9 +11,11 @@ template <int ROWS> struct Tiles {
         : rows((m - 1) / (CLUSTER * ROWS) + 1), cols((n - 1) / BN + 1), count(rows * cols * products) {}
     __device__ __forceinline__ Tile place(int tile, int rank) const
     {
-        const int z = tile / (rows * cols);
+        // A division takes a hundred cycles, in which at first nothing is loaded: most products need one of these.
+        const int z = count == rows * cols ? 0 : tile / (rows * cols);
         tile -= z * (rows * cols);
-        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
-        return { ((band * GROUP + inside % height) * CLUSTER + rank) * ROWS, inside / height * BN, z };
+        const int band = rows <= GROUP ? 0 : tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP);
+        const int inside = tile - band * GROUP * cols, column = height == GROUP ? inside / GROUP : inside / height;
+        return { ((band * GROUP + inside - column * height) * CLUSTER + rank) * ROWS, column * BN, z };
     }
 };

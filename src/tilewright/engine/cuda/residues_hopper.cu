@@ -164,17 +164,20 @@ residues_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Ten
     const Tiles<TILE_ROWS> tiles(call.m, call.n, call.planes);
     Ring<STAGES> ring;
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(s.full[i], 1);
-            barrier_init(s.empty[i], GROUPS * CLUSTER);
-        }
+    if (threadIdx.x == 32) {
+        prefetch_map(a);
+        prefetch_map(b);
+    }
+    if (threadIdx.x < STAGES) {
+        barrier_init(s.full[threadIdx.x], 1);
+        barrier_init(s.empty[threadIdx.x], GROUPS * CLUSTER);
         barrier_publish();
     }
-    if (CLUSTER > 1) cluster_sync();  // the barriers of both blocks are there
-    else __syncthreads();
+    if (CLUSTER > 1) cluster_arrive();
+    __syncthreads();
     let_next_launch_begin();
     wait_for_launch_before();
+    if (CLUSTER > 1) cluster_wait();  // the barriers of both blocks are there
 
     // A tile that is flagged as a whole is left out. The flags of the next tile are read while this one is multiplied.
     bool flagged = is_flagged(tiles, first, flags, call), next_flagged;

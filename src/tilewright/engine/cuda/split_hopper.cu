@@ -146,17 +146,20 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
     auto steps_of = [&](int z) { return min(call.part_steps * CHUNK, all_steps - first_step(z)); };
     auto flags_at = [&](int tile) { return tile < tiles.count ? flags_of(tiles.place(tile, 0), of_a, of_b, call) : 0; };
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < SLOTS; i++) {
-            barrier_init(s.full[i], 1);
-            barrier_init(s.empty[i], GROUPS * CLUSTER);
-        }
+    if (threadIdx.x == 32) {
+        prefetch_map(a);
+        prefetch_map(b);
+    }
+    if (threadIdx.x < SLOTS) {
+        barrier_init(s.full[threadIdx.x], 1);
+        barrier_init(s.empty[threadIdx.x], GROUPS * CLUSTER);
         barrier_publish();
     }
-    if (CLUSTER > 1) cluster_sync();  // the barriers of both blocks are there
-    else __syncthreads();
+    if (CLUSTER > 1) cluster_arrive();
+    __syncthreads();
     let_next_launch_begin();
     wait_for_launch_before();
+    if (CLUSTER > 1) cluster_wait();  // the barriers of both blocks are there
 
     if (group == 0) {  // ---- GLOBAL → SHARED: one thread ------------------------------------------------------------------------
         give_registers<40>();
