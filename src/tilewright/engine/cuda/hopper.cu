@@ -18,6 +18,7 @@ constraints = [
     "(SPLIT > 1) * (BN % 64 + BN % (16 * SPLIT)) == 0",
     "(SPLIT > 1) * (CLUSTER > 1) == 0", "(NEAR > 1) * (SPLIT * CLUSTER > 1) == 0",
     "BM * BN <= 36864",  # sums of a thread, in registers
+    "PINGPONG * (BM != 128) == 0", "PINGPONG * (BN > 176) == 0", "PINGPONG * (SPLIT > 1) == 0",
 ]
 presets = [
     { rate = 100, params = { CLUSTER = 2, GROUP = 8 } },
@@ -28,6 +29,15 @@ presets = [
     { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 176 } },
     { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 160 } },
     { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 144 } },
+    { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 144, GROUP = 4 } },
+    { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 176, CLUSTER = 2, GROUP = 16 } },
+    { rate = 100, when = "(min(m * n // 1024, k) >= 1024) * (m * n <= 67108864)", params = { BN = 160, CLUSTER = 2, GROUP = 16 } },
+    { rate = 100, params = { BN = 176, PINGPONG = 1, GROUP = 32 } },
+    { rate = 100, params = { BN = 176, PINGPONG = 1, CLUSTER = 2, GROUP = 16 } },
+    { rate = 100, params = { BN = 160, PINGPONG = 1, CLUSTER = 2, GROUP = 16 } },
+    { rate = 100, params = { BN = 128, STAGES = 6, PINGPONG = 1, GROUP = 32 } },
+    { rate = 100, params = { BN = 128, STAGES = 6, PINGPONG = 1, CLUSTER = 2, GROUP = 16 } },
+    { rate = 100, params = { BN = 112, STAGES = 6, PINGPONG = 1, CLUSTER = 2, GROUP = 16 } },
     { rate = 100, when = "m * n <= 6291456", params = { BN = 192, SPLIT = 2 } },
     { rate = 100, params = { BN = 96, STAGES = 6 } },
     { rate = 100, when = "m <= 256", params = { BN = 80, STAGES = 6 } },
@@ -36,6 +46,7 @@ presets = [
     { rate = 100, params = { BN = 128, STAGES = 6, CLUSTER = 2, GROUP = 8 } },
     { rate = 100, params = { BN = 128, STAGES = 6, SPLIT = 2 } },
     { rate = 100, params = { BN = 64, STAGES = 8 } },
+    { rate = 100, params = { BN = 64, STAGES = 8, CLUSTER = 2, GROUP = 8 } },
     { rate = 100, params = { BM = 192, BN = 192, STAGES = 3 } },
     { rate = 100, params = { BM = 192, BN = 192, STAGES = 3, CLUSTER = 2, GROUP = 8 } },
     { rate = 100, params = { BM = 192, BN = 192, STAGES = 3, SPLIT = 2 } },
@@ -90,44 +101,57 @@ c_down = ["16", "LINE"]
 # more blocks than multiprocessors a stage comes no faster than a turn of the ring (`crowded`), and of long ones those without a cluster
 # lose each other in the cache (`missed`). Blocks that read the same rows of A are `far` from each other, and also read a part of them
 # twice. An A that comes from registers takes time to load (`from_registers`). Odd rows of C are stored by the warps that multiply
-# (`rows_alone`), after the `last` tiles by all blocks at once; blocks without a cluster then lose each other. Blocks that are neither few
-# nor enough for all multiprocessors begin `late`, when the launch before has ended. Where memory is slower (memory_ratio), fewer of the
+# (`rows_alone`), after the `last` tiles by all blocks at once; blocks without a cluster then lose each other (`lost`). Blocks that are neither few
+# nor enough for all multiprocessors begin `late`, when the launch before has ended. What the blocks of one group of multiprocessors
+# read, each line once, comes over a way of its own (`of_group`): every eighth block is in the same one. Blocks without a cluster are slower if
+# they are small (`lone`), and lose each other where k is long (`adrift`), and so do small tiles where neither operand stays in the cache (`apart`). With PINGPONG only the last
+# tile's sums are stored while nothing is multiplied, by half as many threads. Where memory is slower (memory_ratio), fewer of the
 # bytes that blocks share are read twice. Of few tiles with a long k, blocks wait for the same lines of both operands (`waiting`), and
 # what memory takes is hardly hidden; less so if those that share lines are NEAR each other, in one group of multiprocessors, whose
 # requests for a line become one. Only where there are more than 128 multiprocessors, at least one of at most eight groups has sixteen
 # for certain. The rates are those of an H200, as its power allows for long, by the times of 4,500 launches there and on an H100, each
 # with other operands.
 [time]
-cut = "b_across * (0.5 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
+cut = "b_across * (0.55 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
-slower = "(0.025 + 0.03 * a_down * (size == 4)) * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.12 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.087 * (blocks > 6 * sms) + 0.06 * cut"
-missed = "(CLUSTER == 1) * (0.5 * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > 4e8) + (0.03 + 0.1 * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
-multiply = "BM * BN * LINE / (6.6e12 / size) * (1 + slower + missed) / (1 + alone * (0.08 + 0.1 * (CLUSTER > 1) * (size < 4)))"
-cache = "min(1.26e11 - 16e9 * (CLUSTER > 1), 1.6e13 / min(blocks, sms), 5.4e10 + lines * 1e12, 84e9 + 57e9 * alone + (cut == 0) * 1e12)"
-columns = "(BN + (cdiv(BN, 64) * 64 - BN) * b_across) * (1 + 0.39 * cut)"
+slower = "(0.022 + 0.03 * a_down * (size == 4)) * (CLUSTER > 1) * (blocks > sms) + 0.03 * (BM == 192) * (SPLIT > 1) + 0.092 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.034 * (blocks > 6 * sms) + 0.127 * cut"
+lone = "(CLUSTER * NEAR * SPLIT == 1) * (0.015 * (BM * BN <= 16384) * (blocks > sms) + 0.0134 * PINGPONG * (BN > 128) * (blocks > 2 * sms))"
+missed = "(CLUSTER == 1) * (0.5 * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > 4e8) + (0.0116 + 0.024 * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
+adrift = "(CLUSTER * NEAR * SPLIT == 1) * 0.0011 * max(0, cdiv(part, LINE) - 64)"
+apart = "(blocks > sms) * (min(m, n) * k * size > 4e7) * max(0, 3 - BM * BN / 8192) * (0.12 + 0.12 * (CLUSTER == 1))"
+multiply = "BM * BN * LINE / (6.8e12 / size) * (1 + slower + lone + missed + apart + adrift) / (1 + alone * (0.13 + 0.024 * (CLUSTER > 1) * (size < 4)))"
+cache = "min(1.4e11 - 4.7e10 * (CLUSTER > 1), 1.8e13 / min(blocks, sms), 6.3e10 + 1.6e10 * (CLUSTER > 1) + lines * 1e12, 9.3e10 + 4.4e10 * alone + (cut == 0) * 1e12)"
+spare = "(cdiv(n, BN) * BN - n) / BN / cdiv(blocks, sms)"
+columns = "(BN + (cdiv(BN, 64) * 64 - BN) * b_across) * (1 + 0.75 * cut) * (1 + 0.7 * spare * (1 - b_across))"
 rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
 brought = "(rows + columns / CLUSTER) * 128"
-crowded = "((6.1e-7 + 0.26e-6 * max(0, memory_ratio - 1) + 0.31e-6 * (CLUSTER > 1)) / (STAGES - 1) + brought * 5.1e-12) * (1 + 0.2 * cut + 0.15 * (BM == 192) * (BN < 128)) * (blocks > sms)"
-load = "max(brought / cache, 9e-7 / STAGES)"
-from_registers = "a_down * (size == 4) * (0.73 * multiply + 1.86e-7)"
-step = "max(multiply, load, crowded, from_registers) + 0.088 * min(multiply, load) + 4.2e-8 * (CLUSTER > 1) * alone"
+crowded = "((5.8e-7 + 2.4e-7 * max(0, memory_ratio - 1) + 3.6e-7 * (CLUSTER > 1)) / (STAGES - 1) + brought * 5e-12) * (1 + 0.085 * cut + 0.15 * (BM == 192) * (BN < 128)) * (blocks > sms)"
+each = "min(sms, cdiv(blocks, batch * parts))"
+band = "min(GROUP, cdiv(m, BM * CLUSTER))"
+of_group = "min(blocks, sms) / each * min(1, each / CLUSTER / 8) * (max(1, band / 8) * rows * CLUSTER + max(1, each / CLUSTER / max(band, 8)) * columns) * 128"
+load = "max(brought / cache, of_group / 1.1e12 * (NEAR * SPLIT == 1), 5.5e-7 / STAGES)"
+from_registers = "a_down * (size == 4) * (0.73 * multiply + 1.9e-7)"
+step = "max(multiply, load, crowded, from_registers) + 0.154 * min(multiply, load) + 3e-8 * (CLUSTER > 1) * alone"
 steps = "cdiv(part, LINE) * step * (1 + 0.04 * (BM * BN <= 8192) * (blocks > sms))"
 room = "(sms - sms // 11 * (SPLIT * NEAR > 2)) // NEAR * NEAR"
 whole = "cdiv(blocks, room) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, (n + c_down * (m - n)) * out_size % 16)"
-store = "0.2e-6 + BM * BN * (6e-12 + 1.2e-11 * (BM == 192))"
-rows_alone = "odd * (0.3e-6 + BM * BN * 1e-11 + (CLUSTER == 1) * (blocks > sms) * (1.5e-6 + 4e-6 * (BM * BN <= 24576)))"
-last = "odd * min(blocks, sms) * BM * BN * out_size * 3.4e-13 * memory_ratio"
-tiles = "whole * (store + rows_alone + steps) + pieces * (store + 0.7e-6 + BM * BN * (2.2e-10 * (SPLIT - 1) / SPLIT + 1.1e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 1e-6 * (SPLIT > 2) + 2.6e-6 * (SPLIT > 4)) + (0.05e-6 + 1.03e-6 * alone) * (CLUSTER > 1) + last"
+store = "3.3e-7 + BM * BN * (1.76e-11 + 1.9e-11 * (BM == 192))"
+rows_alone = "odd * (9.7e-7 + BM * BN * 6.3e-12)"
+lost = "odd * (CLUSTER == 1) * (blocks > sms) * (6.8e-7 + 3.3e-6 * (BM * BN <= 24576))"
+last = "odd * min(blocks, sms) * BM * BN * out_size * 1.74e-13 * memory_ratio"
+stored = "store + rows_alone"
+turns = "whole * (lost + PINGPONG * odd * 1.05e-6) + (PINGPONG == 0) * whole * (stored + steps) + PINGPONG * (2 * stored + whole * max(steps, stored + 0.5 * steps))"
+tiles = "turns + pieces * (store + 1.17e-6 + BM * BN * (2.7e-10 * (SPLIT - 1) / SPLIT + 3.6e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 2.7e-6 * (SPLIT > 2) + 2.6e-6 * (SPLIT > 4)) + (3.7e-7 + 6.3e-7 * alone) * (CLUSTER > 1) + last"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
-twice = "1 + 0.3 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
-far = "1 + 0.18 * min(1, n // (BN + 1)) * (m > n)"
-memory = "((m * k * far + k * n * twice / narrow) * size / (4.7e12 * (1 + 0.03 * ((m * k + k * n) * size > 3e8))) + m * n * out_size / (4.1e12 - 1.06e12 * odd)) * batch * memory_ratio * (1 - 0.02 * (CLUSTER > 1) * (batch > 1))"
-sums = "(parts > 1) * m * n * parts * out_size * batch / 2e12"
-late = "3.9e-7 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 1 * sms) + 0.4e-6 * (CLUSTER > 1) * alone + 3.3e-7 * (NEAR > 1)"
+twice = "1 + 0.055 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
+far = "1 + 0.23 * min(1, n // (BN + 1)) * (m > n)"
+memory = "((m * k * far + k * n * twice / narrow) * size / (4.8e12 * (1 + 0.047 * ((m * k + k * n) * size > 3e8))) + m * n * out_size * (1 + 0.066 * (BN % 64 > 0)) / (4.4e12 - 1.36e12 * odd)) * batch * memory_ratio * (1 - 0.02 * (CLUSTER > 1) * (batch > 1))"
+sums = "(parts > 1) * m * n * parts * out_size * batch / 1.75e12"
+late = "1.27e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 1 * sms) + 1.3e-6 * (CLUSTER > 1) * alone + (3.3e-7 + 0.079 * memory) * (NEAR > 1)"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
-seconds = "2.7e-6 + late + max(tiles, memory) + (0.31 - 0.18 * (crowded > 1.1 * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (0.19 - 0.4 * (NEAR > 1) - 0.02 * (CLUSTER > 1) - 0.02 * (SPLIT > 1))) * min(tiles, memory) - 0.9e-6 * waiting * (CLUSTER > 1) + sums + (NEAR > 8) * (sms <= 128)"
+seconds = "1.33e-6 + late + max(tiles, memory) + (0.3 - 0.2 * (crowded > 1.13 * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (0.24 - 0.53 * (NEAR > 1) - 0.33 * (CLUSTER > 1) - 0.02 * (SPLIT > 1))) * min(tiles, memory) - 0.9e-6 * waiting * (CLUSTER > 1) + sums + (NEAR > 8) * (sms <= 128)"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }
@@ -136,6 +160,7 @@ STAGES = { default = 4, min = 2, max = 13 }
 CLUSTER = { default = 1, values = [1, 2] }
 NEAR = { default = 1, values = [1, 4, 8, 16] }
 SPLIT = { default = 1, values = [1, 2, 4, 8] }
+PINGPONG = { default = 0, values = [0, 1] }
 GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 */
 #include "hopper.cuh"
@@ -159,6 +184,9 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #ifndef SPLIT  // blocks of a cluster that each sum a piece of k
 #define SPLIT 1
 #endif
+#ifndef PINGPONG  // 1 where both groups compute tiles of their own, in turns: one stores while tensor cores work for the other
+#define PINGPONG 0
+#endif
 #ifndef NEAR  // blocks of a cluster that has no other purpose than their place: next to each other, as their tiles are
 #define NEAR 1
 #endif
@@ -167,6 +195,10 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #define C_DOWN 0
 #endif
 #define IN_REGISTERS (A_DOWN && SIZE == 4)  // A
+#if PINGPONG && IN_REGISTERS  // of which they hold 64 rows
+#undef PINGPONG
+#define PINGPONG 0
+#endif
 #define HALF (OUT == BFLOAT16 || OUT == FLOAT16)
 #if HALF
 typedef unsigned short Out;  // its bits
@@ -181,6 +213,8 @@ struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
 
 constexpr int LINE = 128 / SIZE;  // of k in a stage: 128 bytes, the width of the swizzle
 constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1), PIECES = BN / WIDTH, TOGETHER = CLUSTER * SPLIT;
+constexpr int HEIGHT = PINGPONG ? GROUPS : 1;  // of what a group computes of a tile, in 64 rows
+constexpr int TURN = 4;  // the barrier of the first group's turn with PINGPONG, before that of the second
 constexpr int SLAB = 128 / sizeof(Out);  // columns of C that are stored at once
 constexpr int ROWS_B = B_ACROSS ? (BN + 63) / 64 * 64 : BN;  // rows across are loaded in boxes of 64 columns
 
@@ -235,25 +269,28 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             ((uint4*)&s.a[i / chunks][rows_a * 128])[i % chunks] = uint4 { 0, 0, 0, 0 };
         publish_shared();
     }
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 32) {
         prefetch_map(a);
         prefetch_map(b);
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(s.full[i], 1);
-            barrier_init(s.empty[i], GROUPS * (IN_REGISTERS ? 4 : 1) * CLUSTER);
-        }
+    }
+    if (threadIdx.x < STAGES) {
+        barrier_init(s.full[threadIdx.x], 1);
+        barrier_init(s.empty[threadIdx.x], (PINGPONG ? 1 : GROUPS) * (IN_REGISTERS ? 4 : 1) * CLUSTER);
         barrier_publish();
     }
-    if (TOGETHER > 1) cluster_sync();  // the barriers of all blocks are there
-    else __syncthreads();
+    if (TOGETHER > 1) cluster_arrive();
+    int tile = tiles.first();
+    Place place = found(tiles.place(tile, rank, piece));  // before anything is waited for
+    __syncthreads();
     wait_for_launch_before();
     let_next_launch_begin();
+    if (TOGETHER > 1) cluster_wait();  // the barriers of all blocks are there
 
     if (group == 0) {  // ---- GLOBAL → SHARED: one thread ------------------------------------------------------------------------
         if (GROUPS > 1) give_registers<GROUPS == 3 ? 32 : 40>();
-        for (int tile = tiles.first(); tile < tiles.count; tile = tiles.next(tile)) {
+        for (; tile < tiles.count; tile = tiles.next(tile), place = tiles.place(tile, rank, piece)) {
             if (threadIdx.x == 0) {
-                const auto [top, left, z, first_step, steps, bottom] = tiles.place(tile, rank, piece);
+                const auto [top, left, z, first_step, steps, bottom] = place;
                 const Source from = source_of(call, z);
                 for (int step = first_step; step < first_step + steps; step++, ring.advance()) {
                     Barrier& full = s.full[ring.slot];
@@ -280,19 +317,33 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             if (tiles.is_split(tile)) wait_for_sums();
 #endif
         }
-    } else {  // ---- MULTIPLY: 64 rows for each group ----------------------------------------------------------------------------
+    } else {  // ---- MULTIPLY: 64 rows for each group, or every second tile -------------------------------------------------------
         if (GROUPS > 1) take_registers<GROUPS == 3 ? 160 : 232>();
-        const int half = group - 1, thread = threadIdx.x % 128;
+        const int half = group - 1, thread = threadIdx.x % 128, first_rows = PINGPONG ? 0 : half * 64;
 #if PROMOTED
         Sums sums;
 #endif
         int buffer = 0;
-        for (int tile = tiles.first(); tile < tiles.count; tile = tiles.next(tile)) {
-            const auto [tile_top, tile_left, z, first_step, steps, bottom] = tiles.place(tile, rank, piece);
+        if (PINGPONG && half == 1) {
+            ring.skip(place.steps);
+            tile = tiles.next(tile);
+            place = tiles.place(tile, rank, piece);
+        }
+        bool is_first = half == 0;
+        while (tile < tiles.count) {
+            const auto [tile_top, tile_left, z, first_step, steps, bottom] = place;
+            const int following = tiles.next(tile), next = PINGPONG ? tiles.next(following) : following;
+            // The place of the next tile, found while tensor cores still work for this one.
+            auto look_ahead = [&] {
+                if (next < tiles.count) place = found(tiles.place(next, rank, piece));
+            };
+            if (PINGPONG && !is_first) group_sync(TURN + half, 256);  // the other group has waited for all stages before
+            is_first = false;
             const int left = tile_left + (tiles.is_split(tile) ? piece * (BN / SPLIT) : 0);  // of what this block stores
-            SUM d[BN / 2];
+            SUM sums_of[HEIGHT][BN / 2];
+            SUM(&d)[BN / 2] = sums_of[0];
 #if FINISHED
-            const Finish finish(call, { bias, row_scales, column_scales }, tile_top + half * 64, left, bottom);
+            const Finish finish(call, { bias, row_scales, column_scales }, tile_top + first_rows, left, bottom);
 #else
             const Finish finish;
 #endif
@@ -308,19 +359,25 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             int step = 0;
             for (; step + CHUNK <= steps; step += CHUNK) add_steps<CHUNK>(s, ring, half, d, sums, scales);
             for (; CHUNK > 1 && step < steps; step++) add_steps<1>(s, ring, half, d, sums, scales);
+            look_ahead();
 #elif IN_REGISTERS
             add_steps_from_registers(s, ring, half, d, steps);
+            look_ahead();
 #else
             int before = 0;
             bool owed = false;  // whether the stage of the step before is still to be given back
             for (int step = 0; step < steps; step++) {
                 barrier_wait(s.full[ring.slot], ring.parity);
-                const unsigned long long x = descriptor(s.a[ring.slot] + half * 8192, 16, 1024);
+                const unsigned long long x = descriptor(s.a[ring.slot] + first_rows * 128, 16, 1024);
                 const unsigned long long y = descriptor(s.b[ring.slot], B_ACROSS ? 8192 : 16, 1024);
                 wgmma_fence();
                 #pragma unroll
-                for (int q = 0; q < 4; q++) wgmma(d, x + (A_DOWN ? 128 : 2) * q, y + (B_ACROSS ? 128 : 2) * q, step > 0 || q > 0);
+                for (int q = 0; q < 4; q++)
+                    #pragma unroll
+                    for (int h = 0; h < HEIGHT; h++)
+                        wgmma(sums_of[h], x + (A_DOWN ? 128 : 2) * q + h * (8192 / 16), y + (B_ACROSS ? 128 : 2) * q, step > 0 || q > 0);
                 wgmma_commit();
+                if (PINGPONG && step + 1 == steps && following < tiles.count) group_arrive(TURN + (half ^ 1), 256);
                 wgmma_wait<1>();  // the wgmmas of the step before have read their stage
                 if (owed) release(s, before);
                 before = ring.slot;
@@ -332,9 +389,12 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     release(s, before);
                 }
             }
+            look_ahead();
             wgmma_wait<0>();
             #pragma unroll
-            for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
+            for (int h = 0; h < HEIGHT; h++)
+                #pragma unroll
+                for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(sums_of[h][i])::"memory");  // read only from here on
             if (SPLIT == 1 || steps > 0) release(s, before);
 #endif
 
@@ -347,7 +407,17 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                 store_sums(s, share, c, elements_of_c, call, finish, half, tile_top + half * 64, left, z, bottom, buffer);
             } else
 #endif
-            store_sums(s, d, c, elements_of_c, call, finish, half, tile_top + half * 64, left, z, bottom, buffer);
+            store_sums(s, d, c, elements_of_c, call, finish, half, tile_top + first_rows, left, z, bottom, buffer);
+            #pragma unroll
+            for (int h = 1; h < HEIGHT; h++) {
+#if FINISHED
+                const Finish finish(call, { bias, row_scales, column_scales }, tile_top + h * 64, left, bottom);
+#endif
+                finish.share(s.columns[half], half);
+                store_sums(s, sums_of[h], c, elements_of_c, call, finish, half, tile_top + h * 64, left, z, bottom, buffer);
+            }
+            if (PINGPONG && following < tiles.count) ring.skip(tiles.length(following));
+            tile = next;
         }
         if (STORE_BOXES && thread == 0) store_wait_read<0>();
     }

@@ -39,13 +39,21 @@ __device__ __forceinline__ Source source_of(const Call& call, int z)
 #if SCATTERED
     return { call.tops_a[z] - call.tops[z], call.at_a[z], call.at_b[z] };
 #else
-    return { 0, z / call.parts * call.moves_a, z / call.parts * call.moves_b };
+    const int product = call.parts == 1 ? z : z / call.parts;
+    return { 0, product * call.moves_a, product * call.moves_b };
 #endif
 }
 
 struct Place {  // of a tile: its first row and column, its number among all products and parts, its steps of k, the end of C's rows
     int top, left, z, first_step, steps, bottom;
 };
+
+// The place, which the compiler has found here and not only where it is used.
+__device__ __forceinline__ Place found(Place place)
+{
+    asm volatile("" : "+r"(place.top), "+r"(place.left), "+r"(place.z), "+r"(place.first_step), "+r"(place.steps), "+r"(place.bottom));
+    return place;
+}
 
 // The tiles of all products in the order in which clusters take them. Those that run together should share rows of A and columns of
 // B in the second-level cache, so they are numbered down GROUP rows of tiles, then across.
@@ -74,14 +82,22 @@ struct Tiles {
         tile += gridDim.x / CLUSTER;
         return is_split(tile) ? whole + blockIdx.x / (CLUSTER * SPLIT) : tile;
     }
+    // Its steps of k, if it is not split.
+    __device__ __forceinline__ int length(int tile) const
+    {
+        return call.parts == 1 ? steps : min(call.part_steps, steps - tile / (rows * cols) % call.parts * call.part_steps);
+    }
     __device__ __forceinline__ Place place(int tile, int rank, int piece = 0) const
     {
-        const int z = tile / (rows * cols), part = z % call.parts * call.part_steps, all = min(call.part_steps, steps - part);
+        // A division takes a hundred cycles, in which at first nothing is loaded: most products need none of these.
+        const int z = call.batch * call.parts == 1 ? 0 : tile / (rows * cols);
+        const int part = call.parts == 1 ? 0 : z % call.parts * call.part_steps, all = length(tile);
         const bool split = is_split(tile);
         const int first = split ? all * piece / SPLIT : 0, length = split ? all * (piece + 1) / SPLIT - first : all;
         tile -= z * (rows * cols);
-        const int band = tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP), inside = tile - band * GROUP * cols;
-        const int row = band * GROUP + inside % height, left = inside / height * BN;
+        const int band = rows <= GROUP ? 0 : tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP);
+        const int inside = tile - band * GROUP * cols, column = height == GROUP ? inside / GROUP : inside / height;
+        const int row = band * GROUP + inside - column * height, left = column * BN;
 #if RAGGED
         int product = 0;  // the last one whose first row of tiles is this one or before it
         for (int count = call.batch; count > 1;) {

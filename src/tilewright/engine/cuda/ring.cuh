@@ -10,4 +10,10 @@ template <int LENGTH> struct Ring {  // the next slot, and the parity of its pha
             parity ^= 1;
         }
     }
+    // Past slots that another thread takes.
+    __device__ __forceinline__ void skip(int count)
+    {
+        parity ^= (slot + count) / LENGTH & 1;
+        slot = (slot + count) % LENGTH;
+    }
 };
