@@ -101,7 +101,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu held out": lambda: gpu.gpu_held_out("gpu-predictions-h200"),
     "gpu held out h100": lambda: gpu.gpu_held_out("gpu-predictions-h100"),
     "gpu random h100": lambda: gpu.gpu_random("random-gpu-products-h100"),
-    "gpu random seed 21 h100": lambda: gpu.gpu_random("random-gpu-products-seed21-h100"),
     "gpu predicted": lambda: gpu.gpu_predicted("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
     "pipelines h200": pipeline_times.pipelines,
     **{f"rung {name}": partial(course.rung, name) for name in course.rungs()},
