@@ -32,6 +32,8 @@ DTYPES = (
 #: The dtypes that NumPy multiplies and no kernel does, by their names on this system.
 NUMPY_DTYPES = tuple(np.dtype(kind).name for kind in (np.longdouble, np.clongdouble, object))
 _KNOWN = frozenset(dtype for name in DTYPES for dtype in (np.dtype(name), np.dtype(name).newbyteorder()))
+#: Those whose operands need no further look, and bfloat16 once it was met: NumPy takes a microsecond to name a dtype.
+_MET = set(_KNOWN)
 
 
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
@@ -72,7 +74,7 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
     ``by_numpy``: also of the dtypes that only NumPy multiplies. Raises OperandError for what holds no usable matrix (None,
     masked, sparse, released, closed, on another device) and DTypeError for a dtype that has no product here.
     """
-    if type(value) is np.ndarray and value.base is None and value.dtype in _KNOWN and 0 not in value.strides:
+    if type(value) is np.ndarray and value.base is None and value.dtype in _MET and 0 not in value.strides:
         return value  # most operands end here: the checks below would slow small products down
     if is_masked(value):
         raise OperandError(f"{name} is a masked array: the product would ignore its mask; pass {name}.filled(...)")
@@ -90,6 +92,8 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
         raise OperandError(f"{name} must be numeric: {type(value).__name__} gives an array of Python objects")
     if array.dtype not in _KNOWN and array.dtype.name != "bfloat16" and not only_by_numpy:
         raise DTypeError(f"{name} is {_kind(value)} of dtype {array.dtype}, which cannot be multiplied: {_CONVERT}")
+    if not only_by_numpy:
+        _MET.add(array.dtype)
     _refuse_closed(array, name)
     return array
 

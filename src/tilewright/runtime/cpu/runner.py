@@ -245,8 +245,8 @@ def _run_team(
         a, b, c = b.T, a.T, c.T
     a, b = writeable_alias(a), writeable_alias(b)
     shape = (c.shape[0], c.shape[1], a.shape[1])
-    nbytes = kernel.workspace_bytes(*shape, c.dtype.name)
-    counters = np.zeros((kernel.counters(*shape) if kernel.counters else 1) + 2, np.int64)
+    nbytes, counted = _team_needs(kernel, shape, c.dtype)
+    counters = np.zeros(counted + 2, np.int64)
     counters[-2:] = add, team.threads
     with take_workspace(nbytes) as memory:
         arrays = a, b, c, memory[:nbytes].view(kernel.space or c.dtype), counters
@@ -254,6 +254,12 @@ def _run_team(
             () if team.threads == 1 or isinstance(code, functools.partial) else (call_words(code, *arrays), standby())
         )
         run_stoppable(team, functools.partial(code, *arrays), counters, 2 * math.prod(shape), *posted)
+
+
+@functools.lru_cache(maxsize=1024)
+def _team_needs(kernel: Kernel, shape: tuple[int, int, int], dtype: np.dtype) -> tuple[int, int]:
+    """The bytes of the workspace of a kernel that distributes its own work, and its counters."""
+    return kernel.workspace_bytes(*shape, dtype.name), kernel.counters(*shape) if kernel.counters else 1
 
 
 def _run_tiles(
