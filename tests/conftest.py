@@ -88,6 +88,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Dask looks at the stacks of its workers every 10 ms. In CPython before 3.11.9 this now and then deadlocks with a thread
     # that ends (python/cpython#106883), and Dask gives such a worker up after five minutes.
     os.environ["DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"] = "False"
+    # JAX would take three quarters of a GPU's memory, which tests in several processes share.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if config.option.outcomes and not hasattr(config, "workerinput"):
         config.pluginmanager.register(outcomes.Recorder(config.option.outcomes))
     if config.option.slow and not hasattr(config, "workerinput"):
