@@ -149,7 +149,7 @@ twice = "1 + 0.055 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ra
 far = "1 + 0.23 * min(1, n // (BN + 1)) * (m > n)"
 memory = "((m * k * far + k * n * twice / narrow) * size / (4.8e12 * (1 + 0.047 * ((m * k + k * n) * size > 3e8))) + m * n * out_size * (1 + 0.066 * (BN % 64 > 0)) / (4.4e12 - 1.36e12 * odd)) * batch * memory_ratio * (1 - 0.02 * (CLUSTER > 1) * (batch > 1))"
 sums = "(parts > 1) * m * n * parts * out_size * batch / 1.75e12"
-late = "1.27e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 1 * sms) + 1.3e-6 * (CLUSTER > 1) * alone + (3.3e-7 + 0.079 * memory) * (NEAR > 1)"
+late = "1.27e-6 * (CLUSTER == 1) * (2 * blocks > sms) * (blocks < 1 * sms) + 1.3e-6 * (CLUSTER > 1) * alone + (3.3e-7 + 0.079 * memory) * (NEAR > 1) + 8e-7 * a_down * (size == 4)"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
 seconds = "1.33e-6 + late + max(tiles, memory) + (0.3 - 0.2 * (crowded > 1.13 * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (0.24 - 0.53 * (NEAR > 1) - 0.33 * (CLUSTER > 1) - 0.02 * (SPLIT > 1))) * min(tiles, memory) - 0.9e-6 * waiting * (CLUSTER > 1) + sums + (NEAR > 8) * (sms <= 128)"
 
