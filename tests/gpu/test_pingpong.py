@@ -96,7 +96,7 @@ def test_what_a_group_cannot_hold(wrong: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        r" *if \(PINGPONG && !is_first\) group_sync\(.*\n",
+        r" *if \(PINGPONG && tile != tiles.first\(\)\) group_sync\(.*\n",
         r" *if \(PINGPONG && step \+ 1 == steps .*\n",
         r" *if \(PINGPONG && following < tiles.count\) ring.skip\(.*\n",
     ],

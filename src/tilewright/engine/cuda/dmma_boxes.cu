@@ -130,13 +130,7 @@ dmma_boxes(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
     Shared& s = *(Shared*)memory;
     const Tiles tiles(call);
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(s.full[i], 1);
-            barrier_init(s.empty[i], WARPS);
-        }
-        barrier_publish();
-    }
+    init_ring(s.full, s.empty, WARPS);
     __syncthreads();
     let_next_launch_begin();
     wait_for_launch_before();

@@ -101,16 +101,16 @@ c_down = ["16", "LINE"]
 # more blocks than multiprocessors a stage comes no faster than a turn of the ring (`crowded`), and of long ones those without a cluster
 # lose each other in the cache (`missed`). Blocks that read the same rows of A are `far` from each other, and also read a part of them
 # twice. An A that comes from registers takes time to load (`from_registers`). Odd rows of C are stored by the warps that multiply
-# (`rows_alone`), after the `last` tiles by all blocks at once; blocks without a cluster then lose each other (`lost`). Blocks that are neither few
-# nor enough for all multiprocessors begin `late`, when the launch before has ended. What the blocks of one group of multiprocessors
-# read, each line once, comes over a way of its own (`of_group`): every eighth block is in the same one. Blocks without a cluster are slower if
-# they are small (`lone`), and lose each other where k is long (`adrift`), and so do small tiles where neither operand stays in the cache (`apart`). With PINGPONG only the last
-# tile's sums are stored while nothing is multiplied, by half as many threads. Where memory is slower (memory_ratio), fewer of the
-# bytes that blocks share are read twice. Of few tiles with a long k, blocks wait for the same lines of both operands (`waiting`), and
-# what memory takes is hardly hidden; less so if those that share lines are NEAR each other, in one group of multiprocessors, whose
-# requests for a line become one. Only where there are more than 128 multiprocessors, at least one of at most eight groups has sixteen
-# for certain. The rates are those of an H200, as its power allows for long, by the times of 4,500 launches there and on an H100, each
-# with other operands.
+# (`rows_alone`), after the `last` tiles by all blocks at once; blocks without a cluster then lose each other (`lost`). Blocks that are
+# neither few nor enough for all multiprocessors begin `late`, when the launch before has ended. What the blocks of one group of
+# multiprocessors read, each line once, comes over a way of its own (`of_group`): every eighth block is in the same one. Blocks without a
+# cluster are slower if they are small (`lone`), and lose each other where k is long (`adrift`), and so do small tiles where neither
+# operand stays in the cache (`apart`). With PINGPONG only the last tile's sums are stored while nothing is multiplied, by half as many
+# threads. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read twice. Of few tiles with a long k, blocks
+# wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden; less so if those that share lines are NEAR
+# each other, in one group of multiprocessors, whose requests for a line become one. Only where there are more than 128 multiprocessors,
+# at least one of at most eight groups has sixteen for certain. The rates are those of an H200, as its power allows for long, by the times
+# of 4,500 launches there and on an H100, each with other operands.
 [time]
 cut = "b_across * (0.55 * (BN % 64 > 0) + 0.25 * (BN % 32 > 0))"
 alone = "blocks <= sms"
@@ -273,11 +273,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
         prefetch_map(a);
         prefetch_map(b);
     }
-    if (threadIdx.x < STAGES) {
-        barrier_init(s.full[threadIdx.x], 1);
-        barrier_init(s.empty[threadIdx.x], (PINGPONG ? 1 : GROUPS) * (IN_REGISTERS ? 4 : 1) * CLUSTER);
-        barrier_publish();
-    }
+    init_ring(s.full, s.empty, (PINGPONG ? 1 : GROUPS) * (IN_REGISTERS ? 4 : 1) * CLUSTER);
     if (TOGETHER > 1) cluster_arrive();
     int tile = tiles.first();
     Place place = found(tiles.place(tile, rank, piece));  // before anything is waited for
@@ -329,7 +325,6 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             tile = tiles.next(tile);
             place = tiles.place(tile, rank, piece);
         }
-        bool is_first = half == 0;
         while (tile < tiles.count) {
             const auto [tile_top, tile_left, z, first_step, steps, bottom] = place;
             const int following = tiles.next(tile), next = PINGPONG ? tiles.next(following) : following;
@@ -337,8 +332,8 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             auto look_ahead = [&] {
                 if (next < tiles.count) place = found(tiles.place(next, rank, piece));
             };
-            if (PINGPONG && !is_first) group_sync(TURN + half, 256);  // the other group has waited for all stages before
-            is_first = false;
+            // The other group has waited for all stages before. Before the very first tile there is none.
+            if (PINGPONG && tile != tiles.first()) group_sync(TURN + half, 256);
             const int left = tile_left + (tiles.is_split(tile) ? piece * (BN / SPLIT) : 0);  // of what this block stores
             SUM sums_of[HEIGHT][BN / 2];
             SUM(&d)[BN / 2] = sums_of[0];

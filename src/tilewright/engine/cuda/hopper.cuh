@@ -147,6 +147,12 @@ __device__ __forceinline__ int cluster_rank()
     return rank;
 }
 
+__device__ __forceinline__ void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 // The same in two steps. Of what a thread wrote before it arrives, others may read only barriers that are published.
 __device__ __forceinline__ void cluster_arrive()
 {
@@ -155,12 +161,6 @@ __device__ __forceinline__ void cluster_arrive()
 
 __device__ __forceinline__ void cluster_wait()
 {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 

@@ -1,5 +1,6 @@
 // What a call of ``hopper.cu`` multiplies, and the tiles of C in the order in which its blocks take them.
 #pragma once
+#include "bands.cuh"
 
 // What one call multiplies: C[m×n] of `batch` products, whose rows are `row_c` elements apart, and the next C `next_c`.
 // `moves_a` and `moves_b` are 1 where each product has its own operand, 0 where all have the same. Of a long k each block may sum
@@ -55,8 +56,7 @@ __device__ __forceinline__ Place found(Place place)
     return place;
 }
 
-// The tiles of all products in the order in which clusters take them. Those that run together should share rows of A and columns of
-// B in the second-level cache, so they are numbered down GROUP rows of tiles, then across.
+// The tiles of all products in the order in which clusters take them.
 //
 // Tiles that fill all multiprocessors are computed by one block each, or by CLUSTER of them. With SPLIT, where CLUSTER is 1, the last
 // ones, which would not, are computed by clusters of SPLIT blocks, each of which sums a piece of k.
@@ -89,15 +89,13 @@ struct Tiles {
     }
     __device__ __forceinline__ Place place(int tile, int rank, int piece = 0) const
     {
-        // A division takes a hundred cycles, in which at first nothing is loaded: most products need none of these.
         const int z = call.batch * call.parts == 1 ? 0 : tile / (rows * cols);
         const int part = call.parts == 1 ? 0 : z % call.parts * call.part_steps, all = length(tile);
         const bool split = is_split(tile);
         const int first = split ? all * piece / SPLIT : 0, length = split ? all * (piece + 1) / SPLIT - first : all;
         tile -= z * (rows * cols);
-        const int band = rows <= GROUP ? 0 : tile / (GROUP * cols), height = min(GROUP, rows - band * GROUP);
-        const int inside = tile - band * GROUP * cols, column = height == GROUP ? inside / GROUP : inside / height;
-        const int row = band * GROUP + inside - column * height, left = column * BN;
+        const auto [row, column] = tile_in_bands(tile, rows, cols);
+        const int left = column * BN;
 #if RAGGED
         int product = 0;  // the last one whose first row of tiles is this one or before it
         for (int count = call.batch; count > 1;) {

@@ -168,11 +168,7 @@ residues_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Ten
         prefetch_map(a);
         prefetch_map(b);
     }
-    if (threadIdx.x < STAGES) {
-        barrier_init(s.full[threadIdx.x], 1);
-        barrier_init(s.empty[threadIdx.x], GROUPS * CLUSTER);
-        barrier_publish();
-    }
+    init_ring(s.full, s.empty, GROUPS * CLUSTER);
     if (CLUSTER > 1) cluster_arrive();
     __syncthreads();
     let_next_launch_begin();

@@ -150,11 +150,7 @@ split_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Tensor
         prefetch_map(a);
         prefetch_map(b);
     }
-    if (threadIdx.x < SLOTS) {
-        barrier_init(s.full[threadIdx.x], 1);
-        barrier_init(s.empty[threadIdx.x], GROUPS * CLUSTER);
-        barrier_publish();
-    }
+    init_ring(s.full, s.empty, GROUPS * CLUSTER);
     if (CLUSTER > 1) cluster_arrive();
     __syncthreads();
     let_next_launch_begin();
