@@ -122,6 +122,16 @@ PRESET = '[[presets]]\nrate = {}\nwhen = "m < 100"\nparams = {{ TILE = {} }}\n'
 TILE = 'tile = ["TILE", "TILE"]\n'
 
 
+def test_a_list_stands_for_several_presets(tmp_path: Path) -> None:
+    """Whose conditions know the parameters."""
+    lines = TILE + PRESET.format(90, "[8, 16]").replace("m < 100", "m < 8 * TILE")
+    kernel = load(tmp_path, lines)
+    assert [preset.params for preset in kernel.presets] == [{"TILE": 8}, {"TILE": 16}]
+    taken = kernel.preset(100, 100, 100, sms=1)
+    assert taken is not None
+    assert taken.params == {"TILE": 16}
+
+
 def test_presets_are_compared_by_their_busiest_multiprocessor(tmp_path: Path) -> None:
     kernel = load(tmp_path, TILE + PRESET.format(90, 16) + PRESET.format(50, 8))
     found = {sms: kernel.preset(64, 64, 1, sms) for sms in (1, 4, 16, 64)}
@@ -147,7 +157,7 @@ def test_what_a_kernel_suits(tmp_path: Path) -> None:
             TILE + PRESET.format(90, 16) + PRESET.format(90, 17),
             r"presets\[1\] is refused: .*TILE must be one of 8, 16, 32",
         ),
-        (TILE + PRESET.format(90, 16).replace("m < 100", "TILE < 100"), r"presets\[0\].when: .*TILE is not known"),
+        (TILE + PRESET.format(90, 16).replace("m < 100", "SIZE < 100"), r"presets\[0\].when: .*SIZE is not known"),
         (TILE + PRESET.format(90, 16).replace("when", "where"), r"presets\[0\] must have rate"),
     ],
 )

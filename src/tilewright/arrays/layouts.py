@@ -5,6 +5,7 @@ The three operands are known by their number: 0 and 1 are the factors, as the ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
@@ -162,10 +163,15 @@ def is_down(matrix: Matrix) -> bool:
     return matrix.rows > 1 and matrix.row == 1 and not (matrix.column == 1 and matrix.columns > 1)
 
 
-def starts_lines(matrix: Matrix) -> bool:
-    """Whether what follows each other begins at whole lines of the GPU's caches."""
+def start_of_lines(matrix: Matrix) -> int:
+    """Of how many bytes the beginnings of rows, or of columns that follow each other, are multiples: at most a whole line of
+    the GPU's caches.
+
+    >>> start_of_lines(Matrix(4, 80, 80, 1, "float16")), start_of_lines(Matrix(4, 64, 64, 1, "float16"))
+    (32, 128)
+    """
     outer, step = (matrix.columns, matrix.column) if is_down(matrix) else (matrix.rows, matrix.row)
-    return outer == 1 or step * itemsize_of(matrix.dtype) % LINE_BYTES == 0
+    return LINE_BYTES if outer == 1 else math.gcd(step * itemsize_of(matrix.dtype), LINE_BYTES)
 
 
 def strides_of(matrix: Matrix, step: int = 0) -> Strides:

@@ -117,7 +117,8 @@ def _seconds(
         **params,
         **{"m": m, "n": n, "k": k, "part": part, "batch": count, "parts": 1, "blocks": sum(blocks)},
         **{"sms": card.sms, "memory_ratio": card.memory_ratio},
-        **{"size": size, "out_size": size, "lines": True, "a_down": shapes[0].a.down, "b_across": not shapes[0].b.down},
+        **{"size": size, "out_size": size, "lines": True, "a_start": 128, "b_start": 128},
+        **{"a_down": shapes[0].a.down, "b_across": not shapes[0].b.down},
         **{"c_down": False, "a_vector": GRANULE, "b_vector": GRANULE},
     )
 

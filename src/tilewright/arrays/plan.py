@@ -22,7 +22,7 @@ from ..runtime.gpu.strided_product import vector_bytes
 from .copies import copies_seconds, copy_of, sum_seconds
 from .dtypes import made_dtype
 from .finish import FinishForm, finish_seconds
-from .layouts import Layouts, RowMajor, is_down, layouts_of, starts_lines, strides_of
+from .layouts import Layouts, RowMajor, is_down, layouts_of, start_of_lines, strides_of
 from .order import Order, OrderedMatrix
 from .residues import residues_rows
 from .split import can_split, rounded_rows, split_of, split_rows, split_seconds
@@ -274,7 +274,6 @@ def _plan(
 def _shape(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
     """The product as a kernel sees it, which with ``at_once`` applies the epilogue."""
     p, q, c = (place.used for place in (order.p, order.q, order.c))
-    lines = starts_lines(p) and starts_lines(q)
     batch = math.prod(order.batch)
     of_p, of_q = strides_of(p), strides_of(q)
     p_vector, q_vector = _vector(order.p, across=of_p.down), _vector(order.q, across=not of_q.down)
@@ -287,7 +286,8 @@ def _shape(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
         n,
         k,
         batch,
-        lines,
+        start_of_lines(p),
+        start_of_lines(q),
         of_p.down,
         not of_q.down,
         p_vector,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError, did_you_mean
-from .expression import Expression
+from .expression import Expression, function_of
 from .parameters import Parameter
 
 #: What every GPU since compute capability 3.0 can launch: threads a block; threads along x, y, z; blocks along x, y, z.
@@ -23,7 +24,7 @@ LINE = "LINE"
 #: The names that a time may use, besides the parameters and LINE; ``header`` explains them.
 TIMED = (
     *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "memory_ratio", "blocks"),
-    *("lines", "a_down", "b_across", "c_down", "a_vector", "b_vector", "finished", "scaled"),
+    *("lines", "a_start", "b_start", "a_down", "b_across", "c_down", "a_vector", "b_vector", "finished", "scaled"),
 )
 
 Dim3 = tuple[int, int, int]
@@ -72,7 +73,8 @@ class Launch:
 @dataclass(frozen=True)
 class Preset:
     """Parameters that suit some sizes better than the defaults. ``rate`` is their speed in percent of the defaults', if all
-    multiprocessors have work to the end; ``when`` is a condition on m, n and k under which they may be taken."""
+    multiprocessors have work to the end; ``when`` is a condition on m, n, k and parameters, and in the engine on the
+    ``size`` of elements, under which they may be taken."""
 
     rate: int
     when: Expression
@@ -179,7 +181,7 @@ class CudaKernel:
             return -(-blocks // sms) * width * height / preset.rate
 
         defaults = Preset(100, Expression.parse(1, ()), {})
-        able = [preset for preset in self.presets if preset.when(m=m, n=n, k=k)]
+        able = [preset for preset in self.presets if preset.when(m=m, n=n, k=k, **self.params | preset.params)]
         best = min([defaults, *able], key=time) if able else defaults
         return None if best is defaults else best
 
@@ -208,10 +210,20 @@ class CudaKernel:
 
     def seconds(self, **values: float) -> float:
         """The predicted time of a launch, of a kernel with a table ``time``: for all parameters and what TIMED names."""
-        known = {LINE: 128 // int(values["size"]), **values}
-        for name, expression in self.time.items():
-            known[name] = expression.of(known)
-        return float(known["seconds"])
+        return float(_timed(self)(**{LINE: 128 // int(values["size"])} | values))
+
+    def sets(self, m: int, n: int, k: int, itemsize: int) -> list[dict[str, int]]:
+        """All sets of parameters that the header of a kernel of the engine names for a product whose elements have so many
+        bytes: the defaults, and the presets that may be taken."""
+        defaults, *presets = _checked_sets(self)
+        known = {"m": m, "n": n, "k": k, "size": itemsize}
+        sets = zip(self.presets, presets, strict=True)
+        return [defaults, *(params for preset, params in sets if preset.when.of(known | params))]
+
+    def blocks_of(self, m: int, n: int, k: int, params: Mapping[str, int]) -> int:
+        """The blocks of a launch with all of these parameters, which were checked."""
+        values = {"m": m, "n": n, "k": k, **params}
+        return math.prod(extent.of(values) for extent in self.grid)
 
     def holds(self, m: int, n: int, k: int, **params: int) -> frozenset[str]:
         """The macros of ``given`` whose conditions hold for a size, if the operands lie at multiples of 16 bytes."""
@@ -251,6 +263,18 @@ class CudaKernel:
         return replace(launch, grid=(launched(launch.blocks, sms, self.checked(params)), 1, 1))
 
 
+@functools.cache
+def _timed(kernel: CudaKernel) -> Callable[..., float]:
+    """Its table ``time`` as one function: a plan computes some hundred times."""
+    return function_of(kernel.time, [*TIMED, LINE, *kernel.params])
+
+
+@functools.cache
+def _checked_sets(kernel: CudaKernel) -> tuple[dict[str, int], ...]:
+    """All parameters of the defaults and of each preset."""
+    return tuple(kernel.checked(params) for params in ({}, *(preset.params for preset in kernel.presets)))
+
+
 def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
     """The most blocks of a persistent kernel: as many as run at once, PER_SM on a multiprocessor, in whole clusters. Of
     larger clusters than pairs some multiprocessors find no part, since a cluster lies in one group of them.
@@ -276,7 +300,7 @@ def launched(blocks: int, sms: int, params: Mapping[str, int]) -> int:
 
 def _cluster(params: Mapping[str, int]) -> int:
     """The blocks of a cluster."""
-    return math.prod(params.get(name, 1) for name in ("CLUSTER", "SPLIT", "NEAR"))
+    return math.prod(params.get(name, 1) for name in ("CLUSTER", "BESIDE", "SPLIT", "NEAR"))
 
 
 def _number(capability: str) -> tuple[int, ...]:

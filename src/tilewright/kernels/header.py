@@ -53,10 +53,10 @@
     */
 
 Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile`` and the formulas are arithmetic
-over m, n, k and the parameters (see ``expression``); ``suits`` and ``when`` are over m, n and k. A formula is named after
-what it counts: ``global`` or ``shared``, ``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory
-``wavefronts``). A macro of ``given`` is set where the condition holds; without it the kernel must be right for every size
-and address. Lines with ``//`` or ``#`` may precede the comment.
+over m, n, k and the parameters (see ``expression``), and so is ``when``, with which a list as a parameter stands for several
+presets; ``suits`` is over m, n and k. A formula is named after what it counts: ``global`` or ``shared``, ``load`` or
+``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``). A macro of ``given`` is set where the condition
+holds; without it the kernel must be right for every size and address. Lines with ``//`` or ``#`` may precede the comment.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
 any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged.
@@ -64,18 +64,21 @@ any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMUL
 An operand in ``boxes`` is a tensor map, ``const __grid_constant__ TensorMap a`` (of ``hopper.cuh``), in place of a pointer:
 of three dimensions, the first of one matrix, in swizzles of 128 bytes, with zeros beyond the edges. Its rows must be
 multiples of 16 bytes and not empty; other shapes are refused. A ``persistent`` kernel gets at most a block for each
-multiprocessor, or PER_SM, in whole clusters of CLUSTER · SPLIT · NEAR, which are its parameters. The engine's kernels with
-``boxes`` or ``strides`` take more: ``runtime.gpu.boxed_product`` and ``strided_product`` say what.
+multiprocessor, or PER_SM, in whole clusters of CLUSTER · BESIDE · SPLIT · NEAR, which are its parameters. The
+engine's kernels with ``boxes`` or ``strides`` take more: ``runtime.gpu.boxed_product`` and ``strided_product`` say what.
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
-read and stored, ``blocks`` those of the launch, ``sms`` and ``memory_ratio`` facts of the GPU (``Card``); ``lines`` is 1
-where rows of A and B begin at whole 128-byte lines, ``a_down`` and ``c_down`` where columns of A or C follow each other in
-memory, ``b_across`` where rows of B do; ``a_vector`` and ``b_vector`` are the most bytes that one access may have.
+read and stored, ``blocks`` those of the launch, ``sms`` and ``memory_ratio`` facts of the GPU (``Card``); rows of A and B
+begin at multiples of ``a_start`` and ``b_start`` bytes, which are 128 at most, and ``lines`` is 1 where both are. ``a_down``
+and ``c_down`` are 1 where columns of A or C follow each other in memory, ``b_across`` where rows of B do; ``a_vector`` and
+``b_vector`` are the most bytes that one access may have.
 ``finished``: it applies an epilogue, which needs ``finishes`` bytes of shared memory for each vector. ``scaled``: in blocks.
 """
 
 from __future__ import annotations
 
+import itertools
+import keyword
 import re
 import tomllib
 from pathlib import Path
@@ -209,7 +212,7 @@ class _Header:
             spills=self._strings("spills"),
             adds=self._truth("adds"),
             suits=self._suits(),
-            presets=self._presets(),
+            presets=self._presets([*sizes, *(["size"] if "time" in self.toml else [])]),
             formulas={name: self._formula(name, text, sizes) for name, text in self._table("formulas").items()},
             boxes={name: self._box(name, sides, [*names, LINE, "m"]) for name, sides in self._table("boxes").items()},
             strides=self._strides(),
@@ -245,35 +248,31 @@ class _Header:
     def _time(self, params: list[str]) -> dict[str, Expression]:
         known: dict[str, Expression] = {}
         for name, text in self._table("time").items():
-            if not re.fullmatch(r"[a-z_]+", name) or name in TIMED or name in RESERVED:
+            if not re.fullmatch(r"[a-z_]+", name) or name in TIMED or name in RESERVED or keyword.iskeyword(name):
                 raise WrongHeaderError(f"time.{name}: must be a word of small letters that has no other meaning")
             known[name] = self._expression(f"time.{name}", text, [*TIMED, LINE, *params, *known], real=True)
         if known and list(known)[-1] != "seconds":
             raise WrongHeaderError(f"time: the last of its expressions must be seconds, got {list(known)[-1]}")
         return known
 
-    def _presets(self) -> tuple[Preset, ...]:
+    def _presets(self, names: list[str]) -> tuple[Preset, ...]:
+        given: Any = self.toml.get("presets", [])
+        if not isinstance(given, list):
+            raise WrongHeaderError(f"presets must be tables [[presets]], got {given!r}")
         found = []
-        for i, table in enumerate(self._presets_given()):
+        for i, table in enumerate(given):
             known = isinstance(table, dict) and {"rate", "params"} <= set(table) <= {"rate", "when", "params"}
-            if (
-                not known
-                or not isinstance(table["params"], dict)
-                or type(table["rate"]) is not int
-                or table["rate"] < 1
-            ):
+            if not (known and isinstance(table["params"], dict) and type(table["rate"]) is int and table["rate"] > 0):
                 raise WrongHeaderError(f"presets[{i}] must have rate, from 1, and params, got {table!r}")
-            when = self._expression(f"presets[{i}].when", table.get("when", 1), ["m", "n", "k"])
-            found.append(Preset(table["rate"], when, table["params"]))
+            when = self._expression(f"presets[{i}].when", table.get("when", 1), names)
+            choices = [value if isinstance(value, list) else [value] for value in table["params"].values()]
+            found += [
+                Preset(table["rate"], when, dict(zip(table["params"], values, strict=True)))
+                for values in itertools.product(*choices)
+            ]
         if found and "tile" not in self.toml:
             raise WrongHeaderError("tile is missing, by which presets are compared")
         return tuple(found)
-
-    def _presets_given(self) -> list[Any]:
-        value = self.toml.get("presets", [])
-        if not isinstance(value, list):
-            raise WrongHeaderError(f"presets must be tables [[presets]], got {value!r}")
-        return value
 
     def _tile(self, names: list[str]) -> tuple[Expression, ...]:
         if "tile" not in self.toml:

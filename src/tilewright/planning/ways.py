@@ -22,11 +22,11 @@ MOST_SHARED = 227 * 1024
 
 @dataclass(frozen=True)
 class EngineShape:
-    """The product as a kernel sees it. ``out``: the dtype that it stores. ``lines``: rows of A and of B begin at multiples
-    of 128 bytes. ``a_down``: columns of A follow each other in memory; ``b_across``: rows of B do; ``c_down``: columns of
-    C do. ``a_vector``, ``b_vector``: the most bytes that one access may have. ``vectors``: those of an epilogue that the
-    kernel applies, with a number for each of its columns; None where it applies none. ``blocks``: each 128 of k have scales
-    of their own."""
+    """The product as a kernel sees it. ``out``: the dtype that it stores. ``a_start``, ``b_start``: of how many bytes, at
+    most 128, the beginnings of what follows each other of A or of B are multiples. ``a_down``: columns of A follow each
+    other in memory; ``b_across``: rows of B do; ``c_down``: columns of C do. ``a_vector``, ``b_vector``: the most bytes that
+    one access may have. ``vectors``: those of an epilogue that the kernel applies, with a number for each of its columns;
+    None where it applies none. ``blocks``: each 128 of k have scales of their own."""
 
     dtype: str
     out: str
@@ -34,7 +34,8 @@ class EngineShape:
     n: int
     k: int
     batch: int = 1
-    lines: bool = True
+    a_start: int = 128
+    b_start: int = 128
     a_down: bool = False
     b_across: bool = True
     a_vector: int = 16
@@ -67,16 +68,15 @@ def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
     shape = product.m, product.n, product.k
     tuned = best_params(kernel, card.name, product.dtype, shape) if card.name else None
     m, n, k = shape
-    sets = [{}, *(preset.params for preset in kernel.presets if preset.when(m=m, n=n, k=k))]
-    found = []
-    for given in sets if tuned is None else [tuned]:
-        params = kernel.checked(given)
+    is_finished, found = product.vectors is not None, []
+    for params in kernel.sets(m, n, k, itemsize_of(product.dtype)) if tuned is None else [kernel.checked(tuned)]:
         if product.blocks and not (kernel.blocks and kernel.blocks(**params)):
             continue
-        launch = kernel.launch(*shape, **params)
-        blocks, is_finished = launch.blocks * product.batch, product.vectors is not None
-        if is_finished and launch.shared_bytes + kernel.shared_to_finish(params, product.vectors or 0) > MOST_SHARED:
-            continue
+        if is_finished:
+            shared = kernel.launch(*shape, **params).shared_bytes
+            if shared + kernel.shared_to_finish(params, product.vectors or 0) > MOST_SHARED:
+                continue
+        blocks = kernel.blocks_of(m, n, k, params) * product.batch
         for parts in (1,) if is_finished else _parts(kernel, params, product, blocks, card.sms):
             found.append(Way(kernel, params, parts, _seconds(kernel, params, product, parts, blocks, card)))
     return sorted(found, key=lambda way: way.seconds)
@@ -166,7 +166,9 @@ def _seconds(
         sms=card.sms,
         memory_ratio=card.memory_ratio,
         blocks=blocks * parts,
-        lines=product.lines,
+        lines=product.a_start == product.b_start == 128,
+        a_start=product.a_start,
+        b_start=product.b_start,
         a_down=product.a_down,
         b_across=product.b_across,
         a_vector=product.a_vector,
