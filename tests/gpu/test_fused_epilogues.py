@@ -11,7 +11,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.epilogues import BF16, E4, F16, F32, I8, check, expected, reals, whole
 from support.layouts import laid
-from support.selection import in_turns
+from support.selection import in_turns, widest_and_narrowest
 from tilewright.arrays.finish import FinishForm
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, ShapeError
@@ -181,7 +181,15 @@ def test_scales_of_blocks_that_are_refused(gpu: Any) -> None:
 # ---- tiles and plans
 
 
-WAYS = [(HOPPER, {}), (PROMOTED, {}), *((kernel, p.params) for kernel in (HOPPER, PROMOTED) for p in kernel.presets)]
+WAYS = [
+    (HOPPER, {}),
+    (PROMOTED, {}),
+    *(
+        (kernel, p)
+        for kernel in (HOPPER, PROMOTED)
+        for p in widest_and_narrowest(each.params for each in kernel.presets)
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -232,13 +240,13 @@ def test_the_plan_says_which_kernel_applies_it(gpu: Any, monkeypatch: pytest.Mon
 
 
 def test_vectors_must_fit_into_shared_memory() -> None:
-    """Two vectors of 256 columns for each of two groups take more than four stages leave."""
+    """Two vectors of 232 columns for each of two groups take more than five stages leave."""
     found = {
         vectors: ways(HOPPER, EngineShape("bfloat16", "bfloat16", 4096, 4096, 4096, vectors=vectors), Card())
         for vectors in (None, 1, 2)
     }
     widest = {
-        vectors: any(way.params["BN"] == 256 and way.params["BM"] == 128 for way in each)
+        vectors: any(way.params["BN"] == 232 and way.params["STAGES"] == 5 for way in each)
         for vectors, each in found.items()
     }
     assert widest == {None: True, 1: True, 2: False}

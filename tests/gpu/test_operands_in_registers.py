@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from support.selection import in_turns
+from support.selection import in_turns, widest_and_narrowest
 from tilewright.catalog import cuda_engine
 from tilewright.runtime.gpu.boxed_product import BoxedEpilogue, BoxedProduct, Laid, prepare_boxed_product
 
@@ -19,7 +19,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install
 pytestmark = pytest.mark.each_value
 
 HOPPER = cuda_engine()["cuda/hopper"]
-WAYS = [{}, *(preset.params for preset in HOPPER.presets)]
+WAYS = [{}, *widest_and_narrowest(preset.params for preset in HOPPER.presets)]
 
 
 @pytest.fixture

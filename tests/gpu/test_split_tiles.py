@@ -85,7 +85,7 @@ def test_more_than_two_blocks_add_their_sums(gpu: Any, pieces: int, tiles: int) 
 
 def test_split_tiles_have_no_multicast() -> None:
     """The neighbour would write to stages in which a block still reads the sums that it received."""
-    with pytest.raises(UsageError, match=r"\(SPLIT > 1\) \* \(CLUSTER > 1\) == 0 must hold, got CLUSTER=2, SPLIT=2"):
+    with pytest.raises(UsageError, match=r"\(SPLIT > 1\) \* \(CLUSTER \* BESIDE > 1\) == 0 must hold, got CLUSTER=2"):
         HOPPER.checked({"CLUSTER": 2, "SPLIT": 2})
 
 

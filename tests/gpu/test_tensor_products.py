@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from support.selection import in_turns
+from support.selection import in_turns, widest_and_narrowest
 from tilewright.arrays import matmul
 from tilewright.arrays import plan as plans
 from tilewright.arrays.gpu_array import GpuArray
@@ -183,7 +183,7 @@ def test_older_gpus_compute_float16_in_float32(gpu: Any) -> None:
 # ---- the kernel itself
 
 
-WAYS = [{}, *(preset.params for preset in HOPPER.presets)]
+WAYS = [{}, *widest_and_narrowest(preset.params for preset in HOPPER.presets)]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,9 @@ def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int]) -> None:
             each.close()
 
 
-@pytest.mark.parametrize("params", [{"BN": 144}, {"BM": 64, "BN": 80, "STAGES": 8}], ids=["144", "80"])
+@pytest.mark.parametrize(
+    "params", [{"BN": 144}, {"BM": 64, "BN": 80, "STAGES": 8}, {"BN": 72, "STAGES": 5}], ids=["144", "80", "72"]
+)
 @pytest.mark.parametrize("out", ["bfloat16", "float32"])
 def test_rows_that_begin_anywhere_are_stored_alone(gpu: Any, params: dict[str, int], out: str) -> None:
     """Rows of all lengths up to more than a slab and a tile, at all places of a sector, and what lies between them stays."""
@@ -239,7 +241,11 @@ def test_rows_that_begin_anywhere_are_stored_alone(gpu: Any, params: dict[str, i
         c.close()
 
 
-@pytest.mark.parametrize("params", [{"BN": 144}, {"BN": 208, "CLUSTER": 2, "GROUP": 8}], ids=["144", "208"])
+@pytest.mark.parametrize(
+    "params",
+    [{"BN": 144}, {"BN": 208, "CLUSTER": 2, "GROUP": 8}, {"BN": 136, "CLUSTER": 2}, {"BN": 88, "PINGPONG": 1}],
+    ids=lambda p: str(p["BN"]),
+)
 @pytest.mark.parametrize("n", [288, 290])
 @pytest.mark.parametrize("out", ["bfloat16", "float32"])
 def test_the_last_columns_of_a_tile_that_is_no_multiple_of_128_bytes_wide(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,19 @@ def in_turns(table: Sequence[Any], always: int) -> list[Any]:
     """Rows of a ``parametrize``: the default run takes the first ``always`` of them, and the others are further cases."""
     rows = [row if isinstance(row, tuple) else (row,) for row in table]
     return [pytest.param(*row, marks=[] if at < always else pytest.mark.further) for at, row in enumerate(rows)]
+
+
+def widest_and_narrowest(sets: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:
+    """Of sets of parameters that differ in the width of a tile alone, and in what follows from it, the first and the last.
+
+    >>> widest_and_narrowest([{"BN": 64}, {"BN": 72, "STAGES": 3}, {"BN": 80}, {"BN": 64, "CLUSTER": 2}])
+    [{'BN': 64}, {'BN': 80}, {'BN': 64, 'CLUSTER': 2}]
+    """
+    alike: dict[tuple[tuple[str, int], ...], list[dict[str, int]]] = {}
+    for params in sets:
+        others = sorted((name, value) for name, value in params.items() if name not in ("BN", "STAGES"))
+        alike.setdefault(tuple(others), []).append(dict(params))
+    return [each for found in alike.values() for each in (found[0], *found[1:][-1:])]
 
 
 def further(item: pytest.Item) -> None:

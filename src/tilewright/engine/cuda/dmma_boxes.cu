@@ -118,6 +118,7 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #include "launches.cuh"
 
 #define CLUSTER 1
+#define BESIDE 1
 constexpr int LINE = 16;  // of k in a stage: 128 bytes, the width of the swizzle
 #define SPLIT 1  // each block computes whole tiles
 #include "hopper_tiles.cuh"

@@ -143,7 +143,7 @@ __device__ __forceinline__ void group_arrive(int number, int threads)
 __device__ __forceinline__ int cluster_rank()
 {
     int rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
@@ -199,4 +199,11 @@ template <bool TRANSPOSED = false> __device__ __forceinline__ void store_matrice
                      ::"r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
     else asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                       ::"r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+template <bool TRANSPOSED = false> __device__ __forceinline__ void store_matrices(void* row, unsigned a, unsigned b)
+{
+    if (TRANSPOSED)
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(row)), "r"(a), "r"(b) : "memory");
+    else asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(row)), "r"(a), "r"(b) : "memory");
 }

@@ -75,7 +75,7 @@ __device__ __forceinline__ void add_piece(SUM (&d)[BN / 2], int i, SUM (&sums)[W
 
 // Adds COUNT steps of k to d, whose rows are those of group `half`. While the wgmmas of a piece run, the sums of the one before are
 // added; ptxas allows that within straight code only, so nothing is under way at the end.
-template <int COUNT> __device__ __forceinline__ void add_steps(Shared& s, Ring<STAGES>& ring, int half, SUM (&d)[BN / 2], Sums& sums, Scales& scales)
+template <int COUNT> __device__ __forceinline__ void add_steps(Shared& s, Ring<DEPTH>& ring, int half, SUM (&d)[BN / 2], Sums& sums, Scales& scales)
 {
     int before = 0;
     #pragma unroll

@@ -39,11 +39,12 @@ struct FirstOperand {  // of a group, at one stage: at steps t and t + 4 of each
     }
 };
 
-// A stage's rows of A are loaded while tensor cores multiply those before.
-__device__ __forceinline__ void add_steps_from_registers(Shared& s, Ring<STAGES>& ring, int half, SUM (&d)[BN / 2], int steps)
+// A stage's rows of A are loaded while tensor cores multiply those before. Returns the last stage, which is given back here only if slabs
+// do not lie there.
+__device__ __forceinline__ int add_steps_from_registers(Shared& s, Ring<DEPTH>& ring, int half, SUM (&d)[BN / 2], int steps)
 {
     FirstOperand first;
-    int places[4];
+    int places[4], slot = 0;
     #pragma unroll
     for (int i = 0; i < 4; i++) places[i] = half * 8192 + FirstOperand::place(i);
     auto load = [&](FirstOperand& to) {
@@ -52,7 +53,7 @@ __device__ __forceinline__ void add_steps_from_registers(Shared& s, Ring<STAGES>
     };
     if (steps > 0) load(first);
     for (int step = 0; step < steps; step++) {
-        const int slot = ring.slot;
+        slot = ring.slot;
         const unsigned long long second = descriptor(s.b[slot], 16, 1024);
         wgmma_fence();
         #pragma unroll
@@ -63,10 +64,11 @@ __device__ __forceinline__ void add_steps_from_registers(Shared& s, Ring<STAGES>
         if (step + 1 < steps) load(next);
         wgmma_wait<0>();
         first.keep();
-        release(s, slot);
+        if (OWN_SLABS || step + 1 < steps) release(s, slot);
         first = next;
     }
     #pragma unroll
     for (int i = 0; i < BN / 2; i++) asm volatile("" : LETTER(d[i])::"memory");  // read only from here on
+    return slot;
 }
 #endif

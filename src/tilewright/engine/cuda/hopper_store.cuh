@@ -85,22 +85,40 @@ __device__ __forceinline__ float2 old_pair(const Out* row, long long step, int c
 // Stores the first `width` columns of a slab, whose chunks of 16 bytes are swizzled, where rows of C begin at whole chunks.
 __device__ __forceinline__ void store_chunks(Out* c, const Out (*from)[SLAB], const Call& call, int top, int left, int z, int width)
 {
-    constexpr int ELEMENTS = 16 / sizeof(Out);
+    constexpr int ELEMENTS = 16 / sizeof(Out), ROWS = 64;
     const int thread = threadIdx.x % 128, chunks = width / ELEMENTS;
     #pragma unroll
-    for (int i = 0; i < 3; i++) {
-        if (i >= chunks / 2) break;
+    for (int i = 0; i < 4; i++) {
+        if (i * 128 >= ROWS * chunks) break;
         const int at = i * 128 + thread, row = at / chunks, chunk = at % chunks;
-        if (top + row < call.m && left + chunk * ELEMENTS < call.n)
+        if (row < ROWS && top + row < call.m && left + chunk * ELEMENTS < call.n)
             *(uint4*)&c[z * call.next_c + (top + row) * call.row_c + left + chunk * ELEMENTS] = *(uint4*)&from[row][(chunk ^ row % 8) * ELEMENTS];
     }
 }
 
-// Stores the sums of group `half`, whose first row is `top`, of product `z`. Rows from `bottom` on are not stored. `buffer` is the
-// slab of shared memory that is written next.
+// One of the two slabs of group `half`, on the way from the sums of the tile whose last stage is `slot`.
+__device__ __forceinline__ Out (*slab_of(Shared& s, int slot, int half, int buffer))[SLAB]
+{
+#if OWN_SLABS
+    return (Out(*)[SLAB])s.slabs[half][buffer];
+#else
+    return (Out(*)[SLAB])((buffer == 0 ? s.a[slot] : s.b[slot]) + half * (64 * 128));
+#endif
+}
+
+// Waits until all slabs have left, so that copies may take their place.
+__device__ __forceinline__ void slabs_leave(int half)
+{
+    if (STORE_BOXES && threadIdx.x % 128 == 0) store_wait_read<0>();
+    if (!STORE_BOXES) publish_shared();
+    group_sync(1 + half, 128);
+}
+
+// Stores the sums of group `half`, whose first row is `top`, of product `z`. Rows from `bottom` on are not stored. `slot` is the stage
+// that was multiplied last, `buffer` the slab that is written next.
 template <int SUMS>
 __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], const TensorMap& c, Out* elements_of_c, const Call& call,
-                                           const Finish& finish, int half, int top, int left, int z, int bottom, int& buffer)
+                                           const Finish& finish, int half, int top, int left, int z, int bottom, int slot, int& buffer)
 {
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     auto values = [&](int i, const Slab& columns) {  // of sums i and i + 1 of this thread, which are neighbours in a row
@@ -117,19 +135,22 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
     #pragma unroll
     for (int slab = 0; slab < (2 * SUMS + SLAB - 1) / SLAB; slab++, buffer ^= 1) {
         const int width = min(SLAB, 2 * SUMS - slab * SLAB);
-        Out(*to)[SLAB] = (Out(*)[SLAB])s.c[half][buffer];
+        Out(*to)[SLAB] = slab_of(s, slot, half, buffer);
         const Slab columns = finish.slab(s.columns[half], slab * SLAB);
+        if (!OWN_SLABS && GROUPS > 1 && slab == 1) group_sync(READ, 128 * GROUPS);
         if (STORE_BOXES && thread == 0) store_wait_read<1>();  // the slab before the last has left
         if (STORE_BOXES) group_sync(1 + half, 128);
 #if HALF
         #pragma unroll
-        for (int i = 0; i < 4; i++) {  // 16 columns: 8×8 matrices of rows 0-7 and 8-15, then of the next 8 columns
-            if (i >= width / 16) break;
+        for (int i = 0; i < 4; i++) {  // 16 columns: 8×8 matrices of rows 0-7 and 8-15, then of the next 8 columns, if there are any
+            if (i * 16 >= width) break;
             const int at = slab * 32 + i * 8;
             const int row = C_DOWN ? i * 16 + lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
             const int chunk = C_DOWN ? warp * 2 + lane / 8 % 2 : i * 2 + lane / 16;
-            store_matrices<C_DOWN>(&to[row][(chunk ^ row % 8) * 8], packed(values(at, columns)), packed(values(at + 2, columns)),
-                           packed(values(at + 4, columns)), packed(values(at + 6, columns)));
+            void* first = &to[row][(chunk ^ row % 8) * 8];
+            const unsigned upper = packed(values(at, columns)), lower = packed(values(at + 2, columns));
+            if (width - i * 16 == 8) store_matrices<C_DOWN>(first, upper, lower);
+            else store_matrices<C_DOWN>(first, upper, lower, packed(values(at + 4, columns)), packed(values(at + 6, columns)));
         }
 #else
         #pragma unroll
@@ -147,7 +168,7 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
             group_sync(1 + half, 128);
             if (thread == 0 && C_DOWN)
                 for (int j = 0; j < 64; j += SLAB)
-                    for (int i = 0; i < width; i += 16) store_tile(c, to[j + i], top + j, left + slab * SLAB + i, z);
+                    for (int i = 0; i < width; i += BOX_C) store_tile(c, to[j + i], top + j, left + slab * SLAB + i, z);
             else if (thread == 0 && width == SLAB) store_tile(c, to, left + slab * SLAB, top, z);
             if (thread == 0) store_commit();
             if (!C_DOWN && width < SLAB) store_chunks(elements_of_c, to, call, top, left + slab * SLAB, z, width);
@@ -156,7 +177,7 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
         else {
             if (IN_REGISTERS) group_sync(1 + half, 128);  // of which other warps have written some
             else __syncwarp();                            // a warp stores the rows that it has written
-            const Out(*before)[SLAB] = (const Out(*)[SLAB])s.c[half][buffer ^ 1] + warp * 16;
+            const Out(*before)[SLAB] = slab_of(s, slot, half, buffer ^ 1) + warp * 16;
             Out* rows = elements_of_c + z * call.next_c + (top + warp * 16) * call.row_c + left;
             store_rows(rows, call.row_c, &to[warp * 16], before, slab * SLAB, bottom - top - warp * 16, min(2 * SUMS, call.n - left));
             if (IN_REGISTERS) group_sync(1 + half, 128);

@@ -58,13 +58,13 @@ __device__ __forceinline__ Place found(Place place)
 
 // The tiles of all products in the order in which clusters take them.
 //
-// Tiles that fill all multiprocessors are computed by one block each, or by CLUSTER of them. With SPLIT, where CLUSTER is 1, the last
-// ones, which would not, are computed by clusters of SPLIT blocks, each of which sums a piece of k.
+// Tiles that fill all multiprocessors are computed by one block each, CLUSTER · BESIDE of them together. With SPLIT, where these are 1, the
+// last ones, which would not, are computed by clusters of SPLIT blocks, each of which sums a piece of k.
 struct Tiles {
     const Call& call;
     int rows, cols, steps, count, whole;  // tiles in all, and those that are not split
     __device__ Tiles(const Call& call)
-        : call(call), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / BN + 1), steps((call.k - 1) / LINE + 1),
+        : call(call), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / (BESIDE * BN) + 1), steps((call.k - 1) / LINE + 1),
           count(rows * cols * call.batch * call.parts)
     {
 #if RAGGED
@@ -75,12 +75,12 @@ struct Tiles {
     }
     __device__ __forceinline__ bool is_split(int tile) const { return SPLIT > 1 && tile >= whole; }
     // The tiles of a block: its first one, and the one that follows another.
-    __device__ __forceinline__ int first() const { return whole > 0 ? blockIdx.x / CLUSTER : blockIdx.x / (CLUSTER * SPLIT); }
+    __device__ __forceinline__ int first() const { return whole > 0 ? blockIdx.x / (CLUSTER * BESIDE) : blockIdx.x / SPLIT; }
     __device__ __forceinline__ int next(int tile) const
     {
-        if (is_split(tile)) return tile + gridDim.x / (CLUSTER * SPLIT);
-        tile += gridDim.x / CLUSTER;
-        return is_split(tile) ? whole + blockIdx.x / (CLUSTER * SPLIT) : tile;
+        if (is_split(tile)) return tile + gridDim.x / SPLIT;
+        tile += gridDim.x / (CLUSTER * BESIDE);
+        return is_split(tile) ? whole + blockIdx.x / SPLIT : tile;
     }
     // Its steps of k, if it is not split.
     __device__ __forceinline__ int length(int tile) const
@@ -95,7 +95,7 @@ struct Tiles {
         const int first = split ? all * piece / SPLIT : 0, length = split ? all * (piece + 1) / SPLIT - first : all;
         tile -= z * (rows * cols);
         const auto [row, column] = tile_in_bands(tile, rows, cols);
-        const int left = column * BN;
+        const int left = (column * BESIDE + rank / CLUSTER) * BN;
 #if RAGGED
         int product = 0;  // the last one whose first row of tiles is this one or before it
         for (int count = call.batch; count > 1;) {
@@ -104,9 +104,9 @@ struct Tiles {
             product += after ? half : 0;
             count = after ? count - half : half;
         }
-        const int top = call.tops[product] + ((row - call.bands[product]) * CLUSTER + rank) * BM;
+        const int top = call.tops[product] + ((row - call.bands[product]) * CLUSTER + rank % CLUSTER) * BM;
         return { top, left, product, part + first, length, call.tops[product + 1] };
 #endif
-        return { (row * CLUSTER + rank) * BM, left, z, part + first, length, call.m };
+        return { (row * CLUSTER + rank % CLUSTER) * BM, left, z, part + first, length, call.m };
     }
 };

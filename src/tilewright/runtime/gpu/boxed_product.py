@@ -130,7 +130,11 @@ def prepare_boxed_product(
 def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: Chosen) -> GpuProduct:
     params = kernel.checked(dict(chosen))
     inner = p.m if p.c.down else p.n
-    in_boxes = p.aligned and are_whole(itemsize_of(p.out), inner, p.c.step, p.c.next)
+    size = itemsize_of(p.out)
+    # A box begins at a multiple of 16 bytes of a row, and so must the tiles.
+    in_boxes = (
+        p.aligned and are_whole(size, inner, p.c.step, p.c.next) and (p.c.down or params["BN"] * size % GRANULE == 0)
+    )
     macros = _macros(p, in_boxes)
     compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
     launch = kernel.launch(p.m, p.n, p.k, **params)

@@ -1,0 +1,64 @@
+// The shared memory of a block of ``hopper.cu``, and who says that a stage of it may be written again.
+#pragma once
+
+// Two slabs for each group are on their way to C. They lie in the stage that was multiplied last, which is free for the next copies when
+// they have left: so the ring may have more stages. The first is where the group's own rows of A were, the second where B was, which
+// all groups must have read. They have memory of their own where they would not find room there, or the other group needs the stage.
+#define OWN_SLABS (PROMOTED || SPLIT > 1 || PINGPONG || BN < BM)
+#define HALF (OUT == BFLOAT16 || OUT == FLOAT16)
+#if HALF
+typedef unsigned short Out;  // its bits
+#elif OUT == INT8
+typedef signed char Out;
+#elif OUT == INT32
+typedef int Out;
+#else
+typedef float Out;
+#endif
+struct alignas(2 * sizeof(Out)) Pair { Out x, y; };
+
+constexpr int LINE = 128 / SIZE;  // of k in a stage: 128 bytes, the width of the swizzle
+constexpr int GROUPS = BM / 64, THREADS = 128 * (GROUPS + 1), PIECES = BN / WIDTH;
+constexpr int SHARING = CLUSTER * BESIDE, TOGETHER = SHARING * SPLIT;  // blocks of a cluster that share operands, and all
+constexpr int HEIGHT = PINGPONG ? GROUPS : 1;  // of what a group computes of a tile, in 64 rows
+constexpr int TURN = 4;  // the barrier of the first group's turn with PINGPONG, before that of the second
+constexpr int READ = 4;  // else that of all groups, when they have read the last stage of a tile
+constexpr int SLAB = 128 / sizeof(Out);  // columns of C that are stored at once
+constexpr int BOX_C = 16 - BN % 16;      // and in a box of columns
+// Rows of A and B, as they lie in memory, that a block of a cluster loads for all that share them, and those of B in a stage. Rows across
+// are loaded in boxes of 64 columns, and others 8 together, as many as a swizzle has.
+constexpr int SHARE_A = (A_DOWN ? LINE : BM) / BESIDE;
+constexpr int SHARE_B = B_ACROSS ? LINE / CLUSTER : (BN + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8;
+constexpr int ROWS_B = B_ACROSS ? (BN + 63) / 64 * 64 : CLUSTER * SHARE_B;
+// STAGES are those of rows of B along k. In the same memory there may be fewer of rows across, whose boxes take more.
+constexpr int MEMORY = STAGES * ((BM + (BN + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8 * CLUSTER) * 128 + 16);
+constexpr int FITTING = MEMORY / ((BM + ROWS_B) * 128 + 16), DEPTH = FITTING < STAGES ? FITTING : STAGES;
+
+struct Shared {
+    unsigned char a[DEPTH][BM * 128];
+    unsigned char b[DEPTH][ROWS_B * 128];
+#if OWN_SLABS
+    unsigned char slabs[GROUPS][2][64 * 128];
+#endif
+    Barrier full[DEPTH], empty[DEPTH];
+    float columns[GROUPS][VECTORS + !VECTORS][BN];  // of bias and scales; if there are none, it is not part of a block's memory
+};
+extern __shared__ __align__(1024) unsigned char memory[];
+
+// The blocks that copy to this one: those that share its B, then others that share its A.
+constexpr int MATES = CLUSTER + BESIDE - 1;
+
+__device__ __forceinline__ int mate(int i)
+{
+    const int number = cluster_rank(), aside = number / CLUSTER, j = i - CLUSTER;
+    return i < CLUSTER ? aside * CLUSTER + i : number % CLUSTER + (j + (j >= aside)) * CLUSTER;
+}
+
+// Says that their copies may write where this group's wgmmas have read.
+__device__ __forceinline__ void release(Shared& s, int slot)
+{
+    const int thread = threadIdx.x % (IN_REGISTERS ? 32 : 128);  // of a group's wgmmas, or of a warp that has itself loaded A
+    if (SHARING > 1) {
+        if (thread < MATES) barrier_arrive_at(s.empty[slot], mate(thread));
+    } else if (thread == 0) barrier_arrive(s.empty[slot]);
+}
