@@ -130,6 +130,8 @@ def test_a_list_stands_for_several_presets(tmp_path: Path) -> None:
     taken = kernel.preset(100, 100, 100, sms=1)
     assert taken is not None
     assert taken.params == {"TILE": 16}
+    tables = load(tmp_path, lines.replace("{ TILE = [8, 16] }", "[{ TILE = 8 }, { TILE = 16 }]"))
+    assert [preset.params for preset in tables.presets] == [{"TILE": 8}, {"TILE": 16}]
 
 
 def test_presets_are_compared_by_their_busiest_multiprocessor(tmp_path: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from support import simulated_libraries as fake
+from support.changed_kernels import changed
+from support.epilogues import BF16, whole
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
@@ -22,7 +21,6 @@ from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_box
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
 HOPPER = cuda_engine()["cuda/hopper"]
-BF16 = np.dtype(ml_dtypes.bfloat16)
 SMALL = {"BM": 64, "BN": 64, "STAGES": 3}
 
 
@@ -32,11 +30,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found.sms = 2
     fake.install(monkeypatch, [found])
     return found
-
-
-def whole(*shape: int, seed: int = 1) -> np.ndarray:
-    """Small whole numbers, whose sums are exact in float32."""
-    return np.random.default_rng(seed).integers(-4, 5, shape).astype(BF16)
 
 
 def check(
@@ -49,7 +42,7 @@ def check(
 ) -> None:
     """Compares what the kernel stores with A·B. ``down``: whether columns of A and B follow each other in memory."""
     m, n, k = shape
-    a, b = whole(m, k), whole(k, n, seed=2)
+    a, b = whole(m, k, dtype=BF16), whole(k, n, dtype=BF16, seed=2)
     memory = [
         gpu.put(np.ascontiguousarray(x.T if is_down else x).view(np.uint16))
         for x, is_down in zip((a, b), down, strict=True)
@@ -74,19 +67,9 @@ def test_a_cluster_has_eight_blocks_at_most() -> None:
         HOPPER.checked({"CLUSTER": 4, "BESIDE": 4})
 
 
-def changed(folder: Path, file: str, line: str, instead: str) -> CudaKernel:
-    """The kernel with another text in place of what ``line`` matches in one of its files."""
-    for path in HOPPER.path.parent.glob("*.cu*"):
-        (folder / path.name).write_bytes(path.read_bytes())
-    wrong, count = re.subn(line, instead, (folder / file).read_text())
-    assert count == 1
-    (folder / file).write_text(wrong)
-    return dataclasses.replace(HOPPER, path=folder / "hopper.cu", source=(folder / "hopper.cu").read_text())
-
-
 def test_a_block_that_does_not_wait_for_those_beside_it_is_found(gpu: Any, tmp_path: Path) -> None:
     """It would copy rows of A over those that the other one still multiplies."""
-    broken = changed(tmp_path, "hopper_shared.cuh", r"MATES = CLUSTER \+ BESIDE - 1;", "MATES = CLUSTER;")
+    broken = changed(HOPPER, tmp_path, "hopper_shared.cuh", (r"MATES = CLUSTER \+ BESIDE - 1;", "MATES = CLUSTER;"))
     with pytest.raises(AssertionError, match=r"has waited but this thread has not|returned at once|still"):
         check(gpu, (128, 256, 1000), SMALL | {"CLUSTER": 2, "BESIDE": 2}, kernel=broken)
 
@@ -103,17 +86,16 @@ def test_slabs_lie_in_the_last_stage(gpu: Any, params: dict[str, int], m: int, n
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("hopper.cu", r"if \(owed && !OWN_SLABS && step == 0\) give_back_slabs\(\);"),
+        ("hopper.cu", r"if \(!OWN_SLABS && step == 0\) slabs_leave\(half\);"),
         ("hopper_store.cuh", r"if \(STORE_BOXES && threadIdx.x % 128 == 0\) store_wait_read<0>\(\);"),
         ("hopper_store.cuh", r"if \(!OWN_SLABS && GROUPS > 1 && slab == 1\) group_sync\(.*\);"),
     ],
     ids=["given back at once", "without waiting", "while B is read"],
 )
 def test_slabs_that_come_or_go_too_early_are_found(gpu: Any, tmp_path: Path, file: str, line: str) -> None:
+    broken = changed(HOPPER, tmp_path, file, (line, ""))
     with pytest.raises(AssertionError, match=r"still|no barrier"):
-        check(
-            gpu, (600, 256, 136), {"BN": 128, "STAGES": 2}, kernel=changed(tmp_path, file, line, ""), down=(False, True)
-        )
+        check(gpu, (600, 256, 136), {"BN": 128, "STAGES": 2}, kernel=broken, down=(False, True))
 
 
 def test_integers_have_widths_of_whole_sixteens() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 from support import simulated_libraries as fake
+from support.changed_kernels import changed
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
@@ -108,12 +107,6 @@ FIRST, LAST = r" *cluster_sync\(\);  // all stages have been read\n", r" .*group
 @pytest.mark.parametrize(("line", "finding"), [(FIRST, "which the copy at"), (LAST, "with no barrier between")])
 def test_a_missing_barrier_is_found(gpu: Any, tmp_path: Path, line: str, finding: str) -> None:
     """Sums arrive where the other block still multiplies, or a stage is filled where sums are still read."""
-    for path in HOPPER.path.parent.glob("*.cu*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    split = tmp_path / "hopper_split.cuh"
-    wrong, count = re.subn(line, "", split.read_text())
-    assert count == 2
-    split.write_text(wrong)
-    broken = dataclasses.replace(HOPPER, path=tmp_path / "hopper.cu")
+    broken = changed(HOPPER, tmp_path, "hopper_split.cuh", (line, ""), times=2)
     with pytest.raises(AssertionError, match=finding):
         product(gpu, whole(192, 1000), whole(1000, 64), BF16, SMALL, broken)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
+from support.changed_kernels import changed
 from support.layouts import laid
 from support.selection import in_turns, widest_and_narrowest
 from tilewright.arrays import matmul
@@ -265,13 +265,8 @@ def test_the_last_columns_of_a_tile_that_is_no_multiple_of_128_bytes_wide(
 def test_a_buffer_that_is_stored_from_is_not_written(gpu: Any, tmp_path: Path) -> None:
     """As the kernel once did where a tile has one slab only."""
     gpu.sms = 1
-    for path in HOPPER.path.parent.glob("*.cu*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    store = tmp_path / "hopper_store.cuh"
-    right = store.read_text()
-    store.write_text(right.replace("buffer ^= 1", "buffer = 0").replace("store_wait_read<1>", "store_wait_read<2>"))
-    assert store.read_text() != right
-    broken = dataclasses.replace(HOPPER, path=tmp_path / "hopper.cu")
+    changes = (r"slab\+\+, buffer \^= 1", "slab++, buffer = 0"), ("store_wait_read<1>", "store_wait_read<2>")
+    broken = changed(HOPPER, tmp_path, "hopper_store.cuh", *changes)
     m, n, k = 128, 256, 64
     memory = [gpu.put(x.view(np.uint16)) for x in (whole(m, k), whole(k, n))]
     c = gpu.allocate(m * n * 2)

@@ -109,7 +109,7 @@ def _seconds(
     kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], params: Mapping[str, int], card: Card
 ) -> float:
     """The predicted time of one launch: as that of a batch with as many tiles, and with as many elements."""
-    blocks = [kernel.launch(m, n, k, **params).blocks for m, n, k, *_ in shapes]
+    blocks = [kernel.blocks_of(m, n, k, params) for m, n, k, *_ in shapes]
     count, size = len(shapes), itemsize_of(dtype)
     m, n, k = _mean_sizes(shapes)
     part = sum(each * shape.k for each, shape in zip(blocks, shapes, strict=True)) / max(1, sum(blocks))
@@ -117,7 +117,7 @@ def _seconds(
         **params,
         **{"m": m, "n": n, "k": k, "part": part, "batch": count, "parts": 1, "blocks": sum(blocks)},
         **{"sms": card.sms, "memory_ratio": card.memory_ratio},
-        **{"size": size, "out_size": size, "lines": True, "a_start": 128, "b_start": 128},
+        **{"size": size, "out_size": size, "a_start": 128, "b_start": 128},
         **{"a_down": shapes[0].a.down, "b_across": not shapes[0].b.down},
         **{"c_down": False, "a_vector": GRANULE, "b_vector": GRANULE},
     )

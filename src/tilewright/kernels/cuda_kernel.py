@@ -209,8 +209,10 @@ class CudaKernel:
         return 0 if self.finishes is None else vectors * self.finishes(**params)
 
     def seconds(self, **values: float) -> float:
-        """The predicted time of a launch, of a kernel with a table ``time``: for all parameters and what TIMED names."""
-        return float(_timed(self)(**{LINE: 128 // int(values["size"])} | values))
+        """The predicted time of a launch, of a kernel with a table ``time``: for all parameters and what TIMED names,
+        without ``lines``, which follows from the others."""
+        lines = values["a_start"] == values["b_start"] == 128
+        return float(_timed(self)(**{LINE: 128 // int(values["size"]), "lines": lines}, **values))
 
     def sets(self, m: int, n: int, k: int, itemsize: int) -> list[dict[str, int]]:
         """All sets of parameters that the header of a kernel of the engine names for a product whose elements have so many

@@ -53,10 +53,11 @@
     */
 
 Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile`` and the formulas are arithmetic
-over m, n, k and the parameters (see ``expression``), and so is ``when``, with which a list as a parameter stands for several
-presets; ``suits`` is over m, n and k. A formula is named after what it counts: ``global`` or ``shared``, ``load`` or
-``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``). A macro of ``given`` is set where the condition
-holds; without it the kernel must be right for every size and address. Lines with ``//`` or ``#`` may precede the comment.
+over m, n, k and the parameters (see ``expression``), and so is ``when``; ``suits`` is over m, n and k. A list for
+``params``, or for one of them, stands for several presets. A formula is named after what it counts: ``global`` or
+``shared``, ``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``). A macro of ``given`` is
+set where the condition holds; without it the kernel must be right for every size and address. Lines with ``//`` or ``#``
+may precede the comment.
 
 The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
 any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged.
@@ -77,7 +78,6 @@ and ``c_down`` are 1 where columns of A or C follow each other in memory, ``b_ac
 
 from __future__ import annotations
 
-import itertools
 import keyword
 import re
 import tomllib
@@ -88,6 +88,7 @@ from ..errors import HeaderError, UsageError, did_you_mean
 from .cuda_kernel import LINE, TIMED, CudaKernel, Preset
 from .expression import RESERVED, Expression
 from .parameters import MACRO, WrongHeaderError, parameter_of
+from .presets import presets_of
 
 #: A header that suits a kernel of 32 × 32 threads a block, one for each element of C.
 TEMPLATE = """\
@@ -259,17 +260,11 @@ class _Header:
         given: Any = self.toml.get("presets", [])
         if not isinstance(given, list):
             raise WrongHeaderError(f"presets must be tables [[presets]], got {given!r}")
-        found = []
-        for i, table in enumerate(given):
-            known = isinstance(table, dict) and {"rate", "params"} <= set(table) <= {"rate", "when", "params"}
-            if not (known and isinstance(table["params"], dict) and type(table["rate"]) is int and table["rate"] > 0):
-                raise WrongHeaderError(f"presets[{i}] must have rate, from 1, and params, got {table!r}")
-            when = self._expression(f"presets[{i}].when", table.get("when", 1), names)
-            choices = [value if isinstance(value, list) else [value] for value in table["params"].values()]
-            found += [
-                Preset(table["rate"], when, dict(zip(table["params"], values, strict=True)))
-                for values in itertools.product(*choices)
-            ]
+
+        def expression(key: str, text: Any) -> Expression:
+            return self._expression(key, text, names)
+
+        found = [each for i, table in enumerate(given) for each in presets_of(f"presets[{i}]", table, expression)]
         if found and "tile" not in self.toml:
             raise WrongHeaderError("tile is missing, by which presets are compared")
         return tuple(found)

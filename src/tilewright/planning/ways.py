@@ -166,7 +166,6 @@ def _seconds(
         sms=card.sms,
         memory_ratio=card.memory_ratio,
         blocks=blocks * parts,
-        lines=product.a_start == product.b_start == 128,
         a_start=product.a_start,
         b_start=product.b_start,
         a_down=product.a_down,

@@ -21,71 +21,80 @@ constraints = [
     "PINGPONG * (BM != 128) == 0", "PINGPONG * (BN > 176) == 0", "PINGPONG * (SPLIT > 1) == 0",
 ]
 presets = [
-    { rate = 100, params = { CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [72, 80, 88], STAGES = 7 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [96, 104, 112, 120], STAGES = 6 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [136, 144, 152, 160, 168, 176, 184, 192, 200, 208, 216, 224, 232], STAGES = 5 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [240, 248] } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [80, 96, 112], STAGES = 6, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [136, 144, 152, 160], STAGES = 6, CLUSTER = 2, GROUP = 16 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [168, 176, 184], STAGES = 5, CLUSTER = 2, GROUP = 16 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [192, 200, 208, 216, 224], STAGES = 5, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [232, 240, 248], CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [96, 104, 112, 120], STAGES = 6, PINGPONG = 1, CLUSTER = 2, GROUP = 16 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [136, 144, 152, 160, 168, 176], STAGES = 5, PINGPONG = 1, GROUP = 32 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [136, 144, 152, 160, 168, 176], STAGES = 5, PINGPONG = 1, CLUSTER = 2, GROUP = 16 } },
-    { rate = 100, params = { BN = 128, STAGES = 6, PINGPONG = 1, GROUP = 32 } },
-    { rate = 100, params = { BN = 128, STAGES = 6, PINGPONG = 1, CLUSTER = 2, GROUP = 16 } },
-    { rate = 100, params = { BN = 128, STAGES = 6 } },
-    { rate = 100, params = { BN = 128, STAGES = 6, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, params = { BN = 64, STAGES = 8 } },
-    { rate = 100, params = { BN = 64, STAGES = 8, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [96, 112], STAGES = 6, CLUSTER = 2, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [128, 144, 160], STAGES = 6, CLUSTER = 2, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [176, 192, 208, 224], STAGES = 5, CLUSTER = 2, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { CLUSTER = 2, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [64, 80], STAGES = 7, CLUSTER = 2, BESIDE = 4, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [96, 112, 128, 160], STAGES = 6, CLUSTER = 2, BESIDE = 4, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [192, 224], STAGES = 5, CLUSTER = 2, BESIDE = 4, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [64, 96, 128, 160], STAGES = 6, CLUSTER = 4, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BN = [192, 224], STAGES = 5, CLUSTER = 4, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [64, 80, 96, 104, 112, 128, 144], STAGES = 8, CLUSTER = 2, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [160, 176, 192, 208], STAGES = 6, CLUSTER = 2, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [64, 80, 96, 112, 128], STAGES = 8, CLUSTER = 2, BESIDE = 4, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [64, 96, 128], STAGES = 8, CLUSTER = 4, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [160, 192], STAGES = 6, CLUSTER = 4, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, params = { BM = 192, BN = 192, STAGES = 4, CLUSTER = 2, BESIDE = 2, GROUP = 8 } },
-    { rate = 100, when = "(m * n <= 2097152)", params = { BN = [64, 128], STAGES = 6, SPLIT = [2, 4] } },
+    { rate = 100, params = [
+        { CLUSTER = 2, GROUP = 8 },
+        { BN = 128, STAGES = 6, PINGPONG = 1, GROUP = 32 },
+        { BN = 128, STAGES = 6, PINGPONG = 1, CLUSTER = 2, GROUP = 16 },
+        { BN = 128, STAGES = 6 },
+        { BN = 128, STAGES = 6, CLUSTER = 2, GROUP = 8 },
+        { BN = 64, STAGES = 8 },
+        { BN = 64, STAGES = 8, CLUSTER = 2, GROUP = 8 },
+        { BM = 192, BN = 192, STAGES = 4, CLUSTER = 2, BESIDE = 2, GROUP = 8 },
+        { BM = 192, BN = 192, STAGES = 4 },
+        { BM = 192, BN = 192, STAGES = 4, CLUSTER = 2, GROUP = 8 },
+        { BM = 192, BN = 192, STAGES = 3, SPLIT = 2 },
+        { BM = 64, BN = 64, STAGES = 8 },
+        { BM = 64, BN = 128, STAGES = 8 },
+        { BM = 64, BN = 128, STAGES = 8, CLUSTER = 2, GROUP = 8 },
+        { BM = 64, STAGES = 5, CLUSTER = 2, GROUP = 8 },
+        { BM = 64, BN = 128, STAGES = 8, SPLIT = 2 },
+    ] },
+    # Where the next narrower width needs more columns of tiles. Tensor cores multiply integers in widths of whole sixteens.
+    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = [
+        { BN = [72, 80, 88], STAGES = 7 },
+        { BN = [96, 104, 112, 120], STAGES = 6 },
+        { BN = [136, 144, 152, 160, 168, 176, 184, 192, 200, 208, 216, 224, 232], STAGES = 5 },
+        { BN = [240, 248] },
+        { BN = [80, 96, 112], STAGES = 6, CLUSTER = 2, GROUP = 8 },
+        { BN = [136, 144, 152, 160], STAGES = 6, CLUSTER = 2, GROUP = 16 },
+        { BN = [168, 176, 184], STAGES = 5, CLUSTER = 2, GROUP = 16 },
+        { BN = [192, 200, 208, 216, 224], STAGES = 5, CLUSTER = 2, GROUP = 8 },
+        { BN = [232, 240, 248], CLUSTER = 2, GROUP = 8 },
+        { BN = [96, 104, 112, 120], STAGES = 6, PINGPONG = 1, CLUSTER = 2, GROUP = 16 },
+        { BN = [136, 144, 152, 160, 168, 176], STAGES = 5, PINGPONG = 1, GROUP = 32 },
+        { BN = [136, 144, 152, 160, 168, 176], STAGES = 5, PINGPONG = 1, CLUSTER = 2, GROUP = 16 },
+        { BN = [96, 112], STAGES = 6, CLUSTER = 2, BESIDE = 2, GROUP = 8 },
+        { BN = [128, 144, 160], STAGES = 6, CLUSTER = 2, BESIDE = 2, GROUP = 8 },
+        { BN = [176, 192, 208, 224], STAGES = 5, CLUSTER = 2, BESIDE = 2, GROUP = 8 },
+        { CLUSTER = 2, BESIDE = 2, GROUP = 8 },
+        { BN = [64, 80], STAGES = 7, CLUSTER = 2, BESIDE = 4, GROUP = 8 },
+        { BN = [96, 112, 128, 160], STAGES = 6, CLUSTER = 2, BESIDE = 4, GROUP = 8 },
+        { BN = [192, 224], STAGES = 5, CLUSTER = 2, BESIDE = 4, GROUP = 8 },
+        { BN = [64, 96, 128, 160], STAGES = 6, CLUSTER = 4, BESIDE = 2, GROUP = 8 },
+        { BN = [192, 224], STAGES = 5, CLUSTER = 4, BESIDE = 2, GROUP = 8 },
+        { BM = 64, BN = [64, 80, 96, 104, 112, 128, 144], STAGES = 8, CLUSTER = 2, BESIDE = 2, GROUP = 8 },
+        { BM = 64, BN = [160, 176, 192, 208], STAGES = 6, CLUSTER = 2, BESIDE = 2, GROUP = 8 },
+        { BM = 64, BN = [64, 80, 96, 112, 128], STAGES = 8, CLUSTER = 2, BESIDE = 4, GROUP = 8 },
+        { BM = 64, BN = [64, 96, 128], STAGES = 8, CLUSTER = 4, BESIDE = 2, GROUP = 8 },
+        { BM = 64, BN = [160, 192], STAGES = 6, CLUSTER = 4, BESIDE = 2, GROUP = 8 },
+        { BM = 192, BN = [96, 112, 128, 144, 160] },
+        { BM = 192, BN = [128, 144, 160], CLUSTER = 2, GROUP = 8 },
+        { BM = 64, BN = [72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160], STAGES = 8 },
+        { BM = 64, BN = [168, 176, 184, 192], STAGES = 7 },
+        { BM = 64, BN = [200, 208, 216, 224, 232], STAGES = 6 },
+        { BM = 64, BN = [240, 248, 256], STAGES = 5 },
+        { BM = 64, BN = [96, 112, 144, 160], STAGES = 8, CLUSTER = 2, GROUP = 8 },
+        { BM = 64, BN = [176, 192], STAGES = 7, CLUSTER = 2, GROUP = 8 },
+        { BM = 64, BN = [208, 224], STAGES = 6, CLUSTER = 2, GROUP = 8 },
+    ] },
+    { rate = 100, when = "m * n <= 2097152", params = [
+        { BN = [64, 128], STAGES = 6, SPLIT = [2, 4] },
+        { BM = 64, STAGES = 4, SPLIT = 2 },
+        { BM = 64, BN = 64, STAGES = 8, SPLIT = 4 },
+        { BM = 64, BN = 128, STAGES = 8, SPLIT = [4, 8] },
+    ] },
     { rate = 100, when = "m * n <= 6291456", params = { BN = 192, SPLIT = 2 } },
-    { rate = 100, params = { BM = 192, BN = 192, STAGES = 4 } },
-    { rate = 100, params = { BM = 192, BN = 192, STAGES = 4, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, params = { BM = 192, BN = 192, STAGES = 3, SPLIT = 2 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 192, BN = [96, 112, 128, 144, 160] } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 192, BN = [128, 144, 160], CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, params = { BM = 64, BN = 64, STAGES = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160], STAGES = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [168, 176, 184, 192], STAGES = 7 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [200, 208, 216, 224, 232], STAGES = 6 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [240, 248, 256], STAGES = 5 } },
-    { rate = 100, params = { BM = 64, BN = 128, STAGES = 8 } },
-    { rate = 100, params = { BM = 64, BN = 128, STAGES = 8, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [96, 112, 144, 160], STAGES = 8, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [176, 192], STAGES = 7, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, when = "(cdiv(n, BN) < cdiv(n, BN - 8 - 8 * (size == 1))) * (BN * (size == 1) % 16 == 0)", params = { BM = 64, BN = [208, 224], STAGES = 6, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, params = { BM = 64, STAGES = 5, CLUSTER = 2, GROUP = 8 } },
-    { rate = 100, params = { BM = 64, BN = 128, STAGES = 8, SPLIT = 2 } },
-    { rate = 100, when = "(m * n <= 2097152)", params = { BM = 64, STAGES = 4, SPLIT = 2 } },
-    { rate = 100, when = "(m * n <= 2097152)", params = { BM = 64, BN = 64, STAGES = 8, SPLIT = 4 } },
-    { rate = 100, when = "(m * n <= 2097152)", params = { BM = 64, BN = 128, STAGES = 8, SPLIT = [4, 8] } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BN = 64, STAGES = 8, NEAR = 16, GROUP = 4 } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BN = 128, STAGES = 6, NEAR = 16, GROUP = 4 } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BN = [160, 192], STAGES = 5, NEAR = 8, GROUP = 4 } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { NEAR = 8, GROUP = 4 } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 64, BN = 64, STAGES = 12, NEAR = 8, GROUP = 4 } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 64, BN = 128, STAGES = 8, NEAR = 16, GROUP = 4 } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 64, BN = 192, STAGES = 7, NEAR = 8, GROUP = 4 } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 64, STAGES = 5, NEAR = 16, GROUP = 4 } },
-    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = { BM = 192, BN = 128, NEAR = 8, GROUP = 4 } },
+    { rate = 100, when = "(m * n <= 2097152) * (k >= 2048)", params = [
+        { BN = 64, STAGES = 8, NEAR = 16, GROUP = 4 },
+        { BN = 128, STAGES = 6, NEAR = 16, GROUP = 4 },
+        { BN = [160, 192], STAGES = 5, NEAR = 8, GROUP = 4 },
+        { NEAR = 8, GROUP = 4 },
+        { BM = 64, BN = 64, STAGES = 12, NEAR = 8, GROUP = 4 },
+        { BM = 64, BN = 128, STAGES = 8, NEAR = 16, GROUP = 4 },
+        { BM = 64, BN = 192, STAGES = 7, NEAR = 8, GROUP = 4 },
+        { BM = 64, STAGES = 5, NEAR = 16, GROUP = 4 },
+        { BM = 192, BN = 128, NEAR = 8, GROUP = 4 },
+    ] },
 ]
 
 [boxes]
@@ -302,13 +311,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
         Sums sums;
 #endif
         int buffer = 0, before = 0;
-        bool owed = false;  // whether the stage of the step before is still to be given back
-        // The stage of a tile's slabs is when the next tile has begun.
-        auto give_back_slabs = [&] {
-            slabs_leave(half);
-            release(s, before);
-            owed = false;
-        };
+        bool owed = false;  // whether the stage of the step before is still to be given back, that of slabs when the next tile has begun
         if (PINGPONG && half == 1) {
             ring.skip(place.steps);
             tile = tiles.next(tile);
@@ -361,8 +364,10 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                 wgmma_commit();
                 if (PINGPONG && step + 1 == steps && following < tiles.count) group_arrive(TURN + (half ^ 1), 256);
                 wgmma_wait<1>();  // the wgmmas of the step before have read their stage
-                if (owed && !OWN_SLABS && step == 0) give_back_slabs();
-                if (owed) release(s, before);
+                if (owed) {
+                    if (!OWN_SLABS && step == 0) slabs_leave(half);
+                    release(s, before);
+                }
                 before = ring.slot;
                 ring.advance();
                 // Of few stages none is kept while tensor cores wait for the next one. Of many it does not matter, and takes time.
@@ -403,7 +408,10 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                 store_sums(s, sums_of[h], c, elements_of_c, call, finish, half, tile_top + h * 64, left, z, bottom, before, buffer);
             }
             if (!OWN_SLABS) {
-                if (IN_REGISTERS) give_back_slabs();
+                if (IN_REGISTERS) {
+                    slabs_leave(half);
+                    release(s, before);
+                }
                 buffer = 0;
             }
             if (PINGPONG && following < tiles.count) ring.skip(tiles.length(following));

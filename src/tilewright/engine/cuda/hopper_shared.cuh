@@ -28,11 +28,10 @@ constexpr int BOX_C = 16 - BN % 16;      // and in a box of columns
 // Rows of A and B, as they lie in memory, that a block of a cluster loads for all that share them, and those of B in a stage. Rows across
 // are loaded in boxes of 64 columns, and others 8 together, as many as a swizzle has.
 constexpr int SHARE_A = (A_DOWN ? LINE : BM) / BESIDE;
-constexpr int SHARE_B = B_ACROSS ? LINE / CLUSTER : (BN + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8;
-constexpr int ROWS_B = B_ACROSS ? (BN + 63) / 64 * 64 : CLUSTER * SHARE_B;
+constexpr int SHARE_ALONG = (BN + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8, SHARE_B = B_ACROSS ? LINE / CLUSTER : SHARE_ALONG;
+constexpr int ROWS_ALONG = CLUSTER * SHARE_ALONG, ROWS_B = B_ACROSS ? (BN + 63) / 64 * 64 : ROWS_ALONG;
 // STAGES are those of rows of B along k. In the same memory there may be fewer of rows across, whose boxes take more.
-constexpr int MEMORY = STAGES * ((BM + (BN + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8 * CLUSTER) * 128 + 16);
-constexpr int FITTING = MEMORY / ((BM + ROWS_B) * 128 + 16), DEPTH = FITTING < STAGES ? FITTING : STAGES;
+constexpr int FITTING = STAGES * ((BM + ROWS_ALONG) * 128 + 16) / ((BM + ROWS_B) * 128 + 16), DEPTH = FITTING < STAGES ? FITTING : STAGES;
 
 struct Shared {
     unsigned char a[DEPTH][BM * 128];
