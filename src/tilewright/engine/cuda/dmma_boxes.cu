@@ -28,17 +28,18 @@ b_down = ["BN", "LINE"]
 odd = "min(1, n * size % 16)"
 each = "cdiv(blocks, sms)"
 warps = "(BM // WM) * (BN // WN)"
-alone = "0.32 * (warps * (each % PER_SM) == 4) + 0.6 * each * (warps * PER_SM == 4)"
+alone = "(warps * (each % PER_SM) == 4) + 0.6 * each * (warps * PER_SM == 4)"
 moved = "1 + 0.02 * (a_down == b_across)"
 long = "(0.02 * (BM * BN < 16384) + 0.05 * (BM * BN < 12288) + 0.05 * (BM * BN < 8192)) * (m * n * k * batch > 2e10)"
 rate = "2.5e11 * (1 - 0.05 * (BUFFERS == 1) - 0.03 * (WM * WN < 1536) - 0.17 * (WM * WN < 1024) - 0.05 * (BM * BN < 8192) - long)"
 power = "1 - 0.08 * ((m * k + k * n) * size * batch > 2e9)"
-generations = "cdiv(blocks, sms * PER_SM) * (1.54e-6 - 1.33e-6 * (PER_SM > 1))"
+generations = "cdiv(blocks, sms * PER_SM) * (1.23e-6 - 1.33e-6 * (PER_SM > 1))"
 multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
 streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (3.6e10 + max(1e9 * (PER_SM == 1), 4e9 * (each > 1), 5e9 * (BM + BN > 128))) * (min(BM, BN) < 32)"
 tiles = "max(multiplied, streamed)"
-memory = "((m * k + k * n) / 4.6e12 + m * n * parts * (1 + 0.51 * odd) / (3.9e12 + 3.7e11 * (GROUP == 1))) * size * batch * memory_ratio"
-seconds = "4e-6 + max(tiles, memory) + 0.18 * min(multiplied, memory)"
+spilt = "min(1, m * n * parts * size * batch / 5e7)"
+memory = "((m * k + k * n) / 4.6e12 + m * n * parts * (1 + 0.51 * odd * spilt + 0.046 * (BM * BN >= 16384)) / (3.7e12 + 5.3e11 * (GROUP == 1))) * size * batch * memory_ratio"
+seconds = "3.2e-6 + max(tiles, memory) + 0.19 * min(multiplied, memory)"
 
 [[presets]]
 rate = 100

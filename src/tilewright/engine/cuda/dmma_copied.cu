@@ -30,13 +30,14 @@ moved = "1 + 0.02 * (a_down == b_across)"
 long = "(0.02 * (BM * BN < 16384) + 0.05 * (BM * BN < 12288) + 0.05 * (BM * BN < 8192)) * (m * n * k * batch > 2e10)"
 rate = "2.42e11 * (1 - 0.022 * (BUFFERS == 1) * (PER_SM == 1) - 0.03 * (WM * WN < 1536) - 0.03 * (BM * BN < 8192) - long)"
 power = "1 - 0.08 * ((m * k + k * n) * size * batch > 2e9)"
-generations = "cdiv(blocks, sms * PER_SM) * (2.8e-6 - 5e-7 * (PER_SM > 1))"
+generations = "cdiv(blocks, sms * PER_SM) * (1.56e-6 - 1.06e-7 * (PER_SM > 1))"
 single = "1 - (a_vector >= 16) * (b_vector >= 16)"
 slower = "single * (0.13 + 0.02 * (BM * BN >= 16384) + 0.24 * (PER_SM > 2))"
 multiplied = "(each + alone) * BM * BN * part * moved * (1 + slower) / (rate * power) + generations"
 thin = "0.116 * (min(m, n) < 32)"
-memory = "((m * k + k * n) * (1 + thin) / 4.2e12 + m * n * parts * (1 + 0.32 * min(1, n * size % 16)) / 4.1e12) * size * batch * memory_ratio"
-seconds = "3.3e-6 + max(multiplied, memory) + 0.126 * min(multiplied, memory)"
+spilt = "min(1, m * n * parts * size * batch / 1.9e8)"
+memory = "((m * k + k * n) * (1 + thin) / 4.7e12 + m * n * parts * (1 + 0.35 * min(1, n * size % 16) * spilt + 0.19 * (BM * BN >= 16384)) / 4.3e12) * size * batch * memory_ratio"
+seconds = "4.4e-6 + max(multiplied, memory) + 0.25 * min(multiplied, memory)"
 
 [[presets]]
 rate = 100

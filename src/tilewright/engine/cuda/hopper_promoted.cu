@@ -33,8 +33,8 @@ operands = "(m * k + k * n) * batch"
 cache = "9.3e10 - 4.2e10 * (operands > 4.4e7) - 10e9 * (operands > 600e6)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 7.5e10))"
 tiles = "cdiv(blocks, sms) * (8.8e-7 + cdiv(part, 128) * (max(multiply, load) + load / 100))"
-memory = "(m * k + k * n + m * n * out_size) * batch / 3.6e12 * memory_ratio"
-seconds = "4.6e-6 + max(tiles, memory) + 0.059 * min(tiles, memory)"
+memory = "(m * k + k * n + m * n * out_size * (1 + 0.5 * min(1, n * out_size % 16))) * batch / 4.3e12 * memory_ratio"
+seconds = "2.9e-6 + max(tiles, memory) + 0.204 * min(tiles, memory)"
 
 [[presets]]
 rate = 100

@@ -28,9 +28,9 @@ each = "cdiv(blocks, sms)"
 waits = "(vector < 4) * cdiv(part, BK) * 1.3e-6 / min(3, each)"
 tiles = "each * (3.5e-8 + BM * BN * 4e-11 + max(BM * BN * part * slower / 1.13e12, copied, waits))"
 odd = "n * out_size % 4 > 0"
-memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.2e12 * memory_ratio"
-stored = "m * n * out_size * batch * max(odd * (1 - c_down) / 1.8e12, c_down / 8.2e11)"
-seconds = "4.2e-6 + max(tiles, memory + stored)"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.7e12 * memory_ratio"
+stored = "m * n * out_size * batch * max(odd * (1 - c_down) / 1.7e12, c_down / 1.03e12, min(1, n * out_size % 16) / 8.4e12)"
+seconds = "4.7e-6 + max(tiles, memory + stored)"
 
 [[presets]]
 rate = 80

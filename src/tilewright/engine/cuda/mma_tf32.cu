@@ -30,8 +30,8 @@ flight = "min(each, max(1, 184e3 // (STAGES * stage))) * (STAGES - 1) * stage"
 copied = "(BM + BN) * part * size / min(5e10, flight / 1.4e-6)"
 tiles = "each * (1.5e-7 + BM * BN * 1.8e-11 + max(BM * BN * part * slower / 5.7e11, copied))"
 memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.6e12 * memory_ratio"
-stored = "m * n * out_size * batch * c_down / 8.2e11"
-seconds = "4.4e-6 + max(tiles, memory + stored)"
+stored = "m * n * out_size * batch * (c_down / 1.4e12 + (1 - c_down) * min(1, n * out_size % 16) / 5.4e13 + (BM == 32) / 9.2e12)"
+seconds = "4.7e-6 + max(tiles, memory + stored)"
 
 [[presets]]
 rate = 80

@@ -30,8 +30,9 @@ turns = "each - rest + rest / busy"
 single = "1 - b_across * (b_vector >= 16)"
 rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.085 * (BK < 16)) / (1 + single * (0.12 + 0.06 * (BK > 8) + 0.186 * (BM < 64)))"
 tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 9.7e-7 + each * BM * BN * 1.03e-10"
-memory = "(m * k + k * n + m * n * parts) * size * batch / 3.6e12 * memory_ratio"
-seconds = "3.5e-6 + max(tiles, memory + 0.34 / BLOCKS * tiles)"
+odd = "min(1, n * size % 16)"
+memory = "(m * k + k * n + m * n * parts * (0.71 + 0.07 * odd + 0.33 * (BM * BN <= 2048) + 0.176 * odd * (BM * BN <= 4096))) * size * batch / 3.6e12 * memory_ratio"
+seconds = "3.3e-6 + max(tiles, memory + 0.53 / BLOCKS * tiles) + 0.25 / BLOCKS * min(tiles, memory)"
 
 [[presets]]
 rate = 100
