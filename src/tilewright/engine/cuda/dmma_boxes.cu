@@ -21,25 +21,28 @@ a_down = ["LINE", "LINE"]
 b = ["LINE", "LINE"]
 b_down = ["BN", "LINE"]
 
-# Eight warps of a multiprocessor multiply at its full rate, four alone do not. Small warp tiles wait for shared memory, and for long
-# small tiles take more power. Each generation of blocks stores its tiles last. A long operand comes from memory at the rate of one
-# multiprocessor. Odd rows of C have more sectors than their numbers fill. The rates are those of an H200, as its power allows for long.
+# Four warps of a multiprocessor multiply at half its rate, eight almost at all of it. Small warp tiles wait for shared memory, those of 16
+# columns less where B is read across, and for long small tiles take more power. Each generation of blocks stores its tiles last, unless
+# others of the multiprocessor still multiply. A long operand comes from memory at the rate of one multiprocessor. Odd rows of C have more
+# sectors than their numbers fill, which costs most where C is larger than the second-level cache. The rates are those of an H200, as its
+# power allows for long.
 [time]
 odd = "min(1, n * size % 16)"
 each = "cdiv(blocks, sms)"
 warps = "(BM // WM) * (BN // WN)"
-alone = "(warps * (each % PER_SM) == 4) + 0.6 * each * (warps * PER_SM == 4)"
+at_once = "warps * (each % PER_SM)"
+alone = "1.1 * (at_once == 4) + 0.29 * (at_once == 8) + 0.35 * (at_once == 8) * (WN == 16) + 0.6 * each * (warps * PER_SM == 4)"
 moved = "1 + 0.02 * (a_down == b_across)"
 long = "(0.02 * (BM * BN < 16384) + 0.05 * (BM * BN < 12288) + 0.05 * (BM * BN < 8192)) * (m * n * k * batch > 2e10)"
-rate = "2.5e11 * (1 - 0.05 * (BUFFERS == 1) - 0.03 * (WM * WN < 1536) - 0.17 * (WM * WN < 1024) - 0.05 * (BM * BN < 8192) - long)"
+rate = "2.5e11 * (1 - 0.05 * (BUFFERS == 1) - 0.016 * (WM * WN < 1536) - 0.08 * (WM * WN < 1024) - 0.053 * (BM * BN < 8192) + (WN == 16) * (BM > 16) * (0.154 * b_across - 0.144 * (BM == 32)) - long)"
 power = "1 - 0.08 * ((m * k + k * n) * size * batch > 2e9)"
-generations = "cdiv(blocks, sms * PER_SM) * (1.23e-6 - 1.33e-6 * (PER_SM > 1))"
+generations = "cdiv(blocks, sms) * 1.36e-6 * (PER_SM == 1)"
 multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
 streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (3.6e10 + max(1e9 * (PER_SM == 1), 4e9 * (each > 1), 5e9 * (BM + BN > 128))) * (min(BM, BN) < 32)"
 tiles = "max(multiplied, streamed)"
 spilt = "min(1, m * n * parts * size * batch / 5e7)"
-memory = "((m * k + k * n) / 4.6e12 + m * n * parts * (1 + 0.51 * odd * spilt + 0.046 * (BM * BN >= 16384)) / (3.7e12 + 5.3e11 * (GROUP == 1))) * size * batch * memory_ratio"
-seconds = "3.2e-6 + max(tiles, memory) + 0.19 * min(multiplied, memory)"
+memory = "((m * k + k * n) / 4.6e12 + m * n * parts * (1 + 0.52 * odd * spilt + 0.03 * (BM * BN >= 16384)) / (3.7e12 + 5.8e11 * (GROUP == 1))) * size * batch * memory_ratio"
+seconds = "2.9e-6 + max(tiles, memory) + 0.19 * min(multiplied, memory)"
 
 [[presets]]
 rate = 100
@@ -65,6 +68,15 @@ params = { BM = 64, BN = 64, WM = 32, STAGES = 4, PER_SM = 3 }
 rate = 97
 when = "k <= 256"
 params = { BM = 64, BN = 64, WM = 32, PER_SM = 2, GROUP = 1 }
+
+[[presets]]
+rate = 97
+when = "m * n <= 1048576"
+params = [
+    { BM = 64, BN = 64, WM = 32, WN = 16, PER_SM = 2 },
+    { BM = 32, BN = 64, WM = 16, PER_SM = 3 },
+    { BM = 32, BN = 64, WM = 16, WN = 16, PER_SM = 2 },
+]
 
 [[presets]]
 rate = 80
