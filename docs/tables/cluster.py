@@ -46,10 +46,10 @@ def beside() -> str:
 def received() -> str:
     """What each worker reads, beside the formula."""
     environment, rows = _rows("bytes of each worker")
-    cells = [["m×k×n", "workers down × across", "most that a worker read", "formula", "over it"]]
+    cells = [["m × n × k", "workers down × across", "most that a worker read", "formula", "over it"]]
     for row in rows:
         most = max(row["read_bytes"]) / 2**20
-        shape = f"{row['m']}×{row['k']}×{row['n']}"
+        shape = f"{row['m']} × {row['n']} × {row['k']}"
         cells.append(
             [
                 shape,
@@ -88,11 +88,11 @@ def simulated() -> str:
     """Runs beside the simulation of their plans."""
     environment, rows = _rows("run beside its simulation")
     same = sum(row["read_bytes"] == row["replayed_bytes"] for row in rows)
-    cells = [["m×k×n", "partition", "seconds", "simulated", "ratio", "at the run's pace", "ratio"]]
+    cells = [["m × n × k", "partition", "seconds", "simulated", "ratio", "at the run's pace", "ratio"]]
     for row in rows:
         cells.append(
             [
-                f"{row['m']}×{row['k']}×{row['n']}",
+                f"{row['m']} × {row['n']} × {row['k']}",
                 row["partition"].replace("x", "×"),
                 f"{row['seconds']:.2f}",
                 f"{row['simulated_s']:.2f}",

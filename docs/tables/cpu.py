@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tilewright.catalog import catalog, cuda_catalog
+from tilewright.lab.compare.reference import against_reference
+from tilewright.lab.compare.stats import Status
 from tilewright.records.bench import VERDICTS, BenchRecord
 
 from .common import ROOT, at, command, lines_of, linked, made_by, records_of, table
@@ -115,7 +117,8 @@ def beside_the_fastest(cell: list[BenchRecord]) -> str:
     # Each reference was measured in turns with the first one: its own ratio says how far it leads that.
     lead = max([1.0, *(r.ratio for r in cell if r.kernel.startswith("ref/") and r.ratio is not None)])
     digits = 0 if ours.gflops >= 100 else 1
-    return f"{ours.gflops:.{digits}f} ({ours.ratio / lead:.2f})"
+    unclear = "?" if against_reference(ours)[0] is Status.UNCLEAR else ""
+    return f"{ours.gflops:.{digits}f} ({ours.ratio / lead:.2f}{unclear})"
 
 
 def strassen(name: str) -> str:

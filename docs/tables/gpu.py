@@ -104,11 +104,11 @@ def gpu_shapes(*names: str) -> str:
         dtypes += list(dict.fromkeys(line["dtype"] for line in lines))
         for line in lines:
             m, n, k = (f"{line[side]:,}" for side in "mnk")
-            shape = f"{m}³" if m == n == k else f"{m} × {k} × {n}"
+            shape = f"{m}³" if m == n == k else f"{m} × {n} × {k}"
             shape = f"{line['batch']:,} of {shape}" if line["batch"] > 1 else shape
             by_shape.setdefault(shape, {})[line["dtype"]] = f"{line['gflops'] / 1000:.1f} ({line['ratio']:.2f})"
     rows = [
-        ["m × k × n", *map(_asked, dtypes)],
+        ["m × n × k", *map(_asked, dtypes)],
         *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items()),
     ]
     return (
@@ -141,7 +141,7 @@ def gpu_near(name: str) -> str:
     known, lines = lines_of(name)
     shapes = list(dict.fromkeys((line["m"], line["k"], line["n"], *line["tile"]) for line in lines))
     sizes = sorted({line["near"] for line in lines})
-    rows = [["m × k × n, tile", "read by", *("any block" if near == 1 else f"{near} together" for near in sizes)]]
+    rows = [["m × n × k, tile", "read by", *("any block" if near == 1 else f"{near} together" for near in sizes)]]
     for m, k, n, tile_m, tile_n in shapes:
         of = {
             line["near"]: line
@@ -150,7 +150,7 @@ def gpu_near(name: str) -> str:
         }
         readers = of[1]["read_bytes"] / of[1]["distinct_bytes"]
         cells = (f"{of[near]['distinct_bytes'] / of[near]['seconds'] / 1e12:.2f}" for near in sizes)
-        rows.append([f"{m:,} × {k:,} × {n:,}, {tile_m}×{tile_n}", f"{readers:.1f}", *cells])
+        rows.append([f"{m:,} × {n:,} × {k:,}, {tile_m}×{tile_n}", f"{readers:.1f}", *cells])
     return (
         f"{table(rows)}\n\nTB/s of the operands' bytes, each counted once, and by how many blocks a byte is read in the "
         f"mean. {known['gpu']}, driver {known['driver']}. Record: {linked(name)}, made by `{command(known)}`."
@@ -204,7 +204,10 @@ def gpu_predicted(*names: str) -> str:
                 near.append(abs(line["predicted_s"] / measured - 1))
     within = {share: sum(x <= share for x in near) for share in (0.1, 0.15, 0.25)}
     texts = ", ".join(f"{count} within {share:.0%}" for share, count in within.items())
-    return f"Of {len(near)} cells of these records that the call does not limit, predicted times are: {texts}."
+    return (
+        f"Of the products of these records, {len(near)} take longer on the GPU than Python needs for a call; predicted times of "
+        f"these are: {texts}."
+    )
 
 
 def gpu_held_out(name: str) -> str:
@@ -216,8 +219,8 @@ def gpu_held_out(name: str) -> str:
     ratios = [line["ratio"] for line in lines if line["ratio"]]
     mean = exp(sum(map(log, ratios)) / len(ratios))
     return (
-        f"Of {len(errors)} products of random shapes and all dtypes that the call does not limit, predicted times are: "
-        f"{within}. Of the {len(ratios)} that `torch.matmul` has too, R is {mean:.2f} in the geometric mean, and from "
+        f"Of {len(lines)} products of random shapes and all dtypes, {len(errors)} take longer on the GPU than Python needs for a "
+        f"call; predicted times of these are: {within}. `torch.matmul` has {len(ratios)} of all: R is {mean:.2f} in the geometric mean, and from "
         f"{min(ratios):.2f} to {max(ratios):.2f}. {known['gpu']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )

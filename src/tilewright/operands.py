@@ -84,7 +84,9 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
         raise
     except Exception as error:  # a foreign object may raise anything; the message quotes it
         reason = _one_line(error)
-        raise OperandError(f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}") from error
+        module = type(value).__module__.partition(".")[0]
+        advice = "; tilewright.torch.matmul takes tensors on the host" if module == "torch" else ""
+        raise OperandError(f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}{advice}") from error
     if array.dtype.kind in "OU" and isinstance(value, (str, os.PathLike)):
         raise OperandError(f"{name} is a {type(value).__name__}, not an array: only tilewright.multiply reads files")
     only_by_numpy = by_numpy and array.dtype.name in NUMPY_DTYPES

@@ -134,7 +134,7 @@ def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> 
         why = "$NUMBA_DISABLE_JIT is set, so no kernel can be compiled"
         return _chosen(numpy_product, _COMPUTED_IN.get(widest, widest), why)
     if widest == dtype and (summing := _summing(operands, problem, algorithm)) is not None:
-        return _chosen(summing, operands, f"the engine's highest kernel for {operands} whose sums are {dtype}")
+        return _chosen(summing, operands, f"the engine's fastest kernel for {operands} whose sums are {dtype}")
     for compute in dict.fromkeys((widest, _COMPUTED_IN.get(widest, widest))):
         kernel, why = _suiting(compute, algorithm, problem.m, problem.n, problem.k)
         if kernel is not None:
@@ -172,7 +172,7 @@ def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
     able = [kernel for kernel in _highest_first("classical") if kernel.adds and dtype in kernel.dtypes]
     suiting = (kernel for kernel in able if kernel.suits is None or kernel.suits(*_LARGE))
     kernel = next(suiting, able[-1] if able else None)
-    return None if kernel is None else _chosen(kernel, dtype, f"the engine's highest kernel for {dtype} that adds to C")
+    return None if kernel is None else _chosen(kernel, dtype, f"the engine's fastest kernel for {dtype} that adds to C")
 
 
 def error_factor(kernel: Kernel, problem: Problem) -> float | None:
@@ -200,9 +200,9 @@ def _suiting(compute: str, algorithm: str, m: int, n: int, k: int) -> tuple[Kern
         if kernel.suits is not None and kernel.suits(m, n, k):
             return (
                 kernel,
-                f"the engine's highest kernel for {compute} that suits this shape, with the classical error bound",
+                f"the engine's fastest kernel for {compute} that suits this shape, with the classical error bound",
             )
-    why = f"the engine's highest kernel for {compute} that takes every shape; none above suits this one"
+    why = f"the engine's kernel for {compute} that takes every shape; none that is faster suits this one"
     return next((kernel for kernel in able if kernel.suits is None), None), why
 
 

@@ -259,6 +259,8 @@ def _winner(
     base = next((tried for tried in timed if tried.blocking == search.analytic), None)
     if base is None:
         return None, "The analytic choice itself could not be measured: nothing to compare with."
+    if len(timed) == 1:
+        return None, "The budget was too short for any other blocking: raise --budget."
     best, noise = timed[0], max(1.0, base.interval[1])
     if best is base or best.interval[0] <= noise:
         looks = f"measured against itself, the analytic choice may look {noise - 1:.1%} faster"
