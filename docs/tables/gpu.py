@@ -205,8 +205,8 @@ def gpu_predicted(*names: str) -> str:
     within = {share: sum(x <= share for x in near) for share in (0.1, 0.15, 0.25)}
     texts = ", ".join(f"{count} within {share:.0%}" for share, count in within.items())
     return (
-        f"Of the products of these records, {len(near)} take longer on the GPU than Python needs for a call; predicted times of "
-        f"these are: {texts}."
+        f"Of the products of these records, {len(near)} take longer on the GPU than Python needs for a call; predicted "
+        f"times of these are: {texts}."
     )
 
 
@@ -219,9 +219,9 @@ def gpu_held_out(name: str) -> str:
     ratios = [line["ratio"] for line in lines if line["ratio"]]
     mean = exp(sum(map(log, ratios)) / len(ratios))
     return (
-        f"Of {len(lines)} products of random shapes and all dtypes, {len(errors)} take longer on the GPU than Python needs for a "
-        f"call; predicted times of these are: {within}. `torch.matmul` has {len(ratios)} of all: R is {mean:.2f} in the geometric mean, and from "
-        f"{min(ratios):.2f} to {max(ratios):.2f}. {known['gpu']}. "
+        f"Of {len(lines)} products of random shapes and all dtypes, {len(errors)} take longer on the GPU than Python needs "
+        f"for a call; predicted times of these are: {within}. `torch.matmul` has {len(ratios)} of all: R is {mean:.2f} in "
+        f"the geometric mean, and from {min(ratios):.2f} to {max(ratios):.2f}. {known['gpu']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 

@@ -11,9 +11,10 @@ import numpy as np
 from .arrays.libraries import is_on_gpu
 from .arrays.repeated import short_ways
 from .by_blocks import plan_by_blocks, run_by_blocks
-from .epilogue import Epilogue
-from .errors import ShapeError, UsageError
-from .operands import admit, admit_out, array_or_shape, asked_dtypes, can_write, native
+from .epilogue import Epilogue, asked_dtypes
+from .errors import UsageError
+from .lists import is_list_of_matrices, multiply_lists
+from .operands import admit, admit_out, array_or_shape, can_write, native
 from .planning.host import HostPlan, host_plan, shared_product
 from .planning.plan import Plan
 from .runtime.cpu import small_products
@@ -103,7 +104,10 @@ def matmul(
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
     """
-    plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
+    try:
+        plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
+    except ValueError:  # of an array
+        plain = False
     if precision == "standard" and algorithm == "classical" and device is out_dtype is None and plain and not verify:
         if (result := _short(a, b, out)) is not None:
             return result
@@ -113,10 +117,10 @@ def matmul(
     if verify:
         return multiply_verified(matmul, a, b, out, precision, algorithm, plain, device=device, out_dtype=out_dtype)
     epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)
-    if _is_list_of_matrices(a) and _is_list_of_matrices(b):
+    if is_list_of_matrices(a) and is_list_of_matrices(b):
         if not plain:
             raise UsageError("scales, alpha, beta, bias and activation are for two arrays, not for lists of them")
-        return _matmul_lists(a, b, out, precision, algorithm, device, out_dtype)
+        return multiply_lists(matmul, a, b, out, precision, algorithm, device, out_dtype)
     if is_on_gpu(a, b, out):
         if device is not None:
             raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
@@ -157,28 +161,6 @@ def _compiled(
 
 #: By this attribute ``torch.compile`` finds what it traces instead of a function; it cannot trace machine code.
 matmul._torchdynamo_inline = _compiled  # type: ignore[attr-defined]
-
-
-def _is_list_of_matrices(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(len(getattr(x, "shape", ())) > 1 for x in value)
-
-
-def _matmul_lists(
-    a: list[Any], b: list[Any], out: Any, precision: str | float, algorithm: str, device: str | None, out_dtype: Any
-) -> list[Any]:
-    """The product of each pair of arrays."""
-    if len(a) != len(b) or (out is not None and not (isinstance(out, list) and len(out) == len(a))):
-        given = "" if out is None else f", out is {f'one of {len(out)}' if isinstance(out, list) else 'no list'}"
-        raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}{given}: they must be as many")
-
-    def one(x: Any, y: Any, c: Any = None) -> Any:
-        return matmul(x, y, c, precision=precision, algorithm=algorithm, device=device, out_dtype=out_dtype)
-
-    if out is None and device is None and is_on_gpu(*a, *b):
-        from .arrays.grouped import matmul_lists_on_gpu  # imported only here: products on the host do not need it
-
-        return matmul_lists_on_gpu(a, b, precision, algorithm, out_dtype, one)
-    return [one(x, y, c) for x, y, c in zip(a, b, [None] * len(a) if out is None else out, strict=True)]
 
 
 def _matmul(
@@ -238,7 +220,7 @@ def _matmul_into(
     """The product in ``out_dtype``, after the epilogue: multiplied in a dtype that holds operands and result, and rounded
     once."""
     x, y = admit(a, "a"), admit(b, "b")
-    asked, wide = asked_dtypes(x.dtype, y.dtype, out_dtype, epilogue is not None)
+    asked, wide = asked_dtypes(x.dtype, y.dtype, out_dtype, epilogue)
     if device not in (None, "cpu") or (epilogue is not None and epilogue.has_blocks(x.shape, y.shape)):
         x, y = native(x, wide), native(y, wide)  # the kernels that add up wider sums take the operands as they are
     if epilogue is None and asked == wide:
@@ -257,8 +239,10 @@ def _matmul_into(
     target = np.empty(product.shape, asked) if out is None else admit_out(out, product.shape, asked)
     with np.errstate(all="ignore"):
         if epilogue is not None:
-            product = epilogue.applied(product, target)
-        np.copyto(target, product.astype(asked), casting="same_kind")
+            product = epilogue.applied(product, None if out is None else target)
+        if out_dtype is not None or out is None:
+            product = product.astype(asked)
+        np.copyto(target, product, casting="unsafe")  # which dtypes ``out`` may have was checked
     if out is not None:
         return out
     return target if target.ndim else target[()]
@@ -294,7 +278,7 @@ def plan(
     >>> print(tw.plan((3, 4), (4, 5)).problem)
     (3×4) · (4×5) float64
     """
-    scaled = not (alpha == 1 and beta == 0)
+    scaled = np.ndim(alpha) or np.ndim(beta) or not (alpha == 1 and beta == 0)
     finishes = not (bias is activation is scale_a is scale_b is None)
     given = (out, alpha, beta, bias, activation, scale_a, scale_b)
     if is_on_gpu(a, b, out):
@@ -304,6 +288,8 @@ def plan(
 
         epilogue = Epilogue.of(*given) if scaled or finishes else None
         return plan_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue)
+    if is_list_of_matrices(a) and is_list_of_matrices(b):
+        raise UsageError("a and b are lists of matrices: plan each of their products")
     x, y = array_or_shape(a, "a"), array_or_shape(b, "b")
     if scaled and not finishes and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
         from .planning.gemm import ANY_C, is_planned_as_gemm, plan_gemm
@@ -311,18 +297,21 @@ def plan(
         if is_planned_as_gemm(x, y, out, alpha, beta):
             return plan_gemm(alpha, x, y, beta, ANY_C if out is None else out)[0]
     dtypes, made, wide, finish = (x.dtype, y.dtype), None, None, ""
-    if out_dtype is not None or finishes or scaled:
-        made, wide = asked_dtypes(*dtypes, out_dtype, finishes or scaled)
+    epilogue = Epilogue.of(*given) if finishes or scaled else None
+    if out_dtype is not None or epilogue is not None:
+        made, wide = asked_dtypes(*dtypes, out_dtype, epilogue)
         if device not in (None, "cpu"):
             dtypes = wide, wide
-    if finishes or scaled:
-        epilogue = Epilogue.of(*given)
+    if epilogue is not None:
         epilogue.check_matrices(x.shape, y.shape)
         epilogue.check_dtype(wide or dtypes[0])
         finish = str(epilogue)
         if epilogue.has_blocks(x.shape, y.shape):
             dtypes = wide or dtypes[0], wide or dtypes[1]
+            epilogue = replace(epilogue, scale_a=None, scale_b=None)
     plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm, wide)
+    if epilogue is not None:
+        epilogue.vectors(plan_.layout.result, plan_.dtype)
     if out is not None:
         admit_out(out, plan_.layout.result, made or plan_.dtype, by_numpy=True)
     plan_ = replace(plan_, finish=finish) if finish else plan_

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DTypeError, ShapeError, UsageError, did_you_mean
+from .errors import DTypeError, OperandError, ShapeError, UsageError, did_you_mean
+from .operands import asked_dtype, is_masked, promoted
 
 ACTIVATIONS = ("relu", "gelu", "silu")
 #: Steps of k, and columns of B, that have one scale where scales are given by blocks.
@@ -62,8 +63,8 @@ class Epilogue:
         1.0
         """
         for name, value in (("alpha", alpha), ("beta", beta)):
-            if not isinstance(value, numbers.Real):
-                raise UsageError(f"{name} must be a real number, got {value!r:.80}")
+            if not _is_real(value):
+                raise UsageError(f"{name} must be a real number within the range of float64, got {value!r:.80}")
         if activation is not None and activation not in ACTIVATIONS:
             raise UsageError(f"activation {activation!r} is not known: {did_you_mean(str(activation), ACTIVATIONS)}")
         if beta != 0 and out is None:
@@ -99,22 +100,43 @@ class Epilogue:
         return *scaled, replace(self, scale_a=None, scale_b=None)
 
     def applied(self, product: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """The result for a product of floating-point numbers, which has the operands' shapes combined, in its dtype. Raises
-        DTypeError, ShapeError."""
-        kind = product.dtype.type
-        self.check_dtype(product.dtype)
-        result = product * kind(self.alpha)
-        rows, columns = ((1, *product.shape) if product.ndim < 2 else product.shape)[-2:]
-        if self.scale_a is not None:
-            result = result * _vector("scale_a", self.scale_a, rows, 0).astype(kind)
-        if self.scale_b is not None:
-            result = result * _vector("scale_b", self.scale_b, columns, 1).astype(kind)
-        if self.beta != 0 and out is not None:
-            result = result + kind(self.beta) * out.astype(kind)
-        if self.bias is not None:
-            bias = _vector("bias", self.bias, columns, 1)
-            result = result + bias.astype(kind)
-        return _activated(result, self.activation).astype(product.dtype, copy=False)
+        """The result for a product of floating-point numbers, which has the operands' shapes combined, in a dtype that holds
+        all that it is made of. Raises DTypeError, OperandError, ShapeError."""
+        of = self.vectors(product.shape, product.dtype)
+        added = None if self.beta == 0 else out
+        dtype = np.result_type(product, *of.values(), *([] if added is None else [added]))
+        if not all(is_within(factor, dtype) for factor in (self.alpha, self.beta)):
+            dtype = np.result_type(dtype, np.float64)
+        result = product.astype(dtype, copy=False) * dtype.type(self.alpha)
+        for scale in (of.get("scale_a"), of.get("scale_b")):
+            if scale is not None:
+                result = result * scale
+        if added is not None:
+            result = result + dtype.type(self.beta) * added
+        if "bias" in of:
+            result = result + of["bias"]
+        return _activated(result, self.activation)
+
+    def vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> dict[str, np.ndarray]:
+        """Its arrays by name, each as it is combined with a product of this shape and dtype. Raises DTypeError,
+        OperandError, ShapeError."""
+        self.check_dtype(dtype)
+        rows, columns = (1, 1, *shape)[-2:]
+        sizes = {"scale_a": (rows, 0), "scale_b": (columns, 1), "bias": (columns, 1)}
+        return {name: _vector(name, value, dtype, *sizes[name]) for name, value in self.arrays.items()}
+
+
+def asked_dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, epilogue: Epilogue | None) -> tuple[np.dtype, np.dtype]:
+    """The dtype of the result, and the one in which to multiply for it: an epilogue needs at least float32, and one whose
+    ``alpha`` is beyond float32 needs float64."""
+    dtype = promoted(a, b)
+    asked, wide = asked_dtype(dtype if out_dtype is None else out_dtype, dtype)
+    if epilogue is None:
+        return asked, wide
+    if wide.name in ("float16", "bfloat16"):
+        wide = np.dtype(np.float32)
+    within = wide.kind not in "fc" or is_within(epilogue.alpha, wide)
+    return asked, wide if within else np.result_type(wide, np.float64)
 
 
 def block_shapes(m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -164,8 +186,31 @@ def vector_step(name: str, shape: tuple[int, ...], strides: tuple[int, ...], siz
     raise ShapeError(f"{name} is {shape}: it must be one number for each {each} of the product, ({size},){which}")
 
 
-def _vector(name: str, value: Any, size: int, axis: int) -> np.ndarray:
+def is_within(factor: float, dtype: np.dtype) -> bool:
+    """Whether a finite factor is neither infinite nor zero in this dtype, unless it is zero.
+
+    >>> is_within(1e40, np.dtype("float32")), is_within(1e40, np.dtype("float64")), is_within(0.0, np.dtype("float32"))
+    (False, True, True)
+    """
+    with np.errstate(all="ignore"):
+        there = abs(dtype.type(factor))
+    return bool(np.isfinite(there)) >= math.isfinite(factor) and bool(there) == bool(factor)
+
+
+def _is_real(value: Any) -> bool:
+    """Whether it is a single real number that a float can hold."""
+    try:
+        return isinstance(value, numbers.Real) and isinstance(float(value), float)
+    except (OverflowError, TypeError, ValueError):
+        return False
+
+
+def _vector(name: str, value: Any, dtype: np.dtype, size: int, axis: int) -> np.ndarray:
+    if is_masked(value):
+        raise OperandError(f"{name} is a masked array: its mask would be ignored; pass {name}.filled(...)")
     array = np.asarray(value)
+    if array.dtype.kind not in ("biufc" if dtype.kind == "c" else "biuf") and array.dtype.name != "bfloat16":
+        raise DTypeError(f"{name} is {array.dtype}, which does not combine with a product of {dtype}")
     vector_step(name, array.shape, array.strides, size, axis)
     if array.size == 1:
         return array.reshape(())
@@ -176,8 +221,9 @@ def _activated(x: np.ndarray, activation: str | None) -> np.ndarray:
     if activation == "relu":
         return np.where(x < 0, x.dtype.type(0), x)
     if activation == "gelu":
-        erf = np.frompyfunc(math.erf, 1, 1)(x / x.dtype.type(math.sqrt(2))).astype(x.dtype)
-        return x * (1 + erf) / 2
+        # 1 + erf(x) would cancel where x is negative.
+        erfc = np.frompyfunc(math.erfc, 1, 1)(x.astype(np.float64) / -math.sqrt(2))
+        return (x * np.asarray(erfc, np.float64) / 2).astype(x.dtype)
     if activation == "silu":
         with np.errstate(over="ignore"):
             return x / (1 + np.exp(-x))

@@ -86,7 +86,9 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
         reason = _one_line(error)
         module = type(value).__module__.partition(".")[0]
         advice = "; tilewright.torch.matmul takes tensors on the host" if module == "torch" else ""
-        raise OperandError(f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}{advice}") from error
+        raise OperandError(
+            f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}{advice}"
+        ) from error
     if array.dtype.kind in "OU" and isinstance(value, (str, os.PathLike)):
         raise OperandError(f"{name} is a {type(value).__name__}, not an array: only tilewright.multiply reads files")
     only_by_numpy = by_numpy and array.dtype.name in NUMPY_DTYPES
@@ -108,8 +110,8 @@ def array_or_shape(value: Any, name: str) -> np.ndarray:
     if not (isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value)):
         return admit(value, name, by_numpy=True)
     shape = tuple(int(size) for size in value)
-    if any(size < 0 for size in shape):
-        raise ShapeError(f"{name} is {shape}: a size must be at least 0")
+    if any(size < 0 for size in shape) or math.prod(shape) >= 2**60:
+        raise ShapeError(f"{name} is {shape}: a size must be at least 0, and all elements fewer than 2⁶⁰")
     return np.broadcast_to(np.float64(0), shape)
 
 
@@ -165,7 +167,7 @@ def admit_out(
         raise ShapeError(f"{name} is {out.shape}, the product is {shape}: {name} must have exactly this shape")
     if not out.flags.writeable:
         raise ReadOnlyError(f"{name} is read-only: pass an array that can be written")
-    if out.size and any(length > 1 and not step for length, step in zip(out.shape, out.strides, strict=True)):
+    if _overlaps_itself(out):
         raise OperandError(
             f"{name} has strides {out.strides}: several of its elements share one place in memory; pass a copy"
         )
@@ -175,6 +177,25 @@ def admit_out(
         raise DTypeError(f"{name} has dtype {out.dtype}: the product is {dtype}, which {rule}")
     _refuse_closed(out, name)
     return out.view(np.ndarray)
+
+
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Whether elements share bytes of memory."""
+    axes = sorted((abs(step), length) for step, length in zip(array.strides, array.shape, strict=True) if length > 1)
+    end = array.itemsize
+    for step, length in axes:
+        if step < end:
+            break
+        end += step * (length - 1)
+    else:
+        return False
+    if not array.size or not axes[0][0]:
+        return bool(array.size)
+    offsets = np.zeros(1, np.int64)  # axes that interleave: only all addresses tell
+    for step, length in axes:
+        offsets = (offsets[:, None] + step * np.arange(length)).ravel()
+    offsets.sort()
+    return bool((np.diff(offsets) < array.itemsize).any())
 
 
 def is_masked(value: object) -> bool:
@@ -212,13 +233,6 @@ def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
     if not (np.can_cast(product, asked, casting="same_kind") or (asked.name == "bfloat16" and product.kind == "f")):
         raise DTypeError(f"out_dtype is {asked}: a product of {product} does not cast to it by the same_kind rule")
     return asked, promoted(product, asked)
-
-
-def asked_dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, finishes: bool) -> tuple[np.dtype, np.dtype]:
-    """The dtype of the result, and the one in which to multiply for it; an epilogue needs at least float32."""
-    dtype = promoted(a, b)
-    asked, wide = asked_dtype(dtype if out_dtype is None else out_dtype, dtype)
-    return asked, np.dtype(np.float32) if finishes and wide.name in ("float16", "bfloat16") else wide
 
 
 def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -16,11 +16,11 @@ PACKAGE = Path(tilewright.__file__).parent
 
 #: The rooms in the order of the table in docs/architecture.md. A module imports only from its own room and those before.
 ROOMS = [
-    *("errors", "records", "host", "problem", "epilogue", "operands"),
+    *("errors", "records", "host", "problem", "operands", "epilogue"),
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run"),
-    *("cluster", "verification", "large", "by_blocks", "api", "blas", "dask", "torch", "jax"),
+    *("cluster", "verification", "large", "by_blocks", "lists", "api", "blas", "dask", "torch", "jax"),
     *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),

@@ -408,3 +408,34 @@ def test_an_alias_is_the_same_memory_without_the_mark(view: Any) -> None:
 def test_the_door_needs_no_compiler() -> None:
     command = "import sys, tilewright.operands; sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
     subprocess.run([sys.executable, "-c", command], check=True)
+
+
+@pytest.mark.parametrize(("strides", "shares"), [
+    ((8, 8), True), ((4, 16), True), ((24, 0), True), ((-24, 8), True),
+    ((16, 24), False), ((8, 24), False), ((-32, 8), False), ((16, 40), False),
+])  # fmt: skip
+def test_an_out_whose_elements_share_memory(strides: tuple[int, int], shares: bool) -> None:
+    memory = np.zeros(40)[10:]
+    out = np.lib.stride_tricks.as_strided(memory, (3, 4), strides)
+    if shares:
+        with pytest.raises(OperandError, match="share one place in memory"):
+            tw.matmul(np.ones((3, 2)), np.ones((2, 4)), out)
+    else:
+        tw.matmul(np.ones((3, 2)), np.ones((2, 4)), out)
+        assert (out == 2).all()
+
+
+@pytest.mark.parametrize("options", [
+    {"precision": [1e-3]}, {"precision": np.array(1e-3)}, {"precision": 10**400}, {"precision": None},
+    {"algorithm": []}, {"device": 1}, {"device": ""},
+], ids=str)  # fmt: skip
+def test_words_of_a_wrong_type(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        tw.matmul(np.eye(2), np.eye(2), **options)
+
+
+def test_shapes_of_a_plan_that_no_memory_holds() -> None:
+    with pytest.raises(ShapeError, match="fewer than 2"):
+        tw.plan((2**62, 2**62), (2**62, 2**62))
+    with pytest.raises(UsageError, match="lists"):
+        tw.plan([np.eye(2), np.eye(3)], [np.eye(2), np.eye(3)])

@@ -79,10 +79,10 @@ def test_small_products_are_not_converted() -> None:
 
 @pytest.mark.parametrize(("precision", "options", "message"), [
     (1e-20, {}, "the best bound for float64 is 5.1e-14 (precision 'standard'); ask for that or more"),
-    (0, {}, "precision 0: a number must be positive"),
-    (-1e-3, {}, "precision -0.001: a number must be positive"),
-    (float("nan"), {}, "precision nan: a number must be positive"),
-    (True, {}, "precision True: a number must be positive"),
+    (0, {}, "precision 0: must be a word, or a positive number"),
+    (-1e-3, {}, "precision -0.001: must be a word, or a positive number"),
+    (float("nan"), {}, "precision nan: must be a word, or a positive number"),
+    (True, {}, "precision True: must be a word, or a positive number"),
     ("fst", {}, "did you mean fast? (or a number, which bounds the error)"),
     ("fast", {"algorithm": "strassen"}, "has a normwise error bound: precision 'fast' is for 'classical'"),
     (1e-3, {"algorithm": "strassen"}, "has a normwise error bound"),
@@ -184,3 +184,12 @@ def test_bits_do_not_depend_on_threads() -> None:
         with tw.use_threads(threads):
             results.append(tw.matmul(a * 2.0**-200, b, precision=1e-3))
     assert all((c == results[0]).all() for c in results)
+
+
+def test_scaled_operands_into_an_out_of_another_kind() -> None:
+    """Magnitudes beyond float32, which "fast" scales by powers of two; the product is large enough to be computed so."""
+    a = np.full((800, 800), 2.0**200)
+    out = np.empty((800, 800), complex)
+    tw.matmul(a, a, out, precision="fast")
+    assert np.allclose(out, 800 * 2.0**400, rtol=1e-3)
+    assert not out.imag.any()

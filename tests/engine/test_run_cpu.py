@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - NumPy then knows bfloat16 by its name
 import numpy as np
 import pytest
 
@@ -178,6 +179,17 @@ def test_what_a_crash_has_torn_is_written_anew(
     shutil.copytree(compiled_once / "cache", cache)
     (torn,) = cache.rglob(f"*{suffix}")
     torn.write_bytes(content)
+    for expected in (MISS, HIT):
+        assert compile_in_a_process(cache, "float32", mine) == {"my/fill": [5.0, *expected]}
+
+
+def test_machine_code_of_which_a_crash_lost_a_page_is_not_called(compiled_once: Path, tmp_path: Path) -> None:
+    mine, cache = compiled_once / "fill.py", tmp_path / "cache"
+    shutil.copytree(compiled_once / "cache", cache)
+    (code,) = cache.rglob("*.nbc")
+    content = bytearray(code.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 512] = bytes(512)
+    code.write_bytes(content)
     for expected in (MISS, HIT):
         assert compile_in_a_process(cache, "float32", mine) == {"my/fill": [5.0, *expected]}
 

@@ -166,3 +166,37 @@ def test_what_cannot_be_verified(options: dict[str, Any], error: type[Exception]
         tw.verify(a, b, a)
     with pytest.raises(DTypeError, match="bool cannot be verified"):
         tw.verify(a > 0, b > 0, (a > 0) @ (b > 0))
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("uint16", "uint32"), ("int8", "int64"), ("int8", "float32")])
+def test_integers_wrap_around_before_they_are_cast(dtype: str, wide: str) -> None:
+    a = np.full((3, 3), 100, dtype)
+    out = np.zeros((3, 3), wide)
+    assert tw.matmul(a, a, out, verify=True) is out
+    assert (out == (a @ a).astype(wide)).all()
+
+
+def test_partial_sums_that_overflow() -> None:
+    """Their order decides whether a sum that float32 holds is infinite."""
+    a, b = np.float32([[1e19, 1e19, 1e19]]), np.float32([[2e19], [2e19], [-2e19]])
+    assert tw.verify(a, b, np.float32([[np.inf]])).ok
+    assert tw.verify(a, b, np.float32([[2e38]])).ok
+    assert not tw.verify(a / 4, b / 4, np.float32([[np.inf]])).ok
+
+
+@pytest.mark.parametrize(("a", "b", "where"), [
+    (np.eye(30), np.ones(30), (3,)), (np.ones(30), np.eye(30), (3,)), (np.ones(30), np.ones(30), ()),
+    (np.ones((2, 30, 30)), np.ones(30), (1, 3)),
+], ids=["vector b", "vector a", "vectors", "batch"])  # fmt: skip
+def test_where_is_an_index_of_the_result(a: np.ndarray, b: np.ndarray, where: tuple[int, ...]) -> None:
+    c = np.array(a @ b)
+    c[where] += 1
+    assert tw.verify(a, b, c).where == where
+
+
+@pytest.mark.parametrize(("dtype", "out"), [("bool", "bool"), ("longdouble", "longdouble")])
+def test_what_cannot_be_verified_is_not_multiplied(dtype: str, out: str) -> None:
+    a, c = np.ones((2, 2), dtype), np.full((2, 2), 0, out)
+    with pytest.raises(DTypeError, match="cannot be verified"):
+        tw.matmul(a, a, c, verify=True)
+    assert not c.any()

@@ -19,7 +19,7 @@ from tilewright.catalog import cuda_engine
 from tilewright.kernels import CudaKernel
 from tilewright.runtime.gpu import split_operand, split_product
 from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound
-from tilewright.runtime.gpu.split_product import Pieces, prepare_split_product
+from tilewright.runtime.gpu.split_product import PartsOfK, prepare_split_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -99,7 +99,7 @@ def test_pieces_of_a_long_k_are_summed_apart(params: dict[str, int]) -> None:
     a, b = uniform(batch, m, k), uniform(batch, k, n, seed=2)
     a[1, 3, 5] = np.inf
     made = SplitProduct(SplitOperand(m, k, k, 1, m * k, batch), SplitOperand(n, k, 1, n, n * k, batch), n, m * n, batch)
-    pieces = Pieces(3, steps, prepare_sum(gpu, 3, batch, "float32", Matrix(m, n, n, 1, "float32"), m * n))
+    pieces = PartsOfK(3, steps, prepare_sum(gpu, 3, batch, "float32", Matrix(m, n, n, 1, "float32"), m * n))
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((batch, m, n), np.nan, np.float32))).pointer]
     workspace = gpu.allocate(made.workspace_bytes + pieces.many * c.nbytes)
     prepare_split_product(gpu, SPLIT, made, params, pieces)(*at, workspace.pointer, 1)

@@ -132,9 +132,9 @@ def test_operands_are_not_rounded_before_they_are_summed() -> None:
 
 @pytest.mark.parametrize(("precision", "says"), [
     (1e-9, r"precision 1e-09: with k = 5,000 the best bound for C of float32 is 6e-08 \(precision 'highest'\)"),
-    (0, "precision 0: a number must be positive"),
-    (float("nan"), "precision nan: a number must be positive"),
-    (True, "precision True: a number must be positive"),
+    (0, "precision 0: must be a word, or a positive number"),
+    (float("nan"), "precision nan: must be a word, or a positive number"),
+    (True, "precision True: must be a word, or a positive number"),
     ("tf32", "precision 'tf32': must be standard, highest, ieee, fast, or a number"),
 ])  # fmt: skip
 def test_what_nothing_keeps_is_refused(tmp_path: Path, cli: Any, precision: Any, says: str) -> None:

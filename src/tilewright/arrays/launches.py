@@ -16,7 +16,7 @@ from ..runtime.gpu.memory import GRANULE
 from ..runtime.gpu.product import GpuProduct, prepare_gpu_product
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.residue_product import prepare_residue_product
-from ..runtime.gpu.split_product import Pieces, SplitLaunches, prepare_split_product
+from ..runtime.gpu.split_product import PartsOfK, SplitLaunches, prepare_split_product
 from ..runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
 from .copies import Add, Copies, copy_of, prepare_copies, prepare_sum
 from .finish import Finish, prepare_finish
@@ -94,7 +94,7 @@ def prepare_launches(plan: GpuPlan, gpu: Device) -> Launches:
         elif isinstance(plan.split, ResidueProduct):
             product, split = _nothing, prepare_residue_product(gpu, plan.kernel, plan.split, plan.params)
         elif plan.split is not None:
-            pieces = None if adding is None else Pieces(plan.parts, _part_steps(plan), adding)
+            pieces = None if adding is None else PartsOfK(plan.parts, _part_steps(plan), adding)
             product, split = _nothing, prepare_split_product(gpu, plan.kernel, plan.split, plan.params, pieces)
         elif not in_engine:
             product = prepare_gpu_product(gpu, plan.kernel, plan.compute, *order.mnk, params=plan.params)

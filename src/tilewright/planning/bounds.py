@@ -140,8 +140,14 @@ def fast_bound(k: int) -> float:
 
 def check_precision(precision: object) -> None:
     """Raises UsageError for a number that is no bound of a relative error."""
-    if isinstance(precision, bool) or not isinstance(precision, numbers.Real) or not float(precision) > 0:
-        raise UsageError(f"precision {precision!r}: a number must be positive; it bounds the error, relative to |A||B|")
+    try:
+        bounds = isinstance(precision, numbers.Real) and not isinstance(precision, bool) and float(precision) > 0
+    except OverflowError:
+        bounds = False
+    if not bounds:
+        raise UsageError(
+            f"precision {precision!r:.80}: must be a word, or a positive number, which bounds the error relative to |A||B|"
+        )
 
 
 @functools.lru_cache(maxsize=1024)

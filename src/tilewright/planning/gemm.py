@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..epilogue import is_within
 from ..errors import DTypeError, ShapeError, UsageError
 from ..operands import admit_out, can_write, is_masked, native, promoted
 from ..problem import ProductShapes, combine_shapes
@@ -76,8 +77,9 @@ def plan_gemm(
 def runs_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: float) -> bool:
     """Whether ``matmul`` of these into ``out``, with ``alpha`` and ``beta`` and nothing else, is a ``gemm``: of matrices
     whose result is computed in its own dtype."""
-    own = promoted(a.dtype, b.dtype).name in ("float32", "float64", "complex64", "complex128")
-    return out is not None and a.ndim == b.ndim == 2 and alpha != 0 and own
+    dtype = promoted(a.dtype, b.dtype)
+    own = dtype.name in ("float32", "float64", "complex64", "complex128")
+    return out is not None and a.ndim == b.ndim == 2 and alpha != 0 and own and is_within(alpha, dtype)
 
 
 def is_planned_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: complex, beta: complex) -> bool:
@@ -134,6 +136,8 @@ def _combine(
     for row in range(0, c.shape[0], rows):
         band = c[row : row + rows]
         product = multiply(a[row : row + rows], b)
+        if product.dtype.kind in "iu" and band.dtype.kind in "iu":  # NumPy would add uint64 and int64 as float64
+            product = product.astype(band.dtype, copy=False)
         if alpha != 1:
             product = product * alpha
         if beta != 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.numpy_product import numpy_product
+from ..engine.numpy_product import numpy_product, product_by_numpy
 from ..host.limits import get_threads, why_threads
 from ..host.machine import bytes_text
 from ..kernels import Kernel
@@ -19,7 +19,7 @@ from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.batch import as_matrices, multiply_batch
 from ..runtime.cpu.runner import Product, runner
 from .bounds import bound_rows
-from .choice import Choice, choose_adding_cpu, choose_cpu, error_factor, is_resolved
+from .choice import Choice, check_words, choose_adding_cpu, choose_cpu, error_factor, is_resolved
 from .plan import Plan, Rows, rate_text
 from .prediction import BlockSizes, Prediction, predict
 
@@ -231,7 +231,11 @@ def host_plan(
 
     Raises ShapeError, DTypeError, UsageError as ``matmul`` does.
     """
-    plan = _plan(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm, result)
+    try:
+        plan = _plan(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm, result)
+    except TypeError:  # of what has no hash
+        check_words(precision, algorithm)
+        raise
     return plan.within(get_threads()) if plan.can_be_shared else plan
 
 
@@ -328,13 +332,7 @@ def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np
 def _short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
     """The short way. If the plan's kernel is the one for small products, the short way does this dtype from now on."""
     if kernel is numpy_product:
-        return _by_numpy
+        return product_by_numpy
     if kernel is small_products.KERNEL:
         return small_products.learn_dtype(dtype, WORK_SHARED)
     return small_products.known
-
-
-def _by_numpy(a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: Any) -> np.ndarray:
-    """Multiply a whole batch in one call."""
-    numpy_product.function(a, b, c)
-    return c

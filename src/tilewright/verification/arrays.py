@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..arrays.host_copy import on_host
 from ..errors import DTypeError, ShapeError, UsageError
-from ..operands import NUMPY_DTYPES, admit, promoted
+from ..operands import NUMPY_DTYPES, admit, asked_dtype, promoted
 from ..planning.bounds import promised_bound
 from ..problem import combine_shapes
 from ..runtime.cpu.batch import as_matrices
@@ -51,21 +52,22 @@ def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Ve
     if z.shape != shapes.result:
         raise ShapeError(f"c is {z.shape}, the product is {shapes.result}: c must have exactly this shape")
     dtype = promoted(x.dtype, y.dtype)
-    if dtype.kind == "b" or dtype.name in NUMPY_DTYPES or (dtype.kind in "iu") != (z.dtype.kind in "iu"):
-        what = f"products of {dtype}" if dtype == z.dtype else f"products of {dtype} as {z.dtype}"
-        raise DTypeError(f"{what} cannot be verified: only integers as integers, and floating-point numbers")
+    _check_dtypes(dtype, z.dtype)
     bound = promised_bound(precision, place, dtype.name, z.dtype.name, shapes.k)
     x, y, z = as_matrices(shapes, x, y, z)
     found = Verification(0.0, bound, (), f"{shapes.m}×{shapes.k} · {shapes.k}×{shapes.n} {dtype}")
     if not z.size or not shapes.k:
         wrong = np.argwhere(z != 0)
-        return Verification(math.inf, bound, tuple(map(int, wrong[0])), found.what) if len(wrong) else found
+        if not len(wrong):
+            return found
+        where = _in_result(tuple(map(int, wrong[0])), z.shape, shapes.result)
+        return Verification(math.inf, bound, where, found.what)
     for index in np.ndindex(z.shape[:-2]):
         three = x[index], y[index], z[index]
         error, where = _compare_integers(*three) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
         if not error <= found.error or not found.where:
             found = Verification(error, bound, (*index, *where), found.what)
-    return found
+    return replace(found, where=_in_result(found.where, z.shape, shapes.result))
 
 
 def multiply_verified(
@@ -92,10 +94,34 @@ def multiply_verified(
     x, y = a, b
     if out is not None:  # it may overlap the operands
         x, y = (np.array(on_host(value)) for value in (a, b))
+    made = _verifiable(x, y, others.get("out_dtype"))
     result = product(a, b, out, precision=precision, algorithm=algorithm, **others)
-    found = verify(x, y, result, precision=precision)
+    of_integers = made.kind in "iu" and out is not None  # these wrap around before they are cast to the dtype of out
+    found = verify(x, y, on_host(result).astype(made) if of_integers else result, precision=precision)
     found.report()
     return result
+
+
+def _in_result(where: tuple[int, ...], matrices: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of an element of the result, where that of its matrices is ``where``: an axis for a vector is not there."""
+    if not where or matrices == result:
+        return where
+    return tuple(map(int, np.unravel_index(np.ravel_multi_index(where, matrices), result))) if result else ()
+
+
+def _verifiable(a: Any, b: Any, out_dtype: Any) -> np.dtype:
+    """The dtype of a product before it is cast to that of ``out``. Raises DTypeError for one that ``verify`` refuses."""
+    x, y = (admit(on_host(value), name, by_numpy=True) for value, name in ((a, "a"), (b, "b")))
+    dtype = promoted(x.dtype, y.dtype)
+    made = dtype if out_dtype is None else asked_dtype(out_dtype, dtype)[0]
+    _check_dtypes(dtype, made)
+    return made
+
+
+def _check_dtypes(dtype: np.dtype, result: np.dtype) -> None:
+    if dtype.kind == "b" or dtype.name in NUMPY_DTYPES or (dtype.kind in "iu") != (result.kind in "iu"):
+        what = f"products of {dtype}" if dtype == result else f"products of {dtype} as {result}"
+        raise DTypeError(f"{what} cannot be verified: only integers as integers, and floating-point numbers")
 
 
 def _compare_integers(a: Matrix, b: Matrix, c: Matrix) -> tuple[float, tuple[int, int]]:

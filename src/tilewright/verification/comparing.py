@@ -221,7 +221,8 @@ def _relative(c: Array, exact: Array, magnitude: Array, dtype: str, k: int, boun
     same = (c == exact) | (np.isnan(c) & np.isnan(exact))
     if np.iscomplexobj(c):  # which of both parts is infinite or NaN depends on the order of operations
         same |= ~np.isfinite(c) & ~np.isfinite(exact)
-    overflows = np.isinf(c) & np.isfinite(exact) & (np.abs(exact) + bound * magnitude >= _largest(real))
+    # The order of additions decides whether a partial sum overflows.
+    overflows = ~np.isfinite(c) & np.isfinite(exact) & ((1 + bound) * magnitude >= _largest(real))
     both = np.isfinite(c) & np.isfinite(exact)
     return np.where(same | overflows, 0.0, np.where(both & ~np.isnan(relative), relative, np.inf))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import itertools
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +92,22 @@ class _Impl(caching.CompileResultCacheImpl):
         self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
 
 
+class _CheckedFiles(caching.IndexDataCacheFile):
+    """Numba's files of machine code, each behind its digest: code of which a crash has lost a part would be called."""
+
+    def _save_data(self, name: str, data: Any) -> None:
+        dumped = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(dumped).digest() + dumped)
+
+    def _load_data(self, name: str) -> Any:
+        data = Path(self._data_path(name)).read_bytes()
+        size = hashlib.sha256().digest_size
+        if hashlib.sha256(data[size:]).digest() != data[:size]:
+            raise ValueError(f"{name} is damaged")
+        return pickle.loads(data[size:])
+
+
 class CodeCache(caching.FunctionCache):
     """Numba's cache with one index file for each dtype, source and blocking.
 
@@ -115,7 +133,7 @@ class CodeCache(caching.FunctionCache):
             f"-{fingerprint(blocking)}" if blocking else ""
         )
         stamp = self._impl.locator.get_source_stamp()
-        self._cache_file = caching.IndexDataCacheFile(self._cache_path, name, stamp)
+        self._cache_file = _CheckedFiles(self._cache_path, name, stamp)
         self._first_number = int(fingerprint(name, stamp)[:12], 16) << 12
         if not self._cache_path:
             self.disable()

@@ -71,8 +71,10 @@ def widened(c: np.ndarray, exponent: int, target: np.ndarray) -> None:
             if not exponent:
                 np.copyto(target[rows], c[rows], casting="unsafe")
                 return
-            for source, part in zip(_parts(c[rows]), _parts(target[rows]), strict=True):
-                np.copyto(part, np.ldexp(source.astype(np.float64), exponent), casting="unsafe")
+            wide = np.empty(c[rows].shape, np.result_type(c, np.float64))
+            for source, part in zip(_parts(c[rows]), _parts(wide), strict=True):
+                np.ldexp(source.astype(np.float64), exponent, out=part)
+            np.copyto(target[rows], wide, casting="unsafe")
 
     _shared(convert, len(c), c.size)
 

@@ -64,7 +64,7 @@ PartsLaunches = Callable[..., None]
 _compilations = Compilations()
 
 
-class Pieces(NamedTuple):
+class PartsOfK(NamedTuple):
     """Pieces of k whose sums are computed apart: how many there are, the steps of each, and what adds the sums (of float32,
     one C after the other) into C, for their address, that of C, and a stream."""
 
@@ -74,7 +74,7 @@ class Pieces(NamedTuple):
 
 
 def prepare_split_product(
-    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int], pieces: Pieces | None = None
+    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int], pieces: PartsOfK | None = None
 ) -> SplitLaunches:
     """The product on ``device``: compiled and loaded now. Sizes are at least 1. The GPU must be the thread's current one,
     here and at each call. With ``pieces`` of k their sums follow the parts of the operands in the workspace."""
@@ -102,7 +102,7 @@ def prepare_split(device: Device, operand: SplitOperand) -> Callable[[int, int, 
 
 
 def prepare_product_of_parts(
-    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int], pieces: Pieces | None = None
+    device: Device, kernel: CudaKernel, product: SplitProduct, params: Mapping[str, int], pieces: PartsOfK | None = None
 ) -> PartsLaunches:
     """The product of operands that were split before; compiled and loaded now. The operands themselves are needed too, where
     their parts do not represent them well enough. The GPU must be the thread's current one, here and at each call. With
@@ -170,7 +170,7 @@ def _multiply(
     product: SplitProduct,
     values: Mapping[str, int],
     limit: int,
-    pieces: Pieces | None,
+    pieces: PartsOfK | None,
 ) -> BoxedLauncher:
     a, b = product.a, product.b
     count, steps = (1, -(-a.k // 64)) if pieces is None else pieces[:2]

@@ -33,7 +33,7 @@ def wake_named(device: str | None) -> bool:
 
     Returns whether its driver is being started.
     """
-    named = re.match(r"cuda(?::(\d+))?", device or "cuda")
+    named = re.match(r"cuda(?::(\d+))?", "cuda" if device is None else str(device))
     return named is not None and wake(int(named[1] or 0)).is_alive()
 
 

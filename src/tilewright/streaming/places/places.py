@@ -242,7 +242,7 @@ def _gpus(device: str | None) -> tuple[Device, ...]:
     """The GPUs that ``device`` names; none for the CPU."""
     if device == "cpu":
         return ()
-    match = re.fullmatch(r"cuda(?::(\d+(?:,\d+)*))?", device or "cuda")
+    match = re.fullmatch(r"cuda(?::(\d+(?:,\d+)*))?", "cuda" if device is None else str(device))
     if match is None:
         raise UsageError(f"device {device!r}: must be cpu, cuda, cuda:N or cuda:N,M,…")
     if wake_named(device):

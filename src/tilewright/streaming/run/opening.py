@@ -41,8 +41,8 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
 
 def check_partition(partition: str) -> None:
     """Raises UsageError for one that has neither a known name nor numbers of parts, such as "2x3"."""
-    if partition not in PARTITIONS and stated_parts(partition) is None:
-        hint = did_you_mean(partition, [*PARTITIONS, "parts down and across, such as 2x3"])
+    if partition not in PARTITIONS and (not isinstance(partition, str) or stated_parts(partition) is None):
+        hint = did_you_mean(str(partition), [*PARTITIONS, "parts down and across, such as 2x3"])
         raise UsageError(f"partition {partition!r}: {hint}")
 
 
