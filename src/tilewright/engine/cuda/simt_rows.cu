@@ -19,7 +19,8 @@ c = "rows"
 [time]
 turns = "cdiv(blocks, sms)"
 tiles = "turns * BM * BN * part / (2.05e11 / (1 + 0.11 * (b_vector < 16))) + turns * 4.5e-6"
-seconds = "5e-6 + tiles"
+memory = "(m * k + k * n + m * n * parts) * size * batch / 3.6e12 * memory_ratio"
+seconds = "5e-6 + tiles + 0.3 * memory"
 
 [params]
 BM = { default = 128, values = [128] }
