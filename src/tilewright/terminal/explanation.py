@@ -235,8 +235,8 @@ def _count(value: float | None) -> str:
 def _facts(e: Explanation) -> list[tuple[str, str]]:
     o, needs = e.occupancy, e.resources
     resident = (
-        f"{o['blocks']} blocks = {o['warps']} of {o['max_warps']} warps a multiprocessor ({o['fraction']:.0%}), "
-        f"limited by {' and '.join(o['limiting'])}"
+        f"{o['blocks']} block{'s' * (o['blocks'] != 1)} = {o['warps']} of {o['max_warps']} warps a multiprocessor "
+        f"({o['fraction']:.0%}), limited by {' and '.join(o['limiting']).replace('shared', 'shared memory')}"
         if o["blocks"]
         else e.unrated
     )

@@ -37,7 +37,7 @@ def show_product(console: Console, job: Job, out: object, found: Verification | 
     facts = [
         ("result", f"{out}: ({grid.m}, {grid.n}) {job.product.dtype}, in {tiles}{kept}"),
         ("time", f"{seconds_text(measured.seconds)}; the plan predicted {seconds_text(plan.cost.total_s)}"),
-        ("rate", f"{measured.gflops:,.0f} GFLOPS"),
+        ("rate", f"{measured.gflops:,.3g} GFLOPS" if measured.gflops < 10 else f"{measured.gflops:,.0f} GFLOPS"),
         ("read", f"{bytes_text(measured.read_bytes)}; written {bytes_text(measured.written_bytes)}"),
     ]
     show_facts(console, facts + verified)
