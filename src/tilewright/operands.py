@@ -7,6 +7,7 @@ place that refuses: by the argument's name, with the reason, before anything is 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import numbers
@@ -58,6 +59,18 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.n
     raw = np.empty(size + ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(sizes)
+
+
+def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
+    """A vector of zeros in memory of its own, which the system has back as soon as no array uses it: what ``malloc`` is
+    given back may stay with the process. Raises MemoryError."""
+    try:
+        memory = mmap.mmap(-1, max(1, size * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size * dtype.itemsize} bytes: {error.strerror}") from None
+    with contextlib.suppress(AttributeError, OSError):  # as NumPy does
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype, size)
 
 
 def aligned_copy(array: np.ndarray, dtype: Any = None) -> np.ndarray:

@@ -101,7 +101,7 @@ class _CheckedFiles(caching.IndexDataCacheFile):
             file.write(hashlib.sha256(dumped).digest() + dumped)
 
     def _load_data(self, name: str) -> Any:
-        data = Path(self._data_path(name)).read_bytes()
+        data = memoryview(Path(self._data_path(name)).read_bytes())
         size = hashlib.sha256().digest_size
         if hashlib.sha256(data[size:]).digest() != data[:size]:
             raise ValueError(f"{name} is damaged")

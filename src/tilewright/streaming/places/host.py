@@ -8,6 +8,7 @@ import numpy as np
 
 from ...files import Sink, Source
 from ...kernels import Kernel
+from ...operands import mapped_empty
 from ...runtime.cpu.runner import runner
 from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import StreamPlan
@@ -34,9 +35,9 @@ class HostPlace:
         self._more = runner(kernel, dtype, threads=threads, add=True)
         of_a, of_b, of_c = plan.slots
         self._slots = {
-            "a": [np.empty(grid.bm * grid.bk, dtype) for _ in range(of_a)],
-            "b": [np.empty(grid.bk * grid.bn, dtype) for _ in range(of_b)],
-            "c": [np.empty(grid.bm * grid.bn, dtype) for _ in range(of_c)],
+            "a": [mapped_empty(grid.bm * grid.bk, dtype) for _ in range(of_a)],
+            "b": [mapped_empty(grid.bk * grid.bn, dtype) for _ in range(of_b)],
+            "c": [mapped_empty(grid.bm * grid.bn, dtype) for _ in range(of_c)],
         }
         self._views: dict[tuple[str, int], np.ndarray[Any, Any]] = {}
 
