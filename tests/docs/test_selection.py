@@ -90,7 +90,7 @@ def test_shares_cover_all_cases() -> None:
 
 
 def test_slow_cases_of_a_table_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sixth; a third of the slow tests that stand alone, among them the first of a table none of whose cases is quick."""
+    """A twelfth; a fifth of slow tests that stand alone, among them the first of a table none of whose cases is quick."""
 
     class Case:
         def __init__(self, nodeid: str) -> None:
@@ -105,9 +105,9 @@ def test_slow_cases_of_a_table_take_turns(monkeypatch: pytest.MonkeyPatch) -> No
     seen, counts = set(), Counter[str]()
     for seed in range(100):
         kept, left = selection.shared([*cases, *alone], seed)
-        assert 140 < len(left) < 190
+        assert 160 < len(left) < 200
         seen |= {*kept}
         counts.update(case.nodeid for case in kept)
     assert seen == {*cases, *alone}
     assert counts[alone[1].nodeid] == 100, "it is quick"
-    assert all(20 < counts[case.nodeid] < 50 for case in (cases[0], alone[0]))
+    assert all(8 < counts[case.nodeid] < 35 for case in (cases[0], alone[0]))
