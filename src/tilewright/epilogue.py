@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .errors import DTypeError, OperandError, ShapeError, UsageError, did_you_mean
-from .operands import asked_dtype, is_masked, promoted
+from .operands import asked_dtype, is_masked, is_real, promoted
 
 ACTIVATIONS = ("relu", "gelu", "silu")
 #: Steps of k, and columns of B, that have one scale where scales are given by blocks.
@@ -63,7 +63,7 @@ class Epilogue:
         1.0
         """
         for name, value in (("alpha", alpha), ("beta", beta)):
-            if not _is_real(value):
+            if not is_real(value):
                 raise UsageError(f"{name} must be a real number within the range of float64, got {value!r:.80}")
         if activation is not None and activation not in ACTIVATIONS:
             raise UsageError(f"activation {activation!r} is not known: {did_you_mean(str(activation), ACTIVATIONS)}")
@@ -102,6 +102,7 @@ class Epilogue:
     def applied(self, product: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """The result for a product of floating-point numbers, which has the operands' shapes combined, in a dtype that holds
         all that it is made of. Raises DTypeError, OperandError, ShapeError."""
+        self.check_dtype(product.dtype)
         of = self.vectors(product.shape, product.dtype)
         added = None if self.beta == 0 else out
         dtype = np.result_type(product, *of.values(), *([] if added is None else [added]))
@@ -120,7 +121,6 @@ class Epilogue:
     def vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> dict[str, np.ndarray]:
         """Its arrays by name, each as it is combined with a product of this shape and dtype. Raises DTypeError,
         OperandError, ShapeError."""
-        self.check_dtype(dtype)
         rows, columns = (1, 1, *shape)[-2:]
         sizes = {"scale_a": (rows, 0), "scale_b": (columns, 1), "bias": (columns, 1)}
         return {name: _vector(name, value, dtype, *sizes[name]) for name, value in self.arrays.items()}
@@ -195,14 +195,6 @@ def is_within(factor: float, dtype: np.dtype) -> bool:
     with np.errstate(all="ignore"):
         there = abs(dtype.type(factor))
     return bool(np.isfinite(there)) >= math.isfinite(factor) and bool(there) == bool(factor)
-
-
-def _is_real(value: Any) -> bool:
-    """Whether it is a single real number that a float can hold."""
-    try:
-        return isinstance(value, numbers.Real) and isinstance(float(value), float)
-    except (OverflowError, TypeError, ValueError):
-        return False
 
 
 def _vector(name: str, value: Any, dtype: np.dtype, size: int, axis: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import operator
 import os
 import sys
 import textwrap
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.n
 
 
 def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """A vector of zeros in memory of its own, which the system has back as soon as no array uses it: what ``malloc`` is
+    """A vector in memory of its own, which the system has back as soon as no array uses it: what ``malloc`` is
     given back may stay with the process. Raises MemoryError."""
     try:
         memory = mmap.mmap(-1, max(1, size * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -194,6 +194,8 @@ def admit_out(
 
 def _overlaps_itself(array: np.ndarray) -> bool:
     """Whether elements share bytes of memory."""
+    if not array.size:
+        return False
     axes = sorted((abs(step), length) for step, length in zip(array.strides, array.shape, strict=True) if length > 1)
     end = array.itemsize
     for step, length in axes:
@@ -202,13 +204,25 @@ def _overlaps_itself(array: np.ndarray) -> bool:
         end += step * (length - 1)
     else:
         return False
-    if not array.size or not axes[0][0]:
-        return bool(array.size)
+    if not axes[0][0]:
+        return True
     offsets = np.zeros(1, np.int64)  # axes that interleave: only all addresses tell
     for step, length in axes:
         offsets = (offsets[:, None] + step * np.arange(length)).ravel()
     offsets.sort()
     return bool((np.diff(offsets) < array.itemsize).any())
+
+
+def is_real(value: object) -> TypeGuard[float]:
+    """Whether it is a single real number that a float can hold.
+
+    >>> is_real(1), is_real(10**400), is_real(1j), is_real(np.ones(2))
+    (True, False, False, False)
+    """
+    try:
+        return isinstance(value, numbers.Real) and isinstance(float(value), float)
+    except (OverflowError, TypeError, ValueError):
+        return False
 
 
 def is_masked(value: object) -> bool:

@@ -34,10 +34,7 @@ LAYOUTS = [*itertools.product((False, True), repeat=2)]
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = fake.Gpu(1 << 23)
-    found.sms = 2
-    fake.install(monkeypatch, [found])
-    yield found
+    yield fake.installed(monkeypatch, 1 << 23, sms=2)
     listed_product.prepare_listed_product.cache_clear()
 
 

@@ -29,10 +29,7 @@ HOPPER, PROMOTED = (cuda_engine()[name] for name in ("cuda/hopper", "cuda/hopper
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = fake.Gpu(1 << 23)
-    found.sms = 2
-    fake.install(monkeypatch, [found])
-    return found
+    return fake.installed(monkeypatch, 1 << 23, sms=2)
 
 
 def launched(gpu: Any) -> list[str]:

@@ -21,10 +21,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = fake.Gpu(1 << 22)
-    found.sms = 18
-    fake.install(monkeypatch, [found])
-    return found
+    return fake.installed(monkeypatch, 1 << 22, sms=18)
 
 
 @pytest.mark.parametrize("near", [8, 16])

@@ -26,10 +26,7 @@ BIASED = BoxedEpilogue(2.0, 0.0, "relu", ("float32", 1), False, None, None)
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = fake.Gpu(1 << 22)
-    found.sms = 2
-    fake.install(monkeypatch, [found])
-    return found
+    return fake.installed(monkeypatch, 1 << 22, sms=2)
 
 
 def whole(*shape: int, seed: int = 1) -> np.ndarray:

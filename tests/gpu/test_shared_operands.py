@@ -26,10 +26,7 @@ SMALL = {"BM": 64, "BN": 64, "STAGES": 3}
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = fake.Gpu(1 << 22)
-    found.sms = 2
-    fake.install(monkeypatch, [found])
-    return found
+    return fake.installed(monkeypatch, 1 << 22, sms=2)
 
 
 def check(

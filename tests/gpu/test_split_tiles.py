@@ -26,10 +26,7 @@ SMALL = {"BM": 64, "BN": 64, "STAGES": 8, "SPLIT": 2}
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = fake.Gpu(1 << 22)
-    found.sms = 4
-    fake.install(monkeypatch, [found])
-    return found
+    return fake.installed(monkeypatch, 1 << 22, sms=4)
 
 
 def product(

@@ -329,6 +329,14 @@ def engine_alone(monkeypatch: Any, kernel: Any) -> None:
     )
 
 
+def installed(monkeypatch: Any, nbytes: int, sms: int) -> Gpu:
+    """A GPU with so much memory and so many multiprocessors, over which fake libraries are installed."""
+    gpu = Gpu(nbytes)
+    gpu.sms = sms
+    install(monkeypatch, [gpu])
+    return gpu
+
+
 def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     """Fake torch and CuPy over these GPUs; returns both modules."""
     torch, cupy = torch_module(gpus), cupy_module(gpus)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import functools
 import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UsageError
+from ..operands import is_real
 
 #: The unit roundoff: the largest relative error of one rounding to nearest.
 UNIT = {
@@ -140,11 +140,7 @@ def fast_bound(k: int) -> float:
 
 def check_precision(precision: object) -> None:
     """Raises UsageError for a number that is no bound of a relative error."""
-    try:
-        bounds = isinstance(precision, numbers.Real) and not isinstance(precision, bool) and float(precision) > 0
-    except OverflowError:
-        bounds = False
-    if not bounds:
+    if isinstance(precision, bool) or not is_real(precision) or not float(precision) > 0:
         raise UsageError(
             f"precision {precision!r:.80}: must be a word, or a positive number, which bounds the error relative to |A||B|"
         )

@@ -57,16 +57,14 @@ def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Ve
     x, y, z = as_matrices(shapes, x, y, z)
     found = Verification(0.0, bound, (), f"{shapes.m}×{shapes.k} · {shapes.k}×{shapes.n} {dtype}")
     if not z.size or not shapes.k:
-        wrong = np.argwhere(z != 0)
-        if not len(wrong):
-            return found
-        where = _in_result(tuple(map(int, wrong[0])), z.shape, shapes.result)
-        return Verification(math.inf, bound, where, found.what)
-    for index in np.ndindex(z.shape[:-2]):
-        three = x[index], y[index], z[index]
-        error, where = _compare_integers(*three) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
-        if not error <= found.error or not found.where:
-            found = Verification(error, bound, (*index, *where), found.what)
+        if len(wrong := np.argwhere(z != 0)):
+            found = Verification(math.inf, bound, tuple(map(int, wrong[0])), found.what)
+    else:
+        for index in np.ndindex(z.shape[:-2]):
+            three = x[index], y[index], z[index]
+            error, where = _compare_integers(*three) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
+            if not error <= found.error or not found.where:
+                found = Verification(error, bound, (*index, *where), found.what)
     return replace(found, where=_in_result(found.where, z.shape, shapes.result))
 
 
@@ -91,9 +89,9 @@ def multiply_verified(
             raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}, out one of {len(outs)}: not as many")
         each = zip(a, b, outs, strict=True)
         return [multiply_verified(product, *three, precision, algorithm, plain, **others) for three in each]
-    x, y = a, b
+    x, y = on_host(a), on_host(b)
     if out is not None:  # it may overlap the operands
-        x, y = (np.array(on_host(value)) for value in (a, b))
+        x, y = np.array(x), np.array(y)
     made = _verifiable(x, y, others.get("out_dtype"))
     result = product(a, b, out, precision=precision, algorithm=algorithm, **others)
     of_integers = made.kind in "iu" and out is not None  # these wrap around before they are cast to the dtype of out
@@ -110,9 +108,9 @@ def _in_result(where: tuple[int, ...], matrices: tuple[int, ...], result: tuple[
 
 
 def _verifiable(a: Any, b: Any, out_dtype: Any) -> np.dtype:
-    """The dtype of a product before it is cast to that of ``out``. Raises DTypeError for one that ``verify`` refuses."""
-    x, y = (admit(on_host(value), name, by_numpy=True) for value, name in ((a, "a"), (b, "b")))
-    dtype = promoted(x.dtype, y.dtype)
+    """The dtype of a product of arrays on the host before it is cast to that of ``out``. Raises DTypeError for one that
+    ``verify`` refuses."""
+    dtype = promoted(*(admit(value, name, by_numpy=True).dtype for value, name in ((a, "a"), (b, "b"))))
     made = dtype if out_dtype is None else asked_dtype(out_dtype, dtype)[0]
     _check_dtypes(dtype, made)
     return made

@@ -34,8 +34,9 @@ single = "1 - (a_vector >= 16) * (b_vector >= 16)"
 power = "1 - (0.07 + 0.07 * (BM * BN < 8192)) * ((m * k + k * n) * size * batch > 6e8)"
 slower = "0.14 - 0.03 * (BN > 64) + 0.15 * (BLOCKS == 3) + 0.58 * (BLOCKS > 3)"
 tiles = "turns * BM * BN * part / (2.1e11 * power * (1 - 0.02 * (BLOCKS == 3)) / (1 + slower * single)) + cdiv(blocks, sms * BLOCKS) * 4e-6"
-memory = "((m * k + k * n) / 3.8e12 + m * n * parts * (1 + 0.15 * min(1, n * size % 16)) / 4.6e12) * size * batch * memory_ratio * (1 + 0.06 * (m * n * parts * size * batch > 3e8) + 0.125 * (BM > 64))"
-alone = "min(1, n * size % 16) * m * n * parts * size * batch / 1.64e12"
+odd = "min(1, n * size % 16)"
+memory = "((m * k + k * n) / 3.8e12 + m * n * parts * (1 + 0.15 * odd) / 4.6e12) * size * batch * memory_ratio * (1 + 0.06 * (m * n * parts * size * batch > 3e8) + 0.125 * (BM > 64))"
+alone = "odd * m * n * parts * size * batch / 1.64e12"
 seconds = "2.6e-6 + max(tiles, memory, alone) + 0.108 * min(tiles, max(memory, alone))"
 
 [[presets]]

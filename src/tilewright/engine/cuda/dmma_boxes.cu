@@ -40,8 +40,8 @@ generations = "each * (3.4e-7 + 9e-7 * (PER_SM == 1))"
 multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
 streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (3.6e10 + max(1e9 * (PER_SM == 1), 4e9 * (each > 1), 5e9 * (BM + BN > 128))) * (min(BM, BN) < 32)"
 tiles = "max(multiplied, streamed)"
-spilt = "min(1, m * n * parts * size * batch / 5e7)"
-memory = "((m * k + k * n) / 4.7e12 + m * n * parts * (1 + 0.55 * odd * spilt + 0.037 * (BM * BN >= 16384)) / (3.7e12 + 7.3e11 * (GROUP == 1))) * size * batch * memory_ratio"
+spilt = "odd * min(1, m * n * parts * size * batch / 5e7)"
+memory = "((m * k + k * n) / 4.7e12 + m * n * parts * (1 + 0.55 * spilt + 0.037 * (BM * BN >= 16384)) / (3.7e12 + 7.3e11 * (GROUP == 1))) * size * batch * memory_ratio"
 seconds = "2.7e-6 + max(tiles, memory) + 0.19 * min(multiplied, memory)"
 
 [[presets]]

@@ -35,8 +35,8 @@ single = "1 - (a_vector >= 16) * (b_vector >= 16)"
 slower = "single * (0.13 + 0.02 * (BM * BN >= 16384) + 0.24 * (PER_SM > 2))"
 multiplied = "(each + alone) * BM * BN * part * moved * (1 + slower) / (rate * power) + generations"
 thin = "0.116 * (min(m, n) < 32)"
-spilt = "min(1, m * n * parts * size * batch / 1.9e8)"
-memory = "((m * k + k * n) * (1 + thin) / 4.7e12 + m * n * parts * (1 + 0.35 * min(1, n * size % 16) * spilt + 0.19 * (BM * BN >= 16384)) / 4.3e12) * size * batch * memory_ratio"
+spilt = "min(1, n * size % 16) * min(1, m * n * parts * size * batch / 1.9e8)"
+memory = "((m * k + k * n) * (1 + thin) / 4.7e12 + m * n * parts * (1 + 0.35 * spilt + 0.19 * (BM * BN >= 16384)) / 4.3e12) * size * batch * memory_ratio"
 seconds = "4.1e-6 + max(multiplied, memory) + 0.24 * min(multiplied, memory)"
 
 [[presets]]
