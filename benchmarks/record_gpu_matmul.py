@@ -8,6 +8,7 @@
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-double-h200.jsonl double
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-layers-h200.jsonl layers
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-complex-h200.jsonl complex
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-wide-h100.jsonl wide
 
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
 ``float32_ieee`` by multiply-adds alone) and float64.
@@ -15,8 +16,9 @@ The fourth measures float8 (as ``float8_fast`` summed by tensor cores alone), in
 row-major B), and float32 with ``precision="fast"``, otherwise of B transposed in memory, beside ``torch._scaled_mm``,
 ``torch._int_mm``, ``cublasGemmEx`` for int8, which is faster, and ``torch.matmul`` with TF32 on.
 The fifth, "double", measures float64, from residues where that is faster, and as ``float64_ieee`` by float64 alone.
-The last measures products of layers of language models in bfloat16: a few or many rows by a weight that is transposed in
-memory, as ``torch.nn.Linear`` has it; and "complex" complex64 and complex128.
+"layers" measures products of layers of language models in bfloat16: a few or many rows by a weight that is transposed in
+memory, as ``torch.nn.Linear`` has it; "complex" complex64 and complex128; and "wide" float32 of lognormal operands (σ = 4),
+whose rows and columns span too many binades for float16.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
@@ -50,7 +52,7 @@ DTYPES = {
     "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float32_ieee", "float64"),
     "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "tf32_rows", "float32_fast"),
     "double": ("float64_ieee", "float64"), "layers": ("bfloat16",),
-    "complex": ("complex64", "complex128"),
+    "complex": ("complex64", "complex128"), "wide": ("float32", "float32_ieee"),
 }  # fmt: skip
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
@@ -76,6 +78,7 @@ DOUBLE_SHAPES = [
     *((1, n, n, n) for n in (1536, 2048, 2560, 3072, 4096, 6144, 8192, 16384)),
     *((1, n, n, n) for n in (3000, 4095, 7777)), (1, 4097, 4101, 4099), (1, 8192, 8192, 1024), (1, 2048, 2048, 32768),
 ]  # fmt: skip
+WIDE_SHAPES = [(1, n, n, n) for n in (1024, 2048, 3000, 4096, 8192)]
 #: Rows, and the shapes (n, k) of weights.
 LAYERS = [
     (1, m, n, k)
@@ -192,7 +195,7 @@ def narrow_operands(torch: Any, generator: Any, shape: tuple[int, int, int, int]
     return made[0], made[1].mT.contiguous() if dtype == "tf32_rows" else made[1].mT
 
 
-def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, transposed: bool = False) -> dict[str, Any]:
+def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, what: str = "") -> dict[str, Any]:
     batch, m, n, k = shape
     generator = torch.Generator("cuda").manual_seed(n)
     if dtype in NARROW:
@@ -203,13 +206,20 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, transposed:
         plan = tw.plan(a, b, **NARROW[dtype][1])
         return measured(torch, shape, dtype, calls, worst, plan) | {"reference": NARROW[dtype][2]}
     name, _, precision = dtype.partition("_")
+    transposed = what == "layers"
     kind, says = getattr(torch, name), {"precision": precision or "standard"}
     outer = (batch,) if batch > 1 else ()
     planes = (2,) if kind.is_complex else ()
 
+    def uniform(*sides: int) -> Any:
+        return torch.rand(*sides, device="cuda", generator=generator).mul_(2).sub_(1)
+
+    def normal(*sides: int) -> Any:
+        return torch.randn(*sides, device="cuda", generator=generator)
+
     def make() -> tuple[Any, Any]:
         a, b = (
-            torch.rand(*outer, *sides, *planes, device="cuda", generator=generator).mul_(2).sub_(1)
+            uniform(*outer, *sides, *planes) * (torch.exp(4 * normal(*sides)) if what == "wide" else 1)
             for sides in ((m, k), (n, k) if transposed else (k, n))
         )
         a, b = (torch.view_as_complex(x).to(kind) if planes else x.to(kind) for x in (a, b))
@@ -262,7 +272,7 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
 
     torch.backends.cuda.matmul.allow_tf32 = what == "narrow"
     known = environment(
-        operands="uniform[-1,1), the next of several sets at each call",
+        operands=f"{'lognormal:4' if what == 'wide' else 'uniform[-1,1)'}, the next of several sets at each call",
         command=f"python benchmarks/record_gpu_matmul.py OUT.jsonl {what}".strip(),
     )
     known |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
@@ -273,11 +283,12 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
             "double": DOUBLE_SHAPES,
             "layers": LAYERS,
             "complex": COMPLEX_SHAPES,
+            "wide": WIDE_SHAPES,
             "": [(1, n, n, n) for n in SIZES],
         }
         shapes = of_sets.get(what, SHAPES)
         for shape in shapes:
-            lines.append(line := record(torch, shape, dtype, what == "layers"))
+            lines.append(line := record(torch, shape, dtype, what))
             print(
                 f"{dtype} {shape}: {line['gflops']:9.1f} GFLOPS, R {line['ratio']:.3f}, {line['why'][:60]}", flush=True
             )

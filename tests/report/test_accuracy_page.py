@@ -38,7 +38,7 @@ def rows_of(page: str, chart: str, view: int = 0) -> list[dict[str, Any]]:
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["accuracy-cpu", "accuracy-h200"])
+@pytest.mark.parametrize("name", ["accuracy-cpu", "accuracy-h100"])
 def test_the_records_of_this_project_are_read_and_drawn(name: str) -> None:
     found = read_accuracy(BENCHMARKS / f"{name}.jsonl")
     page = report.render_accuracy([found])

@@ -126,7 +126,7 @@ def test_parts_of_another_block_spoil_the_product(gpu: ExecutingGpu, monkeypatch
     assert not worst(product([gpu], planned(GRID), a, b), a, b) < GRID.k
 
 
-def test_flagged_parts_are_added_by_multiply_adds(gpu: ExecutingGpu) -> None:
+def test_flagged_parts_are_added(gpu: ExecutingGpu) -> None:
     """A row with an infinity, one with a NaN, and one whose span is too wide in one step alone."""
     a, b = operands(GRID)
     a[3, 170], a[70, 5] = np.inf, np.nan

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..planning.choice import PLANES, RESIDUES, SPLIT
 from ..planning.plan import Rows
 from ..runtime.gpu.residue_operand import ResidueProduct
-from ..runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound
+from ..runtime.gpu.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, split_bound
 from .gpu_array import Matrix, merged_axes
 from .layouts import strides_of
 from .order import Order
@@ -58,7 +58,8 @@ def rounded_rows(k: int) -> Rows:
         ("in", "float32, its rows and columns scaled by powers of two and rounded to float16, summed in float32"),
         (
             "flagged",
-            f"by multiply-adds, where a row of A or a column of B spans more than 28 binades, or has an infinity or a NaN: "
+            f"from the operands, where a row of A or a column of B spans more than 28 binades: by three products of TF32, "
+            f"or by multiply-adds where they span more than {WIDEST} beyond that together, or have an infinity or a NaN; "
             f"the GPU decides for each tile, whose error is then at most {k}·2⁻²⁴·|A||B|",
         ),
     ]
@@ -74,7 +75,8 @@ def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Ro
         ("error", f"at most {factor:.0f}·2⁻²⁴·|A||B| where a row of A, and a column of B, spans up to 28 binades"),
         (
             "flagged",
-            f"by multiply-adds, where both span more than {28 + excess} binades, or with an infinity or a NaN: the GPU "
+            f"from the operands, where a row of A and a column of B span more than {excess} binades beyond 28 together: by "
+            f"three products of TF32, and beyond {WIDEST}, or with an infinity or a NaN, by multiply-adds; the GPU "
             f"decides for each tile, so that the classical bound {k}·2⁻²⁴·|A||B| always holds",
         ),
     ]

@@ -51,6 +51,8 @@ GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
 #include "mma.cuh"
 
+using namespace mma_sync;
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 mma(const T* a, const T* b, Out* c, const __grid_constant__ Given given)
 {

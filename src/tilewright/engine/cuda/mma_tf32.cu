@@ -60,6 +60,8 @@ GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 */
 #include "mma.cuh"
 
+using namespace mma_sync;
+
 // Each thread may have 128 registers, or 256 where its sums take 128.
 constexpr int BLOCKS = (WM * WN > 2048 ? 256 : 512) / THREADS;
 

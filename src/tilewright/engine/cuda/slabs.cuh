@@ -40,9 +40,9 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool insi
     else copy_async_16(to, from, inside);
 }
 
-__host__ __device__ constexpr int power_of_two(int most)
+__host__ __device__ constexpr int largest_power_of_two(int most)
 {
-    return most < 2 ? 1 : 2 * power_of_two(most / 2);
+    return most < 2 ? 1 : 2 * largest_power_of_two(most / 2);
 }
 
 // Steps in fours, of which the places 0 to 3 have 0, 1, 2, 3 first, or 2, 3, 0, 1 and so on: so four float64 each of four places,
@@ -61,7 +61,7 @@ __device__ __forceinline__ int swizzled(int step, int place)
 template <typename T, int PLANES, int SIDE, bool ACROSS, int WIDTH, int THREADS, int AT_ONCE, int STEP, int NEXT, bool SWIZZLE>
 struct Slab {
     static constexpr int LANES = BK / WIDTH < AT_ONCE ? BK / WIDTH : AT_ONCE;
-    static constexpr int MOST = THREADS * WIDTH / SIDE, STEPS = ACROSS ? power_of_two(MOST < BK ? MOST : BK) : LANES * WIDTH;
+    static constexpr int MOST = THREADS * WIDTH / SIDE, STEPS = ACROSS ? largest_power_of_two(MOST < BK ? MOST : BK) : LANES * WIDTH;
     static constexpr int PASS = ACROSS ? THREADS / STEPS * WIDTH : THREADS / LANES, COPIES = (SIDE - 1) / PASS + 1;
     static constexpr int PLANE = NEXT == 1 ? BK * STEP : SIDE * NEXT;
     static_assert(BK % STEPS == 0, "copies cover the slab");

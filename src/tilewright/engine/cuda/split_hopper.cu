@@ -57,6 +57,7 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 #include "flags.cuh"
 #include "hopper.cuh"
 #include "launches.cuh"
+#include "powers.cuh"
 #include "ring.cuh"
 
 #ifndef PLANES
@@ -93,18 +94,6 @@ struct Call {
     long long row_c, next_c;
     int m, n, k, batch, moves_a, moves_b, groups_a, groups_b, limit, parts, part_steps, unused;
 };
-
-__device__ __forceinline__ float power_of_two(int e)  // 2^e, a normal number
-{
-    return __int_as_float(e + 127 << 23);
-}
-
-// v · 2^e, rounded once. No v that is not zero is below 2^-60, none is above 2^62; below 2^-250 the result is zero in any case.
-__device__ __forceinline__ float scaled(float v, int e)
-{
-    e = max(e, -250);
-    return v * power_of_two(e / 2) * power_of_two(e - e / 2);
-}
 
 // Which parts of a tile are flagged, of all blocks of the cluster: a bit each. Those beyond the last row or column of C are.
 constexpr int ACROSS = (BN - 1) / FLAGGED_COLUMNS + 1;

@@ -23,6 +23,9 @@ _ALIGNMENT = 256
 OPERAND = struct.Struct("<6q6i")
 #: The largest of the excesses of a row of A and a column of B together that is ever allowed.
 _MOST_EXCESS = 12
+#: The same where numbers are split into two of TF32, so that nothing underflows: no product is below 2^(-28 - WIDEST). Their
+#: sums are promoted after so many of k.
+WIDEST, WIDE_STEP = 72, 32
 #: Lines of A and B are counted in whole tiles of so many, by the number of planes.
 _TILE = {1: 256, 2: 128}
 
@@ -151,6 +154,16 @@ def split_bound(k: int, steps: int, excess: int = 0) -> float:
     high = 4 * steps * (8 * wide + 2)
     cross = k / 8 * 20 * wide / 2048
     return 1.01 * (represented + high + cross + promotions + 1)
+
+
+def wide_bound(k: int) -> float:
+    """The same where numbers are split into two of TF32, for excesses up to ``WIDEST`` together.
+
+    >>> wide_bound(128) < 90, wide_bound(4096) < 220
+    (True, True)
+    """
+    represented, each, promotions = 8, 6, -(-k // WIDE_STEP)
+    return 1.01 * (represented + 3 * WIDE_STEP / 8 * each + promotions)
 
 
 def allowed_excess(k: int, steps: int) -> int:

@@ -24,7 +24,7 @@ from .device import Device
 from .memory import GRANULE
 from .nvrtc import Compiled, compile_file, compile_with
 from .product import MOST
-from .split_operand import FLAGGED, LINES, SplitOperand, SplitProduct, allowed_excess
+from .split_operand import FLAGGED, LINES, WIDE_STEP, WIDEST, SplitOperand, SplitProduct, allowed_excess
 from .strided_product import Strides, vector_bytes
 
 _PACK = PACKAGE / "engine" / "cuda" / "pack"
@@ -37,6 +37,9 @@ SOURCES = tuple(
         "split_hopper.cu",
         "flags.cuh",
         "simt.cuh",
+        "mma_split.cuh",
+        "mma_tiles.cuh",
+        "powers.cuh",
         "wgmma.cuh",
         "hopper.cuh",
         "banded_tiles.cuh",
@@ -50,9 +53,10 @@ _MOST_HELD, _LONG, _HELD_OF_LONG = 24, 24576, 12
 #: ``Call`` in the source of the kernel that multiplies.
 _CALL = struct.Struct("<2q12i")
 #: ``Flagged`` in the source of the kernel that multiplies what is flagged, and its parameters.
-_FLAGGED = struct.Struct("<9q6i2q2i")
+_FLAGGED = struct.Struct("<9q6i2q4i")
 _FLAGGED_PARAMS = {
-    "BM": FLAGGED[0], "BN": FLAGGED[1], "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "STAGES": 3, "BLOCKS": 3, "GROUP": 8,
+    "BM": FLAGGED[0], "BN": FLAGGED[1], "BK": WIDE_STEP, "WM": 64, "WN": 32, "TM": 8, "TN": 8, "STAGES": 2, "DEPTH": 3,
+    "BLOCKS": 2, "GROUP": 8,
 }  # fmt: skip
 
 #: ``multiply(a, b, c, workspace, stream)``: addresses, and the handle of a stream.
@@ -117,7 +121,7 @@ def prepare_product_of_parts(
         multiply(stream, (parts_a, parts_b), (c if pieces is None else sums, of_a, of_b))
         if pieces is not None:
             pieces.add(sums, c, stream)
-        flagged(stream, (), (at_a, at_b, c, of_a + 4 * LINES * a.groups, of_b + 4 * LINES * b.groups))
+        flagged(stream, (), (at_a, at_b, c, of_a, of_b))
 
     return run
 
@@ -208,10 +212,14 @@ def _flagged(device: Device, product: SplitProduct, limit: int) -> BoxedLauncher
     """The launch that multiplies where the excess is larger than ``limit``."""
     a, b, p = product.a, product.b, _FLAGGED_PARAMS
     compiled = _flagged_code(device.arch, product).result()
-    shared = p["STAGES"] * p["BK"] * (p["BM"] + 4 + p["BN"] + 4) * 4
+    rows, columns, steps = p["BM"], p["BN"], p["BK"]
+    by_multiply_adds = p["STAGES"] * steps * (rows + 4 + columns + 4)
+    sides = (max(side * (steps + 4), steps * (side + 8)) for side in (rows, columns))
+    shared = 4 * max(by_multiply_adds, p["DEPTH"] * sum(sides))
     nexts = (a.words if a.next else 0), (b.words if b.next else 0)
     strides = (number for laid in _strides(product) for number in laid[:3])
-    call = _FLAGGED.pack(*strides, a.lines, b.lines, a.k, product.batch, 1, MOST, *nexts, limit, 0)
+    sizes = a.lines, b.lines, a.k, product.batch, 1, MOST
+    call = _FLAGGED.pack(*strides, *sizes, *nexts, a.groups, b.groups, limit, WIDEST)
     threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32
     return device.boxed_launcher(compiled, "multiply_flagged", (product.tiles, threads, shared), (), call)
 

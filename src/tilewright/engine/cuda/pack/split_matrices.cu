@@ -10,6 +10,7 @@
 // (With 64 or 128 lines at once, which follow each other in memory, it was no faster on an H200.) If PLANES is 1, hi alone is written.
 #include "../hopper.cuh"
 #include "../launches.cuh"
+#include "../powers.cuh"
 
 constexpr int LINES = 32, THREADS = 256, WARPS = THREADS / 32;
 constexpr int UNFIT = 1 << 20;  // the excess of a line with an infinity or a NaN
@@ -52,11 +53,6 @@ __device__ __forceinline__ void unite(unsigned& most, unsigned& least, int dista
 __device__ __forceinline__ int binade(unsigned bits)  // e of a magnitude in [2^e, 2^(e+1)), from its bits
 {
     return bits >> 23 ? (int)(bits >> 23) - 127 : -118 - __clz(bits);  // of 1, which is 2^-149, 31 bits are zero
-}
-
-__device__ __forceinline__ float power_of_two(int e)  // 2^e, a normal number
-{
-    return __int_as_float(e + 127 << 23);
 }
 
 __device__ __forceinline__ unsigned packed(float low, float high)
