@@ -91,7 +91,7 @@ TF32 = 'tilewright, "tf32"'
 GPU_PATHS = {
     "standard": ("float32", "float64"),
     "ieee": ("float32", "float64"),
-    "fast": ("float32",),
+    "fast": ("float32", "float64"),
     "tf32": ("float32",),
     "highest": ("float32",),
 }
@@ -149,7 +149,8 @@ def flagged(gpu: Gpu, a: Matrix, b: Matrix, plan: Any) -> tuple[int, int] | None
     if planes:
         made: Any = SplitProduct(*split_of_rows(m, n, k, planes), n, 0, 1)
     else:
-        made = ResidueProduct(ResidueOperand(m, k, k, 1), ResidueOperand(n, k, 1, n), n)
+        moduli = plan.split.a.moduli
+        made = ResidueProduct(ResidueOperand(m, k, k, 1, moduli=moduli), ResidueOperand(n, k, 1, n, moduli=moduli), n)
     result, workspace = gpu.empty(m * n * a.itemsize // 4), gpu.empty(made.workspace_bytes // 4 + 1)
     arrays = [gpu.put(a), gpu.put(b), result, workspace]
     with gpu.device:

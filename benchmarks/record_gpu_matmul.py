@@ -9,6 +9,7 @@
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-layers-h200.jsonl layers
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-complex-h200.jsonl complex
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-wide-h100.jsonl wide
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-promised-h100.jsonl promised
 
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
 ``float32_ieee`` by multiply-adds alone) and float64.
@@ -18,13 +19,14 @@ row-major B), and float32 with ``precision="fast"``, otherwise of B transposed i
 The fifth, "double", measures float64, from residues where that is faster, and as ``float64_ieee`` by float64 alone.
 "layers" measures products of layers of language models in bfloat16: a few or many rows by a weight that is transposed in
 memory, as ``torch.nn.Linear`` has it; "complex" complex64 and complex128; and "wide" float32 of lognormal operands (σ = 4),
-whose rows and columns span too many binades for float16.
+whose rows and columns span too many binades for float16. "promised" measures float64 with ``precision="fast"`` and numbers,
+which need fewer residues.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
 Both are sampled in turns, and each call has the next of several sets of operands, which together do not fit a cache. Every
-answer for the first set is compared with the product in float64, element by element, by the classical bound; of large ones
-the first rows are.
+answer for the first set is compared with the product in float64, element by element, by the classical bound, or the one that
+was asked for; of large ones the first rows are.
 TF32 is off otherwise. ``host_s`` is the time until a call returns, of both.
 """
 
@@ -43,6 +45,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.lab.inputs.environment import environment
+from tilewright.planning.bounds import promised_bound
 from tilewright.runtime.gpu.cublas import _library as cublas
 
 SIZES = (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)
@@ -53,6 +56,7 @@ DTYPES = {
     "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "tf32_rows", "float32_fast"),
     "double": ("float64_ieee", "float64"), "layers": ("bfloat16",),
     "complex": ("complex64", "complex128"), "wide": ("float32", "float32_ieee"),
+    "promised": ("float64", "float64_1e-9", "float64_1e-6", "float64_fast"),
 }  # fmt: skip
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
@@ -79,6 +83,7 @@ DOUBLE_SHAPES = [
     *((1, n, n, n) for n in (3000, 4095, 7777)), (1, 4097, 4101, 4099), (1, 8192, 8192, 1024), (1, 2048, 2048, 32768),
 ]  # fmt: skip
 WIDE_SHAPES = [(1, n, n, n) for n in (1024, 2048, 3000, 4096, 8192)]
+PROMISED_SHAPES = [(1, n, n, n) for n in (1024, 2048, 4096, 8192, 16384)]
 #: Rows, and the shapes (n, k) of weights.
 LAYERS = [
     (1, m, n, k)
@@ -207,7 +212,8 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, what: str =
         return measured(torch, shape, dtype, calls, worst, plan) | {"reference": NARROW[dtype][2]}
     name, _, precision = dtype.partition("_")
     transposed = what == "layers"
-    kind, says = getattr(torch, name), {"precision": precision or "standard"}
+    asked: str | float = float(precision) if precision[:1].isdigit() else precision or "standard"
+    kind, says = getattr(torch, name), {"precision": asked}
     outer = (batch,) if batch > 1 else ()
     planes = (2,) if kind.is_complex else ()
 
@@ -230,6 +236,8 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, what: str =
 
     a, b, calls = in_turns(make, calls_for)
     worst = error_over_bound(torch, a, b, tw.matmul(a, b, **says))
+    if what == "promised":
+        worst *= promised_bound("standard", "gpu", name, name, k) / promised_bound(asked, "gpu", name, name, k)
     return measured(torch, shape, dtype, calls, worst, tw.plan(a, b, **says))
 
 
@@ -284,6 +292,7 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
             "layers": LAYERS,
             "complex": COMPLEX_SHAPES,
             "wide": WIDE_SHAPES,
+            "promised": PROMISED_SHAPES,
             "": [(1, n, n, n) for n in SIZES],
         }
         shapes = of_sets.get(what, SHAPES)

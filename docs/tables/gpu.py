@@ -84,6 +84,8 @@ def _asked(dtype: str) -> str:
     dtype, _, precision = dtype.partition("_")
     if precision == "rows":
         return f"{dtype}, row-major `b`"
+    if precision[:1].isdigit():
+        return f"{dtype}, `precision={precision}`"
     return f'{dtype}, `precision="{precision}"`' if precision in ("fast", "ieee") else dtype
 
 

@@ -14,8 +14,7 @@ Shape = tuple[int, ...]
 
 #: Bytes of an element of the dtypes that NumPy does not have. "tf32" is float32 of which tensor cores read 10 bits of
 #: mantissa, "float8" is float8_e4m3fn or float8_e5m2, "float8_fast" the same, summed by tensor cores, which keep 13 bits.
-#: "float16x2" is float32 as two float16, which lie in two matrices, "float16x1" float32 rounded to float16,
-#: "int8x14" float64 as 14 residues.
+#: "float16x2" is float32 as two float16, which lie in two matrices, "float16x1" float32 rounded to float16.
 _ITEMSIZES = {
     "bfloat16": 2,
     "tf32": 4,
@@ -25,8 +24,9 @@ _ITEMSIZES = {
     "float8_fast": 1,
     "float16x2": 2,
     "float16x1": 2,
-    "int8x14": 1,
 }
+#: The dtypes of float64 products that are computed from residues of whole numbers, and how many residues an element has.
+RESIDUES_IN = {f"int8x{count}": count for count in range(5, 15)}
 
 
 def itemsize_of(dtype: str) -> int:
@@ -35,7 +35,7 @@ def itemsize_of(dtype: str) -> int:
     >>> itemsize_of("bfloat16"), itemsize_of("float64")
     (2, 8)
     """
-    return _ITEMSIZES.get(dtype) or np.dtype(dtype).itemsize
+    return _ITEMSIZES.get(dtype) or RESIDUES_IN.get(dtype) or np.dtype(dtype).itemsize
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,18 @@ from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
 from tilewright.catalog import cuda_engine
+from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
+from tilewright.problem import RESIDUES_IN
 from tilewright.runtime.gpu import residue_product
-from tilewright.runtime.gpu.residue_operand import MODULI, ResidueOperand, ResidueProduct, least_bound, whole_bits
+from tilewright.runtime.gpu.residue_operand import (
+    MODULI,
+    ResidueOperand,
+    ResidueProduct,
+    least_bound,
+    residue_bound,
+    whole_bits,
+)
 from tilewright.runtime.gpu.residue_product import prepare_residue_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -98,10 +107,48 @@ def test_every_set_of_parameters(params: dict[str, int]) -> None:
     assert not gpu.flags.any()
 
 
-@pytest.mark.parametrize("moduli", [13, 15])
+@pytest.mark.parametrize("moduli", [*range(5, 14), 15])
 def test_other_numbers_of_moduli(moduli: int) -> None:
-    a, b = uniform(20, 300), uniform(300, 30, seed=2)
-    assert worst(by_kernel(small_gpu(), RESIDUES, a, b, moduli), a, b) < 40
+    """Their errors are close to that of rounding the operands, and whole numbers of few bits have none."""
+    a, b, gpu = uniform(20, 300), uniform(300, 30, seed=2), small_gpu()
+    error = worst(by_kernel(gpu, RESIDUES, a, b, moduli), a, b) * U
+    assert not gpu.flags.any()
+    assert 2.0 ** -(whole_bits(300, moduli) + 8) < error < residue_bound(300, moduli) / 64 or moduli == 15
+    most = 2 ** whole_bits(300, moduli) - 1 if moduli < 15 else 2**20
+    a, b = (np.round(x * most) for x in (a, b))
+    found = by_kernel(gpu, RESIDUES, a, b, moduli)
+    exact = np.array([[sum(int(x) * int(y) for x, y in zip(row, column, strict=True)) for column in b.T] for row in a])
+    np.testing.assert_array_equal(found, exact.astype(np.float64))
+
+
+def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.arrays.plan._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
+    a, b = uniform(40, 260), uniform(260, 50, seed=2)
+    tensors = [fake.Tensor.of(gpu, x) for x in (a, b)]
+    taken = []
+    for precision in ("fast", 1e-2, 1e-5, 1e-9, 1e-11):
+        plan = tw.plan(*tensors, precision=precision)
+        assert isinstance(plan.split, ResidueProduct)
+        moduli = plan.split.a.moduli
+        limit = 1.01 * 2.0**-10 + 260 * 2.0**-24 if precision == "fast" else precision
+        assert residue_bound(260, moduli) <= limit < residue_bound(260, moduli - 1)
+        assert worst(tw.matmul(*tensors, precision=precision).view, a, b) * U < residue_bound(260, moduli)
+        assert f"modulo {moduli} numbers" in str(plan)
+        taken.append(moduli)
+    assert taken == [6, 6, 8, 11, 13]
+    assert tw.plan(*tensors, precision=1e-13).split is None  # 14, and those only for the classical bound
+    with pytest.raises(UsageError, match=r"the best bound for float64 is 2\.9e-14"):
+        tw.plan(*tensors, precision=1e-14)
+
+
+@pytest.mark.parametrize("moduli", [6, 9, 12])
+def test_fewer_moduli_flag_what_would_exceed_their_bound(moduli: int) -> None:
+    a, b, gpu = uniform(140, 300), uniform(300, 40, seed=2), small_gpu()
+    a[:8, 1:] *= 2.0 ** -whole_bits(300, moduli)  # of these rows one element is seen, and it meets a zero
+    b[0] = 0
+    found = by_kernel(gpu, RESIDUES, a, b, moduli)
+    assert worst(found, a, b) * U < residue_bound(300, moduli)
+    assert gpu.flags.tolist() == [1, 0]
 
 
 # ---- accuracy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import DTypeError
+from ..problem import RESIDUES_IN
 
 #: The dtypes of arrays on a GPU that can be multiplied, and those that only results have.
 DTYPES = (
@@ -28,7 +29,7 @@ _MADE = {
     "tf32": "float32",
     "float16x2": "float32",
     "float16x1": "float32",
-    "int8x14": "float64",
+    **dict.fromkeys(RESIDUES_IN, "float64"),
     "float8": "bfloat16",
     "float8_fast": "bfloat16",
 }

@@ -11,10 +11,10 @@ from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
-from ..planning.choice import PLANES, RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, takes_fastest
+from ..planning.choice import RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, takes_fastest
 from ..planning.plan import Plan, Rows, rate_text
 from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
-from ..problem import Problem, itemsize_of
+from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.split_operand import SplitProduct
@@ -27,6 +27,8 @@ from .order import Order, OrderedMatrix
 from .residues import residues_rows
 from .split import can_split, rounded_rows, split_of, split_rows, split_seconds
 
+#: The dtype of the parts of operands, if they are split: with some of these no number is multiplied as it is.
+_PARTED = {"float32": SPLIT, "float64": RESIDUES, ROUNDED: ROUNDED} | {dtype: dtype for dtype in RESIDUES_IN}
 #: What a kernel computes.
 _STRAIGHT, _CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
 
@@ -76,7 +78,7 @@ class GpuPlan(Plan):
     def split(self) -> SplitProduct | ResidueProduct | None:
         """How operands of float32 are split for tensor cores of float16, or those of float64 become residues for those
         of int8; None where they are multiplied as they are."""
-        return split_of(self.order, self.compute) if self.compute in (*PLANES, RESIDUES) else None
+        return split_of(self.order, self.compute) if self.compute in _PARTED.values() else None
 
     @property
     def parts_bytes(self) -> int:
@@ -162,7 +164,7 @@ def gpu_plan(
             f"capability 9.0; this is {computes[0]} on {gpu.capability}"
         )
     for compute in computes:
-        order = None if compute in PLANES else arranged(compute, RowMajor(), None, False)
+        order = None if compute in _PARTED.values() else arranged(compute, RowMajor(), None, False)
         if order is None:
             continue
         m, n, k = order.mnk
@@ -178,9 +180,10 @@ def gpu_plan(
 def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm | None, splits: bool) -> GpuPlan | None:
     """The plan by the engine's kernels; None if there is none for this product."""
     found: list[tuple[Way, float, tuple[str, ...], Order, bool]] = []
-    parted = {"float32": SPLIT, ROUNDED: ROUNDED, "float64": RESIDUES}.get(compute, "") if splits else ""
-    splitting = engine_on_gpu(parted, gpu.capability) if parted else ()
-    plain, compute = ((), "float32") if compute == ROUNDED else (engine_on_gpu(compute, gpu.capability), compute)
+    parted = _PARTED.get(compute, "") if splits else ""
+    splitting = engine_on_gpu(RESIDUES if parted in RESIDUES_IN else parted, gpu.capability) if parted else ()
+    plain = () if compute == parted else engine_on_gpu(compute, gpu.capability)
+    compute = made_dtype(compute) if compute == parted else compute
     for kernel, once, order in _tried((*plain, *splitting), arranged, compute, form):
         m, n, k = order.mnk
         batch = math.prod(order.batch)

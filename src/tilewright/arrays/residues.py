@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..planning.choice import RESIDUES
 from ..planning.plan import Rows
-from ..runtime.gpu.residue_operand import MOST_K, ResidueOperand, ResidueProduct, whole_bits
+from ..problem import RESIDUES_IN
+from ..runtime.gpu.residue_operand import MOST_K, ResidueOperand, ResidueProduct, residue_bound, whole_bits
 from .gpu_array import Matrix, merged_axes
 from .layouts import strides_of
 from .order import Order
@@ -23,15 +23,16 @@ def can_be_residues(order: Order) -> bool:
     )
 
 
-def residues_of(order: Order) -> ResidueProduct:
-    """The product of an order for which ``can_be_residues`` holds."""
+def residues_of(order: Order, compute: str) -> ResidueProduct:
+    """The product of an order for which ``can_be_residues`` holds, in a dtype of ``RESIDUES_IN``."""
     a, b, c = (place.used for place in (order.p, order.q, order.c))
-    return ResidueProduct(_operand(a), _operand(b.transposed), c.row, c.alignment)
+    of_a, of_b = (_operand(x, RESIDUES_IN[compute]) for x in (a, b.transposed))
+    return ResidueProduct(of_a, of_b, c.row, c.alignment)
 
 
-def residues_seconds(order: Order, memory_ratio: float) -> float:
+def residues_seconds(order: Order, compute: str, memory_ratio: float) -> float:
     """The predicted time of writing the residues, and of making float64 of those of C, where nothing is flagged."""
-    product = residues_of(order)
+    product = residues_of(order, compute)
     moduli = product.a.moduli
     before = sum((_READ + moduli) * x.lines * x.k for x in (product.a, product.b))
     after = (_WRITTEN + moduli) * product.a.lines * product.b.lines
@@ -40,21 +41,23 @@ def residues_seconds(order: Order, memory_ratio: float) -> float:
 
 def residues_rows(k: int, moduli: int) -> Rows:
     """What a plan says of the accuracy."""
+    bound = residue_bound(k, moduli)
+    kept = f"the classical bound {k}·2⁻⁵³" if bound == k * 2.0**-53 else f"{bound:.2g}"
     return [
         (
             "in",
-            f"{RESIDUES}: whole numbers of {whole_bits(k, moduli)} bits, known by their residues modulo {moduli} numbers, "
+            f"int8x{moduli}: whole numbers of {whole_bits(k, moduli)} bits, known by residues modulo {moduli} numbers, "
             f"which tensor cores multiply exactly",
         ),
         (
             "flagged",
-            f"by float64, where a lower bound of |A||B| does not show the error to be within the classical bound "
-            f"{k}·2⁻⁵³·|A||B|, or with an infinity or a NaN: the GPU decides for each tile",
+            f"by float64, where a lower bound of |A||B| does not show the error to be within {kept}·|A||B|, or with an "
+            f"infinity or a NaN: the GPU decides for each tile",
         ),
     ]
 
 
-def _operand(matrix: Matrix) -> ResidueOperand:
+def _operand(matrix: Matrix, moduli: int) -> ResidueOperand:
     """The rows of a matrix as lines."""
     laid = strides_of(matrix, 0)
-    return ResidueOperand(matrix.rows, matrix.columns, laid.row, laid.column, matrix.alignment)
+    return ResidueOperand(matrix.rows, matrix.columns, laid.row, laid.column, matrix.alignment, moduli)

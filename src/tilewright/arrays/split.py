@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..planning.choice import PLANES, RESIDUES, SPLIT
+from ..planning.choice import PLANES, SPLIT
 from ..planning.plan import Rows
+from ..problem import RESIDUES_IN
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, split_bound
 from .gpu_array import Matrix, merged_axes
@@ -23,14 +24,14 @@ _LONG, _TWICE = 24576, 1.4
 def can_split(order: Order, compute: str = SPLIT) -> bool:
     """Whether the whole batch is one launch, and the classical bound holds for lines whose magnitudes are alike if they are
     split in two. Of float64 as residues, what ``can_be_residues`` says."""
-    if compute == RESIDUES:
+    if compute in RESIDUES_IN:
         return can_be_residues(order)
     return len(_axes(order)) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
 
 
 def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduct:
     """The products of an order for which ``can_split`` holds."""
-    return residues_of(order) if compute == RESIDUES else _split_of(order, compute)
+    return residues_of(order, compute) if compute in RESIDUES_IN else _split_of(order, compute)
 
 
 def _split_of(order: Order, compute: str) -> SplitProduct:
@@ -43,8 +44,8 @@ def _split_of(order: Order, compute: str) -> SplitProduct:
 
 def split_seconds(order: Order, compute: str, memory_ratio: float) -> float:
     """The predicted time of splitting the operands, and of the launch for flagged parts where none is flagged."""
-    if compute == RESIDUES:
-        return residues_seconds(order, memory_ratio)
+    if compute in RESIDUES_IN:
+        return residues_seconds(order, compute, memory_ratio)
     product = _split_of(order, compute)
     moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)

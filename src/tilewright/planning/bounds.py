@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..operands import is_real
+from ..problem import RESIDUES_IN
+from ..runtime.gpu.residue_operand import MOST_K, residue_bound
 
 #: The unit roundoff: the largest relative error of one rounding to nearest.
 UNIT = {
@@ -32,7 +34,7 @@ UNIT = {
 }
 
 #: For operands of each dtype the words of ``precision`` with a path of their own, the cheapest first, and the dtype in
-#: which it multiplies. "narrow" and "rounded" are no words that callers can give.
+#: which it multiplies. "narrow", "rounded" and those of residues are no words that callers can give.
 PATHS = {
     "cpu": {
         "float16": {"standard": "float32", "highest": "float64"},
@@ -47,7 +49,10 @@ PATHS = {
         "bfloat16": {"standard": "bfloat16", "highest": "float64"},
         "float32": {"rounded": "float16x1", "tf32": "tf32", "standard": "float32", "highest": "float64"},
         "complex64": {"standard": "complex64", "highest": "complex128"},
-        "float64": {"standard": "float64"},
+        "float64": {
+            **{f"{count} residues": dtype for dtype, count in RESIDUES_IN.items() if dtype != "int8x14"},
+            "standard": "float64",
+        },
         "complex128": {"standard": "complex128"},
     },
 }
@@ -80,6 +85,8 @@ def path_bound(dtype: str, compute: str, k: int) -> float:
     """
     if dtype not in UNIT:
         return 0.0  # integers are exact modulo their size
+    if compute in RESIDUES_IN:
+        return residue_bound(k, RESIDUES_IN[compute]) if k <= MOST_K else math.inf
     given, used, result = UNIT[dtype], UNIT[compute], 0.0
     if compute in _AT_ONCE:
         result = given if given > UNIT["float32"] else 0.0
@@ -206,7 +213,11 @@ def bound_rows(place: str, dtype: str, compute: str, k: int) -> list[tuple[str, 
     >>> bound_rows("cpu", "float32", "float32", 1000)
     [('error', 'at most 6e-05·|A||B| in float32; not chosen: 6e-08·|A||B| in float64')]
     """
-    lost = [str(path) for path in known_paths(place, dtype, k) if path.compute != compute]
+    lost = [
+        str(path)
+        for path in known_paths(place, dtype, k)
+        if path.compute != compute and path.compute not in RESIDUES_IN
+    ]
     chosen = Path("", compute, path_bound(dtype, compute, k))
     return [("error", f"at most {chosen}" + (f"; not chosen: {', '.join(lost)}" if lost else ""))]
 

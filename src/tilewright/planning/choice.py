@@ -18,7 +18,7 @@ from ..engine.numpy_product import numpy_product
 from ..errors import DTypeError, UsageError, did_you_mean
 from ..kernels import CudaKernel, Kernel
 from ..operands import DTYPES, NUMPY_DTYPES
-from ..problem import Problem
+from ..problem import RESIDUES_IN, Problem
 from .bounds import Path, check_precision, path_bound, paths_within
 from .tuned import best_params
 
@@ -36,7 +36,7 @@ _WORTH_NARROWING = 150
 #: The dtypes of float32 products that are computed from two float16 for each number, or from one, and how many these are.
 SPLIT, ROUNDED = "float16x2", "float16x1"
 PLANES = {SPLIT: 2, ROUNDED: 1}
-#: The dtype of float64 products that are computed from 14 residues of each number.
+#: The dtype of float64 products that are computed from residues with the classical bound, and the kernel's.
 RESIDUES = "int8x14"
 
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
@@ -234,8 +234,9 @@ def computed_on_gpu(
             return ("float8_fast",) if precision == "fast" else _no_bound(dtype, precision)
         kept = paths_within(precision, "gpu", dtype, k)
         lossy = [path.compute for path in kept if path.word not in ("standard", "highest")]
-        narrow = tuple(lossy) if capability == _BOUNDED else ()
         word = next(path.word for path in kept if path.compute not in lossy)
+        cheapest = lossy[:1] if lossy and lossy[0] in RESIDUES_IN else lossy  # more residues only take longer
+        narrow = tuple(cheapest) if capability == _BOUNDED else ()
         return (*narrow, *computed_on_gpu(dtype, word, result))
     if precision in _ON_GPUS:
         needed, compute = _ON_GPUS[str(precision)]

@@ -24,13 +24,13 @@ a = "either"
 b = "either"
 c = "rows"
 
-# A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
+# `size` is the number of moduli. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
 [time]
 rate = "1.8e15 * (1 - (0.22 + 0.02 * (GROUP < 16)) * (m * n * k > 2e12))"
 step = "BN * 128 * 128 * 2 / (rate / sms)"
-tiles = "cdiv(14 * blocks, sms) * (cdiv(k, 128) * step * (1 + 0.6 * (CLUSTER == 1) + 0.1 * (BN < 256)) + 2.3e-6)"
+tiles = "cdiv(size * blocks, sms) * (cdiv(k, 128) * step * (1 + 0.6 * (CLUSTER == 1) + 0.1 * (BN < 256)) + 2.3e-6)"
 bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(8, k // 1024)), 128) * step + 3e-6)"
-memory = "(m * k + k * n + m * n) * 14 / 3.9e12 * memory_ratio"
+memory = "(m * k + k * n + m * n) * size / 3.9e12 * memory_ratio"
 seconds = "5.1e-6 + max(tiles, memory) + bound"
 
 [[presets]]

@@ -13,6 +13,9 @@ from .memory import GRANULE
 
 #: ``MODULUS`` in ``engine/cuda/residues.cuh``.
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197)
+#: With so many the classical bound holds. With fewer the bound leaves so much room: where the lower bound of |A||B|, of an
+#: eighth of k, is much smaller than the largest elements of row and column suggest, the product would be flagged.
+_CLASSICAL, _ROOM, _UNIT = 14, 512, 2.0**-53
 #: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
 MOST_K = 65536
 #: Rows and columns of a part of C that is flagged or not.
@@ -149,10 +152,21 @@ def whole_bits(k: int, moduli: int) -> int:
     return min(_MOST_BITS, math.floor((most - math.log2(k)) / 2))
 
 
+def residue_bound(k: int, moduli: int) -> float:
+    """The bound of |C - Ĉ| that products keep, relative to |A||B| and componentwise: the classical one with 14
+    moduli, else ``_ROOM`` times the error of one rounding to whole numbers.
+
+    >>> f"{residue_bound(4096, 14):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 7):.1e}"
+    ('4.5e-13', '9.5e-07', '2.4e-04')
+    """
+    return k * _UNIT if moduli >= _CLASSICAL else _ROOM * 2.0 ** -whole_bits(k, moduli)
+
+
 def least_bound(k: int, moduli: int) -> float:
     """By how much sums of magnitudes of a rounded line, times this, may not exceed the sampled lower bound of |A||B|, for
-    the classical bound to hold."""
-    return 1.02 * 2.0 ** (52 + 2 * _BOUND_BITS - 2 * whole_bits(k, moduli)) / (k - 3)
+    ``residue_bound`` to hold."""
+    lost = 0.5 * 2.0 ** (2 * _BOUND_BITS - 2 * whole_bits(k, moduli))
+    return 1.02 * lost / (residue_bound(k, moduli) - 3 * _UNIT)
 
 
 def _up(number: int, multiple: int) -> int:

@@ -48,7 +48,8 @@ __device__ __forceinline__ double reconstructed(const uint4 (&residues)[MODULI],
     constexpr double INVERSE = 1 / (limbs[0] + limbs[1] + limbs[2]);
     Sum sum = {};
     add<0>(sum, residues, number);
-    const double q = rint(sum.of[2] * INVERSE);
+    const double most = limbs[2] > LIMB * LIMB * 4294967296 ? sum.of[2] : sum.of[0] + sum.of[1] + sum.of[2];
+    const double q = rint(most * INVERSE);
     #pragma unroll
     for (int l = 0; l < 3; l++) sum.of[l] = __fma_rn(-q, limbs[l], sum.of[l]);
     // The two larger ones, and what their sum loses.
