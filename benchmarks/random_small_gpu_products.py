@@ -33,7 +33,8 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.catalog import cuda_engine
-from tilewright.planning.bounds import path_bound, promised_bound
+from tilewright.planning.bounds import path_bound, paths_within, promised_bound
+from tilewright.problem import RESIDUES_IN
 from tilewright.runtime.gpu.residue_operand import ResidueOperand, ResidueProduct
 from tilewright.runtime.gpu.residue_product import prepare_residue_product
 from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct
@@ -52,7 +53,7 @@ class Kind:
     the kernel that is launched directly, with the largest lines and the least k that it gets."""
 
     dtype: str
-    precision: str = "standard"
+    precision: str | float = "standard"
     lowest: int | None = None
     kernel: str = ""
     lines: int = 64
@@ -73,6 +74,8 @@ KINDS = {
     "float32 split": Kind("float32", kernel="cuda/split_hopper", lines=130, least_k=129),
     "float32 rounded": Kind("float32", "fast", kernel="cuda/rounded_hopper", lines=130, least_k=129),
     "float64 residues": Kind("float64", kernel="cuda/residues_hopper", lines=130, least_k=129),
+    "float64 fewer residues": Kind("float64", 1e-6, kernel="cuda/residues_hopper", lines=130, least_k=129),
+    "float64 fewest residues": Kind("float64", "fast", kernel="cuda/residues_hopper", lines=130, least_k=129),
 }
 
 
@@ -162,7 +165,10 @@ def directly(gpu: Gpu, kind: Kind, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """By the launches of the kernel, of any size."""
     kernel, (count, m, k), n = cuda_engine()[kind.kernel], a.shape, b.shape[2]
     if kind.kernel == "cuda/residues_hopper":
-        made: Any = ResidueProduct(ResidueOperand(m, k, k, 1), ResidueOperand(n, k, 1, n), n)
+        moduli = residues_for(kind.precision, k)
+        made: Any = ResidueProduct(
+            ResidueOperand(m, k, k, 1, moduli=moduli), ResidueOperand(n, k, 1, n, moduli=moduli), n
+        )
         prepare: Callable[..., Any] = prepare_residue_product
     else:
         planes = 1 if kind.kernel == "cuda/rounded_hopper" else 2
@@ -187,6 +193,13 @@ def directly(gpu: Gpu, kind: Kind, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             *(x.data_ptr() for x in (*given, c, workspace)), gpu.stream
         )
     return gpu.get(c)
+
+
+def residues_for(precision: str | float, k: int) -> int:
+    """The number of residues with which ``tw.matmul`` would keep that precision."""
+    if precision == "standard":
+        return 14
+    return RESIDUES_IN.get(paths_within(precision, "gpu", "float64", k)[0].compute, 14)
 
 
 # ---- what is right ---------------------------------------------------------------------------------------------------
