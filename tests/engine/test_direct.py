@@ -24,6 +24,7 @@ from support.plans import make_plan
 from tilewright import api, codegen
 from tilewright.codegen import direct
 from tilewright.host.sources import PACKAGE
+from tilewright.kernels.blocking import blocking
 from tilewright.planning.host import WORK_SHARED
 from tilewright.problem import Problem
 from tilewright.runtime.cpu import batch, small_products, small_products_code
@@ -635,3 +636,53 @@ def test_callers_on_eight_threads_get_the_same_bits() -> None:
     for caller in callers:
         caller.join()
     assert not wrong
+
+
+# ---- in place of cpu/packed, with many threads
+
+
+def on_threads(count: int, a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> tuple[str, np.ndarray]:
+    """The kernel of the plan for so many threads, and the product, or C + A·B."""
+    before = tw.get_threads()
+    tw.set_threads(count)
+    try:
+        result = tw.matmul(a, b) if c is None else tw.gemm(1.0, a, b, 1.0, c.copy())
+        return tw.plan(a, b).kernel.name, result
+    finally:
+        tw.set_threads(before)
+
+
+@pytest.mark.parametrize("shape", [(512, 512, 512), (330, 400, 512), (40, 512, 321), (512, 9, 340)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("layout", ["rows", "page", "columns", "reversed"])
+def test_many_threads_have_the_bits_of_packed_panels(shape: tuple[int, int, int], dtype: str, layout: str) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(m)
+    a, b = (rng.uniform(-9, 9, sides).astype(dtype) for sides in ((m, k), (k, n)))
+    if layout == "page":
+        wide = np.zeros((k, 4096 // b.itemsize), dtype)
+        wide[:, :n] = b
+        b = wide[:, :n]
+    a, b = {"columns": (np.asfortranarray(a), np.asfortranarray(b)), "reversed": (a[::-1], b[:, ::-1])}.get(
+        layout, (a, b)
+    )
+    kernel, c = on_threads(1, a, b)
+    many, found = on_threads(8, a, b)
+    one_phase = k <= (blocking().kc if a.itemsize == 4 else blocking().kc_of_8_bytes)
+    displaced = n * a.itemsize % 4096 == 0
+    assert many == ("cpu/direct" if kernel == "cpu/packed" and one_phase and not displaced else kernel)
+    np.testing.assert_array_equal(found, c)
+    assert found.tobytes() == c.tobytes()
+
+
+def test_products_that_are_added_have_the_same_bits() -> None:
+    rng = np.random.default_rng(1)
+    a, b, c = (rng.uniform(-1, 1, sides) for sides in ((400, 330), (330, 400), (400, 400)))
+    assert on_threads(8, a, b, c)[1].tobytes() == on_threads(1, a, b, c)[1].tobytes()
+
+
+def test_few_threads_and_a_long_k_stay_with_packed_panels() -> None:
+    x = np.zeros((520, 520))
+    assert on_threads(7, x[:400, :330], x[:330, :400])[0] == "cpu/packed"
+    assert on_threads(8, x[:400, :330], x[:330, :400])[0] == "cpu/direct"
+    assert on_threads(8, x, x)[0] == "cpu/packed"

@@ -66,7 +66,8 @@ class Kernel:
 
     ``order`` is the place in the reading order: the number of a rung's file, or what a kernel of the engine declares. Of the
     engine's kernels with the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds; if none
-    holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for reading.
+    holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for reading. ``for_many``
+    names another kernel with the same bits, and where it takes the place of this one: ``(m, n, k, threads, itemsize)``.
     ``source_hash`` is the hash of the kernel's file at the time of the declaration.
     """
 
@@ -92,6 +93,7 @@ class Kernel:
     space: str = ""
     counters: Callable[[int, int, int], int] | None = None
     suits: Callable[[int, int, int], bool] | None = None
+    for_many: tuple[str, Callable[[int, int, int, int, int], bool]] | None = None
     adds: bool = False
     blocking: Blocking | None = None
     variants: Callable[[str], Mapping[str, Callable[..., None]]] | None = None

@@ -2,8 +2,8 @@
 
 Every path chooses here: products of arrays on the host, of arrays on a GPU, and of blocks of matrices that are larger than
 a memory. No kernel is named here: each declares its dtypes and shapes, and the first that suits, from the highest ``order``
-down, is taken. A choice depends only on problem and device, never on the number of threads, so that the bits of the result
-do not depend on it either.
+down, is taken. A choice depends only on problem and device, so that the bits of the result do not depend on the number of
+threads; with many threads ``of_many`` takes another kernel that has the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..engine.numpy_product import numpy_product
 from ..errors import DTypeError, UsageError, did_you_mean
 from ..kernels import CudaKernel, Kernel
 from ..operands import DTYPES, NUMPY_DTYPES
-from ..problem import RESIDUES_IN, Problem
+from ..problem import RESIDUES_IN, Problem, itemsize_of
 from .bounds import Path, check_precision, path_bound, paths_within
 from .tuned import best_params
 
@@ -143,6 +143,15 @@ def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> 
     possible = ", ".join(name for name in DTYPES if {name, _COMPUTED_IN.get(name)} & known)
     kernel_text = "kernel" if algorithm == "classical" else f"{algorithm} kernel"
     raise DTypeError(f"no {kernel_text} multiplies {dtype}: it must be one of {possible}")
+
+
+def of_many(choice: Choice[Kernel], problem: Problem, threads: int) -> Choice[Kernel]:
+    """The choice for so many threads: another kernel with the same bits, where the chosen one names one."""
+    name, suits = choice.kernel.for_many or ("", None)
+    if suits is None or not suits(problem.m, problem.n, problem.k, threads, itemsize_of(choice.compute)):
+        return choice
+    other = catalog()[name]
+    return _chosen(other, choice.compute, f"it has the bits of {choice.kernel.name}, and is faster with many threads")
 
 
 def _summing(operands: str, problem: Problem, algorithm: str) -> Kernel | None:

@@ -19,7 +19,7 @@ from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.batch import as_matrices, multiply_batch
 from ..runtime.cpu.runner import Product, runner
 from .bounds import bound_rows
-from .choice import Choice, check_words, choose_adding_cpu, choose_cpu, error_factor, is_resolved
+from .choice import Choice, check_words, choose_adding_cpu, choose_cpu, error_factor, is_resolved, of_many
 from .plan import Plan, Rows, rate_text
 from .prediction import BlockSizes, Prediction, predict
 
@@ -262,8 +262,11 @@ def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
     the kernel for small products is planned."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype)
     m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
-    if plan.kernel.adds:
-        return replace(plan, adds=True)
+    by_few = _plan(
+        a.shape, b.shape, (a.dtype, a.dtype.num), (b.dtype, b.dtype.num), "standard", "classical", None
+    ).choice
+    if by_few.kernel.adds:
+        return replace(plan, choice=by_few, adds=True)
     if plan.kernel in (small_products.KERNEL, numpy_product) or m * n <= k * (m + n):
         return None
     choice = choose_adding_cpu(plan.compute)
@@ -282,7 +285,7 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
     worth = max(work // each if work >= least else 1, bytes_least // BYTES_PER_THREAD)
     threads = 1 if worth < 2 or choice.kernel.shared == "serial" else min(worth, limit)
     bands = min(problem.batch, problem.flops // 2 // WORK_PER_BAND, limit) if threads == 1 else 1
-    return replace(plan, threads=threads, bands=max(1, bands))
+    return replace(plan, choice=of_many(choice, problem, threads), threads=threads, bands=max(1, bands))
 
 
 def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
