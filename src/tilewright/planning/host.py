@@ -262,11 +262,9 @@ def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
     the kernel for small products is planned."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype)
     m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
-    by_few = _plan(
-        a.shape, b.shape, (a.dtype, a.dtype.num), (b.dtype, b.dtype.num), "standard", "classical", None
-    ).choice
-    if by_few.kernel.adds:
-        return replace(plan, choice=by_few, adds=True)
+    few = choose_cpu(plan.problem, operands=a.dtype.name if a.dtype == b.dtype else "")  # that of many may not add
+    if few.kernel.adds:
+        return replace(plan, choice=few, adds=True)
     if plan.kernel in (small_products.KERNEL, numpy_product) or m * n <= k * (m + n):
         return None
     choice = choose_adding_cpu(plan.compute)
