@@ -33,9 +33,10 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.catalog import cuda_engine
-from tilewright.planning.bounds import path_bound, paths_within, promised_bound
+from tilewright.planning.bounds import path_bound, promised_bound
+from tilewright.planning.choice import computed_on_gpu
 from tilewright.problem import RESIDUES_IN
-from tilewright.runtime.gpu.residue_operand import ResidueOperand, ResidueProduct
+from tilewright.runtime.gpu.residue_operand import CLASSICAL, residues_of_rows
 from tilewright.runtime.gpu.residue_product import prepare_residue_product
 from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct
 from tilewright.runtime.gpu.split_product import prepare_split_product
@@ -165,10 +166,8 @@ def directly(gpu: Gpu, kind: Kind, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """By the launches of the kernel, of any size."""
     kernel, (count, m, k), n = cuda_engine()[kind.kernel], a.shape, b.shape[2]
     if kind.kernel == "cuda/residues_hopper":
-        moduli = residues_for(kind.precision, k)
-        made: Any = ResidueProduct(
-            ResidueOperand(m, k, k, 1, moduli=moduli), ResidueOperand(n, k, 1, n, moduli=moduli), n
-        )
+        computes = computed_on_gpu("float64", kind.precision, k=k)
+        made: Any = residues_of_rows(m, n, k, RESIDUES_IN.get(computes[0], CLASSICAL))
         prepare: Callable[..., Any] = prepare_residue_product
     else:
         planes = 1 if kind.kernel == "cuda/rounded_hopper" else 2
@@ -193,13 +192,6 @@ def directly(gpu: Gpu, kind: Kind, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             *(x.data_ptr() for x in (*given, c, workspace)), gpu.stream
         )
     return gpu.get(c)
-
-
-def residues_for(precision: str | float, k: int) -> int:
-    """The number of residues with which ``tw.matmul`` would keep that precision."""
-    if precision == "standard":
-        return 14
-    return RESIDUES_IN.get(paths_within(precision, "gpu", "float64", k)[0].compute, 14)
 
 
 # ---- what is right ---------------------------------------------------------------------------------------------------

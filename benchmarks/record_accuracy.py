@@ -136,7 +136,7 @@ def gpu_paths(gpu: Gpu, references: dict[str, Callable[[Any, Any], Any]]) -> lis
 def flagged(gpu: Gpu, a: Matrix, b: Matrix, plan: Any) -> tuple[int, int] | None:
     """How many parts of C a product from split operands or residues computes from the operands themselves, and how many
     parts there are; None for other kernels. The launches are made again, with a workspace that is read."""
-    from tilewright.runtime.gpu.residue_operand import ResidueOperand, ResidueProduct
+    from tilewright.runtime.gpu.residue_operand import residues_of_rows
     from tilewright.runtime.gpu.residue_product import prepare_residue_product
     from tilewright.runtime.gpu.split_operand import FLAGGED, LINES, SplitProduct, allowed_excess, split_of_rows
     from tilewright.runtime.gpu.split_product import prepare_split_product
@@ -149,8 +149,7 @@ def flagged(gpu: Gpu, a: Matrix, b: Matrix, plan: Any) -> tuple[int, int] | None
     if planes:
         made: Any = SplitProduct(*split_of_rows(m, n, k, planes), n, 0, 1)
     else:
-        moduli = plan.split.a.moduli
-        made = ResidueProduct(ResidueOperand(m, k, k, 1, moduli=moduli), ResidueOperand(n, k, 1, n, moduli=moduli), n)
+        made = residues_of_rows(m, n, k, plan.split.a.moduli)
     result, workspace = gpu.empty(m * n * a.itemsize // 4), gpu.empty(made.workspace_bytes // 4 + 1)
     arrays = [gpu.put(a), gpu.put(b), result, workspace]
     with gpu.device:

@@ -20,10 +20,10 @@ from tilewright.problem import RESIDUES_IN
 from tilewright.runtime.gpu import residue_product
 from tilewright.runtime.gpu.residue_operand import (
     MODULI,
-    ResidueOperand,
     ResidueProduct,
     least_bound,
     residue_bound,
+    residues_of_rows,
     whole_bits,
 )
 from tilewright.runtime.gpu.residue_product import prepare_residue_product
@@ -71,7 +71,7 @@ def by_kernel(
     gpu: Any, kernel: CudaKernel, a: np.ndarray, b: np.ndarray, moduli: int = 14, **params: int
 ) -> np.ndarray:
     (m, k), n = a.shape, b.shape[1]
-    made = ResidueProduct(ResidueOperand(m, k, k, 1, moduli=moduli), ResidueOperand(n, k, 1, n, moduli=moduli), n)
+    made = residues_of_rows(m, n, k, moduli)
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan))).pointer]
     workspace = gpu.allocate(made.workspace_bytes)
     run = prepare_residue_product(gpu, kernel, made, NARROW | params)

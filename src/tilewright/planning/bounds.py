@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..operands import is_real
 from ..problem import RESIDUES_IN
-from ..runtime.gpu.residue_operand import MOST_K, residue_bound
+from ..runtime.gpu.residue_operand import CLASSICAL, MOST_K, residue_bound
 
 #: The unit roundoff: the largest relative error of one rounding to nearest.
 UNIT = {
@@ -50,7 +50,7 @@ PATHS = {
         "float32": {"rounded": "float16x1", "tf32": "tf32", "standard": "float32", "highest": "float64"},
         "complex64": {"standard": "complex64", "highest": "complex128"},
         "float64": {
-            **{f"{count} residues": dtype for dtype, count in RESIDUES_IN.items() if dtype != "int8x14"},
+            **{f"{count} residues": dtype for dtype, count in RESIDUES_IN.items() if count < CLASSICAL},
             "standard": "float64",
         },
         "complex128": {"standard": "complex128"},

@@ -262,7 +262,8 @@ def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
     the kernel for small products is planned."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype)
     m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
-    few = choose_cpu(plan.problem, operands=a.dtype.name if a.dtype == b.dtype else "")  # that of many may not add
+    operands = a.dtype.name if a.dtype == b.dtype else ""
+    few = plan.choice if plan.threads == 1 else choose_cpu(plan.problem, operands=operands)  # that of many may not add
     if few.kernel.adds:
         return replace(plan, choice=few, adds=True)
     if plan.kernel in (small_products.KERNEL, numpy_product) or m * n <= k * (m + n):

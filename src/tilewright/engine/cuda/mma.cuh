@@ -37,35 +37,17 @@ __device__ __forceinline__ Out rounded(float x)
 template <int A_WIDTH, int B_WIDTH>
 __device__ __forceinline__ void multiply(const T* a, const T* b, Out* c, const Call& call, Stage* stages)
 {
-    const auto [top, left, z, product, first, length] = place_of_block(call);
+    const Place place = place_of_block(call);
+    const int top = place.top, left = place.left;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int y = warp % WARPS_M * WM, x = warp / WARPS_M * WN;  // of the warp's tile
-
-    // ---- GLOBAL → SHARED: the first stage is the short one ------------------------------------------------------------------
-    Slab<T, 1, BM, A_DOWN, A_WIDTH, THREADS, 8, TileA::STEP, TileA::NEXT, false> from_a(
-        a + product * call.next_a + first * call.column_a, top, call.m, call.row_a, call.column_a);
-    Slab<T, 1, BN, B_ACROSS, B_WIDTH, THREADS, 8, TileB::STEP, TileB::NEXT, false> from_b(
-        b + product * call.next_b + first * call.row_b, left, call.n, call.column_b, call.row_b);
-    auto fetch = [&](Stage& stage, int steps) {
-        from_a.copy(stage.a.rows[0], steps);
-        from_b.copy(stage.b.rows[0], steps);
-    };
-    const int tiles = length > 0 ? (length - 1) / BK + 1 : 0;
-    #pragma unroll
-    for (int tile = 0; tile < STAGES - 1; tile++) {
-        if (tile < tiles) fetch(stages[tile], tile == 0 ? length - (tiles - 1) * BK : BK);
-        copy_async_commit();
-    }
+    Copies<STAGES, A_WIDTH, B_WIDTH> copies(a, b, call, place, stages);
 
     // ---- MULTIPLY -----------------------------------------------------------------------------------------------------------
     const int a_at = TileA::begin(y), b_at = TileB::begin(x);
     float sum[MMAS_M][MMAS_N][4] = {};
-    for (int tile = 0; tile < tiles; tile++) {
-        copy_async_wait<STAGES - 2>();
-        __syncthreads();  // all parts of this stage have arrived, and all threads have read the stage before
-        if (tile + STAGES - 1 < tiles) fetch(stages[(tile + STAGES - 1) % STAGES], BK);
-        copy_async_commit();
-        const Stage& stage = stages[tile % STAGES];
+    for (int tile = 0; tile < copies.tiles; tile++) {
+        const Stage& stage = copies.arrived(tile);
         #pragma unroll
         for (int i = 0; i < BK; i += MMA_K) {
             unsigned of_a[MMAS_M][4], of_b[MMAS_N / 2][4];
@@ -81,7 +63,7 @@ __device__ __forceinline__ void multiply(const T* a, const T* b, Out* c, const C
     }
 
     // ---- REGISTERS → GLOBAL -------------------------------------------------------------------------------------------------
-    c += z * call.next_c;
+    c += place.z * call.next_c;
     auto pair = [&](int r, int s) {
         return Pair{ rounded(sum[r / 2][s][r % 2 * 2]), rounded(sum[r / 2][s][r % 2 * 2 + 1]) };
     };

@@ -33,25 +33,10 @@ template <int A_WIDTH, int B_WIDTH>
 __device__ __forceinline__ void multiply_split(const float* a, const float* b, float* c, const Call& call, const int* row_exponents,
                                                const int* column_exponents, Stage* stages)
 {
-    const auto [top, left, z, product, first, length] = place_of_block(call);
+    const Place place = place_of_block(call);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int y = warp % WARPS_M * WM, x = warp / WARPS_M * WN;  // of the warp's tile
-
-    // ---- GLOBAL → SHARED: the first stage is the short one ------------------------------------------------------------------
-    Slab<float, 1, BM, A_DOWN, A_WIDTH, THREADS, 8, TileA::STEP, TileA::NEXT, false> from_a(
-        a + product * call.next_a, top, call.m, call.row_a, call.column_a);
-    Slab<float, 1, BN, B_ACROSS, B_WIDTH, THREADS, 8, TileB::STEP, TileB::NEXT, false> from_b(
-        b + product * call.next_b, left, call.n, call.column_b, call.row_b);
-    auto fetch = [&](Stage& stage, int steps) {
-        from_a.copy(stage.a.rows[0], steps);
-        from_b.copy(stage.b.rows[0], steps);
-    };
-    const int tiles = (length - 1) / BK + 1;
-    #pragma unroll
-    for (int tile = 0; tile < DEPTH - 1; tile++) {
-        if (tile < tiles) fetch(stages[tile], tile == 0 ? length - (tiles - 1) * BK : BK);
-        copy_async_commit();
-    }
+    Copies<DEPTH, A_WIDTH, B_WIDTH> copies(a, b, call, place, stages);
 
     // ---- MULTIPLY -----------------------------------------------------------------------------------------------------------
     float of_rows[MMAS_M][2], of_columns[MMAS_N];  // the factors
@@ -62,12 +47,8 @@ __device__ __forceinline__ void multiply_split(const float* a, const float* b, f
 
     const int a_at = TileA::begin(y), b_at = TileB::begin(x);
     float sum[MMAS_M][MMAS_N][4] = {};
-    for (int tile = 0; tile < tiles; tile++) {
-        copy_async_wait<DEPTH - 2>();
-        __syncthreads();  // all parts of this stage have arrived, and all threads have read the stage before
-        if (tile + DEPTH - 1 < tiles) fetch(stages[(tile + DEPTH - 1) % DEPTH], BK);
-        copy_async_commit();
-        const Stage& stage = stages[tile % DEPTH];
+    for (int tile = 0; tile < copies.tiles; tile++) {
+        const Stage& stage = copies.arrived(tile);
         float of_stage[MMAS_M][MMAS_N][4] = {};
         #pragma unroll
         for (int i = 0; i < BK; i += MMA_K) {
@@ -104,14 +85,14 @@ __device__ __forceinline__ void multiply_split(const float* a, const float* b, f
     }
 
     // ---- REGISTERS → GLOBAL -------------------------------------------------------------------------------------------------
-    c += z * call.next_c;
+    c += place.z * call.next_c;
     #pragma unroll
     for (int r = 0; r < MMAS_M * 2; r++) {
-        const int i = y + r * 8 + lane / 4, row = top + i;
+        const int i = y + r * 8 + lane / 4, row = place.top + i;
         if (row >= call.m) break;
         #pragma unroll
         for (int s = 0; s < MMAS_N; s++) {
-            const int j = x + s * 8 + lane % 4 * 2, column = left + j;
+            const int j = x + s * 8 + lane % 4 * 2, column = place.left + j;
             float* to = c + row * call.row_c + column;
             #pragma unroll
             for (int l = 0; l < 2; l++)

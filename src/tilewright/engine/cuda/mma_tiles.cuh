@@ -75,4 +75,43 @@ struct Stage {
     TileB b;
 };
 
+// The copies of a block's tiles into COUNT stages, all but one ahead of the multiplication; A_WIDTH and B_WIDTH elements at a time. The
+// first stage is the short one.
+template <int COUNT, int A_WIDTH, int B_WIDTH>
+struct Copies {
+    Slab<T, 1, BM, A_DOWN, A_WIDTH, THREADS, 8, TileA::STEP, TileA::NEXT, false> from_a;
+    Slab<T, 1, BN, B_ACROSS, B_WIDTH, THREADS, 8, TileB::STEP, TileB::NEXT, false> from_b;
+    Stage* stages;
+    int tiles;
+
+    __device__ __forceinline__ Copies(const T* a, const T* b, const Call& call, const Place& place, Stage* stages)
+        : from_a(a + place.product * call.next_a + place.first * call.column_a, place.top, call.m, call.row_a, call.column_a),
+          from_b(b + place.product * call.next_b + place.first * call.row_b, place.left, call.n, call.column_b, call.row_b),
+          stages(stages), tiles(place.length > 0 ? (place.length - 1) / BK + 1 : 0)
+    {
+        #pragma unroll
+        for (int tile = 0; tile < COUNT - 1; tile++) {
+            if (tile < tiles) copy(tile, tile == 0 ? place.length - (tiles - 1) * BK : BK);
+            copy_async_commit();
+        }
+    }
+
+    __device__ __forceinline__ void copy(int tile, int steps)
+    {
+        Stage& stage = stages[tile % COUNT];
+        from_a.copy(stage.a.rows[0], steps);
+        from_b.copy(stage.b.rows[0], steps);
+    }
+
+    // The stage of a tile, when it is there; copies of a later one begin.
+    __device__ __forceinline__ const Stage& arrived(int tile)
+    {
+        copy_async_wait<COUNT - 2>();
+        __syncthreads();  // all parts of this stage have arrived, and all threads have read the stage before
+        if (tile + COUNT - 1 < tiles) copy(tile + COUNT - 1, BK);
+        copy_async_commit();
+        return stages[tile % COUNT];
+    }
+};
+
 }  // namespace mma_sync

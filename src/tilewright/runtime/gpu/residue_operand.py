@@ -13,9 +13,9 @@ from .memory import GRANULE
 
 #: ``MODULUS`` in ``engine/cuda/residues.cuh``.
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197)
-#: With so many the classical bound holds. With fewer the bound leaves so much room: where the lower bound of |A||B|, of an
-#: eighth of k, is much smaller than the largest elements of row and column suggest, the product would be flagged.
-_CLASSICAL, _ROOM, _UNIT = 14, 512, 2.0**-53
+#: With so many moduli the classical bound holds. With fewer the bound leaves so much room: where the lower bound of |A||B|,
+#: of an eighth of k, is much smaller than the largest elements of row and column suggest, the product would be flagged.
+CLASSICAL, _ROOM, _UNIT = 14, 512, 2.0**-53
 #: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
 MOST_K = 65536
 #: Rows and columns of a part of C that is flagged or not.
@@ -41,7 +41,7 @@ class ResidueOperand:
     line: int
     step: int
     alignment: int = GRANULE
-    moduli: int = 14
+    moduli: int = CLASSICAL
 
     @property
     def along(self) -> bool:
@@ -142,6 +142,11 @@ class ResidueProduct:
         return self.a.workspace_bytes + self.b.workspace_bytes + self.residues_bytes(_TILE) + 4 * self.parts
 
 
+def residues_of_rows(m: int, n: int, k: int, moduli: int = CLASSICAL) -> ResidueProduct:
+    """The product of A[m×k] and B[k×n] as they lie row by row, without gaps."""
+    return ResidueProduct(ResidueOperand(m, k, k, 1, moduli=moduli), ResidueOperand(n, k, 1, n, moduli=moduli), n)
+
+
 def whole_bits(k: int, moduli: int) -> int:
     """The bits of whole numbers whose sums of ``k`` products ``moduli`` residues determine.
 
@@ -159,7 +164,7 @@ def residue_bound(k: int, moduli: int) -> float:
     >>> f"{residue_bound(4096, 14):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 7):.1e}"
     ('4.5e-13', '9.5e-07', '2.4e-04')
     """
-    return k * _UNIT if moduli >= _CLASSICAL else _ROOM * 2.0 ** -whole_bits(k, moduli)
+    return k * _UNIT if moduli >= CLASSICAL else _ROOM * 2.0 ** -whole_bits(k, moduli)
 
 
 def least_bound(k: int, moduli: int) -> float:
