@@ -18,7 +18,17 @@ def rate(record: BenchRecord | None) -> str:
     if record is None or record.gflops is None:
         return "–" if record is None else VERDICTS[record.verdict]
     digits = 0 if record.gflops >= 100 else 1
-    return f"{record.gflops:.{digits}f}" + (f" ({record.ratio:.2f})" if record.ratio is not None else "")
+    ratio = "" if record.ratio is None else f" ({record.ratio:.2f}{doubt(record)})"
+    return f"{record.gflops:.{digits}f}{ratio}"
+
+
+#: What ``doubt`` means, for a reader.
+DOUBT = "A `?` follows an R that the samples leave undecided."
+
+
+def doubt(record: BenchRecord) -> str:
+    """A mark of interrogation where samples are too few or too scattered to say which of the two is faster."""
+    return "?" if against_reference(record)[0] is Status.UNCLEAR else ""
 
 
 def ladder_table(name: str) -> str:
@@ -47,7 +57,7 @@ def provenance(name: str, records: list[BenchRecord]) -> str:
         f"many threads over ours. "
         f"{environment['processor']} ({environment['llvm_cpu']} to LLVM; {kernels} kernels in OpenBLAS), "
         f"{environment['cores']} cores; measured FMA peak {peaks}. Record: "
-        f"{linked(name)}, made by `{command(environment)}`."
+        f"{linked(name)}, made by `{command(environment)}`. {DOUBT}"
     )
 
 
@@ -94,8 +104,8 @@ def engine(*names: str) -> str:
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
         f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the better of "
-        f"{reference_of(records[0])} and MKL on as many threads. {environment['processor']} ({environment['llvm_cpu']} to "
-        f"LLVM), {environment['cores']} cores. Record: {made}."
+        f"{reference_of(records[0])} and MKL on as many threads. {DOUBT} {environment['processor']} "
+        f"({environment['llvm_cpu']} to LLVM), {environment['cores']} cores. Record: {made}."
     )
 
 
@@ -106,7 +116,7 @@ def ladder_of_sizes(name: str, dtype: str = "float32") -> str:
     rows = [["kernel", *(f"{n:,}" for n in sizes)]]
     for kernel in dict.fromkeys(r.kernel for r in records):
         rows.append([f"`{kernel}`", *(rate(at(records, kernel, n, records[0].threads)) for n in sizes)])
-    return f"{table(rows)}\n\nGFLOPS (R). {made_by(name)}"
+    return f"{table(rows)}\n\nGFLOPS (R). {DOUBT} {made_by(name)}"
 
 
 def beside_the_fastest(cell: list[BenchRecord]) -> str:
@@ -117,8 +127,7 @@ def beside_the_fastest(cell: list[BenchRecord]) -> str:
     # Each reference was measured in turns with the first one: its own ratio says how far it leads that.
     lead = max([1.0, *(r.ratio for r in cell if r.kernel.startswith("ref/") and r.ratio is not None)])
     digits = 0 if ours.gflops >= 100 else 1
-    unclear = "?" if against_reference(ours)[0] is Status.UNCLEAR else ""
-    return f"{ours.gflops:.{digits}f} ({ours.ratio / lead:.2f}{unclear})"
+    return f"{ours.gflops:.{digits}f} ({ours.ratio / lead:.2f}{doubt(ours)})"
 
 
 def strassen(name: str) -> str:
