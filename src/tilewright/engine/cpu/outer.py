@@ -7,7 +7,8 @@ row of C to begin at a multiple of the vector size. Where C is not streamed, its
 computed: otherwise a store to part of a cache line would fetch the line only when it executes. The prefetch makes it 2 to 3
 times as fast.
 
-Nothing is packed: k elements of a row of A and k rows of B are in L1 or L2 where they lie. A buffer for finished tiles,
+Nothing is packed: k elements of a row of A and k rows of B are in L1 or L2 where they lie. A B larger than that is cut into
+strips of columns, and all of C under a strip is computed before the next one. A buffer for finished tiles,
 streamed to C row by row, was no faster than plain stores: the core had nothing to compute while it waited for its stores.
 """
 
@@ -23,6 +24,8 @@ MR = 8 if (machine().vector_registers or 16) >= 32 else 4
 NV = 2
 #: Bytes of C in a job. Large, because a thread that takes the next job first waits for all its streaming stores.
 JOB = 1 << 17
+#: Bytes of a strip of B at most: it stays in the second-level cache while jobs go down C.
+STRIP = (machine().l2 or 256 << 10) // 2
 #: C is streamed if it has at least this many bytes: as many as L2 or an eighth of L3, whichever is larger, and at
 #: least 1 MiB.
 STREAM = max(machine().l2 or 0, (machine().l3 or 0) // 8, 1 << 20)
@@ -44,7 +47,8 @@ buffer = codegen.stack_buffer(MR * NV * BITS // 32)
     params={"vector_bits": BITS, "mr": MR, "nv": NV},
     workspace=lambda m, n, k: k * n,
     counters=lambda m, n, k: 3,
-    suits=lambda m, n, k: 0 < k <= 32 and n >= 8 and m * n >= 65536,
+    # To pack pays from 32 steps on if rows or columns are few, for then memory brings too little for all tiles in place.
+    suits=lambda m, n, k: 0 < k <= (32 if min(m, n) < 384 else 64) and n >= 8 and m * n >= 65536,
 )
 def outer(a, b, c, space, counters):
     m, k = a.shape
@@ -61,16 +65,19 @@ def outer(a, b, c, space, counters):
     c_row = c.strides[0] // size if unit else NV * lanes
     streaming = unit and m * n * size >= STREAM and (c.ctypes.data | c.strides[0]) % (BITS // 8) == 0
     tile = buffer(c)
-    height = max(1, JOB // (n * size * MR)) * MR
+    strips = -(-n // (max(1, STRIP // (max(1, k) * size * NV * lanes)) * NV * lanes))
+    wide = -(-n // (strips * NV * lanes)) * NV * lanes
+    height = max(1, JOB // (wide * size * MR)) * MR
     bands = -(-m // height)
     while True:
-        band = codegen.fetch_add(counters, 0, 1)
-        if band >= bands:
+        job = codegen.fetch_add(counters, 0, 1)
+        if job >= bands * strips:
             break
+        strip, band = job // bands, job % bands
         for i in range(band * height, min(m, (band + 1) * height), MR):
             rows = min(MR, m - i)
             a_part = codegen.address(a, i, 0)
-            for j in range(0, n, NV * lanes):
+            for j in range(strip * wide, min(n, (strip + 1) * wide), NV * lanes):
                 columns = min(NV * lanes, n - j)
                 b_part = codegen.address(b, 0, j) if b_in_place else codegen.offset(space, j)
                 place = codegen.address(c, i, j) if unit else tile
