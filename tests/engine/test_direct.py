@@ -210,13 +210,17 @@ def test_the_check_for_spills_can_fail() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_step_of_k_of_a_tile_above_another_prefetches(target: str) -> None:
-    multiply_add, prefetch = ("fmla", "prfm\tpldl2keep") if target == "NEON" else ("vfmadd", "prefetcht1")
+    neon = target == "NEON"
+    multiply_add, prefetch = ("fmla", "prfm\tpldl2keep") if neon else ("vfmadd", "prefetcht1")
+    near, bits = "prfm\tpldl1keep" if neon else "prefetcht0", TARGETS[target][2]
     for name, text in tiles_for(*TARGETS[target], ir.FloatType()).items():
         if target == "AVX-512" or name.endswith(".whole"):  # elsewhere a mask makes branches in the loop
             (loop,) = inner_loops(text, multiply_add)
             rows, vectors = rows_and_vectors(name)
             above = 2 * rows > TARGETS[target][3][vectors - 1]
             assert sum(line.startswith(prefetch) for line in loop) == direct.PLACES * above, name
+            lines_of_b = -(-vectors * bits // 512)
+            assert sum(line.startswith(near) for line in loop) == lines_of_b * above, name
 
 
 @pytest.mark.parametrize("most", [3, 6, 8])

@@ -11,7 +11,18 @@ from .convert import converting_packer, row_converter
 from .direct import direct_tile
 from .dots import dot_kernel, least_magnitude, less_dot
 from .in_place import ahead, stack_buffer, tile_in_place
-from .memory import ALIGNMENT, address, aligned_buffer, as_row, copy, has_rows, itemsize, moved, offset
+from .memory import (
+    ALIGNMENT,
+    address,
+    aligned_buffer,
+    as_row,
+    copy,
+    has_rows,
+    itemsize,
+    moved,
+    offset,
+    prefetch_for_write,
+)
 from .pack import packer
 from .peak import fma_chains
 from .streams import deinterleave, row_dots, row_updates, settle
@@ -47,6 +58,7 @@ __all__ = [
     "offset",
     "packer",
     "pointer_as",
+    "prefetch_for_write",
     "real_parts",
     "row_converter",
     "row_dots",

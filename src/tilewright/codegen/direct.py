@@ -11,6 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from .complex_rows import times_i
+from .memory import ALIGNMENT
 from .vectors import I8, I64, Vectors, bits_of
 
 #: The width of vectors, in bits, at which a masked load or store is as fast as any other: AVX-512's. A processor with one
@@ -18,6 +19,10 @@ from .vectors import I8, I64, Vectors, bits_of
 MASKS_ARE_FREE = 512
 #: How many places a tile prefetches from.
 PLACES = 3
+#: Rows of B between one that is multiplied and one that is prefetched: some 100 cycles. Where a panel of B is larger than
+#: the first-level cache, its rows come from the second one, and processors do not foresee rows that lie far apart. On 16
+#: cores of a Xeon products of 256³ to 500³ took 5 to 12 % less time.
+_ROWS_AHEAD = 8
 
 
 def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]:
@@ -33,7 +38,7 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
     - ``ahead`` is PLACES times a pointer and a number of bytes: at each step of k, the line at each pointer is prefetched
       into L2, and the pointer moves on by so many bytes. So what later tiles need comes from memory during this one.
       A pointer may lie outside any array. Tiles of at most half the greatest height prefetch nothing: where C is cut
-      into even steps, none has a tile below it.
+      into even steps, none has a tile below it. The others prefetch rows of B, too, into the first-level cache.
 
     With ``vector_bits`` 512 the last vector is always masked, which costs nothing there, and half a vector where that is
     enough. AVX2's masked loads are slow and NEON has none, so for these there are tiles of whole vectors as well as masked
@@ -175,6 +180,7 @@ class _DirectTile:
     def _multiply(self, k: Any, a: Any, rows: list[Any], a_column: Any, b: Any, b_row: Any) -> list[Any]:
         """The loop over k. Returns the accumulators: ``nv`` of the first row, then of the second, …"""
         builder, zeros = self.builder, [vectors.zero for vectors in self.row] * self.mr
+        rows_ahead = self._opaque(builder.mul(b_row, I64(_ROWS_AHEAD)))
         before = builder.block
         loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
         builder.cbranch(builder.icmp_signed(">", k, I64(0)), loop, done)
@@ -184,6 +190,9 @@ class _DirectTile:
         places = [builder.phi(place.type) for place in self.places]
         for place in places:
             self.row[0].prefetch(place, level=2)
+        in_line = max(1, ALIGNMENT // (self.row[0].lanes * self.row[0].itemsize))
+        for start in self.starts[::in_line] if places else ():
+            self.row[0].prefetch(self._after(b_now, rows_ahead), start)
         updated = self._step([self._after(a_now, row) for row in rows], b_now, tile)
         following = builder.sub(left, I64(1))
         a_next = self._opaque(self._after(a_now, a_column))

@@ -14,6 +14,8 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import populate_array
 
+from .vectors import Vectors
+
 #: Bytes to which every buffer is aligned: a cache line, and the widest vector of any supported machine (S1.1).
 ALIGNMENT = 64
 
@@ -106,6 +108,18 @@ def _copy(typingctx: Any, target: Any, source: Any, count: Any) -> Any:  # noqa:
     return signature, codegen
 
 
+@intrinsic
+def _prefetch_for_write(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+    """Prefetch the line of one element of a contiguous array, for this processor alone: it will be written soon."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        Vectors(builder, view.data.type.pointee, 1).prefetch(view.data, args[1], write=True)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
 # An intrinsic is called without its first parameter, which type checkers cannot know.
 address: Callable[..., Any] = _address
 offset: Callable[..., Any] = _offset
@@ -113,6 +127,7 @@ copy: Callable[..., None] = _copy
 itemsize: Callable[..., int] = _itemsize
 moved: Callable[..., np.ndarray] = _moved
 as_row: Callable[..., np.ndarray] = _as_row
+prefetch_for_write: Callable[..., None] = _prefetch_for_write
 
 
 def has_rows(matrix: np.ndarray | tuple[np.ndarray, ...]) -> bool:
