@@ -15,8 +15,9 @@ from .epilogue import Epilogue, asked_dtypes
 from .errors import UsageError
 from .lists import is_list_of_matrices, multiply_lists
 from .operands import admit, admit_out, array_or_shape, can_write, native
-from .planning.host import HostPlan, host_plan, shared_product
+from .planning.host import HostPlan, host_plan
 from .planning.plan import Plan
+from .planning.short import product_by_short_way
 from .runtime.cpu import small_products
 from .runtime.cpu.narrowed import multiply_narrowed
 from .runtime.gpu.wake import wake_named
@@ -108,12 +109,16 @@ def matmul(
         plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
     except ValueError:  # of an array
         plain = False
-    if precision == "standard" and algorithm == "classical" and device is out_dtype is None and plain and not verify:
-        if (result := _short(a, b, out)) is not None:
-            return result
-        way = shared_product if type(a) is np.ndarray else short_ways.get(type(a))
-        if way is not None and (result := way(a, b, out)) is not None:
-            return result
+    if precision == "standard" and algorithm == "classical" and device is None and plain and not verify:
+        if out_dtype is not None:
+            if type(a) is np.ndarray and (result := product_by_short_way(a, b, out, out_dtype)) is not None:
+                return result
+        else:
+            if (result := _short(a, b, out)) is not None:
+                return result
+            way = product_by_short_way if type(a) is np.ndarray else short_ways.get(type(a))
+            if way is not None and (result := way(a, b, out)) is not None:
+                return result
     if verify:
         return multiply_verified(matmul, a, b, out, precision, algorithm, plain, device=device, out_dtype=out_dtype)
     epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)

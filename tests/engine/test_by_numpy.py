@@ -183,7 +183,7 @@ SCALARS = [*DTYPES, *NUMPY_DTYPES[:2], "longlong", "ulonglong", "long", "ulong",
 @pytest.mark.parametrize("reverse", [False, True])
 def test_two_vectors_give_a_scalar_of_numpys_type(reverse: bool) -> None:
     """Whatever was multiplied before: int64 is both long and long long, whose scalars have types of their own."""
-    host._plan.cache_clear()
+    host.plan_alone.cache_clear()
     pairs = list(itertools.product(SCALARS, repeat=2))
     for left, right in pairs[::-1] if reverse else pairs:
         a, b = np.arange(3).astype(left), np.arange(3).astype(right)

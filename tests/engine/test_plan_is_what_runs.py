@@ -37,7 +37,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
     monkeypatch.setattr(HostPlan, "run", noted)
     monkeypatch.setattr("tilewright.api._short", small_products.decline)
     monkeypatch.setattr(
-        "tilewright.api.shared_product", small_products.decline
+        "tilewright.api.product_by_short_way", small_products.decline
     )  # by the plan's kernel: test_shared_products
     return found
 

@@ -78,7 +78,7 @@ def ladder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ladder]:
     """Put other kernels in the place of the catalog's."""
 
     def forget() -> None:
-        for cache in (chooser._highest_first, chooser._choice, host._plan):
+        for cache in (chooser._highest_first, chooser._choice, host.plan_alone):
             cache.cache_clear()
 
     def put(*kernels: Kernel) -> None:

@@ -6,15 +6,20 @@ import threading
 import time
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # gives NumPy the name of bfloat16
 import numpy as np
 import pytest
 
 import tilewright as tw
+from support.plans import make_plan
 from tilewright.catalog import catalog
 from tilewright.codegen import crew
 from tilewright.codegen.futex import HAS_FUTEX
+from tilewright.errors import DTypeError
 from tilewright.host.limits import use_threads
-from tilewright.planning.host import _sharing, shared_product
+from tilewright.planning.host import host_plan
+from tilewright.planning.short import _sharing, product_by_short_way
+from tilewright.problem import Problem
 from tilewright.runtime.cpu import shared_products
 from tilewright.runtime.cpu import shared_products_code as code
 from tilewright.runtime.cpu.runner import compiled, standby
@@ -32,9 +37,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     Team(2).run([lambda: None] * 2)  # a worker that sleeps in machine code knows the number of before
 
 
-def shared(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def shared(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None, out_dtype: Any = None) -> np.ndarray:
     """The product of two threads by the short way; other programs may put the worker to sleep, so it is woken again."""
-    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), 2)  # may compile
+    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), out_dtype, 2)  # may compile
     assert how is not None
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -53,6 +58,8 @@ def alone(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def operands(m: int, n: int, k: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(m + n + k)
+    if np.dtype(dtype).kind in "iu":
+        return rng.integers(-9, 9, (m, k)).astype(dtype), rng.integers(-9, 9, (k, n)).astype(dtype)
     return rng.integers(-9, 9, (m, k)).astype(dtype) + rng.random((m, k)).astype(dtype), rng.random((k, n)).astype(
         dtype
     )
@@ -70,6 +77,52 @@ OTHER_DTYPES = ["float64", "int32", "int8", "float16"]
 def test_two_threads_compute_the_bits_of_one(m: int, n: int, k: int, dtype: str) -> None:
     a, b = operands(m, n, k, dtype)
     np.testing.assert_array_equal(shared(a, b), alone(a, b))
+
+
+WIDER = [("int8", "int32"), ("uint8", np.int32), ("int16", np.dtype(np.int32)), ("bfloat16", "float32")]
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), WIDER, ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_of_narrow_elements_go_the_short_way(dtype: str, out_dtype: Any, threads: int) -> None:
+    a, b = operands(130, 140, 150, dtype)
+    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), out_dtype, threads)
+    product = tw.matmul(a, b, out_dtype=out_dtype)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(product.astype(np.float64), exact, rtol=1e-5, atol=1e-3)
+    if how is None:  # no kernel here adds them so wide
+        assert make_plan(Problem(130, 140, 150, dtype)).kernel.sums.get(dtype) != np.dtype(out_dtype).name
+        return
+    c = np.full((140, 130), 99, product.dtype).T
+    by_long_way = host_plan(a.shape, b.shape, a.dtype, b.dtype, result=product.dtype)
+    by_long_way.run(a, b, c)
+    for out in (None, np.full_like(c, 99), np.full((130, 140), 99, product.dtype)):
+        got = shared(a, b, out, out_dtype) if threads == 2 else shared_products.multiply_shared(how, a, b, out)
+        assert out is None or got is out
+        assert got.dtype == product.dtype
+        np.testing.assert_array_equal(got, c)
+    for wrong in (np.empty((130, 140), a.dtype), np.empty((130, 141), product.dtype), np.empty((130, 140), np.float64)):
+        assert shared_products.multiply_shared(how, a, b, wrong) is None
+
+
+@pytest.mark.parametrize("wrong", ["int99", ["int32"], object, "float128"])
+def test_what_is_no_dtype_for_the_result_is_an_error_as_on_the_long_way(wrong: Any) -> None:
+    a, b = operands(130, 140, 150, "int8")
+    with pytest.raises(DTypeError):
+        tw.matmul(a, b, out_dtype=wrong)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "bfloat16"])
+def test_one_thread_computes_narrow_products_by_the_kernel_of_the_plan(dtype: str) -> None:
+    a, b = operands(110, 120, 130, dtype)
+    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), None, 1)
+    assert how is not None
+    plan = host_plan(a.shape, b.shape, a.dtype, b.dtype).within(1)
+    assert how.call[crew.CODE] == address_of(compiled(plan.kernel, a.dtype))
+    with use_threads(1):
+        got, expected = product_by_short_way(a, b, None), np.empty((110, 120), a.dtype)
+        plan.run(a, b, expected)
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(
@@ -94,29 +147,29 @@ def test_what_is_unusual_is_declined() -> None:
     a, b = operands(200, 210, 190, "float32")
     shared(a, b)  # the workers stand by, or the next ones are declined for that alone
     c = np.empty((200, 210), np.float32)
-    small = np.ones((20, 20), np.float32)
     cases: list[tuple[Any, Any, Any]] = [
         (a, b.astype(np.float64), None),
         (a, b[1:], None),
         (a[None], b, None),
         (a, b[:, 0], None),
         (a, b.tolist(), None),
-        (small, small, None),
         (a, b, c.astype(np.float64)),
         (a, b, np.empty((200, 211), np.float32)),
         (a[:, :190], a[:190], a[:, :190]),
     ]
     with use_threads(2):
         for x, y, out in cases:
-            assert shared_product(x, y, out) is None
+            assert product_by_short_way(x, y, out) is None
         fixed = c.copy()
         fixed.flags.writeable = False
-        assert shared_product(a, b, fixed) is None
+        assert product_by_short_way(a, b, fixed) is None
     with use_threads(1):
-        np.testing.assert_array_equal(shared_product(a, b, None), alone(a, b))  # by this thread
+        np.testing.assert_array_equal(product_by_short_way(a, b, None), alone(a, b))  # by this thread
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tilewright.planning.host._sharing", None)
-            assert shared_product(a, b, None) is not None, "one thread looks for no plan: that takes a microsecond"
+            patch.setattr("tilewright.planning.short._sharing", None)
+            assert product_by_short_way(a, b, None) is not None, (
+                "one thread looks for no plan: that takes a microsecond"
+            )
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 9000, 900), (300, 300, 9000)], ids=str)
@@ -125,7 +178,7 @@ def test_what_is_shared_is_what_is_planned(shape: tuple[int, int, int]) -> None:
     dtype = np.dtype(np.float32)
     with use_threads(2):
         plan: Any = tw.plan(np.empty((m, k), dtype), np.empty((k, n), dtype))
-        how = _sharing((m, k), (k, n), (dtype, dtype.num), 2)
+        how = _sharing((m, k), (k, n), (dtype, dtype.num), None, 2)
     assert how is not None
     assert how.threads == plan.threads == 2
     assert how.call[crew.CODE] == address_of(compiled(plan.kernel, dtype))
@@ -214,7 +267,7 @@ def test_a_product_wakes_as_many_sleeping_threads_as_it_is_worth(monkeypatch: py
     """A small product is computed by its caller alone; larger ones wake more threads, and they compute the same bits."""
     monkeypatch.setattr(standby(), "_looks", 1)
     dtype = np.dtype(np.float32)
-    wakes = [_sharing((n, n), (n, n), (dtype, dtype.num), 16) for n in (128, 200, 300, 400)]
+    wakes = [_sharing((n, n), (n, n), (dtype, dtype.num), None, 16) for n in (128, 200, 300, 400)]
     counts = [int(how.call[code.WAKES]) for how in wakes if how is not None]
     assert counts == sorted(counts)
     assert counts[0] == 0

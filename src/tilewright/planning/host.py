@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ..host.machine import bytes_text
 from ..kernels import Kernel
 from ..operands import promoted
 from ..problem import Problem, ProductShapes, combine_shapes
-from ..runtime.cpu import shared_products, small_products
+from ..runtime.cpu import small_products
 from ..runtime.cpu.batch import as_matrices, multiply_batch
 from ..runtime.cpu.runner import Product, runner
 from .bounds import bound_rows
@@ -33,13 +32,6 @@ WORK_PER_THREAD = 130_000
 #: ends in Python.
 WORK_PER_THREAD_IN_BATCH = 2_000_000
 BYTES_PER_THREAD = 4 << 20
-#: The least multiply-adds for each thread that sleeps in machine code and is woken: it begins 50 to 60 µs later (measured on
-#: two virtual machines), and meanwhile the caller makes 30 to 60 a nanosecond.
-WORK_PER_WAKING = 3_000_000
-#: Multiply-adds from which it is worth waking a thread from Python for one product (400³: a millisecond on one thread).
-WORK_WORTH_WAKING = 64_000_000
-#: Multiply-adds up to which threads share a product the short way, without looking for an interrupt: a few milliseconds.
-MOST_WORK_OF_SHORT_WAY = 1 << 30
 #: The least multiply-adds of a batch for each thread. These are Python threads, which sleep and take up to 0.1 ms to wake.
 WORK_PER_BAND = 8_000_000
 
@@ -75,7 +67,7 @@ class HostPlan(Plan):
         """Multiply arrays of the planned shapes and of ``working_dtype`` into ``c``, which has ``stored_dtype``."""
         kernel, dtype, threads = self.kernel, self.working_dtype, self.threads
         plain = threads == 1 and not self.adds and dtype == self.stored_dtype
-        short = _short_way(kernel, dtype) if plain else small_products.decline
+        short = short_way(kernel, dtype) if plain else small_products.decline
         product = functools.partial(_runner, kernel, dtype, threads, self.adds, self.stored_dtype)
         multiply_batch(short, product, self.bands, *as_matrices(self.layout, a, b, c))
 
@@ -232,7 +224,7 @@ def host_plan(
     Raises ShapeError, DTypeError, UsageError as ``matmul`` does.
     """
     try:
-        plan = _plan(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm, result)
+        plan = plan_alone(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm, result)
     except TypeError:  # of what has no hash
         check_words(precision, algorithm)
         raise
@@ -240,7 +232,7 @@ def host_plan(
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(
+def plan_alone(
     a: tuple[int, ...],
     b: tuple[int, ...],
     a_key: DTypeKey,
@@ -287,51 +279,13 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
     return replace(plan, choice=of_many(choice, problem, threads), threads=threads, bands=max(1, bands))
 
 
-def shared_product(a: np.ndarray, b: np.ndarray, out: Any) -> Any:
-    """The product of two matrices that threads share as the plan says, if enough of them stand by, or sleep and are worth
-    waking; a small one by this thread alone otherwise; None if ``matmul`` must plan and run it. It saves 25 µs, which count
-    while a product takes less than some milliseconds.
-    """
-    if type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
-        return None
-    work = a.size * b.shape[1]
-    if not WORK_SHARED <= work <= MOST_WORK_OF_SHORT_WAY:
-        return None
-    limit = get_threads()
-    how = None if limit == 1 else _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), limit)
-    if how is not None and (result := shared_products.multiply_shared(how, a, b, out)) is not None:
-        return result
-    if work >= WORK_WORTH_WAKING:
-        return None
-    if how is not None:
-        shared_products.wake_if_many(how.threads)
-    return small_products.known_of_any_work(a, b, out)
-
-
-@functools.lru_cache(maxsize=1024)
-def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, limit: int) -> shared_products.Sharing | None:
-    if a[1] != b[0] or promoted(key[0], key[0]) != key[0]:
-        return None
-    plan = _plan(a, b, key, key, "standard", "classical", None).within(limit)
-    problem, kernel = plan.problem, plan.kernel
-    if kernel is small_products.KERNEL and plan.working_dtype == key[0]:
-        _short_way(kernel, key[0])  # computes it where no other thread stands by
-    ready = plan.threads > 1 and kernel.shared == "team" and kernel.over is None and not kernel.tunable
-    if not ready or plan.working_dtype != key[0] or plan.dtype != key[0]:
-        return None
-    shape = problem.m, problem.n, problem.k
-    least = 1 if math.prod(shape) < WORK_WORTH_WAKING else max(1, 3 * plan.threads // 4)
-    wakes = min(plan.threads - 1, math.prod(shape) // WORK_PER_WAKING)
-    return shared_products.sharing(kernel, key[0], shape, plan.threads, least, wakes)
-
-
 @functools.lru_cache(maxsize=256)
 def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np.dtype) -> Product:
     return runner(kernel, dtype, threads=threads, add=add, result=result)
 
 
 @functools.cache
-def _short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
+def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
     """The short way. If the plan's kernel is the one for small products, the short way does this dtype from now on."""
     if kernel is numpy_product:
         return product_by_numpy

@@ -42,19 +42,27 @@ _entered_ns = -ENTERING_NS
 
 @dataclass(frozen=True, eq=False)
 class Sharing:
-    """How ``threads`` share a product of one shape and dtype: the words of the call, and the bytes of its workspace."""
+    """How ``threads`` share a product of one shape and dtype: the words of the call, and the bytes of its workspace. The
+    words hold the address of ``result``, the dtype of C."""
 
     threads: int
     call: np.ndarray
     workspace: int
+    result: np.dtype
 
 
 def sharing(
-    kernel: Kernel, dtype: np.dtype, shape: tuple[int, int, int], threads: int, least: int | None = None, wakes: int = 0
+    kernel: Kernel,
+    dtype: np.dtype,
+    shape: tuple[int, int, int],
+    threads: int,
+    least: int | None = None,
+    wakes: int = 0,
+    result: np.dtype | None = None,
 ) -> Sharing | None:
     """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k); compiles it now. It does if
     ``least`` other threads stand by, by default all; or if they sleep in machine code, where the product is worth waking up
-    to ``wakes``.
+    to ``wakes``. ``result`` is the dtype of C, by default that of the operands.
 
     None where machine code cannot read Python's objects.
     """
@@ -63,13 +71,15 @@ def sharing(
     standby()  # compiled now, too
     counters = (kernel.counters(*shape) if kernel.counters else 1) + 2
     call = np.zeros(code.COUNTERS + counters, np.int64)
-    call[crew.CODE] = address_of(compiled(kernel, dtype))
-    call[crew.ITEMSIZE] = call[crew.ITEMSIZE_OF_C] = dtype.itemsize
-    call[crew.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or dtype).itemsize
+    result = dtype if result is None else result
+    call[crew.CODE] = address_of(compiled(kernel, dtype, result))
+    call[crew.ITEMSIZE], call[crew.ITEMSIZE_OF_C] = dtype.itemsize, result.itemsize
+    call[crew.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
+    call[code.RESULT] = id(result)
     elements = kernel.workspace(*shape) if kernel.workspace else 0
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
     call[code.LEAST], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
-    return Sharing(threads, call, kernel.workspace_bytes(*shape, dtype.name))
+    return Sharing(threads, call, kernel.workspace_bytes(*shape, result.name), result)
 
 
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:

@@ -28,9 +28,9 @@ from .small_products_code import (
 )
 
 # Words of ``call``: elements of the workspace, counters, threads beside the caller; how many of them must be there, and how
-# many of them the caller wakes if they sleep; how many did not get the call, and how many are not in machine code; where the
-# counters begin.
-ELEMENTS, COUNTS, OTHERS, LEAST, WAKES, MISSING, ABSENT, COUNTERS = 43, 44, 45, 46, 47, 48, 49, 56
+# many of them the caller wakes if they sleep; how many did not get the call, and how many are not in machine code; the
+# address of C's dtype; where the counters begin.
+ELEMENTS, COUNTS, OTHERS, LEAST, WAKES, MISSING, ABSENT, RESULT, COUNTERS = 43, 44, 45, 46, 47, 48, 49, 50, 56
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
@@ -117,15 +117,15 @@ def shared_result(facts, a, b, c, call, boxes, space):
     if objects.word(a, DTYPE) != objects.word(b, DTYPE) or objects.number(a, AXES) != 2 or objects.number(b, AXES) != 2:
         return none
     (_, m, k, _, _), (_, k_of_b, n, _, _) = matrix(a, False), matrix(b, True)
-    itemsize = objects.word(call, 8 * crew.ITEMSIZE)
+    itemsize, dtype = objects.word(call, 8 * crew.ITEMSIZE_OF_C), objects.follow(call, 8 * RESULT)
     if k != k_of_b or m * n * k == 0:
         return none
     allocates = objects.integer(c) == objects.integer(none)
     if allocates:
-        c = new_result(facts, a, b, m, n, 0, 1)
+        c = new_result(facts, dtype, a, b, m, n, 0, 1)
         if objects.integer(c) == 0:
             return c
-    elif not out_fits(facts, c, a, b, m, n, 0, itemsize, False):
+    elif not out_fits(facts, dtype, c, a, b, m, n, 0, itemsize, False):
         return none
     thread = objects.save_thread()
     done = post_and_compute(a, b, c, itemsize, call, boxes, space)

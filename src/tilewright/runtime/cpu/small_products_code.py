@@ -185,13 +185,14 @@ def batch_count(a, b, axes):
 
 
 @_inner
-def out_fits(facts, c, a, b, m, n, axes, itemsize, admitted):
-    """Whether the caller's C has the flags, dtype and shape for the result, and is disjoint from the operands."""
+def out_fits(facts, dtype, c, a, b, m, n, axes, itemsize, admitted):
+    """Whether the caller's C has the flags, dtype and shape for the result, and is disjoint from the operands, whose
+    elements have at most ``itemsize`` bytes, which C's have."""
     own_a, own_b = product_axes(a), product_axes(b)
     own_c = own_a + own_b - 2
     if not is_plain_array(c, facts, WRITEABLE, admitted):
         return False
-    if objects.word(c, DTYPE) != objects.word(a, DTYPE) or objects.number(c, AXES) != axes + own_c:
+    if objects.word(c, DTYPE) != objects.integer(dtype) or objects.number(c, AXES) != axes + own_c:
         return False
     if (own_a == 2 and size(c, axes) != m) or (own_b == 2 and size(c, axes + own_a - 1) != n):
         return False
@@ -202,9 +203,8 @@ def out_fits(facts, c, a, b, m, n, axes, itemsize, admitted):
 
 
 @_inner
-def new_result(facts, a, b, m, n, axes, count):
+def new_result(facts, dtype, a, b, m, n, axes, count):
     """A new array for the result, of at most three axes."""
-    dtype = objects.follow(a, DTYPE)
     objects.new_reference(dtype)
     rows, columns = (m, n) if product_axes(a) == 2 else (n, n)
     shape = objects.words((count, rows, columns) if axes else (rows, columns, 0))
@@ -249,10 +249,10 @@ def computed(facts, a, b, c, admitted, any_work):
     if allocates:
         if axes > 1:
             return none
-        c = new_result(facts, a, b, m, n, axes, count)
+        c = new_result(facts, objects.follow(a, DTYPE), a, b, m, n, axes, count)
         if objects.integer(c) == 0:
             return c
-    elif not out_fits(facts, c, a, b, m, n, axes, itemsize, admitted):
+    elif not out_fits(facts, objects.follow(a, DTYPE), c, a, b, m, n, axes, itemsize, admitted):
         return none
     thread = objects.save_thread() if work > WORTH_RELEASING else none
     done = broadcast_products(code, itemsize, a, b, c, axes, count)

@@ -1,0 +1,80 @@
+"""The short way of two matrices: by machine code, after one look at a table of plans.
+
+``matmul`` checks, plans and runs every product in Python, which takes 15 to 40 µs. Here the plan of a shape becomes a call
+of machine code (``runtime/cpu/shared_products``), once; later products of that shape take 2 to 4 µs beside the product
+itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..epilogue import asked_dtypes
+from ..host.limits import get_threads
+from ..operands import NUMPY_DTYPES, promoted
+from ..runtime.cpu import shared_products, small_products
+from ..runtime.cpu.shared_products import Sharing
+from .host import DTypeKey, plan_alone, short_way
+
+#: The least multiply-adds for each thread that sleeps in machine code and is woken: it begins 50 to 60 µs later (measured on
+#: two virtual machines), and meanwhile the caller makes 30 to 60 a nanosecond.
+WORK_PER_WAKING = 3_000_000
+#: Multiply-adds from which it is worth waking a thread from Python for one product (400³: a millisecond on one thread).
+WORK_WORTH_WAKING = 64_000_000
+#: Multiply-adds of a product that many threads share, or that one computes, without looking for an interrupt: a few
+#: milliseconds, in slow dtypes some tens.
+MOST_WORK, MOST_WORK_ALONE = 1 << 30, 1 << 28
+
+
+def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
+    """The product of two matrices, by as many threads as the plan says if enough of them stand by, or sleep and are worth
+    waking; a small one by this thread alone otherwise. None if ``matmul`` must plan and run it.
+
+    ``out_dtype`` is what the caller of ``matmul`` named; with None the product has the dtype of the operands.
+    """
+    if type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
+        return None
+    if out_dtype is not None and not isinstance(out_dtype, (str, type, np.dtype)):
+        return None  # it might have no hash
+    shapes, key, work = (a.shape, b.shape), (a.dtype, a.dtype.num), a.size * b.shape[1]
+    limit = get_threads()
+    if limit > 1 and work <= MOST_WORK:
+        how = _sharing(*shapes, key, out_dtype, limit)
+        if how is not None and how.threads > 1:
+            if (result := shared_products.multiply_shared(how, a, b, out)) is not None:
+                return result
+            if work >= WORK_WORTH_WAKING:
+                return None
+            shared_products.wake_if_many(how.threads)
+    if work > MOST_WORK_ALONE:
+        return None
+    # Narrower dtypes have faster kernels at this size; for the others a look at the table would take a microsecond.
+    known = small_products.known_of_any_work if out_dtype is None and a.itemsize >= 4 else small_products.decline
+    if (result := known(a, b, out)) is not None:
+        return result
+    alone = _sharing(*shapes, key, out_dtype, 1)
+    return None if alone is None else shared_products.multiply_shared(alone, a, b, out)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: Any, limit: int) -> Sharing | None:
+    """The plan for at most ``limit`` threads as a call of machine code; None where that cannot run it."""
+    dtype = key[0]
+    if a[1] != b[0] or dtype.name in NUMPY_DTYPES or promoted(dtype, dtype) != dtype:
+        return None
+    asked, sums = (dtype, None) if out_dtype is None else asked_dtypes(dtype, dtype, out_dtype, None)
+    plan = plan_alone(a, b, key, key, "standard", "classical", sums).within(limit)
+    problem, kernel = plan.problem, plan.kernel
+    if plan.working_dtype != dtype or plan.dtype != asked or plan.stored_dtype != asked:
+        return None
+    if kernel is small_products.KERNEL:
+        short_way(kernel, dtype)  # computes it where no other thread stands by
+    if kernel.shared != "team" or kernel.over is not None or kernel.tunable:
+        return None
+    shape, work, others = (problem.m, problem.n, problem.k), problem.m * problem.n * problem.k, plan.threads - 1
+    least = min(others, 1 if work < WORK_WORTH_WAKING else max(1, 3 * plan.threads // 4))
+    wakes = min(others, work // WORK_PER_WAKING)
+    return shared_products.sharing(kernel, dtype, shape, plan.threads, least, wakes, plan.dtype)
