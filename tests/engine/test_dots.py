@@ -5,6 +5,7 @@ The kernels of an older generation of processors, which have no such instruction
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from support.machine_code import assembly, inner_loops
 from support.matrices import LAYOUTS, SHAPES, Layout, operands
 from tilewright import codegen
 from tilewright.catalog import catalog
+from tilewright.engine import jobs
 from tilewright.engine.cpu import bfloat16_dots, integer_dots
 from tilewright.engine.dots import chosen_instruction, here, instruction_names, tiles_here
 from tilewright.errors import UsageError
@@ -136,15 +138,23 @@ def test_adding_to_c() -> None:
 
 
 def by_float32(a: np.ndarray, b: np.ndarray, result: Any) -> np.ndarray:
-    wide = np.empty((a.shape[0], b.shape[1]), np.float32)
-    runner(catalog()["cpu/packed"], "float32")(a.astype(np.float32), b.astype(np.float32), wide)
+    """The product of float32, with the phases of k of the kernel for bfloat16."""
+    (m, k), n = a.shape, b.shape[1]
+    words = -(-k // 2)
+    phases = max(1, -(-words // bfloat16_dots.BLOCKS.kc))
+    cuts = [min(k, 2 * jobs.part_start(words, phases, p)) for p in range(phases + 1)]
+    x, y, wide = a.astype(np.float32), b.astype(np.float32), np.zeros((m, n), np.float32)
+    for low, high in itertools.pairwise(cuts):
+        part = np.empty((m, n), np.float32)
+        runner(catalog()["cpu/direct"], "float32")(x[:, low:high], y[low:high], part)  # one chain for any k
+        wide = wide + part if low else part
     return wide.astype(result)
 
 
 @pytest.mark.parametrize("result", [np.dtype(np.float32), BFLOAT16], ids=str)
 @layouts
 def test_the_bits_are_float32s(lay: Layout, result: np.dtype) -> None:
-    for shape in SHAPES:
+    for shape in [*SHAPES, (13, 70, 2 * bfloat16_dots.BLOCKS.kc + 77)]:  # the last has two phases
         a, b = operands(shape, "bfloat16")
         expected = by_float32(a, b, result)
         for threads in (1, 3):

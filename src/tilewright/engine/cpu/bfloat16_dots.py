@@ -1,7 +1,8 @@
 """The kernel for bfloat16 by an instruction that makes two multiply-adds to float32, where float32 has one.
 
 C is float32, or float32 rounded once to bfloat16. ``vdpbf16ps`` rounds each multiply-add as float32's are rounded. Packing
-puts the first of two steps where the instruction begins, so an element has the bits of float32's chain of multiply-adds.
+puts the first of two steps where the instruction begins, so in each phase an element has the bits of float32's chain of
+multiply-adds. A phase has as many words as one of ``cpu/packed`` has steps: twice as many steps.
 
 Only denormal numbers would be lost: the instruction replaces denormal operands and sums by zeros. None can occur if the
 least magnitude in a block of A times the least one in a sliver of B is not very small (``codegen/dots.py`` has the reason).
@@ -9,7 +10,8 @@ Packing finds the least magnitude of A, and whether any of B is below the square
 over each sliver find that of B. Where the product is too small, which is rare in practice, the same words are multiplied as
 float32.
 
-Between phases of k, a C of bfloat16 is in the workspace as float32, as in ``cpu/half_floats``.
+Between phases of k, a C of bfloat16 is in the workspace as float32, as in ``cpu/half_floats``. With a single phase its
+tiles are rounded in the first-level cache.
 """
 
 from collections.abc import Callable
@@ -27,7 +29,7 @@ def bfloat16_product(
     chosen: Blocking, instruction: str, *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> tuple[dots.DotBlocks, Callable[..., None]]:
     """The blocks, and a function ``multiply(a, b, c, wide, words, counters)`` with this instruction, or without any."""
-    blocks = dots.DotBlocks(chosen, chosen.kc // 2)
+    blocks = dots.DotBlocks(chosen, chosen.kc)
     mr, nv, bits = chosen.mr, chosen.nv, chosen.vector_bits
     lanes, start_at = bits // 32, blocks.start_at - blocks.tile_at
     pack_a, pack_b = codegen.word_packers(bits, first_high=True)
@@ -71,9 +73,10 @@ def bfloat16_product(
         exact = always_exact or (counters[dots.SMALL] == 0 and dots.least_exponent(smallest) >= half)
         exact = exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents)
         low, higher, count = tiles
+        once = ends and not accumulate and codegen.itemsize(narrow) == 2  # sums need not leave the first-level cache
         for x in range(count):
             rows = low + 1 if x < higher else low
-            direct = wide.strides[1] == 4 and rows >= mr - 1
+            direct = not once and wide.strides[1] == 4 and rows >= mr - 1
             to, ldc, inside = codegen.offset(corner, 0), width, width
             if direct:
                 to, ldc, inside = codegen.address(wide, top, left), wide.strides[0] // 4, columns
@@ -82,7 +85,10 @@ def bfloat16_product(
                 fast(kc, a, a_stride, b, to, ldc, adds, max(rows, mr - 1), vectors, inside, start)
             else:
                 careful(kc, a, a_stride, b, to, ldc, adds, rows, vectors, inside, start)
-            for r in range(rows):
+            for r in range(rows if once else 0):
+                row = codegen.address(narrow, top + r, left)
+                convert(codegen.offset(corner, r * width), 4, row, narrow.strides[1], columns)
+            for r in range(0 if once else rows):
                 for s in range(0 if direct else columns):
                     before = wide[top + r, left + s] if accumulate else np.float32(0)
                     wide[top + r, left + s] = before + corner[r * width + s]
