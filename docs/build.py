@@ -50,6 +50,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "engine xeon torch float64": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-torch", "float64"),
     "engine layouts": lambda: cpu.layouts("cpu-engine-layouts"),
     "engine narrow": lambda: cpu.narrow("cpu-engine-narrow"),
+    "engine narrow zen4": lambda: cpu.narrow("cpu-engine-narrow-zen4"),
     "engine narrow xeon": lambda: cpu.narrow("cpu-engine-narrow-xeon"),
     "engine strassen": lambda: cpu.strassen("cpu-engine-strassen"),
     "precision cpu": lambda: cpu.precision("cpu-precision"),
