@@ -41,7 +41,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "ladder xeon float64": lambda: cpu.ladder_table("cpu-ladder-xeon-float64"),
     "forced openblas": cpu.forced_openblas,
     "engine": lambda: cpu.engine("cpu-engine", "cpu-engine-sizes"),
-    "engine zen4": lambda: cpu.engine("cpu-engine-zen4"),
+    "engine zen4": lambda: cpu.engine("cpu-engine-zen4", "cpu-engine-zen4-large"),
     "engine small": lambda: cpu.engine("cpu-engine-small"),
     "engine thin": lambda: cpu.engine("cpu-engine-thin"),
     "engine xeon sizes": lambda: cpu.ladder_of_sizes("cpu-engine-xeon-sizes"),

@@ -93,12 +93,19 @@ def ideas(*names: str) -> str:
 
 
 def engine(*names: str) -> str:
-    """Shapes down, dtypes and threads across: what the library call does, and R against the better of the references."""
-    records = [r for name in names for r in records_of(name)]
-    columns = list(dict.fromkeys((r.dtype, r.threads) for r in records))
+    """Shapes down, dtypes and threads across: what the library call does, and R against the better of the references. What
+    several records have is that of the last."""
+    cell_of: dict[tuple[str, str, int], list[BenchRecord]] = {}
+    for name in names:
+        found: dict[tuple[str, str, int], list[BenchRecord]] = {}
+        for record in records_of(name):
+            found.setdefault((record.shape, record.dtype, record.threads), []).append(record)
+        cell_of |= found
+    records = [r for cell in cell_of.values() for r in cell]
+    columns = sorted({(r.dtype, r.threads) for r in records})
     rows = [["M×N×K", *(f"{dtype}, {threads(count)}" for dtype, count in columns)]]
     for shape in dict.fromkeys(r.shape for r in records):
-        cells = [[r for r in records if (r.shape, r.dtype, r.threads) == (shape, *column)] for column in columns]
+        cells = [cell_of.get((shape, *column), []) for column in columns]
         rows.append([shape.replace("x", "×"), *map(beside_the_fastest, cells)])
     environment = records[0].environment
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)

@@ -156,6 +156,9 @@ def test_what_is_unusual_is_declined() -> None:
         (a, b, c.astype(np.float64)),
         (a, b, np.empty((200, 211), np.float32)),
         (a[:, :190], a[:190], a[:, :190]),
+        (a[:, :0], b[:0], None),
+        (a.astype("S4"), b.astype("S4"), None),
+        (a.astype(">f4"), b.astype(">f4"), None),
     ]
     with use_threads(2):
         for x, y, out in cases:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..epilogue import asked_dtypes
 from ..host.limits import get_threads
-from ..operands import NUMPY_DTYPES, promoted
+from ..operands import DTYPES, promoted
 from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.shared_products import Sharing
 from .host import DTypeKey, plan_alone, short_way
@@ -28,6 +28,9 @@ WORK_WORTH_WAKING = 64_000_000
 #: milliseconds, in slow dtypes some tens.
 MOST_WORK, MOST_WORK_ALONE = 1 << 30, 1 << 28
 
+#: dtypes of operands; others are errors, or NumPy's.
+_DTYPES = frozenset((*DTYPES, "bfloat16"))
+
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
     """The product of two matrices, by as many threads as the plan says if enough of them stand by, or sleep and are worth
@@ -40,6 +43,8 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     if out_dtype is not None and not isinstance(out_dtype, (str, type, np.dtype)):
         return None  # it might have no hash
     shapes, key, work = (a.shape, b.shape), (a.dtype, a.dtype.num), a.size * b.shape[1]
+    if work == 0:
+        return None
     limit = get_threads()
     if limit > 1 and work <= MOST_WORK:
         how = _sharing(*shapes, key, out_dtype, limit)
@@ -63,7 +68,7 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
 def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: Any, limit: int) -> Sharing | None:
     """The plan for at most ``limit`` threads as a call of machine code; None where that cannot run it."""
     dtype = key[0]
-    if a[1] != b[0] or dtype.name in NUMPY_DTYPES or promoted(dtype, dtype) != dtype:
+    if a[1] != b[0] or dtype.name not in _DTYPES or promoted(dtype, dtype) != dtype:
         return None
     asked, sums = (dtype, None) if out_dtype is None else asked_dtypes(dtype, dtype, out_dtype, None)
     plan = plan_alone(a, b, key, key, "standard", "classical", sums).within(limit)
