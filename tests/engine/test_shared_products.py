@@ -146,7 +146,7 @@ def test_any_layout_of_the_operands_and_of_c(place: Any) -> None:
 def test_what_is_unusual_is_declined() -> None:
     a, b = operands(200, 210, 190, "float32")
     shared(a, b)  # the workers stand by, or the next ones are declined for that alone
-    c = np.empty((200, 210), np.float32)
+    c = np.zeros((200, 210), np.float32)
     cases: list[tuple[Any, Any, Any]] = [
         (a, b.astype(np.float64), None),
         (a, b[1:], None),

@@ -99,7 +99,7 @@ def instruction_names(isa: Collection[str], vector_bits: int) -> str:
 
 
 def compiled_dots(blocks: DotBlocks, instruction: str | Mapping[int, str]) -> Callable[..., None]:
-    """``jobs.compiled_tile`` for words, with one more argument: the first sums of every row."""
+    """``edges.compiled_tile`` for words, with one more argument: the first sums of every row."""
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll
     full = codegen.dot_kernel(mr, nv, bits, instruction, unroll=unroll)

@@ -9,7 +9,7 @@ computed in a buffer and copied. ``engine/jobs.py`` explains how jobs and blocks
 import numba as nb
 
 from tilewright import codegen
-from tilewright.engine import jobs
+from tilewright.engine import edges, jobs
 from tilewright.kernels import FLOATS, kernel
 from tilewright.kernels.blocking import blocking
 
@@ -20,7 +20,7 @@ MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 # takes longer than packing saves: a fifth of the time of float32 at 384³, on 16 cores of a Xeon. One phase of k has the same
 # bits.
 MANY, LARGEST_OF_MANY = 8, 512
-pack, tile = codegen.packer(CHOSEN.vector_bits), jobs.compiled_tile(BLOCKS)
+pack, tile = codegen.packer(CHOSEN.vector_bits), edges.compiled_tile(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
