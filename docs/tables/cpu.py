@@ -11,6 +11,8 @@ from .common import ROOT, at, command, lines_of, linked, made_by, records_of, ta
 
 #: The size that the tables quote: no power of two, beyond the caches near the core.
 SIZE = 1000
+#: What ``doubt`` means, for a reader.
+DOUBT = "A `?` follows an R that the samples leave undecided."
 
 
 def rate(record: BenchRecord | None) -> str:
@@ -20,10 +22,6 @@ def rate(record: BenchRecord | None) -> str:
     digits = 0 if record.gflops >= 100 else 1
     ratio = "" if record.ratio is None else f" ({record.ratio:.2f}{doubt(record)})"
     return f"{record.gflops:.{digits}f}{ratio}"
-
-
-#: What ``doubt`` means, for a reader.
-DOUBT = "A `?` follows an R that the samples leave undecided."
 
 
 def doubt(record: BenchRecord) -> str:

@@ -110,15 +110,15 @@ def matmul(
     except ValueError:  # of an array
         plain = False
     if precision == "standard" and algorithm == "classical" and device is None and plain and not verify:
-        if out_dtype is not None:
-            if type(a) is np.ndarray and (result := product_by_short_way(a, b, out, out_dtype)) is not None:
-                return result
+        if out_dtype is None and (result := _short(a, b, out)) is not None:
+            return result
+        if type(a) is np.ndarray:
+            result = product_by_short_way(a, b, out, out_dtype)
         else:
-            if (result := _short(a, b, out)) is not None:
-                return result
-            way = product_by_short_way if type(a) is np.ndarray else short_ways.get(type(a))
-            if way is not None and (result := way(a, b, out)) is not None:
-                return result
+            way = short_ways.get(type(a)) if out_dtype is None else None
+            result = None if way is None else way(a, b, out)
+        if result is not None:
+            return result
     if verify:
         return multiply_verified(matmul, a, b, out, precision, algorithm, plain, device=device, out_dtype=out_dtype)
     epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)

@@ -107,7 +107,7 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
     only_by_numpy = by_numpy and array.dtype.name in NUMPY_DTYPES
     if array.dtype.kind == "O" and not (only_by_numpy and array.ndim):  # NumPy wraps any object in a 0-D array
         raise OperandError(f"{name} must be numeric: {type(value).__name__} gives an array of Python objects")
-    if array.dtype not in _KNOWN and array.dtype.name != "bfloat16" and not only_by_numpy:
+    if not is_known(array.dtype) and not only_by_numpy:
         raise DTypeError(f"{name} is {_kind(value)} of dtype {array.dtype}, which cannot be multiplied: {_CONVERT}")
     if not only_by_numpy:
         _MET.add(array.dtype)
@@ -235,6 +235,15 @@ def is_masked(value: object) -> bool:
     return module is not None and isinstance(value, module.MaskedArray)
 
 
+def is_known(dtype: np.dtype) -> bool:
+    """Whether kernels may multiply arrays of a dtype, in any byte order.
+
+    >>> is_known(np.dtype(">f4")), is_known(np.dtype("S4"))
+    (True, False)
+    """
+    return dtype in _KNOWN or dtype.name == "bfloat16"
+
+
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
     """The dtype of a product of arrays of these dtypes. Raises DTypeError where there is none, as for bfloat16 and int64."""
     try:
@@ -255,7 +264,7 @@ def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
         asked = np.dtype(dtype)
     except TypeError:
         raise DTypeError(f"out_dtype {dtype!r} is not a dtype: give one, or its name, such as 'float32'") from None
-    if asked not in _KNOWN and asked.name != "bfloat16":
+    if not is_known(asked):
         raise DTypeError(f"out_dtype is {asked}: {_CONVERT}")
     if not (np.can_cast(product, asked, casting="same_kind") or (asked.name == "bfloat16" and product.kind == "f")):
         raise DTypeError(f"out_dtype is {asked}: a product of {product} does not cast to it by the same_kind rule")

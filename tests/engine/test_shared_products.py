@@ -166,6 +166,8 @@ def test_what_is_unusual_is_declined() -> None:
         fixed = c.copy()
         fixed.flags.writeable = False
         assert product_by_short_way(a, b, fixed) is None
+        small = np.ones((20, 20), np.float32)
+        np.testing.assert_array_equal(product_by_short_way(small, small, None), alone(small, small))  # by this thread
     with use_threads(1):
         np.testing.assert_array_equal(product_by_short_way(a, b, None), alone(a, b))  # by this thread
         with pytest.MonkeyPatch.context() as patch:

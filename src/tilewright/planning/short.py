@@ -14,7 +14,7 @@ import numpy as np
 
 from ..epilogue import asked_dtypes
 from ..host.limits import get_threads
-from ..operands import DTYPES, promoted
+from ..operands import is_known, promoted
 from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.shared_products import Sharing
 from .host import DTypeKey, plan_alone, short_way
@@ -27,9 +27,6 @@ WORK_WORTH_WAKING = 64_000_000
 #: Multiply-adds of a product that many threads share, or that one computes, without looking for an interrupt: a few
 #: milliseconds, in slow dtypes some tens.
 MOST_WORK, MOST_WORK_ALONE = 1 << 30, 1 << 28
-
-#: dtypes of operands; others are errors, or NumPy's.
-_DTYPES = frozenset((*DTYPES, "bfloat16"))
 
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
@@ -46,29 +43,30 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     if work == 0:
         return None
     limit = get_threads()
-    if limit > 1 and work <= MOST_WORK:
-        how = _sharing(*shapes, key, out_dtype, limit)
-        if how is not None and how.threads > 1:
-            if (result := shared_products.multiply_shared(how, a, b, out)) is not None:
-                return result
-            if work >= WORK_WORTH_WAKING:
-                return None
-            shared_products.wake_if_many(how.threads)
+    how = _sharing(*shapes, key, out_dtype, limit) if limit > 1 and work <= MOST_WORK else None
+    if how is not None and how.threads > 1:
+        if (result := shared_products.multiply_shared(how, a, b, out)) is not None:
+            return result
+        if work >= WORK_WORTH_WAKING:
+            return None
+        shared_products.wake_if_many(how.threads)
+        how = None
     if work > MOST_WORK_ALONE:
         return None
     # Narrower dtypes have faster kernels at this size; for the others a look at the table would take a microsecond.
     known = small_products.known_of_any_work if out_dtype is None and a.itemsize >= 4 else small_products.decline
     if (result := known(a, b, out)) is not None:
         return result
-    alone = _sharing(*shapes, key, out_dtype, 1)
-    return None if alone is None else shared_products.multiply_shared(alone, a, b, out)
+    if how is None:
+        how = _sharing(*shapes, key, out_dtype, 1)
+    return None if how is None else shared_products.multiply_shared(how, a, b, out)
 
 
 @functools.lru_cache(maxsize=1024)
 def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: Any, limit: int) -> Sharing | None:
     """The plan for at most ``limit`` threads as a call of machine code; None where that cannot run it."""
     dtype = key[0]
-    if a[1] != b[0] or dtype.name not in _DTYPES or promoted(dtype, dtype) != dtype:
+    if a[1] != b[0] or not is_known(dtype) or promoted(dtype, dtype) != dtype:
         return None
     asked, sums = (dtype, None) if out_dtype is None else asked_dtypes(dtype, dtype, out_dtype, None)
     plan = plan_alone(a, b, key, key, "standard", "classical", sums).within(limit)

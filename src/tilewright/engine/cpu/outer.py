@@ -8,8 +8,8 @@ computed: otherwise a store to part of a cache line would fetch the line only wh
 times as fast.
 
 Nothing is packed: k elements of a row of A and k rows of B are in L1 or L2 where they lie. A B larger than that is cut into
-strips of columns, and all of C under a strip is computed before the next one. A buffer for finished tiles,
-streamed to C row by row, was no faster than plain stores: the core had nothing to compute while it waited for its stores.
+strips of columns, and all of C under a strip is computed before the next one. A buffer for finished tiles, streamed to C row
+by row, was no faster than plain stores: the core had nothing to compute while it waited for its stores.
 """
 
 import numba as nb
@@ -47,7 +47,7 @@ buffer = codegen.stack_buffer(MR * NV * BITS // 32)
     params={"vector_bits": BITS, "mr": MR, "nv": NV},
     workspace=lambda m, n, k: k * n,
     counters=lambda m, n, k: 3,
-    # To pack pays from 32 steps on if rows or columns are few, for then memory brings too little for all tiles in place.
+    # With more than 32 steps packing is faster where C has few rows or columns, and with more than 64 everywhere.
     suits=lambda m, n, k: 0 < k <= (32 if min(m, n) < 384 else 64) and n >= 8 and m * n >= 65536,
 )
 def outer(a, b, c, space, counters):
