@@ -77,7 +77,7 @@ class PackedBlocks:
     def counters(self, m: int, n: int, k: int) -> int:
         """The number of counters for a product of this shape; m, n and k count packed elements."""
         fewest = -(-m // self.mc)
-        bands = max(fewest, min(-(-m // (4 * self.mr)), fewest + JOBS * BLOCKS))  # at most
+        bands = max(fewest, min(most_bands(m, self.mr), fewest + JOBS * BLOCKS))  # at most
         jobs = min(bands * -(-min(n, self.nc) // self.nr), bands + 2 * JOBS * BLOCKS)
         phases = (1 - -n // self.nc) * -(-k // self.kc_of_8_bytes)
         return LINE * (2 + jobs + phases * (1 + bands))
@@ -111,6 +111,13 @@ def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tup
 
 
 @register_jitable
+def most_bands(m: int, mr: int) -> int:
+    """The number of bands of four tiles; a tile of 32 rows, as tile registers have, is enough for one. Of fewer, larger
+    bands, several threads would pack the same one: bfloat16 of 256³ took a quarter longer on 16 cores of a Xeon."""
+    return math.ceil(m / min(4 * mr, 32))
+
+
+@register_jitable
 def bands_and_parts(m: int, n: int, threads: int, itemsize: int, mr: int, nr: int, mc: int, nc: int) -> tuple[int, int]:
     """How many bands of rows, and parts of a panel's columns, a phase is cut into; for one thread, as few as possible.
 
@@ -122,7 +129,7 @@ def bands_and_parts(m: int, n: int, threads: int, itemsize: int, mr: int, nr: in
         return fewest, 1
     slivers = math.ceil(min(n, nc) / nr)
     rounds = max(math.ceil(fewest / threads), math.ceil(JOBS / slivers))
-    bands = max(fewest, min(math.ceil(m / (4 * mr)), rounds * threads))
+    bands = max(fewest, min(most_bands(m, mr), rounds * threads))
     return bands, min(slivers, math.ceil(2 * JOBS * threads / bands))
 
 
