@@ -31,7 +31,7 @@ from tilewright.runtime.cpu import batch, small_products, small_products_code
 from tilewright.runtime.cpu.runner import runner
 
 #: Vector width and tile heights: of AVX-512, AVX2 and NEON.
-MACHINES = [(512, (8, 8, 8)), (256, (8, 6, 3)), (128, (8, 8, 8))]
+MACHINES = [(512, (8, 8, 8, 6)), (256, (8, 6, 3)), (128, (8, 8, 8, 6))]
 DTYPES = ("float32", "float64", "int64", "int8")
 
 

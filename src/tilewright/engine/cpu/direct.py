@@ -31,14 +31,17 @@ from tilewright.kernels import NUMERIC, kernel
 
 BITS = machine().vector_bits or 128
 REGISTERS = machine().vector_registers or 16
-NV = 3
+NV = 4 if REGISTERS > 16 else 3
 MR = 8
-# mr·nv accumulators, nv vectors of B, an element of A and the mask: 8, 8, 8 rows with 32 registers, 8, 6, 3 with 16.
+# mr·nv accumulators, nv vectors of B, an element of A and the mask: 8, 8, 8, 6 rows with 32 registers, 8, 6, 3 with 16.
 HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 
 # An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B. With more columns
 # than 320, rows of B that lie a power of two apart displace each other (512 of float64: half the speed on a Xeon).
 LARGEST = min(320, math.isqrt((machine().l2 or 256 << 10) // 8))
+# Matrices of so many elements together are multiplied here whatever their shape: to pack 16 rows and columns of 2,000 takes
+# six times as long as to multiply them. Vectors and slabs of more have kernels that stream them.
+ELEMENTS = min(LARGEST**2, 100_000)
 # Blocks of which the tiles prefetch. Of more the threads take lines from each other's caches: on 16 cores of a Xeon products
 # of 160³ to 320³ took a fifth longer with prefetches.
 FEW_BLOCKS = 4
@@ -57,6 +60,12 @@ LINE = 8  # words from one counter to the next: one counter per cache line avoid
 
 tile = codegen.direct_tile(HEIGHTS, BITS)
 pack = codegen.packer(BITS)
+
+
+def suits(m, n, k):
+    """Whether a product is small, by its sizes or by the elements of A, B and C together."""
+    longest = max(m, n, k)
+    return longest <= LARGEST or (longest <= ELEMENTS and m * k + k * n + m * n <= ELEMENTS)
 
 
 @nb.njit(nogil=True)
@@ -225,8 +234,8 @@ def blocks_of(m, n, threads):
     dtypes=NUMERIC,
     shared="team",
     strided=True,
-    suits=lambda m, n, k: max(m, n, k) <= LARGEST,
-    params={"mr": MR, "nv": NV, "vector_bits": BITS},
+    suits=suits,
+    params={"mr": HEIGHTS[-1], "nv": NV, "vector_bits": BITS},  # the widest tile
     counters=lambda m, n, k: LINE * (1 + MOST_BLOCKS),  # the same for every shape
 )
 def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
