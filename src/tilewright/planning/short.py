@@ -24,9 +24,8 @@ from .host import DTypeKey, plan_alone, short_way
 WORK_PER_WAKING = 3_000_000
 #: Multiply-adds from which it is worth waking a thread from Python for one product (400³: a millisecond on one thread).
 WORK_WORTH_WAKING = 64_000_000
-#: Multiply-adds of a product that many threads share, or that one computes, without looking for an interrupt: a few
-#: milliseconds, in slow dtypes some tens.
-MOST_WORK, MOST_WORK_ALONE = 1 << 30, 1 << 28
+#: Multiply-adds that each thread computes without looking for an interrupt: some ten milliseconds, in slow dtypes a hundred.
+MOST_WORK_OF_EACH = 1 << 29
 
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
@@ -43,7 +42,7 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     if work == 0:
         return None
     limit = get_threads()
-    how = _sharing(*shapes, key, out_dtype, limit) if limit > 1 and work <= MOST_WORK else None
+    how = _sharing(*shapes, key, out_dtype, limit) if limit > 1 and work <= limit * MOST_WORK_OF_EACH else None
     if how is not None and how.threads > 1:
         if (result := shared_products.multiply_shared(how, a, b, out)) is not None:
             return result
@@ -51,7 +50,7 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
             return None
         shared_products.wake_if_many(how.threads)
         how = None
-    if work > MOST_WORK_ALONE:
+    if work > MOST_WORK_OF_EACH:
         return None
     # Narrower dtypes have faster kernels at this size; for the others a look at the table would take a microsecond.
     known = small_products.known_of_any_work if out_dtype is None and a.itemsize >= 4 else small_products.decline
