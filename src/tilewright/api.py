@@ -26,9 +26,6 @@ from .verification import multiply_verified
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
 
-#: The short way for small products. For a dtype that was not multiplied yet it returns None, and ``_matmul`` multiplies.
-_short: small_products.Short = small_products.known
-
 
 def matmul(
     a: Any,
@@ -110,7 +107,7 @@ def matmul(
     except ValueError:  # of an array
         plain = False
     if precision == "standard" and algorithm == "classical" and device is None and plain and not verify:
-        if out_dtype is None and (result := _short(a, b, out)) is not None:
+        if out_dtype is None and (result := small_products.known(a, b, out)) is not None:
             return result
         if type(a) is np.ndarray:
             result = product_by_short_way(a, b, out, out_dtype)
@@ -204,10 +201,8 @@ def _matmul(
 
 
 def _run(plan_: HostPlan, algorithm: str, device: str | None, x: np.ndarray, y: np.ndarray, c: np.ndarray) -> None:
-    global _short
     if device in (None, "cpu"):
         plan_.run(x, y, c)
-        _short = small_products.known
     else:
         run_by_blocks(plan_, x, y, c, algorithm, device)
 

@@ -299,7 +299,12 @@ def test_all_sizes_up_to_twenty(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "shape", [(33, 49, 17), (64, 64, 64), (90, 1, 77), (100, 130, 70), (5, 200, 9), (65, 3, 40)], ids=str
+    "shape",
+    [
+        *[(33, 49, 17), (64, 64, 64), (90, 1, 77), (100, 130, 70), (5, 200, 9), (65, 3, 40)],
+        *[(1, 1, 1000), (15, 17, 1999), (999, 7, 5), (6, 700, 70)],  # few elements, but a long side
+    ],
+    ids=str,
 )
 def test_larger_sizes_and_every_stride(shape: tuple[int, int, int], dtype: str) -> None:
     m, n, k = shape
@@ -380,6 +385,15 @@ def test_the_bits_do_not_depend_on_the_way() -> None:
             c = np.empty((m, n))
             runner(small_products_code.KERNEL, "float64", threads=threads)(a, b, c)
             assert np.array_equal(c, first)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_dtype_is_learned_with_its_first_product(threads: int) -> None:
+    a = np.ones((4, 4), np.float32)
+    with tw.use_threads(threads), pytest.MonkeyPatch.context() as patch:
+        tw.matmul(a, a)
+        patch.setattr("tilewright.api.product_by_short_way", lambda *_: pytest.fail("a longer way"))
+        assert tw.matmul(a, a).tolist() == np.matmul(a, a).tolist()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])

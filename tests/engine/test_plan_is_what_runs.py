@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
         run(self, *arrays)
 
     monkeypatch.setattr(HostPlan, "run", noted)
-    monkeypatch.setattr("tilewright.api._short", small_products.decline)
+    monkeypatch.setattr("tilewright.api.small_products", SimpleNamespace(known=small_products.decline))
     monkeypatch.setattr(
         "tilewright.api.product_by_short_way", small_products.decline
     )  # by the plan's kernel: test_shared_products
