@@ -191,21 +191,26 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, prefetches):
             wider -= 1
             columns = min(nv * lanes, n - j)
             rows, higher = even(m, HEIGHTS[nv - 1])
+            prefetching = prefetches and j == 0 and k >= FEW_STEPS
             i = 0
             while i < m:
                 mr = rows + (higher > 0)
-                higher -= 1
+                # Tiles of one height that prefetch nothing are a batch: to begin one anew takes as long as ten steps of k.
+                tiles = 1 if prefetching or at_once > 1 else higher if higher > 0 else (m - i) // rows
+                higher -= tiles
                 at_a, at_b, at_c = (
                     codegen.address(a_now, i, 0),
                     codegen.address(b_now, 0, j),
                     codegen.address(c_now, i, j),
                 )
-                size, batch = (mr, nv, columns, k), (at_once, step_a, step_b, step_c)
+                size, batch = (mr, nv, columns, k), (tiles, mr * a_row, 0, mr * c_row)
+                if at_once > 1:
+                    batch = (at_once, step_a, step_b, step_c)
                 ahead = (at_a, 0, at_a, 0, at_a, 0)
-                if prefetches and j == 0 and k >= FEW_STEPS and i + mr < m:
+                if prefetching and i + mr < m:
                     ahead = ahead_of(a_now, b_now, c_now, i, mr, columns)
                 tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch, *ahead)
-                i += mr
+                i += tiles * mr
             j += columns
         if not straight_c:
             c_there = codegen.moved(c, which * step_c)
