@@ -11,6 +11,8 @@ from .common import ROOT, at, command, lines_of, linked, made_by, records_of, ta
 
 #: The size that the tables quote: no power of two, beyond the caches near the core.
 SIZE = 1000
+#: Libraries that the bench may measure beside OpenBLAS.
+LIBRARIES = {"ref/mkl": "MKL", "ref/blis": "BLIS", "ref/torch": "PyTorch with MKL"}
 #: What ``doubt`` means, for a reader.
 DOUBT = "A `?` follows an R that the samples leave undecided."
 
@@ -64,6 +66,13 @@ def reference_of(record: BenchRecord) -> str:
     return "NumPy's OpenBLAS " + ("at its best" if record.environment.get("variants") else "as installed")
 
 
+def references_of(records: list[BenchRecord]) -> str:
+    """The libraries that R refers to, in words."""
+    measured = {r.kernel for r in records}
+    others = [name for kernel, name in LIBRARIES.items() if kernel in measured]
+    return " and ".join([", ".join([reference_of(records[0]), *others[:-1]]), *others[-1:]])
+
+
 def forced_openblas() -> str:
     """How far OpenBLAS's choice of kernels is the reason, in a sentence."""
     records = records_of("cpu-openblas-avx512")
@@ -108,8 +117,8 @@ def engine(*names: str) -> str:
     environment = records[0].environment
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
-        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the better of "
-        f"{reference_of(records[0])} and MKL on as many threads. {DOUBT} {environment['processor']} "
+        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the best of "
+        f"{references_of(records)} on as many threads. {DOUBT} {environment['processor']} "
         f"({environment['llvm_cpu']} to LLVM), {environment['cores']} cores. Record: {made}."
     )
 
