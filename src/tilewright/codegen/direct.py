@@ -36,7 +36,8 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
     - It does the same for ``count`` − 1 more products, whose operands lie ``a_next``, ``b_next`` and ``c_next`` bytes after
       those of the previous product. ``count`` is at least 1.
     - ``ahead`` is PLACES times a pointer and a number of bytes: at each step of k, the line at each pointer is prefetched
-      into L2, and the pointer moves on by so many bytes. So what later tiles need comes from memory during this one.
+      into L2, and the pointer moves on by so many bytes, through all products. So what later tiles need comes from memory
+      during this one.
       A pointer may lie outside any array. Tiles of at most half the greatest height prefetch nothing: where C is cut
       into even steps, none has a tile below it. The others prefetch rows of B, too, into the first-level cache.
 
@@ -166,19 +167,23 @@ class _DirectTile:
         loop, done = builder.append_basic_block("batch"), builder.append_basic_block("batch.done")
         builder.branch(loop)
         builder.position_at_end(loop)
-        left, *places = (builder.phi(first.type) for first in (count, a[0], b[0], c[0]))
-        self._write(self._multiply(k, places[0], rows, a[2], places[1], b[1]), places[2], c[1])
+        firsts = [count, a[0], b[0], c[0], *self.places]
+        left, *places = (builder.phi(first.type) for first in firsts)
+        sums, ahead = self._multiply(k, places[0], rows, a[2], places[1], b[1], places[3:])
+        self._write(sums, places[2], c[1])
         following = builder.sub(left, I64(1))
-        nexts = [self._after(place, step) for place, step in zip(places, steps, strict=True)]
-        firsts = [count, a[0], b[0], c[0]]
-        for phi, first, following_value in zip([left, *places], firsts, [following, *nexts], strict=True):
+        nexts = [self._after(place, step) for place, step in zip(places[:3], steps, strict=True)]
+        for phi, first, following_value in zip([left, *places], firsts, [following, *nexts, *ahead], strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(following_value, builder.block)
         builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
         builder.position_at_end(done)
 
-    def _multiply(self, k: Any, a: Any, rows: list[Any], a_column: Any, b: Any, b_row: Any) -> list[Any]:
-        """The loop over k. Returns the accumulators: ``nv`` of the first row, then of the second, …"""
+    def _multiply(
+        self, k: Any, a: Any, rows: list[Any], a_column: Any, b: Any, b_row: Any, ahead: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """The loop over k, which prefetches from the places ``ahead`` on. Returns the accumulators, ``nv`` of the first row,
+        then of the second, …; and the places where it ended."""
         builder, zeros = self.builder, [vectors.zero for vectors in self.row] * self.mr
         rows_ahead = self._opaque(builder.mul(b_row, I64(_ROWS_AHEAD))) if self.places else None
         in_line = max(1, ALIGNMENT // (self.row[0].lanes * self.row[0].itemsize))
@@ -188,7 +193,7 @@ class _DirectTile:
         builder.position_at_end(loop)
         left, a_now, b_now = builder.phi(I64), builder.phi(a.type), builder.phi(b.type)
         tile = [builder.phi(zero.type) for zero in zeros]
-        places = [builder.phi(place.type) for place in self.places]
+        places = [builder.phi(place.type) for place in ahead]
         for place in places:
             self.row[0].prefetch(place, level=2)
         for start in self.starts[::in_line] if places else ():
@@ -199,17 +204,17 @@ class _DirectTile:
         carried = [(left, k, following), (a_now, a, a_next), (b_now, b, self._after(b_now, b_row))]
         carried += [*zip(tile, zeros, updated, strict=True)]
         moved = [self._after(place, pace) for place, pace in zip(places, self.paces, strict=True)]
-        carried += [*zip(places, self.places, moved, strict=True)]
+        carried += [*zip(places, ahead, moved, strict=True)]
         for phi, first, next_value in carried:
             phi.add_incoming(first, before)
             phi.add_incoming(next_value, loop)
         builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
         builder.position_at_end(done)
-        sums = [builder.phi(zero.type) for zero in zeros]
-        for total, zero, new in zip(sums, zeros, updated, strict=True):
-            total.add_incoming(zero, before)
-            total.add_incoming(new, loop)
-        return sums
+        ends = [builder.phi(first.type) for first in (*zeros, *ahead)]
+        for end, first, new in zip(ends, [*zeros, *ahead], [*updated, *moved], strict=True):
+            end.add_incoming(first, before)
+            end.add_incoming(new, loop)
+        return ends[: len(zeros)], ends[len(zeros) :]
 
     def _write(self, tile: list[Any], c: Any, c_row: Any) -> None:
         for r in range(self.mr):

@@ -195,8 +195,13 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, prefetches):
             i = 0
             while i < m:
                 mr = rows + (higher > 0)
-                # Tiles of one height that prefetch nothing are a batch: to begin one anew takes as long as ten steps of k.
-                tiles = 1 if prefetching or at_once > 1 else higher if higher > 0 else (m - i) // rows
+                # Tiles of one height are a batch: to begin each anew takes as long as ten steps of k. The last one has no
+                # rows below to prefetch, and where rows lie closer than columns each tile prefetches from another place.
+                tiles = 1 if at_once > 1 else higher if higher > 0 else (m - i) // rows
+                if prefetching and abs(a_row) < abs(a_column):
+                    tiles = 1
+                elif prefetching and tiles > 1 and i + tiles * mr == m:
+                    tiles -= 1
                 higher -= tiles
                 at_a, at_b, at_c = (
                     codegen.address(a_now, i, 0),
