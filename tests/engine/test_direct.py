@@ -241,6 +241,18 @@ def test_prefetches_pass_the_rows_below_unless_these_lie_far_apart() -> None:
     assert pace(8, 40_000, 100) == 0
 
 
+def test_tiles_of_one_height_are_a_batch_without_the_last_that_prefetches() -> None:
+    count = small_products_code._module.tiles_in_batch
+    rows, columns = np.ones((43, 9)), np.asfortranarray(np.ones((43, 9)))
+    assert [count(rows, 43, 7, 1, prefetching) for prefetching in (False, True)] == [
+        1,
+        1,
+    ]  # one of 8 rows, then five of 7
+    assert [count(rows, 35, 7, 0, prefetching) for prefetching in (False, True)] == [5, 4]
+    assert [count(rows, 7, 7, 0, prefetching) for prefetching in (False, True)] == [1, 1]
+    assert [count(columns, 35, 7, 0, prefetching) for prefetching in (False, True)] == [5, 1]
+
+
 def test_half_a_vector_is_computed_by_half_as_wide_instructions() -> None:
     for name, text in tiles_for(*TARGETS["AVX-512"], ir.FloatType()).items():
         rows, vectors = rows_and_vectors(name)

@@ -112,8 +112,8 @@ def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tup
 
 @register_jitable
 def most_bands(m: int, mr: int) -> int:
-    """The number of bands of four tiles; a tile of 32 rows, as tile registers have, is enough for one. Of fewer, larger
-    bands, several threads would pack the same one: bfloat16 of 256³ took a quarter longer on 16 cores of a Xeon."""
+    """Into how many bands m rows are cut at most: of four tiles each, or of one, if that has the 32 rows of tile registers.
+    With fewer bands several threads pack the same one: bfloat16 of 256³ took a quarter longer on 16 cores of a Xeon."""
     return math.ceil(m / min(4 * mr, 32))
 
 

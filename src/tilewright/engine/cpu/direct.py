@@ -39,8 +39,8 @@ HEIGHTS = tuple(min(MR, (REGISTERS - 2 - nv) // nv) for nv in range(1, NV + 1))
 # An A of so many rows and columns stays in the second-level cache; it is read again for every panel of B. With more columns
 # than 320, rows of B that lie a power of two apart displace each other (512 of float64: half the speed on a Xeon).
 LARGEST = min(320, math.isqrt((machine().l2 or 256 << 10) // 8))
-# Matrices of so many elements together are multiplied here whatever their shape: to pack 16 rows and columns of 2,000 takes
-# six times as long as to multiply them. Vectors and slabs of more have kernels that stream them.
+# Matrices of so many elements together are multiplied here whatever their shape: to plan, pack and multiply 16 rows and
+# columns of 2,000 took seven times as long. Vectors and slabs of more have kernels that stream them.
 ELEMENTS = min(LARGEST**2, 100_000)
 # Blocks of which the tiles prefetch. Of more the threads take lines from each other's caches: on 16 cores of a Xeon products
 # of 160³ to 320³ took a fifth longer with prefetches.
@@ -64,7 +64,7 @@ pack = codegen.packer(BITS)
 
 def suits(m, n, k):
     """Whether a product is small, by its sizes or by the elements of A, B and C together."""
-    longest = max(m, n, k)
+    longest = max(m, n, k)  # compared first, for the products of long sides may not fit 64 bits
     return longest <= LARGEST or (longest <= ELEMENTS and m * k + k * n + m * n <= ELEMENTS)
 
 
@@ -120,6 +120,21 @@ def ahead_of(a, b, c, i, mr, columns):
         of_b = 0
     below, share, out = codegen.address(a, i + mr, 0), codegen.address(b, i * k // m, 0), codegen.address(c, i + mr, 0)
     return below, of_a, share, of_b, out, of_c
+
+
+@nb.njit(nogil=True)
+def tiles_in_batch(a, below, rows, higher, prefetching):
+    """How many of the next tiles are one batch, where ``below`` rows of A are left: those of one height, for to begin each
+    anew takes as long as ten steps of k.
+
+    If they are ``prefetching``, not the last tile of all, which has none below it; and only one where rows lie closer than
+    columns, for then each tile prefetches from another place.
+    """
+    a_row, a_column = a.strides
+    if prefetching and abs(a_row) < abs(a_column):
+        return 1
+    tiles, height = (higher, rows + 1) if higher > 0 else (below // rows, rows)
+    return tiles - 1 if prefetching and tiles > 1 and tiles * height == below else tiles
 
 
 @nb.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
@@ -195,22 +210,15 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, prefetches):
             i = 0
             while i < m:
                 mr = rows + (higher > 0)
-                # Tiles of one height are a batch: to begin each anew takes as long as ten steps of k. The last one has no
-                # rows below to prefetch, and where rows lie closer than columns each tile prefetches from another place.
-                tiles = 1 if at_once > 1 else higher if higher > 0 else (m - i) // rows
-                if prefetching and abs(a_row) < abs(a_column):
-                    tiles = 1
-                elif prefetching and tiles > 1 and i + tiles * mr == m:
-                    tiles -= 1
+                tiles = tiles_in_batch(a, m - i, rows, higher, prefetching)
                 higher -= tiles
                 at_a, at_b, at_c = (
                     codegen.address(a_now, i, 0),
                     codegen.address(b_now, 0, j),
                     codegen.address(c_now, i, j),
                 )
-                size, batch = (mr, nv, columns, k), (tiles, mr * a_row, 0, mr * c_row)
-                if at_once > 1:
-                    batch = (at_once, step_a, step_b, step_c)
+                size, down = (mr, nv, columns, k), (tiles, mr * a_row, 0, mr * c_row)
+                batch = (at_once, step_a, step_b, step_c) if at_once > 1 else down
                 ahead = (at_a, 0, at_a, 0, at_a, 0)
                 if prefetching and i + mr < m:
                     ahead = ahead_of(a_now, b_now, c_now, i, mr, columns)
