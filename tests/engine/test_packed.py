@@ -118,17 +118,19 @@ import ctypes, mmap, numpy as np
 from tilewright.catalog import catalog
 from tilewright.runtime.cpu.runner import runner
 page = mmap.PAGESIZE
-for m, n, k in [(23, 70, 130), (29, 200, 1000), (61, 64, 515)]:
+for m, n, k in [(23, 70, 130), (29, 200, 1000), (61, 64, 515), (64, 66, 2700)]:
     size = -(-4 * m * k // page) * page
     memory = mmap.mmap(-1, size + page)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + size), page, 0) == 0
-    a = np.frombuffer(memory, np.float32, m * k, size - 4 * m * k).reshape(m, k)
-    a[:] = np.arange(m * k).reshape(m, k) % 7
-    b = np.ones((k, n), np.float32)
-    for c in (np.zeros((m, n), np.float32), np.zeros((n, m), np.float32).T, np.zeros((m, 2 * n), np.float32)[:, ::2]):
-        runner(catalog()["cpu/packed"], c.dtype)(a, b, c)
-        assert (c == a.sum(1)[:, None]).all()
+    for kernel, dtype, result in [("cpu/packed", "float32", "float32"), ("cpu/integer_dots", "int8", "int32")]:
+        bytes_of_a = np.dtype(dtype).itemsize * m * k
+        a = np.frombuffer(memory, dtype, m * k, size - bytes_of_a).reshape(m, k)
+        a[:] = np.arange(m * k).reshape(m, k) % 7
+        b = np.ones((k, n), dtype)
+        for c in (np.zeros((m, n), result), np.zeros((n, m), result).T, np.zeros((m, 2 * n), result)[:, ::2]):
+            runner(catalog()[kernel], dtype, result=result)(a, b, c)
+            assert (c == a.sum(1, result)[:, None]).all()
 print("right")
 """
 
@@ -145,9 +147,9 @@ def test_a_is_read_in_place_or_packed_to_the_same_bits() -> None:
     b = rng.uniform(-1, 1, (k, n)).astype(np.float32)
     wide = rng.uniform(-1, 1, (m, 2048)).astype(np.float32)
     a = wide[:, :k]  # rows a multiple of a page apart are packed
-    assert not jobs.lies_well(a, True)
+    assert not jobs.lies_well(a, 4, True)
     alike = [a.copy(), a[::-1].copy()[::-1], np.asfortranarray(a), np.repeat(a, 2, axis=1)[:, ::2]]
-    assert [jobs.lies_well(x, True) for x in alike] == [True, False, False, False]
+    assert [jobs.lies_well(x, 4, True) for x in alike] == [True, False, False, False]
     results = []
     for x in (a, *alike):
         c = np.full((m, n), np.nan, np.float32)

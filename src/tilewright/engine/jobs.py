@@ -145,11 +145,18 @@ def next_job(counters, taken, bands, parts, home):
 
 
 @register_jitable
-def lies_well(a: np.ndarray, whole_tiles: bool) -> bool:
-    """Whether rows of A need no packing: elements of a row are neighbours, and rows do not all fall into the same few sets
-    of the second-level cache, where a block of them stays. ``whole_tiles``: no tile has fewer rows than a kernel computes.
+def lies_well(a: np.ndarray, word: int, whole_tiles: bool) -> bool:
+    """Whether rows of A need no packing: elements of a row are neighbours, rows consist of whole words of ``word`` bytes,
+    and they do not all fall into the same few sets of the second-level cache, where a block of them stays.
+    ``whole_tiles``: no tile has fewer rows than a kernel computes.
     """
-    return whole_tiles and a.strides[1] == a.itemsize and a.strides[0] > 0 and a.strides[0] % PAGE != 0
+    words = (a.ctypes.data | a.strides[0] | a.shape[1] * a.itemsize) % word == 0
+    return words and whole_tiles and a.strides[1] == a.itemsize and a.strides[0] > 0 and a.strides[0] % PAGE != 0
+
+
+@register_jitable
+def nothing(a, rows, kc, words, apart, target):
+    """The default of ``note_rows``."""
 
 
 # ---- the driver ------------------------------------------------------------------------------------------------------
@@ -162,6 +169,7 @@ def team_product(
     write: Callable[..., None],
     grain: int = 1,
     in_place: bool = False,
+    note_rows: Callable[..., None] = nothing,
     any_height: bool = False,
 ) -> Callable[..., None]:
     """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
@@ -179,7 +187,9 @@ def team_product(
       steps of k follow; ``corner`` has room for a tile. ``write`` contains the loop over tiles, because each call of an
       inlined function counts references to its arrays.
 
-    With ``in_place`` elements of A are what is packed, and rows of A that need no packing are read where they lie.
+    With ``in_place`` elements of A are what is packed, or whole words of them, and rows of A that need no packing are read
+    where they lie. Then ``note_rows(a, rows, kc, words, apart, target)`` is called instead of ``pack_rows``, for what that
+    finds out besides: ``words`` points to the first row, and rows lie ``apart``.
     With ``any_height`` ``write`` needs no rows of zeros after those of low tiles. ``b`` may be a tuple that begins with the
     matrix, if ``pack_columns`` needs more than that.
 
@@ -248,7 +258,8 @@ def team_product(
         taken = packed + last + 1
         by_steps = codegen.has_rows(b)
         packings = math.ceil(steps / STEPS) if by_steps else wide
-        straight = in_place and lies_well(a, low_rows >= mr - 1)
+        group = itemsize // codegen.itemsize(a)  # elements of A in a packed one, if A is read in place
+        straight = in_place and k * group == a.shape[1] and lies_well(a, itemsize, low_rows >= mr - 1)
         phase, band, block_of = -1, 0, -1
         while True:
             t, index, packs = job_of(codegen.fetch_add(counters, 0, 1), packings, jobs, before, last)
@@ -285,10 +296,16 @@ def team_product(
             i0 = part_start(m, tiles, begin)
             rows, rows_apart = codegen.offset(block, 0), a_stride
             if in_place and straight:
-                rows, rows_apart = codegen.address(a, i0, low), a.strides[0] // itemsize
-            elif block_of != t * bands + band:
+                rows, rows_apart = (
+                    codegen.pointer_as(codegen.address(a, i0, low * group), block),
+                    a.strides[0] // itemsize,
+                )
+            if block_of != t * bands + band:
                 block_of = t * bands + band
-                pack_block(a, i0, part_start(m, tiles, stop) - i0, low, kc, block)
+                if in_place and straight:
+                    note_rows(a, part_start(m, tiles, stop) - i0, kc, rows, rows_apart, block)
+                else:
+                    pack_block(a, i0, part_start(m, tiles, stop) - i0, low, kc, block)
             tiles_here = low_rows, max(0, higher - begin), stop - begin
             job = done + band * parts + part
             codegen.wait_for(counters, (packed + t) * LINE, packings)

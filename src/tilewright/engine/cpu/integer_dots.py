@@ -7,7 +7,9 @@ float32. On a processor without them, 8-bit integers are widened while they are 
 ``vpdpbusd`` takes one operand as unsigned and the other as signed. The operands are both signed or both unsigned, so packing
 inverts the upper bit of every element of B. Read as the other kind, each element is then greater by 128, or less. This adds
 to a row of C the product of a row of A with a column of 128, or of −128; the byte 0x80 is both. That number is computed once
-when the row is packed, and the sums of the row begin with its negative.
+for a row of a block of A, and the sums of the row begin with its negative.
+
+A row of A that consists of whole words is read where it lies (``jobs.lies_well``): 1 to 8 % faster from 1,024³ down to 256³.
 """
 
 from collections.abc import Callable
@@ -27,7 +29,7 @@ LEAST_WORK = 100**3
 
 def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dots.DotBlocks, Callable[..., None]]:
     """The blocks, and a function ``multiply(a, b, c, space, counters)`` with these instructions for 8 and 16 bits."""
-    blocks = dots.DotBlocks(chosen, chosen.kc_of_8_bytes)
+    blocks = dots.DotBlocks(chosen, chosen.kc)
     mr, lanes = chosen.mr, chosen.vector_bits // 32
     start_at, start_in_corner = blocks.start_at, blocks.start_at - blocks.tile_at
     of_bytes, of_words = of_bytes or "vpmaddwd", of_words or "vpmaddwd"
@@ -38,14 +40,18 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
     tile = dots.compiled_dots(blocks, {8: of_bytes, 16: of_words})
 
     @nb.njit(nogil=True, inline="always")
-    def pack_rows(a, top, rows, low, kc, target, at, ld):
-        """Pack rows of A, and write the number that each row's sums begin with: 0 for the rows of zeros after them."""
-        pack_a(a, top, rows, low, kc, target, at, ld)
+    def note_rows(a, rows, kc, words, apart, target):
+        """Write the number that each row's sums begin with: 0 for the rows of zeros that may follow."""
         for r in range(rows + mr):
             target[start_at + r] = 0
         if quads and codegen.itemsize(a) == 1:
             for r in range(rows):
-                target[start_at + r] = less(kc, codegen.offset(target, at + r * ld), nb.int32(UPPER_BITS), a)
+                target[start_at + r] = less(kc, codegen.ahead(words, r * apart), nb.int32(UPPER_BITS), a)
+
+    @nb.njit(nogil=True, inline="always")
+    def pack_rows(a, top, rows, low, kc, target, at, ld):
+        pack_a(a, top, rows, low, kc, target, at, ld)
+        note_rows(a, rows, kc, codegen.offset(target, at), ld, target)
 
     @nb.njit(nogil=True, inline="always")
     def pack_columns(b, low, kc, left, columns, target, at, ld):
@@ -86,7 +92,7 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
             top += rows
             a, start = codegen.ahead(a, rows * a_stride), codegen.ahead(start, rows)
 
-    product = jobs.team_product(blocks, pack_rows, pack_columns, write)
+    product = jobs.team_product(blocks, pack_rows, pack_columns, write, in_place=True, note_rows=note_rows)
 
     @nb.njit(nogil=True, inline="always")
     def multiply(a, b, c, space, counters):
