@@ -41,7 +41,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "ladder xeon float64": lambda: cpu.ladder_table("cpu-ladder-xeon-float64"),
     "forced openblas": cpu.forced_openblas,
     "engine": lambda: cpu.engine("cpu-engine", "cpu-engine-sizes"),
-    "engine zen4": lambda: cpu.engine("cpu-engine-zen4", "cpu-engine-zen4-large", "cpu-engine-zen4-small"),
+    "engine zen4": lambda: cpu.engine("cpu-engine-zen4", "cpu-engine-zen4-large"),
     "engine small": lambda: cpu.engine("cpu-engine-small"),
     "engine thin": lambda: cpu.engine("cpu-engine-thin"),
     "engine xeon one thread": lambda: cpu.engine("cpu-engine-xeon-one-thread"),
