@@ -62,7 +62,7 @@ tile = codegen.direct_tile(HEIGHTS, BITS)
 pack = codegen.packer(BITS)
 
 
-def suits(m, n, k):
+def suits(m: int, n: int, k: int) -> bool:
     """Whether a product is small, by its sizes or by the elements of A, B and C together."""
     longest = max(m, n, k)  # compared first, for the products of long sides may not fit 64 bits
     return longest <= LARGEST or (longest <= ELEMENTS and m * k + k * n + m * n <= ELEMENTS)
