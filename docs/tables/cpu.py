@@ -100,7 +100,7 @@ def ideas(*names: str) -> str:
 
 
 def engine(*names: str) -> str:
-    """Shapes down, dtypes and threads across: what the library call does, and R against the better of the references. What
+    """Shapes down, dtypes and threads across: what the library call does, and R against the best of the references. What
     several records have is that of the last."""
     cell_of: dict[tuple[str, str, int], list[BenchRecord]] = {}
     for name in names:

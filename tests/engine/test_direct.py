@@ -244,10 +244,8 @@ def test_prefetches_pass_the_rows_below_unless_these_lie_far_apart() -> None:
 def test_tiles_of_one_height_are_a_batch_without_the_last_that_prefetches() -> None:
     count = small_products_code._module.tiles_in_batch
     rows, columns = np.ones((43, 9)), np.asfortranarray(np.ones((43, 9)))
-    assert [count(rows, 43, 7, 1, prefetching) for prefetching in (False, True)] == [
-        1,
-        1,
-    ]  # one of 8 rows, then five of 7
+    # one of 8 rows, then five of 7
+    assert [count(rows, 43, 7, 1, prefetching) for prefetching in (False, True)] == [1, 1]
     assert [count(rows, 35, 7, 0, prefetching) for prefetching in (False, True)] == [5, 4]
     assert [count(rows, 7, 7, 0, prefetching) for prefetching in (False, True)] == [1, 1]
     assert [count(columns, 35, 7, 0, prefetching) for prefetching in (False, True)] == [5, 1]

@@ -260,6 +260,7 @@ def team_product(
         packings = math.ceil(steps / STEPS) if by_steps else wide
         group = itemsize // codegen.itemsize(a)  # elements of A in a packed one, if A is read in place
         straight = in_place and k * group == a.shape[1] and lies_well(a, itemsize, low_rows >= mr - 1)
+        rows, rows_apart = codegen.offset(block, 0), a_stride
         phase, band, block_of = -1, 0, -1
         while True:
             t, index, packs = job_of(codegen.fetch_add(counters, 0, 1), packings, jobs, before, last)
@@ -294,18 +295,14 @@ def team_product(
                 return
             begin, stop = part_start(tiles, bands, band), part_start(tiles, bands, band + 1)
             i0 = part_start(m, tiles, begin)
-            rows, rows_apart = codegen.offset(block, 0), a_stride
-            if in_place and straight:
-                rows, rows_apart = (
-                    codegen.pointer_as(codegen.address(a, i0, low * group), block),
-                    a.strides[0] // itemsize,
-                )
             if block_of != t * bands + band:
-                block_of = t * bands + band
+                block_of, height = t * bands + band, part_start(m, tiles, stop) - i0
                 if in_place and straight:
-                    note_rows(a, part_start(m, tiles, stop) - i0, kc, rows, rows_apart, block)
+                    rows_apart = a.strides[0] // itemsize
+                    rows = codegen.pointer_as(codegen.address(a, i0, low * group), block)
+                    note_rows(a, height, kc, rows, rows_apart, block)
                 else:
-                    pack_block(a, i0, part_start(m, tiles, stop) - i0, low, kc, block)
+                    pack_block(a, i0, height, low, kc, block)
             tiles_here = low_rows, max(0, higher - begin), stop - begin
             job = done + band * parts + part
             codegen.wait_for(counters, (packed + t) * LINE, packings)

@@ -29,7 +29,7 @@ def bfloat16_product(
     chosen: Blocking, instruction: str, *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> tuple[dots.DotBlocks, Callable[..., None]]:
     """The blocks, and a function ``multiply(a, b, c, wide, words, counters)`` with this instruction, or without any."""
-    blocks = dots.DotBlocks(chosen, chosen.kc)
+    blocks = dots.DotBlocks(chosen)
     mr, nv, bits = chosen.mr, chosen.nv, chosen.vector_bits
     lanes, start_at = bits // 32, blocks.start_at - blocks.tile_at
     pack_a, pack_b = codegen.word_packers(bits, first_high=True)

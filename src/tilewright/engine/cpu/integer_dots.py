@@ -29,7 +29,7 @@ LEAST_WORK = 100**3
 
 def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dots.DotBlocks, Callable[..., None]]:
     """The blocks, and a function ``multiply(a, b, c, space, counters)`` with these instructions for 8 and 16 bits."""
-    blocks = dots.DotBlocks(chosen, chosen.kc)
+    blocks = dots.DotBlocks(chosen)
     mr, lanes = chosen.mr, chosen.vector_bits // 32
     start_at, start_in_corner = blocks.start_at, blocks.start_at - blocks.tile_at
     of_bytes, of_words = of_bytes or "vpmaddwd", of_words or "vpmaddwd"
