@@ -21,7 +21,7 @@ from tilewright.catalog import catalog
 from tilewright.codegen.strassen_tile import _SpreadTile
 from tilewright.codegen.tile import MicroKernelEmitter
 from tilewright.codegen.vectors import Vectors, bits_of
-from tilewright.engine import jobs
+from tilewright.engine import cuts, jobs
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel
 from tilewright.runtime.cpu.runner import compiled, runner
@@ -234,12 +234,61 @@ def test_fewer_or_more_threads_than_planned(planned: int, come: int) -> None:
         assert np.isnan(space[-1000:]).all()
 
 
+@pytest.mark.parametrize("come", [16, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_groups_of_threads_have_the_bits_of_one(dtype: str, come: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a team of 16, even if most of its threads never come: those that do help every group."""
+    monkeypatch.setattr(cuts, "BLOCKS", 16)
+    for shape in [
+        (1000, 1000, 9),
+        (300, 770, KC + 50),
+        (61, 2000, 100),
+        (2000, 200, 40),
+        (100, 130, 200),
+        (7, 1000, 300),
+    ]:
+        rng = np.random.default_rng(4)
+        a, b = (
+            rng.standard_normal((shape[0], shape[2])).astype(dtype),
+            rng.standard_normal(shape[2:] + shape[1:2]).astype(dtype),
+        )
+        c = np.full(shape[:2], np.nan, dtype)
+        job = call(a, b, c, 16)
+        Team(come).run([job] * come)
+        assert c.tobytes() == product(a, b).tobytes(), shape
+        space = job.args[3].base
+        assert np.isnan(space[:1000]).all()
+        assert np.isnan(space[-1000:]).all()
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+def test_every_planned_thread_has_counters_and_workspace(itemsize: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without these a product would be computed by fewer threads, and nobody would notice."""
+    monkeypatch.setattr(cuts, "BLOCKS", 16)
+    blocks = PACKED.function.__globals__["BLOCKS"]
+    vector_bytes, kc = blocks.chosen.vector_bits // 8, blocks.kc if itemsize == 4 else blocks.kc_of_8_bytes
+    lanes, rng, most = vector_bytes // itemsize, np.random.default_rng(0), 0
+    for _ in range(3000):
+        m, n, k = (int(x) for x in np.exp(rng.uniform(0, np.log(9000), 3)))
+        threads = min(int(rng.integers(1, 17)), -(-m // MR) * -(-n // NR))  # there is no work for more
+        packing = int(rng.choice([cuts.PACKING, cuts.PACKING_BOTH]))
+        vectors, deep = -(-n // lanes), -(-k // kc)
+        groups, *how = cuts.cut(m, vectors, lanes, threads, packing, MR, NV, blocks.mc, vector_bytes, blocks.nc)
+        panels = groups * (1 if threads == groups else 2) * -(-k // deep) * how[1] * NV * lanes
+        assert panels + threads * blocks.block <= blocks.workspace(m, n, k), (m, n, k, threads)
+        assert cuts.LINE + groups * cuts.counters_of_group(*how, deep) <= blocks.counters(m, n, k), (m, n, k, threads)
+        most = max(most, groups)
+    assert most == 16
+
+
 def test_the_test_of_late_threads_can_fail() -> None:
     """A thread that left with a job undone would leave C as it was."""
     a, b = operands((200, 200, 200))
     c = np.full((200, 200), np.nan)
     job = call(a, b, c, 2)
-    job.args[4][0] = 2  # two jobs taken by somebody who is not here: nothing of B's first slivers is ever packed
+    job.args[4][cuts.LINE] = (
+        2  # two jobs of the first list taken by somebody who is not here: nothing of B's first slivers is ever packed
+    )
     waiting = threading.Thread(target=job, daemon=True)
     waiting.start()
     waiting.join(0.3)

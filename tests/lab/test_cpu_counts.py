@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tilewright.catalog import catalog
-from tilewright.engine import jobs
-from tilewright.engine.jobs import PackedBlocks
+from tilewright.engine import cuts, jobs
+from tilewright.engine.cuts import PackedBlocks
 from tilewright.host.machine import machine
 from tilewright.lab.explain import cpu_counts
 from tilewright.lab.explain.cpu_counts import Side, Tiling, tiling, traffic
@@ -22,17 +22,28 @@ from tilewright.problem import Problem
 Step = tuple[Any, ...]
 
 
-def packed_steps(blocks: PackedBlocks, m: int, n: int, k: int, size: int, kc: int, threads: int) -> Iterator[Step]:
-    """The job list of cpu/packed, job by job, with the driver's own functions: what is packed, and every tile."""
-    cut, job_of, bands_and_parts = jobs.part_start, jobs.job_of, jobs.bands_and_parts
-    mr, nv = blocks.mr, blocks.chosen.nv
-    lanes = blocks.chosen.vector_bits // 8 // size
+def packed_steps(
+    blocks: PackedBlocks, m: int, n: int, k: int, size: int, kc: int, threads: int, *, straight: bool = False
+) -> Iterator[Step]:
+    """The job lists of a kernel, job by job, with the driver's own functions: what is packed, and every tile."""
+    mr, nv, vector_bytes = blocks.mr, blocks.chosen.nv, blocks.chosen.vector_bits // 8
+    lanes = vector_bytes // size
+    packing = cuts.PACKING if straight else cuts.PACKING_BOTH
     vectors = math.ceil(n / lanes)
-    slivers = math.ceil(vectors / nv)
-    panels = math.ceil(slivers / (blocks.nc // (nv * lanes)))
-    wide, deep, tiles = math.ceil(slivers / panels), math.ceil(k / kc), math.ceil(m / mr)
-    bands, parts = bands_and_parts(m, n, threads, size, blocks.mr, blocks.nr, blocks.mc, blocks.nc)
-    count, last = bands * parts, panels * deep - 1
+    how = cuts.cut(m, vectors, lanes, threads, packing, mr, nv, blocks.mc, vector_bytes, blocks.nc)
+    for g in range(how[0]):
+        across = cuts.part_start(vectors, how[0], g + 1) - cuts.part_start(vectors, how[0], g)
+        yield from steps_of_group(across, threads // how[0], how[1:], mr, nv, lanes, m, k, kc)
+
+
+def steps_of_group(
+    vectors: int, threads: int, how: tuple[int, ...], mr: int, nv: int, lanes: int, m: int, k: int, kc: int
+) -> Iterator[Step]:
+    """One list of jobs: of a group with so many threads, and vectors of columns."""
+    cut, job_of = cuts.part_start, cuts.job_of
+    slivers, wide, bands, parts = how
+    deep, tiles = math.ceil(k / kc), math.ceil(m / mr)
+    count, last = bands * parts, math.ceil(slivers / wide) * deep - 1
     for job in range((wide + count) * (last + 1)):
         t, index, packs = job_of(job, wide, count, count if threads == 1 else count // 2, last)
         j, p = t // deep, t % deep
@@ -95,7 +106,8 @@ def test_packed_is_counted_as_its_job_list_does_it(m: int, n: int, k: int, dtype
     kernel = catalog()["cpu/packed"]
     blocks: PackedBlocks = kernel.function.__globals__["BLOCKS"]
     size, kc = (4, blocks.kc) if dtype == "float32" else (8, blocks.kc_of_8_bytes)
-    found = counts(packed_steps(blocks, m, n, k, size, kc, threads))
+    straight = m // math.ceil(m / blocks.mr) >= blocks.mr - 1 and k * size % jobs.PAGE != 0
+    found = counts(packed_steps(blocks, m, n, k, size, kc, threads, straight=straight))
     check(tiling(kernel, Problem(m, n, k, dtype), threads), found, m, k)
 
 

@@ -14,7 +14,7 @@ from numba.extending import overload, register_jitable
 from .. import codegen
 from ..host.machine import machine
 from ..kernels.blocking import Blocking
-from .jobs import LINE, PackedBlocks
+from .cuts import PackedBlocks
 
 
 class DotBlocks(PackedBlocks):
@@ -127,7 +127,7 @@ def compiled_dots(blocks: DotBlocks, instruction: str | Mapping[int, str]) -> Ca
 #: The least sum of the exponents of two elements whose products have no denormal sums: −112, each with its bias of 127.
 LEAST_EXPONENTS = 254 - 112
 #: The counter of packed pieces of B with an element that has less than half of these exponents.
-SMALL = LINE + 1
+SMALL = 1
 
 
 @register_jitable

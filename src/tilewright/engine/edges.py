@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numba as nb
 
 from .. import codegen
-from .jobs import PackedBlocks
+from .cuts import PackedBlocks
 
 
 def compiled_tile(blocks: PackedBlocks) -> Callable[..., None]:

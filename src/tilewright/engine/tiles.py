@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 from .. import codegen
 from ..host.machine import Machine
 from ..kernels.blocking import Blocking, caches
-from .jobs import PackedBlocks
+from .cuts import PackedBlocks
 
 #: Rows and columns of a tile of the driver, and words of k in a phase at most.
 ROWS, COLUMNS, STEPS = 2 * codegen.TILE, 4 * codegen.TILE, 1024

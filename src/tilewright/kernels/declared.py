@@ -55,6 +55,8 @@ class Kernel:
     A thread that others wait for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C sets
     all counters to 2^40 at any moment: then every thread must return soon, and access only its operands and ``space``.
 
+    With ``in_place`` it does not pack rows of A that lie well (``engine.jobs.lies_well``).
+
     ``sums`` has for some ``dtypes`` the wider dtype of their sums: C may have that dtype, too. ``space`` is the dtype of the
     workspace, if it is not that of C.
 
@@ -92,6 +94,7 @@ class Kernel:
     workspace: Callable[[int, int, int], int] | None = None
     space: str = ""
     counters: Callable[[int, int, int], int] | None = None
+    in_place: bool = False
     suits: Callable[[int, int, int], bool] | None = None
     for_many: tuple[str, Callable[[int, int, int, int, int], bool]] | None = None
     adds: bool = False

@@ -13,12 +13,12 @@ import numba as nb
 import numpy as np
 
 from tilewright import codegen
-from tilewright.engine import edges, jobs
+from tilewright.engine import cuts, edges, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
+BLOCKS = cuts.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 parts, times_i = codegen.real_parts, codegen.row_times_i(CHOSEN.vector_bits)
 pack, tile = codegen.packer(CHOSEN.vector_bits), edges.compiled_tile(BLOCKS)

@@ -11,12 +11,12 @@ import numba as nb
 import numpy as np
 
 from tilewright import codegen
-from tilewright.engine import edges, jobs
+from tilewright.engine import cuts, edges, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)  # as float32: so is k cut, and so are the bits
+BLOCKS = cuts.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)  # as float32: so is k cut, and so are the bits
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 32
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
 tile = edges.compiled_tile(BLOCKS)

@@ -123,6 +123,7 @@ BLOCKS, multiply = integer_product(blocking(), *INSTRUCTIONS)
     space="int32",
     workspace=BLOCKS.workspace,
     counters=BLOCKS.counters,
+    in_place=True,
     suits=lambda m, n, k: bool(INSTRUCTIONS[0]) and m * n * k >= LEAST_WORK,
     adds=True,
 )

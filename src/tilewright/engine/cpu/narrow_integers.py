@@ -9,12 +9,12 @@ import numba as nb
 import numpy as np
 
 from tilewright import codegen
-from tilewright.engine import edges, jobs
+from tilewright.engine import cuts, edges, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
+BLOCKS = cuts.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 16
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
 tile = edges.compiled_tile(BLOCKS)

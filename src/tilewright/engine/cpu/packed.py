@@ -9,17 +9,17 @@ computed in a buffer and copied. ``engine/jobs.py`` explains how jobs and blocks
 import numba as nb
 
 from tilewright import codegen
-from tilewright.engine import edges, jobs
+from tilewright.engine import cuts, edges, jobs
 from tilewright.kernels import FLOATS, kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = jobs.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)
+BLOCKS = cuts.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
-# So many threads have so few tiles each of a product of these sizes that to pack B together, and to wait for each other,
-# takes longer than packing saves: a fifth of the time of float32 at 384³, on 16 cores of a Xeon. One phase of k has the same
-# bits.
-MANY, LARGEST_OF_MANY = 8, 512
+# Of 4-byte elements, so many threads have so few tiles each of a product of these sizes that to pack B and to wait for each
+# other takes longer than packing saves: 5 % of the time of float32 at 384³, on 16 cores of a Xeon, and 10 % at 330³. One
+# phase of k has the same bits.
+MANY, LARGEST_OF_MANY = 8, 416
 pack, tile = codegen.packer(CHOSEN.vector_bits), edges.compiled_tile(BLOCKS)
 
 
@@ -65,14 +65,12 @@ product = jobs.team_product(BLOCKS, pack, pack, write, in_place=True)
     blocking=CHOSEN,
     workspace=BLOCKS.workspace,
     counters=BLOCKS.counters,
+    in_place=True,
     suits=lambda m, n, k: True,
     for_many=(
         "cpu/direct",
         lambda m, n, k, threads, itemsize: (
-            threads >= MANY
-            and max(m, n, k) <= LARGEST_OF_MANY
-            and k <= (CHOSEN.kc if itemsize <= 4 else CHOSEN.kc_of_8_bytes)
-            and n * itemsize % jobs.PAGE != 0  # such rows of B displace each other in the first-level cache
+            threads >= MANY and itemsize <= 4 and max(m, n, k) <= min(LARGEST_OF_MANY, CHOSEN.kc)
         ),
     ),
     adds=True,

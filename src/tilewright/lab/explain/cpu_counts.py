@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...engine.jobs import bands_and_parts
+from ...engine.cuts import PACKING, PACKING_BOTH, cut
+from ...engine.jobs import PAGE
 from ...host.machine import Machine
 from ...kernels import Kernel
 from ...kernels.blocking import blocking
@@ -97,7 +98,7 @@ def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
 
 
 def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
-    """The cuts of ``engine.jobs``: even ones, with tiles and slivers of two sizes that differ by one."""
+    """The cuts of ``engine.cuts``: even ones, with tiles and slivers of two sizes that differ by one."""
     p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
     m, n, k, size = (
         problem.m,
@@ -110,9 +111,11 @@ def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
     if size == 8:
         kc = min(kc, blocking().kc_of_8_bytes)  # a panel of A of 8-byte elements must fit in L1 as well
     tiles, vectors = math.ceil(m / mr), math.ceil(n / lanes)
-    slivers, deep = math.ceil(vectors / nv), math.ceil(k / kc)
-    panels = math.ceil(slivers / (nc // (nv * lanes)))
-    bands = min(bands_and_parts(m, n, threads, size, *kernel.grain, p["mc"], nc)[0], tiles)
+    packing = PACKING if _reads_in_place(kernel, problem, size) else PACKING_BOTH
+    groups, slivers, wide, bands, _ = cut(
+        m, vectors, lanes, threads, packing, mr, nv, p["mc"], p["vector_bits"] // 8, nc
+    )
+    panels = groups * math.ceil(slivers / wide)
     return Tiling(
         k=k,
         size=size,
@@ -120,13 +123,21 @@ def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
         tile=Side(mr, nv * lanes),
         rows=sum(high if high >= mr - 1 else mr for high in (_part(m, tiles, t) for t in range(tiles))),
         tiles=tiles,
-        vectors=sum(max(_part(vectors, slivers, s), nv - 1) for s in range(slivers)),
-        slivers=slivers,
-        deep=deep,
-        bands=bands,
+        vectors=sum(
+            max(_part(_part(vectors, groups, g), slivers, s), nv - 1) for g in range(groups) for s in range(slivers)
+        ),
+        slivers=groups * slivers,
+        deep=math.ceil(k / kc),
+        bands=min(bands, tiles),
         block=Side(math.ceil(m / bands), math.ceil(n / panels)),
         a_passes=panels,  # by a band's own thread; another thread that takes its jobs packs the band again
     )
+
+
+def _reads_in_place(kernel: Kernel, problem: Problem, word: int) -> bool:
+    """Whether a kernel reads rows of a contiguous A where they lie, as ``engine.jobs.lies_well`` decides it."""
+    row, low_rows = problem.k * problem.itemsize, problem.m // math.ceil(problem.m / kernel.params["mr"])
+    return kernel.in_place and row % word == 0 and row % PAGE != 0 and low_rows >= kernel.params["mr"] - 1
 
 
 def _part(length: int, parts: int, index: int) -> int:
