@@ -128,10 +128,8 @@ def test_any_shape_into_any_c(shape: tuple[int, int, int], steps: tuple[int, int
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_a_is_read_in_place_where_its_rows_are_whole_words(dtype: str, generation: str) -> None:
     wide, b = operands((200, 150, 3000), dtype)
-    page = np.zeros((200, 8192), dtype)[:, :2900]  # rows a multiple of a page apart are packed
-    page[:] = wide[:, :2900]
-    alike = [wide[:, :2900].copy(), wide[:, :2900], wide[:, 1:2901], wide[::-1, :2900], wide[:, :2899], page]
-    assert [jobs.lies_well(a, 4, True) for a in alike] == [True, True, False, False, False, False]
+    alike = [wide[:, :2900].copy(), wide[:, :2900], wide[:, 1:2901], wide[::-1, :2900], wide[:, :2899]]
+    assert [jobs.lies_well(a, 4, True) for a in alike] == [True, True, False, False, False]
     for a in alike:
         expected = a.astype(np.int32) @ b[: a.shape[1]].astype(np.int32)
         for threads in (1, 3):

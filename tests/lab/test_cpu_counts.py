@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tilewright.catalog import catalog
-from tilewright.engine import cuts, jobs
+from tilewright.engine import cuts
 from tilewright.engine.cuts import PackedBlocks
 from tilewright.host.machine import machine
 from tilewright.lab.explain import cpu_counts
@@ -106,7 +106,7 @@ def test_packed_is_counted_as_its_job_list_does_it(m: int, n: int, k: int, dtype
     kernel = catalog()["cpu/packed"]
     blocks: PackedBlocks = kernel.function.__globals__["BLOCKS"]
     size, kc = (4, blocks.kc) if dtype == "float32" else (8, blocks.kc_of_8_bytes)
-    straight = m // math.ceil(m / blocks.mr) >= blocks.mr - 1 and k * size % jobs.PAGE != 0
+    straight = m // math.ceil(m / blocks.mr) >= blocks.mr - 1
     found = counts(packed_steps(blocks, m, n, k, size, kc, threads, straight=straight))
     check(tiling(kernel, Problem(m, n, k, dtype), threads), found, m, k)
 

@@ -26,9 +26,6 @@ BLOCKS = max(4, machine().usable_cores)
 JOBS = 8
 #: Words from one counter to the next: one counter per cache line avoids false sharing.
 LINE = 8
-#: Rows of C from which there is one group, for packing takes 1/m of the time: with groups, products of 640³ to 1,500³ took
-#: 7 to 25 % less on 16 cores of a Xeon, of 2,048³ as long, and of 3,000³ 2 % more.
-UNGROUPED = 2048
 #: How long it takes to pack and read a column of B, in times to read a row of A where it lies, and in times to pack it. On
 #: 8 and 16 cores of the Xeon, the groups that follow from 4 were the fastest ones or within 3 % of these.
 PACKING, PACKING_BOTH = 4, 1
@@ -67,7 +64,7 @@ class PackedBlocks:
     def counters(self, m: int, n: int, k: int) -> int:
         """The number of counters for a product of this shape; m, n and k count packed elements, too."""
         slivers = -(-min(n, self.nc) // (self.chosen.nv * self.chosen.vector_bits // 64))  # of 8-byte elements
-        groups = min(BLOCKS, slivers) if m < UNGROUPED and n <= self.nc else 1
+        groups = min(BLOCKS, slivers) if n <= self.nc else 1
         bands = groups * -(-m // self.mc)  # of all groups together
         bands = max(bands, min(groups * most_bands(m, self.mr), bands + JOBS * BLOCKS))
         jobs = min(bands * slivers, bands + 2 * JOBS * BLOCKS)
@@ -126,10 +123,10 @@ def cut(
     m: int, vectors: int, lanes: int, threads: int, packing: int, mr: int, nv: int, mc: int, vector_bytes: int, nc: int
 ) -> tuple[int, int, int, int, int]:
     """How a product of m rows and ``vectors`` of columns is cut: groups of threads, slivers of each group, slivers of a
-    panel, bands, and parts of a panel."""
+    panel, bands, and parts of a panel. Of columns that are too many for one panel, there is one group.
+    """
     most = nc // (nv * lanes)
-    grouped = m < UNGROUPED and vectors <= most * nv
-    groups = groups_of(m, vectors, lanes, threads, nv, packing) if grouped else 1
+    groups = groups_of(m, vectors, lanes, threads, nv, packing) if vectors <= most * nv else 1
     slivers = math.ceil(math.ceil(vectors / groups) / nv)
     wide = math.ceil(slivers / math.ceil(slivers / most))
     bands, parts = bands_and_parts(m, wide, threads // groups, vector_bytes // lanes, mr, mc)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...engine.cuts import PACKING, PACKING_BOTH, cut
-from ...engine.jobs import PAGE
 from ...host.machine import Machine
 from ...kernels import Kernel
 from ...kernels.blocking import blocking
@@ -137,7 +136,7 @@ def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
 def _reads_in_place(kernel: Kernel, problem: Problem, word: int) -> bool:
     """Whether a kernel reads rows of a contiguous A where they lie, as ``engine.jobs.lies_well`` decides it."""
     row, low_rows = problem.k * problem.itemsize, problem.m // math.ceil(problem.m / kernel.params["mr"])
-    return kernel.in_place and row % word == 0 and row % PAGE != 0 and low_rows >= kernel.params["mr"] - 1
+    return kernel.in_place and row % word == 0 and low_rows >= kernel.params["mr"] - 1
 
 
 def _part(length: int, parts: int, index: int) -> int:
