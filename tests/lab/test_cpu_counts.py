@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tilewright.catalog import catalog
-from tilewright.engine import cuts
+from tilewright.engine import cuts, jobs
 from tilewright.engine.cuts import PackedBlocks
 from tilewright.host.machine import machine
 from tilewright.lab.explain import cpu_counts
@@ -96,7 +96,16 @@ def counts(steps: Iterator[Step]) -> Counter[str]:
     return found
 
 
-SHAPES = [(1, 1, 1), (20, 100, 30), (64, 64, 64), (300, 500, 1100), (1000, 130, 2000), (7, 3000, 513), (2048, 600, 600)]
+SHAPES = [
+    (1, 1, 1),
+    (20, 100, 30),
+    (64, 64, 64),
+    (300, 500, 1100),
+    (1000, 130, 2000),
+    (7, 3000, 513),
+    (2048, 600, 600),
+    (400, 400, 8192),
+]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5, 16])
@@ -106,7 +115,9 @@ def test_packed_is_counted_as_its_job_list_does_it(m: int, n: int, k: int, dtype
     kernel = catalog()["cpu/packed"]
     blocks: PackedBlocks = kernel.function.__globals__["BLOCKS"]
     size, kc = (4, blocks.kc) if dtype == "float32" else (8, blocks.kc_of_8_bytes)
-    straight = m // math.ceil(m / blocks.mr) >= blocks.mr - 1
+    straight = m // math.ceil(m / blocks.mr) >= blocks.mr - 1 and not jobs.displaced(
+        k * size, min(m, blocks.mc * 8 // size), threads
+    )
     found = counts(packed_steps(blocks, m, n, k, size, kc, threads, straight=straight))
     check(tiling(kernel, Problem(m, n, k, dtype), threads), found, m, k)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...engine.cuts import PACKING, PACKING_BOTH, cut
+from ...engine.jobs import displaced
 from ...host.machine import Machine
 from ...kernels import Kernel
 from ...kernels.blocking import blocking
@@ -110,7 +111,7 @@ def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
     if size == 8:
         kc = min(kc, blocking().kc_of_8_bytes)  # a panel of A of 8-byte elements must fit in L1 as well
     tiles, vectors = math.ceil(m / mr), math.ceil(n / lanes)
-    packing = PACKING if _reads_in_place(kernel, problem, size) else PACKING_BOTH
+    packing = PACKING if _reads_in_place(kernel, problem, size, threads) else PACKING_BOTH
     groups, slivers, wide, bands, _ = cut(
         m, vectors, lanes, threads, packing, mr, nv, p["mc"], p["vector_bits"] // 8, nc
     )
@@ -133,10 +134,12 @@ def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
     )
 
 
-def _reads_in_place(kernel: Kernel, problem: Problem, word: int) -> bool:
-    """Whether a kernel reads rows of a contiguous A where they lie, as ``engine.jobs.lies_well`` decides it."""
-    row, low_rows = problem.k * problem.itemsize, problem.m // math.ceil(problem.m / kernel.params["mr"])
-    return kernel.in_place and row % word == 0 and low_rows >= kernel.params["mr"] - 1
+def _reads_in_place(kernel: Kernel, problem: Problem, word: int, threads: int) -> bool:
+    """Whether a kernel reads rows of a contiguous A where they lie, as ``engine.jobs`` decides it."""
+    m, row, p = problem.m, problem.k * problem.itemsize, kernel.params
+    if not kernel.in_place or row % word or m // math.ceil(m / p["mr"]) < p["mr"] - 1:
+        return False
+    return not displaced(row, min(m, p["mc"] * 8 // max(4, word)), threads)
 
 
 def _part(length: int, parts: int, index: int) -> int:
