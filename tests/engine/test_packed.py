@@ -278,7 +278,7 @@ def test_every_planned_thread_has_counters_and_workspace(itemsize: int, monkeypa
     for _ in range(3000):
         m, n, k = (int(x) for x in np.exp(rng.uniform(0, np.log(9000), 3)))
         threads = min(int(rng.integers(1, 17)), -(-m // MR) * -(-n // NR))  # there is no work for more
-        packing = int(rng.choice([cuts.PACKING, cuts.PACKING_BOTH]))
+        packing = float(rng.choice([cuts.PACKING, cuts.PACKING_BOTH]))
         vectors, deep = -(-n // lanes), -(-k // kc)
         groups, *how = cuts.cut(m, vectors, lanes, threads, packing, MR, NV, blocks.mc, vector_bytes, blocks.nc)
         panels = groups * (1 if threads == groups else 2) * -(-k // deep) * how[1] * NV * lanes
