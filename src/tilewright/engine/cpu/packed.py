@@ -54,7 +54,7 @@ product = jobs.team_product(BLOCKS, pack, pack, write, in_place=True)
 
 @kernel(
     order=13,
-    idea="Share one list of jobs: B is packed once for all threads, a phase ahead, and edges have tiles of their own.",
+    idea="Share lists of jobs: groups of threads pack columns of B of their own, a phase ahead; edges have their own tiles.",
     row="S1.11, S1.12",
     parent="cpu/register_tile",
     dtypes=(*FLOATS, "int32", "int64", "uint32", "uint64"),
