@@ -144,9 +144,9 @@ def test_rows_that_are_read_in_place_are_read_to_their_end_alone() -> None:
 def test_rows_that_displace_each_other_are_packed_by_many_threads() -> None:
     """Of as many rows as fill three quarters of the second-level cache where they lie 16 KiB apart."""
     rows = jobs.L2 * 3 // 4 // (16 << 10)
-    assert not any(jobs.displaced(stride, rows, 16) for stride in (8000, 16 << 10, 48 << 10))
-    assert all(jobs.displaced(stride, rows, 16) for stride in (32 << 10, 96 << 10, 1 << 20))
-    assert not jobs.displaced(1 << 20, rows, 2)
+    assert not any(jobs.displaced(stride, rows, rows, 8, 16) for stride in (8000, 16 << 10, 48 << 10))
+    assert all(jobs.displaced(stride, rows, rows, 8, 16) for stride in (32 << 10, 96 << 10, 1 << 20))
+    assert not jobs.displaced(1 << 20, rows, rows, 8, 2)
 
 
 def test_a_is_read_in_place_or_packed_to_the_same_bits() -> None:
@@ -293,9 +293,8 @@ def test_the_test_of_late_threads_can_fail() -> None:
     a, b = operands((200, 200, 200))
     c = np.full((200, 200), np.nan)
     job = call(a, b, c, 2)
-    job.args[4][cuts.LINE] = (
-        2  # two jobs of the first list taken by somebody who is not here: nothing of B's first slivers is ever packed
-    )
+    # Two jobs of the first list are taken by somebody who is not here: nothing of B's first slivers is ever packed.
+    job.args[4][cuts.LINE] = 2
     waiting = threading.Thread(target=job, daemon=True)
     waiting.start()
     waiting.join(0.3)

@@ -116,7 +116,7 @@ def test_packed_is_counted_as_its_job_list_does_it(m: int, n: int, k: int, dtype
     blocks: PackedBlocks = kernel.function.__globals__["BLOCKS"]
     size, kc = (4, blocks.kc) if dtype == "float32" else (8, blocks.kc_of_8_bytes)
     straight = m // math.ceil(m / blocks.mr) >= blocks.mr - 1 and not jobs.displaced(
-        k * size, min(m, blocks.mc * 8 // size), threads
+        k * size, m, blocks.mc, size, threads
     )
     found = counts(packed_steps(blocks, m, n, k, size, kc, threads, straight=straight))
     check(tiling(kernel, Problem(m, n, k, dtype), threads), found, m, k)

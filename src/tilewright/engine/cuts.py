@@ -69,7 +69,7 @@ class PackedBlocks:
         bands = groups * -(-m // self.mc)  # of all groups together
         bands = max(bands, min(groups * most_bands(m, self.mr), bands + JOBS * BLOCKS))
         jobs = min(bands * slivers, bands + 2 * JOBS * BLOCKS)
-        phases = (1 - -n // self.nc) * -(-k // self.kc_of_8_bytes)
+        phases = -(-n // self.nc) * -(-k // self.kc_of_8_bytes)
         return LINE * (1 + groups + jobs + phases * (groups + bands))
 
 

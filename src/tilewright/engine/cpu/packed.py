@@ -3,7 +3,7 @@
 B is packed as it is, by vectors (``codegen.packer``). Rows of A whose elements are neighbours are read where they lie, which
 saves 2 to 7 % of the time of products of 384 to 3,000; others are packed, too (``jobs.lies_well``). Tiles are written to C
 where they lie. A tile that no vector can write, because rows of C have no unit stride or are fewer than a tile's, is
-computed in a buffer and copied. ``engine/jobs.py`` explains how jobs and blocks are cut.
+computed in a buffer and copied. ``engine/cuts.py`` explains how jobs and blocks are cut.
 """
 
 import numba as nb

@@ -139,7 +139,7 @@ def _reads_in_place(kernel: Kernel, problem: Problem, word: int, threads: int) -
     m, row, p = problem.m, problem.k * problem.itemsize, kernel.params
     if not kernel.in_place or row % word or m // math.ceil(m / p["mr"]) < p["mr"] - 1:
         return False
-    return not displaced(row, min(m, p["mc"] * 8 // max(4, word)), threads)
+    return not displaced(row, m, p["mc"], word, threads)
 
 
 def _part(length: int, parts: int, index: int) -> int:
