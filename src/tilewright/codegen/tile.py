@@ -43,12 +43,17 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
     return micro
 
 
-def edge_kernel(mr: int, nv: int, vector_bits: int, *, unroll: int = 1) -> Callable[..., None]:
-    """``micro_kernel`` for an A of any stride, ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns)``.
+def edge_kernel(
+    mr: int, nv: int, vector_bits: int, *, unroll: int = 1, near: bool = False, follow: bool = False
+) -> Callable[..., None]:
+    """``micro_kernel`` for an A of any stride, ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)``.
 
     ``columns`` are how many of the tile's columns lie inside C. ``b`` is as wide as the whole tile; its elements beyond
     ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that lies inside C is
     written without masks.
+
+    Unless ``near``, which says that A and B are in L2, each step prefetches a later one of B, and iterations the rows of
+    A below. If ``follow``, each iteration prefetches the line ``ahead`` elements after its first one of B into L2.
     """
 
     @intrinsic
@@ -62,14 +67,16 @@ def edge_kernel(mr: int, nv: int, vector_bits: int, *, unroll: int = 1) -> Calla
         ldc: Any,  # noqa: ARG001
         accumulate: Any,  # noqa: ARG001
         columns: Any,  # noqa: ARG001
+        ahead: Any,  # noqa: ARG001
     ) -> Any:
-        signature = types.void(types.intp, a, types.intp, a, a, types.intp, types.intp, types.intp)
+        signature = types.void(types.intp, a, types.intp, a, a, types.intp, types.intp, types.intp, types.intp)
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             scalar = context.get_data_type(signature.args[1].dtype)
             vectors = Vectors(builder, scalar, vector_bits // bits_of(scalar))
-            kc, a, a_stride, *rest = args
-            MicroKernelEmitter(vectors, mr, nv, a_stride, unroll).emit(kc, a, *rest)
+            kc, a, a_stride, *rest, ahead = args
+            emitter = MicroKernelEmitter(vectors, mr, nv, a_stride, unroll, near, ahead if follow else None)
+            emitter.emit(kc, a, *rest)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -92,9 +99,19 @@ _LINE = 64
 class MicroKernelEmitter:
     """Emits one micro-kernel: zeroed accumulators → loop over k → write-back."""
 
-    def __init__(self, vectors: Vectors, mr: int, nv: int, a_stride: Any, unroll: int) -> None:
+    def __init__(
+        self,
+        vectors: Vectors,
+        mr: int,
+        nv: int,
+        a_stride: Any,
+        unroll: int,
+        near: bool = False,
+        ahead: Any = None,
+    ) -> None:
         self.vectors, self.builder, self.lanes = vectors, vectors.builder, vectors.lanes
         self.mr, self.nv, self.a_stride, self.unroll = mr, nv, a_stride, unroll
+        self.near, self.ahead = near, ahead
 
     def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any = None) -> None:
         """Emit the whole tile; with ``columns``, only that many of its columns are written."""
@@ -145,7 +162,9 @@ class MicroKernelEmitter:
             row, column = builder.udiv(iteration, lines), builder.urem(iteration, lines)
             line = builder.add(builder.mul(row, ldc), builder.mul(column, index(self.lanes)))
             self.vectors.prefetch(c, line, write=True)
-        if steps > 1 and not isinstance(self.a_stride, int):
+        if steps > 1 and self.ahead is not None:
+            self.vectors.prefetch(b_now, self.ahead, level=2)
+        if steps > 1 and not self.near and not isinstance(self.a_stride, int):
             self._prefetch_rows_below(a_now, iteration)
         for step in range(steps):
             now = self._step(now, a_now, b_now, step)
@@ -179,8 +198,9 @@ class MicroKernelEmitter:
 
     def _step(self, tile: list[list[Any]], a: Any, b: Any, step: int) -> list[list[Any]]:
         vectors = self.vectors
-        for line in range(0, self.nv * self.lanes, max(1, _LINE // vectors.itemsize)):
-            vectors.prefetch(b, (step + _B_AHEAD) * self.nv * self.lanes + line)
+        if not self.near:
+            for line in range(0, self.nv * self.lanes, max(1, _LINE // vectors.itemsize)):
+                vectors.prefetch(b, (step + _B_AHEAD) * self.nv * self.lanes + line)
 
         def of_a(r: int) -> Any:
             return vectors.broadcast(vectors.scalar_at(self._row(a, r), step))

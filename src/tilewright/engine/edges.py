@@ -5,34 +5,69 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numba as nb
+from numba.extending import register_jitable
 
 from .. import codegen
+from ..host.machine import machine
+from ..kernels.blocking import caches
 from .cuts import PackedBlocks
 
+#: Whether the last cache is far away, as on Xeons, whose L2 is large for that reason: there, tiles prefetch the next sliver
+#: of B. Products from 768³ on take 5 to 9 % less on one thread of a Xeon with L2 of 2 MB, and up to 3 % more on Zen 4.
+FAR = caches(machine())[1] >= 2 << 20
+#: Bytes of a cache line.
+LINE = 64
 
-def compiled_tile(blocks: PackedBlocks) -> Callable[..., None]:
-    """A compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns)``.
+
+@register_jitable
+def line_of_tile(x: int, lines: int) -> int:
+    """Which of the ``lines`` of B that an iteration reads tile ``x`` of a band prefetches of the next sliver: lines of
+    different pairs first, for L2 fetches pairs.
+
+    >>> [line_of_tile(x, 8) for x in range(9)]
+    [0, 2, 4, 6, 1, 3, 5, 7, 0]
+    """
+    line = 2 * (x % lines)
+    return line % lines + line // lines
+
+
+def compiled_tile(blocks: PackedBlocks, *, far: bool = FAR) -> Callable[..., None]:
+    """A compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near)``.
 
     It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements lie inside C. These
     four tiles serve every edge: heights and widths that differ by one make up any C from 20 rows and 6 vectors on.
+
+    ``x`` is the tile's number in its band, and ``near`` that of ``team_product``. If the last cache is ``far``, the first
+    tile of a band prefetches the sliver, which then is in L2 for the others; where rows of A are, too, these prefetch
+    neither. Without these instructions, products of float64 take 2 to 5 % less on a Xeon whose cores each run another
+    program as well. Instead, each iteration prefetches a line of the next sliver: in the first tile one line of as many as
+    an iteration reads, in the second tile another, and so on.
     """
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll
-    full = codegen.edge_kernel(mr, nv, bits, unroll=unroll)
+    lines = unroll * nv * bits // (8 * LINE)
+    full = codegen.edge_kernel(mr, nv, bits, unroll=unroll, follow=far)
+    lean = codegen.edge_kernel(mr, nv, bits, unroll=unroll, near=True, follow=far)
     low = codegen.edge_kernel(mr - 1, nv, bits, unroll=unroll)
     narrow = codegen.edge_kernel(mr, nv - 1, bits, unroll=unroll)
     low_narrow = codegen.edge_kernel(mr - 1, nv - 1, bits, unroll=unroll)
 
     @nb.njit(nogil=True)
-    def tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns):
+    def tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near):
+        cached, ahead = near
+        if ahead:
+            ahead += line_of_tile(x, lines) * (LINE // codegen.itemsize(b))
         if vectors == nv:
             if rows == mr:
-                full(kc, a, a_stride, b, c, ldc, accumulate, columns)
+                if far and cached and x > 0:
+                    lean(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)
+                else:
+                    full(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)
             else:
-                low(kc, a, a_stride, b, c, ldc, accumulate, columns)
+                low(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
         elif rows == mr:
-            narrow(kc, a, a_stride, b, c, ldc, accumulate, columns)
+            narrow(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
         else:
-            low_narrow(kc, a, a_stride, b, c, ldc, accumulate, columns)
+            low_narrow(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
 
     return tile

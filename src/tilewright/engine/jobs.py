@@ -88,12 +88,13 @@ def team_product(
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to ``target``,
       from element ``at`` on, ``ld`` apart;
     - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes these steps of columns of B;
-    - ``write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner)`` multiplies a band of
-      rows, from pointer ``a`` on, ``a_stride`` apart, by a sliver of packed columns into C, or adds the product to it where
-      ``accumulate`` is not 0.
+    - ``write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near)`` multiplies
+      a band of rows, from pointer ``a`` on, ``a_stride`` apart, by a sliver of packed columns into C, or adds the product to
+      it where ``accumulate`` is not 0.
       ``tiles`` is (rows of a low tile, how many of the first tiles are a row higher, number of tiles). With ``ends`` no more
-      steps of k follow; ``corner`` has room for a tile. ``write`` contains the loop over tiles, because each call of an
-      inlined function counts references to its arrays.
+      steps of k follow; ``corner`` has room for a tile. ``near`` is (whether the rows are in the second-level cache;
+      how many elements after this sliver the next one begins, if that should be prefetched, otherwise 0).
+      ``write`` contains the loop over tiles, because each call of an inlined function counts references to its arrays.
 
     With ``in_place`` elements of A are what is packed, or whole words of them, and rows of A that need no packing are read
     where they lie. Then ``note_rows(a, rows, kc, words, apart, target)`` is called instead of ``pack_rows``, for what that
@@ -147,6 +148,7 @@ def team_product(
         # A thread by itself overwrites the last panel with the next one: its memory may still be in L2.
         buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
         panel_size = panels.size // buffers
+        large = panel_size * itemsize > L2 // 2  # so other slivers drop this one from L2 before it is read again
         corner = block[tile_at:]
         by_steps = codegen.has_rows(b)
         packings = math.ceil(math.ceil(k // grain / deep) * grain / STEPS) if by_steps else wide
@@ -187,12 +189,13 @@ def team_product(
             if band == bands:
                 return
             begin, stop = part_start(tiles, bands, band), part_start(tiles, bands, band + 1)
-            i0 = part_start(m, tiles, begin)
+            i0, cached = part_start(m, tiles, begin), True
             if block_of != t * bands + band:
                 block_of, height = t * bands + band, part_start(m, tiles, stop) - i0
                 if in_place and straight:
                     rows_apart = a.strides[0] // itemsize
                     rows = codegen.pointer_as(codegen.address(a, i0, low * (itemsize // codegen.itemsize(a))), block)
+                    cached = False
                     note_rows(a, height, kc, rows, rows_apart, block)
                 else:
                     pack_block(a, i0, height, low, kc, block)
@@ -200,9 +203,9 @@ def team_product(
             job = done + (band * parts + part) * LINE
             codegen.wait_for(counters, packed + t * LINE, packings)
             codegen.wait_for(counters, job, t)
-            for s in range(
-                first + part_start(end - first, parts, part), first + part_start(end - first, parts, part + 1)
-            ):
+            sliver = first + part_start(end - first, parts, part)
+            beyond = first + part_start(end - first, parts, part + 1)
+            for s in range(sliver, beyond):
                 left = left_end + part_start(across, slivers, s)
                 right = left_end + part_start(across, slivers, s + 1)
                 column, width = left * lanes, max(right - left, nv - 1)
@@ -222,7 +225,9 @@ def team_product(
                     adds + p,
                     p + 1 == deep,
                     corner,
+                    (cached, nv * lanes * kc if large and s + 1 < beyond else 0),
                 )
+                cached = True
             if t < last:
                 codegen.fetch_add(counters, job, 1)
 

@@ -62,7 +62,7 @@ def bfloat16_product(
                 one_row_narrow(kc, of_a, a_stride, b, row, ldc, accumulate, columns, start)
 
     @nb.njit(nogil=True, inline="always")
-    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):
+    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
         """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
         narrow, wide, counters = c
         width = vectors * lanes

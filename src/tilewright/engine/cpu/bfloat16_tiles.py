@@ -71,7 +71,7 @@ def bfloat16_by_tiles(
                 top, row = top + 1, codegen.ahead(row, length)
 
     @nb.njit(nogil=True, inline="always")
-    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
         of_a, counters = c[2], c[3]
         sums, beside = codegen.offset(corner, 0), codegen.offset(corner, corner.size - 1 - length)
         smallest, width = int(corner[corner.size - 1]), vectors * lanes

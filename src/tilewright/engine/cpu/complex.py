@@ -56,7 +56,7 @@ def pack_columns(b, low, kc, left, columns, target, at, ld):
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
     """For ``team_product``: write to C as real numbers, or by way of ``corner``."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     low, higher, count = tiles
@@ -64,9 +64,10 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
         rows = low + 1 if x < higher else low
         if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
             ldc = c.strides[0] // codegen.itemsize(corner)
-            tile(kc, a, a_stride, b, parts(codegen.address(c, top, left // 2)), ldc, accumulate, rows, vectors, columns)
+            of_c = parts(codegen.address(c, top, left // 2))
+            tile(kc, a, a_stride, b, of_c, ldc, accumulate, rows, vectors, columns, x, near)
         else:
-            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
+            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width, x, near)
             add_corner(corner, width, c, top, rows, left // 2, columns // 2, accumulate)
         top += rows
         a = codegen.ahead(a, rows * a_stride)

@@ -23,7 +23,7 @@ tile = edges.compiled_tile(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):
     """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
     narrow, wide = c
     width = vectors * LANES
@@ -31,11 +31,10 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
     for x in range(count):
         rows = low + 1 if x < higher else low
         if rows >= MR - 1:
-            tile(
-                kc, a, a_stride, b, codegen.address(wide, top, left), wide.shape[1], accumulate, rows, vectors, columns
-            )
+            of_c = codegen.address(wide, top, left)
+            tile(kc, a, a_stride, b, of_c, wide.shape[1], accumulate, rows, vectors, columns, x, near)
         else:
-            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width)
+            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width, x, near)
         for r in range(rows):
             row = codegen.address(wide, top + r, left)
             if rows < MR - 1:

@@ -58,7 +58,7 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
         pack_b(b, UPPER_BITS if quads and codegen.itemsize(b) == 1 else 0, low, kc, left, columns, target, at, ld)
 
     @nb.njit(nogil=True, inline="always")
-    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
         """Where C is int32, write to it where it lies; else by way of ``corner``, where C is widened to accumulate."""
         c, of_a = c
         width = vectors * lanes

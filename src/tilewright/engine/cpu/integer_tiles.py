@@ -44,7 +44,7 @@ def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Ca
                 top, row = top + 1, codegen.ahead(row, length)
 
     @nb.njit(nogil=True, inline="always")
-    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
         c, of_a = c
         sums = codegen.offset(corner, 0)
         if accumulate:

@@ -21,7 +21,7 @@ tile = edges.compiled_tile(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
     """By way of ``corner``: C may be narrower than the tile. To accumulate, C is widened into ``corner`` first."""
     width = vectors * LANES
     low, higher, count = tiles
@@ -29,7 +29,9 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
         rows = low + 1 if x < higher else low
         if accumulate:
             widen(c, top, rows, left, columns, corner, 0, width)
-        tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, accumulate, max(rows, MR - 1), vectors, width)
+        tile(
+            kc, a, a_stride, b, codegen.offset(corner, 0), width, accumulate, max(rows, MR - 1), vectors, width, x, near
+        )
         for r in range(rows):
             row = codegen.offset(corner, r * width)
             convert(row, codegen.itemsize(corner), codegen.address(c, top + r, left), c.strides[1], columns)

@@ -24,7 +24,7 @@ pack, tile = codegen.packer(CHOSEN.vector_bits), edges.compiled_tile(BLOCKS)
 
 
 @nb.njit(nogil=True, inline="always")
-def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner):  # noqa: ARG001
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
     """For ``team_product``: write to C where it lies, or by way of ``corner``."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     low, higher, count = tiles
@@ -32,9 +32,9 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
         rows = low + 1 if x < higher else low
         if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
             ldc = c.strides[0] // codegen.itemsize(c)
-            tile(kc, a, a_stride, b, codegen.address(c, top, left), ldc, accumulate, rows, vectors, columns)
+            tile(kc, a, a_stride, b, codegen.address(c, top, left), ldc, accumulate, rows, vectors, columns, x, near)
         else:
-            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, max(rows, MR - 1), vectors, width)
+            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, max(rows, MR - 1), vectors, width, x, near)
             add_corner(corner, width, c, top, rows, left, columns, accumulate)
         top += rows
         a = codegen.ahead(a, rows * a_stride)

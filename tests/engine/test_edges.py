@@ -1,0 +1,60 @@
+"""Tiles of edges that read B from a far cache: what they prefetch, and that their sums are those of any other tile."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from support.machine_code import assembly, inner_loops, x86_with_fma
+from tilewright import codegen
+from tilewright.catalog import catalog
+from tilewright.engine import cuts, edges
+from tilewright.kernels.blocking import blocking
+
+PACKED = catalog()["cpu/packed"]
+MR, NV, BITS, UNROLL = *(PACKED.params[name] for name in ("mr", "nv", "vector_bits")), blocking().unroll
+NR, STEPS = NV * BITS // 32, 37
+
+
+def tile(*, far: bool) -> nb.core.dispatcher.Dispatcher:
+    """A compiled function ``multiply(a, b, c, x, cached, ahead)`` of float32 for a whole tile."""
+    compute = edges.compiled_tile(cuts.PackedBlocks(blocking(), blocking().kc, itemsize=4), far=far)
+
+    @nb.njit("(f4[:, ::1], f4[:, ::1], f4[:, ::1], int64, boolean, int64)")
+    def multiply(a, b, c, x, cached, ahead):
+        of_a, of_b, of_c = codegen.offset(a, 0), codegen.offset(b, 0), codegen.offset(c, 0)
+        compute(a.shape[1], of_a, a.shape[1], of_b, of_c, c.shape[1], 0, MR, NV, c.shape[1], x, (cached, ahead))
+
+    return multiply
+
+
+@x86_with_fma
+def test_tiles_whose_operands_are_near_prefetch_the_next_sliver_alone() -> None:
+    near, other = prefetches(far=True), prefetches(far=False)
+    unrolled = UNROLL * NV * BITS // (8 * edges.LINE)
+    assert (0, 1) in near, "a tile without prefetches of its own operands, but with one of the next sliver"
+    assert (0, 1) not in other
+    assert any(of_l1 == unrolled for of_l1, _ in other), "the tile that reads B from anywhere"
+
+
+def prefetches(*, far: bool) -> set[tuple[int, int]]:
+    """Of each loop of whole steps: prefetches into L1 and into L2."""
+    loops = inner_loops(assembly(tile(far=far)), "vfmadd")
+    whole = [loop for loop in loops if sum(line.startswith("vfmadd") for line in loop) == UNROLL * MR * NV]
+    return {
+        tuple(sum(line.startswith(name) for line in loop) for name in ("prefetcht0", "prefetcht1")) for loop in whole
+    }
+
+
+def test_a_tile_has_the_same_bits_whatever_it_prefetches() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((MR, STEPS), (STEPS, NR)))
+    results = []
+    for far in (False, True):
+        multiply = tile(far=far)
+        for x, cached, ahead in ((0, False, 0), (1, False, 0), (3, True, 0), (5, True, b.size), (40, True, 1 << 40)):
+            c = np.full((MR, NR), np.nan, np.float32)
+            multiply(a, b, c, x, cached, ahead)
+            results.append(c)
+    assert np.allclose(results[0], a.astype(float) @ b, rtol=0, atol=1e-4)
+    assert all(np.array_equal(results[0], c) for c in results[1:])
