@@ -21,8 +21,8 @@ LINE = 64
 
 @register_jitable
 def line_of_tile(x: int, lines: int) -> int:
-    """Which of the ``lines`` of B that an iteration reads tile ``x`` of a band prefetches of the next sliver: lines of
-    different pairs first, for L2 fetches pairs.
+    """An iteration reads ``lines`` of B: which of these tile ``x`` prefetches for the next sliver. Lines of different pairs
+    come first, for L2 fetches pairs.
 
     >>> [line_of_tile(x, 8) for x in range(9)]
     [0, 2, 4, 6, 1, 3, 5, 7, 0]
@@ -40,14 +40,14 @@ def compiled_tile(blocks: PackedBlocks, *, far: bool = FAR) -> Callable[..., Non
     ``x`` is the tile's number in its band, and ``near`` that of ``team_product``. If the last cache is ``far``, the first
     tile of a band prefetches the sliver, which then is in L2 for the others; where rows of A are, too, these prefetch
     neither. Without these instructions, products of float64 take 2 to 5 % less on a Xeon whose cores each run another
-    program as well. Instead, each iteration prefetches a line of the next sliver: in the first tile one line of as many as
-    an iteration reads, in the second tile another, and so on.
+    program as well. Instead, each of their iterations prefetches a line of the next sliver, if there is one.
     """
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll
     lines = unroll * nv * bits // (8 * LINE)
-    full = codegen.edge_kernel(mr, nv, bits, unroll=unroll, follow=far)
-    lean = codegen.edge_kernel(mr, nv, bits, unroll=unroll, near=True, follow=far)
+    full = codegen.edge_kernel(mr, nv, bits, unroll=unroll)
+    lean = codegen.edge_kernel(mr, nv, bits, unroll=unroll, near=True)
+    leading = codegen.edge_kernel(mr, nv, bits, unroll=unroll, near=True, follow=True)
     low = codegen.edge_kernel(mr - 1, nv, bits, unroll=unroll)
     narrow = codegen.edge_kernel(mr, nv - 1, bits, unroll=unroll)
     low_narrow = codegen.edge_kernel(mr - 1, nv - 1, bits, unroll=unroll)
@@ -55,14 +55,15 @@ def compiled_tile(blocks: PackedBlocks, *, far: bool = FAR) -> Callable[..., Non
     @nb.njit(nogil=True)
     def tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near):
         cached, ahead = near
-        if ahead:
-            ahead += line_of_tile(x, lines) * (LINE // codegen.itemsize(b))
         if vectors == nv:
             if rows == mr:
-                if far and cached and x > 0:
-                    lean(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)
+                if far and cached and x > 0 and ahead:
+                    ahead += line_of_tile(x - 1, lines) * (LINE // codegen.itemsize(b))
+                    leading(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)
+                elif far and cached and x > 0:
+                    lean(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
                 else:
-                    full(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)
+                    full(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
             else:
                 low(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
         elif rows == mr:
