@@ -253,6 +253,7 @@ def test_groups_of_threads_have_the_bits_of_one(dtype: str, come: int, monkeypat
         (2000, 200, 40),
         (100, 130, 200),
         (7, 1000, 300),
+        (64, 3 * NC + 70, 50),
     ]:
         rng = np.random.default_rng(4)
         a, b = (
@@ -276,7 +277,7 @@ def test_every_planned_thread_has_counters_and_workspace(itemsize: int, monkeypa
     vector_bytes, kc = blocks.chosen.vector_bits // 8, blocks.kc if itemsize == 4 else blocks.kc_of_8_bytes
     lanes, rng, most = vector_bytes // itemsize, np.random.default_rng(0), 0
     for _ in range(3000):
-        m, n, k = (int(x) for x in np.exp(rng.uniform(0, np.log(9000), 3)))
+        m, n, k = (int(x) for x in np.exp(rng.uniform(0, np.log([9000, 90000, 9000]))))
         threads = min(int(rng.integers(1, 17)), -(-m // MR) * -(-n // NR))  # there is no work for more
         packing = float(rng.choice([cuts.PACKING, cuts.PACKING_BOTH]))
         vectors, deep = -(-n // lanes), -(-k // kc)
