@@ -35,7 +35,7 @@ def test_tiles_whose_operands_are_near_prefetch_the_next_sliver_alone() -> None:
         "tiles without prefetches of their own operands, with and without one of the next sliver"
     )
     assert not {(0, 0), (0, 1)} & other
-    assert UNROLL * NV * BITS // (8 * edges.LINE) in (of_l1 for of_l1, _ in other), (
+    assert UNROLL * NV * BITS // (8 * codegen.ALIGNMENT) in (of_l1 for of_l1, _ in other), (
         "the tile that reads B from anywhere"
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
+from .memory import ALIGNMENT
 from .vectors import I64, Vectors, bits_of
 
 
@@ -92,8 +93,6 @@ _C_AHEAD = 128
 _B_AHEAD = 16
 #: Of so many rows of A an iteration prefetches one: with 4 steps an iteration, a row of float32 every 16 steps, or line.
 _ROWS = 4
-#: Bytes that one prefetch brings.
-_LINE = 64
 
 
 class MicroKernelEmitter:
@@ -199,7 +198,7 @@ class MicroKernelEmitter:
     def _step(self, tile: list[list[Any]], a: Any, b: Any, step: int) -> list[list[Any]]:
         vectors = self.vectors
         if not self.near:
-            for line in range(0, self.nv * self.lanes, max(1, _LINE // vectors.itemsize)):
+            for line in range(0, self.nv * self.lanes, max(1, ALIGNMENT // vectors.itemsize)):
                 vectors.prefetch(b, (step + _B_AHEAD) * self.nv * self.lanes + line)
 
         def of_a(r: int) -> Any:

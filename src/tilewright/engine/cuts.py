@@ -42,6 +42,7 @@ class PackedBlocks:
     def __init__(self, chosen: Blocking, kc: int, itemsize: int) -> None:
         self.chosen, self.kc, self.kc_of_8_bytes = chosen, kc, chosen.kc_of_8_bytes
         self.mr, self.nr = chosen.mr, chosen.nv * chosen.vector_bits // (8 * itemsize)
+        self.nr_of_8_bytes = chosen.nv * chosen.vector_bits // 64
         self.mc, self.nc = chosen.mc(kc), chosen.nc(kc, self.nr)
         # Rows of a block of A lie a cache line further apart than they are long: at 512 elements, a power of two, they
         # would all fall into the same sets of the first-level cache.
@@ -64,13 +65,13 @@ class PackedBlocks:
 
     def counters(self, m: int, n: int, k: int) -> int:
         """The number of counters for a product of this shape; m, n and k count packed elements, too."""
-        slivers = -(-min(n, self.nc) // (self.chosen.nv * self.chosen.vector_bits // 64))  # of 8-byte elements
-        groups = min(BLOCKS, slivers) if n <= self.nc or m <= 2 * self.mc else 1
+        slivers = -(-min(n, self.nc) // self.nr_of_8_bytes)
+        groups = min(BLOCKS, slivers) if n <= self.nc or m <= block_rows(self.mc, 4) else 1
         bands = groups * -(-m // self.mc)  # of all groups together
         bands = max(bands, min(groups * most_bands(m, self.mr), bands + JOBS * BLOCKS))
         jobs = min(bands * slivers, bands + 2 * JOBS * BLOCKS)
-        widths = {self.nr, self.chosen.nv * self.chosen.vector_bits // 64}
-        panels = max(panels_of(-(-n // nr), self.nc // nr, g) for nr in widths for g in range(1, max(2, groups + 1)))
+        widths = self.nr, self.nr_of_8_bytes
+        panels = max(panels_of(-(-n // nr), self.nc // nr, g) for nr in widths for g in range(1, max(1, groups) + 1))
         phases = panels * -(-k // self.kc_of_8_bytes)
         return LINE * (1 + groups + jobs + phases * (groups + bands))
 
@@ -79,6 +80,12 @@ class PackedBlocks:
 def part_start(length: int, parts: int, index: int) -> int:
     """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
     return index * (length // parts) + min(index, length % parts)
+
+
+@register_jitable
+def block_rows(mc: int, itemsize: int) -> int:
+    """Rows of a block of A of such elements, where one of 8-byte elements has ``mc``."""
+    return mc * 8 // max(4, itemsize)
 
 
 @register_jitable
@@ -96,7 +103,7 @@ def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, 
     A thread stays with a band, whose rows of A it packs once, while the band has parts left. Every band reads the whole
     panel of B, so there are no more bands than threads need: with bands of 24 rows, 150 GFLOPS take 12 GB/s of B.
     """
-    fewest = math.ceil(m * max(4, itemsize) / (8 * mc))
+    fewest = math.ceil(m / block_rows(mc, itemsize))
     if threads == 1:
         return fewest, 1
     rounds = max(math.ceil(fewest / threads), math.ceil(JOBS / slivers))
@@ -150,7 +157,7 @@ def cut(
     share no last cache, where a thread waits long for lines that the other has written.
     """
     most = nc // (nv * lanes)
-    one_block = m * max(4, vector_bytes // lanes) <= 8 * mc
+    one_block = m <= block_rows(mc, vector_bytes // lanes)
     groups = groups_of(m, vectors, lanes, threads, nv, packing) if vectors <= most * nv or one_block else 1
     slivers = math.ceil(math.ceil(vectors / groups) / nv)
     wide = math.ceil(slivers / panels_of(math.ceil(vectors / nv), most, groups))

@@ -8,15 +8,12 @@ import numba as nb
 from numba.extending import register_jitable
 
 from .. import codegen
-from ..host.machine import machine
-from ..kernels.blocking import caches
 from .cuts import PackedBlocks
+from .jobs import L2
 
 #: Whether the last cache is far away, as on Xeons, whose L2 is large for that reason: there, tiles prefetch the next sliver
 #: of B. Products from 768³ on take 5 to 9 % less on one thread of a Xeon with L2 of 2 MB, and up to 3 % more on Zen 4.
-FAR = caches(machine())[1] >= 2 << 20
-#: Bytes of a cache line.
-LINE = 64
+FAR = L2 >= 2 << 20
 
 
 @register_jitable
@@ -44,7 +41,7 @@ def compiled_tile(blocks: PackedBlocks, *, far: bool = FAR) -> Callable[..., Non
     """
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll
-    lines = unroll * nv * bits // (8 * LINE)
+    lines = unroll * nv * bits // (8 * codegen.ALIGNMENT)
     full = codegen.edge_kernel(mr, nv, bits, unroll=unroll)
     lean = codegen.edge_kernel(mr, nv, bits, unroll=unroll, near=True)
     leading = codegen.edge_kernel(mr, nv, bits, unroll=unroll, near=True, follow=True)
@@ -57,13 +54,13 @@ def compiled_tile(blocks: PackedBlocks, *, far: bool = FAR) -> Callable[..., Non
         cached, ahead = near
         if vectors == nv:
             if rows == mr:
-                if far and cached and x > 0 and ahead:
-                    ahead += line_of_tile(x - 1, lines) * (LINE // codegen.itemsize(b))
-                    leading(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)
-                elif far and cached and x > 0:
-                    lean(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
-                else:
+                if not far or not cached or x == 0:
                     full(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
+                elif ahead:
+                    ahead += line_of_tile(x - 1, lines) * (codegen.ALIGNMENT // codegen.itemsize(b))
+                    leading(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)
+                else:
+                    lean(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
             else:
                 low(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
         elif rows == mr:

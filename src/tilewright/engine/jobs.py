@@ -31,7 +31,18 @@ from numba.extending import register_jitable
 from .. import codegen
 from ..host.machine import machine
 from ..kernels.blocking import caches
-from .cuts import LINE, PACKING, PACKING_BOTH, PackedBlocks, counters_of_group, cut, job_of, next_job, part_start
+from .cuts import (
+    LINE,
+    PACKING,
+    PACKING_BOTH,
+    PackedBlocks,
+    block_rows,
+    counters_of_group,
+    cut,
+    job_of,
+    next_job,
+    part_start,
+)
 
 #: Threads that read more from the last cache than it delivers.
 MANY = 8
@@ -58,7 +69,7 @@ def displaced(stride: int, m: int, mc: int, itemsize: int, threads: int) -> bool
     threads get lines from the last cache as fast as they need them: in place, products of 512³ to 4,096³ took up to 8 %
     less on Zen 4.
     """
-    rows = min(m, mc * 8 // max(4, itemsize))
+    rows = min(m, block_rows(mc, itemsize))
     return threads >= MANY and rows * min(stride & -stride, WAY) > L2 * 3 // 4
 
 
@@ -148,7 +159,7 @@ def team_product(
         # A thread by itself overwrites the last panel with the next one: its memory may still be in L2.
         buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
         panel_size = panels.size // buffers
-        large = panel_size * itemsize > L2 // 2  # so other slivers drop this one from L2 before it is read again
+        large = panel_size * itemsize > L2 // 2  # so L2 does not keep a sliver until the next band reads it
         corner = block[tile_at:]
         by_steps = codegen.has_rows(b)
         packings = math.ceil(math.ceil(k // grain / deep) * grain / STEPS) if by_steps else wide
