@@ -115,11 +115,12 @@ def engine(*names: str) -> str:
         cells = [cell_of.get((shape, *column), []) for column in columns]
         rows.append([shape.replace("x", "×"), *map(beside_the_fastest, cells)])
     environment = records[0].environment
+    cores = "one core" if environment["cores"] == 1 else f"{environment['cores']} cores"
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
         f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the best of "
         f"{references_of(records)} on as many threads. {DOUBT} {environment['processor']} "
-        f"({environment['llvm_cpu']} to LLVM), {environment['cores']} cores. Record: {made}."
+        f"({environment['llvm_cpu']} to LLVM), {cores}. Record: {made}."
     )
 
 
