@@ -44,10 +44,12 @@ from .cuts import (
     part_start,
 )
 
-#: Threads that read more from the last cache than it delivers.
-MANY = 8
 #: Bytes of all sets of the second-level cache once, and of that cache.
 WAY, L2 = 128 << 10, caches(machine())[1]
+#: Whether the last cache is far away, as on Xeons, whose L2 is large for that reason.
+FAR = L2 >= 2 << 20
+#: Threads that wait for the last cache if they read rows of A from it.
+MANY = 1 if FAR else 8
 #: Steps of k in a job that packs a row-major B: rows are read whole, because each may lie on a page of its own. Processors
 #: follow few rows at once: m × n × k of 64 × 50,000 × 64 takes a twelfth less than with 32.
 STEPS = 8
@@ -64,10 +66,10 @@ def lies_well(a: np.ndarray, word: int, whole_tiles: bool) -> bool:
 
 @register_jitable
 def displaced(stride: int, m: int, mc: int, itemsize: int, threads: int) -> bool:
-    """Whether many threads had better pack the m rows of A, which lie ``stride`` bytes apart, a multiple of a high power of
-    two: of a block, MC rows of 8-byte elements, more fall into the same sets of the second-level cache than these keep. Few
-    threads get lines from the last cache as fast as they need them: in place, products of 512³ to 4,096³ took up to 8 %
-    less on Zen 4.
+    """Whether so many threads had better pack the m rows of A, which lie ``stride`` bytes apart, a multiple of a high power
+    of two: of a block, MC rows of 8-byte elements, more fall into the same sets of the second-level cache than these keep.
+    From a near last cache few threads get lines as fast as they need them: in place, products of 512³ to 4,096³ took up to
+    8 % less on Zen 4. Where it is far, tiles rely on rows in L2 (``engine/edges.py``).
     """
     rows = min(m, block_rows(mc, itemsize))
     return threads >= MANY and rows * min(stride & -stride, WAY) > L2 * 3 // 4
