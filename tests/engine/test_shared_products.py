@@ -209,6 +209,29 @@ def test_callers_on_many_threads() -> None:
     assert not workers.claims
 
 
+@futex
+def test_products_of_a_batch_are_shared_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = operands(3 * 400, 400, 350, "float32")
+    a, b = a.reshape(3, 400, 350), np.broadcast_to(b, (3, 350, 400))
+    expected = [alone(a[i], b[i]) for i in range(3)]
+    done: list[Any] = []
+    multiply = shared_products.multiply_shared
+
+    def seen(how: shared_products.Sharing, *arrays: np.ndarray) -> Any:
+        done.append(multiply(how, *arrays))
+        return done[-1]
+
+    with use_threads(2):
+        plan = host_plan(a.shape, b.shape, a.dtype, b.dtype)
+        assert (plan.threads, plan.bands) == (2, 1)
+        for declines in (False, True):
+            monkeypatch.setattr(
+                shared_products, "multiply_shared", (lambda *_: done.append(None)) if declines else seen
+            )
+            np.testing.assert_array_equal(tw.matmul(a, b), expected)
+    assert len(done) == 6
+
+
 def test_a_call_is_a_whole_number_of_cache_lines_before_its_counters() -> None:
     """Its address is even, because the state of a mailbox says by an odd number that the call runs."""
     how = shared_products.sharing(catalog()["cpu/direct"], np.dtype(np.float32), (200, 210, 190), 2)

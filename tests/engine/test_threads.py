@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
@@ -22,6 +22,7 @@ from tilewright.catalog import catalog
 from tilewright.codegen import crew
 from tilewright.codegen.futex import HAS_FUTEX
 from tilewright.host.limits import use_threads
+from tilewright.runtime.cpu import batch
 from tilewright.runtime.cpu.runner import compiled, grid, standby
 from tilewright.runtime.cpu.slices import even_slices
 from tilewright.runtime.cpu.standby import CompiledStandby, call_words
@@ -626,6 +627,19 @@ def test_a_system_that_forbids_seating_still_works(monkeypatch: pytest.MonkeyPat
 
 
 # ---- cuts ------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(length=st.integers(1, 3000), each=st.integers(1, 1 << 31), bands=st.integers(1, 20))
+@example(length=20, each=400**3, bands=2)
+def test_portions_of_a_batch_partition_it(length: int, each: int, bands: int) -> None:
+    portions = batch._portions(length, length * each, bands)
+    assert sorted(i for portion in portions for i in range(portion.start, portion.stop)) == list(range(length))
+    sizes = [portion.stop - portion.start for portion in portions]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) >= min(bands, length)
+    assert max(sizes) == 1 or max(sizes) * each <= 2 * batch.PORTION
+    assert set(sizes) != {1, 2} or bands == 1, "a thread with a portion of two at the end keeps the others waiting"
 
 
 @settings(deadline=None)

@@ -14,9 +14,10 @@ from ..host.machine import bytes_text
 from ..kernels import Kernel
 from ..operands import promoted
 from ..problem import Problem, ProductShapes, combine_shapes
-from ..runtime.cpu import small_products
+from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.batch import as_matrices, multiply_batch
 from ..runtime.cpu.runner import Product, runner
+from ..runtime.cpu.shared_products import Sharing
 from .bounds import bound_rows
 from .choice import Choice, check_words, choose_adding_cpu, choose_cpu, error_factor, is_resolved, of_many
 from .plan import Plan, Rows, rate_text
@@ -28,10 +29,17 @@ WORK_SHARED = 700_000
 #: microsecond, in which it makes 15,000 multiply-adds. To wake a sleeping thread takes up to 0.1 ms on a virtual machine, in
 #: which a core reads 4 MiB; but the other threads do not wait for it.
 WORK_PER_THREAD = 130_000
-#: The same where the products of a batch follow each other, and each thread could compute its own: sharing one starts and
-#: ends in Python.
-WORK_PER_THREAD_IN_BATCH = 2_000_000
+#: The least multiply-adds of a product of a batch for each thread, and those that two threads lose if they share one: on
+#: Zen 4, each with products of its own is faster up to about 350³.
+WORK_TO_SHARE = 800_000
 BYTES_PER_THREAD = 4 << 20
+#: The least multiply-adds for each thread that sleeps in machine code and is woken: it begins 50 to 60 µs later (measured on
+#: two virtual machines), and meanwhile the caller makes 30 to 60 a nanosecond.
+WORK_PER_WAKING = 3_000_000
+#: Multiply-adds from which it is worth waking a thread from Python for one product (400³: a millisecond on one thread).
+WORK_WORTH_WAKING = 64_000_000
+#: Multiply-adds that each thread computes without looking for an interrupt: some ten milliseconds, in slow dtypes a hundred.
+MOST_WORK_OF_EACH = 1 << 29
 #: The least multiply-adds of a batch for each thread. These are Python threads, which sleep and take up to 0.1 ms to wake.
 WORK_PER_BAND = 8_000_000
 
@@ -65,15 +73,45 @@ class HostPlan(Plan):
 
     def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """Multiply arrays of the planned shapes and of ``working_dtype`` into ``c``, which has ``stored_dtype``."""
-        kernel, dtype, threads = self.kernel, self.working_dtype, self.threads
-        plain = threads == 1 and not self.adds and dtype == self.stored_dtype
-        short = short_way(kernel, dtype) if plain else small_products.decline
-        product = functools.partial(_runner, kernel, dtype, threads, self.adds, self.stored_dtype)
-        multiply_batch(short, product, self.bands, *as_matrices(self.layout, a, b, c))
+        plain = self.threads == 1 and not self.adds and self.working_dtype == self.stored_dtype
+        short = short_way(self.kernel, self.working_dtype) if plain else small_products.decline
+        multiply_batch(short, self._product, self.bands, *as_matrices(self.layout, a, b, c))
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """The same, but ``product`` computes each product of the batch, one after the other."""
         multiply_batch(small_products.decline, lambda: product, 1, *as_matrices(self.layout, a, b, c))
+
+    def _product(self) -> Product:
+        """The function that computes one product. Those of a batch follow each other, so threads that share one stand by for
+        the next: that is shared in machine code, if it can be."""
+        run = _runner(self.kernel, self.working_dtype, self.threads, self.adds, self.stored_dtype)
+        how = self.sharing if self.threads > 1 and self.problem.batch > 1 else None
+        if how is None:
+            return run
+
+        def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+            if shared_products.multiply_shared(how, a, b, c) is None:
+                run(a, b, c)
+
+        return product
+
+    @functools.cached_property
+    def sharing(self) -> Sharing | None:
+        """One product of the plan as a call of machine code; None where that cannot run it."""
+        problem, kernel, work = self.problem, self.kernel, self._work
+        if self.adds or kernel.shared != "team" or kernel.over is not None or kernel.tunable:
+            return None
+        if work > MOST_WORK_OF_EACH * self.threads:
+            return None
+        others, shape = self.threads - 1, (problem.m, problem.n, problem.k)
+        least = min(others, 1 if work < WORK_WORTH_WAKING else max(1, 3 * self.threads // 4))
+        wakes = min(others, work // WORK_PER_WAKING)
+        return shared_products.sharing(kernel, self.working_dtype, shape, self.threads, least, wakes, self.made_dtype)
+
+    @property
+    def _work(self) -> int:
+        """Multiply-adds of one product."""
+        return self.problem.m * self.problem.n * self.problem.k
 
     @functools.cached_property
     def working_dtype(self) -> np.dtype:
@@ -266,17 +304,23 @@ def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
 
 @functools.lru_cache(maxsize=1024)
 def _within(plan: HostPlan, limit: int) -> HostPlan:
-    """The plan with threads in proportion to the work of each product; if one product is too small to share, with bands
-    in proportion to the work of the batch."""
+    """The plan with threads in proportion to the work of each product; or with bands in proportion to that of a batch, if
+    its products are too small to share or it takes less time that way."""
     problem, choice = plan.problem, plan.choice
     if choice.kernel is numpy_product:
         return plan
-    work, bytes_least = problem.m * problem.n * problem.k, problem.bytes_least // max(1, problem.batch)
-    each, least = (WORK_PER_THREAD, WORK_SHARED) if problem.batch == 1 else (WORK_PER_THREAD_IN_BATCH, 0)
+    work, bytes_least = plan._work, problem.bytes_least // max(1, problem.batch)
+    each, least = (WORK_PER_THREAD, WORK_SHARED) if problem.batch == 1 else (WORK_TO_SHARE, 0)
     worth = max(work // each if work >= least else 1, bytes_least // BYTES_PER_THREAD)
     threads = 1 if worth < 2 or choice.kernel.shared == "serial" else min(worth, limit)
-    bands = min(problem.batch, problem.flops // 2 // WORK_PER_BAND, limit) if threads == 1 else 1
-    return replace(plan, choice=of_many(choice, problem, threads), threads=threads, bands=max(1, bands))
+    bands = max(1, min(problem.batch, problem.flops // 2 // WORK_PER_BAND, limit))
+    if bands > 1 and threads > 1:
+        shared, apart = work / threads + WORK_TO_SHARE, work * math.ceil(problem.batch / bands)
+        if apart * 1.03 < shared * problem.batch:  # if they are as fast, threads that share products need less memory
+            threads = 1
+        else:
+            bands = 1
+    return replace(plan, choice=of_many(choice, problem, threads), threads=threads, bands=bands)
 
 
 @functools.lru_cache(maxsize=256)

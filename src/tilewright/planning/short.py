@@ -17,15 +17,7 @@ from ..host.limits import get_threads
 from ..operands import is_known, promoted
 from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.shared_products import Sharing
-from .host import DTypeKey, plan_alone, short_way
-
-#: The least multiply-adds for each thread that sleeps in machine code and is woken: it begins 50 to 60 µs later (measured on
-#: two virtual machines), and meanwhile the caller makes 30 to 60 a nanosecond.
-WORK_PER_WAKING = 3_000_000
-#: Multiply-adds from which it is worth waking a thread from Python for one product (400³: a millisecond on one thread).
-WORK_WORTH_WAKING = 64_000_000
-#: Multiply-adds that each thread computes without looking for an interrupt: some ten milliseconds, in slow dtypes a hundred.
-MOST_WORK_OF_EACH = 1 << 29
+from .host import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, short_way
 
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
@@ -69,14 +61,8 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: A
         return None
     asked, sums = (dtype, None) if out_dtype is None else asked_dtypes(dtype, dtype, out_dtype, None)
     plan = plan_alone(a, b, key, key, "standard", "classical", sums).within(limit)
-    problem, kernel = plan.problem, plan.kernel
     if plan.working_dtype != dtype or plan.dtype != asked or plan.stored_dtype != asked:
         return None
-    if kernel is small_products.KERNEL:
-        short_way(kernel, dtype)  # computes it where no other thread stands by
-    if kernel.shared != "team" or kernel.over is not None or kernel.tunable:
-        return None
-    shape, work, others = (problem.m, problem.n, problem.k), problem.m * problem.n * problem.k, plan.threads - 1
-    least = min(others, 1 if work < WORK_WORTH_WAKING else max(1, 3 * plan.threads // 4))
-    wakes = min(others, work // WORK_PER_WAKING)
-    return shared_products.sharing(kernel, dtype, shape, plan.threads, least, wakes, plan.dtype)
+    if plan.kernel is small_products.KERNEL:
+        short_way(plan.kernel, dtype)  # computes it where no other thread stands by
+    return plan.sharing

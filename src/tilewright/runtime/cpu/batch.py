@@ -1,9 +1,9 @@
-"""A batch of products of one shape: a native loop computes small ones, and threads share the batch in bands."""
+"""A batch of products of one shape: a native loop computes small ones, and threads take portions of the batch."""
 
 from __future__ import annotations
 
-import functools
 import math
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +14,11 @@ from .slices import even_slices
 from .small_products import Short
 from .threads import Team
 
-#: Multiply-adds of a thread in a portion of the batch: about 10 ms. Ctrl-C takes effect between two portions.
+#: Multiply-adds of a portion of the batch: about 10 ms. Ctrl-C takes effect between two portions.
 PORTION = 1 << 30
+#: Threads are not equally fast on a shared machine. So each has so many portions, unless these would have fewer
+#: multiply-adds than LEAST: Python code, which only one thread at a time can run, comes between two portions.
+PORTIONS, LEAST = 8, 1 << 23
 
 
 def as_matrices(
@@ -44,23 +47,38 @@ def multiply_batch(
 ) -> None:
     """Multiply the arrays of ``as_matrices``; at most ``bands`` threads share the batch, cut along its longest axis.
 
-    ``short`` computes a whole band in one call, or returns None; then ``product()`` gives the function that computes one
-    product. A long batch is computed in portions, and Ctrl-C takes effect between two of them.
+    Each thread takes the next portion until none is left. ``short`` computes a portion in one call, or returns None; then
+    ``product()`` gives the function that computes one product. Ctrl-C takes effect between two portions.
     """
     if not c.size:
         return
     if c.ndim == 2:
-        _band(short, product, a, b, c)
+        _portion(short, product, a, b, c)
         return
-    work = c.size * a.shape[-1]
     axis = int(np.argmax(c.shape[:-2]))
-    for portion in even_slices(c.shape[axis], math.ceil(work / (PORTION * bands)) or 1):
-        x, y, z = (array[(slice(None),) * axis + (portion,)] for array in (a, b, c))
-        parts = [(slice(None),) * axis + (part,) for part in even_slices(z.shape[axis], bands)]
-        Team(bands).run([functools.partial(_band, short, product, x[part], y[part], z[part]) for part in parts])
+    left = deque(_portions(c.shape[axis], c.size * a.shape[-1], bands))
+
+    def compute() -> None:
+        while left:
+            try:
+                where = (slice(None),) * axis + (left.popleft(),)
+            except IndexError:  # another thread took the last one
+                return
+            _portion(short, product, a[where], b[where], c[where])
+
+    Team(bands).rally(compute, stop=left.clear)
 
 
-def _band(short: Short, product: Callable[[], Product], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+def _portions(length: int, work: int, bands: int) -> list[slice]:
+    """How ``bands`` threads cut ``length`` products, or rows of them, of so many multiply-adds in all: single products
+    rather than portions of one and two; else the longer portions first, for threads do not begin the last ones together."""
+    count = max(bands, min(PORTIONS * bands, work // LEAST)) if bands > 1 else 1
+    count = max(count, math.ceil(work / PORTION))
+    portions = even_slices(length, length if count < length <= 2 * count else count)
+    return sorted(portions, key=lambda portion: portion.start - portion.stop)
+
+
+def _portion(short: Short, product: Callable[[], Product], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     if short(a, b, c, True) is not None:
         return
     run = product()

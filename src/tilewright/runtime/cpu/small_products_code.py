@@ -18,8 +18,9 @@ from ...codegen import objects
 WORK_OF_A_CALL = 1000
 #: Multiply-adds from which the GIL is released: that costs 50 ns, and so many last a microsecond or more.
 WORTH_RELEASING = 60_000
-#: Multiply-adds of a batch up to which this thread computes it at once; a single product may be shared earlier.
-MOST_WORK_OF_BATCH = 4_000_000
+#: Multiply-adds of a batch up to which this thread computes it at once: two threads share one of more. A single product may
+#: be shared earlier.
+MOST_WORK_OF_BATCH = 16_000_000
 #: The largest batch: beyond it, counts might overflow.
 MOST_PRODUCTS = 1 << 32
 

@@ -69,17 +69,18 @@ class Team:
         ensured(body, task.settle)
         task.raise_error()
 
-    def rally(self, job: Job, call: Words = None, standby: Standby | None = None) -> None:
+    def rally(self, job: Job, call: Words = None, standby: Standby | None = None, stop: Job | None = None) -> None:
         """Run ``job`` on this thread, and on each other thread of the team that begins before this one has finished.
 
         The job must distribute its own work, so that it is complete even if no other thread begins. ``call`` is the same
         job encoded for ``standby``; workers that wait in machine code receive it. Raises the first error, and an interrupt
-        once no other thread is at work.
+        once no other thread is at work; ``stop``, as for ``run``, makes them end early.
         """
         if self.threads == 1:
             job()
             return
         task = _TeamCall(job, standby, call)
+        task.stop = stop
 
         def body() -> None:
             task.post(crew.claim(task, self.threads - 1))
