@@ -1,12 +1,14 @@
 """Time layouts of operands, and batches, for which ``tilewright bench`` has no words: ``record_layouts.py OUT.jsonl``.
 
 Every line is one product: the library call beside ``np.matmul(out=)``, in turns, after its result was verified. For layouts
-the call on C-ordered operands is timed in the same turns.
+the call on C-ordered operands is timed in the same turns. ``$OPENBLAS_CORETYPE`` chooses OpenBLAS's kernels: it takes older
+ones for a processor that it does not know.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -30,7 +32,15 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "every second row": lambda x: np.repeat(x, 2, axis=0)[::2],
     "reversed": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
 }
-BATCHES = ((10_000, 8, 8, 8), (1000, 64, 64, 64))
+BATCHES = (
+    (10_000, 8, 8, 8),
+    (2000, 32, 32, 32),
+    (1000, 64, 64, 64),
+    (300, 100, 100, 100),
+    (100, 200, 200, 200),
+    (20, 400, 400, 400),
+    (5, 700, 700, 700),
+)
 
 Case = tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]
 
@@ -94,7 +104,9 @@ def main() -> int:
 
     right = True
     with Path(sys.argv[1]).open("w", encoding="utf-8") as file:
-        head = environment(operands="uniform[-1,1), seed 1", command="python benchmarks/record_layouts.py OUT.jsonl")
+        core = os.environ.get("OPENBLAS_CORETYPE")
+        command = f"{f'OPENBLAS_CORETYPE={core} ' * bool(core)}python benchmarks/record_layouts.py OUT.jsonl"
+        head = environment(operands="uniform[-1,1), seed 1", command=command)
         file.write(json.dumps({"kind": "layouts", "schema": 1, "environment": head}) + "\n")
         for what, a, b, c in cases():
             for threads in (1, 2):

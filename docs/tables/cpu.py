@@ -172,9 +172,11 @@ def layouts(name: str) -> str:
         }
         cells = [f"{found[d]['against_numpy']:.2f} ({found[d]['against_c_order']:.2f})" for d in ("float32", "float64")]
         rows.append([layout, "×".join(f"{size:,}" for size in shape), str(count), *cells])
+    kernels = known["blas_kernels"]["openblas"]
     return (
-        f"{table(rows)}\n\nR against `np.matmul`, and in brackets our own time for C-ordered operands over that for these. "
-        f"Record: {linked(name)}, made by `{command(known)}`."
+        f"{table(rows)}\n\nR against `np.matmul` with OpenBLAS's {kernels} kernels, and in brackets our own time for "
+        f"C-ordered operands over that for these. {known['processor']} ({known['llvm_cpu']} to LLVM). Record: {linked(name)}, made by "
+        f"`{command(known)}`."
     )
 
 
