@@ -175,8 +175,8 @@ def layouts(name: str) -> str:
     kernels = known["blas_kernels"]["openblas"]
     return (
         f"{table(rows)}\n\nR against `np.matmul` with OpenBLAS's {kernels} kernels, and in brackets our own time for "
-        f"C-ordered operands over that for these. {known['processor']} ({known['llvm_cpu']} to LLVM). Record: {linked(name)}, made by "
-        f"`{command(known)}`."
+        f"C-ordered operands over that for these. {known['processor']} ({known['llvm_cpu']} to LLVM). Record: "
+        f"{linked(name)}, made by `{command(known)}`."
     )
 
 
