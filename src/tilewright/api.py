@@ -14,7 +14,7 @@ from .by_blocks import plan_by_blocks, run_by_blocks
 from .epilogue import Epilogue, asked_dtypes
 from .errors import UsageError
 from .lists import is_list_of_matrices, multiply_lists
-from .operands import admit, admit_out, array_or_shape, can_write, native
+from .operands import admit, admit_out, array_or_shape, can_write, native, rows_of_batch
 from .planning.host import HostPlan, host_plan
 from .planning.plan import Plan
 from .planning.short import product_by_short_way
@@ -179,6 +179,10 @@ def _matmul(
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm, wide)
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
+    if (rows := rows_of_batch(x, y, target)) is not None:
+        whole = np.empty(plan_.layout.result, plan_.dtype) if target is None else target
+        _matmul(rows, y, whole.reshape(-1, *y.shape[1:]), precision, algorithm, device, wide)
+        return whole if out is None else out
     if plan_.narrows:
         x, y = native(x, plan_.dtype), native(y, plan_.dtype)
         run = functools.partial(_run, plan_, algorithm, device)
@@ -314,6 +318,8 @@ def plan(
         epilogue.vectors(plan_.layout.result, plan_.dtype)
     if out is not None:
         admit_out(out, plan_.layout.result, made or plan_.dtype, by_numpy=True)
+    if (rows := rows_of_batch(x, y)) is not None:
+        plan_ = host_plan(rows.shape, y.shape, *dtypes, precision, algorithm, wide)
     plan_ = replace(plan_, finish=finish) if finish else plan_
     if device in (None, "cpu"):
         return plan_

@@ -20,6 +20,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from .errors import DTypeError, OperandError, ReadOnlyError, ShapeError, UsageError
+from .problem import collapsed
 
 #: Alignment in bytes of storage that is allocated here: a cache line, and the widest vector of the supported machines.
 ALIGNMENT = 64
@@ -281,6 +282,23 @@ def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def as_row_major(array: np.ndarray) -> np.ndarray:
     """``array`` if it is C-contiguous, else an aligned C-ordered copy."""
     return array if array.flags.c_contiguous else aligned_copy(array)
+
+
+def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray | None:
+    """The rows of all matrices of ``a`` as one matrix, a view: its product by ``b`` has the rows of all products. None if
+    ``b`` is a batch, too, or if rows of ``a``, or of the result ``c``, do not all lie equally far apart.
+
+    >>> a, b = np.ones((5, 3, 4)), np.ones((4, 2))
+    >>> rows_of_batch(a, b).shape, rows_of_batch(a[:, ::2], b)
+    ((15, 4), None)
+    """
+    axes = a.ndim - 1  # of rows
+    if axes < 2 or b.ndim not in (1, 2) or a.shape[-1] != b.shape[0] or not a.size:
+        return None
+    for x in (a,) if c is None else (a, c):
+        if x.shape[:axes] != a.shape[:axes] or collapsed(x.shape[:axes], x.strides[:axes]) is None:
+            return None
+    return a.reshape(-1, a.shape[-1])
 
 
 def writeable_alias(array: np.ndarray) -> np.ndarray:

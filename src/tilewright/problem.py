@@ -120,3 +120,16 @@ def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
     batch = tuple(y if x == 1 else x for x, y in reversed(pairs))
     result = batch + ((m,) if len(a) > 1 else ()) + ((n,) if len(b) > 1 else ())
     return ProductShapes(m, n, k, batch, result)
+
+
+def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """The stride of all axes merged into one; None where they cannot be: an outer stride is not length · stride of the next.
+
+    >>> collapsed((2, 3, 4), (120, 40, 10)), collapsed((2, 3), (5, 1)), collapsed((2, 1), (7, 3))
+    (10, None, 7)
+    """
+    axes = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n != 1]
+    for (_, outer), (n, inner) in itertools.pairwise(axes):
+        if outer != n * inner:
+            return None
+    return axes[-1][1] if axes else 0

@@ -565,6 +565,8 @@ BATCHES = [
     ((4,), (6, 4, 5)),
     ((4,), (2, 3, 4, 5)),
     ((1, 1, 3, 4), (1, 4, 5)),
+    ((6, 3, 4), (4, 5)),  # from here on one product of all rows, where they lie equally far apart
+    ((2, 3, 1, 9), (9, 5)),
     ((9, 13, 40), (9, 40, 17)),  # from here on tiles prefetch a later product
     ((2, 7, 70, 33), (33, 70)),
 ]
@@ -607,7 +609,8 @@ def test_a_batch_of_little_work_is_not_shared_and_one_of_much_is() -> None:
 
     with tw.use_threads(2):
         assert sharing((100, 8, 8), (100, 8, 8)) == (1, 1)
-        assert sharing((1000, 64, 64), (64, 64)) == (1, 2)
+        assert sharing((1000, 64, 64), (1000, 64, 64)) == (1, 2)
+        assert sharing((1000, 64, 64), (64, 64)) == (2, 1), "one product of all rows"
         assert sharing((300, 100, 100), (300, 100, 100)) == (1, 2)
         assert sharing((100, 200, 200), (100, 200, 200)) == (1, 2)
         assert sharing((3, 700, 700), (3, 700, 700)) == (2, 1)
@@ -615,7 +618,7 @@ def test_a_batch_of_little_work_is_not_shared_and_one_of_much_is() -> None:
         assert sharing((100, 100), (100, 100)) == (2, 1)
         assert sharing((600, 600), (600, 600)) == (2, 1)
     with tw.use_threads(1):
-        assert sharing((1000, 64, 64), (64, 64)) == (1, 1)
+        assert sharing((1000, 64, 64), (1000, 64, 64)) == (1, 1)
 
 
 # ---- nothing is lost -------------------------------------------------------------------------------------------------

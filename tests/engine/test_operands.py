@@ -27,6 +27,7 @@ from tilewright.operands import (
     aligned_empty,
     as_row_major,
     native,
+    rows_of_batch,
     writeable_alias,
 )
 
@@ -439,3 +440,67 @@ def test_shapes_of_a_plan_that_no_memory_holds() -> None:
         tw.plan((2**62, 2**62), (2**62, 2**62))
     with pytest.raises(UsageError, match="lists"):
         tw.plan([np.eye(2), np.eye(3)], [np.eye(2), np.eye(3)])
+
+
+# ---- a batch as one product ------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_batch_are_one_matrix_where_they_lie_equally_far_apart() -> None:
+    a, b, c = np.arange(120.0).reshape(2, 3, 5, 4), np.ones((4, 6)), np.empty((2, 3, 5, 6))
+    rows = rows_of_batch(a, b, c)
+    assert rows is not None
+    assert rows.base is not None
+    assert np.shares_memory(rows, a)
+    np.testing.assert_array_equal(rows, a.reshape(30, 4))
+    wide = np.empty((2, 3, 5, 20))[..., 3:7]
+    assert rows_of_batch(wide, b, c) is not None, "rows that are parts of longer ones"
+    assert rows_of_batch(a, b[:, 0], c[..., 0]) is not None, "a vector"
+    apart = [
+        (a[:, :, ::2], b, c[:, :, ::2]),
+        (a, b, np.empty((2, 3, 6, 6))[:, :, :5]),
+        (a.transpose(1, 0, 2, 3), b, c.transpose(1, 0, 2, 3)),
+        (np.broadcast_to(a[:1], a.shape), b, c),
+    ]
+    assert [rows_of_batch(*arrays) for arrays in apart] == [None] * 4
+    other = [
+        (a, np.ones((3, 4, 6)), c),
+        (a, b[:3], c),
+        (a[0, 0], b, c),
+        (a[:0], b, c[:0]),
+        (a, b, c.reshape(3, 2, 5, 6)),
+    ]
+    assert [rows_of_batch(*arrays) for arrays in other] == [None] * 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float16", "bool", "longdouble"])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (40, 70, 90), (3, 1, 700)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_batch_times_a_matrix_or_a_vector(dtype: str, shape: tuple[int, ...], threads: int) -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(0, 3, s).astype(dtype) for s in (shape, (shape[-1], 350)))
+    apart = np.empty((*shape[:-2], shape[-2] + 1, shape[-1]), dtype)[..., :-1, :]
+    apart[...] = a
+    expected = np.matmul(a, b)
+    with tw.use_threads(threads):
+        for x in (a, apart):
+            c = tw.matmul(x, b)
+            np.testing.assert_array_equal(c, expected)
+            assert (c.dtype, c.base) == (expected.dtype, None)
+            out = np.empty(expected.shape, expected.dtype)
+            assert tw.matmul(x, b, out=out) is out
+            np.testing.assert_array_equal(out, expected)
+            np.testing.assert_array_equal(tw.matmul(x, b[:, 0]), expected[..., 0])
+
+
+def test_a_batch_that_overlaps_its_result_or_has_a_wrong_one() -> None:
+    a, b = np.random.default_rng(3).integers(-9, 9, (30, 20, 300)).astype(np.float64), np.eye(300)[::-1].copy()
+    expected = a @ b
+    with pytest.raises(ShapeError):
+        tw.matmul(a, b, out=np.empty((20, 30, 300)))
+    assert tw.matmul(a, b, out=a) is a
+    np.testing.assert_array_equal(a, expected)
+
+
+def test_a_batch_times_a_matrix_is_planned_as_one_product() -> None:
+    assert str(tw.plan((40, 64, 64), (64, 64)).problem) == "(2560×64) · (64×64) float64"
+    assert str(tw.plan((40, 64, 64), (40, 64, 64)).problem) == "40 × (64×64) · (64×64) float64"

@@ -165,7 +165,7 @@ def test_a_device_is_planned_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
     tw.plan(*operands((4, 70, 60), (60, 50)), device="cuda", precision="highest")
     assert asked == [
         ((70, 60), (60, 50), np.dtype("float64"), "cuda:1", "standard"),
-        ((70, 60), (60, 50), np.dtype("float64"), "cuda", "standard"),
+        ((280, 60), (60, 50), np.dtype("float64"), "cuda", "standard"),
     ]
     assert tw.plan((3, 4), (4, 5), device="cpu") is tw.plan((3, 4), (4, 5))
     with pytest.raises(DTypeError, match=r"^dtype int8: on a GPU it must be float32 or float64$"):

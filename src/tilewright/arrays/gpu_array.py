@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -98,19 +97,6 @@ class Matrix(NamedTuple):
 def row_major_matrix(rows: int, columns: int, dtype: str) -> Matrix:
     """A matrix whose rows follow each other without a gap."""
     return Matrix(rows, columns, columns, 1, dtype)
-
-
-def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The stride of all axes merged into one; None where they cannot be: an outer stride is not length · stride of the next.
-
-    >>> collapsed((2, 3, 4), (120, 40, 10)), collapsed((2, 3), (5, 1)), collapsed((2, 1), (7, 3))
-    (10, None, 7)
-    """
-    axes = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n != 1]
-    for (_, outer), (n, inner) in itertools.pairwise(axes):
-        if outer != n * inner:
-            return None
-    return axes[-1][1] if axes else 0
 
 
 def merged_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:

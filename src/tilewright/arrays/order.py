@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 
 from ..errors import DTypeError, ShapeError
-from ..problem import ProductShapes, combine_shapes, itemsize_of
+from ..problem import ProductShapes, collapsed, combine_shapes, itemsize_of
 from ..runtime.gpu.memory import GRANULE, LINE_BYTES
 from .dtypes import casts, dtype_in_memory, dtype_on_gpu, result_dtype
-from .gpu_array import GpuArray, Matrix, collapsed, row_major_matrix
+from .gpu_array import GpuArray, Matrix, row_major_matrix
 from .layouts import Layouts, RowMajor, is_down
 
 #: Parts of the workspace begin at multiples of this many bytes.

@@ -14,20 +14,22 @@ import numpy as np
 
 from ..epilogue import asked_dtypes
 from ..host.limits import get_threads
-from ..operands import is_known, promoted
+from ..operands import is_known, promoted, rows_of_batch
 from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.shared_products import Sharing
 from .host import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, short_way
 
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
-    """The product of two matrices, by as many threads as the plan says if enough of them stand by, or sleep and are worth
-    waking; a small one by this thread alone otherwise. None if ``matmul`` must plan and run it.
+    """The product of two matrices, or of a batch and a matrix, by as many threads as the plan says if enough of them stand
+    by, or sleep and are worth waking; a small one by this thread alone otherwise. None if ``matmul`` must plan and run it.
 
     ``out_dtype`` is what the caller of ``matmul`` named; with None the product has the dtype of the operands.
     """
-    if type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2 or a.dtype is not b.dtype:
+    if type(b) is not np.ndarray or b.ndim != 2 or a.dtype is not b.dtype:
         return None
+    if a.ndim != 2:
+        return None if out_dtype is not None else _product_of_rows(a, b, out)
     if out_dtype is not None and not isinstance(out_dtype, (str, type, np.dtype)):
         return None  # it might have no hash
     shapes, key, work = (a.shape, b.shape), (a.dtype, a.dtype.num), a.size * b.shape[1]
@@ -51,6 +53,16 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     if how is None:
         how = _sharing(*shapes, key, out_dtype, 1)
     return None if how is None else shared_products.multiply_shared(how, a, b, out)
+
+
+def _product_of_rows(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | None:
+    """The product of a batch and a matrix, as that of all rows and the matrix."""
+    if (out is not None and type(out) is not np.ndarray) or (rows := rows_of_batch(a, b, out)) is None:
+        return None
+    c = np.empty((*a.shape[:-1], b.shape[1]), a.dtype) if out is None else out
+    if c.shape[-1] != b.shape[1] or product_by_short_way(rows, b, c.reshape(len(rows), -1)) is None:
+        return None
+    return c
 
 
 @functools.lru_cache(maxsize=1024)

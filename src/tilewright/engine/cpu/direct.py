@@ -25,6 +25,7 @@ from typing import Any
 
 import numba as nb
 from numba.extending import overload
+from numpy.lib.stride_tricks import as_strided
 
 from tilewright import codegen
 from tilewright.host.machine import machine
@@ -187,6 +188,10 @@ def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below t
 @nb.njit(nogil=True)
 def batch_products(a, b, c, count, step_a, step_b, step_c):
     """``count`` products of one shape; each matrix lies ``step_…`` bytes after that of the previous product."""
+    m = a.shape[0]
+    if count > 1 and step_b == 0 and step_a == m * a.strides[0] and step_c == m * c.strides[0]:
+        a, c = as_strided(a, (count * m, a.shape[1]), a.strides), as_strided(c, (count * m, c.shape[1]), c.strides)
+        count = 1  # one product of all rows
     tiled_products(a, b, c, count, step_a, step_b, step_c, True)
 
 
