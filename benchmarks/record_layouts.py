@@ -41,6 +41,8 @@ BATCHES = (
     (20, 400, 400, 400),
     (5, 700, 700, 700),
 )
+#: Batches that are multiplied by one matrix.
+BY_ONE = ((32, 128, 768, 768), (64, 17, 512, 512), (256, 1, 512, 512), (1000, 8, 32, 32))
 
 Case = tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]
 
@@ -52,16 +54,18 @@ def cases() -> Iterator[Case]:
         a, b = (rng.uniform(-1, 1, (N, N)).astype(dtype) for _ in range(2))
         for name, laid in LAYOUTS.items():
             yield {"layout": name, "shape": [N, N, N], "dtype": dtype}, laid(a), laid(b), np.full((N, N), np.nan, dtype)
-        for batch, m, n, k in BATCHES:
-            x, y = (rng.uniform(-1, 1, shape).astype(dtype) for shape in ((batch, m, k), (batch, k, n)))
-            what = {"layout": "batch", "shape": [batch, m, n, k], "dtype": dtype}
-            yield what, x, y, np.full((batch, m, n), np.nan, dtype)
+        for sizes in (*BATCHES, *BY_ONE):
+            batch, m, n, k = sizes
+            of_b, name = ((k, n), "batch × matrix") if sizes in BY_ONE else ((batch, k, n), "batch")
+            x, y = (rng.uniform(-1, 1, shape).astype(dtype) for shape in ((batch, m, k), of_b))
+            yield {"layout": name, "shape": sizes, "dtype": dtype}, x, y, np.full((batch, m, n), np.nan, dtype)
 
 
 def verified(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
     """Every matrix, or of a batch every hundredth."""
     if c.ndim == 2:
         return Oracle(a, b).check(c).ok
+    b = np.broadcast_to(b, (len(a), *b.shape[-2:]))
     return bool(np.isfinite(c).all()) and all(Oracle(a[i], b[i]).check(c[i]).ok for i in range(0, len(c), 100))
 
 
