@@ -150,7 +150,11 @@ def test_what_is_unusual_is_declined() -> None:
     cases: list[tuple[Any, Any, Any]] = [
         (a, b.astype(np.float64), None),
         (a, b[1:], None),
-        (np.stack([a, a])[:, :150], b, None),  # rows do not lie equally far apart
+        (
+            np.stack([a] * 4)[:, :150],
+            b.repeat(3, 1),
+            None,
+        ),  # too much for one thread, and rows that lie unequally far apart
         (a, b[:, 0], None),
         (a, b.tolist(), None),
         (a, b, c.astype(np.float64)),
@@ -207,6 +211,32 @@ def test_callers_on_many_threads() -> None:
         caller.join()
     assert not wrong
     assert not workers.claims
+
+
+@futex
+@pytest.mark.parametrize("shape", [(64, 4, 200), (2, 5, 20, 200)])
+def test_a_batch_times_a_matrix_is_shared_as_one_product(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = operands(256, 200, 200, "float32")
+    a, expected = a[: 200 if len(shape) == 4 else 256].reshape(shape), alone(a, b)
+    shared(a.reshape(-1, 200), b)  # a worker stands by
+    seen: list[int] = []
+    multiply = shared_products.multiply_shared
+
+    def counted(how: shared_products.Sharing, *arrays: Any) -> Any:
+        seen.append(how.threads)
+        return multiply(how, *arrays)
+
+    monkeypatch.setattr(shared_products, "multiply_shared", counted)
+    for threads in (2, 1):
+        with use_threads(threads):
+            out = np.empty((*shape[:-1], 200), np.float32)
+            assert product_by_short_way(a, b, out) is out
+            np.testing.assert_array_equal(out.reshape(-1, 200), expected[: a.size // 200])
+            apart = product_by_short_way(a[:, 1:], b, np.empty_like(out[:, 1:]))  # by this thread
+            np.testing.assert_array_equal(apart, out[:, 1:])
+    assert seen == [2]
 
 
 @futex

@@ -56,8 +56,13 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
 
 
 def _product_of_rows(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | None:
-    """The product of a batch and a matrix, as that of all rows and the matrix."""
-    if (out is not None and type(out) is not np.ndarray) or (rows := rows_of_batch(a, b, out)) is None:
+    """The product of a batch and a matrix, as that of all rows and the matrix; by this thread alone where rows do not lie
+    equally far apart, or no other thread may share them."""
+    rows = None if out is not None and type(out) is not np.ndarray else rows_of_batch(a, b, out)
+    few = a.size * b.shape[1] <= small_products.MOST_WORK_OF_BATCH
+    if few and (rows is None or get_threads() == 1):
+        return small_products.known_of_any_work(a, b, out)
+    if rows is None:
         return None
     c = np.empty((*a.shape[:-1], b.shape[1]), a.dtype) if out is None else out
     if c.shape[-1] != b.shape[1] or product_by_short_way(rows, b, c.reshape(len(rows), -1)) is None:

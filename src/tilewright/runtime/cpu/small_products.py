@@ -39,6 +39,9 @@ from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
 from .small_products_code import KERNEL
 
+#: Multiply-adds of a batch up to which this thread computes it at once.
+MOST_WORK_OF_BATCH = code.MOST_WORK_OF_BATCH
+
 #: ``short(a, b, out)`` returns the product or None. A fourth argument lifts the limit on work, and says that the operands
 #: were checked before, unless there is a fifth.
 Short = Callable[..., Any]

@@ -21,6 +21,8 @@ WORTH_RELEASING = 60_000
 #: Multiply-adds of a batch up to which this thread computes it at once: two threads share one of more. A single product may
 #: be shared earlier.
 MOST_WORK_OF_BATCH = 16_000_000
+#: The same of a batch times one matrix, which threads may share as a single product; it is looked at in Python first.
+MOST_WORK_BY_ONE = 3_000_000
 #: The largest batch: beyond it, counts might overflow.
 MOST_PRODUCTS = 1 << 32
 
@@ -243,7 +245,9 @@ def computed(facts, a, b, c, admitted, any_work):
     axes = max(objects.number(a, AXES) - own_a, objects.number(b, AXES) - own_b)
     count = batch_count(a, b, axes)
     work = count * (m * n * k + WORK_OF_A_CALL)
-    most = objects.word(facts, MOST_WORK) if count == 1 else MOST_WORK_OF_BATCH
+    most = objects.word(facts, MOST_WORK)
+    if count > 1:
+        most = MOST_WORK_BY_ONE if own_b == 2 and objects.number(b, AXES) == 2 else MOST_WORK_OF_BATCH
     if m * n * k * count == 0 or (not any_work and work > most):
         return none
     allocates = objects.integer(c) == objects.integer(none)
