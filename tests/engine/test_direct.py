@@ -464,7 +464,7 @@ NOT_PLAIN: dict[str, tuple[Any, Any, Any]] = {
     "too many axes": (A, B, np.empty((1, 3, 5))),
     "a wrong batch": (np.ones((2, 3, 4)), np.ones((3, 4, 5)), None),
     "a wrong batch to write": (np.ones((2, 3, 4)), B, np.empty((3, 3, 5))),
-    "batches of several axes, allocated": (np.ones((2, 2, 3, 4)), B, None),
+    "batches of many axes, allocated": (np.ones((1,) * 7 + (3, 4)), B, None),
     "no rows": (np.ones((0, 4)), B, None),
     "no columns": (A, np.ones((4, 0)), None),
     "no k": (np.ones((3, 0)), np.ones((0, 5)), None),
@@ -588,6 +588,19 @@ def test_batches_of_every_stride(left: tuple[int, ...], right: tuple[int, ...], 
         assert short(dtype)(of_a(a), of_b(b), out) is out
         np.testing.assert_array_equal(out, exact)
         np.testing.assert_array_equal(tw.matmul(of_a(a), of_b(b)), exact)
+
+
+def test_results_of_batches_of_many_axes_are_allocated() -> None:
+    for axes in range(small_products_code.MOST_AXES + 2):
+        a = whole_numbers((*[2, 1, 3, 1, 2, 1, 2, 1][:axes], 3, 4), "float64", axes)
+        b = whole_numbers((*[2, 3, 1, 1, 1, 2, 1, 2][:axes], 4, 5), "float64", axes)
+        for x, y in ((a, b), (a[..., 0, :], b[(0,) * axes]), (a, b[(0,) * axes][:, 0]), (a[(0,) * axes][0], b)):
+            result = short("float64")(x, y, None)
+            if x.ndim > small_products_code.MOST_AXES + 2 or y.ndim > small_products_code.MOST_AXES + 2:
+                assert result is None
+                result = tw.matmul(x, y)
+            np.testing.assert_array_equal(result, np.matmul(x, y))
+            assert result.base is None
 
 
 @pytest.mark.parametrize("bands", [1, 2, 3, 8])

@@ -122,7 +122,7 @@ def shared_result(facts, a, b, c, call, boxes, space):
         return none
     allocates = objects.integer(c) == objects.integer(none)
     if allocates:
-        c = new_result(facts, dtype, a, b, m, n, 0, 1)
+        c = new_result(facts, dtype, a, b, m, n, 0)
         if objects.integer(c) == 0:
             return c
     elif not out_fits(facts, dtype, c, a, b, m, n, 0, itemsize, False):

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import numba as nb
+import numpy as np
 
 from ...catalog import catalog
 from ...codegen import objects
@@ -23,8 +24,9 @@ WORTH_RELEASING = 60_000
 MOST_WORK_OF_BATCH = 16_000_000
 #: The same of a batch times one matrix, which threads may share as a single product; it is looked at in Python first.
 MOST_WORK_BY_ONE = 3_000_000
-#: The largest batch: beyond it, counts might overflow.
-MOST_PRODUCTS = 1 << 32
+#: The largest batch: beyond it, counts might overflow. The most axes of one whose result is allocated here.
+MOST_PRODUCTS, MOST_AXES = 1 << 32, 6
+NO_SIZES = (0,) * (MOST_AXES + 2)
 
 KERNEL = catalog()["cpu/direct"]
 _module = sys.modules[KERNEL.function.__module__]
@@ -206,12 +208,19 @@ def out_fits(facts, dtype, c, a, b, m, n, axes, itemsize, admitted):
 
 
 @_inner
-def new_result(facts, dtype, a, b, m, n, axes, count):
-    """A new array for the result, of at most three axes."""
+def new_result(facts, dtype, a, b, m, n, axes):
+    """A new array for the result, of at most MOST_AXES axes of the batch."""
     objects.new_reference(dtype)
-    rows, columns = (m, n) if product_axes(a) == 2 else (n, n)
-    shape = objects.words((count, rows, columns) if axes else (rows, columns, 0))
-    axes += product_axes(a) + product_axes(b) - 2
+    shape = objects.words(NO_SIZES)
+    sizes = nb.carray(shape, len(NO_SIZES), np.int64)
+    own_a, own_b = product_axes(a), product_axes(b)
+    for axis in range(1, axes + 1):
+        sizes[axes - axis] = broadcast(batch(a, own_a, axis)[0], batch(b, own_b, axis)[0])
+    if own_a == 2:
+        sizes[axes] = m
+    if own_b == 2:
+        sizes[axes + own_a - 1] = n
+    axes += own_a + own_b - 2
     return objects.new_array(objects.follow(facts, CREATE), objects.follow(facts, NDARRAY), dtype, axes, shape)
 
 
@@ -252,9 +261,9 @@ def computed(facts, a, b, c, admitted, any_work):
         return none
     allocates = objects.integer(c) == objects.integer(none)
     if allocates:
-        if axes > 1:
+        if axes > MOST_AXES:
             return none
-        c = new_result(facts, objects.follow(a, DTYPE), a, b, m, n, axes, count)
+        c = new_result(facts, objects.follow(a, DTYPE), a, b, m, n, axes)
         if objects.integer(c) == 0:
             return c
     elif not out_fits(facts, objects.follow(a, DTYPE), c, a, b, m, n, axes, itemsize, admitted):
