@@ -274,7 +274,9 @@ def plan(
     ``a``, ``b`` and ``out`` are arrays, on the host or on a GPU. A tuple of whole numbers as ``a`` or ``b`` is a shape, and
     stands for an array of float64 on the host. With ``alpha``, ``beta`` and ``out`` and nothing else, matrices on the host
     are multiplied by ``gemm(alpha, a, b, beta, out)``, and the plan is that of this call, also for dtypes that only ``gemm``
-    takes. ``plan_multiply`` plans products of files and of matrices larger than memory.
+    takes. A batch times one matrix is planned as one product of all rows, where they lie equally far apart.
+
+    ``plan_multiply`` plans products of files and of matrices larger than memory.
 
     Raises what the call raises before it multiplies.
 
@@ -316,9 +318,8 @@ def plan(
     plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm, wide)
     if epilogue is not None:
         epilogue.vectors(plan_.layout.result, plan_.dtype)
-    if out is not None:
-        admit_out(out, plan_.layout.result, made or plan_.dtype, by_numpy=True)
-    if (rows := rows_of_batch(x, y)) is not None:
+    target = None if out is None else admit_out(out, plan_.layout.result, made or plan_.dtype, by_numpy=True)
+    if (rows := rows_of_batch(x, y, target if epilogue is None else None)) is not None:
         plan_ = host_plan(rows.shape, y.shape, *dtypes, precision, algorithm, wide)
     plan_ = replace(plan_, finish=finish) if finish else plan_
     if device in (None, "cpu"):

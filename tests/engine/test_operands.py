@@ -503,4 +503,6 @@ def test_a_batch_that_overlaps_its_result_or_has_a_wrong_one() -> None:
 
 def test_a_batch_times_a_matrix_is_planned_as_one_product() -> None:
     assert str(tw.plan((40, 64, 64), (64, 64)).problem) == "(2560×64) · (64×64) float64"
+    apart = np.empty((40, 70, 64))[:, :64]
+    assert tw.plan((40, 64, 64), (64, 64), apart).problem.batch == tw.plan(apart, (64, 64)).problem.batch == 40
     assert str(tw.plan((40, 64, 64), (40, 64, 64)).problem) == "40 × (64×64) · (64×64) float64"
