@@ -8,7 +8,7 @@ and the vector width, and serves AVX2, AVX-512 and NEON alike.
 from .atomics import fetch_add, take_below, wait_for
 from .complex_rows import real_parts, row_times_i
 from .convert import converting_packer, row_converter
-from .direct import direct_tile
+from .direct import LOW, direct_tile
 from .dots import dot_kernel, least_magnitude, less_dot
 from .in_place import ahead, stack_buffer, tile_in_place
 from .memory import (
@@ -33,6 +33,7 @@ from .words import pointer_as, word_packers
 
 __all__ = [
     "ALIGNMENT",
+    "LOW",
     "TILE",
     "Tiles",
     "VectorTiles",

@@ -17,8 +17,8 @@ from .vectors import I8, I64, Vectors, bits_of
 #: The width of vectors, in bits, at which a masked load or store is as fast as any other: AVX-512's. A processor with one
 #: unit for such vectors, or that computes them in two halves, computes half a vector in half the time.
 MASKS_ARE_FREE = 512
-#: How many places a tile prefetches from.
-PLACES = 3
+#: How many places a tile prefetches from; and the rows of a low tile: one of at most half as many prefetches nothing.
+PLACES, LOW = 3, 8
 #: Rows of B between one that is multiplied and one that is prefetched: some 100 cycles. Where a panel of B is larger than
 #: the first-level cache, its rows come from the second one, and processors do not foresee rows that lie far apart. On 16
 #: cores of a Xeon products of 256³ to 500³ took 8 % less time, in the mean of ten comparisons.
@@ -38,8 +38,8 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
     - ``ahead`` is PLACES times a pointer and a number of bytes: at each step of k, the line at each pointer is prefetched
       into L2, and the pointer moves on by so many bytes, through all products. So what later tiles need comes from memory
       during this one.
-      A pointer may lie outside any array. Tiles of at most half the greatest height prefetch nothing: where C is cut
-      into even steps, none has a tile below it. The others prefetch rows of B, too, into the first-level cache.
+      A pointer may lie outside any array. Tiles of at most half the greatest height, up to LOW, prefetch nothing: where C
+      is cut into even steps, none has a tile below it. The others prefetch rows of B, too, into the first-level cache.
 
     With ``vector_bits`` 512 the last vector is always masked, which costs nothing there, and half a vector where that is
     enough. AVX2's masked loads are slow and NEON has none, so for these there are tiles of whole vectors as well as masked
@@ -120,7 +120,9 @@ def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: 
     for last in ("masked",) if pairs and special == "half" else ("masked", special):
         for nv, height in enumerate(heights, 1):
             make = functools.partial(_tile, module, kind, lanes=lanes, last=last, pairs=pairs)
-            tiles = [make(f"{name}.{mr}x{nv}", mr, nv, prefetches=2 * mr > height) for mr in range(1, height + 1)]
+            tiles = [
+                make(f"{name}.{mr}x{nv}", mr, nv, prefetches=2 * mr > min(height, LOW)) for mr in range(1, height + 1)
+            ]
             lines.append(ir.Constant(rows, tiles + [none] * (max(heights) - height)))
     vectors = ir.ArrayType(rows, len(heights))
     halves = [ir.Constant(vectors, lines[at : at + len(heights)]) for at in range(0, len(lines), len(heights))]
@@ -162,7 +164,7 @@ class _DirectTile:
     def products(self, k: Any, a: Any, b: Any, c: Any, count: Any, steps: Any) -> None:
         """The loop over a batch, around the loop over k."""
         builder = self.builder
-        rows = [I64(0), *(self._opaque(builder.mul(a[1], I64(r))) for r in range(1, self.mr))]
+        rows = self._offsets(a[1])
         before = builder.block
         loop, done = builder.append_basic_block("batch"), builder.append_basic_block("batch.done")
         builder.branch(loop)
@@ -178,6 +180,18 @@ class _DirectTile:
             phi.add_incoming(following_value, builder.block)
         builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
         builder.position_at_end(done)
+
+    def _offsets(self, a_row: Any) -> list[Any]:
+        """How far each row of A is from the first. Those of odd rows are in registers; the others are these times 2, 4 or 8,
+        which x86 computes in the instruction that reads A."""
+        builder, offsets = self.builder, [I64(0)]
+        for r in range(1, self.mr):
+            if r % 2:
+                offsets.append(self._opaque(builder.mul(a_row, I64(r))))
+            else:
+                power = (r & -r).bit_length() - 1
+                offsets.append(builder.shl(offsets[r >> power], I64(power)))
+        return offsets
 
     def _multiply(
         self, k: Any, a: Any, rows: list[Any], a_column: Any, b: Any, b_row: Any, ahead: list[Any]
@@ -249,7 +263,7 @@ class _DirectTile:
 
         Otherwise LLVM computes each row's address from that of the row before, a chain of dependent additions, or unrolls
         the loop and needs a register for each row of each step: both take more cycles than the arithmetic of a narrow tile.
-        This way the offset of every row stays in a register, and only the pointer into A moves.
+        This way the offset of every other row stays in a register, and only the pointer into A moves.
         """
         return self.builder.asm(ir.FunctionType(value.type, [value.type]), "", "=r,0", [value], side_effect=False)
 
