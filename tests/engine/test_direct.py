@@ -586,6 +586,18 @@ def test_batches_of_every_stride(left: tuple[int, ...], right: tuple[int, ...], 
         np.testing.assert_array_equal(tw.matmul(of_a(a), of_b(b)), exact)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_batches_of_every_height_of_tile(dtype: str) -> None:
+    """Tiles are higher where steps of k are few, and one that covers a product computes the whole batch."""
+    few = small_products_code._module.FEW_STEPS
+    for m, n, k in itertools.product(range(1, 19), (3, 8, 13, 16, 30, 33, 64), (few - 1, few, few + 8)):
+        for count in (1, 2, 5):
+            a, b = whole_numbers((count, m, k), dtype), whole_numbers((count, k, n), dtype, 1)
+            out = np.full((count, m, n), np.nan, dtype)
+            assert short(dtype)(a, b, out) is out
+            np.testing.assert_array_equal(out, np.matmul(a, b), f"{count} × {m}×{n}×{k}")
+
+
 def test_results_of_batches_of_many_axes_are_allocated() -> None:
     for axes in range(small_products_code.MOST_AXES + 2):
         a = whole_numbers((*[2, 1, 3, 1, 2, 1, 2, 1][:axes], 3, 4), "float64", axes)

@@ -52,8 +52,6 @@ FEW_BLOCKS = 4
 # part reads all of B, and its last tile prefetches nothing: of few blocks, with four parts, products of 100³ to 200³ took up
 # to a quarter longer.
 PARTS, PARTS_OF_FEW = 4, 2
-# Rows of a tile at most, unless steps of k are few.
-LOW = codegen.LOW
 # The fewest rows or columns of a thread's block, and the fewest rows of a part of it.
 FEWEST = 8
 # A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.
@@ -86,6 +84,12 @@ def even(length, most):
     parts = (length + most - 1) // most
     size = length // parts
     return size, length - parts * size
+
+
+@nb.njit(nogil=True)
+def most_rows(nv, k):
+    """Rows of the highest tile of ``nv`` vectors for so many steps of k."""
+    return HEIGHTS[nv - 1] if k < FEW_STEPS else min(HEIGHTS[nv - 1], codegen.LOW)
 
 
 @nb.njit(nogil=True)
@@ -213,7 +217,7 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, prefetches):
     b_row, c_row = b_rows.strides[0], c_rows.strides[0]
     rows_by_column = n == 1 and k > 0 and a_column == one and b_row == one
     # A tile that covers the whole product computes the whole batch.
-    one_tile = straight_b and straight_c and 0 < n <= lanes * NV and m <= HEIGHTS[(n - 1) // lanes]
+    one_tile = straight_b and straight_c and 0 < n <= lanes * NV and m <= most_rows((n - 1) // lanes + 1, k)
     at_once = count if one_tile and not rows_by_column else 1
     distance = 0  # from a product to the one that its tiles prefetch
     if count > 1 and k >= FEW_STEPS:
@@ -233,7 +237,7 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, prefetches):
             nv = vectors + (wider > 0)
             wider -= 1
             columns = min(nv * lanes, n - j)
-            rows, higher = even(m, HEIGHTS[nv - 1] if k < FEW_STEPS else min(HEIGHTS[nv - 1], LOW))
+            rows, higher = even(m, most_rows(nv, k))
             later = j == 0 and 0 < distance < count - which
             prefetching = prefetches and j == 0 and k >= FEW_STEPS and not later
             i = 0
