@@ -122,29 +122,18 @@ def pace(rows, row, steps):
 
 
 @nb.njit(nogil=True)
-def ahead_of(a, b, c, i, mr, columns):
-    """From where a tile prefetches, and how many bytes it moves on: the tile of ``mr`` rows from ``i`` on of a first panel
-    of ``columns``. It passes the rows of A and C below it, and as large a part of B as it is of the rows; but none if the
-    panel is all of B."""
-    (m, k), n, (a_row, a_column) = a.shape, b.shape[1], a.strides
-    of_a, of_b, of_c = pace(mr, a_row, k), pace(mr, b.strides[0], m), pace(mr, c.strides[0], k)
-    if abs(a_row) < abs(a_column):
-        of_a = a_column  # the rows below are neighbours in memory: the same step of k
-    if columns == n:
-        of_b = 0
-    below, share, out = codegen.address(a, i + mr, 0), codegen.address(b, i * k // m, 0), codegen.address(c, i + mr, 0)
-    return below, of_a, share, of_b, out, of_c
-
-
-@nb.njit(nogil=True)
-def ahead_in_batch(a, b, c, i, mr):
-    """The same for a later product of a batch, whose matrices these are: it passes the tile's rows of A and C, and as large
-    a part of B as it is of the rows."""
+def ahead_of(a, b, c, i, mr, top, all_of_b):
+    """From where a tile prefetches, and how many bytes it moves on: the tile of ``mr`` rows from ``i`` on of a first panel.
+    It passes as many rows of A and C from ``top`` on, and as large a part of B as it is of the rows; but none of B if the
+    panel is ``all_of_b``."""
     (m, k), (a_row, a_column) = a.shape, a.strides
     of_a, of_b, of_c = pace(mr, a_row, k), pace(mr, b.strides[0], m), pace(mr, c.strides[0], k)
     if abs(a_row) < abs(a_column):
-        of_a = a_column
-    return codegen.address(a, i, 0), of_a, codegen.address(b, i * k // m, 0), of_b, codegen.address(c, i, 0), of_c
+        of_a = a_column  # the rows below are neighbours in memory: the same step of k
+    if all_of_b:
+        of_b = 0
+    below, share, out = codegen.address(a, top, 0), codegen.address(b, i * k // m, 0), codegen.address(c, top, 0)
+    return below, of_a, share, of_b, out, of_c
 
 
 @nb.njit(nogil=True)
@@ -254,10 +243,10 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, prefetches):
                 batch = (at_once, step_a, step_b, step_c) if at_once > 1 else down
                 ahead = (at_a, 0, at_a, 0, at_a, 0)
                 if prefetching and i + mr < m:
-                    ahead = ahead_of(a_now, b_now, c_now, i, mr, columns)
+                    ahead = ahead_of(a_now, b_now, c_now, i, mr, i + mr, columns == n)
                 if later:
                     x, y, z = (which + distance) * step_a, (which + distance) * step_b, (which + distance) * step_c
-                    ahead = ahead_in_batch(codegen.moved(a, x), codegen.moved(b, y), codegen.moved(c, z), i, mr)
+                    ahead = ahead_of(codegen.moved(a, x), codegen.moved(b, y), codegen.moved(c, z), i, mr, i, False)
                 tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch, *ahead)
                 i += tiles * mr
             j += columns
