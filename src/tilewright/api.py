@@ -181,7 +181,7 @@ def _matmul(
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
     if (rows := rows_of_batch(x, y, target)) is not None:
         whole = np.empty(plan_.layout.result, plan_.dtype) if target is None else target
-        _matmul(rows, y, whole.reshape(-1, *y.shape[1:]), precision, algorithm, device, wide)
+        _matmul(rows, y, whole.reshape(len(rows), *y.shape[1:]), precision, algorithm, device, wide)
         return whole if out is None else out
     if plan_.narrows:
         x, y = native(x, plan_.dtype), native(y, plan_.dtype)

@@ -492,6 +492,16 @@ def test_a_batch_times_a_matrix_or_a_vector(dtype: str, shape: tuple[int, ...], 
             np.testing.assert_array_equal(tw.matmul(x, b[:, 0]), expected[..., 0])
 
 
+@pytest.mark.parametrize(
+    ("a", "b"), [((1, 1, 1), (1, 0)), ((2, 3, 4), (4, 0)), ((0, 3, 4), (4, 5)), ((2, 3, 0), (0, 5))]
+)
+def test_an_empty_batch_times_a_matrix(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = np.ones(a), np.ones(b)
+    for out in (None, np.full((*a[:-1], b[1]), np.nan)):
+        np.testing.assert_array_equal(tw.matmul(x, y, out=out), np.matmul(x, y))
+    tw.plan(x, y)
+
+
 def test_a_batch_that_overlaps_its_result_or_has_a_wrong_one() -> None:
     a, b = np.random.default_rng(3).integers(-9, 9, (30, 20, 300)).astype(np.float64), np.eye(300)[::-1].copy()
     expected = a @ b

@@ -65,7 +65,7 @@ def _product_of_rows(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | Non
     if rows is None:
         return None
     c = np.empty((*a.shape[:-1], b.shape[1]), a.dtype) if out is None else out
-    if c.shape[-1] != b.shape[1] or product_by_short_way(rows, b, c.reshape(len(rows), -1)) is None:
+    if c.shape[-1] != b.shape[1] or product_by_short_way(rows, b, c.reshape(len(rows), b.shape[1])) is None:
         return None
     return c
 
