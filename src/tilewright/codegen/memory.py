@@ -109,15 +109,14 @@ def _copy(typingctx: Any, target: Any, source: Any, count: Any) -> Any:  # noqa:
 
 
 @intrinsic
-def _prefetch_for_write(typingctx: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
-    """Prefetch the line of one element of a contiguous array, for this processor alone: it will be written soon."""
+def _prefetch_for_write(typingctx: Any, pointer: Any) -> Any:  # noqa: ARG001
+    """Prefetch the line of an element, for this processor alone: it will be written soon."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, args[0])
-        Vectors(builder, view.data.type.pointee, 1).prefetch(view.data, args[1], write=True)
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+        Vectors(builder, args[0].type.pointee, 1).prefetch(args[0], write=True)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), codegen
+    return types.void(pointer), codegen
 
 
 # An intrinsic is called without its first parameter, which type checkers cannot know.

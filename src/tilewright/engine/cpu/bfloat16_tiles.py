@@ -31,12 +31,12 @@ def bfloat16_by_tiles(
     blocks: tiles.TileBlocks, kind: type[codegen.Tiles], *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> Callable[..., None]:
     """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind; ``wide`` is C as float32."""
-    bits, height, length = blocks.chosen.vector_bits, tiles.ROWS, tiles.COLUMNS
-    lanes, half = bits // 32, least_exponents // 2
+    bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
+    lanes, half, apart, fetch_rows = bits // 32, least_exponents // 2, tiles.apart, tiles.fetch_rows
     packed_rows, packed_columns = tiles.tile_packers(bits)
     convert, add, least = codegen.row_converter(bits), strassen_tile.row_adder(bits), codegen.least_magnitude(bits)
     least_of_rows = dots.least_of_rows(bits)
-    band, careful = tiles.band_product(kind), tiles.band_product(codegen.VectorTiles)
+    multiply_tile, careful = tiles.tile_product(kind), tiles.tile_product(codegen.VectorTiles)
     begin, end = codegen.tile_state(kind)
 
     @nb.njit(nogil=True, inline="always")
@@ -53,34 +53,37 @@ def bfloat16_by_tiles(
             codegen.fetch_add(counters, dots.SMALL, 1)
 
     @nb.njit(nogil=True)
-    def finish(c, top, left, columns, tiles, sums, beside, accumulate, ends):
-        """Add the sums of earlier phases to those of a band, and write them to C: after the last phase to the caller's."""
-        narrow, wide = c[0], c[1]
-        low, higher, count = tiles
-        for x in range(count):
-            row = codegen.ahead(sums, x * height * length)
-            for _ in range(low + 1 if x < higher else low):
-                of_c = codegen.address(wide, top, left)
-                if accumulate:
-                    convert(of_c, wide.strides[1], beside, 4, columns)
-                    add(row, beside, columns, 1, 0, 0)
-                if ends:
-                    convert(row, 4, codegen.address(narrow, top, left), narrow.strides[1], columns)
-                else:
-                    convert(row, 4, of_c, wide.strides[1], columns)
-                top, row = top + 1, codegen.ahead(row, length)
+    def finish(wide, target, top, rows, left, columns, sums, beside, accumulate):
+        """Add the sums of earlier phases, in ``wide``, to those of a tile, and write them to ``target``."""
+        for r in range(rows):
+            row = codegen.ahead(sums, r * length)
+            if accumulate:
+                convert(codegen.address(wide, top + r, left), wide.strides[1], beside, 4, columns)
+                add(row, beside, columns, 1, 0, 0)
+            convert(row, 4, codegen.address(target, top + r, left), target.strides[1], columns)
 
     @nb.njit(nogil=True, inline="always")
     def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
-        of_a, counters = c[2], c[3]
+        (narrow, wide, of_a, counters), (low, higher, count) = c, tiles
         sums, beside = codegen.offset(corner, 0), codegen.offset(corner, corner.size - 1 - length)
         smallest, width = int(corner[corner.size - 1]), vectors * lanes
         exact = counters[dots.SMALL] == 0 and dots.least_exponent(smallest) >= half
-        if exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents):
-            band(kc, a, b, width, tiles, columns, sums, 0, of_a)
-        else:
-            careful(kc, a, b, width, tiles, columns, sums, 0, of_a)
-        finish(c, top, left, columns, tiles, sums, beside, accumulate, ends)
+        exact = exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents)
+        for x in range(count):
+            rows = low + 1 if x < higher else low
+            if ends:
+                fetch_rows(narrow, top, rows, left, columns)
+            else:
+                fetch_rows(wide, top, rows, left, columns)
+            if exact:
+                multiply_tile(kc, a, b, width, rows, columns, sums, length, 0, of_a)
+            else:
+                careful(kc, a, b, width, rows, columns, sums, length, 0, of_a)
+            if ends:
+                finish(wide, narrow, top, rows, left, columns, sums, beside, accumulate)
+            else:
+                finish(wide, wide, top, rows, left, columns, sums, beside, accumulate)
+            top, a = top + rows, codegen.ahead(a, rows * apart(kc))
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
 

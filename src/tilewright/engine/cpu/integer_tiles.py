@@ -2,7 +2,8 @@
 
 C is int32, exact modulo 2³², or as narrow as the operands, as in ``cpu/integer_dots``. ``tdpbssd`` takes two signed operands
 and ``tdpbuud`` two unsigned ones, so no sum needs a correction. It makes 1,024 multiply-adds in a cycle: eight times as many
-as ``vpdpbusd`` with two vector units.
+as ``vpdpbusd`` with two vector units. Whole tiles of an int32 C are added up where they lie; others, and all of a narrow C,
+in a buffer.
 """
 
 from collections.abc import Callable
@@ -19,10 +20,10 @@ GROUP = 4  # steps of k in a word
 
 def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Callable[..., None]:
     """A function ``multiply(a, b, c, space, counters)`` on tiles of this kind."""
-    bits, height, length = blocks.chosen.vector_bits, tiles.ROWS, tiles.COLUMNS
-    lanes = bits // 32
+    bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
+    lanes, apart, fetch_rows = bits // 32, tiles.apart, tiles.fetch_rows
     packed_rows, pack_columns = tiles.tile_packers(bits)
-    convert, band = codegen.row_converter(bits), tiles.band_product(kind)
+    convert, multiply_tile = codegen.row_converter(bits), tiles.tile_product(kind)
     begin, end = codegen.tile_state(kind)
 
     @nb.njit(nogil=True, inline="always")
@@ -30,27 +31,32 @@ def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Ca
         packed_rows(a, top, rows, low, kc, target, at)
 
     @nb.njit(nogil=True)
-    def move(c, top, left, columns, tiles, sums, out):
-        """Move sums of a band to C with ``out``, else from C."""
-        low, higher, count = tiles
-        for x in range(count):
-            row = codegen.ahead(sums, x * height * length)
-            for _ in range(low + 1 if x < higher else low):
-                of_c = codegen.address(c, top, left)
-                if out:
-                    convert(row, 4, of_c, c.strides[1], columns)
-                else:
-                    convert(of_c, c.strides[1], row, 4, columns)
-                top, row = top + 1, codegen.ahead(row, length)
+    def move(c, top, rows, left, columns, sums, out):
+        """Move sums of a tile to C with ``out``, else from C."""
+        for r in range(rows):
+            row, of_c = codegen.ahead(sums, r * length), codegen.address(c, top + r, left)
+            if out:
+                convert(row, 4, of_c, c.strides[1], columns)
+            else:
+                convert(of_c, c.strides[1], row, 4, columns)
 
     @nb.njit(nogil=True, inline="always")
     def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
-        c, of_a = c
-        sums = codegen.offset(corner, 0)
-        if accumulate:
-            move(c, top, left, columns, tiles, sums, False)
-        band(kc, a, b, vectors * lanes, tiles, columns, sums, accumulate, of_a)
-        move(c, top, left, columns, tiles, sums, True)
+        (c, of_a), (low, higher, count) = c, tiles
+        sums, width, itemsize = codegen.offset(corner, 0), vectors * lanes, codegen.itemsize(c)
+        words = itemsize == 4 and c.strides[1] == 4 and c.strides[0] % 4 == 0
+        for x in range(count):
+            rows = low + 1 if x < higher else low
+            fetch_rows(c, top, rows, left, columns)
+            if words and (rows | columns) % codegen.TILE == 0:
+                of_c, ldc = codegen.pointer_as(codegen.address(c, top, left), corner), c.strides[0] // 4
+                multiply_tile(kc, a, b, width, rows, columns, of_c, ldc, accumulate, of_a)
+            else:
+                if accumulate:
+                    move(c, top, rows, left, columns, sums, False)
+                multiply_tile(kc, a, b, width, rows, columns, sums, length, accumulate, of_a)
+                move(c, top, rows, left, columns, sums, True)
+            top, a = top + rows, codegen.ahead(a, rows * apart(kc))
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
 
