@@ -7,7 +7,8 @@ the last vector compute on padding.
 
 Two units with a latency of four cycles are busy from eight accumulators on, so tiles have 8 rows at most; but to begin one
 takes as long as ten steps of k. So if these are few, tiles are as high as registers allow, up to 16 rows: with 8, batches of
-12³ and 16³ in float32 took a third longer on Zen 4. With many, it is better that a tile prefetches the rows of the next.
+12³ and 16³ in float32 took a third longer on Zen 4. With many, it is better that a tile prefetches the rows of the next: a
+line at each step, so tiles of one vector have as many rows as a line has elements, 16 of float32.
 
 Operands may come from memory all the same. While a tile of the first panel is computed, it prefetches the rows of A and C of
 the tile below, and its share of the other panels of B: a line at each step of k, because many prefetches at once block those
@@ -88,9 +89,10 @@ def even(length, most):
 
 
 @nb.njit(nogil=True)
-def most_rows(nv, k):
+def most_rows(nv, lanes, k):
     """Rows of the highest tile of ``nv`` vectors for so many steps of k."""
-    return HEIGHTS[nv - 1] if k < FEW_STEPS else min(HEIGHTS[nv - 1], codegen.LOW)
+    most = max(lanes, codegen.LOW) if nv == 1 else codegen.LOW
+    return HEIGHTS[nv - 1] if k < FEW_STEPS else min(HEIGHTS[nv - 1], most)
 
 
 @nb.njit(nogil=True)
@@ -207,7 +209,7 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
     b_row, c_row = b_rows.strides[0], c_rows.strides[0]
     rows_by_column = n == 1 and k > 0 and a_column == one and b_row == one
     # A tile that covers the whole product computes the whole batch.
-    one_tile = straight_b and straight_c and 0 < n <= lanes * NV and m <= most_rows((n - 1) // lanes + 1, k)
+    one_tile = straight_b and straight_c and 0 < n <= lanes * NV and m <= most_rows((n - 1) // lanes + 1, lanes, k)
     at_once = count if one_tile and not rows_by_column else 1
     distance = 0  # from a product to the one that its tiles prefetch
     if count > 1 and k >= FEW_STEPS:
@@ -227,7 +229,7 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
             nv = vectors + (wider > 0)
             wider -= 1
             columns = min(nv * lanes, n - j)
-            rows, higher = even(m, most_rows(nv, k))
+            rows, higher = even(m, most_rows(nv, lanes, k))
             later = j == 0 and 0 < distance < count - which
             prefetching = j == 0 and k >= FEW_STEPS and not later
             i = 0
