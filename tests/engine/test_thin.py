@@ -19,6 +19,7 @@ import pytest
 from support.plans import make_plan
 from tilewright import codegen
 from tilewright.catalog import catalog
+from tilewright.engine.cpu import vector
 from tilewright.host.machine import machine
 from tilewright.kernels import FLOATS
 from tilewright.lab.verify.verify import Oracle
@@ -296,6 +297,31 @@ def test_deinterleave(columns: int, bits: int, dtype: str) -> None:
     platform.machine().lower() not in ("x86_64", "amd64") or "fma" not in machine().isa,
     reason="reads the assembly of x86-64 with FMA",
 )
+@nb.njit
+def _dots_and_updates(near, x, y, z, w):
+    """z = X·Y by dot products, and w = X·Y by scaled columns of X, whose copy with unit stride down columns is read."""
+    (f, k), t, xt = x.shape, y.shape[1], x.T.copy()
+    at_once = vector.ROWS_OF_ONE if t == 1 else vector.ROWS
+    yt, wt = y.T.copy(), w.T.copy()
+    for i in range(0, f, at_once):
+        rows, of_z = min(at_once, f - i), codegen.address(z, i, 0)
+        vector.dot(near, k, codegen.address(x, i, 0), k, rows, codegen.address(yt, 0, 0), k, t, of_z, t, 1, 0)
+    vector.update_strip(near, xt.T, y, codegen.address(wt, 0, 0), f)
+    w[:] = wt.T
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_an_operand_that_is_read_without_prefetches_gives_the_same_bits(columns: int, dtype: str) -> None:
+    """Only one that may be in the last cache is, so the products of the other tests are."""
+    x, y = operands((37, columns, 501), dtype)
+    far, near = (np.full((2, 37, columns), np.nan, dtype) for _ in range(2))
+    _dots_and_updates(False, x, y, *far)
+    _dots_and_updates(True, x, y, *near)
+    assert far.tobytes() == near.tobytes()
+    assert all(Oracle(x, y).check(c).ok for c in far)
+
+
 def test_only_the_outer_product_streams_past_the_caches() -> None:
     found = {name: _assembly(name) for name in KERNELS}
     assert [name for name, text in found.items() if "vmovntp" in text] == ["cpu/outer"]

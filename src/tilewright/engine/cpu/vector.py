@@ -18,8 +18,10 @@ eight. Twelve streams whose strides are multiples of 4 KiB share the sets of L1,
 import numba as nb
 
 from tilewright import codegen
+from tilewright.engine.jobs import FAR
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
+from tilewright.kernels.blocking import caches
 
 BITS = machine().vector_bits or 128
 #: Rows of X at a time: 4 · 6 sums fill 32 registers, 2 · 6 fill 16. One vector has room for twice as many, in two chains.
@@ -29,6 +31,9 @@ ROWS_OF_ONE = 2 * ROWS
 STEPS, FEW_STEPS = 8, 4
 #: Elements of a row or column that are prefetched ahead.
 AHEAD = 256
+#: An X of at most so many bytes may be in a near last cache, and is read without prefetches: each takes the place of a load.
+#: With one vector or two, products of 1,000² elements to 2,000² take up to a fifth less on Zen 4 that way.
+NEAR = 0 if FAR else caches(machine())[2] // 2
 #: Most steps of k between additions to Z.
 KC = 2048
 #: Rows of X that a thread takes at once.
@@ -40,10 +45,14 @@ UPDATE_STRETCH, UPDATE_STRETCH_OF_ONE = 8192, 16384
 #: Jobs for threads to share: with fewer strips than this, k is cut as well; and the fewest steps of k in a piece.
 JOBS, SHORTEST = 16, 128
 
+near_dots_1 = codegen.row_dots(ROWS_OF_ONE, 1, 2, BITS)
+near_dots_2 = codegen.row_dots(ROWS, 2, 1, BITS)
 dots_1 = codegen.row_dots(ROWS_OF_ONE, 1, 2, BITS, ahead=AHEAD)
 dots_2 = codegen.row_dots(ROWS, 2, 1, BITS, ahead=AHEAD)
 dots_4 = codegen.row_dots(ROWS, 4, 1, BITS, ahead=AHEAD)
 dots_6 = codegen.row_dots(ROWS, 6, 1, BITS, ahead=AHEAD)
+near_update_1 = codegen.row_updates(1, STEPS, BITS)
+near_update_2 = codegen.row_updates(2, STEPS, BITS)
 update_1 = codegen.row_updates(1, STEPS, BITS, ahead=AHEAD)
 update_2 = codegen.row_updates(2, STEPS, BITS, ahead=AHEAD)
 update_4 = codegen.row_updates(4, STEPS, BITS, ahead=AHEAD)
@@ -54,9 +63,13 @@ buffer = codegen.stack_buffer(ROWS * KC)
 
 
 @nb.njit(nogil=True)
-def dot(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
-    """Rows of X by ``y_live`` columns of Y, by the smallest generated loop that has as many."""
-    if y_live == 1:
+def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
+    """Rows of X, which is ``near`` or not, by ``y_live`` columns of Y, by the smallest generated loop that has as many."""
+    if y_live == 1 and near:
+        near_dots_1(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
+    elif y_live == 2 and near:
+        near_dots_2(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
+    elif y_live == 1:
         dots_1(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
     elif y_live == 2:
         dots_2(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
@@ -67,12 +80,16 @@ def dot(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
 
 
 @nb.njit(nogil=True)
-def update(steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
+def update(near, steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
     """``steps`` columns of X, scaled, to ``live`` rows of Z, by the smallest generated loop that has as many."""
     if steps == 1:
         update_last(count, x, x_row, y, y_row, y_column, z, z_row, live)
     elif steps == FEW_STEPS:
         update_few(count, x, x_row, y, y_row, y_column, z, z_row, live)
+    elif live == 1 and near:
+        near_update_1(count, x, x_row, y, y_row, y_column, z, z_row, live)
+    elif live == 2 and near:
+        near_update_2(count, x, x_row, y, y_row, y_column, z, z_row, live)
     elif live == 1:
         update_1(count, x, x_row, y, y_row, y_column, z, z_row, live)
     elif live == 2:
@@ -102,7 +119,7 @@ def by_dots(x, y, z, space, counters):
     copied = buffer(space)
     if not y_in_place:
         codegen.copy_together(y.T, space, counters, 1)
-    columns, bands = columns_at_once(t), -(-f // BAND)
+    columns, bands, near = columns_at_once(t), -(-f // BAND), f * k * size <= NEAR
     at_once = ROWS_OF_ONE if t == 1 and x_in_place else ROWS
     stretch = min(KC, (DOTS_STRETCH if t > 1 else DOTS_STRETCH_OF_ONE) // size)
     while True:
@@ -122,7 +139,8 @@ def by_dots(x, y, z, space, counters):
                     live = min(columns, t - j)
                     y_part = codegen.address(y, p0, j) if y_in_place else codegen.offset(space, j * k + p0)
                     z_row, z_column = z.strides[0] // size, z.strides[1] // size
-                    dot(kc, x_part, x_row, rows, y_part, y_row, live, codegen.address(z, i, j), z_row, z_column, p0)
+                    of_z = codegen.address(z, i, j)
+                    dot(near, kc, x_part, x_row, rows, y_part, y_row, live, of_z, z_row, z_column, p0)
 
 
 @nb.njit(nogil=True)
@@ -148,7 +166,7 @@ def by_updates(x, y, z, space, counters):
     strips = -(-f // width)
     pieces = max(1, min(JOBS // max(1, strips), k // SHORTEST))
     length = -(-k // (pieces * FEW_STEPS)) * FEW_STEPS
-    in_place = z.strides[0] == size and pieces == 1
+    in_place, near = z.strides[0] == size and pieces == 1, f * k * size <= NEAR
     while True:
         job = codegen.fetch_add(counters, 0, 1)
         if job >= strips * pieces:
@@ -161,14 +179,14 @@ def by_updates(x, y, z, space, counters):
             codegen.address(z, first, 0) if in_place else codegen.offset(space, t * (pieces * first + piece * count))
         )
         z_row = z.strides[1] // size if in_place else count
-        update_strip(x[first : first + count, part], y[part], place, z_row)
+        update_strip(near, x[first : first + count, part], y[part], place, z_row)
         if not in_place and codegen.fetch_add(counters, 3 + strip, 1) == pieces - 1:
             add_pieces(codegen.offset(space, t * pieces * first), pieces, z[first : first + count])
 
 
 @nb.njit(nogil=True)
-def update_strip(x, y, z, z_row):
-    """Z = X·Y for one strip of X's rows and one piece of k."""
+def update_strip(near, x, y, z, z_row):
+    """Z = X·Y for one strip of X's rows and one piece of k; ``near``: whether the whole of X is."""
     count, k = x.shape
     t = y.shape[1]
     size = codegen.itemsize(x)
@@ -182,7 +200,7 @@ def update_strip(x, y, z, z_row):
         steps = STEPS if p + STEPS <= k else FEW_STEPS if p + FEW_STEPS <= k else 1
         for i in range(0, t, rows):
             x_part, y_part, place = codegen.address(x, 0, p), codegen.address(y, p, i), codegen.ahead(z, i * z_row)
-            update(steps, count, x_part, x_row, y_part, y_row, y_column, place, z_row, min(rows, t - i))
+            update(near, steps, count, x_part, x_row, y_part, y_row, y_column, place, z_row, min(rows, t - i))
         p += steps
 
 
