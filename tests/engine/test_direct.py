@@ -226,7 +226,8 @@ def test_every_step_of_k_of_a_tile_above_another_prefetches(target: str) -> None
 @pytest.mark.parametrize("most", [3, 6, 8])
 def test_tiles_that_prefetch_nothing_have_none_below_them(most: int) -> None:
     for m in range(1, 200):
-        least, longer = small_products_code._module.even.py_func(m, most)
+        least, longer, others = small_products_code._module.even.py_func(m, most)
+        assert longer + others == -(-m // most)
         heights = [least + (i < longer) for i in range(-(-m // most))]
         assert sum(heights) == m
         assert all(2 * height > most for height in heights[:-1])
@@ -245,10 +246,11 @@ def test_tiles_of_one_height_are_a_batch_without_the_last_that_prefetches() -> N
     count = small_products_code._module.tiles_in_batch
     rows, columns = np.ones((43, 9)), np.asfortranarray(np.ones((43, 9)))
     # one of 8 rows, then five of 7
-    assert [count(rows, 43, 7, 1, prefetching) for prefetching in (False, True)] == [1, 1]
-    assert [count(rows, 35, 7, 0, prefetching) for prefetching in (False, True)] == [5, 4]
-    assert [count(rows, 7, 7, 0, prefetching) for prefetching in (False, True)] == [1, 1]
-    assert [count(columns, 35, 7, 0, prefetching) for prefetching in (False, True)] == [5, 1]
+    assert [count(rows, 1, 5, prefetching) for prefetching in (False, True)] == [1, 1]
+    assert [count(rows, 0, 5, prefetching) for prefetching in (False, True)] == [5, 4]
+    assert [count(rows, 0, 1, prefetching) for prefetching in (False, True)] == [1, 1]
+    assert [count(rows, 3, 0, prefetching) for prefetching in (False, True)] == [3, 2]
+    assert [count(columns, 0, 5, prefetching) for prefetching in (False, True)] == [5, 1]
 
 
 def test_half_a_vector_is_computed_by_half_as_wide_instructions() -> None:
@@ -584,6 +586,33 @@ def test_batches_of_every_stride(left: tuple[int, ...], right: tuple[int, ...], 
         assert short(dtype)(of_a(a), of_b(b), out) is out
         np.testing.assert_array_equal(out, exact)
         np.testing.assert_array_equal(tw.matmul(of_a(a), of_b(b)), exact)
+
+
+def test_a_large_batch_on_one_thread_goes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do broadcast operands; where threads may share the batch it is planned."""
+    rng = np.random.default_rng(8)
+    a, b = (rng.uniform(-1, 1, (700, 32, 32)).astype(np.float32) for _ in range(2))
+    assert small_products.MOST_WORK_OF_BATCH < 700 * 32**3
+    tw.matmul(a[0], b[0])  # learns the dtype
+
+    def planned(*_: Any) -> Any:
+        raise NotImplementedError
+
+    monkeypatch.setattr(api, "_matmul", planned)
+    with tw.use_threads(1):
+        for x, y in (
+            (a, b),
+            (a[0], b),
+            (a[:, ::2], b),
+            (a.transpose(0, 2, 1), b),
+            (a.reshape(7, 100, 32, 32), b.reshape(7, 100, 32, 32)),
+        ):
+            out = np.full(np.broadcast_shapes(x.shape[:-2], y.shape[:-2]) + (x.shape[-2], 32), np.nan, np.float32)
+            assert tw.matmul(x, y, out=out) is out
+            assert np.allclose(out, np.matmul(x, y), atol=1e-4)
+            assert np.array_equal(tw.matmul(x, y), out)
+    with tw.use_threads(2), pytest.raises(NotImplementedError):
+        tw.matmul(a, b)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

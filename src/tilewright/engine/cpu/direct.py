@@ -80,12 +80,14 @@ def suits(m: int, n: int, k: int) -> bool:
 
 @nb.njit(nogil=True)
 def even(length, most):
-    """How to cut ``length`` into the fewest parts of at most ``most``: the least part, and how many are one longer."""
+    """How to cut ``length`` into the fewest parts of at most ``most``: the least part, how many are one longer, and how many
+    are not."""
     if length <= most:
-        return length, 0
+        return length, 0, 1
     parts = (length + most - 1) // most
     size = length // parts
-    return size, length - parts * size
+    longer = length - parts * size
+    return size, longer, parts - longer
 
 
 @nb.njit(nogil=True)
@@ -125,24 +127,34 @@ def pace(rows, row, steps):
 
 
 @nb.njit(nogil=True)
-def ahead_of(a, b, c, i, mr, top, all_of_b, only_a):
-    """From where a tile prefetches, and how many bytes it moves on: the tile of ``mr`` rows from ``i`` on of a first panel.
-    It passes as many rows of A and C from ``top`` on, and as large a part of B as it is of the rows; but none of B if the
-    panel is ``all_of_b``, and with ``only_a`` neither B nor C."""
+def paces(a, b, c, mr):
+    """How many bytes a tile of ``mr`` rows moves on in A, B and C: it passes as many rows of A and C, and as large a part of
+    B as it is of the rows."""
     (m, k), (a_row, a_column) = a.shape, a.strides
-    of_a, of_b, of_c = pace(mr, a_row, k), pace(mr, b.strides[0], m), pace(mr, c.strides[0], k)
-    if abs(a_row) < abs(a_column):
-        of_a = a_column  # the rows below are neighbours in memory: the same step of k
+    # If the rows below are neighbours in memory, they are passed at the same step of k.
+    of_a = a_column if abs(a_row) < abs(a_column) else pace(mr, a_row, k)
+    return of_a, pace(mr, b.strides[0], m), pace(mr, c.strides[0], k)
+
+
+@nb.njit(nogil=True)
+def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
+    """From where a tile prefetches, and how many bytes it moves on: the tile from row ``i`` on of a first panel, at these
+    ``paces``. It passes A and C from row ``top`` on, but nothing of B if the panel is ``all_of_b``, and with ``only_a``
+    neither B nor C."""
+    of_a, of_b, of_c = moves
     if all_of_b:
         of_b = 0
-    below, share, out = codegen.address(a, top, 0), codegen.address(b, i * k // m, 0), codegen.address(c, top, 0)
+    row = (
+        i * a.shape[1] // a.shape[0] if i > 0 else 0
+    )  # to divide takes as long as a step of k, so only where it must be
+    below, share, out = codegen.address(a, top, 0), codegen.address(b, row, 0), codegen.address(c, top, 0)
     return (below, of_a, below, 0, below, 0) if only_a else (below, of_a, share, of_b, out, of_c)
 
 
 @nb.njit(nogil=True)
-def tiles_in_batch(a, below, rows, higher, prefetching):
-    """How many of the next tiles are one batch, where ``below`` rows of A are left: those of one height, for to begin each
-    anew takes as long as ten steps of k.
+def tiles_in_batch(a, higher, lower, prefetching):
+    """How many of the next tiles are one batch, where ``higher`` tiles are left, then ``lower`` ones of a row less: those
+    of one height, for to begin each anew takes as long as ten steps of k.
 
     If they are ``prefetching``, not the last tile of all, which has none below it; and only one where rows lie closer than
     columns, for then each tile prefetches from another place.
@@ -150,8 +162,8 @@ def tiles_in_batch(a, below, rows, higher, prefetching):
     a_row, a_column = a.strides
     if prefetching and abs(a_row) < abs(a_column):
         return 1
-    tiles, height = (higher, rows + 1) if higher > 0 else (below // rows, rows)
-    return tiles - 1 if prefetching and tiles > 1 and tiles * height == below else tiles
+    tiles = higher if higher > 0 else lower
+    return tiles - 1 if prefetching and tiles > 1 and min(higher, lower) == 0 else tiles
 
 
 @nb.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
@@ -214,6 +226,10 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
     distance = 0  # from a product to the one that its tiles prefetch
     if count > 1 and k >= FEW_STEPS:
         distance = min(PRODUCTS_AHEAD, AHEAD // max(1, (m * k + k * n + m * n) * one))
+    vectors, wider_ones, _ = even((n + lanes - 1) // lanes, NV)
+    narrow = even(m, most_rows(max(1, vectors), lanes, k))
+    wide = even(m, most_rows(vectors + 1, lanes, k)) if wider_ones > 0 else narrow
+    moves, moves_of = (0, 0, 0), 0
     for which in range(0, count, at_once):
         a_now = codegen.moved(a, which * step_a)
         b_now = codegen.moved(b_rows, which * step_b if straight_b else 0)
@@ -223,20 +239,22 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
         if rows_by_column:
             dots(a_now, b_now, c_now)
             continue
-        vectors, wider = even((n + lanes - 1) // lanes, NV)
-        j = 0
+        wider, j = wider_ones, 0
         while j < n:
             nv = vectors + (wider > 0)
             wider -= 1
             columns = min(nv * lanes, n - j)
-            rows, higher = even(m, most_rows(nv, lanes, k))
+            rows, higher, lower = wide if nv > vectors else narrow
             later = j == 0 and 0 < distance < count - which
             prefetching = j == 0 and k >= FEW_STEPS and not later
             i = 0
             while i < m:
                 mr = rows + (higher > 0)
-                tiles = tiles_in_batch(a, m - i, rows, higher, prefetching)
-                higher -= tiles
+                tiles = tiles_in_batch(a, higher, lower, prefetching)
+                if higher > 0:
+                    higher -= tiles
+                else:
+                    lower -= tiles
                 at_a, at_b, at_c = (
                     codegen.address(a_now, i, 0),
                     codegen.address(b_now, 0, j),
@@ -245,13 +263,14 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
                 size, down = (mr, nv, columns, k), (tiles, mr * a_row, 0, mr * c_row)
                 batch = (at_once, step_a, step_b, step_c) if at_once > 1 else down
                 ahead = (at_a, 0, at_a, 0, at_a, 0)
-                if prefetching and i + mr < m:
-                    ahead = ahead_of(a_now, b_now, c_now, i, mr, i + mr, columns == n, only_a)
+                if (later or (prefetching and i + mr < m)) and mr != moves_of:
+                    moves, moves_of = paces(a, b_rows, c_rows, mr), mr
                 if later:
                     x, y, z = (which + distance) * step_a, (which + distance) * step_b, (which + distance) * step_c
-                    ahead = ahead_of(
-                        codegen.moved(a, x), codegen.moved(b, y), codegen.moved(c, z), i, mr, i, False, False
-                    )
+                    later_a, later_b, later_c = codegen.moved(a, x), codegen.moved(b, y), codegen.moved(c, z)
+                    ahead = ahead_of(later_a, later_b, later_c, i, i, moves, False, False)
+                elif prefetching and i + mr < m:
+                    ahead = ahead_of(a_now, b_now, c_now, i, i + mr, moves, columns == n, only_a)
                 tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch, *ahead)
                 i += tiles * mr
             j += columns
