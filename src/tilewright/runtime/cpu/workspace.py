@@ -44,8 +44,16 @@ def take_buffer(nbytes: int) -> np.ndarray:
     freed with its last reference."""
     if not nbytes:
         return _NOTHING
-    memory = _taken(nbytes)
-    return _allocated(nbytes) if memory is None else memory
+    # Mostly there is one buffer. A product that has evicted this code from the caches pays for every line of it.
+    try:
+        key, memory = _cached.popitem()
+    except KeyError:
+        return _allocated(nbytes)
+    if not _cached and memory.size >= nbytes:
+        return memory
+    _cached[key] = memory
+    taken = _taken(nbytes)
+    return _allocated(nbytes) if taken is None else taken
 
 
 def release_workspace() -> None:
@@ -75,6 +83,8 @@ def put_back_buffer(memory: np.ndarray) -> None:
     if not 0 < memory.size <= MOST_CACHED_BYTES:
         return
     _cached[id(memory)] = memory
+    if len(_cached) == 1:
+        return
     cached = _smallest_first()
     while len(cached) > machine().usable_cores + 1 or sum(map(len, cached)) > MOST_CACHED_BYTES:
         _cached.pop(id(cached.pop(0)), None)
