@@ -155,7 +155,9 @@ def test_what_is_unusual_is_declined() -> None:
             b.repeat(3, 1),
             None,
         ),  # too much for one thread, and rows that lie unequally far apart
-        (a, b[:, 0], None),
+        (a[0], b[:, 0], None),
+        (np.stack([a] * 2), b[:, 0], None),
+        (a, b[:, 0], np.zeros((200, 1), np.float32)),
         (a, b.tolist(), None),
         (a, b, c.astype(np.float64)),
         (a, b, np.empty((200, 211), np.float32)),

@@ -11,13 +11,15 @@ import itertools
 import math
 import platform
 from collections.abc import Callable
+from typing import Any
 
 import numba as nb
 import numpy as np
 import pytest
 
+import tilewright as tw
 from support.plans import make_plan
-from tilewright import codegen
+from tilewright import api, codegen
 from tilewright.catalog import catalog
 from tilewright.engine.cpu import vector
 from tilewright.host.machine import machine
@@ -25,6 +27,7 @@ from tilewright.kernels import FLOATS
 from tilewright.lab.verify.verify import Oracle
 from tilewright.operands import aligned_empty
 from tilewright.problem import Problem
+from tilewright.runtime.cpu import small_products
 from tilewright.runtime.cpu.runner import runner
 
 Shape = tuple[int, int, int]  # m, n, k
@@ -292,11 +295,52 @@ def test_deinterleave(columns: int, bits: int, dtype: str) -> None:
         assert np.isnan(target[columns]).all()
 
 
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    platform.machine().lower() not in ("x86_64", "amd64") or "fma" not in machine().isa,
-    reason="reads the assembly of x86-64 with FMA",
-)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_the_short_way_multiplies_what_is_planned_for_its_kernels(dtype: str) -> None:
+    tw.matmul(*operands((3, 3, 3), dtype))  # learns the dtype
+    some = 0
+    for m, n, k in itertools.product((1, 2, 12, 13, 24, 25, 97, 2000), (1, 6, 12, 96, 900), (32, 64, 500, 2048, 9000)):
+        if m * k + k * n > 1_000_000:
+            continue
+        scale = 1 if dtype in FLOATS else 100
+        a, b = ((scale * x).astype(dtype) for x in operands((m, n, k), "float64"))
+        got, kernel = small_products.known_of_any_work(a, b, None), make_plan(Problem(m, n, k, dtype)).kernel
+        if kernel not in small_products.KERNELS or dtype not in kernel.dtypes:
+            assert got is None, (m, n, k)
+            continue
+        some += kernel is small_products.FOR_VECTORS
+        assert got.tobytes() == api._matmul(a, b, None, "standard", "classical").tobytes(), (m, n, k)
+    assert (some > 10) == (dtype != "int32")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_matrix_times_a_vector_goes_the_short_way(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, v = operands((1500, 1, 1200), "float32")
+    v = v[:, 0]
+    by_rows, by_columns = (api._matmul(x, v, None, "standard", "classical") for x in (a, np.asfortranarray(a)))
+    with tw.use_threads(threads):
+        for _ in range(3):
+            tw.matmul(a, v)  # threads begin to stand by
+
+        def planned(*_: Any) -> Any:
+            raise NotImplementedError
+
+        monkeypatch.setattr(api, "_matmul", planned)
+        out, apart = np.full(1500, np.nan, np.float32), np.full(3000, np.nan, np.float32)
+        for x, want in ((a, by_rows), (np.asfortranarray(a), by_columns)):
+            got = (tw.matmul(x, v), tw.matmul(x, v, out=out), tw.matmul(x, v, out=apart[::2]), tw.matmul(v, x.T))
+            assert all(y.shape == (1500,) and y.tobytes() == want.tobytes() for y in got)
+            assert got[1] is out
+        assert np.isnan(apart[1::2]).all()
+        for wrong in (
+            lambda: tw.matmul(a, v[1:]),
+            lambda: tw.matmul(a, v, out=out[:, None]),
+            lambda: tw.matmul(a, v, out=a[0]),
+        ):
+            with pytest.raises(NotImplementedError):  # the long way says what is wrong
+                wrong()
+
+
 @nb.njit
 def _dots_and_updates(near, x, y, z, w):
     """z = X·Y by dot products, and w = X·Y by scaled columns of X, whose copy with unit stride down columns is read."""
@@ -322,6 +366,11 @@ def test_an_operand_that_is_read_without_prefetches_gives_the_same_bits(columns:
     assert all(Oracle(x, y).check(c).ok for c in far)
 
 
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64") or "fma" not in machine().isa,
+    reason="reads the assembly of x86-64 with FMA",
+)
 def test_only_the_outer_product_streams_past_the_caches() -> None:
     found = {name: _assembly(name) for name in KERNELS}
     assert [name for name, text in found.items() if "vmovntp" in text] == ["cpu/outer"]

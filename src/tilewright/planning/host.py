@@ -330,9 +330,9 @@ def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np
 
 @functools.cache
 def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
-    """The short way. If the plan's kernel is the one for small products, the short way does this dtype from now on."""
+    """The short way. If the plan's kernel is one that it calls, it does this dtype from now on."""
     if kernel is numpy_product:
         return product_by_numpy
-    if kernel is small_products.KERNEL:
+    if kernel in small_products.KERNELS:
         return small_products.learn_dtype(dtype, WORK_SHARED)
     return small_products.known

@@ -16,6 +16,8 @@ eight. Twelve streams whose strides are multiples of 4 KiB share the sets of L1,
 """
 
 import numba as nb
+import numpy as np
+from numba.extending import register_jitable
 
 from tilewright import codegen
 from tilewright.engine.jobs import FAR
@@ -216,11 +218,40 @@ def add_pieces(parts, pieces, z):
             z[j, i] = parts[i * count + j]
 
 
+@register_jitable
 def workspace(m: int, n: int, k: int) -> int:
     """Room for copied columns of Y, for Z, or for the pieces of its strips: where pieces are many, strips are few."""
     f, t = max(m, n), min(m, n)
     width = (UPDATE_STRETCH if t > 1 else UPDATE_STRETCH_OF_ONE) // 4
     return t * max(f, k, min(f, width) * JOBS)
+
+
+@register_jitable
+def counters_of(m: int, n: int, k: int) -> int:  # noqa: ARG001  # as of every kernel
+    """Those of jobs, of copies, and of each strip's finished pieces."""
+    return 4 + max(m, n) // (UPDATE_STRETCH // 8)
+
+
+@nb.njit(nogil=True)
+def product(a, b, c, space, counters):
+    """The kernel itself, for every thread of a team."""
+    few_columns = b.shape[1] <= a.shape[0]
+    x = a if few_columns else b.T
+    y = b if few_columns else a.T
+    z = c if few_columns else c.T
+    if z.shape[1] == 0:
+        return
+    if x.strides[0] == codegen.itemsize(x) and x.strides[1] != codegen.itemsize(x):
+        by_updates(x, y, z, space, counters)
+    else:
+        by_dots(x, y, z, space, counters)
+
+
+@nb.njit(nogil=True)
+def product_alone(a, b, c):
+    """The same on one thread, with a workspace of its own."""
+    (m, k), n = a.shape, b.shape[1]
+    product(a, b, c, codegen.aligned_buffer(workspace(m, n, k), c), np.zeros(counters_of(m, n, k), np.int64))
 
 
 @kernel(
@@ -232,17 +263,8 @@ def workspace(m: int, n: int, k: int) -> int:
     strided=True,
     params={"vector_bits": BITS, "rows": ROWS_OF_ONE, "steps": STEPS, "stretch": KC},
     workspace=workspace,
-    counters=lambda m, n, k: 4 + max(m, n) // (UPDATE_STRETCH // 8),
+    counters=counters_of,
     suits=lambda m, n, k: (0 < m <= 24 or 0 < n <= 12) and k >= 64 and max(m, n) * k >= 100_000,
 )
 def vector(a, b, c, space, counters):
-    few_columns = b.shape[1] <= a.shape[0]
-    x = a if few_columns else b.T
-    y = b if few_columns else a.T
-    z = c if few_columns else c.T
-    if z.shape[1] == 0:
-        return
-    if x.strides[0] == codegen.itemsize(x) and x.strides[1] != codegen.itemsize(x):
-        by_updates(x, y, z, space, counters)
-    else:
-        by_dots(x, y, z, space, counters)
+    product(a, b, c, space, counters)

@@ -37,7 +37,10 @@ from ...codegen.builtin_functions import define_function
 from . import small_products_code as code
 from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
-from .small_products_code import KERNEL
+from .small_products_code import FOR_VECTORS, KERNEL
+
+#: The kernels that it calls.
+KERNELS = KERNEL, FOR_VECTORS
 
 #: Multiply-adds of a batch up to which this thread computes it at once.
 MOST_WORK_OF_BATCH = code.MOST_WORK_OF_BATCH
@@ -91,8 +94,8 @@ def c_function(function: Any) -> Short:
 
 
 def _cache(function: Any, dtype: np.dtype) -> CodeCache:
-    """The kernel's source is in the key: its ``suits`` is compiled into the function."""
-    source: Any = SimpleNamespace(function=function, source_hash=KERNEL.source_hash)
+    """The kernels' sources are in the key: what they suit is compiled into the function."""
+    source: Any = SimpleNamespace(function=function, source_hash="".join(kernel.source_hash for kernel in KERNELS))
     return CodeCache(source, dtype)
 
 
@@ -146,15 +149,19 @@ def _numpy_functions() -> Any:
 
 @functools.cache
 def _machine_code(dtype: np.dtype) -> Any:
-    """The kernel's loop over a batch, compiled for ``dtype``."""
+    """The kernels' products, compiled for ``dtype``."""
     njit: Any = nb.njit
-    function = code.products_of_kernel.py_func
+    function = code.products_with_vectors if _has_vectors(dtype) else code.products_of_kernel.py_func
     dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(function)
     dispatcher._cache = _cache(function, dtype)
     matrix = types.Array(nb.from_dtype(dtype), 2, "A")
     dispatcher.compile((matrix,) * 3 + (types.intp,) * 4)
     (compiled,) = dispatcher.overloads.values()
     return compiled
+
+
+def _has_vectors(dtype: np.dtype) -> bool:
+    return dtype.name in FOR_VECTORS.dtypes
 
 
 def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
@@ -176,7 +183,8 @@ def _learned(dtype: np.dtype, most_work: int) -> Short:
         if function is not decline and id(dtype) not in dtypes[:, 0] and not dtypes[-1, 0]:
             compiled = _machine_code(code_dtype(dtype))
             address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-            dtypes[np.flatnonzero(dtypes[:, 0] == 0)[0]] = id(dtype), address, dtype.itemsize
+            words = id(dtype), address, dtype.itemsize, _has_vectors(dtype)
+            dtypes[np.flatnonzero(dtypes[:, 0] == 0)[0]] = words
             _alive.append(dtype)
         return function
 

@@ -28,25 +28,42 @@ MOST_WORK_BY_ONE = 3_000_000
 MOST_PRODUCTS, MOST_AXES = 1 << 32, 6
 NO_SIZES = (0,) * (MOST_AXES + 2)
 
-KERNEL = catalog()["cpu/direct"]
+#: The kernel for small products, that for a vector or a few, and one that is planned before it.
+KERNEL, FOR_VECTORS, _BEFORE = catalog()["cpu/direct"], catalog()["cpu/vector"], catalog()["cpu/deep"]
 _module = sys.modules[KERNEL.function.__module__]
 #: The kernel's loop over a batch; a single product is a batch of one.
 products_of_kernel = _module.batch_products
+_product_by_vectors = sys.modules[FOR_VECTORS.function.__module__].product_alone
 
 # Bytes from the start of a Python object, and of an array: PyArrayObject_fields of NumPy's ndarraytypes.h.
 TYPE, DATA, AXES, SHAPE, STRIDES, BASE, DTYPE, FLAGS = 8, 16, 24, 32, 40, 48, 56, 64
 # A mask of flags and their required value. Operands: aligned. C: aligned and writeable, without a warning about writing.
 ALIGNED, WRITEABLE = (0x100, 0x100), (0x80000500, 0x500)
-# Offsets into ``facts``, in bytes. From DTYPES on, three words for each dtype: its address, its machine code, its itemsize.
+# Offsets into ``facts``, in bytes. From DTYPES on, four words for each dtype: its address, its machine code, its itemsize,
+# and whether the machine code multiplies vectors, too.
 NDARRAY, NONE, CREATE, UNWRAP, MOST_WORK, DTYPES = 0, 8, 16, 24, 32, 40
-WORDS_OF_DTYPE, MOST_DTYPES = 3, 12
+WORDS_OF_DTYPE, MOST_DTYPES = 4, 12
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
-_suits = _inner(KERNEL.suits)
+_suits, _suits_vectors, _suits_before = (_inner(kernel.suits) for kernel in (KERNEL, FOR_VECTORS, _BEFORE))
 _better_transposed = _inner(
     getattr(_module.better_transposed, "py_func", _module.better_transposed)
 )  # a plain function where JIT is disabled
+
+
+def products_with_vectors(a, b, c, count, step_a, step_b, step_c):
+    """``products_of_kernel``, or a single product of a vector, or of a few, which that does not suit. Not compiled here."""
+    if count == 1 and not _suits(a.shape[0], b.shape[1], a.shape[1]):
+        _product_by_vectors(a, b, c)
+    else:
+        products_of_kernel(a, b, c, count, step_a, step_b, step_c)
+
+
+@_inner
+def is_for_vectors(m, n, k):
+    """Whether a product that is not small is planned for the kernel for vectors."""
+    return _suits_vectors(m, n, k) and not _suits_before(m, n, k)
 
 
 @_inner
@@ -248,10 +265,12 @@ def computed(facts, a, b, c, admitted, any_work):
         return none
     code, itemsize = objects.follow(facts, at + 8), objects.word(facts, at + 16)
     (_, m, k, _, _), (_, k_of_b, n, _, _) = matrix(a, False), matrix(b, True)
-    if k != k_of_b or not _suits(m, n, k):
+    if k != k_of_b:
         return none
     own_a, own_b = product_axes(a), product_axes(b)
     axes = max(objects.number(a, AXES) - own_a, objects.number(b, AXES) - own_b)
+    if not _suits(m, n, k) and (axes > 0 or objects.word(facts, at + 24) == 0 or not is_for_vectors(m, n, k)):
+        return none
     count = batch_count(a, b, axes)
     work = count * (m * n * k + WORK_OF_A_CALL)
     most = objects.word(facts, MOST_WORK)
