@@ -143,6 +143,22 @@ def test_any_layout_of_the_operands_and_of_c(place: Any) -> None:
             np.testing.assert_array_equal(c, alone(a, b))
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype"), [(28129, 1, 52, "complex64"), (20, 20670, 33, "float32"), (20670, 20, 33, "float32")]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_column_major_c_has_the_workspace_of_the_transposed_product(
+    m: int, n: int, k: int, dtype: str, threads: int
+) -> None:
+    """Which may need more than the product that was planned; a kernel that has too little computes nothing."""
+    rng = np.random.default_rng(5)
+    a, b = (rng.uniform(-1, 1, shape).astype(dtype) for shape in ((m, k), (k, n)))
+    out = np.full((n, m), np.nan, dtype).T
+    with use_threads(threads):
+        assert tw.matmul(a, b, out=out) is out
+    np.testing.assert_allclose(out, a.astype(complex) @ b.astype(complex), atol=1e-4)
+
+
 def test_what_is_unusual_is_declined() -> None:
     a, b = operands(200, 210, 190, "float32")
     shared(a, b)  # the workers stand by, or the next ones are declined for that alone
@@ -193,7 +209,8 @@ def test_what_is_shared_is_what_is_planned(shape: tuple[int, int, int]) -> None:
     assert how is not None
     assert how.threads == plan.threads == 2
     assert how.call[crew.CODE] == address_of(compiled(plan.kernel, dtype))
-    assert how.workspace == plan.workspace_bytes
+    transposed = plan.kernel.workspace_bytes(n, m, k, "float32")  # that of a column-major C
+    assert how.workspace == max(plan.workspace_bytes, transposed)
 
 
 def test_callers_on_many_threads() -> None:

@@ -69,17 +69,20 @@ def sharing(
     if _function() is small_products.decline:
         return None
     standby()  # compiled now, too
-    counters = (kernel.counters(*shape) if kernel.counters else 1) + 2
+    m, n, k = shape
+    either = shape, (n, m, k)  # a column-major C is computed as Cᵀ, which may need more
+    counters = max(kernel.counters(*sizes) if kernel.counters else 1 for sizes in either) + 2
     call = np.zeros(code.COUNTERS + counters, np.int64)
     result = dtype if result is None else result
     call[crew.CODE] = address_of(compiled(kernel, dtype, result))
     call[crew.ITEMSIZE], call[crew.ITEMSIZE_OF_C] = dtype.itemsize, result.itemsize
     call[crew.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
     call[code.RESULT] = id(result)
-    elements = kernel.workspace(*shape) if kernel.workspace else 0
+    elements = max(kernel.workspace(*sizes) if kernel.workspace else 0 for sizes in either)
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
     call[code.LEAST], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
-    return Sharing(threads, call, kernel.workspace_bytes(*shape, result.name), result)
+    nbytes = max(kernel.workspace_bytes(*sizes, result.name) for sizes in either)
+    return Sharing(threads, call, nbytes, result)
 
 
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
