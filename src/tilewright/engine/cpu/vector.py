@@ -233,7 +233,7 @@ def counters_of(m: int, n: int, k: int) -> int:  # noqa: ARG001  # as of every k
 
 
 @nb.njit(nogil=True)
-def product(a, b, c, space, counters):
+def streamed_product(a, b, c, space, counters):
     """The kernel itself, for every thread of a team."""
     few_columns = b.shape[1] <= a.shape[0]
     x = a if few_columns else b.T
@@ -248,10 +248,10 @@ def product(a, b, c, space, counters):
 
 
 @nb.njit(nogil=True)
-def product_alone(a, b, c):
+def streamed_product_alone(a, b, c):
     """The same on one thread, with a workspace of its own."""
     (m, k), n = a.shape, b.shape[1]
-    product(a, b, c, codegen.aligned_buffer(workspace(m, n, k), c), np.zeros(counters_of(m, n, k), np.int64))
+    streamed_product(a, b, c, codegen.aligned_buffer(workspace(m, n, k), c), np.zeros(counters_of(m, n, k), np.int64))
 
 
 @kernel(
@@ -267,4 +267,4 @@ def product_alone(a, b, c):
     suits=lambda m, n, k: (0 < m <= 24 or 0 < n <= 12) and k >= 64 and max(m, n) * k >= 100_000,
 )
 def vector(a, b, c, space, counters):
-    product(a, b, c, space, counters)
+    streamed_product(a, b, c, space, counters)

@@ -33,7 +33,7 @@ KERNEL, FOR_VECTORS, _BEFORE = catalog()["cpu/direct"], catalog()["cpu/vector"],
 _module = sys.modules[KERNEL.function.__module__]
 #: The kernel's loop over a batch; a single product is a batch of one.
 products_of_kernel = _module.batch_products
-_product_by_vectors = sys.modules[FOR_VECTORS.function.__module__].product_alone
+_product_by_vectors = sys.modules[FOR_VECTORS.function.__module__].streamed_product_alone
 
 # Bytes from the start of a Python object, and of an array: PyArrayObject_fields of NumPy's ndarraytypes.h.
 TYPE, DATA, AXES, SHAPE, STRIDES, BASE, DTYPE, FLAGS = 8, 16, 24, 32, 40, 48, 56, 64
