@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numba as nb
 import numpy as np
@@ -24,6 +25,7 @@ from tilewright.codegen.vectors import Vectors, bits_of
 from tilewright.engine import cuts, jobs
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel
+from tilewright.runtime.cpu import shared_products
 from tilewright.runtime.cpu.runner import compiled, runner
 from tilewright.runtime.cpu.threads import Team
 
@@ -178,6 +180,20 @@ def call(a: np.ndarray, b: np.ndarray, c: np.ndarray, planned: int) -> functools
     counters = np.zeros(PACKED.counters(*shape) + 2, np.int64)
     counters[-1] = planned
     return functools.partial(compiled(PACKED, a.dtype), a, b, c, space[1000:-1000], counters)
+
+
+def test_a_workspace_that_is_too_small_is_an_error() -> None:
+    """C would be left as it was, without a word; the short way leaves such a product to the long way."""
+    a, b = operands((300, 200, 100), "float32")
+    c, counters = np.empty((300, 200), np.float32), np.zeros(PACKED.counters(300, 200, 100) + 2, np.int64)
+    counters[-1] = 1
+    with pytest.raises(MemoryError, match="workspace"):
+        compiled(PACKED, a.dtype)(a, b, c, np.zeros(1000, np.float32), counters)
+    small = replace(PACKED, workspace=lambda m, n, k: 1000)
+    for threads in (1, 2):
+        how = shared_products.sharing(small, a.dtype, (300, 200, 100), threads, least=0)
+        assert how is not None
+        assert shared_products.multiply_shared(how, a, b, c) is None
 
 
 ADDING = [kernel for kernel in catalog().values() if kernel.adds]

@@ -270,7 +270,9 @@ def team_product(
             if fits or threads == 1:
                 break
             threads -= 1  # there is not room for all that were planned
-        if mine >= threads or not fits:
+        if not fits:
+            raise MemoryError("the workspace is smaller than one thread needs")
+        if mine >= threads:
             return
         block = space[blocks_at + mine * block_size : blocks_at + (mine + 1) * block_size]
         own, cuts = mine * groups // threads, (threads // groups, slivers, wide, bands, parts, deep)
