@@ -588,8 +588,15 @@ def test_batches_of_every_stride(left: tuple[int, ...], right: tuple[int, ...], 
         np.testing.assert_array_equal(tw.matmul(of_a(a), of_b(b)), exact)
 
 
+def test_machine_code_is_cached_under_every_source_that_it_holds() -> None:
+    """``suits`` of a kernel that is planned before the others is compiled into it, too."""
+    held = (*small_products.KERNELS, small_products_code.BEFORE_VECTORS)
+    name = small_products._cache(small_products_code.small_product, np.dtype(np.int64))._cache_file._index_name
+    assert all(kernel.source_hash in name for kernel in held)
+
+
 def test_a_large_batch_on_one_thread_goes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor do broadcast operands; where threads may share the batch it is planned."""
+    """With broadcast operands, too; where threads may share the batch it is planned."""
     rng = np.random.default_rng(8)
     a, b = (rng.uniform(-1, 1, (700, 32, 32)).astype(np.float32) for _ in range(2))
     assert small_products.MOST_WORK_OF_BATCH < 700 * 32**3

@@ -37,7 +37,7 @@ from ...codegen.builtin_functions import define_function
 from . import small_products_code as code
 from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
-from .small_products_code import FOR_VECTORS, KERNEL
+from .small_products_code import BEFORE_VECTORS, FOR_VECTORS, KERNEL
 
 #: The kernels that it calls.
 KERNELS = KERNEL, FOR_VECTORS
@@ -95,7 +95,8 @@ def c_function(function: Any) -> Short:
 
 def _cache(function: Any, dtype: np.dtype) -> CodeCache:
     """The kernels' sources are in the key: what they suit is compiled into the function."""
-    source: Any = SimpleNamespace(function=function, source_hash="".join(kernel.source_hash for kernel in KERNELS))
+    hashes = (kernel.source_hash for kernel in (*KERNELS, BEFORE_VECTORS))
+    source: Any = SimpleNamespace(function=function, source_hash="".join(hashes))
     return CodeCache(source, dtype)
 
 

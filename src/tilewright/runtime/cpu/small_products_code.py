@@ -29,7 +29,7 @@ MOST_PRODUCTS, MOST_AXES = 1 << 32, 6
 NO_SIZES = (0,) * (MOST_AXES + 2)
 
 #: The kernel for small products, that for a vector or a few, and one that is planned before it.
-KERNEL, FOR_VECTORS, _BEFORE = catalog()["cpu/direct"], catalog()["cpu/vector"], catalog()["cpu/deep"]
+KERNEL, FOR_VECTORS, BEFORE_VECTORS = catalog()["cpu/direct"], catalog()["cpu/vector"], catalog()["cpu/deep"]
 _module = sys.modules[KERNEL.function.__module__]
 #: The kernel's loop over a batch; a single product is a batch of one.
 products_of_kernel = _module.batch_products
@@ -46,13 +46,13 @@ WORDS_OF_DTYPE, MOST_DTYPES = 4, 12
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
-_suits, _suits_vectors, _suits_before = (_inner(kernel.suits) for kernel in (KERNEL, FOR_VECTORS, _BEFORE))
+_suits, _suits_vectors, _suits_before = (_inner(kernel.suits) for kernel in (KERNEL, FOR_VECTORS, BEFORE_VECTORS))
 _better_transposed = _inner(
     getattr(_module.better_transposed, "py_func", _module.better_transposed)
 )  # a plain function where JIT is disabled
 
 
-def products_with_vectors(a, b, c, count, step_a, step_b, step_c):
+def products_with_vectors(a: Any, b: Any, c: Any, count: int, step_a: int, step_b: int, step_c: int) -> None:
     """``products_of_kernel``, or a single product of a vector, or of a few, which that does not suit. Not compiled here."""
     if count == 1 and not _suits(a.shape[0], b.shape[1], a.shape[1]):
         _product_by_vectors(a, b, c)
