@@ -115,7 +115,8 @@ def team_product(
     With ``any_height`` ``write`` needs no rows of zeros after those of low tiles. ``b`` may be a tuple that begins with the
     matrix, if ``pack_columns`` needs more than that.
 
-    None of them is called for a product without elements or without steps.
+    None of them is called for a product without elements or without steps. Raises MemoryError if ``space`` or ``counters``
+    is too small for one thread.
     """
     chosen = blocks.chosen
     mr, nv, vector_bytes, a_stride = chosen.mr, chosen.nv, chosen.vector_bits // 8, blocks.a_stride

@@ -29,15 +29,16 @@ def pays(m: int, n: int, k: int) -> bool:
 
 
 class TileBlocks(PackedBlocks):
-    """``PackedBlocks`` of words, with a buffer for the sums of a tile, a row of others, and a number more."""
+    """``PackedBlocks`` of words, whose buffer for a tile has a row of sums and a number more."""
 
     def __init__(self, here: Machine) -> None:
         bits = here.vector_bits or 128
         _, l2, l3 = caches(here)
         chosen = Blocking(bits, ROWS, 32 * COLUMNS // bits, 1, STEPS, STEPS, l2 // 2, l3 // 4)
         super().__init__(chosen, STEPS, itemsize=4)
-        self.tile_at += ROWS * self.a_stride  # the last tile may begin in any row, and reads 32
-        self.block = self.tile_at + ROWS * COLUMNS + COLUMNS + 1
+        rows_beyond = ROWS * self.a_stride  # the last tile may begin in any row, and reads 32
+        self.tile_at += rows_beyond
+        self.block += rows_beyond + COLUMNS + 1
 
     def workspace(self, m: int, n: int, k: int) -> int:
         """Elements of the workspace for a product of this shape; m, n and k count packed elements, or more."""

@@ -21,9 +21,9 @@ from .host import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, sh
 
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
-    """The product of two matrices, or of a batch and a matrix, by as many threads as the plan says if enough of them stand
-    by, or sleep and are worth waking; a small one by this thread alone otherwise, and a batch of them if it is the only
-    one. None if ``matmul`` must plan and run it.
+    """The product of two matrices, a matrix and a vector, or a batch and a matrix, by as many threads as the plan says if
+    enough of them stand by, or sleep and are worth waking; a small one by this thread alone otherwise, and a batch of them
+    if it is the only one. None if ``matmul`` must plan and run it.
 
     ``out_dtype`` is what the caller of ``matmul`` named; with None the product has the dtype of the operands.
     """

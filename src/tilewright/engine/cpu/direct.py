@@ -144,9 +144,8 @@ def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
     of_a, of_b, of_c = moves
     if all_of_b:
         of_b = 0
-    row = (
-        i * a.shape[1] // a.shape[0] if i > 0 else 0
-    )  # to divide takes as long as a step of k, so only where it must be
+    # To divide takes as long as a step of k, and most batches have i = 0.
+    row = i * a.shape[1] // a.shape[0] if i > 0 else 0
     below, share, out = codegen.address(a, top, 0), codegen.address(b, row, 0), codegen.address(c, top, 0)
     return (below, of_a, below, 0, below, 0) if only_a else (below, of_a, share, of_b, out, of_c)
 
@@ -263,13 +262,14 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
                 size, down = (mr, nv, columns, k), (tiles, mr * a_row, 0, mr * c_row)
                 batch = (at_once, step_a, step_b, step_c) if at_once > 1 else down
                 ahead = (at_a, 0, at_a, 0, at_a, 0)
-                if (later or (prefetching and i + mr < m)) and mr != moves_of:
+                has_below = prefetching and i + mr < m
+                if (later or has_below) and mr != moves_of:
                     moves, moves_of = paces(a, b_rows, c_rows, mr), mr
                 if later:
                     x, y, z = (which + distance) * step_a, (which + distance) * step_b, (which + distance) * step_c
                     later_a, later_b, later_c = codegen.moved(a, x), codegen.moved(b, y), codegen.moved(c, z)
                     ahead = ahead_of(later_a, later_b, later_c, i, i, moves, False, False)
-                elif prefetching and i + mr < m:
+                elif has_below:
                     ahead = ahead_of(a_now, b_now, c_now, i, i + mr, moves, columns == n, only_a)
                 tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch, *ahead)
                 i += tiles * mr

@@ -21,7 +21,7 @@ from ...kernels import Kernel
 from . import shared_products_code as code
 from . import small_products, stop
 from .interrupts import run_on_thread
-from .runner import compiled, standby
+from .runner import compiled, standby, team_needs
 from .standby import AWAKE_S, address_of
 from .threads import Team
 from .workers import crew as workers
@@ -70,18 +70,19 @@ def sharing(
         return None
     standby()  # compiled now, too
     m, n, k = shape
-    either = shape, (n, m, k)  # a column-major C is computed as Cᵀ, which may need more
-    counters = max(kernel.counters(*sizes) if kernel.counters else 1 for sizes in either) + 2
-    call = np.zeros(code.COUNTERS + counters, np.int64)
     result = dtype if result is None else result
+    # A column-major C is computed as Cᵀ, which may need more.
+    needs = (team_needs(kernel, sizes, result) for sizes in (shape, (n, m, k)))
+    nbytes, counted = (max(both) for both in zip(*needs, strict=True))
+    counters = counted + 2
+    call = np.zeros(code.COUNTERS + counters, np.int64)
     call[crew.CODE] = address_of(compiled(kernel, dtype, result))
     call[crew.ITEMSIZE], call[crew.ITEMSIZE_OF_C] = dtype.itemsize, result.itemsize
     call[crew.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
     call[code.RESULT] = id(result)
-    elements = max(kernel.workspace(*sizes) if kernel.workspace else 0 for sizes in either)
+    elements = nbytes // call[crew.ITEMSIZE_OF_SPACE]
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
     call[code.LEAST], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
-    nbytes = max(kernel.workspace_bytes(*sizes, result.name) for sizes in either)
     return Sharing(threads, call, nbytes, result)
 
 
