@@ -1,4 +1,4 @@
-"""Tiles of edges that read B from a far cache: what they prefetch, and that their sums are those of any other tile."""
+"""Tiles of edges that leave out prefetches: which remain, and that their sums are those of any other tile."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MR, NV, BITS, UNROLL = *(PACKED.params[name] for name in ("mr", "nv", "vector_bi
 NR, STEPS = NV * BITS // 32, 37
 
 
-def tile(*, far: bool) -> nb.core.dispatcher.Dispatcher:
+def tile(*, lean: bool) -> nb.core.dispatcher.Dispatcher:
     """A compiled function ``multiply(a, b, c, x, cached, ahead)`` of float32 for a whole tile."""
-    compute = edges.compiled_tile(cuts.PackedBlocks(blocking(), blocking().kc, itemsize=4), far=far)
+    compute = edges.compiled_tile(cuts.PackedBlocks(blocking(), blocking().kc, itemsize=4), lean=lean)
 
     @nb.njit("(f4[:, ::1], f4[:, ::1], f4[:, ::1], int64, boolean, int64)")
     def multiply(a, b, c, x, cached, ahead):
@@ -30,8 +30,8 @@ def tile(*, far: bool) -> nb.core.dispatcher.Dispatcher:
 
 @x86_with_fma
 def test_tiles_whose_operands_are_near_prefetch_the_next_sliver_alone() -> None:
-    far, other = prefetches(far=True), prefetches(far=False)
-    assert {(0, 0), (0, 1)} <= far, (
+    lean, other = prefetches(lean=True), prefetches(lean=False)
+    assert {(0, 0), (0, 1)} <= lean, (
         "tiles without prefetches of their own operands, with and without one of the next sliver"
     )
     assert not {(0, 0), (0, 1)} & other
@@ -40,9 +40,9 @@ def test_tiles_whose_operands_are_near_prefetch_the_next_sliver_alone() -> None:
     )
 
 
-def prefetches(*, far: bool) -> set[tuple[int, int]]:
+def prefetches(*, lean: bool) -> set[tuple[int, int]]:
     """Of each loop of whole steps: prefetches into L1 and into L2."""
-    loops = inner_loops(assembly(tile(far=far)), "vfmadd")
+    loops = inner_loops(assembly(tile(lean=lean)), "vfmadd")
     whole = [loop for loop in loops if sum(line.startswith("vfmadd") for line in loop) == UNROLL * MR * NV]
     return {
         tuple(sum(line.startswith(name) for line in loop) for name in ("prefetcht0", "prefetcht1")) for loop in whole
@@ -53,8 +53,8 @@ def test_a_tile_has_the_same_bits_whatever_it_prefetches() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((MR, STEPS), (STEPS, NR)))
     results = []
-    for far in (False, True):
-        multiply = tile(far=far)
+    for lean in (False, True):
+        multiply = tile(lean=lean)
         for x, cached, ahead in ((0, False, 0), (1, False, 0), (3, True, 0), (5, True, b.size), (40, True, 1 << 40)):
             c = np.full((MR, NR), np.nan, np.float32)
             multiply(a, b, c, x, cached, ahead)

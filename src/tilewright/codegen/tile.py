@@ -198,8 +198,11 @@ class MicroKernelEmitter:
     def _step(self, tile: list[list[Any]], a: Any, b: Any, step: int) -> list[list[Any]]:
         vectors = self.vectors
         if not self.near:
-            for line in range(0, self.nv * self.lanes, max(1, ALIGNMENT // vectors.itemsize)):
-                vectors.prefetch(b, (step + _B_AHEAD) * self.nv * self.lanes + line)
+            width, line = self.nv * self.lanes, max(1, ALIGNMENT // vectors.itemsize)
+            for begun in range(
+                -(-step * width // line), -(-(step + 1) * width // line)
+            ):  # lines that begin in this step
+                vectors.prefetch(b, _B_AHEAD * width + begun * line)
 
         def of_a(r: int) -> Any:
             return vectors.broadcast(vectors.scalar_at(self._row(a, r), step))
