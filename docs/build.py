@@ -42,6 +42,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "forced openblas": cpu.forced_openblas,
     "engine": lambda: cpu.engine("cpu-engine", "cpu-engine-sizes"),
     "engine zen4": lambda: cpu.engine("cpu-engine-zen4", "cpu-engine-zen4-large"),
+    "engine zen3": lambda: cpu.engine("cpu-engine-zen3"),
     "engine small": lambda: cpu.engine("cpu-engine-small"),
     "engine thin": lambda: cpu.engine("cpu-engine-thin"),
     "engine xeon one thread": lambda: cpu.engine("cpu-engine-xeon-one-thread"),

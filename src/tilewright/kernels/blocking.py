@@ -1,8 +1,8 @@
 """The tile and the blocks of the engine: computed from this machine's registers and caches, or found by a search here.
 
-The tile is four vectors wide and as many rows high as the registers hold: 6×4 of 32. Of 16 they hold 4×3, which loads more of
-A, but with its shorter slivers of B took 2 to 8 % less than 3×4 on Zen 3. The blocks follow from L1, L2 and L3 of the
-machine, for elements of 8 bytes (with 4 bytes, MC is twice as large):
+The tile is four vectors wide and as many rows high as the registers hold: 6×4 if these are 32. If they are 16 it is 4×3,
+which took 2 to 8 % less than 3×4 on Zen 3: a step reads less of B, which streams from L2. The blocks follow from L1, L2 and
+L3 of the machine, for elements of 8 bytes (with 4 bytes, MC is twice as large):
 
     KC   a sliver of B (KC × 4 vectors, or 3) takes 1/8 of L2 and a panel of A (MR × KC) half of L1, at most: the larger the
          better, for C is read and written k/KC times

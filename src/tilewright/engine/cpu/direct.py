@@ -37,8 +37,8 @@ BITS = machine().vector_bits or 128
 REGISTERS = machine().vector_registers or 16
 NV = 4 if REGISTERS > 16 else 2
 # mr·nv accumulators, nv vectors of B, an element of A and the mask; complex numbers have two for each vector of B. With more
-# than 8 rows of these, LLVM keeps accumulators of NEON on the stack. With 16 registers 6×2 has twelve accumulators, 3×3 nine:
-# with tiles of three vectors, too, float32 took 22 % longer at 100³ and 200³ on Zen 3.
+# than 8 rows of these, LLVM keeps accumulators of NEON on the stack. In 16 registers 6×2 has twelve accumulators, 3×3 nine:
+# with tiles of three vectors, too, float32 took 22 to 28 % longer at 100³ and 200³ on Zen 3.
 HEIGHTS = (8, 6) if REGISTERS <= 16 else (16, 12, 8, 6) if BITS == 512 else (8, 8, 8, 6)
 
 # An A of so many rows and columns stays in the second-level cache, beside a panel of B, for each of which it is read again.
