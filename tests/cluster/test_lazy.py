@@ -187,8 +187,8 @@ def test_a_slice_computes_what_it_needs() -> None:
     rng = np.random.default_rng(0)
     a = rng.uniform(-1, 1, (1000, 800)).astype("f4")
     x = chunked(a, (250, 200)).map_blocks(note, dtype="f4", meta=np.empty((0, 0), "f4"))
-    c = matmul(x, a.T, memory="16MiB")
-    assert c.chunks[0][0] <= 750, "a machine's caches decide how high; lower than all of C"
+    c = matmul(x, a.T, memory="12MiB")
+    assert c.chunks[0][0] <= 500
     row = c[0].compute(scheduler="synchronous")
     assert row.tobytes() == tw.multiply(a, a.T, device="cpu")[0].tobytes()
     assert {i for i, _ in seen} == set(range(-(-c.chunks[0][0] // 250)))

@@ -199,10 +199,8 @@ class MicroKernelEmitter:
         vectors = self.vectors
         if not self.near:
             width, line = self.nv * self.lanes, max(1, ALIGNMENT // vectors.itemsize)
-            for begun in range(
-                -(-step * width // line), -(-(step + 1) * width // line)
-            ):  # lines that begin in this step
-                vectors.prefetch(b, _B_AHEAD * width + begun * line)
+            for at in range(-step * width % line, width, line):  # lines that begin in this step
+                vectors.prefetch(b, (step + _B_AHEAD) * width + at)
 
         def of_a(r: int) -> Any:
             return vectors.broadcast(vectors.scalar_at(self._row(a, r), step))

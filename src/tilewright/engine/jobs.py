@@ -1,6 +1,6 @@
 """The driver of every kernel that packs: threads take jobs from lists that they share, one list for each group of threads.
 
-The tile is that of cpu/register_tile: NV vectors wide and MR rows high. Around it, the loops over panels are one flat list
+The tile is NV vectors wide and MR rows high, as in cpu/register_tile. Around it, the loops over panels are one flat list
 of jobs, and a shared counter gives each thread of a group the next one:
 
     pack B₀ | multiply ½ | pack B₁ | multiply ½ | multiply ½ | pack B₂ | multiply ½ | …

@@ -4,8 +4,8 @@ The tile is four vectors wide and as many rows high as the registers hold: 6×4 
 which took 2 to 8 % less than 3×4 on Zen 3: a step reads less of B, which streams from L2. The blocks follow from L1, L2 and
 L3 of the machine, for elements of 8 bytes (with 4 bytes, MC is twice as large):
 
-    KC   a sliver of B (KC × 4 vectors, or 3) takes 1/8 of L2 and a panel of A (MR × KC) half of L1, at most: the larger the
-         better, for C is read and written k/KC times
+    KC   a sliver of B (KC × 4 vectors, also where the tile has fewer) takes 1/8 of L2 and a panel of A (MR × KC) half of L1,
+         at most: the larger the better, for C is read and written k/KC times
     MC   a block of A (MC × KC) takes a third of L2: slivers of B and tiles of C stream through the rest (with two thirds,
          products of 1,000 to 3,000 took 0.5 to 2 % longer on Zen 4; with a sixth, as long as with a third)
     NC   a panel of B (KC × NC) takes a quarter of L3, for there are two of them
@@ -103,10 +103,10 @@ def tallest(here: Machine, nv: int) -> int:
     return max(fits, default=2)
 
 
-def analytic(here: Machine, *, mr: int = 0, nv: int = 0) -> Blocking:
-    """The blocking that the module's docstring describes, for a machine; ``mr`` and ``nv`` choose another tile."""
+def analytic(here: Machine, *, nv: int = 0) -> Blocking:
+    """The blocking that the module's docstring describes, for a machine; ``nv`` chooses a tile of another width."""
     nv = nv or (4 if _registers(here) > 16 else 3)
-    bits, mr = here.vector_bits or 128, mr or tallest(here, nv)
+    bits, mr = here.vector_bits or 128, tallest(here, nv)
     l1, l2, l3 = caches(here)
 
     def steps(itemsize: int) -> int:

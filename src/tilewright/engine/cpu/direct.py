@@ -32,9 +32,11 @@ from numpy.lib.stride_tricks import as_strided
 from tilewright import codegen
 from tilewright.host.machine import machine
 from tilewright.kernels import NUMERIC, kernel
+from tilewright.kernels.blocking import caches
 
 BITS = machine().vector_bits or 128
 REGISTERS = machine().vector_registers or 16
+L2 = caches(machine())[1]
 NV = 4 if REGISTERS > 16 else 2
 # mr·nv accumulators, nv vectors of B, an element of A and the mask; complex numbers have two for each vector of B. With more
 # than 8 rows of these, LLVM keeps accumulators of NEON on the stack. In 16 registers 6×2 has twelve accumulators, 3×3 nine:
@@ -44,10 +46,10 @@ HEIGHTS = (8, 6) if REGISTERS <= 16 else (16, 12, 8, 6) if BITS == 512 else (8, 
 # An A of so many rows and columns stays in the second-level cache, beside a panel of B, for each of which it is read again.
 # With more columns than 320, rows of B that lie a power of two apart displace each other (512 of float64: half the speed on
 # a Xeon); with an L2 of 512 KB, from 256 on (a tenth slower than if packed, on Zen 3).
-LARGEST = min(320, math.isqrt((machine().l2 or 256 << 10) // 10))
+LARGEST = min(320, math.isqrt(L2 // 10))
 # Matrices of so many elements together are multiplied here whatever their shape: to plan, pack and multiply 16 rows and
 # columns of 2,000 took seven times as long. Vectors and slabs of more have kernels that stream them.
-ELEMENTS = min((machine().l2 or 256 << 10) // 8, 100_000)
+ELEMENTS = min(L2 // 8, 100_000)
 # Blocks of which the tiles prefetch B and C, too. Of more the threads take lines from each other's caches: on 16 cores of a
 # Xeon products of 160³ to 320³ took a fifth longer with such prefetches. Those of A, which fewer threads read, save 1 to 8 %
 # at 200³ to 384³ there.
@@ -65,7 +67,7 @@ READING = 32
 FEW_STEPS, FARTHEST = 32, 2 * codegen.ALIGNMENT
 # The product of a batch that tiles prefetch is so many after theirs, but no more than have AHEAD bytes together. On Zen 4,
 # batches of 32³ to 100³ that come from memory take a tenth to a fifth less that way.
-PRODUCTS_AHEAD, AHEAD = 3, (machine().l2 or 256 << 10) // 4
+PRODUCTS_AHEAD, AHEAD = 3, L2 // 4
 # Threads that have a block of their own; further ones take parts of these.
 MOST_BLOCKS = max(4, machine().usable_cores)
 LINE = 8  # words from one counter to the next: one counter per cache line avoids false sharing

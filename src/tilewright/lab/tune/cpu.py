@@ -106,7 +106,7 @@ def candidates(here: Machine, itemsize: int, before: Blocking, seed: int = 1) ->
 def _candidate(
     here: Machine, itemsize: int, nv: int, unroll: int, kc_part: float, block_part: float, panel_part: float
 ) -> Blocking:
-    base = analytic(here) if nv == analytic(here).nv else analytic(here, mr=tallest(here, nv), nv=nv)
+    base = analytic(here, nv=nv)
     block, panel = int(base.block_bytes * block_part), int(base.panel_bytes * panel_part)
     chosen = replace(base, unroll=unroll, block_bytes=block, panel_bytes=panel)
     if kc_part == 1:
