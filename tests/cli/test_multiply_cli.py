@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -82,7 +83,9 @@ def test_raw_files_are_named_with_what_they_hold(typed) -> None:
 def test_a_number_as_precision_chooses_and_the_plan_says_what(typed) -> None:
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "1e-7", "--json", "r.json")
     text = " ".join(answer.out.split())
-    assert "at most 6e-08·|A||B|: float64 in 3 sums of 300 of k, rounded to float32 (highest)" in text
+    # Into how many sums k is cut follows from the caches and speeds of the machine.
+    sums = r"at most 6e-08·\|A\|\|B\|: float64( in \d+ sums of \d+ of k)?, rounded to float32 \(highest\)"
+    assert re.search(sums, text)
     assert np.load("c.npy").dtype == np.float32
     record = json.loads(Path("r.json").read_text())
     assert (record["dtype"], record["compute"]) == ("float32", "float64")
