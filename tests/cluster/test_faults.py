@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -160,10 +161,13 @@ def test_a_store_that_fails_once(where: str, client: Client, monkeypatch: pytest
 def test_a_disk_that_is_full_keeps_the_tiles(
     client: Client, journalled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = plain.PlainWriter._write
+    right, calls = plain.PlainWriter._write, itertools.count()
 
     def full(*args: Any) -> None:
-        if len(journalled) >= 2:
+        if next(calls) >= 2:
+            until = time.monotonic() + 30
+            while len(journalled) < 2 and time.monotonic() < until:
+                time.sleep(0.002)
             raise OSError(28, "No space left on device")
         right(*args)
 
