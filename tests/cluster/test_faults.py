@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -33,9 +34,9 @@ from tilewright.files import create_matrix, plain
 from tilewright.large import job_on
 from tilewright.streaming.options import Options
 from tilewright.streaming.places.host import HostPlace
+from tilewright.streaming.plan import stream
 from tilewright.streaming.run.journal import Journal
 
-#: C is cut into nine tiles or more.
 M, K, N = 768, 512, 768
 MEMORY = "32MiB"
 A, B = (np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32) for shape in ((M, K), (K, N)))
@@ -71,9 +72,16 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "LOOK_S", 0.1)
 
 
+@pytest.fixture(autouse=True)
+def many_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C is cut into nine tiles or more, even where the machine's speeds suggest fewer: so that there is a middle of it."""
+    every = stream.cuts
+    monkeypatch.setattr(stream, "cuts", lambda *sizes: [grid for grid in every(*sizes) if math.prod(grid.tiles) >= 9])
+
+
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile takes a while, so that there is a middle of the product."""
+    """Every tile takes a while."""
     multiply = HostPlace.multiply
 
     def slowly(*args: Any) -> None:
