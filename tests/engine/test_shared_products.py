@@ -292,21 +292,39 @@ def test_a_call_is_a_whole_number_of_cache_lines_before_its_counters() -> None:
 
 def test_small_products_that_follow_each_other_wake_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """One alone does not, nor do products with pauses between them."""
-    woken: list[int] = []
-    monkeypatch.setattr(shared_products.Team, "wake", lambda team, _: woken.append(team.threads))
     now = 10**15
 
-    def after(nanoseconds: int) -> int:
+    def after(nanoseconds: int) -> bool:
         nonlocal now
         now += nanoseconds
-        before = len(woken)
+        monkeypatch.setattr(shared_products, "_wakes_all", False)
         shared_products.wake_if_many(2)
-        return len(woken) - before
+        return shared_products._wakes_all
 
     monkeypatch.setattr(shared_products.time, "perf_counter_ns", lambda: now)
-    assert [after(2 * shared_products.GAP_NS) for _ in range(9)] == [0] * 9
-    each = shared_products.WAKING_NS // 4
-    assert [after(each) for _ in range(9)] == [0, 0, 0, 0, 1, 0, 0, 0, 0], "threads need some time to wake"
+    assert not any(after(2 * shared_products.GAP_NS) for _ in range(9))
+    each = shared_products.WAKING_EACH_NS // 2  # two threads take twice as long
+    assert [after(each) for _ in range(12)] == [i in (4, 13) for i in range(12)], "threads need some time to wake"
+
+
+@futex
+def test_a_product_that_wakes_all_wakes_more_than_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones, which one thread computes, are shared from the second on."""
+    a, b = operands(100, 100, 100, "float32")
+    how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), None, 2)
+    assert how is not None
+    assert how.call[code.WAKES] == 0
+    expected, deadline = alone(a, b), time.monotonic() + 60
+    while time.monotonic() < deadline:
+        Team(2).wake(standby())
+        time.sleep(0.5)  # longer than it stands by
+        if shared_products.multiply_shared(how, a, b, None) is None:
+            monkeypatch.setattr(shared_products, "_wakes_all", True)
+            if (result := shared_products.multiply_shared(how, a, b, None)) is not None:
+                np.testing.assert_array_equal(result, expected)
+                assert not shared_products._wakes_all, "it is said once"
+                return
+    raise AssertionError("not once in 60 seconds was a thread woken")
 
 
 def test_threads_that_were_woken_stand_by() -> None:

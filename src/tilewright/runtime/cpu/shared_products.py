@@ -27,8 +27,8 @@ from .threads import Team
 from .workers import crew as workers
 from .workspace import put_back_buffer, take_buffer
 
-#: Nanoseconds that it takes to wake threads, and so many more for each of them; and for which they then stand by.
-WAKING_NS, WAKING_EACH_NS, GAP_NS = 300_000, 50_000, round(AWAKE_S * 1e9)
+#: Nanoseconds that it takes to wake threads, those for each of them and the most; and for which they then stand by.
+WAKING_EACH_NS, WAKING_NS, GAP_NS = 50_000, 300_000, round(AWAKE_S * 1e9)
 #: Nanoseconds between two attempts to bring absent workers into machine code, where later products reach them: it takes
 #: about a hundredth of that.
 ENTERING_NS = 100_000_000
@@ -36,6 +36,8 @@ ENTERING_NS = 100_000_000
 #: When the latest product that could have been shared began, and the first of those that it follows closely. Products of all
 #: threads count, for these numbers only decide when to wake others.
 _first_ns = _last_ns = 0
+#: Whether the next product is to wake all threads, whatever it is worth.
+_wakes_all = False
 #: When this process last tried to bring absent workers into machine code.
 _entered_ns = -ENTERING_NS
 
@@ -91,36 +93,40 @@ def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any
     too few are, or the arrays are unusual, or the product belongs to a run that can be stopped."""
     if stop.can_be_stopped():
         return None
-    memory, call = take_buffer(how.workspace), how.call.copy()
+    global _wakes_all
+    memory, call, wakes_all = take_buffer(how.workspace), how.call.copy(), _wakes_all
+    if wakes_all:
+        call[code.WAKES], _wakes_all = call[code.OTHERS], False
     result = _function()(a, b, out, call, workers.mailboxes, memory)
     put_back_buffer(memory)
     if call[code.ABSENT] and call[code.WAKES]:
-        enter(how.threads)
+        enter(how.threads, at_once=wakes_all)
     elif result is not None and call[code.MISSING]:
         wake_if_many(how.threads)
     return result
 
 
-def enter(threads: int) -> None:
+def enter(threads: int, at_once: bool = False) -> None:
     """Called for each product that would have woken threads that are not in machine code: workers that do not exist yet, or
-    run Python code, or may run on other processors. This brings them there, unless it was tried a moment ago."""
+    run Python code, or may run on other processors. This brings them there; if not ``at_once``, only if it was not tried a
+    moment ago."""
     global _entered_ns
     now = time.perf_counter_ns()
-    if now - _entered_ns >= ENTERING_NS:
+    if at_once or now - _entered_ns >= ENTERING_NS:
         _entered_ns = now
         Team(threads).wake(standby())
 
 
 def wake_if_many(threads: int) -> None:
     """Called for each product for which fewer threads than these stood by. Once such products have followed each other for
-    as long as waking threads takes, this wakes them, so that they stand by for the next ones. So it takes at most about as
-    long as these products."""
-    global _first_ns, _last_ns
+    as long as waking threads takes, the next one wakes them, so that they stand by for those after it. So it takes at most
+    about as long as these products."""
+    global _first_ns, _last_ns, _wakes_all
     now = time.perf_counter_ns()
     if now - _last_ns > GAP_NS:
         _first_ns = now
-    elif now - _first_ns > WAKING_NS:
-        Team(threads).wake(standby())
+    elif now - _first_ns > min(WAKING_NS, threads * WAKING_EACH_NS):
+        _wakes_all = True
         _first_ns = now + threads * WAKING_EACH_NS
     _last_ns = now
 
