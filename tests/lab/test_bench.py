@@ -123,6 +123,28 @@ def test_variants_of_a_long_product_are_compared_on_few_of_its_rows(monkeypatch)
     assert set(rows[3:]) == {512}
 
 
+def test_a_sample_of_several_threads_begins_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is slow for five products after a rest is measured without these."""
+    slow = 0
+
+    def rested() -> None:
+        nonlocal slow
+        slow = 5
+
+    def wakes_slowly(*_: np.ndarray) -> None:
+        nonlocal slow
+        timing.time.sleep(3e-4 if slow > 0 else 1e-5)
+        slow -= 1
+
+    monkeypatch.setattr(timing, "wait_until_quiet", rested)
+    sets = OperandSets.random((8, 8, 8), "float32", 1)
+    warm = timing.SampleLoop(wakes_slowly, sets, sets.c, 2)
+    assert warm.sample() < 1.5e-5
+    monkeypatch.setattr(timing, "WARM_S", 0.0)
+    cold = timing.SampleLoop(wakes_slowly, sets, sets.c, 2)
+    assert cold.sample() > 3e-5
+
+
 def test_every_output_is_poisoned_before_the_kernel_runs() -> None:
     recorder = Recorder()
     measured(recorder.kernel("my/fake"))
