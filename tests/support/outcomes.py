@@ -11,6 +11,9 @@ import pytest
 #: Node id → "ran", or why it was skipped.
 Outcomes = dict[str, str]
 RAN = "ran"
+#: What begins or ends the reason of a test that needs an instruction: where a processor lacks it, no job of that machine can
+#: run the test, and jobs of others do.
+LACKS = "which this processor lacks", "this processor has no"
 
 
 class Recorder:
@@ -42,16 +45,24 @@ def reason(report: pytest.CollectReport | pytest.TestReport) -> str:
 def ran_nowhere(jobs: Iterable[Mapping[str, str]]) -> Outcomes:
     """The tests that were skipped in every job that has them, with the reason of one.
 
-    A module that was skipped as a whole ran where any of its tests did.
+    A module that was skipped as a whole ran where any of its tests did. Those that need an instruction of another processor
+    do not count.
 
     >>> ran_nowhere([{"a.py::x": "no GPU", "a.py::y": "no GPU", "b.py": "no zarr"}, {"a.py::x": "ran", "b.py::z": "ran"}])
     {'a.py::y': 'no GPU'}
+    >>> ran_nowhere([{"a.py::x": "this processor has no vdpbf16ps"}])
+    {}
     """
     jobs = list(jobs)
     ran = {
         name for job in jobs for test, outcome in job.items() if outcome == RAN for name in (test, test.split("::")[0])
     }
-    return {test: why for job in jobs for test, why in job.items() if why != RAN and test not in ran}
+    return {
+        test: why
+        for job in jobs
+        for test, why in job.items()
+        if why != RAN and test not in ran and not any(words in why for words in LACKS)
+    }
 
 
 def read(path: Path) -> Outcomes:
