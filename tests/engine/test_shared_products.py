@@ -314,12 +314,16 @@ def test_a_product_that_wakes_all_wakes_more_than_it_is_worth(monkeypatch: pytes
     how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), None, 2)
     assert how is not None
     assert how.call[code.WAKES] == 0
+    one = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), None, 1)
+    assert one is not None
     expected, deadline = alone(a, b), time.monotonic() + 60
     while time.monotonic() < deadline:
         Team(2).wake(standby())
         time.sleep(0.5)  # longer than it stands by
         if shared_products.multiply_shared(how, a, b, None) is None:
             monkeypatch.setattr(shared_products, "_wakes_all", True)
+            np.testing.assert_array_equal(shared_products.multiply_shared(one, a, b, None), expected)
+            assert shared_products._wakes_all, "a product of one thread leaves it to the next one that is shared"
             if (result := shared_products.multiply_shared(how, a, b, None)) is not None:
                 np.testing.assert_array_equal(result, expected)
                 assert not shared_products._wakes_all, "it is said once"

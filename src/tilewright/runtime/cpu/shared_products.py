@@ -27,7 +27,8 @@ from .threads import Team
 from .workers import crew as workers
 from .workspace import put_back_buffer, take_buffer
 
-#: Nanoseconds that it takes to wake threads, those for each of them and the most; and for which they then stand by.
+#: Nanoseconds that it takes to wake each thread, and all of them at most, for they wake each other; and for which they then
+#: stand by.
 WAKING_EACH_NS, WAKING_NS, GAP_NS = 50_000, 300_000, round(AWAKE_S * 1e9)
 #: Nanoseconds between two attempts to bring absent workers into machine code, where later products reach them: it takes
 #: about a hundredth of that.
@@ -94,7 +95,7 @@ def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any
     if stop.can_be_stopped():
         return None
     global _wakes_all
-    memory, call, wakes_all = take_buffer(how.workspace), how.call.copy(), _wakes_all
+    memory, call, wakes_all = take_buffer(how.workspace), how.call.copy(), _wakes_all and how.threads > 1
     if wakes_all:
         call[code.WAKES], _wakes_all = call[code.OTHERS], False
     result = _function()(a, b, out, call, workers.mailboxes, memory)
