@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.lab.bench.timing import wait_until_quiet
+from tilewright.lab.bench.timing import wait_until_quiet, warm_up
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.verify.verify import Oracle
 
@@ -91,7 +91,7 @@ def measured(what: dict[str, Any], a: np.ndarray, b: np.ndarray, c: np.ndarray, 
         for _ in range(TURNS):
             for name, run in runs.items():
                 wait_until_quiet()
-                run()
+                warm_up(run)
                 samples[name].append(seconds(run))
     middle = {name: statistics.median(of) for name, of in samples.items()}
     against = {

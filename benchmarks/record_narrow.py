@@ -22,7 +22,7 @@ import torch
 
 import tilewright as tw
 from tilewright.engine.dots import here, tiles_here
-from tilewright.lab.bench.timing import wait_until_quiet
+from tilewright.lab.bench.timing import wait_until_quiet, warm_up
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.inputs.formats import format_of
 from tilewright.lab.verify.verify import Oracle
@@ -87,7 +87,7 @@ def measured(dtype: str, m: int, n: int, k: int, threads: int) -> dict[str, Any]
             for name, run in runs.items():
                 if threads > 1:
                     wait_until_quiet()
-                run()
+                warm_up(run)
                 samples[name].append(seconds(run))
     middle = {name: statistics.median(of) for name, of in samples.items()}
     what = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -55,7 +56,7 @@ class SampleLoop:
         if self._threads > 1:
             wait_until_quiet()
             if self.spent_s < 10 * SAMPLE_S:  # for a long product that time is negligible
-                self._warm_up(*calls[-1])
+                warm_up(functools.partial(run, *calls[-1]))
         poison(calls[-1][2])  # the result that is verified afterwards must come from a timed run
         start = time.perf_counter()
         for a, b, c in calls:
@@ -63,14 +64,6 @@ class SampleLoop:
         self.spent_s = time.perf_counter() - start
         self.last = order[-1]
         return self.spent_s / self._inner
-
-    def _warm_up(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Wakes the threads, and the processors."""
-        until = time.perf_counter() + WARM_S
-        while True:
-            self._run(a, b, c)
-            if time.perf_counter() > until:
-                return
 
 
 def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) -> tuple[str, Product]:
@@ -104,6 +97,14 @@ def wait_until_quiet() -> None:
         time.sleep(5e-3)
         if time.process_time() - before < 1e-3:
             return
+
+
+def warm_up(run: Callable[[], object]) -> None:
+    """Repeat a function for WARM_S, once at least: it wakes its threads, and the processors."""
+    until = time.perf_counter() + WARM_S
+    run()
+    while time.perf_counter() < until:
+        run()
 
 
 def timed(run: Callable[..., None], *args: np.ndarray) -> float:
