@@ -405,8 +405,8 @@ def test_packing(layout: str, dtype: str) -> None:
 @x86_with_fma
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.further)])
 def test_tiles_stay_in_registers(dtype: str) -> None:
-    """All tiles of the kernel itself, as compiled here: no vector of their loops is on the stack, and at most one address of
-    what is prefetched, read once in four steps."""
+    """All tiles of the kernel itself, as compiled here: none of their loops touches the stack, but one that prefetches lines
+    of C, in a few iterations of a tile, may read an address from there if there are no more than 16 registers."""
     (signature,) = compiled(PACKED, np.dtype(dtype)).signatures  # type: ignore[attr-defined]
     fresh = nb.njit(signature, nogil=True, error_model="numpy")(PACKED.function)  # what was on disk cannot be inspected
     loops = inner_loops(assembly(fresh), "vfmadd")
@@ -415,7 +415,8 @@ def test_tiles_stay_in_registers(dtype: str) -> None:
         assert [count for count in fused if count % (rows * wide) == 0], "a whole number of steps of k"
     for loop in loops:
         on_stack = [line for line in loop if "(%rsp" in line]  # rbp is a register as any other: frames have no pointer
-        assert len(on_stack) <= 1, on_stack
+        of_c = PACKED.params["vector_bits"] == 256 and any(line.startswith("prefetchw") for line in loop)
+        assert len(on_stack) <= of_c, on_stack
         assert not [line for line in on_stack if "mm" in line], "a vector"
 
 
