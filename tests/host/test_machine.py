@@ -5,14 +5,27 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tilewright.errors import UsageError
 from tilewright.host import machine as facts
-from tilewright.host.machine import Cache, available_memory, current_clock_mhz, machine, read_machine, vector_facts
+from tilewright.host.machine import (
+    FACTS,
+    Cache,
+    available_memory,
+    current_clock_mhz,
+    described_machine,
+    machine,
+    read_machine,
+    vector_facts,
+)
+from tilewright.runtime.cpu import peaks
 
 CPUINFO = """processor\t: {i}
 vendor_id\t: GenuineIntel
@@ -354,3 +367,128 @@ def test_examples() -> None:
 @pytest.mark.parametrize(("size", "text"), [(None, None), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB")])
 def test_bytes_text(size: int | None, text: str | None) -> None:
     assert facts.bytes_text(size) == text
+
+
+# ---- a description in a file -----------------------------------------------------------------------------------------
+
+MACHINES = sorted((Path(__file__).parents[1] / "data" / "machines").glob("*.json"))
+HERE = dataclasses.replace(
+    machine(),
+    isa=("sse2", "avx", "fma", "avx2", "avx512f"),
+    vector_bits=512,
+    vector_registers=32,
+    system="Linux 6 x86_64",
+)
+
+
+def written(folder: Path, **facts: Any) -> Path:
+    path = folder / "machine.json"
+    path.write_text(json.dumps(facts))
+    return path
+
+
+@pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
+def test_a_description_says_every_fact(path: Path) -> None:
+    facts = json.loads(path.read_text())
+    assert facts.keys() - {"roofs"} == FACTS
+    found = described_machine(path, HERE)
+    assert found.rate("fma", "float32", 1)
+    assert found.rate("triad", "float64", found.usable_cores)
+    assert [cache.size for cache in found.caches] == [cache["size"] for cache in facts["caches"]]
+    assert found.describe()
+    assert set(found.isa) <= set(HERE.isa)
+
+
+def test_what_info_prints_is_a_description(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roof = peaks._roof("FMA peak", "fma", "float32", 1, 123.4, "GFLOPS")
+    monkeypatch.setattr(peaks, "roofs", lambda fresh: [roof])
+    assert cli("info", "--json", "here.json").code == 0
+    here = machine()
+    found = described_machine(tmp_path / "here.json", here)
+    of_a_file: dict[str, Any] = {"rates": (), "memory_available": None, "without": ()}
+    assert dataclasses.replace(found, **of_a_file) == dataclasses.replace(here, **of_a_file)
+    assert found.rate("fma", "float32", 1) == 123.4
+
+
+def test_instruction_sets_are_taken_away_and_never_added(tmp_path: Path) -> None:
+    found = described_machine(written(tmp_path, isa=["avx2", "avx", "fma", "amx-tile"]), HERE)
+    assert (found.isa, found.without) == (("sse2", "avx", "fma", "avx2"), ("avx512f",))
+    assert (found.vector_bits, found.vector_registers, found.fma) == (256, 16, True)
+    assert described_machine(written(tmp_path, isa=["avx2"]), HERE).fma is False
+    assert described_machine(written(tmp_path, vector_bits=256), HERE).vector_bits == 256
+    assert described_machine(written(tmp_path, vector_bits=1024), HERE).vector_bits == 512
+
+
+def test_another_architecture_is_only_planned_for(tmp_path: Path) -> None:
+    facts = {"system": "Linux 6 aarch64", "isa": ["neon"], "vector_bits": 128, "vector_registers": 32}
+    found = described_machine(written(tmp_path, **facts), HERE)
+    assert (found.isa, found.without, found.vector_bits, found.vector_registers) == ((), (), 128, 32)
+
+
+def test_facts_that_a_description_leaves_out_are_those_of_this_machine(tmp_path: Path) -> None:
+    assert described_machine(written(tmp_path), HERE) == HERE
+    caches = [{"level": 3, "type": "Unified", "size": 1 << 20}]
+    assert described_machine(written(tmp_path, caches=caches), HERE).l3 == 1 << 20
+    assert described_machine(written(tmp_path, memory_limit=None), HERE).memory_limit is None
+
+
+def test_rates_of_other_numbers_of_threads_lie_between_those_that_are_known(tmp_path: Path) -> None:
+    roofs = [{"name": "triad", "dtype": "float64", "threads": t, "value": v} for t, v in ((1, 10.0), (5, 30.0))]
+    found = described_machine(written(tmp_path, roofs=roofs), HERE)
+    assert [found.rate("triad", "float64", threads) for threads in (1, 2, 5, 64)] == [10, 15, 30, 30]
+    assert found.rate("fma", "float64", 1) is None
+    assert HERE.rate("triad", "float64", 1) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "'list' object"),
+        ('{"usable_core": 2}', "'usable_core' is no fact of a machine; did you mean usable_cores"),
+        ('{"usable_cores": 0}', "usable_cores must be a positive whole number or null, got 0"),
+        ('{"usable_cores": null}', "usable_cores must be a number"),
+        ('{"caches": [{"level": 2, "type": "Unified", "size": "1M"}]}', "size of L2 must be a positive whole number"),
+        ('{"caches": [{"size": 1}]}', "missing 2 required positional arguments: 'level' and 'type'"),
+        ('{"caches": 5}', "'int' object is not iterable"),
+        ('{"isa": [5]}', r"isa must be a list of names, got \[5\]"),
+        ('{"roofs": [{"name": "fma"}]}', "'dtype'"),
+    ],
+)
+def test_what_describes_no_machine_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UsageError, match=rf"^\$TILEWRIGHT_MACHINE=.*x.json: .*{says}.*; see tilewright info --json$"):
+        described_machine(tmp_path / "x.json", HERE)
+
+
+def test_a_process_takes_the_machine_of_the_file(tmp_path: Path) -> None:
+    """The caches and cores of the file, and machine code without the instruction sets that it lacks."""
+    path = next(path for path in MACHINES if path.stem == "zen3")
+    code = """
+from tilewright import codegen
+from tilewright.host.machine import available_memory, machine
+from numba.core.registry import cpu_target
+features = cpu_target.target_context.codegen().magic_tuple()[2]
+last = {name[1:]: name[0] for name in features.split(",")}
+print(machine().l2, machine().vector_bits, last["sse4.2"], *{last[name] for name in machine().without})
+print(available_memory() <= machine().memory_available)
+"""
+    environment = os.environ | {"TILEWRIGHT_MACHINE": str(path)}
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == [
+        "524288",
+        "256",
+        "+",
+        *(["-"] if described_machine(path, machine()).without else []),
+        "True",
+    ]
+    answer = subprocess.run(
+        [sys.executable, "-m", "tilewright", "info"],
+        env=os.environ | {"TILEWRIGHT_MACHINE": str(tmp_path / "none.json")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 2
+    assert "none.json: [Errno 2] No such file or directory" in answer.stderr
+    assert "Traceback" not in answer.stderr

@@ -302,15 +302,8 @@ def _memory(limit: int | None, neighbours: int) -> int:
     return max(int(LEAST_SHARE * limit), min(int(SHARE * limit), int(MOST * limit) - _resident()))
 
 
-@functools.cache
-def _page() -> int:
-    import resource
-
-    return resource.getpagesize()
-
-
 def _resident() -> int:
     """Bytes of memory that this process has now."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _page()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * (machine().page_bytes or 4096)
     return 0

@@ -5,6 +5,7 @@ kernel like any function. The generator does not depend on the machine: it takes
 and the vector width, and serves AVX2, AVX-512 and NEON alike.
 """
 
+from . import jit as jit  # first: it says for what processor is compiled
 from .atomics import fetch_add, take_below, wait_for
 from .complex_rows import real_parts, row_times_i
 from .convert import converting_packer, row_converter

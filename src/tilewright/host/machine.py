@@ -1,22 +1,29 @@
-"""The facts of this CPU: cores, caches, memory, vector registers. What cannot be known is None, not a guess.
+"""The description of a machine: cores, caches, memory, instruction sets. What cannot be known is None, not a guess.
 
-They come from the system (Linux ``/proc`` and ``/sys``, macOS ``sysctl``) and, for instruction sets, from LLVM, which
+The facts come from the system (Linux ``/proc`` and ``/sys``, macOS ``sysctl``) and, for instruction sets, from LLVM, which
 compiles the kernels; nothing is measured here. Every reader takes the ``root`` of the file system to read, so that a test
 can describe a machine by a few text files.
+
+A description can also be written down. ``tilewright info --json FILE`` prints that of this machine; a process with
+``$TILEWRIGHT_MACHINE=FILE`` plans, cuts and compiles as on the machine of the file. A file takes instruction sets away, but
+cannot add any, because the code also runs here. Fewer threads run here than on a machine with more cores.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import math
+import mmap
 import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..errors import UsageError, did_you_mean
 from .system import (
     ROOT,
     affinity,
@@ -31,6 +38,8 @@ from .system import (
 )
 from .tile_registers import may_use_tiles
 
+#: Names a file with the description of a machine that takes the place of this one.
+VARIABLE = "TILEWRIGHT_MACHINE"
 #: LLVM's names of the features that decide how fast a matrix product can be, older to newer.
 ISA = (
     *("sse2", "sse4.2", "avx", "fma", "f16c", "avx2", "avxvnni", "avx512f", "avx512vl", "avx512dq"),
@@ -56,14 +65,26 @@ class Cache:
         return _join(size, self.ways and f"{self.ways}-way", self.line and f"{self.line}-byte lines", shared)
 
 
+class Rate(NamedTuple):
+    """A measured rate of a description: ``what`` is "fma" (GFLOPS), "triad" or "cached triad" (GB/s)."""
+
+    what: str
+    dtype: str
+    threads: int
+    value: float
+
+
 @dataclass(frozen=True)
 class Machine:
-    """What is known of this machine's CPU; sizes in bytes, None where the system does not say.
+    """What is known of a machine; sizes in bytes, None where the system does not say.
 
     ``usable_cores`` is the number of threads worth starting: the least of the affinity mask, the cgroup CPU
     quota rounded up, and the logical CPUs; ``usable_why`` says which. ``isa`` has AMX only if Linux lets this process use
-    it. ``vector_bits`` is the width of a
-    floating-point vector that fixed-width code may use; the length of SVE's vectors is in ``sve_bits``.
+    it. ``vector_bits`` is the width of a floating-point vector that fixed-width code may use; the length of SVE's vectors is
+    in ``sve_bits``. ``nodes`` are memories with processors of their own (NUMA).
+
+    The last three are set by a description in a file alone: the memory that may be available at most, the rates that need
+    not be measured, and the instruction sets of this processor that the description takes away.
     """
 
     processor: str | None
@@ -85,6 +106,12 @@ class Machine:
     fma: bool | None
     sve_bits: int | None
     system: str
+    nodes: int | None = None
+    page_bytes: int | None = None
+    huge_page_bytes: int | None = None
+    memory_available: int | None = None
+    rates: tuple[Rate, ...] = ()
+    without: tuple[str, ...] = ()
     root: Path = field(default=ROOT, repr=False, compare=False)
 
     def data_cache(self, level: int) -> int | None:
@@ -96,10 +123,17 @@ class Machine:
     l2 = property(lambda self: self.data_cache(2), doc="Bytes of the second-level cache, or None.")
     l3 = property(lambda self: self.data_cache(3), doc="Bytes of the third-level cache, or None.")
 
+    def rate(self, what: str, dtype: str, threads: int) -> float | None:
+        """A rate of the description, interpolated between the numbers of threads that it has; None if it has none."""
+        import numpy as np  # not needed to read a machine
+
+        points = sorted((x.threads, x.value) for x in self.rates if (x.what, x.dtype) == (what, dtype))
+        return float(np.interp(threads, *zip(*points, strict=True))) if points else None
+
     def as_dict(self) -> dict[str, Any]:
         """Every fact, as values that JSON has, with the memory that is available now and the clock now."""
         now = {"memory_available": available_memory(self.root), "clock_mhz": current_clock_mhz(self.root)}
-        return {**{key: value for key, value in asdict(self).items() if key != "root"}, **now}
+        return {**{name: value for name, value in asdict(self).items() if name in FACTS}, **now}
 
     def describe(self) -> list[tuple[str, str]]:
         """The facts as rows of (label, text) for people.
@@ -116,6 +150,7 @@ class Machine:
         return [
             ("processor", _join(self.processor or _unknown("model name"), *ids)),
             ("cores", f"{cores} ({self.usable_why})"),
+            *([("memory nodes", str(self.nodes))] if self.nodes and self.nodes > 1 else []),
             ("CPU quota", f"{self.quota_cores:g} CPUs" if self.quota_cores else "none"),
             *(caches or [("caches", _unknown("cache description"))]),
             ("memory", bytes_text(self.memory_total) or _unknown("memory size")),
@@ -136,10 +171,77 @@ class Machine:
         return _join(f"{self.vector_bits} bits", f"{self.vector_registers} registers", fma, sve)
 
 
+#: The facts that a description in a file may state, and what ``tilewright info --json`` prints beside them.
+FACTS = frozenset(fact.name for fact in fields(Machine)) - {"root", "rates", "without"}
+_NO_FACTS = {"clock_mhz", "roofs", "roofs_missing", "threads", "first_call", "blocking", "narrow_products"}
+
+
 @functools.cache
 def machine() -> Machine:
-    """This machine, read once per process."""
-    return read_machine(sysctl=run_sysctl() if sys.platform == "darwin" else None)
+    """This machine, or the one that the file ``$TILEWRIGHT_MACHINE`` describes; read once per process.
+
+    Raises UsageError for a file that describes no machine.
+    """
+    here = read_machine(sysctl=run_sysctl() if sys.platform == "darwin" else None)
+    path = os.environ.get(VARIABLE)
+    return described_machine(Path(path), here) if path else here
+
+
+def described_machine(path: Path, here: Machine) -> Machine:
+    """The machine that a JSON file describes, as far as ``here`` can stand for it.
+
+    A fact that the file does not have is that of ``here``; null is "not known". Instruction sets that ``here`` lacks are
+    left out. Raises UsageError for what is no description.
+    """
+    try:
+        facts = json.loads(path.read_bytes())
+        unknown = facts.keys() - FACTS - _NO_FACTS
+        if unknown:
+            name = min(unknown)
+            raise ValueError(f"{name!r} is no fact of a machine; {did_you_mean(name, FACTS)}")
+        caches = tuple(Cache(**kind) for kind in facts.get("caches", [asdict(kind) for kind in here.caches]))
+        rates = tuple(Rate(x["name"], x["dtype"], x["threads"], float(x["value"])) for x in facts.get("roofs", ()))
+        stated = {name: value for name, value in facts.items() if name in FACTS} | {"caches": caches, "rates": rates}
+        found = replace(here, **stated)
+        _check(found)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"${VARIABLE}={path}: {error}; see tilewright info --json") from None
+    return replace(found, **_instructions_here(found, here))
+
+
+def _check(found: Machine) -> None:
+    """Raise ValueError for facts of wrong types."""
+    sizes = {f"size of L{kind.level}": kind.size for kind in found.caches}
+    sizes |= {name: getattr(found, name) for name in _NUMBERS}
+    for name, value in sizes.items():
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} must be a positive whole number or null, got {value!r}")
+    if found.usable_cores is None:
+        raise ValueError("usable_cores must be a number")
+    if not all(isinstance(name, str) for name in found.isa):
+        raise ValueError(f"isa must be a list of names, got {found.isa!r}")
+
+
+#: Facts that are whole numbers.
+_NUMBERS = (
+    *("usable_cores", "logical_cores", "physical_cores", "memory_total", "memory_limit", "memory_available"),
+    *("vector_bits", "vector_registers", "nodes", "page_bytes", "huge_page_bytes"),
+)
+
+
+def _instructions_here(found: Machine, here: Machine) -> dict[str, Any]:
+    """What of a description's instruction sets this processor has, and the vectors that follow.
+
+    Of another architecture nothing can be taken over: its products are planned with its registers, and computed with
+    vectors of its width.
+    """
+    arch, own = (x.system.rpartition(" ")[2] for x in (found, here))
+    if arch != own:
+        return {"isa": (), "vector_bits": min(found.vector_bits or 128, here.vector_bits or 128)}
+    isa = tuple(name for name in here.isa if name in found.isa or name == "sse2")  # x86-64 is never without SSE2
+    vectors = vector_facts(set(isa), arch)
+    bits = min((bits for bits in (vectors["vector_bits"], found.vector_bits) if bits), default=None)
+    return vectors | {"isa": isa, "vector_bits": bits, "without": tuple(name for name in here.isa if name not in isa)}
 
 
 def read_machine(root: Path = ROOT, sysctl: Mapping[str, str] | None = None) -> Machine:
@@ -155,9 +257,9 @@ def available_memory(root: Path = ROOT) -> int | None:
     A cgroup's room is its limit less what it uses, not counting file cache that the kernel gives up first.
     Read afresh on each call; None where the system does not say.
     """
-    room = [max(0, limit - used) for limit, used in memory_cgroups(root)]
-    system = meminfo(root, "MemAvailable")
-    return min(room if system is None else [*room, system], default=None)
+    room: list[int | None] = [max(0, limit - used) for limit, used in memory_cgroups(root)]
+    room += [meminfo(root, "MemAvailable"), machine().memory_available if root == ROOT else None]
+    return min((free for free in room if free is not None), default=None)
 
 
 def current_clock_mhz(root: Path = ROOT) -> float | None:
@@ -214,6 +316,9 @@ def _linux(root: Path) -> dict[str, Any]:
         "caches": _caches(root),
         "memory_total": meminfo(root, "MemTotal"),
         "memory_limit": min((limit for limit, _ in memory_cgroups(root)), default=None),
+        "nodes": len(cpu_list(text_or_empty(root / "sys/devices/system/node/online"))) or None,
+        "page_bytes": mmap.PAGESIZE if root == ROOT else None,
+        "huge_page_bytes": integer_in(text_or_empty(root / "sys/kernel/mm/transparent_hugepage/hpage_pmd_size")),
     }
 
 

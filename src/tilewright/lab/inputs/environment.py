@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import os
 import platform
 import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import threadpoolctl
 
-from ...host.machine import machine
+from ...host.machine import VARIABLE, machine
 from ...host.sources import PACKAGE
 
 
@@ -22,6 +24,7 @@ def environment(*, operands: str, command: str | None = None) -> dict[str, Any]:
     pools = threadpoolctl.threadpool_info()
     return {
         "processor": m.processor or platform.machine(),
+        **({"described_by": Path(os.environ[VARIABLE]).name} if VARIABLE in os.environ else {}),
         "cores": m.usable_cores,
         "cores_why": m.usable_why,
         "llvm_cpu": m.llvm_cpu,

@@ -101,7 +101,7 @@ def roofs(*, fresh: bool = False) -> list[dict[str, Any]]:
 def _roof(what: str, name: str, dtype: str, threads: int, value: float, unit: str) -> dict[str, Any]:
     doubt = _doubts.get(f"{name} {dtype} {threads}", "")
     text = f"{value:.1f} {unit}" + (f" ({doubt})" if doubt else "")
-    return {"what": what, "dtype": dtype, "threads": threads, "value": value, "unit": unit, "text": text}
+    return {"what": what, "name": name, "dtype": dtype, "threads": threads, "value": value, "unit": unit, "text": text}
 
 
 def _measure_peak(dtype: str, threads: int) -> Measured:
@@ -158,10 +158,13 @@ def _timed(jobs: Sequence[Callable[[], None]]) -> tuple[float, float]:
 
 
 def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], Measured], fresh: bool) -> float:
-    """The figure from the cache on disk, or measured: where it is not there, ``fresh``, or too low to be believed.
+    """The figure of the machine's description, else from the cache on disk, else measured: where it is not there,
+    ``fresh``, or too low to be believed.
 
     A figure that other programs disturbed is not cached on disk, but in this process, so that the next one measures again.
     """
+    if (stated := machine().rate(what, dtype, threads)) is not None:
+        return stated
     facts = (machine().processor, machine().llvm_cpu, machine().usable_cores, machine().l3, Path(__file__))
     file = CacheFile("peaks", f"{fingerprint(*facts)}.json")
     one = _cached(what, dtype, 1, measure, False) if what == "fma" and threads > 1 else 0.0
