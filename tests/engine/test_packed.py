@@ -285,6 +285,7 @@ def test_groups_of_threads_have_the_bits_of_one(dtype: str, come: int, monkeypat
         assert np.isnan(space[-1000:]).all()
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize("itemsize", [4, 8])
 def test_every_planned_thread_has_counters_and_workspace(itemsize: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without these a product would be computed by fewer threads, and nobody would notice."""

@@ -16,7 +16,7 @@ from support.plans import make_plan
 from tilewright.catalog import catalog
 from tilewright.engine.numpy_product import numpy_product
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
-from tilewright.host.machine import machine, seconds_text
+from tilewright.host.machine import Cache, machine, seconds_text
 from tilewright.kernels import Kernel
 from tilewright.operands import DTYPES, NUMPY_DTYPES
 from tilewright.planning import choice as chooser
@@ -28,6 +28,7 @@ from tilewright.runtime.cpu import peaks
 from tilewright.runtime.cpu.runner import runner
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_has_a_kernel_of_the_catalog(dtype: str) -> None:
     plan = make_plan(Problem(64, 64, 64, dtype))
@@ -38,10 +39,12 @@ def test_every_dtype_has_a_kernel_of_the_catalog(dtype: str) -> None:
     assert np.can_cast(dtype, plan.compute), "nothing may be lost on the way in"
 
 
+@pytest.mark.any_machine
 def test_no_kernel_knows_a_dtype_that_is_refused_at_the_door() -> None:
     assert {dtype for kernel in catalog().values() for dtype in kernel.dtypes} <= {*DTYPES, "bfloat16"}
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int8"])
 @pytest.mark.parametrize("size", [(8, 8, 8), (1000, 1000, 1000), (1, 4000, 4000), (6, 2000, 2000), (32, 32, 100_000)])
 def test_the_highest_rung_that_suits_is_chosen(dtype: str, size: tuple[int, int, int]) -> None:
@@ -94,6 +97,7 @@ def chosen(m: int = 8, n: int = 8, k: int = 8, dtype: str = "float32", **options
     return make_plan(Problem(m, n, k, dtype), **options).kernel.name
 
 
+@pytest.mark.any_machine
 def test_a_rung_that_suits_goes_before_higher_ones_that_do_not_say(ladder: Ladder) -> None:
     square = rung(1, suits=lambda m, n, k: m == n)
     ladder(square, rung(2), rung(3, suits=lambda m, n, k: k == 1))
@@ -102,12 +106,14 @@ def test_a_rung_that_suits_goes_before_higher_ones_that_do_not_say(ladder: Ladde
     assert chosen(m=7) == "cpu/rung2", "what suits nobody is for those that take everything"
 
 
+@pytest.mark.any_machine
 def test_a_rung_that_does_not_suit_is_never_taken(ladder: Ladder) -> None:
     ladder(rung(1, suits=lambda m, n, k: False))
     with pytest.raises(DTypeError, match="no kernel multiplies float32"):
         chosen()
 
 
+@pytest.mark.any_machine
 def test_a_wider_error_bound_is_taken_on_request_alone(ladder: Ladder) -> None:
     recursion = rung(3, error_bound=lambda m, n, k: 1.0, suits=lambda m, n, k: False)
     ladder(rung(1), rung(2, error_bound=lambda m, n, k: 1.0), recursion, dataclasses.replace(recursion, name="ref/x"))
@@ -119,6 +125,7 @@ def test_a_wider_error_bound_is_taken_on_request_alone(ladder: Ladder) -> None:
         chosen(dtype="int8", algorithm="strassen")
 
 
+@pytest.mark.any_machine
 @pytest.mark.usefixtures("given_peaks")
 def test_a_wider_error_bound_is_said(ladder: Ladder) -> None:
     ladder(
@@ -130,6 +137,7 @@ def test_a_wider_error_bound_is_said(ladder: Ladder) -> None:
     assert "  error " not in classical
 
 
+@pytest.mark.any_machine
 def test_a_dtype_with_a_kernel_of_its_own_is_not_converted(ladder: Ladder) -> None:
     ladder(rung(1), rung(2, dtypes=("float16",), suits=lambda m, n, k: k > 8))
     assert make_plan(Problem(9, 9, 9, "float16")).compute == "float16"
@@ -139,6 +147,7 @@ def test_a_dtype_with_a_kernel_of_its_own_is_not_converted(ladder: Ladder) -> No
 # ---- precision -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize(
     ("dtype", "compute"),
     [
@@ -174,6 +183,7 @@ def test_the_promise_of_the_highest_precision_holds() -> None:
         assert within(c.astype(np.float32)) == expected
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize(
     ("options", "precision", "message"),
     [
@@ -190,6 +200,7 @@ def test_words_that_are_not_known(options: dict[str, str], precision: str, messa
 # ---- threads ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_machine
 def test_threads_grow_with_the_work_and_stay_within_the_limit() -> None:
     sizes = [2**p for p in range(15)]
     with tw.use_threads(7):
@@ -201,16 +212,19 @@ def test_threads_grow_with_the_work_and_stay_within_the_limit() -> None:
         assert count == 1 or n**3 >= count * WORK_PER_THREAD or 24 * n * n >= count * BYTES_PER_THREAD
 
 
+@pytest.mark.any_machine
 def test_a_product_that_memory_limits_gets_threads_too() -> None:
     with tw.use_threads(4):
         assert make_plan(Problem(1, 4096, 4096, "float32")).threads == 4
         assert make_plan(Problem(1, 512, 512, "float32")).threads == 1
 
 
+@pytest.mark.any_machine
 def test_without_a_limit_threads_are_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_plan(Problem(4096, 4096, 4096)).threads == tw.get_threads() <= machine().usable_cores
 
 
+@pytest.mark.any_machine
 @pytest.mark.usefixtures("given_peaks")
 @pytest.mark.parametrize(("batch", "bands"), [(0, 1), (1, 1), (20, 1), (100, 3), (1000, 8), (1_000_000, 8)])
 def test_a_batch_of_small_products_is_cut_between_them(batch: int, bands: int) -> None:
@@ -220,18 +234,21 @@ def test_a_batch_of_small_products_is_cut_between_them(batch: int, bands: int) -
         assert ("each with products of its own" in str(plan)) == (bands > 1)
 
 
+@pytest.mark.any_machine
 def test_a_batch_of_large_products_is_not() -> None:
     with tw.use_threads(8):
         plan = make_plan(Problem(2000, 2000, 2000, batch=3))
         assert (plan.threads, plan.bands) == (8, 1)
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize("dtype", ["datetime64[s]", "str"])
 def test_a_dtype_without_a_kernel_is_named(dtype: str) -> None:
     with pytest.raises(DTypeError, match=r"^no kernel multiplies .*: it must be one of bool, int8, .*, complex128$"):
         make_plan(Problem(2, 2, 2, dtype))
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 @pytest.mark.parametrize("precision", ["standard", "highest"])
 def test_what_only_numpy_multiplies_is_left_to_it(dtype: str, precision: str) -> None:
@@ -252,6 +269,7 @@ def test_what_only_numpy_multiplies_is_left_to_it(dtype: str, precision: str) ->
 # ---- what it says ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bool", "int8", "complex64"])
 @pytest.mark.parametrize("size", [(0, 0, 0), (0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1), (500, 400, 300)])
 def test_a_plan_prints_what_it_will_do(dtype: str, size: tuple[int, int, int]) -> None:
@@ -273,6 +291,7 @@ def test_a_plan_prints_what_it_will_do(dtype: str, size: tuple[int, int, int]) -
         assert rows["model"].startswith("compute ")
 
 
+@pytest.mark.any_machine
 def test_the_words_for_tile_blocks_and_limit() -> None:
     params = {"mr": 6, "nv": 4, "vector_bits": 512, "kc": 384, "mc": 168, "nc": 4096}
     plan = of_kernel(Problem(1000, 1000, 1000, "float32"), rung(1, params=params), "float32", 1, "it was asked for")
@@ -284,6 +303,7 @@ def test_the_words_for_tile_blocks_and_limit() -> None:
     assert "  threads    1 of 3 (use_threads)\n" in text
 
 
+@pytest.mark.any_machine
 def test_workspace_is_that_of_every_thread_in_the_dtype_of_the_arithmetic() -> None:
     def nbytes(threads: int, dtype: str = "float32", compute: str = "float32", **changed: Any) -> int:
         one = rung(1, workspace=lambda m, n, k: 1000, **changed)
@@ -331,10 +351,13 @@ def processor_s(run: Callable[[], object]) -> float:
 BLOCKED = {"mr": 6, "nv": 4, "vector_bits": 512, "kc": 384, "mc": 168, "nc": 4096}
 
 
+@pytest.mark.any_machine
 def test_the_bound_is_the_roof_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction, "peak_gflops", lambda dtype, threads: 100.0 * threads)
     monkeypatch.setattr(prediction, "cache_bandwidth_gbs", lambda dtype, threads: 50.0)
     monkeypatch.setattr(prediction, "bandwidth_gbs", lambda dtype, threads: 10.0)
+    l3 = Cache(3, "Unified", 32 << 20)  # which the operands of the second product exceed
+    monkeypatch.setattr(prediction, "machine", lambda: dataclasses.replace(machine(), caches=(l3,)))
 
     def bound(m: int, n: int, k: int, dtype: str = "float32", params: Any = BLOCKED) -> tuple[str, float]:
         predicted = predict(Problem(m, n, k, dtype), params, dtype, 1)
@@ -351,12 +374,14 @@ def test_the_bound_is_the_roof_that_holds(monkeypatch: pytest.MonkeyPatch) -> No
     assert four == pytest.approx(4, rel=1e-3), "a complex multiply-add is four real ones"
 
 
+@pytest.mark.any_machine
 def test_blocks_of_kernels_that_have_none_are_the_product() -> None:
     assert BlockSizes.of({}, "float32", 10, 20, 30) == BlockSizes(1, 1, 10, 30, 20, packs=False)
     assert BlockSizes.of(BLOCKED, "float64", 10, 20, 30) == BlockSizes(6, 32, 168, 384, 4096, packs=True)
     assert predict(Problem(3, 3, 3, "int8"), {}, "int8", 1) is None
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 ns"), (3.21e-9, "3.21 ns"), (1e-6, "1 µs"), (0.0123, "12.3 ms"), (75, "75 s")]
 )
@@ -364,6 +389,7 @@ def test_seconds_in_words(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize(
     ("a", "b", "text"),
     [
@@ -382,6 +408,7 @@ def test_plans_of_shapes_and_of_arrays(a: object, b: object, text: str) -> None:
     assert str(tw.plan(a, b)).splitlines()[0] == text
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize(
     ("a", "b", "error", "message"),
     [

@@ -372,12 +372,14 @@ def test_bytes_text(size: int | None, text: str | None) -> None:
 # ---- a description in a file -----------------------------------------------------------------------------------------
 
 MACHINES = sorted((Path(__file__).parents[1] / "data" / "machines").glob("*.json"))
+OF_A_FILE: dict[str, Any] = {"rates": (), "memory_available": None, "without": ()}
 HERE = dataclasses.replace(
     machine(),
     isa=("sse2", "avx", "fma", "avx2", "avx512f"),
     vector_bits=512,
     vector_registers=32,
     system="Linux 6 x86_64",
+    **OF_A_FILE,
 )
 
 
@@ -405,8 +407,7 @@ def test_what_info_prints_is_a_description(cli, tmp_path: Path, monkeypatch: pyt
     assert cli("info", "--json", "here.json").code == 0
     here = machine()
     found = described_machine(tmp_path / "here.json", here)
-    of_a_file: dict[str, Any] = {"rates": (), "memory_available": None, "without": ()}
-    assert dataclasses.replace(found, **of_a_file) == dataclasses.replace(here, **of_a_file)
+    assert dataclasses.replace(found, **OF_A_FILE) == dataclasses.replace(here, **OF_A_FILE)
     assert found.rate("fma", "float32", 1) == 123.4
 
 
@@ -479,7 +480,7 @@ print(available_memory() <= machine().memory_available)
         "524288",
         "256",
         "+",
-        *(["-"] if described_machine(path, machine()).without else []),
+        *(["-"] if described_machine(path, read_machine()).without else []),
         "True",
     ]
     answer = subprocess.run(

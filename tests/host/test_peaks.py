@@ -17,11 +17,12 @@ from tilewright.runtime.cpu import peaks
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache on disk, a process that measured nothing yet, and a machine of two cores without a quota."""
+    """An empty cache on disk, a process that measured nothing yet, and a machine of two cores without a quota, whose
+    description has no rates."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(peaks, "_disturbed", {})
     monkeypatch.setattr(peaks, "_doubts", {})
-    two = replace(machine(), usable_cores=2, physical_cores=2, quota_cores=None)
+    two = replace(machine(), usable_cores=2, physical_cores=2, quota_cores=None, rates=())
     monkeypatch.setattr(peaks, "machine", lambda: two)
     return tmp_path / "cache" / "peaks"
 

@@ -106,6 +106,7 @@ def machine_of(bits: int, registers: int, l1d: int, l2: int, l3: int | None) -> 
 # ---- the analytic choice -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize(
     ("here", "numbers"),
     [
@@ -122,6 +123,7 @@ def test_computed_from_registers_and_caches(here: Machine, numbers: list[int]) -
     assert 8 * chosen.kc * chosen.mc(chosen.kc) <= here.l2 / 3
 
 
+@pytest.mark.any_machine
 def test_what_is_not_sound() -> None:
     wrong: list[dict[str, Any]] = [
         {"mr": tallest(HERE, ANALYTIC.nv) + 1},
@@ -156,6 +158,7 @@ def test_kernels_take_it_from_there() -> None:
 # ---- what is tried -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_machine
 @pytest.mark.parametrize(("itemsize", "name"), [(4, "kc"), (8, "kc_of_8_bytes")])
 def test_candidates_nearest_first(itemsize: int, name: str) -> None:
     found = list(candidates(HERE, itemsize, OTHER))

@@ -127,8 +127,9 @@ class Machine:
         """A rate of the description, interpolated between the numbers of threads that it has; None if it has none."""
         import numpy as np  # not needed to read a machine
 
-        points = sorted((x.threads, x.value) for x in self.rates if (x.what, x.dtype) == (what, dtype))
-        return float(np.interp(threads, *zip(*points, strict=True))) if points else None
+        known = {rate.threads: rate.value for rate in self.rates if (rate.what, rate.dtype) == (what, dtype)}
+        counts = sorted(known)
+        return float(np.interp(threads, counts, [known[count] for count in counts])) if known else None
 
     def as_dict(self) -> dict[str, Any]:
         """Every fact, as values that JSON has, with the memory that is available now and the clock now."""
