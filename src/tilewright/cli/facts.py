@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -27,7 +28,7 @@ def info_command(
     from ..engine import dots
     from ..errors import UnavailableError
     from ..host.limits import get_threads, why_threads
-    from ..host.machine import machine
+    from ..host.machine import VARIABLE, machine
     from ..kernels import blocking
     from ..lab.bench.first_call import known_first_call, measure_first_call
     from ..runtime.cpu.peaks import roofs
@@ -56,6 +57,7 @@ def info_command(
         show_facts(
             Console(),
             [
+                *([("described by", f"${VARIABLE}: {os.environ[VARIABLE]}")] if VARIABLE in os.environ else []),
                 *machine().describe(),
                 ("threads", f"{threads} ({why_threads()})"),
                 ("blocking", blocking.describe()),
