@@ -17,7 +17,8 @@ from tilewright.cli import app
 from tilewright.errors import UsageError
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.checked_launch import CheckedLaunch
-from tilewright.lab.explain.cuda import explain, verified
+from tilewright.lab.explain.cuda import explain
+from tilewright.lab.explain.result import verified
 from tilewright.records.explanation import Explanation, read_explanations
 from tilewright.terminal import show_explanations
 
