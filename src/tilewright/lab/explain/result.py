@@ -1,8 +1,7 @@
 """The operands of a launch that is explained, and whether its result is right: at its own size, and at an odd one.
 
-A square of 64 is a multiple of every usual tile. There a kernel without guards is right, and so is one that confuses m, n
-and k. Such a kernel writes out of bounds, or leaves elements of C as they were, at a small size whose sides all differ and
-that no usual tile divides.
+The size that is explained, often a square of 64, may be a multiple of every tile: there a kernel without guards is right,
+and so is one that confuses m, n and k.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from ...simulator.machine.tensor_map import TensorMap
 from ...simulator.observation import Observation
 from ...simulator.run.simulate import Run, run_program
 from ..inputs.formats import FORMATS, format_of
-from ..inputs.sizes import Shape
+from ..inputs.sizes import ODD_SIZE, Shape, is_odd
 from ..verify.verify import NOTHING_WRITTEN, Check, Oracle
 from .checked_launch import CheckedLaunch
 
 #: Of these the first that a kernel takes. In the later ones rows are multiples of 16 bytes, as tensor maps need them: for
 #: elements of four bytes, of two, and of one.
-ODD_SIZES = ((33, 37, 29), (33, 36, 28), (33, 40, 24), (33, 48, 80))
-#: A run at such a size takes some thousand steps.
-ODD_STEPS = 200_000
+ODD_SIZES = (ODD_SIZE, (33, 36, 28), (33, 40, 24), (33, 48, 80))
+#: A run at such a size takes some thousand steps. It is stopped after so many, or twice those of the size that is explained.
+ODD_STEPS = 50_000
 
 
 #: What is known of an element that is NaN, where C began as NaN and nothing else was observed.
@@ -107,9 +106,8 @@ def judged(
     check = _explained(verified(p.kernel, a, b, c, sampled=run.sampled), findings, p.plain.result)
     of = "the elements that the sampled blocks wrote" if run.sampled else "every element"
     result = Result(check.as_dict() | {"of": of}, findings)
-    is_odd = len({p.m, p.n, p.k}) == 3 and all(side % 8 for side in (p.m, p.n, p.k))
-    if run.sampled or not is_odd:
-        _judge_odd_size(p, result, seed, max_steps)
+    if run.sampled or not is_odd(p.m, p.n, p.k):
+        _judge_odd_size(p, result, seed, min(max_steps, max(ODD_STEPS, 2 * run.steps)))
     _name_overruns(p, result, seed)
     return result
 
@@ -126,7 +124,7 @@ def _judge_odd_size(p: CheckedLaunch, result: Result, seed: int, max_steps: int)
         _add_verdict(result, at, Check(False, np.inf, np.inf, "the grid has no block, so that C is never written"))
         return
     a, b, c = operands(p.kernel, *shape, seed)
-    run = _run_once(p.kernel, plain, (a, b, c), min(max_steps, ODD_STEPS))
+    run = _run_once(p.kernel, plain, (a, b, c), max_steps)
     known = {(f.kind, f.file, f.line) for f in result.findings}
     new = [f for f in run.findings if f.kind != STEP_LIMIT and (f.kind, f.file, f.line) not in known]
     result.findings += [replace(f, text=f"{f.text} (at {at})") for f in new]
