@@ -346,6 +346,7 @@ ON_ONE, SLOWER = [1e-3, 1.1e-3, 1.05e-3, 1e-3], [2e-2, 3e-2, 2.5e-2, 2e-2]
         ([0.9e-3, 2e-2, 1e-3, 2e-2], ON_ONE, ""),  # not decided
         (SLOWER[:2], ON_ONE, ""),
         (SLOWER, [], ""),
+        ([6e-3, 7e-3, 6.5e-3], [*ON_ONE * 5, 5e-3, 4e-3], "x took 6.2 times as long on 2 threads as on 1"),  # scattered
     ],
 )
 def test_more_threads_that_take_longer_than_fewer_are_starved(on_two, on_one, expected) -> None:
@@ -361,6 +362,12 @@ def test_more_threads_that_take_longer_than_fewer_are_starved(on_two, on_one, ex
         ([900.0, 901.0, 900.0, 902.0], [4.0, 2.0, 6.0, 5.0], ""),  # 1/R is 200: slower whatever the scatter
         ([1.0, 1.0, 1.0, 1.0], [55.0, 56.0, 55.0, 56.0], ""),
         ([9.0, 9.0, 9.0, 9.0], [40.0, 40.0, 41.0, 60.0], ""),  # one sample of four
+        (
+            [9.0] * 8,
+            [40.0, 12.0, 60.0, 50.0, 14.0, 70.0, 45.0, 13.0],
+            "its 8 samples tell R only to within a factor of 2.4",
+        ),
+        ([9.0] * 32, [40.0, 12.0, 60.0, 50.0, 14.0, 70.0, 45.0, 13.0] * 4, ""),  # so many tell more
     ],
 )
 def test_an_r_of_widely_scattered_samples_is_unknown_unless_it_is_far_from_1(ours, theirs, why) -> None:

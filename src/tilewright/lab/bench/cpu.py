@@ -244,10 +244,13 @@ class Bench(PredictingBench):
         count, begun = len(outcome.samples_s), time.perf_counter()
         now, turn_s = begun, spent / count
         part_s = self.spare_s * min(1.0, SHARES / self.cells_left)
-        end, look = begun + max(part_s, CHEAP_S - spent), count
+        fourth_s = turn_s if count == MIN_SAMPLES and self.spare_s else 0.0  # one of four samples may be of any length
+        end, look = begun + max(part_s, CHEAP_S - spent, fourth_s), count
         while now + turn_s <= end:
             if count == look:
-                if not is_unclear(self._judged(cell, outcome)):
+                record = self._judged(cell, outcome)
+                starves = record.environment and count >= FEW_SAMPLES  # further samples would not outweigh these
+                if starves or not is_unclear(record):
                     break
                 # The rule for three samples is much stricter than the one for four.
                 look = count + 1 if count <= MIN_SAMPLES else max(FEW_SAMPLES, 2 * count)

@@ -12,13 +12,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from ...records.bench import BenchRecord
-from .stats import THRESHOLD, Status, is_time, judge
+from .intervals import ratio_interval
+from .stats import FEW_SAMPLES, MIN_SAMPLES, THRESHOLD, Status, is_time, judge
 
 #: Threads that take this many times as long as fewer of them do, and WAKE_S longer for each, are starved. On quiet machines
 #: libraries were up to 1.21 times as slow on two threads (products bound by memory), and up to 200 µs slower beyond that
 #: (small products that are cut into many jobs).
 STARVED, WAKE_S = 1.25, 125e-6
-#: With this factor between the quartiles of samples their median is doubtful.
+#: With this factor between the quartiles of few samples their median is doubtful, and so is R if it may be off by it.
 WIDE = 2.0
 
 
@@ -70,10 +71,13 @@ def busy(record: BenchRecord) -> str:
     if why := record.environment.get("starved"):
         return str(why)
     spread, whose = max((_quarters(ours), record.kernel), (_quarters(theirs), record.reference))
+    words = f"the quartiles of the samples of {whose} differ by a factor of {spread:.1f}"
+    if min(len(ours), len(theirs)) >= FEW_SAMPLES:
+        low, high, _ = ratio_interval(theirs, ours)
+        spread = math.sqrt(high / low)
+        words = f"its {len(ours)} samples tell R only to within a factor of {spread:.1f}"
     ratio = statistics.median(theirs) / statistics.median(ours)
-    if spread < WIDE or max(ratio, 1 / ratio) > spread**2:
-        return ""
-    return f"the quartiles of the samples of {whose} differ by a factor of {spread:.1f}"
+    return "" if spread < WIDE or max(ratio, 1 / ratio) > spread**2 else words
 
 
 def starved(name: str, threads: int, samples: Sequence[float], on_fewer: Mapping[int, Sequence[float]]) -> str:
@@ -86,7 +90,7 @@ def starved(name: str, threads: int, samples: Sequence[float], on_fewer: Mapping
     ''
     """
     for fewer, before in sorted(on_fewer.items()):
-        if fewer < threads and judge(before, samples, THRESHOLD)[0] is Status.SLOWER:
+        if fewer < threads and min(len(before), len(samples)) >= MIN_SAMPLES and ratio_interval(before, samples)[0] > 1:
             now, then = statistics.median(samples), statistics.median(before)
             if now > STARVED * then + threads * WAKE_S:
                 return f"{name} took {now / then:.2g} times as long on {threads} threads as on {fewer}"
