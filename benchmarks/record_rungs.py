@@ -27,7 +27,8 @@ from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
 from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import hardware, measure
-from tilewright.lab.explain.cuda import explain, operands
+from tilewright.lab.explain.cuda import explain
+from tilewright.lab.explain.result import operands
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.records.explanation import Explanation, read_explanations
 from tilewright.runtime.gpu.nvrtc import compile_kernel, compiler

@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.catalog import cuda_catalog
 from tilewright.kernels import CudaKernel
 from tilewright.lab.explain import stored_launches
-from tilewright.lab.explain.cuda import operands, verified
+from tilewright.lab.explain.result import operands, verified
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import compile_kernel, compiler
 

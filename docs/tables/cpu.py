@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tilewright.catalog import catalog, cuda_catalog
-from tilewright.lab.compare.reference import against_reference
-from tilewright.lab.compare.stats import Status
+from tilewright.lab.compare.reference import is_unclear
 from tilewright.records.bench import VERDICTS, BenchRecord
 
 from .common import ROOT, at, command, lines_of, linked, made_by, records_of, table
@@ -28,7 +27,7 @@ def rate(record: BenchRecord | None) -> str:
 
 def doubt(record: BenchRecord) -> str:
     """A mark of interrogation where samples are too few or too scattered to say which of the two is faster."""
-    return "?" if against_reference(record)[0] is Status.UNCLEAR else ""
+    return "?" if is_unclear(record) else ""
 
 
 def ladder_table(name: str) -> str:

@@ -17,7 +17,8 @@ from tilewright.lab.bench import device_sets
 from tilewright.lab.bench.cells import Cell, Settings
 from tilewright.lab.bench.device import DeviceBench, MeasuredCell
 from tilewright.lab.explain import checked_launch, stored_launches
-from tilewright.lab.explain.cuda import explain, operands, verified
+from tilewright.lab.explain.cuda import explain
+from tilewright.lab.explain.result import operands, verified
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.planning.choice import choose_gpu
 from tilewright.runtime.gpu.boxes import mapped_arguments

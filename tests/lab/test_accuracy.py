@@ -20,7 +20,7 @@ from tilewright.catalog import catalog, cuda_catalog
 from tilewright.errors import RecordError
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cpu import Bench
-from tilewright.lab.explain.cuda import operands as cuda_operands
+from tilewright.lab.explain.result import operands as cuda_operands
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.verify.verify import ErrorSample, Oracle
 from tilewright.records.bench import BenchRecord, from_line, read_records, to_line

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import pytest
 
 from support.simulated_clock import SimulatedClock
 from tilewright.errors import UnavailableError, UsageError
+from tilewright.host.limits import get_threads
 from tilewright.kernels import Kernel
 from tilewright.lab.bench import cpu as protocol
 from tilewright.lab.bench import timing
 from tilewright.lab.bench.cells import Cell, Settings, cells
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.operand_sets import OperandSets, sets_needed
-from tilewright.records.bench import BenchRecord
+from tilewright.lab.compare.reference import is_unclear
+from tilewright.records.bench import BenchRecord, from_line, to_line
 
 ENVIRONMENT = {"processor": "Example CPU"}
 
@@ -78,15 +81,98 @@ def test_the_reference_alternates_with_the_kernel_on_the_same_operands(monkeypat
     (record, _) = measured(recorder.kernel("my/fake"), references=[recorder.kernel("ref/fake")], sizes=[(64,) * 3])
     names = [name for name, _, _ in recorder.calls]
     until = max(i for i, name in enumerate(names) if name == "my/fake") + 2
-    sampled = recorder.calls[until - 8 : until]
-    assert [name for name, _, _ in sampled] == ["my/fake", "ref/fake"] * 4
+    sampled = recorder.calls[until - 6 : until]
+    assert [name for name, _, _ in sampled] == ["my/fake", "ref/fake"] * 3
     for ours, its in zip(sampled[::2], sampled[1::2], strict=True):
         assert ours[1] == its[1], "one after the other on the same A"
     addresses = {address for _, address, _ in sampled}
-    assert len(addresses) == 4, "small operands rotate"
+    assert len(addresses) == 3, "small operands rotate"
     assert record.reference == "ref/fake"
-    assert len(record.samples_s) == len(record.reference_samples_s) == 4
+    assert len(record.samples_s) == len(record.reference_samples_s) == 3
     assert record.ratio == statistics.median(record.reference_samples_s) / statistics.median(record.samples_s)
+
+
+def scripted(name: str, *pauses_s: float) -> Kernel:
+    """A kernel whose products take these times in turns, from the first that is long on."""
+    left: Iterator[float] = itertools.cycle(pauses_s)
+
+    def function(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        timing.time.sleep(next(left))
+        np.matmul(a, b, out=c)
+
+    return kernel(function, name, shared="tiles")
+
+
+def measured_in_time(spare_s: float, *kernels: Kernel, reference: Kernel, **changes: Any) -> tuple[BenchRecord, Bench]:
+    """The last record of these kernels, the reference aside, with so much time for further samples."""
+    asked = settings(*kernels, references=[reference], **changes)
+    bench = Bench(asked, ENVIRONMENT | {"cores": 2})
+    bench.spare_s = spare_s
+    todo = cells(asked)
+    for index, cell in enumerate(todo):
+        bench.cells_left = len(todo) - index
+        record = bench.measure(cell)
+        if cell.kernel is not reference:
+            last = record
+    return last, bench
+
+
+STEADY = scripted("ref/steady", 0.05)
+#: Faster by a tenth in the median, and by less than its spread.
+NOISY = (0.044, 0.052, 0.043, 0.045, 0.046)
+
+
+def test_a_cell_that_few_samples_decide_gets_no_more() -> None:
+    for far in (0.5, 0.005):
+        record, bench = measured_in_time(100.0, scripted("my/far", far), reference=STEADY)
+        assert (len(record.samples_s), is_unclear(record)) == (3, False)
+        assert bench.spare_s == 100
+
+
+def test_a_cell_that_they_do_not_decide_gets_more_until_they_do() -> None:
+    without, _ = measured_in_time(0.0, scripted("my/noisy", *NOISY), reference=STEADY)
+    assert (len(without.samples_s), is_unclear(without)) == (3, True)
+    record, bench = measured_in_time(100.0, scripted("my/noisy", *NOISY), reference=STEADY)
+    assert len(record.samples_s) == len(record.reference_samples_s) == 16
+    assert not is_unclear(record)
+    assert is_unclear(dataclasses.replace(record, samples_s=record.samples_s[:8])), (
+        "eight were asked, and did not decide"
+    )
+    assert bench.spare_s == pytest.approx(100 - 13 * (0.05 + 0.046), abs=0.05)
+
+
+def test_a_cell_that_nothing_decides_ends_when_its_part_of_the_time_is_used_up() -> None:
+    noise = (0.02, 0.08, 0.03, 0.07, 0.04)
+    record, bench = measured_in_time(6.0, scripted("my/noise", *noise), reference=STEADY)
+    assert is_unclear(record)
+    assert 6.0 - 0.2 < 6.0 - bench.spare_s <= 6.0 + 0.2, "none is left for the reference, which needs none"
+    kernels = [scripted(f"my/{i}", *(noise if i % 2 else (0.005,))) for i in range(30)]
+    record, bench = measured_in_time(6.0, *kernels, reference=STEADY)
+    assert 6 <= len(record.samples_s) <= 12, "first or last, about 0.4 s for each of the cells that nothing decides"
+    assert bench.spare_s >= 0
+
+
+def test_a_reference_that_more_threads_slow_down_decides_nothing() -> None:
+    """On two threads it takes 20 times as long: the kernel would seem 20 times as fast."""
+
+    def starving(pauses: dict[int, float]) -> Kernel:
+        def function(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+            timing.time.sleep(pauses[get_threads()])
+            np.matmul(a, b, out=c)
+
+        return kernel(function, "ref/starving", shared="tiles")
+
+    mine = scripted("my/kernel", 0.05)
+    for on_two, words in ((1.0, "ref/starving took 20 times as long on 2 threads as on 1"), (0.03, "")):
+        library = starving({1: 0.05, 2: on_two})
+        record, bench = measured_in_time(9.0, mine, reference=library, threads=[1, 2])
+        assert record.threads == 2
+        assert record.environment.get("starved", "") == words
+        assert is_unclear(record) == bool(words)
+        assert (bench.spare_s < 9) == bool(words), "it is tried again"
+        assert from_line(to_line(record)) == record
+    more = measured_in_time(0.0, mine, reference=starving({1: 0.05, 4: 1.0}), threads=[1, 4])[0]
+    assert "starved" not in more.environment, "four threads on two cores are slow on a quiet machine too"
 
 
 def slow(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:

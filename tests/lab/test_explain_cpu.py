@@ -221,6 +221,40 @@ def test_a_wrong_product_is_reported_and_the_exit_code_says_so(cli, source: str,
     assert ("wrong:" in answer.out) == (source is WRONG)
 
 
+UNGUARDED = """
+from tilewright.kernels import kernel
+
+@kernel(idea="Tiles without guards.", row="", strided=True)
+def unguarded(a, b, c):
+    for top in range(0, a.shape[0], 8):
+        for left in range(0, b.shape[1], 8):
+            for i in range(top, top + 8):
+                for j in range(left, left + 8):
+                    sum = a.dtype.type(0)
+                    for l in range(a.shape[1]):
+                        sum += a[min(i, a.shape[0] - 1), l] * b[l, min(j, b.shape[1] - 1)]
+                    c[i, j] = sum
+"""
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (WRONG.replace("a.shape[1] - 1", "a.shape[1] // 8 * 8"), "wrong: at 33x37x29: C[0, 0] is off by"),
+        (UNGUARDED, "wrong: at 33x37x29: the kernel has written outside C"),
+        (WRONG.replace("a.shape[1] - 1", "a.shape[1]"), "right: every element that is checked, and all of C at 33x37x29"),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_is_right_at_multiples_of_its_tile_is_wrong_at_an_odd_size(cli, source: str, words: str) -> None:
+    Path("mine.py").write_text(source)
+    answer = cli("explain", "mine.py", "--size", "24")
+    assert words in " ".join(answer.out.split())
+    assert answer.code == words.startswith("wrong")
+    Path("mine.py").write_text(source)
+    assert cli("explain", "mine.py", "--size", "40x24x16").code == answer.code, "no side is odd"
+
+
 @pytest.mark.usefixtures("unread")
 def test_a_kernel_that_writes_to_an_operand_is_wrong(cli) -> None:
     Path("mine.py").write_text(SPOILS.replace("a[i, 0] = a[i, 0]", "b[0, 0] = 0"))

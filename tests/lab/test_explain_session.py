@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.cli import app
 from tilewright.errors import UsageError
+from tilewright.lab.explain import result
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.checked_launch import CheckedLaunch
-from tilewright.lab.explain.cuda import explain, verified
+from tilewright.lab.explain.cuda import explain
+from tilewright.lab.explain.result import verified
 from tilewright.records.explanation import Explanation, read_explanations
 from tilewright.terminal import show_explanations
 
@@ -46,6 +48,114 @@ def shown(made: list[Explanation], width: int = 80, *, brief: bool = False) -> s
     with console.capture() as captured:
         show_explanations(console, made, brief=brief)
     return captured.get()
+
+
+# ---- an odd size -----------------------------------------------------------------------------------------------------
+
+
+WRONG = Path(__file__).parents[1] / "data" / "wrong"
+ODD = "at 33x37x29"
+#: What is said of the kernels in data/wrong at the default size: the reason, and findings by line. The first two are right
+#: at 64.
+WRONG_KERNELS = [
+    ("floor", f"{ODD}: C[0, 32] was never written", [("output never written", 0)]),
+    (
+        "transposed",
+        f"{ODD}: C[29, 20] was never written",
+        [("out of bounds", 11), ("race", 12), ("output never written", 0)],
+    ),
+    (
+        "nonatomic",
+        "C[0, 0] is not a number: line 12 reads C before anything is written there",
+        [("race", 12), ("unwritten read", 12)],
+    ),
+    (
+        "overrun",
+        "C[0, 4] is not stored: line 11 accesses memory beyond a local array, and the compiler removes what that leads to",
+        [("out of bounds", 11), ("out of bounds", 14), ("out of bounds", 16)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "reason", "findings"), WRONG_KERNELS, ids=[each[0] for each in WRONG_KERNELS])
+def test_the_default_size_hides_no_wrong_kernel(
+    name: str, reason: str, findings: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    at_64 = ODD not in reason
+    page, record = tmp_path / "page.html", tmp_path / "record.json"
+    source = str(WRONG / f"{name}.cu")
+    code, text = command(source)
+    assert code == 1
+    assert f"WRONG: {reason}" in text
+    assert f"No rate: its result is wrong{'' if at_64 else ' ' + ODD}." in text
+    assert command(source, "--json", str(record), "--report", str(page))[0] == 1
+    (found,) = read_explanations(record)
+    assert (found.verified["ok"], found.verified["reason"]) == (False, reason)
+    assert (found.verified.get("at") is None) == at_64
+    assert [(defect.kind, defect.line) for defect in found.defects] == findings
+    assert all(defect.text.endswith(f"({ODD})") for defect in found.defects if not at_64)
+    assert f"The result is wrong: {reason}" in page.read_text()
+
+
+def test_a_right_kernel_says_at_which_sizes_it_was_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = cuda_catalog()["cuda/coalesced"]
+    found = explain(kernel, 16, 16, 16)
+    assert (found.verified["of"], found.defects) == (f"every element, and all of C {ODD}", [])
+    assert f"right: every element, and all of C {ODD}, at most" in " ".join(shown([found]).split())
+    assert explain(kernel, 17, 15, 13).verified["of"] == "every element", "it shows as much"
+    floored = load_cuda_file(WRONG / "floor.cu")
+    monkeypatch.setattr(result, "ODD_SIZES", ((16, 32, 48),))
+    assert explain(floored, 64, 64, 64).verified["ok"], "a multiple of its tile hides what is wrong"
+
+
+def test_an_odd_size_that_a_kernel_does_not_take_is_replaced_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxed = cuda_catalog()["cuda/first_wgmma"]
+    assert explain(boxed, 64, 64, 64).verified["of"] == "every element, and all of C at 33x40x24"
+    monkeypatch.setattr(result, "ODD_SIZES", result.ODD_SIZES[:1])
+    found = explain(boxed, 64, 64, 64)
+    assert found.verified["of"] == "every element"
+    assert any(
+        n.startswith("verified at this size alone: ") and "rows must be multiples of 16" in n for n in found.notes
+    )
+    path = tmp_path / "gridless.cu"
+    path.write_text((WRONG / "floor.cu").read_text().replace('"n // 16"', '"n // 64 * 4"'))
+    found = explain(load_cuda_file(path), 64, 64, 64)
+    assert found.verified["reason"] == f"{ODD}: the grid has no block, so that C is never written"
+
+
+def test_a_kernel_that_does_not_end_at_an_odd_size_is_not_verified_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop ends only at a multiple of 16."""
+    monkeypatch.setattr(result, "ODD_STEPS", 2000)
+    path = tmp_path / "endless.cu"
+    path.write_text((WRONG / "floor.cu").read_text().replace("p < k / 16", "p * 16 != k"))
+    found = explain(load_cuda_file(path), 64, 64, 64)
+    assert any(defect.kind == "out of bounds" and defect.text.endswith(f"({ODD})") for defect in found.defects)
+    assert f"not verified {ODD}: it did not end within 2,0" in " ".join(found.notes)
+
+
+def test_atomics_that_add_to_an_empty_c_are_told_so(tmp_path: Path) -> None:
+    text = (WRONG / "nonatomic.cu").read_text().replace("c[row * n + col] += s;", "atomicAdd(&c[row * n + col], s);")
+    (tmp_path / "atomic.cu").write_text(text)
+    kernel = load_cuda_file(tmp_path / "atomic.cu")
+    for whole in (True, False):
+        found = explain(kernel, 40, 40, 40, whole=whole)
+        assert [(d.kind, d.line) for d in found.defects] == [("unwritten read", 12)]
+        assert found.defects[0].text.startswith("updates atomically element [0, 0] of c, which holds nothing before")
+        assert "is not a number: line 12 reads C before" in found.verified["reason"]
+
+
+def test_a_kernel_whose_stores_are_gone_is_told_so(tmp_path: Path) -> None:
+    path, never = tmp_path / "storeless.cu", "if (sum != sum && sum == sum) c[0] = sum;"
+    path.write_text((WRONG / "floor.cu").read_text().replace("c[row * n + col] = sum;", never))
+    found = explain(load_cuda_file(path), 16, 16, 16)
+    assert "; the compiler left no store to memory in this kernel" in found.defects[0].text
+    assert found.verified["reason"] == "C[0, 0] was never written"
+    path.write_text((WRONG / "floor.cu").read_text().replace("= sum;", "= sum / 0.0f * 0.0f;"))
+    assert explain(load_cuda_file(path), 16, 16, 16).verified["reason"] == "C[0, 0] was written, but is not a number"
 
 
 # ---- sizes that compare -----------------------------------------------------------------------------------------------
@@ -101,10 +211,14 @@ def test_an_infinite_bound_is_no_reason_to_fail() -> None:
         assert says in text
 
 
-def test_a_kernel_that_writes_nothing_is_told_so(tmp_path: Path) -> None:
-    code, text = command(str(kernel_file(tmp_path, store="+= 0 * sum;")), "--size", "20")
+def test_a_kernel_that_adds_to_c_is_told_so(tmp_path: Path) -> None:
+    path = kernel_file(tmp_path, store="+= 0 * sum;")
+    line = 1 + next(i for i, text in enumerate(path.read_text().splitlines()) if "+= 0 * sum" in text)
+    code, text = command(str(path), "--size", "20")
     assert code == 1
-    assert "WRONG: C[0, 0] was never written (C starts as NaN), or is not a number" in text
+    assert f"WRONG: C[0, 0] is not a number: line {line} reads C before anything is written there" in text
+    assert "reads element [0, 0] of c, which holds nothing before it is written" in text
+    assert "never written" not in text
     assert "No rate: its result is wrong." in text
     assert "At best" not in text
     kernel = cuda_catalog()["cuda/coalesced"]

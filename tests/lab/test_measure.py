@@ -23,7 +23,8 @@ from tilewright.errors import LaunchError, UnavailableError, UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import hardware, measure
 from tilewright.lab.explain import session as explain_session
-from tilewright.lab.explain.cuda import explain, operands
+from tilewright.lab.explain.cuda import explain
+from tilewright.lab.explain.result import operands
 from tilewright.records.explanation import Explanation
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import compile_kernel

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from tilewright.errors import RecordError, UsageError
 from tilewright.lab.compare import intervals, stats
-from tilewright.lab.compare.stats import Status, compare, ratio_interval
+from tilewright.lab.compare.reference import against_reference, busy, is_unclear, starved
+from tilewright.lab.compare.stats import Status, compare, judge, ratio_interval
 from tilewright.records.bench import BenchRecord, from_line, to_line
 from tilewright.terminal import show_bench
 
@@ -324,10 +325,74 @@ def test_an_r_of_scattered_samples_is_unclear_on_the_terminal() -> None:
     text = " ".join(captured.get().split())
     assert "cpu/naive 1 0.0 ? " in text
     assert "cpu/packed 1 0.0 2.00 " in text
-    assert (
-        "?: UNCLEAR: samples are too few or too scattered (1 of 2 cells, for example cpu/naive at 64 on 1 thread)."
-        in text
-    )
+    doubt = "?: UNCLEAR: samples are too few or too scattered, or the machine was busy (1 of 2 cells, for example "
+    assert f"{doubt}cpu/naive at 64 on 1 thread)." in text
+    assert "The machine was busy" not in text, "one sample of four may be of any size"
     with console.capture() as captured:
         show_bench(console, [steady])
     assert "UNCLEAR" not in captured.get()
+
+
+ON_ONE, SLOWER = [1e-3, 1.1e-3, 1.05e-3, 1e-3], [2e-2, 3e-2, 2.5e-2, 2e-2]
+
+
+@pytest.mark.parametrize(
+    ("on_two", "on_one", "expected"),
+    [
+        (SLOWER, ON_ONE, "x took 22 times as long on 2 threads as on 1"),
+        ([0.6e-3, 0.7e-3, 0.6e-3, 0.7e-3], ON_ONE, ""),
+        ([1.1e-3, 1.2e-3, 1.15e-3, 1.2e-3], ON_ONE, ""),  # bound by memory
+        ([9e-5, 9.1e-5, 9e-5, 9.2e-5], [1e-5, 1.1e-5, 1e-5, 1.2e-5], ""),  # what waking a thread costs
+        ([0.9e-3, 2e-2, 1e-3, 2e-2], ON_ONE, ""),  # not decided
+        (SLOWER[:2], ON_ONE, ""),
+        (SLOWER, [], ""),
+        ([6e-3, 7e-3, 6.5e-3], [*ON_ONE * 5, 5e-3, 4e-3], "x took 6.2 times as long on 2 threads as on 1"),  # scattered
+    ],
+)
+def test_more_threads_that_take_longer_than_fewer_are_starved(on_two, on_one, expected) -> None:
+    assert starved("x", 2, on_two, {1: on_one} if on_one else {}) == expected
+    assert starved("x", 1, on_two, {2: on_one}) == "", "of fewer threads nothing follows"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        ([9.0, 9.0, 9.0, 9.0], [40.0, 20.0, 60.0, 50.0], "the samples of ref/openblas differ by a factor of 2.5"),
+        ([40.0, 20.0, 60.0, 50.0], [9.0, 9.0, 9.0, 9.0], "the samples of cpu/naive differ by a factor of 2.5"),
+        ([900.0, 901.0, 900.0, 902.0], [4.0, 2.0, 6.0, 5.0], ""),  # 1/R is 200: slower whatever the scatter
+        ([1.0, 1.0, 1.0, 1.0], [55.0, 56.0, 55.0, 56.0], ""),
+        ([9.0, 9.0, 9.0, 9.0], [40.0, 40.0, 41.0, 60.0], ""),  # one sample of four
+        (
+            [9.0] * 8,
+            [40.0, 12.0, 60.0, 50.0, 14.0, 70.0, 45.0, 13.0],
+            "its 8 samples tell R only to within a factor of 2.4",
+        ),
+        ([9.0] * 32, [40.0, 12.0, 60.0, 50.0, 14.0, 70.0, 45.0, 13.0] * 4, ""),  # so many tell more
+    ],
+)
+def test_an_r_of_widely_scattered_samples_is_unknown_unless_it_is_far_from_1(ours, theirs, why) -> None:
+    found = record(ours, theirs)
+    assert busy(found).endswith(why)
+    assert is_unclear(found) == bool(busy(found)) == bool(why)
+    assert judge(theirs, ours, 0.03)[0] in (Status.FASTER, Status.SLOWER), "their order alone would prove it"
+
+
+def test_a_starved_library_makes_r_unknown_and_the_first_line_says_so() -> None:
+    samples = {"samples": [1.0, 1.0, 1.0, 1.0], "reference": [55.0, 56.0, 55.5, 56.0]}
+    quiet = record(*samples.values(), gflops=2.0).with_rates()
+    why = "ref/openblas took 23 times as long on 2 threads as on 1"
+    starving = dataclasses.replace(quiet, kernel="cpu/packed", environment={"starved": why})
+    assert against_reference(quiet)[0] is Status.FASTER
+    assert against_reference(starving)[::2] == (Status.UNCLEAR, why)
+
+    def shown(*records: BenchRecord) -> list[str]:
+        console = Console(width=200)
+        with console.capture() as captured:
+            show_bench(console, records)
+        return captured.get().splitlines()
+
+    first, *rest = shown(quiet, starving)
+    assert first == f"The machine was busy: R is unknown (?) for 1 of 2 cells. Such as cpu/packed at 64: {why}."
+    assert any(line.split()[:4] == ["cpu/packed", "1", "0.0", "?"] for line in rest)
+    assert any(line.split()[:4] == ["cpu/naive", "1", "0.0", "55.75"] for line in rest)
+    assert not any("busy" in line for line in shown(quiet))

@@ -352,6 +352,20 @@ def test_the_message_says_that_the_samples_do_not_tell():
     assert page.index("It is UNCLEAR whether") < page.index("<main>")
 
 
+def test_a_page_begins_with_the_machine_that_was_busy():
+    """One kernel's reference was starved: its R is in no chart and is a question mark in the table."""
+    quiet, why = matmul(512, 0.5), "ref/openblas took 23 times as long on 2 threads as on 1"
+    starving = replace(matmul(1000, 0.02), environment={**quiet.environment, "starved": why})
+    page = report.render([quiet, starving])
+    first = f"The machine was busy: R is unknown (?) for 1 of 2 cells. Such as tilewright/matmul at 1000: {why}."
+    assert page.index("</h1>") < page.index(first) < page.index("It is UNCLEAR whether") < page.index("<main>")
+    assert f"at n = 1000 on 2 threads: {why}." in page
+    view = view_of([quiet, starving])
+    assert [cell.ratio for cell in table.kernel_table(view).rows[0].cells] == ["2.00", "?"]
+    assert [row["ratio"] for row in cells.chart_rows(view)] == [2.0, None]
+    assert "machine was busy" not in report.render([quiet])
+
+
 def test_the_message_names_the_best_variant_of_the_reference_and_variants_are_no_machines():
     records = [matmul(n, 0.5, environment={**ENVIRONMENT, "variants": {"ref/openblas": core}})
                for n, core in ((64, "Haswell"), (128, "SkylakeX"))]  # fmt: skip

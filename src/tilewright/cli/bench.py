@@ -65,7 +65,12 @@ _Against = Annotated[
     ),
 ]
 _Repeat = Annotated[
-    int, typer.Option(metavar="NUMBER", help="The least number of samples of each cell, after a warm-up.")
+    int,
+    typer.Option(
+        metavar="NUMBER",
+        help="The least number of samples of each cell, after a warm-up. On the CPU, cells whose samples do not tell "
+        "the kernel from the reference get more, until they do or the time for that (0.6 s a cell) is used up.",
+    ),
 ]
 _Limit = Annotated[
     str,
@@ -101,7 +106,7 @@ def bench_command(
     dtype: _Dtype = None,
     threads: _Threads = None,
     against: _Against = None,
-    repeat: _Repeat = 4,
+    repeat: _Repeat = 3,
     limit: _Limit = "10s",
     seed: _Seed = 1,
     param: Param = None,

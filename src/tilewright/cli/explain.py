@@ -97,13 +97,13 @@ def explain_command(
 ) -> None:
     """Count what a kernel does to memory; say what limits it.
 
-    A CUDA kernel needs no GPU: it is run on the CPU, instruction by instruction. Its result is verified, and races, accesses
-    out of bounds and the like are reported at their source lines.
+    A CUDA kernel needs no GPU: it is run on the CPU, instruction by instruction. Its result is verified, at a small odd size
+    too, and races, accesses out of bounds and the like are reported at their source lines.
 
     A kernel on the CPU is compared with a cost model (operations an access of its tile and blocks, bytes through each
     cache, instructions of its inner loop) and, where Linux has them, with the processor's counters; those that are
-    missing are named with the reason. It is timed, and its result is verified. Its options are --size, --dtype,
-    --threads, --seed and --json.
+    missing are named with the reason. It is timed, and its result is verified, also at an odd size. Its options are --size,
+    --dtype, --threads, --seed and --json.
 
     The exit code is 1 if something is wrong, or cannot be launched on the card, and 2 if a run was stopped by --max-steps.
     After an interrupt, finished explanations are kept.

@@ -285,5 +285,5 @@ def write_records(path: str | Path, records: Iterable[BenchRecord]) -> None:
 #: Environment keys that differ from cell to cell of one run.
 VOLATILE = (
     *("time", "clock_mhz_before", "clock_mhz_after", "memory_clock_mhz", "power_w", "temperature_c", "throttled"),
-    *("kernel_source", "variants"),
+    *("kernel_source", "variants", "starved"),
 )

@@ -128,7 +128,8 @@ class Explanation:
     threads, shared_bytes), ``resources`` (registers, local_bytes, shared_bytes: static; max_threads), ``occupancy`` (blocks,
     warps, max_warps, fraction, limiting, limits by resource, by_registers and by_shared: pairs of a registers or bytes and
     resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
-    seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound), ``measured`` (counters,
+    seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound; of: what was compared; at:
+    the size at which it is wrong, if that is another one), ``measured`` (counters,
     by_line, environment) or None. ``included``: the text of each included file that has accesses or defects.
     ``printed``: what the kernel's threads printed. ``approximate``: the ``counters`` that are not exact. ``pipeline``: what
     one block did at its mbarriers, None if it has none. ``predicted``: the parts of the time of a pipelined kernel, empty
@@ -218,7 +219,8 @@ class Explanation:
             return f"it cannot be launched on this card: a block needs too much of {limiting}"
         if self.run.get("complete") is False:
             return "its run was stopped before the end"
-        return "its result is wrong" if self.verified.get("ok") is False else ""
+        at = f" at {self.verified['at']}" if self.verified.get("at") else ""
+        return f"its result is wrong{at}" if self.verified.get("ok") is False else ""
 
     @property
     def gflops(self) -> float | None:

@@ -90,7 +90,7 @@ _FIELDS: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("by_registers", "by_shared"), _PAIRS),
     },
     "verified": {
-        **{"ok": nullable(TRUTH), "reason": _TEXT_OR_NULL, "of": _TEXT_OR_NULL},
+        **{"ok": nullable(TRUTH), "reason": _TEXT_OR_NULL, "of": _TEXT_OR_NULL, "at": _TEXT_OR_NULL},
         "error_over_bound": nullable(POSITIVE),
     },
     "run": {"complete": TRUTH, "exact": TRUTH, "words": TEXT, "seconds": nullable(POSITIVE)},

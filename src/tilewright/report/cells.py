@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+from ..lab.compare.reference import busy
 from ..records.bench import BenchRecord
 from .views import View, is_library_call, is_reference, spread, threads_of
 from .words import digits, duration, finite
@@ -89,7 +90,7 @@ def curves(records: Iterable[BenchRecord]) -> set[tuple[str, int]]:
 
 def _cell(r: BenchRecord) -> dict[str, Any]:
     samples = [s for s in r.samples_s if finite(s)]
-    median, gflops, ratio = finite(r.median_s) or 0.0, finite(r.gflops) or 0.0, finite(r.ratio)
+    median, gflops, ratio = finite(r.median_s) or 0.0, finite(r.gflops) or 0.0, None if busy(r) else finite(r.ratio)
     fraction = finite(r.peak_fraction)
     row: dict[str, Any] = {
         "kernel": r.kernel,
@@ -101,8 +102,14 @@ def _cell(r: BenchRecord) -> dict[str, Any]:
         "ratio": None if ratio is None else round(ratio, 6),
         "Time": duration(median),
         "GFLOPS": digits(gflops) + (f" ({fraction:.0%} of peak)" if fraction else ""),
-        "R": "not compared" if ratio is None else f"{digits(ratio)} against {r.reference or 'the reference'}",
+        "R": _ratio_words(r),
         "Spread": spread(samples),
         "Samples": ", ".join(filter(None, [str(len(samples)), threads_of(r)])),
     }
     return row
+
+
+def _ratio_words(r: BenchRecord) -> str:
+    if finite(r.ratio) is None:
+        return "not compared"
+    return f"?: {busy(r)}" if busy(r) else f"{digits(r.ratio or 0)} against {r.reference or 'the reference'}"

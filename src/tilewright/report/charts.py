@@ -13,6 +13,7 @@ from typing import Any
 
 import altair as alt
 
+from ..lab.compare.reference import busy
 from .palette import BACKGROUND, Style
 from .views import View
 from .words import digits
@@ -40,7 +41,7 @@ def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict
     squares = view.squares
     if len(squares) > 1:
         made["gflops"] = _gflops(view, drawn, legend)
-        if any(r.ratio for r in view.measured if r.m == r.n == r.k):
+        if any(r.ratio and not busy(r) for r in view.measured if r.m == r.n == r.k):
             made["ratio"] = _ratio(view, drawn, legend)
         made["time"] = _time(view, drawn, legend)
     if shapes_without_curve(view):

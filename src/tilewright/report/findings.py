@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..lab.compare.reference import against_reference
+from ..lab.compare.reference import against_reference, busy
 from ..lab.compare.stats import MIN_SAMPLES, THRESHOLD, Status
 from ..records.bench import VERDICTS, BenchRecord
 from .cells import best_kernel, best_rung
@@ -34,7 +34,7 @@ def bench_message(view: View) -> str:
     if status is Status.SAME:
         return f"{name} takes the time of {reference}, to within {THRESHOLD:.0%}, {where}."
     if status is Status.UNCLEAR or time is None:
-        if time and min(len(record.samples_s), len(record.reference_samples_s)) >= MIN_SAMPLES:
+        if time and not busy(record) and min(len(record.samples_s), len(record.reference_samples_s)) >= MIN_SAMPLES:
             theirs = spread(record.reference_samples_s)
             doubt = f"its samples spread over {spread(record.samples_s)}, the reference’s over {theirs}"
         return f"It is UNCLEAR whether {name} is faster than {reference} {where}: {doubt}."
@@ -105,6 +105,16 @@ def verdicts(records: Sequence[BenchRecord]) -> str:
         first = f"All {right:,} results are verified." if right else "Nothing was measured."
     others = [f"{number:,} {VERDICTS.get(verdict, verdict)}" for verdict, number in tally.most_common()]
     return f"{first} Cells without a result: {', '.join(others)}." if others else first
+
+
+def busy_machine(records: Sequence[BenchRecord]) -> str:
+    """That the machine was busy, how many cells it affected, and how one of them shows it; empty if nothing shows it."""
+    affected = [(r, why) for r in records if (why := busy(r))]
+    if not affected:
+        return ""
+    record, why = affected[-1]
+    cells = f"{len(affected):,} of {with_noun(len(records), 'cell')}"
+    return f"The machine was busy: R is unknown (?) for {cells}. Such as {record.kernel} at {record.shape}: {why}."
 
 
 def wrong_results(records: Sequence[BenchRecord]) -> list[BenchRecord]:

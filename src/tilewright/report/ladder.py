@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from ..lab.compare.reference import against_reference
-from ..lab.compare.stats import Status
+from ..lab.compare.reference import is_unclear
 from ..records.bench import VERDICTS, BenchRecord
 from .views import View, best_of_cells, is_library_call, is_measured, is_reference, rungs_order, threads_of
 from .words import digits, factor
@@ -142,7 +141,7 @@ def _step(kernel: str, group: list[BenchRecord], parent: str | None, pair: Pair,
 def _is_unclear(parent: BenchRecord, rung: BenchRecord) -> bool:
     """Whether the samples do not tell; the parent is judged as a reference is."""
     beside = replace(rung, reference=parent.kernel, reference_samples_s=parent.samples_s)
-    return against_reference(beside)[0] is Status.UNCLEAR
+    return is_unclear(beside)
 
 
 def _gain_at(pair: Pair, shape: Shape) -> str:

@@ -45,6 +45,7 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
             | {"errors": accuracy.error_table(view), "sweeps": sweeps.sweep_views(found)}
             for view, made, found in zip(shown, specs, swept, strict=True)
         ],
+        busy=findings.busy_machine(records),
         message=findings.bench_message(shown[0]),
         details=findings.details(shown[0]),
         verdicts=findings.verdicts(records),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..lab.compare.reference import against_reference, is_unclear
 from ..records.bench import VERDICTS, BenchRecord
 from .views import View, is_measured, is_reference, spread, threads_of
 from .words import digits, finite, small, table_time, with_noun
@@ -103,7 +104,7 @@ def _cell(record: BenchRecord | None, fastest: float | None) -> TableCell:
         mark=mark,
         time=time,
         gflops=digits(record.gflops or 0.0),
-        ratio="–" if ratio is None else digits(ratio),
+        ratio="–" if ratio is None else "?" if is_unclear(record) else digits(ratio),
         error=_error(record) or "–",
         hover=_hover(record),
         best=mark == "ok" and seconds == fastest,
@@ -123,7 +124,8 @@ def _hover(r: BenchRecord) -> str:
     if (fraction := finite(r.peak_fraction)) is not None:
         lines[-1] += f", {fraction:.1%} of the measured peak"
     if (ratio := finite(r.ratio)) is not None:
-        lines.append(f"R = {digits(ratio)} against {r.reference or 'the reference'}")
+        unclear = f", UNCLEAR: {against_reference(r)[2]}" if is_unclear(r) else ""
+        lines.append(f"R = {digits(ratio)} against {r.reference or 'the reference'}{unclear}")
     if (error := finite(r.max_abs_error)) is not None:
         over = finite(r.error_over_bound)
         lines.append(f"largest error {small(error)}" + (f", {small(over)} of the bound" if over is not None else ""))

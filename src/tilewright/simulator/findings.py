@@ -5,6 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: An access outside every operand and variable.
+OUT_OF_BOUNDS = "out of bounds"
+#: Elements of an output that no thread wrote.
+UNWRITTEN_OUTPUT = "output never written"
+#: A read of memory that no thread wrote before.
+UNWRITTEN_READ = "unwritten read"
 #: The only kind that does not prove a defect: the run reached its step limit, and might have ended later.
 STEP_LIMIT = "step limit"
 #: A wait that returned for a phase other than the one whose bytes are needed.
@@ -40,10 +46,10 @@ LAUNCH = "launch"
 COMPILED = (REGISTERS, SERIALISED, LAUNCH)
 #: All kinds of findings.
 KINDS = (
-    "out of bounds",
+    OUT_OF_BOUNDS,
     "misaligned",
-    "unwritten read",
-    "output never written",
+    UNWRITTEN_READ,
+    UNWRITTEN_OUTPUT,
     "race",
     VOLATILE,
     "divergent barrier",

@@ -44,7 +44,8 @@ def _facts(e: CpuExplanation) -> list[tuple[str, str]]:
     facts.append(("measured", took))
     if e.verified["ok"]:
         ratio = e.verified["error_over_bound"]
-        facts.append(("result", "right" if ratio is None else f"right: an error of {ratio:.2g} of its bound"))
+        right = f"right: {e.verified.get('of') or 'every element that is checked'}"
+        facts.append(("result", right if ratio is None else f"{right}, at most {ratio:.2g} of the error bound"))
     for label, side, where in (("tile", e.tile, "in registers"), ("block", e.block, "over all of K")):
         if side is not None:
             rate = f"2/(1/w + 1/h) = {side['operations_per_access']:.3g} operations an access"

@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.compare.reference import against_reference
-from ..lab.compare.stats import Comparison, Status
+from ..lab.compare.reference import is_unclear
+from ..lab.compare.stats import Comparison
 from ..records.bench import VERDICTS, BenchRecord
+from ..report.findings import busy_machine
 from ..report.views import params_text, varied
 
 #: The mark in a cell without a time; ``VERDICTS`` has its meaning.
@@ -23,9 +24,11 @@ def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
     """Print a table for each dtype and precision: a row per kernel, a column per size, with GFLOPS and R in each cell.
 
     A kernel measured with several values of a parameter has a line for each, with the values after its name. A legend
-    explains the marks.
+    explains the marks. The first line says if the machine was busy.
     """
     swept = varied(records)
+    if busy := busy_machine(records):
+        console.print(busy, style="bold yellow", highlight=False, markup=False)
     for dtype, of_dtype in _grouped(records, lambda r: r.dtype + f", {r.precision}" * (r.precision != "standard")):
         ratio = ", and R beside it" if any(r.ratio is not None for r in of_dtype) else ""
         console.print(f"{dtype}: GFLOPS{ratio}", style="italic", highlight=False, markup=False)
@@ -92,7 +95,7 @@ def _ratio(record: BenchRecord) -> str:
     """R; "?" where its samples are too scattered to say whether the kernel is faster, slower or the same."""
     if record.ratio is None:
         return "–"
-    return "?" if against_reference(record)[0] is Status.UNCLEAR else f"{record.ratio:.2f}"
+    return "?" if is_unclear(record) else f"{record.ratio:.2f}"
 
 
 def _name(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
@@ -124,7 +127,7 @@ def _show_legend(console: Console, records: Sequence[BenchRecord], swept: Mappin
         say(f"R: {reference}'s time over the kernel's{equal}; above 1 is faster.")
         if unclear := [r for r in records if r.ratio is not None and _ratio(r) == "?"]:
             where = f"{len(unclear)} of {len(records)} cells, for example {_place(unclear[0], swept)}"
-            say(f"?: UNCLEAR: samples are too few or too scattered ({where}).")
+            say(f"?: UNCLEAR: samples are too few or too scattered, or the machine was busy ({where}).")
     if timed := [r for r in records if r.samples_s and r.peak_fraction and r.peak_gflops]:
         best = max(timed, key=lambda r: r.peak_fraction or 0)
         where = _place(best, swept)

@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import UsageError
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
+from ..compare.stats import MIN_SAMPLES
 from ..inputs.distributions import distributed
 from ..inputs.params import Values, check_names, param_sets, with_cached
 from ..inputs.sizes import Shape
@@ -38,7 +39,7 @@ class Settings:
     sizes: list[Shape]
     dtypes: list[str]
     threads: list[int]
-    repeat: int = 4
+    repeat: int = MIN_SAMPLES
     limit_s: float = 10.0
     seed: int = 1
     params: Values = field(default_factory=dict)

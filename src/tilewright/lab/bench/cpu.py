@@ -9,6 +9,9 @@ record is returned at once, so an interrupted run loses only the cell that it wa
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +24,21 @@ from ...kernels import Kernel
 from ...records.bench import BenchRecord
 from ...runtime.cpu.peaks import peak_gflops
 from ...runtime.cpu.runner import Product, call_once, runner
+from ..compare.reference import is_unclear, starved
+from ..compare.stats import FEW_SAMPLES, MIN_SAMPLES
 from ..inputs.sizes import Shape
 from .cells import Cell, Outcome, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
 from .prediction import PredictingBench
 from .timing import SAMPLE_S, SampleLoop, band_s, fastest, timed_again
 
-#: Samples beyond ``repeat`` are taken while a cell has spent less than this on them, up to MOST_SAMPLES.
+#: Samples beyond ``repeat`` are taken while a cell has spent less than this on them: without a reference up to MOST_SAMPLES,
+#: beside one until they decide.
 CHEAP_S = 0.1
 MOST_SAMPLES = 10
+#: A cell that its samples do not decide may spend this many times its equal share of the time for further ones. Cells that
+#: are decided leave theirs to others.
+SHARES = 2
 #: A cell predicted to take more than this many times the limit is not even tried on a few rows.
 FAR = 3
 #: Seconds of a cell that is skipped.
@@ -62,13 +71,22 @@ class Bench(PredictingBench):
         self._peaks: dict[tuple[str, int], float | None] = {}
         self._key: tuple[Shape, str] | None = None
         self._sets: OperandSets | None = None
+        #: For each series and shape: the samples on each number of threads.
+        self._by_threads: dict[tuple[Any, ...], dict[int, list[float]]] = defaultdict(dict)
 
     def measure(self, cell: Cell) -> BenchRecord:
         """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
         clock = current_clock_mhz()
         with self._pools.limit(limits=cell.threads), use_threads(cell.threads):  # references' and own threads
             outcome = self._outcome(cell)
-        return self._record(cell, outcome, clock)
+        record = self._record(cell, outcome, clock)
+        self._note_samples(cell, record)
+        return record
+
+    def resume(self, cell: Cell, record: BenchRecord) -> None:
+        """Note a record of an earlier run that is still valid, and its samples."""
+        super().resume(cell, record)
+        self._note_samples(cell, record)
 
     def close(self) -> None:
         """Does nothing: there is no process and no device to release."""
@@ -154,7 +172,7 @@ class Bench(PredictingBench):
         outcome.rms_error = sets.oracle(0).rms_error(sets.c[0])
         reference = self._reference(cell, sets)
         sets.poison()
-        last = self._sample(run, reference, sets, outcome, cell.threads, once)
+        last = self._sample(run, reference, sets, outcome, cell, once)
         self.remember(cell, min(outcome.samples_s))  # the first call may have compiled a kernel for this shape
         last_check = self._verified(cell, sets, last)
         return outcome if last_check.verdict == "ok" else last_check
@@ -196,21 +214,79 @@ class Bench(PredictingBench):
         return self._fastest[key][1]
 
     def _sample(
-        self, run: Product, reference: Product | None, sets: OperandSets, outcome: Outcome, threads: int, once: float
+        self, run: Product, reference: Product | None, sets: OperandSets, outcome: Outcome, cell: Cell, once: float
     ) -> int:
         """Alternate samples of the kernel and the reference; returns the set whose output was written last."""
-        loop = SampleLoop(run, sets, sets.c, threads, warm_s=once)
-        reference_loop = None if reference is None else SampleLoop(reference, sets, sets.r, threads)
-        spent = 0.0
-        while True:
-            outcome.samples_s.append(loop.sample())
-            spent += loop.spent_s
-            if reference_loop is not None:
-                outcome.reference_samples_s.append(reference_loop.sample())
-                spent += reference_loop.spent_s
-            count = len(outcome.samples_s)
-            if count >= self.settings.repeat and (spent >= CHEAP_S or count >= MOST_SAMPLES):
-                return loop.last
+        loop = SampleLoop(run, sets, sets.c, cell.threads, warm_s=once)
+        loops = [(loop, outcome.samples_s)]
+        if reference is not None:
+            loops.append((SampleLoop(reference, sets, sets.r, cell.threads), outcome.reference_samples_s))
+
+        def turn() -> float:
+            for each, samples in loops:
+                samples.append(each.sample())
+            return sum(each.spent_s for each, _ in loops)
+
+        spent = sum(turn() for _ in range(self.settings.repeat))
+        if reference is not None:
+            self._until_decided(cell, outcome, turn, spent)
+        else:
+            while spent < CHEAP_S and len(outcome.samples_s) < MOST_SAMPLES:
+                spent += turn()
+        return loop.last
+
+    def _until_decided(self, cell: Cell, outcome: Outcome, turn: Callable[[], float], spent: float) -> None:
+        """Take further samples until they tell the kernel from the reference, or the cell has used its part of the time.
+
+        The verdict is asked for after few numbers of samples, each about twice the one before: a verdict asked for after
+        every sample would sooner or later be a wrong one.
+        """
+        count, begun = len(outcome.samples_s), time.perf_counter()
+        now, turn_s = begun, spent / count
+        part_s = self.spare_s * min(1.0, SHARES / self.cells_left)
+        fourth_s = turn_s if count == MIN_SAMPLES and self.spare_s else 0.0  # one of four samples may be of any length
+        end, look = begun + max(part_s, CHEAP_S - spent, fourth_s), count
+        while now + turn_s <= end:
+            if count == look:
+                record = self._judged(cell, outcome)
+                starves = record.environment and count >= FEW_SAMPLES  # further samples would not outweigh these
+                if starves or not is_unclear(record):
+                    break
+                # The rule for three samples is much stricter than the one for four.
+                look = count + 1 if count <= MIN_SAMPLES else max(FEW_SAMPLES, 2 * count)
+            turn()
+            count, then, now = count + 1, now, time.perf_counter()
+            turn_s = max(turn_s, now - then)
+        self.spare_s = max(0.0, self.spare_s - (now - begun))
+
+    def _judged(self, cell: Cell, outcome: Outcome) -> BenchRecord:
+        """The record of samples, with all that their verdict depends on."""
+        why = self._starved(cell, outcome)
+        reference = self.settings.references[0].name if outcome.reference_samples_s else None
+        return cell.record(reference=reference, environment={"starved": why} if why else {}, **vars(outcome))
+
+    def _starved(self, cell: Cell, outcome: Outcome) -> str:
+        """Why kernel or reference got too little of the processor while it was sampled; empty if neither did."""
+        if cell.threads > self.environment.get("cores", cell.threads):
+            return ""
+        for name, key, samples in self._series(cell, outcome.samples_s, outcome.reference_samples_s):
+            if why := starved(name, cell.threads, samples, self._by_threads[key]):
+                return why
+        return ""
+
+    def _note_samples(self, cell: Cell, record: BenchRecord) -> None:
+        for _, key, samples in self._series(cell, record.samples_s, record.reference_samples_s):
+            self._by_threads[key].setdefault(cell.threads, []).extend(samples)
+
+    def _series(
+        self, cell: Cell, ours: list[float], theirs: list[float]
+    ) -> Iterator[tuple[str, tuple[Any, ...], list[float]]]:
+        """The name, the key in ``_by_threads`` and the samples of the kernel, and of the reference where it has samples."""
+        measured = [(cell, ours)]
+        if theirs:
+            measured.append((replace(cell, kernel=self.settings.references[0], params={}), theirs))
+        for each, samples in measured:
+            yield each.kernel.name, (*each.series[:2], each.shape), samples
 
     def _record(self, cell: Cell, outcome: Outcome, clock: float | None) -> BenchRecord:
         key = (cell.dtype, cell.threads)
@@ -224,12 +300,12 @@ class Bench(PredictingBench):
                 name: variant for (name, *of), (variant, _) in self._fastest.items() if of == [cell.shape, *key]
             },
         }
-        return cell.record(
+        judged = self._judged(cell, outcome)
+        return replace(
+            judged,
             peak_gflops=self._peaks[key],
-            reference=self.settings.references[0].name if outcome.reference_samples_s else None,
             seed=self.settings.seed,
-            environment=self.environment | moment,
-            **vars(outcome),
+            environment=self.environment | moment | judged.environment,
         ).with_rates()
 
 

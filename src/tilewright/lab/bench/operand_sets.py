@@ -99,12 +99,12 @@ class OperandSets:
         self._original = self._checksums()
 
     @classmethod
-    def random(cls, shape: Shape, dtype: str, seed: int) -> OperandSets:
-        """Uniform in [−1, 1), real and imaginary parts each; integers over their whole range. They depend on the seed and
-        the shape alone, so that every kernel and every run gets the same."""
+    def random(cls, shape: Shape, dtype: str, seed: int, count: int | None = None) -> OperandSets:
+        """Uniform in [−1, 1), real and imaginary parts each; integers over their whole range. They depend on the seed, the
+        shape and their number alone (None: as many as are needed), so that every kernel and every run gets the same."""
         m, n, k = shape
         rng = np.random.default_rng([seed, m, n, k])
-        count = sets_needed(shape, np.dtype(dtype).itemsize)
+        count = sets_needed(shape, np.dtype(dtype).itemsize) if count is None else count
         a = [_uniform(rng, (m, k), dtype) for _ in range(count)]
         b = [_uniform(rng, (k, n), dtype) for _ in range(count)]
         return cls(a, b, *_outputs(shape, dtype, count), seed)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ...records.bench import BenchRecord
 from .cells import Cell, Outcome, Settings
 
 
@@ -28,6 +29,11 @@ class PredictingBench(ABC):
     guessed_flops: ClassVar[float]
     #: Seconds assumed to compile a kernel before any was compiled; 0 where every cell's estimate contains them.
     guessed_prepared_s: ClassVar[float] = 0.0
+    #: Seconds for each cell of a run that those whose samples do not decide may spend on further ones.
+    undecided_s: ClassVar[float] = 0.6
+    #: What is left of that time, and the cells that are left, the one to be measured included.
+    spare_s: float = 0.0
+    cells_left: int = 1
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -38,6 +44,11 @@ class PredictingBench(ABC):
     def remember(self, cell: Cell, seconds: float) -> None:
         """Note the measured or predicted seconds of one product of this cell."""
         self._last[cell.series] = (cell.flops, seconds)
+
+    def resume(self, cell: Cell, record: BenchRecord) -> None:
+        """Note a record of an earlier run that is still valid."""
+        if record.median_s:
+            self.remember(cell, record.median_s)
 
     def predicted_s(self, cell: Cell) -> float | None:
         """Seconds of one product at the rate of the previous size; None at the first size."""

@@ -19,6 +19,7 @@ from ...planning.tuned import best_params
 from ...records.bench import BenchRecord, Writer
 from ...runtime.cpu.runner import call_once, runner
 from ...runtime.gpu.cublas import CUBLAS, Reference
+from ..compare.stats import MIN_SAMPLES
 from ..inputs.distributions import check_benched
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS
@@ -59,7 +60,7 @@ class BenchRequest:
     dtype: str | None = None
     threads: str | None = None
     against: str | None = None
-    repeat: int = 4
+    repeat: int = MIN_SAMPLES
     limit: str = "10s"
     seed: int = 1
     params: list[str] = field(default_factory=list)
@@ -96,8 +97,8 @@ def run_bench(
         with Writer(json_file, resume=resume) as writer:
             valid = _valid_records(writer.done, todo, bench)
             for cell in todo:
-                if (record := valid.get(_cell_key(cell))) and record.median_s:
-                    bench.remember(cell, record.median_s)
+                if record := valid.get(_cell_key(cell)):
+                    bench.resume(cell, record)
             left = [cell for cell in todo if _cell_key(cell) not in valid]
             return _measure(bench, left, RunRecords(list(valid.values())), writer, say, begin)
 
@@ -135,8 +136,10 @@ def _cells(settings: Settings, bench: AnyBench, say: Say) -> list[Cell]:
 def _measure(
     bench: AnyBench, todo: list[Cell], done: RunRecords, writer: Writer | None, say: Say, begin: Begin
 ) -> RunRecords:
+    bench.spare_s = bench.undecided_s * len(todo)
     try:
         for index, cell in enumerate(todo):
+            bench.cells_left = len(todo) - index
             begin(cell, index, len(todo), functools.partial(bench.time_left, todo[index:]))
             record = bench.measure(cell)
             done.records.append(record)

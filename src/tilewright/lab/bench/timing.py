@@ -20,7 +20,7 @@ SAMPLE_S = 0.01
 #: than after themselves.
 WARM_S = 0.002
 #: A product of this length needs no warm-up of its own.
-LONG_S = 1.0
+LONG_S = 0.1
 #: Each variant of a library is timed TRIALS times, on so many rows that a product takes about TRIAL_S, at least FEWEST_ROWS.
 TRIALS, FEWEST_ROWS, TRIAL_S = 3, 256, 0.05
 #: A library's first call for a shape may compile code, for so many seconds at most; a longer call is not repeated.
@@ -40,7 +40,7 @@ class SampleLoop:
         self, run: Product, sets: OperandSets, outputs: list[np.ndarray], threads: int, warm_s: float = 0.0
     ) -> None:
         self._run, self._sets, self._outputs, self._threads = run, sets, outputs, threads
-        self.last, self.spent_s, self._inner = -1, 0.0, 1
+        self.last, self.spent_s, self._inner = -1, math.inf, 1  # the first sample is dropped: it needs no warm-up
         if warm_s >= LONG_S:
             return
         once = self.sample()
@@ -55,7 +55,7 @@ class SampleLoop:
         calls = [(sets.a[i], sets.b[i], self._outputs[i]) for i in order]
         if self._threads > 1:
             wait_until_quiet()
-            if self.spent_s < 10 * SAMPLE_S:  # for a long product that time is negligible
+            if self.spent_s < LONG_S:
                 warm_up(functools.partial(run, *calls[-1]))
         poison(calls[-1][2])  # the result that is verified afterwards must come from a timed run
         start = time.perf_counter()

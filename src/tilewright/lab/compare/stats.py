@@ -190,7 +190,7 @@ def _timed_row(old: BenchRecord, new: BenchRecord, threshold: float) -> Compared
     by_reference = _same_reference(old, new)
     basis = "reference" if by_reference else "time"
     before, after = (_normalised(record) if by_reference else record.samples_s for record in (old, new))
-    if not all(_is_time(sample) for sample in [*before, *after]):
+    if not all(is_time(sample) for sample in [*before, *after]):
         return ComparedCell(Status.UNCLEAR, old, new, "some samples are no positive time", basis)
     ratio = statistics.median(after) / statistics.median(before)
     low, high, confidence = ratio_interval(before, after)
@@ -240,10 +240,11 @@ def _normalised(record: BenchRecord) -> list[float]:
     Where one list is shorter, samples without a partner are left out.
     """
     pairs = zip(record.samples_s, record.reference_samples_s, strict=False)
-    return [ours / its if _is_time(ours) and _is_time(its) else math.nan for ours, its in pairs]
+    return [ours / its if is_time(ours) and is_time(its) else math.nan for ours, its in pairs]
 
 
-def _is_time(value: object) -> bool:
+def is_time(value: object) -> bool:
+    """Whether a sample can be the time of a product."""
     return isinstance(value, int | float) and 0 < value < math.inf
 
 

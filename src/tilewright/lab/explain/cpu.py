@@ -16,14 +16,14 @@ from ...catalog import find
 from ...errors import UsageError
 from ...host.machine import machine
 from ...kernels import Kernel
-from ...operands import DTYPES
+from ...operands import DTYPES, aligned_empty
 from ...planning.prediction import Prediction, predict
 from ...problem import Problem
-from ...runtime.cpu.runner import runner
+from ...runtime.cpu.runner import Product, runner
 from ..bench.operand_sets import OperandSets
 from ..bench.timing import SampleLoop
 from ..inputs.environment import environment
-from ..inputs.sizes import parse_sizes
+from ..inputs.sizes import ODD_SIZE, is_odd, parse_sizes
 from . import cpu_counts, cpu_events
 from .cpu_events import EventRow
 from .inner_loop import InnerLoop, inner_loop
@@ -33,6 +33,8 @@ KIND = "explain cpu"
 SCHEMA = 1
 #: Samples of the time; fewer once they have taken SAMPLED_S. The least counts, because other processes use this machine.
 SAMPLES, SAMPLED_S = 5, 2.0
+#: Bytes before and behind C that a kernel must leave alone, and their value.
+MARGIN, UNTOUCHED = 1 << 16, 0xA5
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class CpuExplanation:
 
     ``tile`` and ``block``: h, w and operations_per_access (S3.1), None where the kernel declares none. ``loop``: the
     instructions of a turn of the inner loop. ``predicted``: seconds, bound, and the seconds of each roof; None for dtypes
-    without a measured peak. ``measured``: seconds (the least of samples_s). ``verified``: ok, reason, error_over_bound.
+    without a measured peak. ``measured``: seconds (the least of samples_s). ``verified``: ok, reason, error_over_bound; of:
+    what was compared; at: the size at which it is wrong, if that is another one.
     """
 
     kernel: str
@@ -100,12 +103,14 @@ def explain_cpu(
     run = runner(kernel, dtype, threads=threads)
     problem = Problem(m, n, k, dtype)
     loop = inner_loop(kernel, dtype)
-    sets = _operands(problem, seed)
+    sets = OperandSets.random((m, n, k), dtype, seed, count=1)  # the model assumes that caches are warm
     samples = _samples(SampleLoop(run, sets, sets.c, threads))
     prediction = predict(problem, kernel.params, dtype, threads) if kernel.error_bound is None else None
     known = cpu_events.predicted_counts(kernel, problem, threads, loop, prediction, machine())
     events = cpu_events.events_of(machine(), dtype, kernel.params.get("vector_bits", 0))
     verified = _verified(kernel, problem, sets)  # before the runs that are counted, which are not verified
+    if verified["ok"] and not is_odd(m, n, k):
+        verified |= _verified_at_odd_size(kernel, run, dtype, seed)
     rows = cpu_events.event_rows(lambda: run(sets.a[0], sets.b[0], sets.c[0]), min(samples), known, events, system)
     return CpuExplanation(
         kernel=kernel.name,
@@ -157,12 +162,6 @@ def check_request(
     return pairs
 
 
-def _operands(problem: Problem, seed: int) -> OperandSets:
-    """A single pair of operands, because the model assumes that caches are warm."""
-    sets = OperandSets.random((problem.m, problem.n, problem.k), problem.dtype, seed)
-    return OperandSets(sets.a[:1], sets.b[:1], sets.c[:1], sets.r[:1], seed)
-
-
 def _samples(loop: SampleLoop) -> list[float]:
     samples = [loop.sample()]
     while len(samples) < SAMPLES and sum(samples) < SAMPLED_S:
@@ -179,6 +178,26 @@ def _verified(kernel: Kernel, problem: Problem, sets: OperandSets) -> dict[str, 
     if changed:
         verdict = dataclasses.replace(verdict, ok=False, reason=f"the kernel has written to {changed}")
     return verdict.as_dict()
+
+
+def _verified_at_odd_size(kernel: Kernel, run: Product, dtype: str, seed: int) -> dict[str, Any]:
+    """What one run at ODD_SIZE adds to ``verified``. C lies between margins, which the kernel must leave alone."""
+    at = "x".join(map(str, ODD_SIZE))
+    sets = OperandSets.random(ODD_SIZE, dtype, seed, count=1)
+    room = aligned_empty((2 * MARGIN + sets.c[0].nbytes,), "uint8")
+    room[:] = UNTOUCHED
+    sets.c[0] = room[MARGIN:-MARGIN].view(sets.c[0].dtype).reshape(sets.c[0].shape)
+    sets.poison()
+    try:
+        run(sets.a[0], sets.b[0], sets.c[0])
+    except Exception as error:  # a user's kernel may raise anything
+        return {"ok": False, "at": at, "reason": f"at {at}: {type(error).__name__}: {error}"}
+    found = _verified(kernel, Problem(*ODD_SIZE, dtype), sets)
+    if (room[:MARGIN] != UNTOUCHED).any() or (room[-MARGIN:] != UNTOUCHED).any():
+        found |= {"ok": False, "reason": "the kernel has written outside C"}
+    if found["ok"]:
+        return {"of": f"every element that is checked, and all of C at {at}"}
+    return found | {"at": at, "reason": f"at {at}: {found['reason']}"}
 
 
 def _roofs(prediction: Prediction) -> dict[str, Any]:

@@ -7,29 +7,24 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...records.explanation import Defect, Explanation, TimePart
-from ...runtime.gpu.boxes import Mapped
 from ...runtime.gpu.nvrtc import Compiled, compiler
 from ...simulator.assembly.source_files import file_label
-from ...simulator.findings import LAUNCH, STEP_LIMIT
+from ...simulator.findings import LAUNCH, STEP_LIMIT, Finding
 from ...simulator.gpus import GpuModel
 from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
-from ...simulator.machine.tensor_map import TensorMap
 from ...simulator.microscope import KernelSource, observe
 from ...simulator.observation import Observation
 from ...simulator.occupancy import Occupancy, occupancy
 from ..inputs.environment import environment
-from ..inputs.formats import FORMATS, format_of
-from ..verify.verify import Check, Oracle
 from .bounds import ArithmeticUnit, LeastWork, arithmetic_unit, time_bounds, unknown
 from .checked_launch import CheckedLaunch, check_launch
 from .formulas import formulas_of
 from .pipeline_time import predicted_time
 from .pipeline_work import TENSOR_CYCLES, work_of
+from .result import in_boxes, judged, operands
 
 
 def explain(
@@ -62,10 +57,11 @@ def explain_launch(
     kernel, size = p.kernel, (p.m, p.n, p.k)
     a, b, c = operands(kernel, *size, seed)
     most = (machine().memory_total or 2 * MAX_BYTES) // 2
-    options = RunOptions(p.launch.shared_bytes, [p.plain.result], None, max_steps, most, progress)
+    options = RunOptions(p.launch.shared_bytes, [p.plain.result], None, max_steps, most, progress, outputs_empty=True)
     source = KernelSource(kernel.source, str(kernel.path), p.compiled)
     args = in_boxes(kernel, p.plain.arguments((a, b, c)))
     observed = observe(source, p.program, p.launch.grid, p.launch.block, args, options, sampled=p.sampled)
+    result = judged(p, a, b, observed, seed=seed, max_steps=max_steps)
     tensor_cycles = observed.counters.get(TENSOR_CYCLES, 0)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic_unit(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
@@ -90,8 +86,8 @@ def explain_launch(
         counters=observed.counters,
         formulas=formulas_of(kernel, *size, p.params, observed.accesses),
         bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, observed.accesses, tensor_cycles),
-        defects=_defects(kernel, observed),
-        verified=_verified(p, a, b, observed),
+        defects=_defects(kernel, result.findings),
+        verified=result.verified,
         run=run,
         included=observed.included,
         printed=observed.printed,
@@ -99,7 +95,12 @@ def explain_launch(
         pipeline=observed.pipeline,
         predicted=_predicted(p, observed, args),
         notes=list(
-            dict.fromkeys([*_stopped(observed), *p.notes, *kernel.notes, *observed.notes, *unknown(p.card, unit)])
+            dict.fromkeys(
+                [
+                    *(*_stopped(observed), *result.notes, *p.notes, *kernel.notes),
+                    *(*observed.notes, *unknown(p.card, unit)),
+                ]
+            )
         ),
         environment=environment(operands=f"uniform [-1, 1), seed {seed}")
         | {"compiler": compiler(), "arch": p.arch, **p.compiler_options},
@@ -112,40 +113,6 @@ def _predicted(p: CheckedLaunch, observed: Observation, args: Sequence[Any]) -> 
     shared = needs.shared_bytes + p.launch.shared_bytes
     work = work_of(observed, args, threads=p.launch.threads, registers=needs.registers, shared_bytes=shared)
     return predicted_time(work, p.card) if work.pipelined and observed.run.complete else []
-
-
-def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random A and B, and a C of NaN, so that unwritten elements are found; in the dtype of storage (see ``formats``)."""
-    form = format_of(kernel.dtypes[0], kernel.precision)
-    rng = np.random.default_rng(seed)
-    numbers = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]
-    for array in numbers:
-        array *= 2
-        array -= 1
-    a, b = (form.stored(array) for array in numbers)
-    return a, b, form.stored(np.full((m, n), np.nan, form.working))
-
-
-def in_boxes(kernel: CudaKernel, arguments: Sequence[Any]) -> list[Any]:
-    """The arguments of a launch as the microscope takes them: those that are ``Mapped`` as tensor maps, with swizzles of 128
-    bytes."""
-    kind = {"bfloat16": "bf16"}.get(kernel.dtypes[0])
-    return [
-        TensorMap(np.asarray(each.memory)[None], (1, *each.operand.box), data_type=kind, swizzle=128)
-        if isinstance(each, Mapped)
-        else each
-        for each in arguments
-    ]
-
-
-def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *, sampled: bool = False) -> Check:
-    """Whether ``c`` is the product, within the bound of the kernel's format. ``sampled`` checks only written elements."""
-    form = format_of(kernel.dtypes[0], kernel.precision)
-    oracle = Oracle(form.values(a), form.values(b))
-    own = None if form == FORMATS.get(form.name) and form.rounding == 0 else form
-    check = (oracle.check_written if sampled else oracle.check)(form.values(c), form=own)
-    unwritten = "was never written (C starts as NaN), or is not a number"
-    return dataclasses.replace(check, reason=re.sub(r"is nan: .*", unwritten, check.reason))
 
 
 def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: GpuModel) -> Occupancy:
@@ -186,8 +153,8 @@ def _occupancy(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
     }
 
 
-def _defects(kernel: CudaKernel, observed: Observation) -> list[Defect]:
-    """The findings of the microscope; arguments have the names of the source's parameters."""
+def _defects(kernel: CudaKernel, findings: Sequence[Finding]) -> list[Defect]:
+    """Findings of the microscope; arguments have the names of the source's parameters."""
     function = kernel.entry.partition("<")[0].rpartition("::")[2]
     signature = re.search(rf"\b{function}\s*\(([^)]*)\)", kernel.source)
     names = re.findall(r"(\w+)\s*(?:,|$)", signature[1]) if signature else []
@@ -202,7 +169,7 @@ def _defects(kernel: CudaKernel, observed: Observation) -> list[Defect]:
             *(f.kind, f.line, f.block, f.thread, re.sub(r"\bargument ([0-5])\b", named, f.text)),
             file=file_label(f.file, str(kernel.path)),
         )
-        for f in observed.findings
+        for f in findings
         if f.kind not in (STEP_LIMIT, LAUNCH)  # the occupancy says of a launch that it is impossible
     ]
 
@@ -210,17 +177,6 @@ def _defects(kernel: CudaKernel, observed: Observation) -> list[Defect]:
 def _stopped(observed: Observation) -> list[str]:
     """Where the run was when it reached its limit of steps; empty if it did not."""
     return [f"line {f.line}: {f.text}" if f.line else f.text for f in observed.findings if f.kind == STEP_LIMIT]
-
-
-def _verified(p: CheckedLaunch, a: np.ndarray, b: np.ndarray, observed: Observation) -> dict[str, Any]:
-    """The verification. ``ok`` is None where the limit of steps stopped the run, because the result is not complete."""
-    if _stopped(observed):
-        reason = f"stopped after {observed.run.steps:,} steps: result not complete, not verified"
-        return {"ok": None, "reason": reason, "error_over_bound": None, "of": ""}
-    sampled = observed.run.sampled
-    check = verified(p.kernel, a, b, observed.arrays[p.plain.result].reshape(len(a), -1), sampled=sampled)
-    of = "the elements that the sampled blocks wrote" if sampled else "every element"
-    return check.as_dict() | {"of": of}
 
 
 def _run(p: CheckedLaunch, observed: Observation) -> dict[str, Any]:

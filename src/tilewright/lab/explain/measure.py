@@ -19,7 +19,7 @@ from ...simulator.assembly.disassembly import MachineInstruction, disassemble, p
 from ...simulator.assembly.source_files import file_label
 from ...simulator.gpus import find_gpu
 from . import hardware, ncu_pages
-from .cuda import operands, verified
+from .result import operands, verified
 from .stored_launches import StoredLaunch
 
 #: Counts of each source line.

@@ -8,12 +8,24 @@ import re
 from ...errors import UsageError
 
 Shape = tuple[int, int, int]
+#: A small size whose sides all differ and that no usual tile divides. A kernel without guards at edges, and one that
+#: confuses m, n and k, is right at many squares, and wrong here.
+ODD_SIZE = (33, 37, 29)
 
 #: Most sizes in one run, and the largest one: text that exceeds these is taken for a typing error.
 MOST_SIZES = 1000
 LARGEST = 10**9
 
 _RULE = "a size is N, MxNxK, FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, and several are joined by commas"
+
+
+def is_odd(m: int, n: int, k: int) -> bool:
+    """Whether a size shows as much as ``ODD_SIZE`` does.
+
+    >>> is_odd(33, 37, 29), is_odd(64, 64, 64), is_odd(33, 37, 32)
+    (True, False, False)
+    """
+    return len({m, n, k}) == 3 and all(side % 8 for side in (m, n, k))
 
 
 def parse_sizes(text: str) -> list[Shape]:

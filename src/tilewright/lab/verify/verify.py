@@ -36,6 +36,9 @@ SIGNS = 8.0
 BLOCK = 64
 
 
+#: The reason where a sample of blocks has left every element of C as it was, NaN.
+NOTHING_WRITTEN = "nothing was written"
+
 Index = slice | np.ndarray
 
 
@@ -146,7 +149,7 @@ class Oracle:
         written = ~np.isnan(c)
         rows, columns = (np.flatnonzero(written.any(axis=axis)) for axis in (1, 0))
         if not rows.size:
-            return Check(False, np.inf, np.inf, "nothing was written")
+            return Check(False, np.inf, np.inf, NOTHING_WRITTEN)
         line = self._line(rows, columns)
         part = np.ix_(rows, columns)
         error = np.where(written[part], np.abs(c[part].astype(np.float64) - line.exact), 0)

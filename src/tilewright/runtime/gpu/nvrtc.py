@@ -107,8 +107,10 @@ def compile_with(
     arch: str,
     defines: Mapping[str, object],
     include: Sequence[str | Path] = (),
+    *,
+    optimised: bool = True,
 ) -> Compiled:
-    """``compile_kernel`` with macros and folders of included files of the user (see ``compile_source``).
+    """``compile_kernel`` with macros, folders of included files and ``optimised`` (see ``compile_source``).
 
     Raises UsageError for a forbidden parameter, a macro that is a parameter, an architecture below the kernel's least, and a
     function that is not in the file; and what ``compile_source`` raises.
@@ -119,9 +121,8 @@ def compile_with(
         if name in values:
             raise UsageError(f"{name} is a parameter of {kernel.name}: give --param {name}=… in place of -D {name}=…")
     names = () if is_identifier(kernel.entry) else (kernel.entry,)
-    compiled = compile_source(
-        kernel.source, name=str(kernel.path), arch=arch, defines={**defines, **values}, include=include, names=names
-    )
+    options: dict[str, Any] = {"defines": {**defines, **values}, "include": include, "optimised": optimised}
+    compiled = compile_source(kernel.source, name=str(kernel.path), arch=arch, names=names, **options)
     compiled.entry(kernel.entry)
     return compiled
 
@@ -134,12 +135,14 @@ def compile_source(
     defines: Mapping[str, object] | None = None,
     include: Sequence[str | Path] = (),
     names: Sequence[str] = (),
+    optimised: bool = True,
 ) -> Compiled:
     """CUDA C++ text, compiled for ``arch`` with line numbers, or loaded from the cache on disk.
 
     ``name`` is the file of the text: it is in messages and line numbers, and files in the same folder can be included. Each
     of ``defines`` is a macro, each of ``include`` a folder in which included files are looked for. ``names`` are kernels as
-    C++ names them, such as ``ns::k<8>``: templates are instantiated for them, and ``Compiled.entry`` finds them. Raises
+    C++ names them, such as ``ns::k<8>``: templates are instantiated for them, and ``Compiled.entry`` finds them. Code that
+    is not ``optimised`` keeps every variable in memory, and every access to it. Raises
     CompileError with the compiler's message, UsageError for an architecture that this NVRTC does not support, for a folder
     that is not there, and for a name that the source does not have; UnavailableError without ``cuda.core`` or NVRTC.
 
@@ -151,12 +154,13 @@ def compile_source(
     check_arch(arch)
     folders = folders_of(name, include)
     includes = included(source, folders)
-    key = fingerprint(_FORMAT, source, name, arch, macros, includes, compiler(), list(map(str, include)), list(names))
+    modes = () if optimised else ("not optimised",)
+    key = fingerprint(_FORMAT, source, name, arch, macros, includes, compiler(), [*map(str, include)], [*names], *modes)
     result = _cached(key) if includes.complete else None
     if result is None:
         headers = headers_needed(includes, compiler())
         with announced(f"compiling {Path(name).name} for {arch}"):
-            result = _compile(source, name, arch, macros, folders, headers, names)
+            result = _compile(source, name, arch, macros, folders, headers, names, optimised)
         if includes.complete:
             _cache(key, result)
     ptx, cubin, log, lowered = result
@@ -192,6 +196,7 @@ def _compile(
     folders: Sequence[Path],
     headers: Sequence[Path] | None,
     names: Sequence[str],
+    optimised: bool,
 ) -> _Result:
     """PTX, cubin, log and lowered names of one run of the compiler. ``headers``: folders of CUDA's own headers
     (``cuda_fp16.h``, …); None for those that NVRTC brings."""
@@ -199,7 +204,8 @@ def _compile(
     options = core.ProgramOptions(
         name=name,
         arch=arch,
-        lineinfo=True,
+        lineinfo=optimised,
+        debug=not optimised,
         define_macro=list(macros.items()) or None,
         include_path=[str(folder) for folder in [*folders, *(headers or ())]],
         use_bundled_headers=headers is None,
@@ -319,13 +325,9 @@ def _check_capability(kernel: CudaKernel, arch: str) -> None:
 # ---- the cache on disk -----------------------------------------------------------------------------------------------
 
 
-def _cache_file(key: str) -> CacheFile:
-    return CacheFile("nvrtc", f"{key}.json")
-
-
 def _cached(key: str) -> _Result | None:
     """The result that is cached under ``key``; None if there is none, or its file is incomplete."""
-    content = _cache_file(key).read_checked()
+    content = CacheFile("nvrtc", f"{key}.json").read_checked()
     if content is None:
         return None
     cached = json.loads(content)
@@ -335,4 +337,4 @@ def _cached(key: str) -> _Result | None:
 def _cache(key: str, compiled: _Result) -> None:
     ptx, cubin, log, lowered = compiled
     stored = {"ptx": ptx, "cubin": base64.b64encode(cubin).decode(), "log": log, "lowered": lowered}
-    _cache_file(key).write_checked(json.dumps(stored).encode())
+    CacheFile("nvrtc", f"{key}.json").write_checked(json.dumps(stored).encode())

@@ -14,6 +14,7 @@ from ..assembly.effects import is_mbarrier_wait, loads_anew, synchronises_grid
 from ..assembly.program import Program, found_once
 from ..assembly.provenance import operand_names, pointers_written
 from ..assembly.variables import SIZES, Variable
+from ..findings import UNWRITTEN_OUTPUT
 from .arguments import SimulatedBlocks, checked_array, chosen_values, is_pointer, parameter_bytes, size_in_words
 from .clusters import cluster_dimensions
 from .copy_rounds import CopyRounds
@@ -198,6 +199,9 @@ class SimulatedLaunch:
         for slot in slots & set(self.regions):
             self._check_overlap(slot)
             self.regions[slot].shadow = Shadow(self.regions[slot].nbytes, self.grain, across_blocks=True)
+        for slot in (slot for output in self.options.outputs for slot in self.slots[output]):
+            if (shadow := self.regions[slot].shadow) is not None:
+                shadow.starts_empty = self.options.outputs_empty
 
     def _check_overlap(self, written: int) -> None:
         """Raise UsageError if an array that may be written overlaps another: in the simulation each has its own memory."""
@@ -266,7 +270,9 @@ class SimulatedLaunch:
                 count = min(int(cells.sum()) * region.shadow.grain, region.nbytes)
                 unwritten = f"{count} of {region.nbytes} bytes were never written"
                 text = f"{region.name}: {unwritten}, the first at byte {first} ({region.element(first)})"
-                self.findings.add("output never written", None, (0, 0, 0), (0, 0, 0), region.base + first, text)
+                if pointers_written(self.program) == set():
+                    text += "; the compiler left no store to memory in this kernel"
+                self.findings.add(UNWRITTEN_OUTPUT, None, (0, 0, 0), (0, 0, 0), region.base + first, text)
 
     def result(self, index: int, value: Any) -> Array | list[Array] | None:
         """An array as the kernel left it, or a list of them. None for other arguments."""

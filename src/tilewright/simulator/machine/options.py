@@ -24,7 +24,8 @@ class RunOptions:
 
     ``shared_bytes`` is dynamic shared memory of a block. ``outputs`` are the positions of arrays that the kernel must
     write in full. ``blocks`` are linear indices of blocks of the grid, or a number of blocks, which are then spread
-    over it; if not all blocks run, outputs that were never written are not reported. A run stops with a finding after
+    over it; if not all blocks run, outputs that were never written are not reported. ``outputs_empty``: they hold nothing
+    before the run, and a read of an element before it is written is reported. A run stops with a finding after
     ``max_steps`` steps, and is refused if it needs more than ``max_bytes``. ``progress`` is called several times a
     second with the number of blocks done and of all blocks to run; an exception from it, such as an interrupt, ends the
     run and leaves nothing behind. ``observer`` receives every memory access. ``cluster`` is the number of
@@ -47,6 +48,7 @@ class RunOptions:
     cluster: int | Sequence[int] | None = None
     constants: Mapping[str, Any] = field(default_factory=dict)
     registers: int = 0
+    outputs_empty: bool = False
     log: EventLog | None = None
 
     def __post_init__(self) -> None:

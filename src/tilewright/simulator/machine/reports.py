@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..assembly.instructions import Instruction, Where
-from ..findings import VOLATILE, Finding
+from ..findings import UNWRITTEN_READ, VOLATILE, Finding
 from .arguments import SimulatedBlocks
 from .clocks import Clocks, stamped_by
 from .memory import Region
@@ -109,10 +109,12 @@ class Reports:
         cell += int(np.argmax(shadow.writer[cell : cell + 16] == 0))  # the first of a vector that was not written
         place = region.words(int(addresses[first]) + cell * shadow.grain - int(offsets[first]))
         text = f"reads {place}, which no thread of the block has written: {ins.text}"
+        if shadow.across_blocks:
+            text = f"{_verb(ins, place)} {place}, which holds nothing before it is written: {ins.text}"
         if writer := int(shadow.by[cell]):
             copy = self.code[writer].place(ins)
             text = f"reads {place}, which the copy at {copy} is still writing (wait for its group first): {ins.text}"
-        self.report("unwritten read", ins, sel, bad, addresses, text)
+        self.report(UNWRITTEN_READ, ins, sel, bad, addresses, text)
 
     def _race(self, ins: Instruction, region: Region, access: int, lane: int, address: int) -> str:
         """Both accesses of a race as text: what ``ins`` does, and what another thread did there."""

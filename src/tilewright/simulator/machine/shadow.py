@@ -51,6 +51,8 @@ class Shadow:
 
     def __init__(self, nbytes: int, grain: int, across_blocks: bool) -> None:
         self.grain, self.across_blocks = grain, across_blocks
+        #: Whether it holds nothing before the first write.
+        self.starts_empty = not across_blocks
         cells = -(-nbytes // grain) + 16
         # The last writer, the last reader, another reader (of another warp if there is one), and after the first
         # ``update`` the last atomic or volatile write.

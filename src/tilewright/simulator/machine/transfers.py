@@ -111,7 +111,7 @@ class Transfers:
         found = [by_access(x, chunks) for x in (unwritten, race, unseen)]
         if busy is not None:
             found = [x & ~busy for x in found]
-        if found[0].any() and not shadow.across_blocks:
+        if found[0].any() and shadow.starts_empty:
             self.reports.unwritten_read(ins, region, lanes, found[0], chunks)
         if found[1].any():
             self.reports.race(ins, region, lanes, found[1], chunks)

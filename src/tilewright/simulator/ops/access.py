@@ -122,7 +122,7 @@ def note_read(
     unwritten, race = shadow.read(cells, now, ins.index)
     if padded and unwritten.any():
         unwritten = np.asarray(unwritten.reshape(offsets.size, nbytes // padded, -1).all(axis=2))
-    if unwritten.any() and not shadow.across_blocks:
+    if unwritten.any() and shadow.starts_empty:
         lanes.reports.unwritten_read(ins, region, sel, by_access(unwritten, offsets), offsets)
     if race.any():
         racing = by_access(race, offsets) if busy is None else by_access(race, offsets) & ~busy
@@ -162,6 +162,8 @@ def note_write(
 def note_update(ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
     """Tell the shadow of an atomic or volatile write, and report the races that it finds."""
     if region.shadow is not None:
+        if region.shadow.across_blocks and ins.parts[0] in ("atom", "red") and "exch" not in ins.parts:
+            note_unwritten(ins, lanes, region, offsets, nbytes, sel)
         race = region.shadow.update(*region.shadow.cells(offsets, nbytes, clock_of(lanes, sel)), ins.index)
         if race.any():
             lanes.reports.race(ins, region, sel, by_access(race, offsets), offsets)

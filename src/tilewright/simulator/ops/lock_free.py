@@ -23,7 +23,7 @@ def note_unwritten(
 ) -> None:
     """``note_read`` of a read that does not race: only bytes that were never written are reported."""
     shadow = region.shadow
-    if shadow is not None and not shadow.across_blocks:
+    if shadow is not None and shadow.starts_empty:
         cells, _ = shadow.cells(offsets, nbytes, clock_of(lanes, sel))
         unwritten = shadow.writer[cells] == 0
         if unwritten.any():
