@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrays.host_libraries import host_library, multiply_on_host, read_on_host
 from .arrays.libraries import is_on_gpu
 from .arrays.repeated import short_ways
 from .by_blocks import plan_by_blocks, run_by_blocks
@@ -25,6 +26,8 @@ from .verification import multiply_verified
 
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
+#: The arguments of an epilogue.
+_EPILOGUE = ("alpha", "beta", "bias", "activation", "scale_a", "scale_b")
 
 
 def matmul(
@@ -129,11 +132,21 @@ def matmul(
         from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
 
         return matmul_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue, record=_recorded)
+    if (library := host_library(a, b, out)) is not None:
+        options = _options(algorithm, device, out_dtype, plain, alpha, beta, bias, activation, scale_a, scale_b)
+        return multiply_on_host(library, matmul, a, b, out, precision, options)
     if device is not None:
         wake_named(device)
     if out_dtype is not None or epilogue is not None:
         return _matmul_into(a, b, out, precision, algorithm, device, out_dtype, epilogue)
     return _matmul(a, b, out, precision, algorithm, device)
+
+
+def _options(algorithm: str, device: str | None, out_dtype: Any, plain: bool, *epilogue: Any) -> dict[str, Any]:
+    """The arguments of ``matmul`` that are not as by default; ``plain`` says that those of the ``epilogue`` are."""
+    options = {} if plain else dict(zip(_EPILOGUE, epilogue, strict=True))
+    others = {"algorithm": None if algorithm == "classical" else algorithm, "device": device, "out_dtype": out_dtype}
+    return options | {name: value for name, value in others.items() if value is not None}
 
 
 def _recorded(a: Any, b: Any, precision: str | float) -> Any:
@@ -296,6 +309,10 @@ def plan(
         return plan_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue)
     if is_list_of_matrices(a) and is_list_of_matrices(b):
         raise UsageError("a and b are lists of matrices: plan each of their products")
+    if (library := host_library(a, b, out)) is not None:
+        options = _options(algorithm, device, out_dtype, not (scaled or finishes), *given[1:])
+        x, y, target, read = read_on_host(library, a, b, out, precision, options)
+        return plan(x, y, target, precision=precision, **read)
     x, y = array_or_shape(a, "a"), array_or_shape(b, "b")
     if scaled and not finishes and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
         from .planning.gemm import ANY_C, is_planned_as_gemm, plan_gemm

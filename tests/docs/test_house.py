@@ -160,11 +160,6 @@ def test_public_names_are_there_whatever_was_imported_first() -> None:
     subprocess.run([sys.executable, "-c", f"{first}; {check}"], check=True)
 
 
-def test_kernels_stay_short_and_host_files_readable() -> None:
-    long = {str(p.relative_to(PACKAGE)): n for p in MODULES.values() if (n := len(p.read_text().splitlines())) > 340}
-    assert not long, "longer than a reader likes: reshape first"
-
-
 # ---- two different things never share a name --------------------------------------------------------------------------
 
 #: Public functions that several modules define under one name, and why.

@@ -116,6 +116,37 @@ def test_arrays_of_broadcast_arrays_are_read_without_their_warning() -> None:
     np.testing.assert_array_equal(tw.matmul(row, SQUARE), np.matmul(row, SQUARE))
 
 
+class OfAnotherLibrary(SaysDlpack):
+    """An array of a library with DLPack and the array API; the library is the class."""
+
+    def __array_namespace__(self, **_: Any) -> Any:
+        return type(self)
+
+    @classmethod
+    def from_dlpack(cls, x: Any) -> Any:
+        return cls(np.from_dlpack(x))
+
+
+def test_the_product_of_another_librarys_arrays_is_one() -> None:
+    a, b = OfAnotherLibrary(SQUARE), OfAnotherLibrary(SQUARE[:, :2])
+    expected = SQUARE @ SQUARE[:, :2]
+    for c in (tw.matmul(a, b), tw.matmul(a, SQUARE[:, :2]), tw.matmul(SQUARE, b)):
+        assert isinstance(c, OfAnotherLibrary)
+        np.testing.assert_array_equal(c.answer, expected)
+    scaled = tw.matmul(a, b, alpha=2, out_dtype="float32")
+    assert isinstance(scaled, OfAnotherLibrary)
+    assert scaled.answer.dtype == np.float32
+    np.testing.assert_array_equal(scaled.answer, 2 * expected)
+    vector = tw.matmul(OfAnotherLibrary(SQUARE[0]), OfAnotherLibrary(SQUARE[0]))
+    assert isinstance(vector, OfAnotherLibrary)
+    assert vector.answer.shape == ()
+    out = np.empty((3, 2))
+    assert tw.matmul(a, b, out) is out
+    assert type(tw.matmul(SaysDlpack(SQUARE), SQUARE)) is np.ndarray, "it cannot be asked to make an array"
+    assert tw.plan(a, b).problem == tw.plan(SQUARE, SQUARE[:, :2]).problem
+    assert tw.verify(a, b, tw.matmul(a, b, verify=True)).ok
+
+
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 A_FILE = "a is a {}, not an array: only tilewright.multiply reads files"
