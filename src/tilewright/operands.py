@@ -246,10 +246,18 @@ def is_known(dtype: np.dtype) -> bool:
 
 
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The dtype of a product of arrays of these dtypes. Raises DTypeError where there is none, as for bfloat16 and int64."""
+    """The dtype of a product of arrays of these dtypes: that of ``numpy.result_type``, or if it knows none, as for bfloat16
+    and int64, the one to which ``numpy.matmul`` converts both. Raises DTypeError where there is none.
+
+    >>> promoted(np.dtype("int8"), np.dtype("float16")), promoted(np.dtype("uint64"), np.dtype("int64"))
+    (dtype('float16'), dtype('float64'))
+    """
     try:
         return np.result_type(a, b)
     except TypeError:
+        for wide in (np.dtype(np.float32), np.dtype(np.float64)):
+            if np.can_cast(a, wide) and np.can_cast(b, wide):
+                return wide
         raise DTypeError(f"a is {a}, b is {b}: no dtype holds both; convert one of them") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from multiprocessing import shared_memory
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,6 +29,7 @@ from tilewright.operands import (
     aligned_empty,
     as_row_major,
     native,
+    promoted,
     rows_of_batch,
     writeable_alias,
 )
@@ -238,17 +241,46 @@ def test_what_only_numpy_multiplies_is_let_in_where_numpy_can_do_it(dtype: str) 
         tw.plan_multiply(SQUARE, array)
 
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "matmul.md"
+
+
+def mixes() -> list[tuple[str, str, str]]:
+    """The table of the guide: a dtype, another one, that of their product."""
+    lines = GUIDE.read_text(encoding="utf-8").splitlines()
+    start = lines.index("| bfloat16 beside | product |") + 2
+    rows = [line.strip("| ").split(" | ") for line in itertools.takewhile(str.strip, lines[start:])]
+    return [("bfloat16", name, dtype) for names, dtype in rows for name in names.split(", ")]
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), mixes())
+def test_bfloat16_beside_every_dtype_as_the_guide_says(left: str, right: str, expected: str) -> None:
+    """The dtype of NumPy: of result_type, or where that knows none, of matmul. The values are exact."""
+    kinds = [np.dtype(getattr(ml_dtypes, name, None) or name) for name in (left, right)]
+    a, b = (np.arange(9).reshape(3, 3).astype(kind) for kind in kinds)
+    try:
+        assert np.result_type(*kinds).name == expected
+    except TypeError:
+        assert np.matmul(a, b).dtype.name == expected
+    exact = a.astype(complex) @ b.astype(complex)
+    for x, y, right_value in ((a, b, exact), (b, a, b.astype(complex) @ a.astype(complex))):
+        c = tw.matmul(x, y)
+        assert c.dtype.name == tw.plan(x, y).dtype.name == expected
+        np.testing.assert_array_equal(c.astype(complex), right_value)
+        out = np.zeros((3, 3), c.dtype)
+        np.testing.assert_array_equal(tw.gemm(1, x, y, 0, out), c)
+        np.testing.assert_array_equal(tw.matmul(x, y, alpha=1.0, beta=1.0, out=np.zeros_like(out)), c)
+        assert tw.matmul(x, y, out_dtype="complex128").dtype == complex
+
+
+def test_the_guide_has_every_dtype_beside_bfloat16() -> None:
+    assert {right for _, right, _ in mixes()} == {*DTYPES, "bfloat16"}
+
+
 def test_dtypes_that_no_dtype_holds_are_refused() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    halves, counts = SQUARE.astype(ml_dtypes.bfloat16), SQUARE.astype("i8")
-    calls: list[Callable[[], Any]] = [
-        lambda: tw.matmul(halves, counts),
-        lambda: tw.plan(halves, counts),
-        lambda: tw.gemm(1, halves, counts, 0, SQUARE.copy()),
-    ]
-    for call in calls:
-        with pytest.raises(DTypeError, match=r"^a is bfloat16, b is int64: no dtype holds both; convert one of them$"):
-            call()
+    with pytest.raises(
+        DTypeError, match=r"^a is datetime64\[s\], b is float32: no dtype holds both; convert one of them$"
+    ):
+        promoted(np.dtype("M8[s]"), np.dtype("f4"))
 
 
 @pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn", "int4"])
