@@ -56,9 +56,15 @@ def matmul(
     ``a`` is (…, m, k) or (k,), ``b`` is (…, k, n) or (k,); leading axes broadcast; the result is (…, m, n), without the
     axis that was added to a vector. Any strides and byte order are accepted. dtypes promote as NumPy promotes them: float32,
     float64, complex and integers (with wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is
-    the logical product. long double and Python objects (by their own ``*`` and ``+``) are multiplied by NumPy, and so is
-    everything where ``$NUMBA_DISABLE_JIT`` is set; ``plan`` says so. NaN and infinity propagate. Two vectors give a scalar
-    of NumPy's type. Subclasses count as plain arrays.
+    the logical product. long double and Python objects (arrays and lists of them, by their own ``*`` and ``+``) are
+    multiplied by NumPy, and so is everything where ``$NUMBA_DISABLE_JIT`` is set; ``plan`` says so. Two vectors give a
+    scalar of NumPy's type. Subclasses count as plain arrays.
+
+    NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.
+
+    The result has the operands' type: of tensors of PyTorch on the host it is a tensor, with gradients, of arrays of JAX, or
+    of JAX and NumPy, an array of JAX, and of other arrays with ``__array_namespace__`` and DLPack one of their library.
+    Their dtypes promote by the rules of their library. Tensors are multiplied by tensors alone.
 
     ``out``: an array of exactly the result's shape that receives the result, cast by the ``same_kind`` rule. It may
     overlap the operands, and have any strides and byte order. It may be passed by position, as to ``numpy.matmul``.
