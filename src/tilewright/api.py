@@ -11,7 +11,7 @@ import numpy as np
 
 from .arrays.dtypes import dtype_name
 from .arrays.host_libraries import host_library, multiply_on_host, read_on_host
-from .arrays.libraries import is_on_gpu
+from .arrays.libraries import is_of_a_library, is_on_gpu
 from .arrays.repeated import short_ways
 from .by_blocks import plan_by_blocks, run_by_blocks
 from .epilogue import Epilogue, asked_dtypes
@@ -136,15 +136,16 @@ def matmul(
             if not plain:
                 raise UsageError("scales, alpha, beta, bias and activation are for two arrays, not for lists of them")
             return multiply_lists(matmul, a, b, out, precision, algorithm, device, out_dtype)
-        if is_on_gpu(a, b, out):
-            if device is not None:
-                raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
-            from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
+        if is_of_a_library(a, b, out):
+            if is_on_gpu(a, b, out):
+                if device is not None:
+                    raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
+                from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
 
-            return matmul_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue, record=_recorded)
-        if (library := host_library(a, b, out)) is not None:
-            options = _options(algorithm, device, out_dtype, plain, alpha, beta, bias, activation, scale_a, scale_b)
-            return multiply_on_host(library, matmul, a, b, out, precision, options)
+                return matmul_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue, record=_recorded)
+            if (library := host_library(a, b, out)) is not None:
+                options = _options(algorithm, device, out_dtype, plain, alpha, beta, bias, activation, scale_a, scale_b)
+                return multiply_on_host(library, matmul, a, b, out, precision, options)
         if device is not None:
             wake_named(device)
         if out_dtype is not None or epilogue is not None:

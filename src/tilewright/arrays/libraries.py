@@ -91,6 +91,11 @@ def is_on_gpu(*values: Any) -> bool:
     return any(map(library_of, values))
 
 
+def is_of_a_library(*values: Any) -> bool:
+    """Whether any of these is an array of another library than NumPy, wherever it is."""
+    return any(map(library_by_type, values))
+
+
 def library_of(x: Any) -> Library | None:
     """The library of an array on a GPU; None for everything else."""
     library = library_by_type(x)
