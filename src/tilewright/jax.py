@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays.jax_operator import product
+from .arrays.jax_operator import product_of_arrays
 
 
 def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:
@@ -23,4 +23,4 @@ def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:
     >>> jax.grad(lambda a: tilewright.jax.matmul(a, a.T).sum())(a)
     Array([[2., 4.]], dtype=float32)
     """
-    return product(a, b, precision)
+    return product_of_arrays(a, b, precision)

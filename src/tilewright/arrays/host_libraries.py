@@ -122,12 +122,12 @@ class _HostJax(HostLibrary):
         self._operator, self._jax = jax_operator, sys.modules["jax"]
 
     def product(self, multiply: Multiply, a: Any, b: Any, precision: str | float) -> Any:  # noqa: ARG002
-        return self._operator.product(a, b, precision)
+        return self._operator.product_of_arrays(a, b, precision)
 
     def operands(self, a: Any, b: Any, precision: str | float) -> tuple[np.ndarray, np.ndarray]:  # noqa: ARG002
         self.refuse_recorded(a, "a")
         self.refuse_recorded(b, "b")
-        x, y = self._operator.promoted(a, b)
+        x, y = self._operator.promoted_arrays(a, b)
         return np.asarray(x), np.asarray(y)
 
     def refuse_recorded(self, x: Any, name: str) -> None:

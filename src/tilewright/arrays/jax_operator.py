@@ -17,14 +17,14 @@ from .buffers import multiply_buffers
 from .libraries import library_by_type
 
 
-def product(a: Any, b: Any, precision: str | float = "standard") -> Any:
+def product_of_arrays(a: Any, b: Any, precision: str | float = "standard") -> Any:
     """The product of two arrays, of the dtype that JAX promotes theirs to.
 
-    >>> product(jnp.eye(2), jnp.array([[1., 2.], [3., 4.]]))
+    >>> product_of_arrays(jnp.eye(2), jnp.array([[1., 2.], [3., 4.]]))
     Array([[1., 2.],
            [3., 4.]], dtype=float32)
     """
-    x, y = promoted(a, b)
+    x, y = promoted_arrays(a, b)
     if not is_known(x.dtype):
         raise DTypeError(
             f"a and b are multiplied as {x.dtype}, which has no kernel: convert them with astype('float32')"
@@ -37,7 +37,7 @@ def product(a: Any, b: Any, precision: str | float = "standard") -> Any:
     return _product(x, y, precision).reshape(shapes.result)
 
 
-def promoted(a: Any, b: Any) -> tuple[Any, Any]:
+def promoted_arrays(a: Any, b: Any) -> tuple[Any, Any]:
     """Both operands as arrays of the dtype that they promote to by the rules of JAX. Raises DTypeError where there
     is none, and OperandError for what is neither an array of JAX nor of NumPy."""
     x, y = _array(a, "a"), _array(b, "b")
