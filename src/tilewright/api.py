@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .arrays.libraries import is_on_gpu
+from .arrays.dtypes import dtype_name
+from .arrays.host_libraries import host_library, multiply_on_host, read_on_host
+from .arrays.libraries import is_of_a_library, is_on_gpu
 from .arrays.repeated import short_ways
 from .by_blocks import plan_by_blocks, run_by_blocks
 from .epilogue import Epilogue, asked_dtypes
-from .errors import UsageError
+from .errors import MemoryLimitError, TilewrightError, UsageError
 from .lists import is_list_of_matrices, multiply_lists
 from .operands import admit, admit_out, array_or_shape, can_write, native, rows_of_batch
 from .planning.host import HostPlan, host_plan
 from .planning.plan import Plan
 from .planning.short import product_by_short_way
+from .problem import combine_shapes, itemsize_of
 from .runtime.cpu import small_products
 from .runtime.cpu.narrowed import multiply_narrowed
 from .runtime.gpu.wake import wake_named
@@ -25,6 +29,8 @@ from .verification import multiply_verified
 
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
+#: The arguments of an epilogue.
+_EPILOGUE = ("alpha", "beta", "bias", "activation", "scale_a", "scale_b")
 
 
 def matmul(
@@ -50,9 +56,15 @@ def matmul(
     ``a`` is (…, m, k) or (k,), ``b`` is (…, k, n) or (k,); leading axes broadcast; the result is (…, m, n), without the
     axis that was added to a vector. Any strides and byte order are accepted. dtypes promote as NumPy promotes them: float32,
     float64, complex and integers (with wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is
-    the logical product. long double and Python objects (by their own ``*`` and ``+``) are multiplied by NumPy, and so is
-    everything where ``$NUMBA_DISABLE_JIT`` is set; ``plan`` says so. NaN and infinity propagate. Two vectors give a scalar
-    of NumPy's type. Subclasses count as plain arrays.
+    the logical product. long double and Python objects (arrays and lists of them, by their own ``*`` and ``+``) are
+    multiplied by NumPy, and so is everything where ``$NUMBA_DISABLE_JIT`` is set; ``plan`` says so. Two vectors give a
+    scalar of NumPy's type. Subclasses count as plain arrays.
+
+    NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.
+
+    The result has the operands' type: of tensors of PyTorch on the host it is a tensor, with gradients, of arrays of JAX, or
+    of JAX and NumPy, an array of JAX, and of other arrays with ``__array_namespace__`` and DLPack one of their library.
+    Their dtypes promote by the rules of their library. Tensors are multiplied by tensors alone.
 
     ``out``: an array of exactly the result's shape that receives the result, cast by the ``same_kind`` rule. It may
     overlap the operands, and have any strides and byte order. It may be passed by position, as to ``numpy.matmul``.
@@ -94,7 +106,7 @@ def matmul(
 
     Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix, or
     operands on different devices), UsageError (an unknown ``precision`` or ``algorithm``, a bound that nothing keeps),
-    MemoryLimitError (a GPU's), VerificationError (a wrong product).
+    MemoryLimitError (of the result's size, or a GPU's), VerificationError (a wrong product).
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -106,34 +118,61 @@ def matmul(
         plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
     except ValueError:  # of an array
         plain = False
-    if precision == "standard" and algorithm == "classical" and device is None and plain and not verify:
-        if out_dtype is None and (result := small_products.known(a, b, out)) is not None:
-            return result
-        if type(a) is np.ndarray:
-            result = product_by_short_way(a, b, out, out_dtype)
-        else:
-            way = short_ways.get(type(a)) if out_dtype is None else None
-            result = None if way is None else way(a, b, out)
-        if result is not None:
-            return result
-    if verify:
-        return multiply_verified(matmul, a, b, out, precision, algorithm, plain, device=device, out_dtype=out_dtype)
-    epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)
-    if is_list_of_matrices(a) and is_list_of_matrices(b):
-        if not plain:
-            raise UsageError("scales, alpha, beta, bias and activation are for two arrays, not for lists of them")
-        return multiply_lists(matmul, a, b, out, precision, algorithm, device, out_dtype)
-    if is_on_gpu(a, b, out):
-        if device is not None:
-            raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
-        from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
+    try:
+        if precision == "standard" and algorithm == "classical" and device is None and plain and not verify:
+            if out_dtype is None and (result := small_products.known(a, b, out)) is not None:
+                return result
+            if type(a) is np.ndarray:
+                result = product_by_short_way(a, b, out, out_dtype)
+            else:
+                way = short_ways.get(type(a)) if out_dtype is None else None
+                result = None if way is None else way(a, b, out)
+            if result is not None:
+                return result
+        if verify:
+            return multiply_verified(matmul, a, b, out, precision, algorithm, plain, device=device, out_dtype=out_dtype)
+        epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)
+        if is_list_of_matrices(a) and is_list_of_matrices(b):
+            if not plain:
+                raise UsageError("scales, alpha, beta, bias and activation are for two arrays, not for lists of them")
+            return multiply_lists(matmul, a, b, out, precision, algorithm, device, out_dtype)
+        if is_of_a_library(a, b, out):
+            if is_on_gpu(a, b, out):
+                if device is not None:
+                    raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")
+                from .arrays.matmul import matmul_on_gpu  # imported only here: products on the host do not need it
 
-        return matmul_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue, record=_recorded)
-    if device is not None:
-        wake_named(device)
-    if out_dtype is not None or epilogue is not None:
-        return _matmul_into(a, b, out, precision, algorithm, device, out_dtype, epilogue)
-    return _matmul(a, b, out, precision, algorithm, device)
+                return matmul_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue, record=_recorded)
+            if (library := host_library(a, b, out)) is not None:
+                options = _options(algorithm, device, out_dtype, plain, alpha, beta, bias, activation, scale_a, scale_b)
+                return multiply_on_host(library, matmul, a, b, out, precision, options)
+        if device is not None:
+            wake_named(device)
+        if out_dtype is not None or epilogue is not None:
+            return _matmul_into(a, b, out, precision, algorithm, device, out_dtype, epilogue)
+        return _matmul(a, b, out, precision, algorithm, device)
+    except (MemoryError, ValueError) as error:  # of the result, of workspace, or of a shape that no address space holds
+        too_large = isinstance(error, MemoryError) or "too big" in str(error)
+        if out is not None or isinstance(error, TilewrightError) or not too_large:
+            raise
+        raise _memory_error(a, b, out_dtype, error) from error
+
+
+def _memory_error(a: Any, b: Any, out_dtype: Any, error: Exception) -> MemoryLimitError:
+    """The error that says how large the result is, and what to do."""
+    dtypes = [getattr(x, "dtype", None) or np.asarray(x).dtype for x in (a, b)] if out_dtype is None else [out_dtype]
+    shapes, size = combine_shapes(np.shape(a), np.shape(b)), max(itemsize_of(dtype_name(dtype)) for dtype in dtypes)
+    step = "" if shapes.batch else "; tilewright.multiply(a, b, out='c.npy') writes it to a file, block by block"
+    return MemoryLimitError(
+        f"the product is {shapes.result}, of {math.prod(shapes.result) * size:,} bytes: {error}{step}"
+    )
+
+
+def _options(algorithm: str, device: str | None, out_dtype: Any, plain: bool, *epilogue: Any) -> dict[str, Any]:
+    """The arguments of ``matmul`` that are not as by default; ``plain`` says that those of the ``epilogue`` are."""
+    options = {} if plain else dict(zip(_EPILOGUE, epilogue, strict=True))
+    others = {"algorithm": None if algorithm == "classical" else algorithm, "device": device, "out_dtype": out_dtype}
+    return options | {name: value for name, value in others.items() if value is not None}
 
 
 def _recorded(a: Any, b: Any, precision: str | float) -> Any:
@@ -296,6 +335,10 @@ def plan(
         return plan_on_gpu(a, b, out, precision, algorithm, out_dtype, epilogue)
     if is_list_of_matrices(a) and is_list_of_matrices(b):
         raise UsageError("a and b are lists of matrices: plan each of their products")
+    if (library := host_library(a, b, out)) is not None:
+        options = _options(algorithm, device, out_dtype, not (scaled or finishes), *given[1:])
+        x, y, target, read = read_on_host(library, a, b, out, precision, options)
+        return plan(x, y, target, precision=precision, **read)
     x, y = array_or_shape(a, "a"), array_or_shape(b, "b")
     if scaled and not finishes and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
         from .planning.gemm import ANY_C, is_planned_as_gemm, plan_gemm

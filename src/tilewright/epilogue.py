@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DTypeError, OperandError, ShapeError, UsageError, did_you_mean
-from .operands import asked_dtype, is_masked, is_real, promoted
+from .errors import DTypeError, ShapeError, UsageError, did_you_mean
+from .operands import admit, asked_dtype, is_real, promoted
 
 ACTIVATIONS = ("relu", "gelu", "silu")
 #: Steps of k, and columns of B, that have one scale where scales are given by blocks.
@@ -198,9 +198,7 @@ def is_within(factor: float, dtype: np.dtype) -> bool:
 
 
 def _vector(name: str, value: Any, dtype: np.dtype, size: int, axis: int) -> np.ndarray:
-    if is_masked(value):
-        raise OperandError(f"{name} is a masked array: its mask would be ignored; pass {name}.filled(...)")
-    array = np.asarray(value)
+    array = admit(value, name, by_numpy=True)
     if array.dtype.kind not in ("biufc" if dtype.kind == "c" else "biuf") and array.dtype.name != "bfloat16":
         raise DTypeError(f"{name} is {array.dtype}, which does not combine with a product of {dtype}")
     vector_step(name, array.shape, array.strides, size, axis)

@@ -85,8 +85,10 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
     """The argument ``name`` as a NumPy array of a numeric dtype, without a copy where it already is one.
 
     Takes what NumPy takes: arrays, subclasses, nested lists, objects with ``__array__``, the buffer protocol or DLPack.
-    ``by_numpy``: also of the dtypes that only NumPy multiplies. Raises OperandError for what holds no usable matrix (None,
-    masked, sparse, released, closed, on another device) and DTypeError for a dtype that has no product here.
+    ``by_numpy``: also of the dtypes that only NumPy multiplies; of Python objects only an array or a list, so that no
+    other value becomes one unseen. Raises OperandError for what holds no usable matrix (None, masked, sparse, released,
+    closed, on another device), ShapeError for a scalar that is a Python object, and DTypeError for a dtype that has no
+    product here.
     """
     if type(value) is np.ndarray and value.base is None and value.dtype in _MET and 0 not in value.strides:
         return value  # most operands end here: the checks below would slow small products down
@@ -99,21 +101,60 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
     except Exception as error:  # a foreign object may raise anything; the message quotes it
         reason = _one_line(error)
         module = type(value).__module__.partition(".")[0]
-        advice = "; tilewright.torch.matmul takes tensors on the host" if module == "torch" else ""
+        advice = "; tilewright.matmul takes tensors" if module == "torch" else ""
         raise OperandError(
             f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}{advice}"
         ) from error
-    if array.dtype.kind in "OU" and isinstance(value, (str, os.PathLike)):
-        raise OperandError(f"{name} is a {type(value).__name__}, not an array: only tilewright.multiply reads files")
     only_by_numpy = by_numpy and array.dtype.name in NUMPY_DTYPES
-    if array.dtype.kind == "O" and not (only_by_numpy and array.ndim):  # NumPy wraps any object in a 0-D array
-        raise OperandError(f"{name} must be numeric: {type(value).__name__} gives an array of Python objects")
+    if array.dtype.kind == "O" and not (only_by_numpy and array.ndim and isinstance(value, (np.ndarray, list, tuple))):
+        raise _of_objects(value, name)
     if not is_known(array.dtype) and not only_by_numpy:
-        raise DTypeError(f"{name} is {_kind(value)} of dtype {array.dtype}, which cannot be multiplied: {_CONVERT}")
+        raise _of_other_dtype(value, array.dtype, name)
     if not only_by_numpy:
         _MET.add(array.dtype)
     _refuse_closed(array, name)
     return array
+
+
+def _of_objects(value: Any, name: str) -> OperandError | ShapeError:
+    """The error for a ``value`` that NumPy reads as Python objects, with the step that makes a matrix of it."""
+    kind = type(value).__name__
+    if value is None:
+        return OperandError(f"{name} is None, not an array")
+    if isinstance(value, os.PathLike):
+        return OperandError(f"{name} is a {kind}, not an array: only tilewright.multiply reads files")
+    if isinstance(value, numbers.Number) or (isinstance(value, np.ndarray) and not value.ndim):
+        return ShapeError(f"{name} is a scalar: matmul needs at least one axis; multiply by a scalar with *")
+    dense = next((word for word in ("toarray", "todense") if hasattr(value, word)), None)
+    if dense is not None:
+        size = math.prod(value.shape) * np.dtype(value.dtype).itemsize
+        return OperandError(f"{name} is sparse, a {kind}: no kernel skips zeros; pass {name}.{dense}(), {size:,} bytes")
+    if hasattr(value, "to_numpy") or hasattr(value, "to_pandas"):
+        columns = f"{name}.to_pandas()" if hasattr(value, "to_pandas") else name  # those of pandas take a dtype
+        step = f"pass {columns}.to_numpy('float64') of its columns of numbers"
+        return OperandError(
+            f"{name} is a {kind} of text, dates, nullable or mixed dtypes, so of Python objects: {step}"
+        )
+    of_list = isinstance(value, (np.ndarray, list, tuple))
+    step = f"pass numpy.array({name}, 'float64')" if of_list else f"pass its numbers, as by numpy.array(list({name}))"
+    return OperandError(f"{name} must be numeric: {kind} gives an array of Python objects; {step}")
+
+
+def _of_other_dtype(value: Any, dtype: np.dtype, name: str) -> OperandError | DTypeError:
+    """The error for an argument of a ``dtype`` that has no product, with the step that makes one that has."""
+    if isinstance(value, str):
+        return OperandError(f"{name} is a str, not an array: only tilewright.multiply reads files")
+    if dtype.isbuiltin == 2:  # of ml_dtypes
+        step = f"pass {name}.astype('float32')"
+    elif dtype.names:
+        step = f"pass a field, such as {name}[{dtype.names[0]!r}]"
+    elif dtype.kind in "Mm":
+        step = f"pass {name}.astype('int64'), which counts its units"
+    elif dtype.kind in "SUT":
+        step = f"if it is of numbers, pass numpy.array({name}, 'float64')"
+    else:
+        step = _CONVERT
+    return DTypeError(f"{name} is {_kind(value)} of dtype {dtype}, which cannot be multiplied: {step}")
 
 
 _CONVERT = "convert it to bool, integers, float16, float32, float64, complex64 or complex128"
@@ -246,10 +287,18 @@ def is_known(dtype: np.dtype) -> bool:
 
 
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The dtype of a product of arrays of these dtypes. Raises DTypeError where there is none, as for bfloat16 and int64."""
+    """The dtype of a product of arrays of these dtypes: that of ``numpy.result_type``, or if it knows none, as for bfloat16
+    and int64, the one to which ``numpy.matmul`` converts both. Raises DTypeError where there is none.
+
+    >>> promoted(np.dtype("int8"), np.dtype("float16")), promoted(np.dtype("uint64"), np.dtype("int64"))
+    (dtype('float16'), dtype('float64'))
+    """
     try:
         return np.result_type(a, b)
     except TypeError:
+        for wide in (np.dtype(np.float32), np.dtype(np.float64)):
+            if np.can_cast(a, wide) and np.can_cast(b, wide):
+                return wide
         raise DTypeError(f"a is {a}, b is {b}: no dtype holds both; convert one of them") from None
 
 

@@ -33,6 +33,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
 
 def _by_autocast(x: torch.Tensor) -> torch.Tensor:
     """``x`` in the dtype in which autocast multiplies it."""
+    if not isinstance(x, torch.Tensor):
+        return x  # refused later
     device = x.device.type
     if device not in _AUTOCAST or not torch.is_autocast_enabled(device):
         return x

@@ -299,7 +299,7 @@ ONES = da.ones((6, 6), chunks=4, dtype="f4")
         ((ONES.astype("c8"), ONES), errors.DTypeError, "x has dtype complex64"),
         ((ONES, da.ma.masked_equal(ONES, 0)), errors.OperandError, "y has chunks of numpy.MaskedArray: convert them"),
         ((ONES, np.ma.masked_equal(np.ones(6), 0)), errors.OperandError, "y is a masked array"),
-        ((None, ONES), errors.OperandError, "x must be numeric"),
+        ((None, ONES), errors.OperandError, "x is None, not an array"),
     ],
     ids=["k", "a vector", "unknown sizes", "complex", "masked chunks", "masked", "None"],
 )

@@ -32,7 +32,7 @@ def module_names() -> list[str]:
 def test_docstrings(name: str) -> None:
     if name in ("tilewright.torch", "tilewright.arrays.torch_operator"):
         pytest.importorskip("torch", reason=NEEDS_TORCH)
-    if name == "tilewright.jax":
+    if name in ("tilewright.jax", "tilewright.arrays.jax_operator"):
         pytest.importorskip("jax", reason="jax is not installed: pip install 'tilewright[jax]'")
     module = importlib.import_module(name)
     linecache.clearcache()  # or for each docstring the runner's debugger looks at every file that is in it

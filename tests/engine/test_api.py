@@ -334,6 +334,39 @@ class Stubborn(np.ndarray):
     __setitem__ = __mul__ = __add__ = __getitem__  # type: ignore[assignment]
 
 
+def huge(shape: tuple[int, int], dtype: str) -> np.ndarray:
+    """Numbers whose products overflow, an infinity, and a zero that it multiplies."""
+    x = np.full(shape, np.finfo(dtype).max / 2).astype(dtype)
+    x[0, 0], x[-1, -1] = np.inf, 0
+    return x
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "longdouble"])
+@pytest.mark.parametrize("size", [2, 70, 300])
+def test_errstate_has_no_effect_and_nothing_warns(size: int, dtype: str) -> None:
+    """As matmul's docstring says; NumPy raises for the same operands."""
+    a, b = huge((size, size), dtype), huge((size, size), dtype)
+    narrow = np.empty((size, size), {"longdouble": "f8", "float64": "f4", "complex64": "c8"}.get(dtype, "f2"))
+    calls: list[Callable[[], Any]] = [
+        lambda: tw.matmul(a, b),
+        lambda: tw.matmul(a, b[:, 0]),
+        lambda: tw.matmul(np.stack([a, a]), b),
+        lambda: tw.matmul(a, b, narrow),
+        lambda: tw.gemm(2, a, b, 3, np.full_like(a, 1)),
+        lambda: (
+            tw.matmul(a, b, alpha=3, activation=None if dtype == "complex64" else "silu")
+            if dtype != "longdouble"
+            else a
+        ),
+        lambda: tw.matmul(a, b, precision="highest"),
+    ]
+    with np.errstate(all="raise"):
+        with pytest.raises(FloatingPointError):
+            np.multiply(a, b)
+        for call in calls:
+            assert not np.isfinite(call()).all()
+
+
 def test_out_of_a_subclass_comes_back_as_itself() -> None:
     out = np.zeros((2, 2)).view(Stubborn)
     assert tw.matmul(np.eye(2), np.eye(2), out=out) is out

@@ -12,12 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes  # noqa: F401  # which makes bfloat16 known to NumPy
 import numpy as np
 import pytest
 
 import tilewright as tw
+from support.matrices import operands
 from support.plans import make_plan
 from tilewright.catalog import catalog, load_file
 from tilewright.errors import UsageError
@@ -451,6 +453,83 @@ def test_other_threads_than_the_first_are_never_interrupted(tmp_path: Path, monk
     stop.run_stoppable(Team(2), lambda: None, counters, stop.LONG)
     stop.run_stoppable(Team(2), lambda: None, counters, stop.LONG - 1)
     assert teams == [2, 3, 2]
+
+
+# ---- the bits that the guide promises ----------------------------------------------------------------------------------
+
+
+def padded(x: np.ndarray) -> np.ndarray:
+    """The same numbers with rows further apart."""
+    large = np.zeros((x.shape[0] + 1, x.shape[1] + 5), x.dtype)
+    large[1:, 5:] = x
+    return large[1:, 5:]
+
+
+def unaligned(x: np.ndarray) -> np.ndarray:
+    y = np.empty(x.nbytes + x.itemsize, np.uint8)[x.itemsize :].view(x.dtype).reshape(x.shape)
+    y[...] = x
+    return y
+
+
+def stepped(x: np.ndarray) -> np.ndarray:
+    large = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
+    large[::2, ::3] = x
+    return large[::2, ::3]
+
+
+ROWS_ELSEWHERE: tuple[Any, ...] = (padded, lambda x: x[::-1].copy()[::-1])
+ANY_LAYOUT: tuple[Any, ...] = (
+    *ROWS_ELSEWHERE,
+    np.asfortranarray,
+    stepped,
+    lambda x: x[:, ::-1].copy()[:, ::-1],
+    lambda x: np.asfortranarray(x[::-1])[::-1],
+)
+
+
+def agree(c: np.ndarray, expected: np.ndarray) -> bool:
+    return np.ascontiguousarray(c).tobytes() == expected.tobytes()
+
+
+def check_promised_bits(a: np.ndarray, b: np.ndarray, multiply: Callable[..., Any] = tw.matmul) -> None:
+    """Raises AssertionError where bits depend on what the guide says that they do not depend on."""
+    (m, k), n, is_real = a.shape, b.shape[1], a.dtype.kind != "c"
+    expected = multiply(a, b)
+    for count in (1, 2, 3, 5):
+        with tw.use_threads(count):
+            assert agree(multiply(a, b), expected), f"{count} threads"
+    any_layout = is_real and m > 24 and n > 12 and (k < 2048 or max(m, n) > 96)
+    for lay in (unaligned, *(ANY_LAYOUT if any_layout else ROWS_ELSEWHERE)):
+        assert agree(multiply(lay(a), b), expected), "of A"
+        if n > 1 or lay is unaligned:
+            assert agree(multiply(a, lay(b)), expected), "of B"
+        if any_layout:
+            assert agree(multiply(lay(a), np.asfortranarray(b)), expected), "of both"
+    for lay in (unaligned, *(ANY_LAYOUT if is_real else ())):
+        assert agree(multiply(a, b, lay(np.ones((m, n), a.dtype))), expected), "of out"
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [
+    (1, 300, 400), (300, 1, 400), (300, 1, 9), (7, 900, 300), (900, 5, 300), (2, 31, 4000), (64, 64, 3000), (25, 13, 2047),
+    (97, 40, 2500), (30, 20, 100), (130, 150, 700), (400, 390, 50),
+], ids=str)  # fmt: skip
+def test_the_bits_are_as_the_guide_promises(shape: tuple[int, int, int], dtype: str) -> None:
+    check_promised_bits(*operands(shape, dtype))
+
+
+def test_bits_that_depend_on_the_layout_are_seen() -> None:
+    """A column-major matrix times a vector is added up column by column."""
+    a, b = operands((300, 1, 400), "float32")
+    assert not agree(tw.matmul(np.asfortranarray(a), b), tw.matmul(a, b)), "then the guide should promise it"
+
+    def by_layout(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        c = tw.matmul(a, b, out)
+        return c if a.flags.c_contiguous else np.nextafter(c, np.inf, dtype=c.dtype)
+
+    with pytest.raises(AssertionError, match="of A"):
+        check_promised_bits(a, b, by_layout)
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------

@@ -56,8 +56,8 @@ def test_of_two_vectors(options: dict[str, Any], expected: float) -> None:
 
 @pytest.mark.parametrize(("options", "error", "message"), [
     ({"bias": np.array([1j, 2])}, DTypeError, "bias is complex128, which does not combine with a product of float32"),
-    ({"bias": np.array(["a", "b"])}, DTypeError, "bias is <U1"),
-    ({"bias": np.array([0, 0], "M8[s]")}, DTypeError, r"bias is datetime64\[s\]"),
+    ({"bias": np.array(["a", "b"])}, DTypeError, "bias is an array of dtype <U1"),
+    ({"bias": np.array([0, 0], "M8[s]")}, DTypeError, r"bias is an array of dtype datetime64\[s\]"),
     ({"scale_a": np.ma.masked_array([1.0, 2], [1, 0])}, OperandError, "scale_a is a masked array"),
     ({"bias": np.ones(3)}, ShapeError, r"bias is \(3,\): it must be one number for each column of the product, \(2,\)"),
     ({"scale_b": np.ones((3, 1))}, ShapeError, r"scale_b is \(3, 1\)"),

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import decimal
+import itertools
 import mmap
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from multiprocessing import shared_memory
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.errors import DTypeError, OperandError, ReadOnlyError, ShapeError, UsageError
+from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ReadOnlyError, ShapeError, UsageError
 from tilewright.operands import (
     ALIGNMENT,
     DTYPES,
@@ -27,6 +31,7 @@ from tilewright.operands import (
     aligned_empty,
     as_row_major,
     native,
+    promoted,
     rows_of_batch,
     writeable_alias,
 )
@@ -64,6 +69,25 @@ class Sparse:
     """As scipy's: a shape and a dtype, but no array to be had."""
 
     shape, dtype = (3, 3), np.dtype("f8")
+
+
+class Compressed(Sparse):
+    """As those of scipy that can be converted."""
+
+    shape = (1000, 1000)
+
+    def toarray(self) -> np.ndarray:
+        return np.zeros(self.shape)
+
+
+class Columns(SaysArray):
+    """As a data frame with a column of text or of a nullable dtype."""
+
+    def __init__(self) -> None:
+        super().__init__(np.array([[1, "x", 2]] * 3, object))
+
+    def to_numpy(self, dtype: str) -> np.ndarray:
+        return SQUARE.astype(dtype)
 
 
 # ---- let in ----------------------------------------------------------------------------------------------------------
@@ -116,11 +140,45 @@ def test_arrays_of_broadcast_arrays_are_read_without_their_warning() -> None:
     np.testing.assert_array_equal(tw.matmul(row, SQUARE), np.matmul(row, SQUARE))
 
 
+class OfAnotherLibrary(SaysDlpack):
+    """An array of a library with DLPack and the array API; the library is the class."""
+
+    def __array_namespace__(self, **_: Any) -> Any:
+        return type(self)
+
+    @classmethod
+    def from_dlpack(cls, x: Any) -> Any:
+        return cls(np.from_dlpack(x))
+
+
+def test_the_product_of_another_librarys_arrays_is_one() -> None:
+    a, b = OfAnotherLibrary(SQUARE), OfAnotherLibrary(SQUARE[:, :2])
+    expected = SQUARE @ SQUARE[:, :2]
+    for c in (tw.matmul(a, b), tw.matmul(a, SQUARE[:, :2]), tw.matmul(SQUARE, b)):
+        assert isinstance(c, OfAnotherLibrary)
+        np.testing.assert_array_equal(c.answer, expected)
+    scaled = tw.matmul(a, b, alpha=2, out_dtype="float32")
+    assert isinstance(scaled, OfAnotherLibrary)
+    assert scaled.answer.dtype == np.float32
+    np.testing.assert_array_equal(scaled.answer, 2 * expected)
+    vector = tw.matmul(OfAnotherLibrary(SQUARE[0]), OfAnotherLibrary(SQUARE[0]))
+    assert isinstance(vector, OfAnotherLibrary)
+    assert vector.answer.shape == ()
+    out = np.empty((3, 2))
+    assert tw.matmul(a, b, out) is out
+    assert type(tw.matmul(SaysDlpack(SQUARE), SQUARE)) is np.ndarray, "it cannot be asked to make an array"
+    assert tw.plan(a, b).problem == tw.plan(SQUARE, SQUARE[:, :2]).problem
+    assert tw.verify(a, b, tw.matmul(a, b, verify=True)).ok
+
+
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 A_FILE = "a is a {}, not an array: only tilewright.multiply reads files"
-CANNOT = "which cannot be multiplied: convert it to bool, integers, float16, float32, float64, complex64 or complex128"
-OBJECTS = "a must be numeric: {} gives an array of Python objects"
+CANNOT = "which cannot be multiplied"
+OBJECTS = "a must be numeric: {} gives an array of Python objects; pass its numbers, as by numpy.array(list(a))"
+CONVERT = "convert it to bool, integers, float16, float32, float64, complex64 or complex128"
+UNITS = "pass a.astype('int64'), which counts its units"
+TEXT = "if it is of numbers, pass numpy.array(a, 'float64')"
 
 
 def released() -> memoryview:
@@ -132,20 +190,34 @@ def released() -> memoryview:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: None, OperandError, OBJECTS.format("NoneType")),
+        (lambda: None, OperandError, "a is None, not an array"),
         (Sparse, OperandError, OBJECTS.format("Sparse")),
         (lambda: {1, 2}, OperandError, OBJECTS.format("set")),
         (lambda: {1: 2}, OperandError, OBJECTS.format("dict")),
         (lambda: (i for i in range(3)), OperandError, OBJECTS.format("generator")),
-        (lambda: np.array(None), OperandError, OBJECTS.format("ndarray")),
+        (
+            lambda: Columns(),
+            OperandError,
+            "a is a Columns of text, dates, nullable or mixed dtypes, so of Python objects: "
+            "pass a.to_numpy('float64') of its columns of numbers",
+        ),
+        (
+            Compressed,
+            OperandError,
+            "a is sparse, a Compressed: no kernel skips zeros; pass a.toarray(), 8,000,000 bytes",
+        ),
         (lambda: "a.npy", OperandError, A_FILE.format("str")),
         (lambda: PurePosixPath("a.npy"), OperandError, A_FILE.format("PurePosixPath")),
-        (lambda: b"text", DTypeError, f"a is a bytes of dtype |S4, {CANNOT}"),
-        (lambda: np.array(["x"]), DTypeError, f"a is an array of dtype <U1, {CANNOT}"),
-        (lambda: np.zeros(2, "M8[s]"), DTypeError, f"a is an array of dtype datetime64[s], {CANNOT}"),
-        (lambda: np.zeros(2, "m8[s]"), DTypeError, f"a is an array of dtype timedelta64[s], {CANNOT}"),
-        (lambda: np.zeros(2, "V8"), DTypeError, f"a is an array of dtype |V8, {CANNOT}"),
-        (lambda: np.zeros(2, [("x", "<f4")]), DTypeError, f"a is an array of dtype [('x', '<f4')], {CANNOT}"),
+        (lambda: b"text", DTypeError, f"a is a bytes of dtype |S4, {CANNOT}: {TEXT}"),
+        (lambda: np.array(["x"]), DTypeError, f"a is an array of dtype <U1, {CANNOT}: {TEXT}"),
+        (lambda: np.zeros(2, "M8[s]"), DTypeError, f"a is an array of dtype datetime64[s], {CANNOT}: {UNITS}"),
+        (lambda: np.zeros(2, "m8[s]"), DTypeError, f"a is an array of dtype timedelta64[s], {CANNOT}: {UNITS}"),
+        (lambda: np.zeros(2, "V8"), DTypeError, f"a is an array of dtype |V8, {CANNOT}: {CONVERT}"),
+        (
+            lambda: np.zeros(2, [("x", "<f4")]),
+            DTypeError,
+            f"a is an array of dtype [('x', '<f4')], {CANNOT}: pass a field, such as a['x']",
+        ),
         (
             lambda: np.ma.masked_array(SQUARE),
             OperandError,
@@ -207,24 +279,109 @@ def test_what_only_numpy_multiplies_is_let_in_where_numpy_can_do_it(dtype: str) 
         tw.plan_multiply(SQUARE, array)
 
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "matmul.md"
+
+
+def mixes() -> list[tuple[str, str, str]]:
+    """The table of the guide: a dtype, another one, that of their product."""
+    lines = GUIDE.read_text(encoding="utf-8").splitlines()
+    start = lines.index("| bfloat16 beside | product |") + 2
+    rows = [line.strip("| ").split(" | ") for line in itertools.takewhile(str.strip, lines[start:])]
+    return [("bfloat16", name, dtype) for names, dtype in rows for name in names.split(", ")]
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), mixes())
+def test_bfloat16_beside_every_dtype_as_the_guide_says(left: str, right: str, expected: str) -> None:
+    """The dtype of NumPy: of result_type, or where that knows none, of matmul. The values are exact."""
+    kinds = [np.dtype(getattr(ml_dtypes, name, None) or name) for name in (left, right)]
+    a, b = (np.arange(9).reshape(3, 3).astype(kind) for kind in kinds)
+    try:
+        assert np.result_type(*kinds).name == expected
+    except TypeError:
+        assert np.matmul(a, b).dtype.name == expected
+    exact = a.astype(complex) @ b.astype(complex)
+    for x, y, right_value in ((a, b, exact), (b, a, b.astype(complex) @ a.astype(complex))):
+        c = tw.matmul(x, y)
+        assert c.dtype.name == tw.plan(x, y).dtype.name == expected
+        np.testing.assert_array_equal(c.astype(complex), right_value)
+        out = np.zeros((3, 3), c.dtype)
+        np.testing.assert_array_equal(tw.gemm(1, x, y, 0, out), c)
+        np.testing.assert_array_equal(tw.matmul(x, y, alpha=1.0, beta=1.0, out=np.zeros_like(out)), c)
+        assert tw.matmul(x, y, out_dtype="complex128").dtype == complex
+
+
+def test_the_guide_has_every_dtype_beside_bfloat16() -> None:
+    assert {right for _, right, _ in mixes()} == {*DTYPES, "bfloat16"}
+
+
 def test_dtypes_that_no_dtype_holds_are_refused() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    halves, counts = SQUARE.astype(ml_dtypes.bfloat16), SQUARE.astype("i8")
-    calls: list[Callable[[], Any]] = [
-        lambda: tw.matmul(halves, counts),
-        lambda: tw.plan(halves, counts),
-        lambda: tw.gemm(1, halves, counts, 0, SQUARE.copy()),
-    ]
-    for call in calls:
-        with pytest.raises(DTypeError, match=r"^a is bfloat16, b is int64: no dtype holds both; convert one of them$"):
-            call()
+    with pytest.raises(
+        DTypeError, match=r"^a is datetime64\[s\], b is float32: no dtype holds both; convert one of them$"
+    ):
+        promoted(np.dtype("M8[s]"), np.dtype("f4"))
 
 
 @pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn", "int4"])
 def test_dtypes_of_ml_dtypes_are_refused_by_name(name: str) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    with pytest.raises(DTypeError, match=f"^a is an array of dtype {name}, which cannot be multiplied: convert it to"):
+    with pytest.raises(
+        DTypeError, match=f"^a is an array of dtype {name}, which cannot be multiplied: pass a.astype\\('float32'\\)$"
+    ):
         tw.matmul(SQUARE.astype(getattr(ml_dtypes, name)), SQUARE)
+
+
+@pytest.mark.parametrize("value", [np.array(None), np.array(3, object), decimal.Decimal(3), Fraction(1, 3)], ids=repr)
+def test_a_python_object_without_axes_is_a_scalar(value: Any) -> None:
+    for by_numpy in (False, True):
+        with pytest.raises(ShapeError, match=r"^a is a scalar: matmul needs at least one axis"):
+            admit(value, "a", by_numpy=by_numpy)
+    with pytest.raises(ShapeError, match=r"^b is a scalar"):
+        tw.matmul(SQUARE, value)
+
+
+def test_objects_that_cannot_be_multiplied_say_so() -> None:
+    for value in ([[1, None, 3]], np.array([["x", 1, 2]], object)):
+        with pytest.raises(OperandError, match=r"Python objects that cannot be multiplied.*astype\('float64'\)"):
+            tw.matmul(value, SQUARE)
+
+
+def test_arrays_of_an_epilogue_are_refused_by_name() -> None:
+    for bias, words in (
+        (Compressed(), r"pass bias\.toarray\(\)"),
+        (Columns(), r"pass bias\.to_numpy"),
+        (["x"] * 3, "list of dtype <U1"),
+    ):
+        with pytest.raises(TypeError, match=f"^bias .*{words}"):
+            tw.matmul(SQUARE, SQUARE, bias=bias)
+    with pytest.raises(OperandError, match=r"^scale_a is a masked array: .* pass scale_a\.filled"):
+        tw.matmul(SQUARE, SQUARE, scale_a=np.ma.masked_array(SQUARE[0]))
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "options"),
+    [
+        *(
+            (n, dtype, {})
+            for n in (1 << 24, 1 << 33)
+            for dtype in ("float32", "int8", "float16", "complex128", "object")
+        ),
+        *((1 << 24, dtype, {"alpha": 2.0}) for dtype in ("float32", "float16")),
+        *((1 << 24, dtype, {"out_dtype": "float64"}) for dtype in ("float32", "int8")),
+    ],
+    ids=str,
+)
+def test_a_product_that_no_memory_holds_says_its_size_and_the_step_that_works(
+    n: int, dtype: str, options: dict[str, Any]
+) -> None:
+    """2⁴⁸ elements are more than an address space holds, and 2⁶⁶ more than NumPy counts."""
+    column, row = (np.broadcast_to(np.ones(1, dtype), shape) for shape in ((n, 1), (1, n)))
+    size = n * n * (8 if "out_dtype" in options else np.dtype(dtype).itemsize)
+    words = rf"the product is \({n}, {n}\), of {size:,} bytes: .*tilewright\.multiply\(a, b, out='c\.npy'\)"
+    with pytest.raises(MemoryLimitError, match=words):
+        tw.matmul(column, row, **options)
+    with pytest.raises(MemoryLimitError, match=r"^the product is \(2, .* bytes: ") as refusal:
+        tw.matmul(np.broadcast_to(column, (2, n, 1)), np.broadcast_to(row, (2, 1, n)), **options)
+    assert "multiply" not in str(refusal.value), "which takes matrices alone"
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), MemoryError()])

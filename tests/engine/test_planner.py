@@ -416,7 +416,7 @@ def test_plans_of_shapes_and_of_arrays(a: object, b: object, text: str) -> None:
         ((-3, 4), (4, 2), ShapeError, "a is (-3, 4): a size must be at least 0"),
         ((3, 4), (4, -1), ShapeError, "b is (4, -1): a size must be at least 0"),
         ((), (4,), ShapeError, "a is a scalar"),
-        (None, (4,), OperandError, "a must be numeric: NoneType"),
+        (None, (4,), OperandError, "a is None, not an array"),
         ((3, 4), np.zeros((4, 2), "m8[s]"), DTypeError, "b is an array of dtype timedelta64[s]"),
     ],
 )

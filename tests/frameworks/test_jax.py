@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from support import simulated_libraries as fake
 from tilewright.arrays import dlpack
 from tilewright.arrays.buffers import multiply_buffers
-from tilewright.errors import ShapeError
+from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 
 SHAPES = [
     ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),
@@ -84,6 +85,59 @@ def test_shapes_that_are_refused(jax: Any) -> None:
 
     with pytest.raises(ShapeError, match="k mismatch"):
         jax.jit(tj.matmul)(*arrays(jax, (3, 4), (5, 2)))
+
+
+# ---- tilewright.matmul -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_the_product_of_jaxs_arrays_is_one(jax: Any, shapes: Any) -> None:
+    """Also where the program is traced, and beside NumPy's arrays."""
+    a, b = arrays(jax, *shapes)
+    right = a @ b
+    for c in (tw.matmul(a, b), jax.jit(tw.matmul)(a, b), tw.matmul(a, np.asarray(b)), tw.matmul(np.asarray(a), b)):
+        assert isinstance(c, jax.Array)
+        assert (c.shape, c.dtype) == (right.shape, right.dtype)
+        np.testing.assert_allclose(c, right, rtol=2e-5, atol=1e-6)
+    found, expected = (jax.grad(lambda a, call=call: call(a, b).sum())(a) for call in (tw.matmul, jax.numpy.matmul))
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("left", ["bfloat16", "float32", "int8"])
+@pytest.mark.parametrize("right", ["bfloat16", "float16", "int32", "uint8"])
+def test_dtypes_promote_as_those_of_jax(jax: Any, left: str, right: str) -> None:
+    a, b = jax.numpy.arange(6.0).reshape(2, 3).astype(left), jax.numpy.arange(12.0).reshape(3, 4).astype(right)
+    expected = a @ b
+    for c in (tw.matmul(a, b), tw.matmul(a, b, device="cpu")):
+        assert (type(c), c.dtype) == (type(expected), expected.dtype)
+        np.testing.assert_array_equal(c, expected)
+
+
+def test_options_of_jaxs_arrays(jax: Any) -> None:
+    a, b, bias = arrays(jax, (6, 7), (7, 5), (5,))
+    c = tw.matmul(a, b, alpha=2, bias=bias)
+    assert isinstance(c, jax.Array)
+    np.testing.assert_allclose(c, 2 * (a @ b) + bias, rtol=2e-5, atol=1e-6)
+    assert tw.matmul(a, b, out_dtype=jax.numpy.bfloat16).dtype == "bfloat16"
+    assert tw.verify(a, b, tw.matmul(a, b, verify=True)).ok
+    assert tw.plan(a.astype("bfloat16"), b).dtype == np.float32
+    assert all(isinstance(x, jax.Array) for x in tw.matmul([a, a], [b, b]))
+
+
+def test_what_jax_does_not_do_is_refused(jax: Any) -> None:
+    a, b = arrays(jax, (6, 7), (7, 5))
+    with pytest.raises(OperandError, match="never written: use the result"):
+        tw.matmul(a, b, np.empty((6, 5), "f4"))
+    with pytest.raises(OperandError, match="never written: use the result"):
+        tw.gemm(1, a, b, 0, a @ b)
+    with pytest.raises(OperandError, match="a is traced by JAX: there matmul takes a, b and precision alone"):
+        jax.jit(lambda a: tw.matmul(a, b, alpha=2))(a)
+    with pytest.raises(DTypeError, match=r"float8_e5m2, which has no kernel: convert them with astype\('float32'\)"):
+        tw.matmul(a.astype("float8_e5m2"), b.astype("float8_e5m2"))
+    with pytest.raises(DTypeError, match="a is float8_e5m2, b is float32: JAX promotes them to no dtype"):
+        tw.matmul(a.astype("float8_e5m2"), b)
+    with pytest.raises(UsageError, match="precision 'exact' is not known"):
+        tw.matmul(a, b, precision="exact")
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -241,12 +243,12 @@ def test_compiled_code_lays_no_operand_anew(operator: str) -> None:
 
 
 def test_compiled_code_may_call_the_product_of_arrays() -> None:
-    """Of host arrays the product is a NumPy array, compiled or not."""
-    found = compiled(lambda a, b: tw.matmul(a, b) + 1)
+    """Of NumPy's arrays the product is one, of tensors a tensor, compiled or not. (PyTorch takes code that it compiled for
+    an array also for a tensor, so each is compiled anew.)"""
     a, b = np.eye(3), np.arange(12.0).reshape(3, 4)
     for x, y in ((a, b), (torch.from_numpy(a), torch.from_numpy(b))):
-        result = found(x, y)
-        assert type(result) is np.ndarray is type(tw.matmul(x, y))
+        result = compiled(lambda a, b: tw.matmul(a, b) + 1)(x, y)
+        assert type(result) is type(x) is type(tw.matmul(x, y))
         np.testing.assert_array_equal(result, b + 1)
 
 
@@ -283,8 +285,7 @@ def test_autocast_is_that_of_pytorch(dtype: Any) -> None:
     a, b = tensor(3, 4, dtype=dtype), tensor(4, 5, dtype=dtype)
     with torch.autocast("cpu", torch.bfloat16):
         found, right = tt.matmul(a, b), torch.matmul(a, b)
-        assert type(tw.matmul(a, b)) is np.ndarray
-        assert tw.matmul(a, b).dtype == a.numpy().dtype, "multiplies what it gets"
+        assert tw.matmul(a, b).dtype is dtype, "multiplies what it gets"
     torch.testing.assert_close(found, right)
     torch.testing.assert_close(tt.matmul(a, b), a @ b)
 
@@ -345,8 +346,132 @@ def test_shapes_that_are_refused(a: Any, b: Any, kind: Any, words: str) -> None:
         tt.matmul(tensor(*a), tensor(*b))
 
 
-def test_operands_that_are_refused() -> None:
-    with pytest.raises(OperandError, match="a is on cpu, b on meta"):
-        tt.matmul(tensor(3, 3), torch.empty(3, 3, device="meta"))
-    with pytest.raises(DTypeError, match=r"a is a tensor of torch\.float8"):
-        tt.matmul(tensor(3, 3).to(torch.float8_e4m3fn), tensor(3, 3).to(torch.float8_e4m3fn))
+def quantized() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are deprecated
+        return torch.quantize_per_tensor(tensor(3, 3, dtype=torch.float32), 0.1, 0, torch.qint8)
+
+
+def nested(layout: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prototype
+        return torch.nested.nested_tensor([torch.eye(3), torch.eye(3)], layout=layout)
+
+
+#: What makes an operand, the error, and the step that it names, which makes the product possible.
+REFUSED = [
+    (lambda: torch.empty(3, 3, device="meta"), OperandError, "b is on meta|b on meta", None),
+    (lambda: torch.eye(3).to(torch.float8_e4m3fn), DTypeError, r"pass \w\.float\(\)", lambda x: x.float()),
+    (lambda: torch.eye(3).to_sparse(), OperandError, r"pass \w\.to_dense\(\)", lambda x: x.to_dense()),
+    (lambda: torch.eye(3).to_mkldnn(), OperandError, r"pass \w\.to_dense\(\)", lambda x: x.to_dense()),
+    (quantized, OperandError, r"pass \w\.dequantize\(\)", lambda x: x.dequantize()),
+    (lambda: nested(torch.strided), OperandError, r"multiply those of \w\.unbind\(\)", lambda x: x.unbind()[0]),
+    (lambda: nested(torch.jagged), OperandError, r"multiply those of \w\.unbind\(\)", lambda x: x.unbind()[0]),
+    (lambda: np.eye(3, dtype="f4"), OperandError, r"is a numpy\.ndarray.*torch\.as_tensor\(\w\)", torch.as_tensor),
+    (lambda: [[1.0] * 3] * 3, OperandError, r"is a list.*torch\.as_tensor\(\w\)", torch.as_tensor),
+]
+
+
+@pytest.mark.parametrize(("make", "error", "words", "step"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
+@pytest.mark.parametrize("call", [tt.matmul, tw.matmul], ids=["torch", "api"])
+@pytest.mark.parametrize("side", [0, 1], ids="ab")
+def test_operands_that_are_refused_name_the_step_that_works(
+    make: Any, error: Any, words: str, step: Any, call: Any, side: int
+) -> None:
+    def pair(x: Any) -> tuple[Any, Any]:
+        return (torch.eye(3), x) if side else (x, torch.eye(3))
+
+    x = make()
+    with pytest.raises(error, match=words.replace("b is", "ab"[side] + " is")):
+        call(*pair(x))
+    if step is not None:
+        assert torch.equal(call(*pair(step(x))), step(x))
+
+
+# ---- tilewright.matmul -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_the_product_of_tensors_is_a_tensor(shapes: Any) -> None:
+    a, b = (tensor(*shape, seed=i, grad=True) for i, shape in enumerate(shapes))
+    c, right = tw.matmul(a, b), a @ b
+    assert (type(c), c.dtype, c.shape) == (torch.Tensor, right.dtype, right.shape)
+    torch.testing.assert_close(c, right)
+    weights = tensor(*c.shape, seed=3)
+    found, expected = (torch.autograd.grad((x * weights).sum(), (a, b)) for x in (c, right))
+    torch.testing.assert_close(found, expected)
+
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.int64, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize(("left", "right"), list(itertools.combinations_with_replacement(DTYPES, 2)), ids=str)
+def test_dtypes_promote_as_those_of_pytorch(left: Any, right: Any) -> None:
+    """With and without options, each rounded once from a product that holds both."""
+    a, b = torch.arange(12).reshape(3, 4).to(left), torch.arange(20).reshape(4, 5).to(right)
+    expected = (a.double() @ b.double()).to(torch.promote_types(left, right))
+    for c in (tw.matmul(a, b), tw.matmul(a, b, algorithm="strassen") if expected.is_floating_point() else expected):
+        assert c.dtype == expected.dtype
+        assert torch.equal(c, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex64], ids=str)
+def test_options_of_tensors(dtype: Any) -> None:
+    a, b, bias = tensor(6, 7, seed=1).to(dtype), tensor(7, 5, seed=2).to(dtype), tensor(5, seed=3).to(dtype)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    exact = a.to(wide) @ b.to(wide)
+    close = {"rtol": 0.01, "atol": 0.01}
+    torch.testing.assert_close(tw.matmul(a, b, alpha=2, bias=bias), (2 * exact + bias).to(dtype), **close)
+    torch.testing.assert_close(tw.matmul(a, b, verify=True), exact.to(dtype), **close)
+    out = torch.ones(5, 6, dtype=dtype).T
+    version = out._version
+    assert tw.matmul(a, b, out) is out
+    torch.testing.assert_close(out, exact.to(dtype), **close)
+    assert out._version > version, "a gradient that needs the old values must see that they are gone"
+    torch.testing.assert_close(tw.matmul(a, b, out, alpha=2, beta=1), (3 * exact).to(dtype), **close)
+    assert tw.gemm(1, a, b, -1, out) is out
+    torch.testing.assert_close(out, (-2 * exact).to(dtype), **close)
+    lists = tw.matmul([a, a], [b, b])
+    assert [type(c) for c in lists] == [torch.Tensor] * 2
+
+
+def test_out_dtype_of_tensors() -> None:
+    a, b = tensor(3, 4, dtype=torch.float32), tensor(4, 5, dtype=torch.float32)
+    for name in ("float64", "float16", "bfloat16"):
+        for given in (name, getattr(torch, name)):
+            c = tw.matmul(a, b, out_dtype=given)
+            torch.testing.assert_close(c, (a.double() @ b.double()).to(getattr(torch, name)))
+    counts = torch.full((2, 300), 100, dtype=torch.int8)
+    assert torch.equal(
+        tw.matmul(counts, counts.T, out_dtype=torch.int32), torch.full((2, 2), 3_000_000, dtype=torch.int32)
+    )
+    with pytest.raises(DTypeError, match="out_dtype"):
+        tw.matmul(a, b, out_dtype="float7")
+
+
+def test_where_no_gradient_is_recorded_a_tensor_that_needs_one_is_refused() -> None:
+    a, b = tensor(3, 4, grad=True), tensor(4, 5)
+    calls: list[Any] = [
+        lambda: tw.matmul(a, b, torch.empty(3, 5, dtype=torch.float64)),
+        lambda: tw.matmul(a, b, alpha=2),
+        lambda: tw.matmul(b.T, a.detach().T, bias=tensor(3, grad=True)),
+        lambda: tw.matmul(b.T, a.detach().T, tensor(5, 3, grad=True)),
+        lambda: tw.gemm(1, a, b, 0, torch.empty(3, 5, dtype=torch.float64)),
+    ]
+    for call in calls:
+        with pytest.raises(OperandError, match=r"requires grad.*pass \w+\.detach\(\)"):
+            call()
+        with torch.no_grad():
+            call()
+    with pytest.raises(OperandError, match=r"out is a numpy\.ndarray.*torch\.as_tensor\(out\)"):
+        tw.matmul(b, b.T, np.empty((4, 4)))
+    with pytest.raises(OperandError, match="a is a tensor on meta"):
+        tw.matmul(b.to("meta"), b.T, alpha=2)
+
+
+def test_the_plan_of_tensors_is_that_of_their_product() -> None:
+    a, b = tensor(30, 40, dtype=torch.bfloat16, grad=True), tensor(40, 50, dtype=torch.bfloat16)
+    assert tw.plan(a, b).dtype == np.float32, "products of bfloat16 are rounded by PyTorch"
+    assert tw.plan(a.double(), b, out_dtype=torch.float32).compute == "float64"
+    assert tw.verify(a, b, tw.matmul(a, b)).ok
+    assert not tw.verify(a, b, tw.matmul(a, b) + 1).ok

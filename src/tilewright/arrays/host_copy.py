@@ -1,4 +1,4 @@
-"""Copies of arrays on a GPU in the host's memory, whichever library has them."""
+"""Arrays of any library as NumPy's arrays: copies of those on a GPU, and the memory of those on the host."""
 
 from __future__ import annotations
 
@@ -10,35 +10,31 @@ import numpy as np
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from ..runtime.gpu.memory import Memory
+from .dtypes import dtype_of
+from .host_libraries import host_library
 from .libraries import library_of
 
 
 def on_host(x: Any) -> Any:
-    """A copy of an array on a GPU as a NumPy array, when the work on the caller's stream is done; anything else as it is.
+    """A copy of an array on a GPU as a NumPy array, when the work on the caller's stream is done; the memory of another
+    library's array on the host; anything else as it is.
 
     bfloat16 and float8 have the dtypes of ``ml_dtypes``, which must be installed for them. Raises OperandError and
     DTypeError for what cannot be read.
     """
     library = library_of(x)
     if library is None:
-        return x
+        on_host = host_library(x)
+        return x if on_host is None else on_host.stored(x, "the array")
     if library.records(x):
         x = x.detach()
     array, stream = library.view(x, "the array"), library.stream(library.view(x, "the array").device)
     gpu, (low, high), size = gpu_at(array.device), array.extent, itemsize_of(array.dtype)
     if low == high:
-        return np.empty(array.shape, _dtype(array.dtype))
+        return np.empty(array.shape, dtype_of(array.dtype))
     with gpu:
         gpu.order(stream, gpu.stream)
         memory = Memory(SimpleNamespace(handle=low, close=lambda: None, whole=x), high - low)
         raw = gpu.get(memory, np.uint8, high - low)
-    first = raw[array.pointer - low :][:size].view(_dtype(array.dtype))
+    first = raw[array.pointer - low :][:size].view(dtype_of(array.dtype))
     return np.lib.stride_tricks.as_strided(first, array.shape, [s * size for s in array.strides])
-
-
-def _dtype(name: str) -> np.dtype:
-    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
-    return np.dtype(name)

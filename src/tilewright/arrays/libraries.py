@@ -1,4 +1,5 @@
 """The libraries whose arrays can be on a GPU: for each, where an array is, the current stream, new memory, and the result.
+What a product of their arrays on the host needs is in ``host_libraries``.
 
 The type of an array identifies its library, which is taken from ``sys.modules``: a caller with an array has imported the
 library, so nothing here imports one.
@@ -90,8 +91,19 @@ def is_on_gpu(*values: Any) -> bool:
     return any(map(library_of, values))
 
 
+def is_of_a_library(*values: Any) -> bool:
+    """Whether any of these is an array of another library than NumPy, wherever it is."""
+    return any(map(library_by_type, values))
+
+
 def library_of(x: Any) -> Library | None:
     """The library of an array on a GPU; None for everything else."""
+    library = library_by_type(x)
+    return library if library is not None and library.on_gpu(x) else None
+
+
+def library_by_type(x: Any) -> Library | None:
+    """The library of an array wherever it is; None for NumPy's arrays and for what is no array."""
     kind = type(x)
     if kind is np.ndarray:
         return None
@@ -99,8 +111,7 @@ def library_of(x: Any) -> Library | None:
         if len(_known) > 256:  # the caller creates types without end
             _known.clear()
         _known[kind] = _recognised(x)
-    library = _known[kind]
-    return library if library is not None and library.on_gpu(x) else None
+    return _known[kind]
 
 
 _known: dict[type, Library | None] = {}
@@ -160,7 +171,8 @@ class Torch(Library):
         needed = (x.requires_grad and self._torch.is_grad_enabled()) or self._functions.has_tangents()
         return needed or self._torch._C._functorch.is_functorch_wrapped_tensor(x)
 
-    def view(self, x: Any, name: str) -> GpuArray:
+    def refuse_recorded(self, x: Any, name: str) -> None:
+        """Raises OperandError for a tensor of which a gradient or a tangent is wanted, where none is recorded."""
         torch = self._torch
         if x.requires_grad and torch.is_grad_enabled():
             raise OperandError(
@@ -172,6 +184,10 @@ class Torch(Library):
                 f"{name} has a tangent, and no tangent of the product would be recorded: multiply by "
                 "tilewright.torch.matmul, or pass the primal of torch.autograd.forward_ad.unpack_dual"
             )
+
+    def view(self, x: Any, name: str) -> GpuArray:
+        torch = self._torch
+        self.refuse_recorded(x, name)
         if x.layout is not torch.strided:
             raise OperandError(f"{name} is a tensor of layout {x.layout}: pass {name}.to_dense()")
         dtype = _dtype(name, "tensor", self._dtypes.get(x.dtype) or str(x.dtype).removeprefix("torch."))

@@ -47,7 +47,31 @@ def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Ten
     precision = str(precision)  # as an operator of PyTorch takes it, which has one type for each argument
     if torch.compiler.is_compiling():
         return _operator(a, b, precision, bias)
-    return _differentiable(a, b, precision, bias)
+    try:
+        return _differentiable(a, b, precision, bias)
+    except Exception:  # looked at only now: each look at a tensor takes as long as a part of the call
+        check_tensor(a, "a")
+        check_tensor(b, "b")
+        raise
+
+
+def check_tensor(x: Any, name: str) -> None:
+    """Raises OperandError for an operand ``name`` that is no tensor of numbers in memory, and says how to make it one."""
+    if not isinstance(x, Tensor):
+        kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
+        rule = "a tensor is multiplied by a tensor, as in PyTorch"
+        raise OperandError(f"{name} is a {kind}: {rule}; pass torch.as_tensor({name})")
+    kind, step = "", ""
+    if x.is_nested:
+        kind, step = "nested tensor", f"multiply those of {name}.unbind()"
+    elif x.layout is not torch.strided:
+        kind, step = f"tensor of layout {x.layout}", f"pass {name}.to_dense()"
+    elif x.is_quantized:
+        kind, step = "quantized tensor", f"pass {name}.dequantize()"
+    elif x.device.type not in ("cpu", "cuda", "meta"):
+        kind, step = f"tensor on {x.device}, for which there are no kernels", f"pass {name}.cpu()"
+    if kind:
+        raise OperandError(f"{name} is a {kind}: {step}")
 
 
 def _differentiable(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
@@ -63,14 +87,14 @@ def _differentiable(a: Tensor, b: Tensor, precision: str | float = "standard", b
 
 
 def compiled_matmul(a: Any, b: Any, precision: str | float, *given: str) -> Any:
-    """What ``tilewright.matmul`` is in compiled code: of tensors on a GPU a tensor, of all others a NumPy array.
+    """What ``tilewright.matmul`` is in compiled code: of tensors a tensor, of NumPy's arrays an array.
 
     Raises UsageError for arguments ``given`` that only an eager call takes.
     """
     if given:
         raise UsageError(f"{given[0]}: inside torch.compile matmul takes a, b and precision alone; call it outside")
     result = product(torch.as_tensor(a), torch.as_tensor(b), precision)
-    return result if result.is_cuda else result.numpy()
+    return result if isinstance(a, Tensor) or isinstance(b, Tensor) else result.numpy()
 
 
 def _is_traced(x: Tensor) -> bool:
@@ -106,21 +130,37 @@ def _multiply(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None 
         raise OperandError(f"a is on {a.device}, b on {b.device}: move one to the other")
     if a.device.type != "cpu":  # a tensor without memory, or of a device for which PyTorch says that we have no kernel
         return _node(a, b, precision, bias)
-    dtype = torch.promote_types(a.dtype, b.dtype)
-    x, y = _as_numpy(a, "a", precision), _as_numpy(b, "b", precision)
+    x, y = as_numpy(a, "a", precision), as_numpy(b, "b", precision)
+    dtype = promoted_dtype(a, b)
     c = torch.from_numpy(host_product(x, y, precision))
     return c.to(dtype) if bias is None else (c + bias.to(c.dtype)).to(dtype)
 
 
-def _as_numpy(x: Tensor, name: str, precision: str | float) -> np.ndarray:
-    """The tensor's memory as an array; of bfloat16, which NumPy does not have, a copy in a wider type."""
+def promoted_dtype(a: Tensor, b: Tensor) -> torch.dtype:
+    """The dtype that PyTorch promotes those of both operands to. Raises DTypeError where there is none."""
+    try:
+        return torch.promote_types(a.dtype, b.dtype)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise DTypeError(f"a is {a.dtype}, b is {b.dtype}: PyTorch says {reason}; convert one of them") from None
+
+
+def as_numpy(x: Tensor, name: str, precision: str | float = "standard") -> np.ndarray:
+    """The memory of a tensor on the host as an array; of bfloat16, which NumPy does not have, a copy in a wider type.
+
+    Raises DTypeError for a tensor that NumPy cannot read.
+    """
     x = x.detach().resolve_conj().resolve_neg()
     if x.dtype is torch.bfloat16:
         x = x.double() if precision == "highest" else x.float()
     try:
         return x.numpy()
-    except TypeError as error:
-        raise DTypeError(f"{name} is a tensor of {x.dtype}: {error}") from None
+    except (TypeError, RuntimeError) as error:
+        if x.is_floating_point():
+            step = f"no kernel of the host multiplies it; pass {name}.float(), which is exact"
+        else:
+            step = str(error).splitlines()[0]
+        raise DTypeError(f"{name} is a tensor of {x.dtype}: {step}") from None
 
 
 def _as_node(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import OperandError
 from ..kernels import NUMERIC, kernel
 from ..operands import NUMPY_DTYPES
 
@@ -20,8 +21,12 @@ from ..operands import NUMPY_DTYPES
 )
 def numpy_product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """Multiply matrices, or batches of them."""
-    with np.errstate(all="ignore"):  # as every kernel: NaN and infinity propagate without a warning
-        np.matmul(a, b, out=c)
+    try:
+        with np.errstate(all="ignore"):  # as every kernel: NaN and infinity propagate without a warning
+            np.matmul(a, b, out=c)
+    except TypeError as error:
+        what = "a and b hold Python objects that cannot be multiplied and added up"
+        raise OperandError(f"{what}: {error}; convert them, as by a.astype('float64')") from error
 
 
 def product_by_numpy(a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: Any) -> np.ndarray:

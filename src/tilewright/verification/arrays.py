@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays.host_copy import on_host
+from ..arrays.host_libraries import host_library
+from ..arrays.libraries import is_on_gpu
 from ..errors import DTypeError, ShapeError, UsageError
 from ..operands import NUMPY_DTYPES, admit, asked_dtype, promoted
 from ..planning.bounds import promised_bound
@@ -46,7 +48,7 @@ def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Ve
     >>> print(verify(a, a, c, precision=1e-13).where)
     (17, 250)
     """
-    place = "gpu" if any(x is not y for x, y in ((x, on_host(x)) for x in (a, b, c))) else "cpu"
+    place = "gpu" if is_on_gpu(a, b, c) else "cpu"
     x, y, z = (admit(on_host(value), name) for value, name in ((a, "a"), (b, "b"), (c, "c")))
     shapes = combine_shapes(x.shape, y.shape)
     if z.shape != shapes.result:
@@ -89,7 +91,8 @@ def multiply_verified(
             raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}, out one of {len(outs)}: not as many")
         each = zip(a, b, outs, strict=True)
         return [multiply_verified(product, *three, precision, algorithm, plain, **others) for three in each]
-    x, y = on_host(a), on_host(b)
+    library = None if is_on_gpu(a, b) else host_library(a, b)
+    x, y = (on_host(a), on_host(b)) if library is None else library.operands(a, b, precision)
     if out is not None:  # it may overlap the operands
         x, y = np.array(x), np.array(y)
     made = _verifiable(x, y, others.get("out_dtype"))
