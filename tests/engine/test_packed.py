@@ -189,7 +189,7 @@ def test_a_workspace_that_is_too_small_is_an_error() -> None:
     counters[-1] = 1
     with pytest.raises(MemoryError, match="workspace"):
         compiled(PACKED, a.dtype)(a, b, c, np.zeros(1000, np.float32), counters)
-    small = replace(PACKED, workspace=lambda m, n, k: 1000)
+    small = replace(PACKED, workspace=lambda m, n, k, *_: 1000)
     for threads in (1, 2):
         how = shared_products.sharing(small, a.dtype, (300, 200, 100), threads, least=0)
         assert how is not None

@@ -19,11 +19,8 @@ from .cuts import (
     Room,
     Slots,
     cuts,
-    least_room,
     least_s,
-    least_slots,
     multiplications,
-    place_elements,
     promised_s,
     shares,
     without_cut_chunks,
@@ -85,10 +82,10 @@ def plan_stream(
     all_cuts = list(cuts(m, n, k, room))
     fit = without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
     if not fit:
-        least = least_room(all_cuts, room.planes) * itemsize
+        least = min(all_cuts, key=lambda grid: room.least_bytes(grid, itemsize))
         raise MemoryLimitError(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {room.limit_text}: "
-            f"it needs at least {room.needed_text(least)}"
+            f"it needs at least {room.needed_text(least, itemsize)}"
         )
     steps = min(map(multiplications, fit))
     if steps > MOST_PLANNED:
@@ -142,10 +139,9 @@ def plan_again(
     """A plan for the tiles that are left of a product that was begun with this ``grid``."""
     slots = shares(grid, room, itemsize)
     if not slots:
-        least = place_elements(grid, least_slots(grid), room.planes) * itemsize
         raise MemoryLimitError(
             f"tiles of {grid.bm}×{grid.bn} in steps of {grid.bk}, with which this product was begun, "
-            f"need {room.needed_text(least)}; given {room.limit_text}"
+            f"need {room.needed_text(grid, itemsize)}; given {room.limit_text}"
         )
 
     def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
