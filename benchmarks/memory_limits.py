@@ -184,7 +184,9 @@ def child(machine: str, suffix: str, number: int, folder: Path, limits: tuple[in
         print(json.dumps(multiplied(folder, suffix, SHAPES[number], limit)), flush=True)
 
 
-def cases(machine: str, suffix: str, number: int, cache: Path, limits: tuple[int, ...] = LIMITS) -> list[dict[str, Any]]:
+def cases(
+    machine: str, suffix: str, number: int, cache: Path, limits: tuple[int, ...] = LIMITS
+) -> list[dict[str, Any]]:
     """What the products of a machine, a format and a shape took; raises AssertionError where the promise is broken."""
     shape = m, n, k, dtype = SHAPES[number]
     with tempfile.TemporaryDirectory() as folder:

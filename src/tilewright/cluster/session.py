@@ -291,7 +291,7 @@ def _placed(
     options = order.options
     memory = options.memory if options.memory is not None else _memory(limit, order.neighbours)
     there = dataclasses.replace(options, memory=memory, device=device or options.device)
-    return place_product(sources, order.dtype, there, threads, order.target)
+    return place_product(sources, order.dtype, there, threads)
 
 
 def _memory(limit: int | None, neighbours: int) -> int:

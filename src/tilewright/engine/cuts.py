@@ -61,7 +61,9 @@ class PackedBlocks:
 
     def block_of(self, m: int) -> int:
         """Elements of the block of A of one thread, for a product with m rows."""
-        return min(self.block, (m + self.mr) * self.a_stride + self.block - self.tile_at) if self.shortens else self.block
+        return (
+            min(self.block, (m + self.mr) * self.a_stride + self.block - self.tile_at) if self.shortens else self.block
+        )
 
     def workspace(self, m: int, n: int, k: int, threads: int = BLOCKS) -> int:
         """Elements of the workspace for a product of this shape on so many threads; m, n and k count packed elements, too."""

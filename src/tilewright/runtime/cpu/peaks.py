@@ -23,7 +23,7 @@ from ...codegen.jit import need_jit
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import available_memory, machine
 from ...host.steps import announced
-from ...operands import aligned_empty
+from ...operands import mapped_empty
 from .threads import Team
 
 #: Independent chains of FMAs: latency 4 on two pipes needs 8; 12 leaves slack and fits 16 registers.
@@ -147,14 +147,15 @@ def _last_cache() -> int:
 
 def _triad_gbs(dtype: str, threads: int, nbytes: int, repeats: int) -> Measured:
     """The bandwidth of the triad over ``nbytes`` in all, ``repeats`` times a sample, in 1e9 bytes per second."""
-    size = max(8, nbytes // 3 // np.dtype(dtype).itemsize // threads)
-    arrays = [[aligned_empty(size, dtype) for _ in range(3)] for _ in range(threads)]
+    kind = np.dtype(dtype)
+    size = max(8, nbytes // 3 // kind.itemsize // threads)
+    arrays = [[mapped_empty(size, kind) for _ in range(3)] for _ in range(threads)]
     for x, y, out in arrays:
         x[:], y[:], out[:] = 1.5, 2.5, 0.0  # touch the pages: an untouched page is one shared page of zeros
         _triad(x[:8], y[:8], out[:8], 1)
     jobs = [functools.partial(_triad, x, y, out, repeats) for x, y, out in arrays]
     best, share = min(_timed(jobs) for _ in range(_SAMPLES))
-    return 3.0 * size * threads * np.dtype(dtype).itemsize * repeats / best / 1e9, share
+    return 3.0 * size * threads * kind.itemsize * repeats / best / 1e9, share
 
 
 def _timed(jobs: Sequence[Callable[[], None]]) -> tuple[float, float]:
@@ -172,9 +173,7 @@ def _timed(jobs: Sequence[Callable[[], None]]) -> tuple[float, float]:
     return seconds, sum(used) / len(jobs) / seconds
 
 
-def _cached(
-    what: str, dtype: str, threads: int, measure: Callable[[str, int], Measured | None], fresh: bool
-) -> float:
+def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], Measured | None], fresh: bool) -> float:
     """The figure from the cache on disk, or measured: where it is not there, ``fresh``, or too low to be believed. 0 where
     there is not enough memory to measure it.
 

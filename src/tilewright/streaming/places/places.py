@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +14,9 @@ import numpy as np
 from ...catalog import cuda_catalog
 from ...errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ...files import Sink, Source
-from ...files.array import WORKSPACE, ArraySource
+from ...files.array import ArraySource
 from ...files.chunked import ChunkedSource
-from ...files.format import locate
-from ...files.plain import BUFFER
+from ...files.positional import BUFFER
 from ...host.disk import fingerprint
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
@@ -137,11 +134,8 @@ class Placement:
             )
 
 
-def place_product(
-    sources: Sequence[Source], dtype: np.dtype[Any], options: Options, threads: int, out: Any = None
-) -> Placement:
-    """Where to multiply: ``options.device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any. ``out`` is
-    what ``multiply`` gets.
+def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Options, threads: int) -> Placement:
+    """Where to multiply: ``options.device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
 
     Raises UsageError for any other device; UnavailableError without a GPU, and on the CPU where ``$NUMBA_DISABLE_JIT``
     is set; MemoryLimitError for a limit that leaves nothing for blocks.
@@ -159,7 +153,7 @@ def place_product(
         need_jit("what multiplies and moves blocks")
         choice = choose_on_cpu(options.precision, stored, dtype.name, k)
         free = max(free, LEAST_LIMIT)
-        buffers = _read_bytes(sources, free) + _write_bytes(out, (m, n), dtype)
+        buffers = _read_bytes(sources, free) + 2 * BUFFER  # one read and one write at a time
         kc, chunk = kc_of(choice.kernel, choice.compute), _chunk(sources)
         size = np.dtype(dtype_of_blocks(choice.compute)).itemsize
         workspace = functools.partial(_step_bytes, choice.kernel.workspace, choice.kernel.counters, size, kc)
@@ -207,7 +201,14 @@ def _left(limit: int, reserved: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _step_bytes(
-    workspace: Callable[..., int], counters: Callable[..., int], size: int, kc: int, threads: int, m: int, n: int, k: int
+    workspace: Callable[..., int],
+    counters: Callable[..., int],
+    size: int,
+    kc: int,
+    threads: int,
+    m: int,
+    n: int,
+    k: int,
 ) -> int:
     """Bytes that a kernel takes for a step of these sizes, on so many threads: its workspace, of elements of ``size`` bytes
     and for ``kc`` of k at most, and its counters."""
@@ -220,14 +221,6 @@ def _read_bytes(sources: Sequence[Source], limit: int) -> int:
         if isinstance(source, ChunkedSource):
             source.read_within(int(READ_SHARE * limit))
     return max(source.workspace for source in sources)
-
-
-def _write_bytes(out: Any, shape: tuple[int, int], dtype: np.dtype[Any]) -> int:
-    """Bytes that writing a part of the result takes at most."""
-    if not isinstance(out, (str, os.PathLike)):
-        return WORKSPACE
-    side = locate(os.fspath(out))[0].chunk
-    return 2 * BUFFER + 3 * math.prod(min(side, length) for length in shape) * dtype.itemsize * (side > 1)
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------

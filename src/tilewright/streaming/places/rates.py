@@ -19,6 +19,7 @@ from ...files.array import ArraySource
 from ...files.positional import PIECE, write_through
 from ...host.machine import machine
 from ...kernels import Kernel
+from ...operands import mapped_empty
 from ..plan.cost import Rates
 
 #: Share of the peak that the engine reaches between its passes over C, share of the time of such a pass that nothing hides,
@@ -96,7 +97,9 @@ def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int =
     few = min(rows, 2), columns  # compiles the code that reads rows, before the clock runs
     source.read(slice(0, few[0]), slice(0, few[1]), np.empty(few, dtype))
 
-    outs = [np.ones((rows, columns), dtype) for _ in range(workers)]  # ones, so that their pages are mapped
+    outs = [mapped_empty(rows * columns, np.dtype(dtype)).reshape(rows, columns) for _ in range(workers)]
+    for out in outs:
+        out[:] = 1  # so that their pages are mapped
     begun = time.perf_counter()
 
     def read(worker: int) -> int:
@@ -130,7 +133,10 @@ def _disk_rate(folder: Path, most: int, pitch: int, nbytes: int) -> float:
     """Bytes a second of writing ``most`` bytes, ``nbytes`` at a time, to a file in ``folder`` until they are on the disk, in
     short rows ``pitch`` bytes apart, as those of tiles are. Where nothing can be written, 1 GB/s is assumed."""
     width = max(1, min(pitch, WRITE_ROW, nbytes))
-    block = np.random.default_rng(0).integers(0, 256, (max(1, min(most, nbytes) // width), width), np.uint8)
+    block = mapped_empty(max(1, min(most, nbytes) // width) * width, np.dtype(np.uint8)).reshape(-1, width)
+    rng = np.random.default_rng(0)
+    for row in block:  # row by row: random numbers come in an array of their own
+        row[:] = rng.integers(0, 256, width, np.uint8)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             begun, done = time.perf_counter(), 0

@@ -17,12 +17,15 @@ from .grid import Grid, longest_step
 Slots = tuple[int, int, int]
 
 #: Sides of tiles of C, and steps of k, that are tried; doubled further where an operand is longer.
-SIDES = (128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536)
+SIDES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536)
+#: Sides of tiles that are tried where no others fit.
+SMALL_SIDES = (64, 128)
 DEPTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 #: From so many chunks on it matters little that a block cuts those at its edges.
 MANY_CHUNKS = 4
-#: What threads, their stacks and the plan itself take of a caller's limit: this share of it, and at most these bytes.
-OWN_SHARE, OWN_BYTES = 8, 16 << 20
+#: What threads, their stacks and the plan itself take of a caller's limit: this share of it, and at most these bytes. A plan
+#: takes about STEP_BYTES for each step; if this is more than OWN_BYTES, blocks have less.
+OWN_SHARE, OWN_BYTES, STEP_BYTES = 8, 16 << 20, 1000
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,10 @@ class Room:
 
     def for_blocks(self, grid: Grid) -> int:
         """Bytes of ``place`` that are left for the blocks of a grid."""
-        return self.place - (self.workspace(grid.bm, grid.bn, grid.bk) if self.workspace else 0)
+        if self.workspace is None:
+            return self.place
+        plan = max(0, STEP_BYTES * multiplications(grid) - OWN_BYTES)
+        return self.place - self.workspace(grid.bm, grid.bn, grid.bk) - plan
 
     def least_bytes(self, grid: Grid, itemsize: int) -> int:
         """Bytes of ``place`` that the smallest blocks of a grid need, with the kernel's workspace."""
@@ -104,11 +110,11 @@ def least_limit(nbytes: int) -> int:
     return min(nbytes + OWN_BYTES, nbytes + nbytes // (OWN_SHARE - 1))
 
 
-def cuts(m: int, n: int, k: int, room: Room) -> Iterator[Grid]:
-    """Even cuts, each once, the largest steps first."""
+def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator[Grid]:
+    """Even cuts, each once, the largest steps first; ``small`` ones have SMALL_SIDES."""
     seen = set()
     steps = [room.step] if room.step else [_step(k, depth, room.kc) for depth in reversed(_doubled(DEPTHS, k))]
-    for side in _doubled(SIDES, max(m, n)):
+    for side in SMALL_SIDES if small else _doubled(SIDES, max(m, n)):
         for grain in dict.fromkeys((room.grain, math.lcm(room.grain, room.chunk))):
             for step in steps:
                 cut = Grid(m, n, k, _even(m, side, grain), _even(n, side, grain), step, room.kc)
@@ -130,7 +136,7 @@ def without_cut_chunks(grids: Sequence[Grid], chunk: int) -> Sequence[Grid]:
 def may_be_cut(grid: Grid, room: Room) -> bool:
     """Whether ``cuts`` can have made this grid, which was read from a file, for a room like this one of any size."""
     sides = all(
-        size == max(1, length) or (SIDES[0] // 2 <= size < length and size % room.grain == 0)
+        size == max(1, length) or (SMALL_SIDES[0] // 2 <= size < length and size % room.grain == 0)
         for length, size in ((grid.m, grid.bm), (grid.n, grid.bn))
     )
     if room.kc > 1:

@@ -79,8 +79,10 @@ def plan_stream(
     parts, all places are used. Raises MemoryLimitError where not even the
     smallest blocks fit, and where blocks that fit are so small that a plan would have more than MOST_PLANNED steps.
     """
-    all_cuts = list(cuts(m, n, k, room))
-    fit = without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
+    all_cuts, fit = [], []
+    for small in (False, True):
+        all_cuts += cuts(m, n, k, room, small=small)
+        fit = fit or without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
     if not fit:
         least = min(all_cuts, key=lambda grid: room.least_bytes(grid, itemsize))
         raise MemoryLimitError(

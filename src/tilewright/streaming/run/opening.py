@@ -33,7 +33,7 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
         refuse_overlap(out, a=a, b=b)
         check_partition(options.partition)
         target = array_for(product) if out is None else out
-        placement = place_product(product.sources, product.dtype, options, get_threads(), target)
+        placement = place_product(product.sources, product.dtype, options, get_threads())
         check_parts(options.partition, placement.names)
         compute = functools.partial(compute_here, placement)
         yield plan_job(product, placement, compute, target, options, stack, only_planned=only_planned)
