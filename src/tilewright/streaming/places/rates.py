@@ -133,10 +133,11 @@ def _disk_rate(folder: Path, most: int, pitch: int, nbytes: int) -> float:
     """Bytes a second of writing ``most`` bytes, ``nbytes`` at a time, to a file in ``folder`` until they are on the disk, in
     short rows ``pitch`` bytes apart, as those of tiles are. Where nothing can be written, 1 GB/s is assumed."""
     width = max(1, min(pitch, WRITE_ROW, nbytes))
-    block = mapped_empty(max(1, min(most, nbytes) // width) * width, np.dtype(np.uint8)).reshape(-1, width)
+    flat = mapped_empty(max(1, min(most, nbytes) // width) * width, np.dtype(np.uint8))
     rng = np.random.default_rng(0)
-    for row in block:  # row by row: random numbers come in an array of their own
-        row[:] = rng.integers(0, 256, width, np.uint8)
+    for part in np.array_split(flat, math.ceil(flat.size / PROBE_BYTES)):  # random numbers come in an array of their own
+        part[:] = rng.integers(0, 256, part.size, np.uint8)
+    block = flat.reshape(-1, width)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             begun, done = time.perf_counter(), 0

@@ -26,6 +26,9 @@ MANY_CHUNKS = 4
 #: What threads, their stacks and the plan itself take of a caller's limit: this share of it, and at most these bytes. A plan
 #: takes about STEP_BYTES for each step; if this is more than OWN_BYTES, blocks have less.
 OWN_SHARE, OWN_BYTES, STEP_BYTES = 8, 16 << 20, 1000
+#: A plan of more steps is refused: each also takes 15 µs to plan. Operands that hold no data (sparse files, datasets of one
+#: fill value) can be of any shape.
+MOST_PLANNED = 500_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Room:
         """Bytes of ``place`` that are left for the blocks of a grid."""
         if self.workspace is None:
             return self.place
-        plan = max(0, STEP_BYTES * multiplications(grid) - OWN_BYTES)
+        plan = max(0, STEP_BYTES * min(MOST_PLANNED, multiplications(grid)) - OWN_BYTES)
         return self.place - self.workspace(grid.bm, grid.bn, grid.bk) - plan
 
     def least_bytes(self, grid: Grid, itemsize: int) -> int:

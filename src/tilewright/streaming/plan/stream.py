@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from ...errors import MemoryLimitError, UsageError
 from .cost import Cost, Rates, cost
 from .cuts import (
+    MOST_PLANNED,
     Room,
     Slots,
     cuts,
@@ -33,9 +34,6 @@ from .schedule import Schedule
 
 #: Candidates are tried that have at most so many steps, or, if that is more, twice the steps of the shortest.
 MOST_STEPS = 2000
-#: A plan of more steps is refused: each takes about 1 KB of memory and 15 µs to plan. Operands that hold no data (sparse
-#: files, datasets of one fill value) can be of any shape.
-MOST_PLANNED = 500_000
 #: The most multiplications that the model times in each of three searches: one cut for each size of tiles, the other cuts of
 #: the best sizes, the other orders and slots of the best cuts.
 BUDGET = 8_000
