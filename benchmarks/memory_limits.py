@@ -1,4 +1,4 @@
-"""What ``memory=`` promises, measured: ``python benchmarks/memory_limits.py OUT.jsonl [MACHINE …]`` (all of MACHINES).
+"""What ``memory=`` promises, measured: ``python benchmarks/memory_limits.py OUT.jsonl [MACHINE/FORMAT …]`` (all of both).
 
 Products of SHAPES are multiplied on the CPU from files to a file, in each of FORMATS and under each of LIMITS, on this
 processor and as if its caches were those of each of MACHINES. The operands' files are in the format of the result, in chunks
@@ -9,7 +9,7 @@ returns, from the kernel's own mark (VmHWM) for all resident pages, and sampled 
 The memory of the code is no part of a limit: what Numba, LLVM, h5py and zarr take when they are first used in a process. So
 a tiny product of the same dtype and format precedes; ``first`` has what it took, with compiled code in the cache.
 
-Appends a record to OUT. Ends with an AssertionError where a product took more than its limit and ALLOWED, or was refused
+Appends a record for each machine and format to OUT. Ends with an AssertionError where a product took more than its limit and ALLOWED, or was refused
 though its operands and its result fit the limit, or is wrong.
 """
 
@@ -217,20 +217,20 @@ def cases(
 
 
 def main() -> None:
-    """Measure everything, and append a record."""
+    """Measure everything, and append the records."""
     from tilewright.lab.inputs.environment import environment
 
-    out, *machines = sys.argv[1:]
-    found: list[dict[str, Any]] = []
+    out, *asked = sys.argv[1:]
     with tempfile.TemporaryDirectory() as cache:
-        for machine in machines or MACHINES:
-            for suffix in FORMATS:
-                for number in range(len(SHAPES)):
-                    found += cases(machine, suffix, number, Path(cache))
-                    print(machine, suffix, SHAPES[number], [_words(each) for each in found[-len(LIMITS) :]], flush=True)
-    record = {"kind": "memory limits", "environment": environment(), "allowed": ALLOWED, "cases": found}
-    with Path(out).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+        for which in asked or [f"{machine}/{suffix}" for machine in MACHINES for suffix in FORMATS]:
+            machine, suffix = which.split("/")
+            found: list[dict[str, Any]] = []
+            for number in range(len(SHAPES)):
+                found += cases(machine, suffix, number, Path(cache))
+                print(which, SHAPES[number], [_words(each) for each in found[-len(LIMITS) :]], flush=True)
+            record = {"kind": "memory limits", "environment": environment(), "allowed": ALLOWED, "cases": found}
+            with Path(out).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
 
 
 def _words(case: dict[str, Any]) -> str:

@@ -85,9 +85,10 @@ class Room:
 
     def for_blocks(self, grid: Grid) -> int:
         """Bytes of ``place`` that are left for the blocks of a grid."""
-        if self.workspace is None:
+        steps = multiplications(grid)
+        if self.workspace is None or not steps:
             return self.place
-        plan = max(0, STEP_BYTES * min(MOST_PLANNED, multiplications(grid)) - OWN_BYTES)
+        plan = max(0, STEP_BYTES * min(MOST_PLANNED, steps) - OWN_BYTES)
         return self.place - self.workspace(grid.bm, grid.bn, grid.bk) - plan
 
     def least_bytes(self, grid: Grid, itemsize: int) -> int:
