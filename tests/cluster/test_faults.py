@@ -77,7 +77,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def many_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """C is cut into nine tiles or more, even where the machine's speeds suggest fewer: so that there is a middle of it."""
     every = stream.cuts
-    monkeypatch.setattr(stream, "cuts", lambda *sizes, **small: [grid for grid in every(*sizes, **small) if math.prod(grid.tiles) >= 9])
+    monkeypatch.setattr(
+        stream, "cuts", lambda *sizes, **small: [grid for grid in every(*sizes, **small) if math.prod(grid.tiles) >= 9]
+    )
 
 
 @pytest.fixture

@@ -128,7 +128,10 @@ def test_info_says_so(
     say(monkeypatch, measured, (120.0, 0.55))
     monkeypatch.setattr(peaks, "_triad_gbs", lambda *_, **__: (20.0, 1.0))
     said = " ".join(cli("info").out.split())
-    assert "FMA peak, float32, 2 threads 120.0 GFLOPS (too low, and soon measured again: the machine is busy, threads ran" in said
+    assert (
+        "FMA peak, float32, 2 threads 120.0 GFLOPS (too low, and soon measured again: the machine is busy, threads ran"
+        in said
+    )
     assert "FMA peak, float32, 1 thread 100.0 GFLOPS FMA peak" in said
 
 

@@ -66,7 +66,7 @@ class PackedBlocks:
         )
 
     def workspace(self, m: int, n: int, k: int, threads: int = BLOCKS) -> int:
-        """Elements of the workspace for a product of this shape on so many threads; m, n and k count packed elements, too."""
+        """Elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
         slivers = -(-n // self.nr)
         blocks = min(threads, -(-m // self.mr) * slivers)
         columns = min(n, self.nc) + min(threads, slivers) * self.nr  # panels of groups may each be wider by a sliver

@@ -57,8 +57,8 @@ def read_rows(file: int, out: np.ndarray, dtype: np.dtype[Any], offset: int, pit
 
 
 def write_rows(file: int, block: np.ndarray, dtype: np.dtype[Any], offset: int, pitch: int) -> None:
-    """Write ``block``, of any strides, as rows of ``dtype`` that begin at byte ``offset`` + row·``pitch`` of ``file``. Raises
-    OSError."""
+    """Write ``block``, of any strides, as rows of ``dtype`` that begin at byte ``offset`` + row·``pitch`` of ``file``.
+    Raises OSError."""
     if block.dtype == dtype and rows_are_contiguous(block):
         move_rows("pwrite", file, block, offset, pitch)
         return

@@ -1,8 +1,8 @@
 """Chunks of a zarr store that hold their elements as memory does: read and written in place, by positional calls.
 
 The library makes a bytes object of each chunk and an array of each rectangle, and the system maps their memory anew each
-time. Reading in place takes half the processor's time (0.05 against 0.09 s for 256 MiB), which products on a CPU need, and no
-memory beside the rectangle. So a part of a chunk is written without reading the others.
+time. Reading in place takes half the processor's time (0.05 against 0.09 s for 256 MiB), which products on a CPU need, and
+no memory beside the rectangle. So a part of a chunk is written without reading the others.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RawChunks:
                 yield rows.start, columns.start, part
 
     def _where(self, row: int, column: int) -> tuple[Path, int, int]:
-        """The chunk's file that has an element, the byte at which the element begins, and the bytes of a row of the chunk."""
+        """The file of the chunk that has an element, the byte where the element begins, and the bytes of the chunk's rows."""
         (i, top), (j, left) = divmod(row, self.sides[0]), divmod(column, self.sides[1])
         pitch = self.sides[1] * self.dtype.itemsize
         return self.file(i, j), top * pitch + left * self.dtype.itemsize, pitch

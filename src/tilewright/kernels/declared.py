@@ -111,8 +111,8 @@ class Kernel:
         return f"<Kernel {self.name}>"
 
     def workspace_bytes(self, m: int, n: int, k: int, dtype: str, threads: int | None = None) -> int:
-        """Bytes that the kernel allocates on one thread, or for a whole team, to compute a C of ``dtype``. ``threads`` is the
-        size of the team; only a kernel that ``adds`` needs less for a smaller one."""
+        """Bytes that the kernel allocates on one thread, or for a whole team, to compute a C of ``dtype``. ``threads`` is
+        the size of the team; only a kernel that ``adds`` needs less for a smaller one."""
         if self.workspace is None:
             return 0
         itemsize = itemsize_of(self.space or dtype)

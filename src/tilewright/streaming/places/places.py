@@ -28,8 +28,8 @@ from ...runtime.gpu.split_product import SOURCES
 from ...runtime.gpu.wake import wake_named
 from ..options import Options
 from ..plan.cost import Rates
-from ..plan.host_cache import HostCache
 from ..plan.cuts import own_bytes
+from ..plan.host_cache import HostCache
 from ..plan.stream import Room, StreamPlan, typical_step
 from .cached_sources import CachedSources
 from .chunks import Chunks

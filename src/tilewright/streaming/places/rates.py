@@ -135,7 +135,9 @@ def _disk_rate(folder: Path, most: int, pitch: int, nbytes: int) -> float:
     width = max(1, min(pitch, WRITE_ROW, nbytes))
     flat = mapped_empty(max(1, min(most, nbytes) // width) * width, np.dtype(np.uint8))
     rng = np.random.default_rng(0)
-    for part in np.array_split(flat, math.ceil(flat.size / PROBE_BYTES)):  # random numbers come in an array of their own
+    for part in np.array_split(
+        flat, math.ceil(flat.size / PROBE_BYTES)
+    ):  # random numbers come in an array of their own
         part[:] = rng.integers(0, 256, part.size, np.uint8)
     block = flat.reshape(-1, width)
     try:
