@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
+COMMAND = "python benchmarks/memory_limits.py OUT.jsonl"
 #: Bytes that a product may take beside its limit: what Python and its threads take.
 ALLOWED = 16 * MIB
 #: Bytes of L2 and L3.
@@ -236,7 +237,8 @@ def main() -> None:
             for number in range(len(SHAPES)):
                 found += cases(machine, suffix, number, Path(cache))
                 print(which, SHAPES[number], [_words(each) for each in found[-len(LIMITS) :]], flush=True)
-            record = {"kind": "memory limits", "environment": environment(), "allowed": ALLOWED, "cases": found}
+            known = environment(operands="integers from -3 to 3", command=COMMAND)
+            record = {"kind": "memory limits", "environment": known, "allowed": ALLOWED, "cases": found}
             with Path(out).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 

@@ -65,9 +65,9 @@ class PackedBlocks:
             min(self.block, (m + self.mr) * self.a_stride + self.block - self.tile_at) if self.shortens else self.block
         )
 
-    def workspace(self, m: int, n: int, k: int, threads: int = BLOCKS) -> int:
+    def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
         """Elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
-        slivers = -(-n // self.nr)
+        slivers, threads = -(-n // self.nr), threads or BLOCKS
         blocks = min(threads, -(-m // self.mr) * slivers)
         columns = min(n, self.nc) + min(threads, slivers) * self.nr  # panels of groups may each be wider by a sliver
         return (1 if threads == 1 else 2) * min(k, self.kc) * columns + blocks * self.block_of(m)

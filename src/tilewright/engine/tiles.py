@@ -15,7 +15,7 @@ from numba.extending import register_jitable
 from .. import codegen
 from ..host.machine import Machine
 from ..kernels.blocking import Blocking, caches
-from .cuts import BLOCKS, PackedBlocks
+from .cuts import PackedBlocks
 
 #: Rows and columns of a tile of the driver, and words of k in a phase at most.
 ROWS, COLUMNS, STEPS = 2 * codegen.TILE, 4 * codegen.TILE, 1024
@@ -42,7 +42,7 @@ class TileBlocks(PackedBlocks):
         self.tile_at += rows_beyond
         self.block += rows_beyond + COLUMNS + 1
 
-    def workspace(self, m: int, n: int, k: int, threads: int = BLOCKS) -> int:
+    def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
         """Elements of the workspace for a product of this shape; m, n and k count packed elements, or more."""
         return super().workspace(m, n, whole_tiles(k), threads)
 

@@ -69,7 +69,7 @@ class RawChunks:
                 yield rows.start, columns.start, part
 
     def _where(self, row: int, column: int) -> tuple[Path, int, int]:
-        """The file of the chunk that has an element, the byte where the element begins, and the bytes of the chunk's rows."""
+        """The file of the chunk that has an element, the byte where the element begins, and the bytes of a row there."""
         (i, top), (j, left) = divmod(row, self.sides[0]), divmod(column, self.sides[1])
         pitch = self.sides[1] * self.dtype.itemsize
         return self.file(i, j), top * pitch + left * self.dtype.itemsize, pitch

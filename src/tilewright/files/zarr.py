@@ -109,9 +109,10 @@ class ZarrWriter:
         """``directory`` is a descriptor that ``root`` leads through, if any; ``path`` is for errors."""
         self._array, self._root, self._path, self._directory = array, root, path, directory
         self.shape, self.dtype, self.grain = array.shape, array.dtype, array.chunks
-        self._chunks = raw_chunks(array)
-        if self._chunks is None:
+        chunks = raw_chunks(array)
+        if chunks is None:
             raise FileError(f"{path} has compressed chunks, so it was not begun by Tilewright: remove it")
+        self._chunks = chunks
         self._written_lock = threading.Lock()
         self._written: set[Shape] = set()
 

@@ -42,9 +42,9 @@ class Room:
 
     ``planes``: beside each block of A or B there are so many matrices of float16, for tensor cores.
 
-    ``workspace(m, n, k)`` are the bytes of ``place`` that the kernel takes for a step of these sizes. ``reserved`` more bytes
-    of the caller's limit are for threads and buffers: ``buffers``, and what ``own_bytes`` says. ``place`` is negative where
-    the limit is smaller than these: then nothing fits.
+    ``workspace(m, n, k)`` are the bytes of ``place`` that the kernel takes for a step of these sizes. ``reserved`` more
+    bytes of the caller's limit are for threads and buffers: ``buffers``, and what ``own_bytes`` says. ``place`` is negative
+    where the limit is smaller than these: then nothing fits.
     """
 
     place: int

@@ -77,7 +77,8 @@ def plan_stream(
     parts, all places are used. Raises MemoryLimitError where not even the
     smallest blocks fit, and where blocks that fit are so small that a plan would have more than MOST_PLANNED steps.
     """
-    all_cuts, fit = [], []
+    all_cuts: list[Grid] = []
+    fit: Sequence[Grid] = ()
     for small in (False, True):
         all_cuts += cuts(m, n, k, room, small=small)
         fit = fit or without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
