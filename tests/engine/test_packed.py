@@ -299,7 +299,8 @@ def test_every_planned_thread_has_counters_and_workspace(itemsize: int, monkeypa
         vectors, deep = -(-n // lanes), -(-k // kc)
         groups, *how = cuts.cut(m, vectors, lanes, threads, packing, MR, NV, blocks.mc, vector_bytes, blocks.nc)
         panels = groups * (1 if threads == groups else 2) * -(-k // deep) * how[1] * NV * lanes
-        assert panels + threads * blocks.block <= blocks.workspace(m, n, k), (m, n, k, threads)
+        needed = panels + threads * blocks.block_of(m)
+        assert needed <= blocks.workspace(m, n, min(k, kc), threads) <= blocks.workspace(m, n, k), (m, n, k, threads)
         assert cuts.LINE + groups * cuts.counters_of_group(*how, deep) <= blocks.counters(m, n, k), (m, n, k, threads)
         most = max(most, groups)
     assert most == 16
