@@ -41,9 +41,9 @@ SCALES = 0.6
 AGAIN_S = 600.0
 #: The bandwidth of memory, in 1e9 bytes per second, that is assumed where there is no room to measure it: a low one.
 ASSUMED_GBS = 8.0
-#: The arrays from which it is measured take together so many times the last cache, at most (or 1 GiB, if that is more) and
-#: at least: of smaller ones much would stay in the cache.
-MOST_CACHES, USUAL_CACHES, LEAST_CACHES = 12, 4, 2
+#: The arrays from which it is measured take together so many times the last cache: at most; for caches so large that this is
+#: more than 256 MiB; and at least, for of smaller ones much would stay in the cache.
+MOST_CACHES, USUAL_CACHES, LEAST_CACHES = 12, 3, 2
 
 #: A figure, and the share of its time in which the threads that reached it had a processor.
 Measured = tuple[float, float]
@@ -127,7 +127,7 @@ def _measure_peak(dtype: str, threads: int) -> Measured:
 
 def _measure_bandwidth(room: int | None, dtype: str, threads: int) -> Measured | None:
     last = _last_cache()
-    wanted = min(MOST_CACHES * last, max(USUAL_CACHES * last, 1 << 30))
+    wanted = min(MOST_CACHES * last, max(USUAL_CACHES * last, 256 << 20))
     nbytes = min(wanted, _free(), wanted if room is None else room)
     return _triad_gbs(dtype, threads, nbytes, repeats=1) if nbytes >= LEAST_CACHES * last else None
 
