@@ -70,6 +70,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "scaling x4": lambda: stream.scaling("stream-x4-h200"),
     "largest x4": lambda: stream.largest("stream-x4-131072-h200"),
     "larger than memory": lambda: stream.host("larger-than-memory-cpu"),
+    "limits of memory": lambda: stream.limits("memory-limits"),
     "cluster beside": cluster.beside,
     "cluster bytes": cluster.received,
     "cluster gpus": cluster.gpus,

@@ -103,3 +103,23 @@ def host(name: str) -> str:
         f"{row['measured']['seconds']:.1f} s and was predicted to take {row['plan']['total_s']:.1f} s. "
         f"Record: {linked(name)}, made by `{command(row['environment'])}`."
     )
+
+
+def limits(name: str) -> str:
+    """The most that any product took under each limit, on machines of each kind."""
+    lines = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    cases = [case for line in lines for case in line["cases"]]
+    machines = list(dict.fromkeys(case["machine"] for case in cases))
+    cells = [["`memory`", *(f"most taken, {machine}" for machine in machines)]]
+    for limit in sorted({case["limit"] for case in cases}):
+        row = [f"{limit >> 20} MiB"]
+        for machine in machines:
+            found = [case for case in cases if (case["machine"], case["limit"]) == (machine, limit) and "rss" in case]
+            row.append(f"{max(case['rss'] for case in found) / 2**20:.0f} MiB")
+        cells.append(row)
+    formats = sorted({f"{case['machine']}: {case['format']}" for case in cases})
+    return (
+        f"{table(cells)}\n\nThe most of {len({tuple(case['shape']) for case in cases})} shapes, from files to a file "
+        f"({', '.join(formats)}), as if this processor had such caches, all rates measured anew. "
+        f"Record: {linked(name)}, made by `python benchmarks/memory_limits.py OUT.jsonl`."
+    )

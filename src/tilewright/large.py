@@ -48,10 +48,11 @@ def multiply(
     would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
     is always replaced.
 
-    ``memory`` bounds the host's memory that blocks take ("4GiB", or bytes; by default most of what is free), and
-    ``device_memory`` the GPU's. ``device`` is "cpu", "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1"; by default the
-    GPUs where there are any. Several share C by ``partition``: "rectangles" of tiles, or "strips" of whole rows, which is
-    simpler and moves more.
+    ``memory`` bounds what the product, its planning and its measurements add to this process's memory ("4GiB", or bytes; by
+    default most of what is free): up to 16 MiB more may be taken, and less than 8 MiB counts as 8 MiB. Operands and results
+    in memory do not count, nor does code that is loaded. ``device_memory`` bounds the GPU's. ``device`` is "cpu", "cuda" (as
+    many GPUs as pay), "cuda:1" or "cuda:0,1"; by default the GPUs where there are any. Several share C by ``partition``:
+    "rectangles" of tiles, or "strips" of whole rows, which is simpler and moves more.
 
     With ``resume`` an interrupted product into a file goes on where it stopped, with the same cut: each finished tile is in
     a journal in the directory ``OUT.tilewright``. A complete result that was made from these operands stays as it is, and

@@ -33,12 +33,13 @@ from tilewright.errors import ClusterError, FileError, MemoryLimitError, ResumeE
 from tilewright.files import create_matrix, plain
 from tilewright.large import job_on
 from tilewright.streaming.options import Options
+from tilewright.streaming.places import places
 from tilewright.streaming.places.host import HostPlace
 from tilewright.streaming.plan import stream
 from tilewright.streaming.run.journal import Journal
 
 M, K, N = 768, 512, 768
-MEMORY = "32MiB"
+MEMORY = "8MiB"
 A, B = (np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32) for shape in ((M, K), (K, N)))
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "cluster_faults.py"
 
@@ -76,7 +77,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def many_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """C is cut into nine tiles or more, even where the machine's speeds suggest fewer: so that there is a middle of it."""
     every = stream.cuts
-    monkeypatch.setattr(stream, "cuts", lambda *sizes: [grid for grid in every(*sizes) if math.prod(grid.tiles) >= 9])
+    monkeypatch.setattr(
+        stream, "cuts", lambda *sizes, **small: [grid for grid in every(*sizes, **small) if math.prod(grid.tiles) >= 9]
+    )
 
 
 @pytest.fixture
@@ -234,9 +237,10 @@ def test_an_operand_that_changes_meanwhile(client: Client, paused: Any, journall
     assert not list(Path().glob("c.npy*"))
 
 
-def test_too_little_memory_says_how_much_is_needed(client: Client) -> None:
+def test_too_little_memory_says_how_much_is_needed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "LEAST_LIMIT", 1)
     with pytest.raises(MemoryError, match=r"need"):
-        tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, memory="8MiB", device="cpu")
+        tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, memory="1MiB", device="cpu")
 
 
 @pytest.mark.parametrize("state", ["closed", "asynchronous"])
@@ -428,6 +432,7 @@ def test_ctrl_c_in_a_terminal_ends_the_command_in_a_line() -> None:
 
 
 def test_workers_with_too_little_memory_are_named_as_the_cause(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "LEAST_LIMIT", 1)
     with pytest.raises(MemoryLimitError, match="threads and buffers take") as refused:
         tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, memory="1MiB")
     taken = float(str(refused.value).partition("buffers take ")[2].partition(" MiB")[0])

@@ -189,7 +189,7 @@ def test_a_workspace_that_is_too_small_is_an_error() -> None:
     counters[-1] = 1
     with pytest.raises(MemoryError, match="workspace"):
         compiled(PACKED, a.dtype)(a, b, c, np.zeros(1000, np.float32), counters)
-    small = replace(PACKED, workspace=lambda m, n, k: 1000)
+    small = replace(PACKED, workspace=lambda m, n, k, *_: 1000)
     for threads in (1, 2):
         how = shared_products.sharing(small, a.dtype, (300, 200, 100), threads, least=0)
         assert how is not None
@@ -300,7 +300,8 @@ def test_every_planned_thread_has_counters_and_workspace(itemsize: int, monkeypa
         vectors, deep = -(-n // lanes), -(-k // kc)
         groups, *how = cuts.cut(m, vectors, lanes, threads, packing, MR, NV, blocks.mc, vector_bytes, blocks.nc)
         panels = groups * (1 if threads == groups else 2) * -(-k // deep) * how[1] * NV * lanes
-        assert panels + threads * blocks.block <= blocks.workspace(m, n, k), (m, n, k, threads)
+        needed = panels + threads * blocks.block_of(m)
+        assert needed <= blocks.workspace(m, n, min(k, kc), threads) <= blocks.workspace(m, n, k), (m, n, k, threads)
         assert cuts.LINE + groups * cuts.counters_of_group(*how, deep) <= blocks.counters(m, n, k), (m, n, k, threads)
         most = max(most, groups)
     assert most == 16

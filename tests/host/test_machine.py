@@ -189,6 +189,22 @@ MEMORY = {
         4 * GIB,
         2 * GIB,
     ),
+    "ulimit -v": (
+        {
+            "proc/self/limits": f"Max data size  unlimited  x\nMax address space  {3 * GIB}  unlimited  bytes",
+            "proc/self/status": "VmSize:\t 1048576 kB\nVmData:\t 524288 kB",
+        },
+        None,
+        2 * GIB,
+    ),
+    "ulimit -d, which is exhausted": (
+        {
+            "proc/self/limits": f"Max data size  {GIB}  {GIB}  bytes\nMax address space  unlimited  x",
+            "proc/self/status": "VmSize:\t 4194304 kB\nVmData:\t 2097152 kB",
+        },
+        None,
+        0,
+    ),
     "v1 without limit": ({**V1, "sys/fs/cgroup/memory/app/memory.limit_in_bytes": HUGE}, None, 8 * GIB),
 }
 

@@ -1,4 +1,4 @@
-"""Measured peaks: what a busy machine lowered is neither cached nor believed."""
+"""Measured peaks: what a busy machine lowered does not count for long, and no measurement takes memory that is not there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Answer
-from tilewright.host.machine import machine
+from tilewright.host.machine import Cache, machine
 from tilewright.runtime.cpu import peaks
 
 
@@ -20,7 +20,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache on disk, a process that measured nothing yet, and a machine of two cores without a quota, whose
     description has no rates."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(peaks, "_disturbed", {})
     monkeypatch.setattr(peaks, "_doubts", {})
     two = replace(machine(), usable_cores=2, physical_cores=2, quota_cores=None, rates=())
     monkeypatch.setattr(peaks, "machine", lambda: two)
@@ -52,21 +51,25 @@ def cached(folder: Path) -> dict[str, object]:
 
 
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peaks, "_disturbed", {})
     monkeypatch.setattr(peaks, "_doubts", {})
 
 
-def test_what_other_programs_lowered_is_not_cached(
+def test_what_other_programs_lowered_counts_for_a_while(
     cache: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = [1e9]
+    monkeypatch.setattr(peaks.time, "time", lambda: now[0])
     say(monkeypatch, measured, (120.0, 0.55))
     assert peaks.peak_gflops("float32", 2) == 120
     assert measured == [1, 2, 2, 2], "it is tried again"
     assert "the machine is busy, threads ran 55% of the time" in peaks._doubts["fma float32 2"]
-    assert peaks.peak_gflops("float32", 2) == 120
-    assert len(measured) == 4, "this process does not wait for it again"
-    assert list(cached(cache)) == ["fma float32 1"]
-    new_process(monkeypatch)
+    for later in (0, 0, peaks.AGAIN_S - 1):
+        now[0] = 1e9 + later
+        assert peaks.peak_gflops("float32", 2) == 120
+        new_process(monkeypatch)
+    assert len(measured) == 4, "no process waits for it again"
+    assert "fma float32 2" not in cached(cache)
+    now[0] += 2
     say(monkeypatch, measured, (130.0, 0.6), (198.0, 0.97))
     assert peaks.peak_gflops("float32", 2) == 198
     assert cached(cache)["fma float32 2"] == 198
@@ -126,7 +129,10 @@ def test_info_says_so(
     say(monkeypatch, measured, (120.0, 0.55))
     monkeypatch.setattr(peaks, "_triad_gbs", lambda *_, **__: (20.0, 1.0))
     said = " ".join(cli("info").out.split())
-    assert "FMA peak, float32, 2 threads 120.0 GFLOPS (too low and not cached: the machine is busy, threads ran" in said
+    assert (
+        "FMA peak, float32, 2 threads 120.0 GFLOPS (too low, and soon measured again: the machine is busy, threads ran"
+        in said
+    )
     assert "FMA peak, float32, 1 thread 100.0 GFLOPS FMA peak" in said
 
 
@@ -152,3 +158,55 @@ def test_a_cached_peak_that_is_no_figure_is_measured_again(
     path.write_text(json.dumps({"fma float32 1": known}))
     assert peaks.peak_gflops("float32", 1) == 12.5
     assert cached(cache) == {"fma float32 1": 12.5}
+
+
+@pytest.mark.parametrize("known", [[120.0], [120.0, "x"], ["x", 1e9], [120.0, 2e9], [120.0, 1e9 - 1e6], 120.0, None])
+def test_a_mark_that_is_none_or_old_does_not_count(known: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peaks.time, "time", lambda: 1e9)
+    assert peaks._recent(known) == 0
+    assert peaks._recent([120.0, 1e9 - 1]) == 120
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of all arrays of each measurement of a bandwidth, which reaches 20, on a machine with 260 MiB of L3."""
+    sizes: list[int] = []
+
+    def measure(dtype: str, threads: int, nbytes: int, repeats: int) -> tuple[float, float]:
+        sizes.append(nbytes)
+        return 20.0, 1.0
+
+    large = Cache(3, "Unified", 260 << 20)
+    here = replace(machine(), caches=(*(each for each in machine().caches if each.level < 3), large))
+    monkeypatch.setattr(peaks, "machine", lambda: here)
+    monkeypatch.setattr(peaks, "available_memory", lambda: 64 << 30)
+    monkeypatch.setattr(peaks, "_triad_gbs", measure)
+    return sizes
+
+
+def test_a_bandwidth_is_measured_in_the_room_that_there_is(
+    cache: Path, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in (1 << 20, 519 << 20):
+        assert peaks.bandwidth_gbs("float64", 1, room=room) == peaks.ASSUMED_GBS
+    assert not taken, "arrays that the cache holds measure the cache"
+    assert peaks.bandwidth_gbs("float64", 1, room=600 << 20) == 20
+    assert peaks.bandwidth_gbs("float64", 2) == 20
+    assert peaks.bandwidth_gbs("float64", 2, room=1) == 20, "from the cache"
+    monkeypatch.setattr(peaks, "available_memory", lambda: 1 << 30)
+    assert peaks.bandwidth_gbs("float64", 1, fresh=True) == 20, "not measured anew, and not lost"
+    assert taken == [600 << 20, 3 * 260 << 20]
+
+
+def test_memory_that_another_program_took_first_is_no_error(
+    cache: Path, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> tuple[float, float]:
+        raise MemoryError
+
+    monkeypatch.setattr(peaks, "_triad_gbs", full)
+    assert peaks.bandwidth_gbs("float64", 1) == peaks.ASSUMED_GBS
+    assert not cache.exists() or not list(cache.iterdir()), "what was assumed is not cached"

@@ -148,7 +148,7 @@ def test_any_rectangle_is_what_numpy_reads(
     matrix = numbers(shape, dtype)
     out = laid_out(matrix[rows, columns].shape, to, data.draw(st.sampled_from(ORDERS)))
     buffer, short = data.draw(st.sampled_from([8, 100, 1000, 1 << 19])), data.draw(st.sampled_from([0, 64, 4096]))
-    with mock.patch.object(plain, "BUFFER", buffer), mock.patch.object(plain, "SHORT_ROW", short):
+    with mock.patch.object(positional, "BUFFER", buffer), mock.patch.object(positional, "SHORT_ROW", short):
         source = store(tmp_path / "a", matrix)
         assert source.shape == shape
         source.read(rows, columns, out)
@@ -235,7 +235,7 @@ def test_interrupted_and_short_calls_are_completed(tmp_path: Path, monkeypatch: 
     source.read(slice(0, 50), slice(0, 60), whole)
     monkeypatch.setattr(positional, "_compiled", lambda call: lambda *_: 0)  # every row is cut short
     part = np.empty((50, 40), np.float32)
-    monkeypatch.setattr(plain, "SHORT_ROW", 0)
+    monkeypatch.setattr(positional, "SHORT_ROW", 0)
     source.read(slice(0, 50), slice(10, 50), part)
     source.close()
     np.testing.assert_array_equal(whole, numbers((50, 60), "float32"))
@@ -285,7 +285,7 @@ def test_tiles_written_in_any_order_make_the_matrix(name: str, tmp_path: Path, d
     matrix = numbers(shape, given_as)
     cuts = list(tiles(shape, data.draw(st.integers(1, 30)), data.draw(st.integers(1, 30))))
     where = str(tmp_path / f"{time.monotonic_ns()}{name}")
-    with mock.patch.object(plain, "BUFFER", data.draw(st.sampled_from([8, 100, 1 << 19]))):
+    with mock.patch.object(positional, "BUFFER", data.draw(st.sampled_from([8, 100, 1 << 19]))):
         sink = create_matrix(where, shape, stored)
         sink.forgets = data.draw(st.booleans())
         for rows, columns in data.draw(st.permutations(cuts)):

@@ -209,7 +209,7 @@ def test_a_cut_that_no_plan_makes_is_refused(tmp_path: Path) -> None:
         (Grid(1000, 1000, 1030, 256, 256, 512, 512), Room(0, kc=512), False),
         (Grid(1000, 1000, 1030, 256, 256, 344, 512), Room(0, kc=384), False),
         (Grid(1000, 1000, 1030, 250, 256, 344, 512), Room(0, kc=512), False),
-        (Grid(1000, 1000, 1030, 64, 64, 344, 512), Room(0, kc=512), False),
+        (Grid(1000, 1000, 1030, 32, 64, 344, 512), Room(0, kc=512), False),
         (Grid(0, 5, 0, 1, 5, 1), Room(0), True),
     ):
         assert may_be_cut(grid, room) == sound, grid

@@ -20,11 +20,12 @@ import pytest
 import tilewright as tw
 from support.interrupted import interrupted_after
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
-from tilewright.files import open_matrix, plain
+from tilewright.files import open_matrix, positional
 from tilewright.files.array import ArraySource
 from tilewright.host.disk import CacheFile
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.options import Options
+from tilewright.streaming.places import places
 from tilewright.streaming.places.events import Events
 from tilewright.streaming.places.host import HostPlace
 from tilewright.streaming.places.place import Place
@@ -214,7 +215,7 @@ def test_a_wrong_array_is_called_by_the_name_of_its_argument(folder: Path, wrong
 def test_what_cannot_fit_is_refused_before_anything_is_written(folder: Path, rooms: Rooms) -> None:
     before = sorted(folder.iterdir())
     rooms(100_000)
-    with pytest.raises(MemoryLimitError, match=r"it needs at least 1\.2 MiB"):
+    with pytest.raises(MemoryLimitError, match="it needs at least 272 KiB"):
         tw.multiply("a.npy", "b.npy", "c.npy")
     assert sorted(folder.iterdir()) == before
 
@@ -234,7 +235,7 @@ def test_what_the_first_read_compiles_is_no_matter_of_rates() -> None:
             self.pause_s = 0
             super().read(*arguments)
 
-    assert read_rate(SlowAtFirst(np.zeros((N, N), np.float32)), "float32", 1) > 1e8
+    assert read_rate(SlowAtFirst(np.zeros((N, N), np.float32)), "float32", 1, 1 << 30) > 1e8
 
 
 # ---- stopped in the middle -------------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ def test_ctrl_c_in_a_multiplication_keeps_what_is_finished(folder: Path) -> None
 @pytest.mark.parametrize("call", ["move_rows", "journal"])
 def test_a_disk_that_fills_up_keeps_every_finished_tile(folder: Path, call: str) -> None:
     """Where the result is written, or where its journal is."""
-    calls, move_rows, write = [0], plain.move_rows, os.write
+    calls, move_rows, write = [0], positional.move_rows, os.write
 
     def full(*arguments: Any) -> Any:
         writes = call == "journal" or arguments[0] == "pwrite"
@@ -299,7 +300,7 @@ def test_a_disk_that_fills_up_keeps_every_finished_tile(folder: Path, call: str)
         return (write if call == "journal" else move_rows)(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(*((os, "write", full) if call == "journal" else (plain, "move_rows", full)))
+        patch.setattr(*((os, "write", full) if call == "journal" else (positional, "move_rows", full)))
         with pytest.raises(FileError, match=r"c\.npy.* the disk is full .* free"):
             tw.multiply("a.npy", "b.npy", "c.npy")
     assert not Path("c.npy").exists()
@@ -374,8 +375,9 @@ def test_a_cut_that_would_not_be_chosen_now_is_kept(folder: Path, rooms: Rooms) 
     assert np.abs(np.load("c.npy") - np.load("whole.npy")).max() < 1e-4
 
 
-def test_the_limit_that_an_error_names_suffices() -> None:
+def test_the_limit_that_an_error_names_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts what threads and buffers take: the caller's limit holds both."""
+    monkeypatch.setattr(places, "LEAST_LIMIT", 1)
     operands = np.ones((N, N), np.float32), np.ones((N, N), np.float32)
     need = 1 << 20  # less than threads and buffers take
     for _ in range(2):

@@ -94,13 +94,10 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, dtype: s
     """The bits of one product under many rates and limits, on one thread and on two."""
     a, b = operands(m, n, k, dtype)
     found = set()
-    least = (17 << 20) + 4 * 256 * 1024 * 8
     for number, rates in enumerate(RATES):
         monkeypatch.setattr(places, "host_rates", lambda *_, rates=rates: rates)
-        monkeypatch.setattr(places, "available_memory", lambda number=number: least * (2 + number) // 2 * 10)
-        beside = places._workspace(choose_adding_cpu(dtype))
         with tw.use_threads(1 + number % 2):
-            found.add(tw.multiply(a, b, device="cpu", memory=None if number % 3 == 0 else least + beside).tobytes())
+            found.add(tw.multiply(a, b, device="cpu", memory=(None, "8MiB", "12MiB")[number % 3]).tobytes())
     return found
 
 
@@ -142,8 +139,7 @@ def test_a_product_that_is_taken_up_under_other_rates_has_the_same_bits(
     monkeypatch.chdir(tmp_path)
     for name, array in zip("ab", operands(800, 800, 1701, "float32"), strict=True):
         np.save(f"{name}.npy", array)
-    limit = (20 << 20) + places._workspace(choose_adding_cpu("float32"))
-    asked: dict[str, Any] = {"device": "cpu", "memory": limit}
+    asked: dict[str, Any] = {"device": "cpu", "memory": "10MiB"}
     monkeypatch.setattr(places, "host_rates", lambda *_: RATES[0])
     tw.multiply("a.npy", "b.npy", "whole.npy", device="cpu")
     with interrupted_after(2), pytest.raises(KeyboardInterrupt):

@@ -242,14 +242,14 @@ def test_the_rates_of_a_kernel_of_parts(gpu: ExecutingGpu, monkeypatch: pytest.M
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     for name, value in {"SIDE": 128, "DEPTHS_OF_PARTS": (128, 256), "ROUNDS": 1, "COPY_BYTES": 1 << 16}.items():
         monkeypatch.setattr(gpu_rates, name, value)
-    monkeypatch.setattr(gpu_rates, "_stage_rates", lambda: [1e9, 2e9])
-    found = gpu_rates.gpu_rates(gpu, CHOICE, "float32")  # type: ignore[arg-type]
+    monkeypatch.setattr(gpu_rates, "_stage_rates", lambda _: [1e9, 2e9])
+    found = gpu_rates.gpu_rates(gpu, CHOICE, "float32", 2 << 30)  # type: ignore[arg-type]
     assert not gpu.errors
     assert min(found.in_bytes, found.out_bytes, found.split_s) > 0
     assert (found.wave, found.most_stage_bytes) == ((128, 128, 4), 2e9)
     assert Counter(gpu.launches) == {"split_matrices": 2 * 2 + 2 * 2, "split_hopper": 4, "multiply_flagged": 4}
     assert (gpu.held_bytes, gpu.open) == (0, 0)
-    assert gpu_rates.gpu_rates(gpu, CHOICE, "float32") == found  # type: ignore[arg-type]  # from the cache
+    assert gpu_rates.gpu_rates(gpu, CHOICE, "float32", 2 << 30) == found  # type: ignore[arg-type]  # from the cache
     assert gpu.launches.count("split_hopper") == 4
 
 
@@ -283,7 +283,7 @@ def test_workers_of_a_cluster_choose_alike(monkeypatch: pytest.MonkeyPatch) -> N
     sent = ChosenKernel.of(CHOICE).choice()
     assert (sent.kernel, sent.compute) == (KERNEL, SPLIT)
     asked: list[Options] = []
-    monkeypatch.setattr(session, "place_product", lambda _a, _dtype, options, _threads: asked.append(options))
+    monkeypatch.setattr(session, "place_product", lambda _a, _dtype, options, *_: asked.append(options))
     for precision in PRECISIONS:
         order: Any = SimpleNamespace(
             options=Options(device_memory="1GiB", precision=precision), neighbours=1, dtype=None

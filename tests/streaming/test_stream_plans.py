@@ -137,7 +137,7 @@ lengths = st.one_of(st.integers(0, 3), st.integers(1, 2000), st.sampled_from([25
 @few
 @given(lengths, lengths, lengths, st.integers(0, 1 << 24), st.integers(0, 1 << 24))
 def test_any_sizes(m: int, n: int, k: int, place: int, host: int) -> None:
-    least = 8 * cuts.least_room([*cuts.cuts(m, n, k, Room(0))])
+    least = min(Room(0).least_bytes(grid, 8) for grid in cuts.cuts(m, n, k, Room(0)))
     plan = plan_stream(m, n, k, "float64", 8, Room(max(place, least), host), CPU)
     right(plan)
     assert str(plan)

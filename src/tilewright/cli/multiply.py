@@ -46,7 +46,7 @@ _Memory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="How much memory blocks may take, such as 4GiB. Default: most of what is free; on a cluster 40% of each "
+        help="How much memory the product may take, such as 4GiB. Default: most of what is free; on a cluster 40% of each "
         "worker's limit.",
     ),
 ]

@@ -91,10 +91,13 @@ def lazy_product(
     if 0 in (m, n, k):
         return da.zeros((m, n), dtype=dtype)
     kernel = choose_adding_cpu(dtype.name).kernel  # type: ignore[union-attr]  # float32 and float64 have one
-    workspace = kernel.workspace_bytes(m, n, k, dtype.name)
     sizes = x.dtype.itemsize, y.dtype.itemsize, dtype.itemsize
     share, threads = _share_of_thread()
     kc = kc_of(kernel, dtype.name)
+
+    def workspace(m: int, n: int) -> int:
+        return kernel.workspace_bytes(m, n, kc, dtype.name, threads=1)
+
     cut = cut_lazily(x.chunks[0], y.chunks[1], k, kc, TaskMemory(limit or share, workspace, sizes), threads)
     return _array(x, y, cut, dtype, kc, workers if len(cut.layers) > 1 else None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import MemoryLimitError
@@ -27,23 +27,23 @@ DEPTH = 1024
 
 @dataclass(frozen=True)
 class TaskMemory:
-    """What a task may take: ``limit`` bytes, of which ``workspace`` are the kernel's. ``sizes`` are the bytes of an
-    element: of A and of B, as their chunks have it, and of C."""
+    """What a task may take: ``limit`` bytes, of which ``workspace(m, n)`` are the kernel's for a tile. ``sizes`` are the
+    bytes of an element: of A and of B, as their chunks have it, and of C."""
 
     limit: int
-    workspace: int
+    workspace: Callable[[int, int], int]
     sizes: tuple[int, int, int]
 
     def bytes(self, bm: int, bn: int, segment: int) -> int:
         """Bytes of a task: both panels, the accumulator before and after, and the buffers for parts of the panels."""
         a, b, c = self.sizes
         buffers = (bm + bn) * min(segment, DEPTH)
-        return self.workspace + segment * (bm * a + bn * b) + (2 * bm * bn + buffers) * c
+        return self.workspace(bm, bn) + segment * (bm * a + bn * b) + (2 * bm * bn + buffers) * c
 
     def segment(self, bm: int, bn: int) -> int:
         """The longest segment for tiles of this size; negative if they do not even fit without one."""
         a, b, c = self.sizes
-        free = self.limit - self.workspace - 2 * bm * bn * c
+        free = self.limit - self.workspace(bm, bn) - 2 * bm * bn * c
         panels, buffers = bm * a + bn * b, (bm + bn) * c
         return max(min(DEPTH, free // (panels + buffers)), (free - DEPTH * buffers) // panels)
 
@@ -71,7 +71,7 @@ def cut_lazily(
     ``rows`` are the sizes of A's chunks along m, ``columns`` those of B's along n. Segments of k are whole parts of at most
     ``kc`` elements, as the kernel sums them. Raises MemoryLimitError, with the least that is needed.
 
-    >>> memory = TaskMemory(100 << 20, 11 << 20, (4, 4, 4))
+    >>> memory = TaskMemory(100 << 20, lambda m, n: 11 << 20, (4, 4, 4))
     >>> cut_lazily([1000] * 8, [5000], 3000, 512, memory, threads=2).chunks
     ((2000, 2000, 2000, 2000), (1667, 1667, 1666))
     """

@@ -39,6 +39,9 @@ class PackedBlocks:
     ``chosen.kc_of_8_bytes`` if elements have 8 bytes.
     """
 
+    #: Whether a block has fewer rows where A has fewer: what follows its rows must not have a fixed place then.
+    shortens = True
+
     def __init__(self, chosen: Blocking, kc: int, itemsize: int) -> None:
         self.chosen, self.kc, self.kc_of_8_bytes = chosen, kc, chosen.kc_of_8_bytes
         self.mr, self.nr = chosen.mr, chosen.nv * chosen.vector_bits // (8 * itemsize)
@@ -56,12 +59,18 @@ class PackedBlocks:
         tile = {"mr": self.mr, "nv": self.chosen.nv, "vector_bits": self.chosen.vector_bits}
         return {**tile, "kc": self.kc, "mc": self.mc, "nc": self.nc}
 
-    def workspace(self, m: int, n: int, k: int) -> int:
+    def block_of(self, m: int) -> int:
+        """Elements of the block of A of one thread, for a product with m rows."""
+        return (
+            min(self.block, (m + self.mr) * self.a_stride + self.block - self.tile_at) if self.shortens else self.block
+        )
+
+    def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
         """Elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
-        slivers = -(-n // self.nr)
-        blocks = min(BLOCKS, -(-m // self.mr) * slivers)
-        columns = min(n, self.nc) + min(BLOCKS, slivers) * self.nr  # panels of groups may each be wider by a sliver
-        return 2 * min(k, self.kc) * columns + blocks * self.block
+        slivers, threads = -(-n // self.nr), threads or BLOCKS
+        blocks = min(threads, -(-m // self.mr) * slivers)
+        columns = min(n, self.nc) + min(threads, slivers) * self.nr  # panels of groups may each be wider by a sliver
+        return (1 if threads == 1 else 2) * min(k, self.kc) * columns + blocks * self.block_of(m)
 
     def counters(self, m: int, n: int, k: int) -> int:
         """The number of counters for a product of this shape; m, n and k count packed elements, too."""

@@ -20,6 +20,8 @@ from .cuts import PackedBlocks
 class DotBlocks(PackedBlocks):
     """``PackedBlocks`` of words; a block of A has room for the first sum of each of its rows, and for one number more."""
 
+    shortens = False
+
     def __init__(self, chosen: Blocking) -> None:
         super().__init__(chosen, chosen.kc, itemsize=4)
         self.start_at = self.block  # of the first sums; rows of zeros have them, too

@@ -121,7 +121,8 @@ def team_product(
     chosen = blocks.chosen
     mr, nv, vector_bytes, a_stride = chosen.mr, chosen.nv, chosen.vector_bits // 8, blocks.a_stride
     most_steps, most_steps_of_8_bytes = blocks.kc, chosen.kc_of_8_bytes
-    mc, nc, tile_at, block_size = blocks.mc, blocks.nc, blocks.tile_at, blocks.block
+    mc, nc, whole_block, shortens = blocks.mc, blocks.nc, blocks.block, blocks.shortens
+    corner_size = whole_block - blocks.tile_at
 
     @nb.njit(nogil=True, inline="always")
     def pack_block(a, top, rows, low, kc, block):
@@ -163,7 +164,7 @@ def team_product(
         buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
         panel_size = panels.size // buffers
         large = panel_size * itemsize > L2 // 2  # so L2 does not keep a sliver until the next band reads it
-        corner = block[tile_at:]
+        corner = block[block.size - corner_size :]
         by_steps = codegen.has_rows(b)
         packings = math.ceil(math.ceil(k // grain / deep) * grain / STEPS) if by_steps else wide
         done, packed = LINE, LINE * (1 + jobs)
@@ -261,6 +262,7 @@ def team_product(
         straight = straight and lies_well(a, itemsize, m // math.ceil(m / mr) >= mr - 1)
         straight = straight and not displaced(a.strides[0], m, mc, itemsize, planned)
         packing = PACKING if straight else PACKING_BOTH
+        block_size = min(whole_block, (m + mr) * a_stride + corner_size) if shortens else whole_block
         threads = max(1, min(planned, space.size // block_size))
         while True:
             groups, slivers, wide, bands, parts = cut(m, vectors, lanes, threads, packing, mr, nv, mc, vector_bytes, nc)

@@ -31,6 +31,8 @@ def pays(m: int, n: int, k: int) -> bool:
 class TileBlocks(PackedBlocks):
     """``PackedBlocks`` of words, whose buffer for a tile has a row of sums and a number more."""
 
+    shortens = False
+
     def __init__(self, here: Machine) -> None:
         bits = here.vector_bits or 128
         _, l2, l3 = caches(here)
@@ -40,9 +42,9 @@ class TileBlocks(PackedBlocks):
         self.tile_at += rows_beyond
         self.block += rows_beyond + COLUMNS + 1
 
-    def workspace(self, m: int, n: int, k: int) -> int:
+    def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
         """Elements of the workspace for a product of this shape; m, n and k count packed elements, or more."""
-        return super().workspace(m, n, whole_tiles(k))
+        return super().workspace(m, n, whole_tiles(k), threads)
 
 
 @register_jitable

@@ -10,6 +10,8 @@ import numpy as np
 from .array import copy_block
 from .checks import Shape, rectangle
 
+#: A decoded piece, its chunks as stored, and a copy that a library makes in between.
+COPIES = 3
 #: Chunks are read together up to this many bytes, because every call of a library is slow.
 TOGETHER = 1 << 22
 
@@ -27,9 +29,14 @@ class ChunkedSource:
     ) -> None:
         self.shape, self.dtype, self._fetch = shape, dtype, fetch
         self.grain = max(1, grain[0]), max(1, grain[1])
-        self._piece = _together(shape, self.grain, dtype.itemsize, together)
-        #: Bytes of a decoded piece, of its chunks as stored, and of a copy that a library makes in between.
-        self.workspace = 3 * self._piece[0] * self._piece[1] * dtype.itemsize
+        self._most = together
+        self.read_within(COPIES * together)
+
+    def read_within(self, nbytes: int) -> None:
+        """Read so few chunks together that a read takes so many bytes at most, but at least one."""
+        self._most = min(self._most, nbytes // COPIES)
+        self._piece = _together(self.shape, self.grain, self.dtype.itemsize, self._most)
+        self.workspace = COPIES * self._piece[0] * self._piece[1] * self.dtype.itemsize
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
         first, column = rectangle(self.shape, rows, columns, out)

@@ -1,9 +1,4 @@
-"""A matrix that lies in one piece in a file, after a header of any kind: read and written in place.
-
-A block of the stored dtype is moved directly between the file and the caller's memory. A block goes through a buffer, which
-stays in the second-level cache, if it must be converted or transposed, or if its rows are so short that reading the gaps
-between them is faster than a call for each row.
-"""
+"""A matrix that lies in one piece in a file, after a header of any kind: read and written in place."""
 
 from __future__ import annotations
 
@@ -19,18 +14,13 @@ import numpy as np
 from ..errors import FileError
 from ..host.disk import fingerprint
 from ..host.machine import bytes_text
-from .array import copy_block
 from .checks import Location, Shape, os_errors, rectangle
 from .output import Output
 from .partial import Partial
-from .positional import EndOfFile, move_rows, rows_are_contiguous, write_through
+from .positional import BUFFER, EndOfFile, read_rows, rows_are_contiguous, write_rows, write_through
 from .swap import DATA, refuse_given_up
 from .work import WorkDirectory
 
-#: Bytes of the buffer for blocks that cannot be moved directly.
-BUFFER = 1 << 19
-#: Rows of a file of at most this many bytes are read whole, gaps included: one call takes as long as copying 4 KiB.
-SHORT_ROW = 4096
 #: Bytes of a page. Elements begin at a multiple of it in the files written here: before a part of a page is written, the
 #: system must read the page.
 PAGE = 4096
@@ -92,21 +82,7 @@ class PlainSource:
 
     def _read(self, row: int, column: int, pitch: int, out: np.ndarray) -> None:
         begin = self.layout.offset + row * pitch + column * self.dtype.itemsize
-        short = out.shape[1] * self.dtype.itemsize < pitch <= SHORT_ROW
-        if out.dtype == self.dtype and rows_are_contiguous(out) and not short:
-            move_rows("pread", self._file.fileno(), out, begin, pitch)
-            return
-        piece = pitch // self.dtype.itemsize if short else min(out.shape[1], BUFFER // self.dtype.itemsize)
-        buffer = _buffer(len(out), piece, self.dtype)
-        for i in range(0, len(out), len(buffer)):
-            for j in range(0, out.shape[1], piece):
-                part = out[i : i + len(buffer), j : j + piece]
-                at = begin + i * pitch + j * self.dtype.itemsize
-                tight = buffer[: len(part), : part.shape[1]]
-                # With the gaps between short rows they are one run, which ends where the last row does.
-                run = buffer.reshape(1, -1)[:, : (len(part) - 1) * piece + part.shape[1]]
-                move_rows("pread", self._file.fileno(), run if short else tight, at, pitch)
-                copy_block(part, tight)
+        read_rows(self._file.fileno(), out, self.dtype, begin, pitch)
 
     def opener(self) -> Callable[[], PlainSource]:
         return functools.partial(_open_again, self.path, self.layout)
@@ -146,21 +122,12 @@ class PlainWriter:
             self._write(self._layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
 
     def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
-        if block.dtype == self.dtype and rows_are_contiguous(block):
-            # A page with a part that is written later must stay in memory, or it would be read from the disk again.
-            if self.forgets and not (begin | pitch | block.shape[1] * block.itemsize) % PAGE:
-                write_through(self._file, block, begin, pitch)
-            else:
-                move_rows("pwrite", self._file, block, begin, pitch)
-            return
-        piece = min(block.shape[1], BUFFER // self.dtype.itemsize)
-        buffer = _buffer(len(block), piece, self.dtype)
-        for i in range(0, len(block), len(buffer)):
-            for j in range(0, block.shape[1], piece):
-                part = block[i : i + len(buffer), j : j + piece]
-                converted = buffer[: len(part), : part.shape[1]]
-                copy_block(converted, part)
-                move_rows("pwrite", self._file, converted, begin + i * pitch + j * self.dtype.itemsize, pitch)
+        # A page with a part that is written later must stay in memory, or it would be read from the disk again.
+        whole = not (begin | pitch | block.shape[1] * block.itemsize) % PAGE
+        if self.forgets and whole and block.dtype == self.dtype and rows_are_contiguous(block):
+            write_through(self._file, block, begin, pitch)
+        else:
+            write_rows(self._file, block, self.dtype, begin, pitch)
 
     def flush(self) -> None:
         with os_errors(self._path, "written"):
@@ -269,11 +236,6 @@ def beyond(path: Path, find: FindLayout) -> str | None:
     if size == layout.end:
         return None
     return f"has {size} bytes, where its matrix of {layout.shape} {layout.dtype} ends at byte {layout.end}"
-
-
-def _buffer(height: int, width: int, dtype: np.dtype) -> np.ndarray:
-    """Rows of ``width`` elements, as many as ``BUFFER`` holds."""
-    return np.empty((min(height, max(1, BUFFER // (width * dtype.itemsize))), width), dtype)
 
 
 def file_size(file: BinaryIO) -> int:

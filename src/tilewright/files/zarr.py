@@ -7,8 +7,10 @@ shrinks, and encoding it would take longer than writing it. A store at a URL is 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +37,7 @@ from .chunked import TOGETHER, ChunkedSource, chunk_slices
 from .format import FileFormat, Source
 from .output import Output
 from .partial import Partial, sync
+from .positional import BUFFER
 from .ranged import TOGETHER as TOGETHER_REMOTE
 from .raw_chunks import raw_chunks
 from .remote import Remote, resolved
@@ -58,12 +61,17 @@ class ZarrSource(ChunkedSource):
         self._array, self._path = array, resolved(path)
         dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
         together = TOGETHER_REMOTE if is_remote else TOGETHER  # the library requests several chunks at once
-        super().__init__(shape, dtype, array.chunks, self._rectangle, together)
         self._raw = None if is_remote else raw_chunks(array)
+        super().__init__(shape, dtype, array.chunks, self._rectangle, together)
+
+    def read_within(self, nbytes: int) -> None:
+        super().read_within(nbytes)
+        if self._raw is not None:
+            self.workspace = 2 * BUFFER
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
         first = rectangle(self.shape, rows, columns, out)
-        if self._raw is not None and self._raw.suits(out):
+        if self._raw is not None:
             self._raw.read(*first, out)
         else:
             super().read(rows, columns, out)
@@ -95,42 +103,32 @@ class ZarrSource(ChunkedSource):
 
 
 class ZarrWriter:
-    """Writes rectangles of an array in an unfinished store, at ``root``; see ``PartWriter``.
-
-    A write that begins and ends at multiples of ``grain`` waits for no other. A write of a part of a chunk reads the chunk
-    first; such writes run one at a time.
-    """
+    """Writes rectangles of an array in an unfinished store, at ``root``; see ``PartWriter``."""
 
     def __init__(self, array: Any, root: Path, path: Path, directory: int = -1) -> None:
         """``directory`` is a descriptor that ``root`` leads through, if any; ``path`` is for errors."""
         self._array, self._root, self._path, self._directory = array, root, path, directory
         self.shape, self.dtype, self.grain = array.shape, array.dtype, array.chunks
-        self._part_lock, self._written_lock = threading.Lock(), threading.Lock()
+        chunks = raw_chunks(array)
+        if chunks is None:
+            raise FileError(f"{path} has compressed chunks, so it was not begun by Tilewright: remove it")
+        self._chunks = chunks
+        self._written_lock = threading.Lock()
         self._written: set[Shape] = set()
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
-        first, column = rectangle(self.shape, rows, columns, block)
-        for r in chunk_slices(first, first + block.shape[0], self.grain[0]):
-            for c in chunk_slices(column, column + block.shape[1], self.grain[1]):
-                self._write(r, c, block[r.start - first : r.stop - first, c.start - column : c.stop - column])
-
-    def _write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
-        """One chunk or a part of it."""
-        whole = all(
-            part.start % grain == 0 and part.stop in (part.start + grain, size)
-            for part, grain, size in zip((rows, columns), self.grain, self.shape, strict=True)
-        )
+        first = rectangle(self.shape, rows, columns, block)
         if self._directory >= 0:
             refuse_given_up(self._path, os.fstat(self._directory).st_ino)
-        with os_errors(self._path, "written"), np.errstate(over="ignore", invalid="ignore"):
-            block = block.astype(self.dtype, copy=False)
-            if whole:
-                self._array[rows, columns] = block
-            else:
-                with self._part_lock:
-                    self._array[rows, columns] = block
+        with os_errors(self._path, "written"):
+            self._chunks.write(*first, block)
+        touched = (
+            chunk_slices(at, at + size, side) for at, size, side in zip(first, block.shape, self.grain, strict=True)
+        )
         with self._written_lock:
-            self._written.add((rows.start // self.grain[0], columns.start // self.grain[1]))
+            self._written.update(
+                (r.start // self.grain[0], c.start // self.grain[1]) for r, c in itertools.product(*touched)
+            )
 
     def flush(self) -> None:
         with self._written_lock:
@@ -144,7 +142,7 @@ class ZarrWriter:
         """Return when these files and directories are on the disk."""
         with os_errors(self._path, "written"):
             for path in paths:
-                if path.exists():  # a chunk of nothing but zeros has no file
+                if path.exists():
                     sync(path)
 
     def close(self) -> None:
@@ -180,7 +178,7 @@ class ZarrSink:
         zarr = _library(output.path)
         self.shape, self.dtype = output.shape, output.dtype
         self.grain = (max(1, min(CHUNK, self.shape[0])), max(1, min(CHUNK, self.shape[1])))
-        self.workspace = 3 * self.grain[0] * self.grain[1] * self.dtype.itemsize
+        self.workspace = 2 * BUFFER
         self._partial = Partial(output, resume, work)
         self.partial, self._root = self._partial.path, self._partial.work.inside(DATA)
         try:
@@ -198,7 +196,8 @@ class ZarrSink:
     def _begin(self, zarr: Any) -> Any:
         self._partial.reserve(self.shape[0] * self.shape[1] * self.dtype.itemsize, allocate=False)
         stored = {"shape": self.shape, "dtype": self.dtype, "chunks": self.grain, "compressors": None}
-        return zarr.create_array(store=self._root, name=self._name or None, **stored)
+        order = zarr.codecs.BytesCodec(endian=sys.byteorder)
+        return zarr.create_array(store=self._root, name=self._name or None, serializer=order, **stored)
 
     def _resume(self) -> Any:
         array = _array(self._root, self._name or None, "r+")

@@ -33,6 +33,7 @@ from .system import (
     integer_in,
     meminfo,
     memory_cgroups,
+    process_room,
     run_sysctl,
     text_or_empty,
 )
@@ -253,12 +254,13 @@ def read_machine(root: Path = ROOT, sysctl: Mapping[str, str] | None = None) -> 
 
 
 def available_memory(root: Path = ROOT) -> int | None:
-    """Bytes that can be allocated now without swapping: the least of the system's and of every cgroup's room.
+    """Bytes that can be allocated now without swapping: the least room of the system, of every cgroup, and under the limits
+    of this process (``ulimit -v`` and ``-d``).
 
-    A cgroup's room is its limit less what it uses, not counting file cache that the kernel gives up first.
+    Room is a limit less what is in use, not counting file cache that the kernel gives up first.
     Read afresh on each call; None where the system does not say.
     """
-    room: list[int | None] = [max(0, limit - used) for limit, used in memory_cgroups(root)]
+    room: list[int | None] = [*process_room(root), *(max(0, limit - used) for limit, used in memory_cgroups(root))]
     room += [meminfo(root, "MemAvailable"), machine().memory_available if root == ROOT else None]
     return min((free for free in room if free is not None), default=None)
 

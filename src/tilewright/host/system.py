@@ -83,6 +83,16 @@ def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
             yield min(limits), max(0, used - dropped)
 
 
+def process_room(root: Path) -> Iterator[int]:
+    """The bytes that each limit of this process (``ulimit -v``, ``ulimit -d``) leaves it."""
+    limits, status = (text_or_empty(root / "proc/self" / name) for name in ("limits", "status"))
+    for limit, taken in (("address space", "VmSize"), ("data size", "VmData")):
+        most = re.search(rf"^Max {limit} +(\d+) ", limits, re.M)
+        used = re.search(rf"^{taken}:\s+(\d+) kB$", status, re.M)
+        if most and used:
+            yield max(0, int(most[1]) - 1024 * int(used[1]))
+
+
 def run_sysctl() -> dict[str, str]:
     """What macOS's sysctl says of the hardware, by name."""
     command = ["/usr/sbin/sysctl", "hw", "machdep.cpu"]

@@ -51,7 +51,8 @@ class Kernel:
     ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised. ``counters`` are
     ``counters(m, n, k)`` 64-bit zeros (one if not declared), by which the threads share the work (``codegen.fetch_add``,
     ``codegen.wait_for``), followed by two more: whether to add the product to C, for a kernel that ``adds``, and the number
-    of threads that were asked to work. The kernel must be right with any number of threads, in whatever order they begin.
+    of threads that were asked to work. The ``workspace`` of such a kernel also takes that number, as a fourth argument that
+    may be left out. The kernel must be right with any number of threads, in whatever order they begin.
     A thread that others wait for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C sets
     all counters to 2^40 at any moment: then every thread must return soon, and access only its operands and ``space``.
 
@@ -91,7 +92,7 @@ class Kernel:
     params: dict[str, Any] = field(default_factory=dict)
     tunable: frozenset[str] = frozenset()
     error_bound: Callable[..., float | None] | None = None
-    workspace: Callable[[int, int, int], int] | None = None
+    workspace: Callable[..., int] | None = None
     space: str = ""
     counters: Callable[[int, int, int], int] | None = None
     in_place: bool = False
@@ -109,9 +110,15 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<Kernel {self.name}>"
 
-    def workspace_bytes(self, m: int, n: int, k: int, dtype: str) -> int:
-        """Bytes that the kernel allocates on one thread, or for a whole team, to compute a C of ``dtype``."""
-        return self.workspace(m, n, k) * itemsize_of(self.space or dtype) if self.workspace else 0
+    def workspace_bytes(self, m: int, n: int, k: int, dtype: str, threads: int | None = None) -> int:
+        """Bytes that the kernel allocates on one thread, or for a whole team, to compute a C of ``dtype``. ``threads`` is
+        the size of the team; only a kernel that ``adds`` needs less for a smaller one."""
+        if self.workspace is None:
+            return 0
+        itemsize = itemsize_of(self.space or dtype)
+        if self.blocking is not None and itemsize == 8:
+            k = min(k, self.blocking.kc_of_8_bytes)
+        return self.workspace(m, n, k, *([threads] if threads and self.adds else [])) * itemsize
 
     @property
     def device(self) -> str:

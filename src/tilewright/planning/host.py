@@ -161,7 +161,7 @@ class HostPlan(Plan):
         """Bytes of workspace of all threads together; the memory is kept for the next call."""
         shape = self.problem.m, self.problem.n, self.problem.k
         copies = self.threads if self.kernel.shared in ("rows", "tiles") and self.kernel.over is None else 1
-        return self.kernel.workspace_bytes(*shape, self.compute) * copies
+        return self.kernel.workspace_bytes(*shape, self.compute, self.threads) * copies
 
     @property
     def converted_bytes(self) -> int:

@@ -11,7 +11,8 @@ from ..errors import MemoryLimitError
 from ..files import Source, open_matrix
 from ..host.machine import available_memory, bytes_text
 from ..runtime.cpu.stop import Stopped, current_stop
-from ..streaming.places.places import OWN_BYTES, parse_bytes
+from ..streaming.places.places import parse_bytes
+from ..streaming.plan.cuts import own_bytes
 from .comparing import Budget, compare_floats
 from .found import Verification
 
@@ -67,7 +68,7 @@ def verify_files(a: Any, b: Any, c: Any, bound: float, memory: int | str | None 
         limit = min(MOST_BYTES, (available_memory() or MOST_BYTES) // 4)
         if memory is not None:
             limit = parse_bytes("memory", memory)
-        reserved = OWN_BYTES + 2 * max(source.workspace for source in sources)
+        reserved = own_bytes(limit) + 2 * max(source.workspace for source in sources)
         budget = Budget.within(limit - reserved, m, n, k)
         if budget is None:
             raise MemoryLimitError(

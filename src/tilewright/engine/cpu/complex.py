@@ -95,7 +95,7 @@ product = jobs.team_product(BLOCKS, pack_rows, pack_columns, write, grain=2)
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params=BLOCKS.params | {"kc": BLOCKS.kc // 2, "nc": BLOCKS.nc // 2},
-    workspace=lambda m, n, k: BLOCKS.workspace(m, 2 * n, 2 * k) // 2 + 1,
+    workspace=lambda m, n, k, *threads: BLOCKS.workspace(m, 2 * n, 2 * k, *threads) // 2 + 1,
     counters=lambda m, n, k: BLOCKS.counters(m, 2 * n, 2 * k),
     suits=lambda m, n, k: True,
     adds=True,

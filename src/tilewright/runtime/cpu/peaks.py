@@ -1,11 +1,13 @@
 """The roofs of this machine, measured: fused multiply-adds per second, bytes per second from memory and the last cache.
 
 A datasheet's clock is not the clock of a shared machine, so both are measured per dtype and thread count, by the best
-of several short runs (a roof is what the machine reaches when no other program runs), and cached on disk.
+of several short runs (a roof is what the machine reaches when no other program runs), and cached on disk. No measurement
+takes more memory than there is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -21,7 +23,7 @@ from ...codegen.jit import need_jit
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import available_memory, machine
 from ...host.steps import announced
-from ...operands import aligned_empty
+from ...operands import mapped_empty
 from .threads import Team
 
 #: Independent chains of FMAs: latency 4 on two pipes needs 8; 12 leaves slack and fits 16 registers.
@@ -35,11 +37,16 @@ _ROUNDS = 3
 UNDISTURBED = 0.9
 #: Threads on cores of their own reach together at least this share of as many times what one reaches.
 SCALES = 0.6
+#: A figure that other programs disturbed is measured again after so many seconds, by whichever process needs it then.
+AGAIN_S = 600.0
+#: The bandwidth of memory, in 1e9 bytes per second, that is assumed where there is no room to measure it: a low one.
+ASSUMED_GBS = 8.0
+#: The arrays from which it is measured take together so many times the last cache: at most; for caches so large that this is
+#: more than 256 MiB; and at least, for of smaller ones much would stay in the cache.
+MOST_CACHES, USUAL_CACHES, LEAST_CACHES = 12, 3, 2
 
 #: A figure, and the share of its time in which the threads that reached it had a processor.
 Measured = tuple[float, float]
-#: What this process measured while other programs disturbed it.
-_disturbed: dict[str, float] = {}
 #: What is to be said of a figure that this process measured.
 _doubts: dict[str, str] = {}
 
@@ -67,12 +74,13 @@ def peak_gflops(dtype: str = "float32", threads: int = 1, *, fresh: bool = False
     return _cached("fma", dtype, threads, _measure_peak, fresh)
 
 
-def bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = False) -> float:
-    """The memory bandwidth of a triad out = x + 3·y over arrays four times the last cache, in 1e9 bytes per second.
+def bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = False, room: int | None = None) -> float:
+    """The memory bandwidth of a triad out = x + 3·y over arrays much larger than the last cache, in 1e9 bytes per second.
 
-    Counted as STREAM counts: two arrays read, one written; the line fetched before it is written is not counted.
+    Counted as STREAM counts: two arrays read, one written; the line fetched before it is written is not counted. ``room``
+    is how many bytes measuring may take. Where that is too little and no figure is cached, ASSUMED_GBS.
     """
-    return _cached("triad", dtype, threads, _measure_bandwidth, fresh)
+    return _cached("triad", dtype, threads, functools.partial(_measure_bandwidth, room), fresh) or ASSUMED_GBS
 
 
 def cache_bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = False) -> float:
@@ -117,13 +125,20 @@ def _measure_peak(dtype: str, threads: int) -> Measured:
     return 2.0 * CHAINS * lanes * steps * threads / best / 1e9, share
 
 
-def _measure_bandwidth(dtype: str, threads: int) -> Measured:
-    available = available_memory() or 1 << 30
-    return _triad_gbs(dtype, threads, 3 * min(4 * _last_cache(), available // 8), repeats=1)
+def _measure_bandwidth(room: int | None, dtype: str, threads: int) -> Measured | None:
+    last = _last_cache()
+    wanted = min(MOST_CACHES * last, max(USUAL_CACHES * last, 256 << 20))
+    nbytes = min(wanted, _free(), wanted if room is None else room)
+    return _triad_gbs(dtype, threads, nbytes, repeats=1) if nbytes >= LEAST_CACHES * last else None
 
 
 def _measure_cache_bandwidth(dtype: str, threads: int) -> Measured:
-    return _triad_gbs(dtype, threads, _last_cache() // 2, repeats=16)
+    return _triad_gbs(dtype, threads, min(_last_cache() // 2, _free()), repeats=16)
+
+
+def _free() -> int:
+    """Bytes that a measurement may take, as other programs need memory too."""
+    return (available_memory() or 1 << 30) * 3 // 8
 
 
 def _last_cache() -> int:
@@ -132,14 +147,15 @@ def _last_cache() -> int:
 
 def _triad_gbs(dtype: str, threads: int, nbytes: int, repeats: int) -> Measured:
     """The bandwidth of the triad over ``nbytes`` in all, ``repeats`` times a sample, in 1e9 bytes per second."""
-    size = max(8, nbytes // 3 // np.dtype(dtype).itemsize // threads)
-    arrays = [[aligned_empty(size, dtype) for _ in range(3)] for _ in range(threads)]
+    kind = np.dtype(dtype)
+    size = max(8, nbytes // 3 // kind.itemsize // threads)
+    arrays = [[mapped_empty(size, kind) for _ in range(3)] for _ in range(threads)]
     for x, y, out in arrays:
         x[:], y[:], out[:] = 1.5, 2.5, 0.0  # touch the pages: an untouched page is one shared page of zeros
         _triad(x[:8], y[:8], out[:8], 1)
     jobs = [functools.partial(_triad, x, y, out, repeats) for x, y, out in arrays]
     best, share = min(_timed(jobs) for _ in range(_SAMPLES))
-    return 3.0 * size * threads * np.dtype(dtype).itemsize * repeats / best / 1e9, share
+    return 3.0 * size * threads * kind.itemsize * repeats / best / 1e9, share
 
 
 def _timed(jobs: Sequence[Callable[[], None]]) -> tuple[float, float]:
@@ -157,11 +173,11 @@ def _timed(jobs: Sequence[Callable[[], None]]) -> tuple[float, float]:
     return seconds, sum(used) / len(jobs) / seconds
 
 
-def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], Measured], fresh: bool) -> float:
+def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], Measured | None], fresh: bool) -> float:
     """The figure of the machine's description, else from the cache on disk, else measured: where it is not there,
-    ``fresh``, or too low to be believed.
+    ``fresh``, or too low to be believed. 0 where there is not enough memory to measure it.
 
-    A figure that other programs disturbed is not cached on disk, but in this process, so that the next one measures again.
+    A figure that other programs disturbed counts for AGAIN_S seconds, in all processes.
     """
     if (stated := machine().rate(what, dtype, threads)) is not None:
         return stated
@@ -169,33 +185,48 @@ def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], M
     file = CacheFile("peaks", f"{fingerprint(*facts)}.json")
     one = _cached(what, dtype, 1, measure, False) if what == "fma" and threads > 1 else 0.0
     known, key = file.read_json(), f"{what} {dtype} {threads}"  # after that, which writes too
-    on_disk = _figure(known.get(key))
-    best = max(on_disk, _disturbed.get(key, 0.0))
-    too_low = bool(best) and not _plausible(best, one, threads)
-    again = too_low and key not in _disturbed and not known.get(f"{key} twice")
+    on_disk, disturbed = _figure(known.get(key)), _recent(known.get(f"{key} disturbed"))
+    best = max(on_disk, disturbed)
+    again = bool(best) and not disturbed and not known.get(f"{key} twice") and not _plausible(best, one, threads)
     if not (fresh or not best or again):
         return best
     need_jit("what measures this machine's peaks")
-    value, share, wanted = 0.0, 0.0, UNDISTURBED * _cores(threads) / threads
-    with announced("measuring this machine's peaks"):
-        for _ in range(_ROUNDS):
-            value, share = max((value, share), measure(dtype, threads))
-            if share >= wanted:
-                break
+    wanted = UNDISTURBED * _cores(threads) / threads
+    value, share = _measured(functools.partial(measure, dtype, threads), wanted)
     _doubts[key] = f"measured again: {best:.1f} was cached, one thread reaches {one:.1f}" if again else ""
     if value > on_disk and share < wanted:
-        _disturbed[key] = max(value, best)
+        file.write_json(known | {f"{key} disturbed": [max(value, best), time.time()]})
         busy = f"threads ran {int(100 * share)}% of the time"
-        _doubts[key] = f"too low and not cached: the machine is busy, {busy}"
+        _doubts[key] = f"too low, and soon measured again: the machine is busy, {busy}"
     elif value > on_disk or again:
         twice = {f"{key} twice": True} if again and not _plausible(max(value, best), one, threads) else {}
         file.write_json(known | {key: max(value, on_disk)} | twice)
     return max(value, best)
 
 
+def _measured(measure: Callable[[], Measured | None], wanted: float) -> Measured:
+    """The best of _ROUNDS measurements, or the first whose threads had a processor for the share ``wanted``; zeros where
+    there is not enough memory."""
+    best = 0.0, 0.0
+    with announced("measuring this machine's peaks"), contextlib.suppress(MemoryError):
+        for _ in range(_ROUNDS):
+            found = measure()
+            best = max(best, found or best)
+            if found is None or best[1] >= wanted:
+                break
+    return best
+
+
 def _figure(known: object) -> float:
     """The value that the cache file holds, or 0 where it is not a positive, finite number."""
     return known if isinstance(known, float) and 0 < known < math.inf else 0.0
+
+
+def _recent(known: object) -> float:
+    """The figure of a disturbed measurement, stored with its time, if that is not long ago; otherwise 0."""
+    if isinstance(known, list) and len(known) == 2 and _figure(known[1]) and 0 <= time.time() - known[1] < AGAIN_S:
+        return _figure(known[0])
+    return 0.0
 
 
 def _plausible(value: float, one: float, threads: int) -> bool:

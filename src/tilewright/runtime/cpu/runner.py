@@ -245,7 +245,7 @@ def _run_team(
         a, b, c = b.T, a.T, c.T
     a, b = writeable_alias(a), writeable_alias(b)
     shape = (c.shape[0], c.shape[1], a.shape[1])
-    nbytes, counted = team_needs(kernel, shape, c.dtype)
+    nbytes, counted = team_needs(kernel, shape, c.dtype, team.threads)
     counters = np.zeros(counted + 2, np.int64)
     counters[-2:] = add, team.threads
     with take_workspace(nbytes) as memory:
@@ -257,9 +257,9 @@ def _run_team(
 
 
 @functools.lru_cache(maxsize=1024)
-def team_needs(kernel: Kernel, shape: tuple[int, int, int], dtype: np.dtype) -> tuple[int, int]:
+def team_needs(kernel: Kernel, shape: tuple[int, int, int], dtype: np.dtype, threads: int) -> tuple[int, int]:
     """The bytes of the workspace of a kernel that distributes its own work, and its counters."""
-    return kernel.workspace_bytes(*shape, dtype.name), kernel.counters(*shape) if kernel.counters else 1
+    return kernel.workspace_bytes(*shape, dtype.name, threads), kernel.counters(*shape) if kernel.counters else 1
 
 
 def _run_tiles(

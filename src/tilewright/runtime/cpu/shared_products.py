@@ -75,7 +75,7 @@ def sharing(
     m, n, k = shape
     result = dtype if result is None else result
     # A column-major C is computed as Cᵀ, which may need more.
-    needs = (team_needs(kernel, sizes, result) for sizes in (shape, (n, m, k)))
+    needs = (team_needs(kernel, sizes, result, threads) for sizes in (shape, (n, m, k)))
     nbytes, counted = (max(both) for both in zip(*needs, strict=True))
     counters = counted + 2
     call = np.zeros(code.COUNTERS + counters, np.int64)

@@ -37,6 +37,8 @@ SIDE, DEPTHS, DEPTHS_OF_PARTS = 8192, (256, 2048), (512, 4096)
 COPY_BYTES = 64 << 20
 STAGED, STAGED_BYTES = (16384, 16384), 16 << 20
 ROUNDS = 3
+#: Bytes of the host's memory in which nothing of this need be smaller.
+ROOM = 2 << 30
 #: With so many processors, copies are timed while two compilations run: enough processors are left.
 ROOMY = 8
 
@@ -58,8 +60,9 @@ class GpuRates:
     split_s: float = 0.0
 
 
-def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
-    """The rates of ``gpu`` from the cache, or measured, in half a second and the time to compile the kernel."""
+def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str, room: int) -> GpuRates:
+    """The rates of ``gpu`` from the cache, or measured, in half a second and the time to compile the kernel. Measuring takes
+    ``room`` bytes of the host's memory at most; rates that were measured in fewer than ROOM are not cached."""
     of_kernel = choice.kernel.source_hash, sorted(choice.params.items())
     key = fingerprint(gpu.name, gpu.pci_bus_id, *of_kernel, dtype, Path(__file__))
     file = CacheFile("rates", f"{key}.json")
@@ -69,15 +72,15 @@ def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
     planes = PLANES.get(choice.compute, 0)
     shallow, deep = DEPTHS_OF_PARTS if planes else DEPTHS
     steps_on(gpu, choice, dtype).compile_ahead([(SIDE, SIDE, deep)])
-    staged = _stage_rates() if machine().usable_cores >= ROOMY else None  # while the kernel compiles
+    staged = _stage_rates(room) if machine().usable_cores >= ROOMY else None  # while the kernel compiles
     gpu.make_current()
-    into, back = _link_rates(gpu)
+    into, back = _link_rates(gpu, room)
     wave = _wave(gpu, choice)
     rows, columns, at_once = wave
     waves = math.ceil(math.ceil(SIDE / rows) * math.ceil(SIDE / columns) / at_once)
     shallow_s, deep_s = (_product_s(gpu, choice, dtype, depth) / waves for depth in (shallow, deep))
     s_per_k = (deep_s - shallow_s) / (deep - shallow)
-    staged = staged or _stage_rates()
+    staged = staged or _stage_rates(room)
     rates = GpuRates(
         flops=2 * rows * columns * at_once / s_per_k,
         wave=wave,
@@ -86,18 +89,19 @@ def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> GpuRates:
         out_bytes=back,
         stage_bytes=staged[0],
         most_stage_bytes=max(staged),
-        split_s=_split_s(gpu, shallow, planes) if planes else 0.0,
+        split_s=_split_s(gpu, shallow, planes, room) if planes else 0.0,
     )
-    file.write_json(asdict(rates))
+    if room >= ROOM:
+        file.write_json(asdict(rates))
     return rates
 
 
-def _stage_rates() -> list[float]:
+def _stage_rates(room: int) -> list[float]:
     """Bytes a second from the host's memory to page-locked memory, by the threads of one GPU and by all processors."""
-    operand = ArraySource(np.ones(STAGED, np.float32))
-    return [
-        read_rate(operand, "float32", threads, STAGED_BYTES) for threads in (copy_workers(), machine().usable_cores)
-    ]
+    rows, columns = STAGED
+    operand = ArraySource(np.ones((max(1, min(rows, room // 2 // (4 * columns))), columns), np.float32))
+    threads = copy_workers(), machine().usable_cores
+    return [read_rate(operand, "float32", each, room // 4, STAGED_BYTES) for each in threads]
 
 
 def _wave(gpu: Device, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
@@ -124,11 +128,11 @@ def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) 
         return _seconds_each(stream, run)[0]
 
 
-def _split_s(gpu: Device, depth: int, planes: int) -> float:
+def _split_s(gpu: Device, depth: int, planes: int, room: int) -> float:
     """Seconds of splitting a byte of A or B, on average of both."""
     operands = split_of_rows(SIDE, SIDE, depth, planes)
     own, parts = (max(sizes) for sizes in zip(*((x.own_bytes, x.workspace_bytes) for x in operands), strict=True))
-    with _stream_and_memory(gpu, COPY_BYTES, own + parts) as (stream, page, at):
+    with _stream_and_memory(gpu, min(COPY_BYTES, room // 4), own + parts) as (stream, page, at):
         _fill(stream, page, at, own, np.dtype(np.float32))
         splits = [prepare_split(gpu, operand) for operand in operands]
         works = [functools.partial(split, at, at + own, stream.handle) for split in splits]
@@ -144,11 +148,12 @@ def _fill(stream: Stream, page: Pages, start: int, nbytes: int, dtype: np.dtype[
         stream.copy_in(at, page[: start + nbytes - at])
 
 
-def _link_rates(gpu: Device) -> tuple[float, float]:
+def _link_rates(gpu: Device, room: int) -> tuple[float, float]:
     """Bytes a second to the GPU, and back."""
-    with _stream_and_memory(gpu, COPY_BYTES, COPY_BYTES) as (stream, page, at):
+    nbytes = min(COPY_BYTES, room // 4)
+    with _stream_and_memory(gpu, nbytes, nbytes) as (stream, page, at):
         in_s, out_s = _seconds_each(stream, lambda: stream.copy_in(at, page), lambda: stream.copy_out(page, at))
-    return COPY_BYTES / in_s, COPY_BYTES / out_s
+    return nbytes / in_s, nbytes / out_s
 
 
 def _seconds_each(stream: Stream, *works: Callable[[], None]) -> list[float]:

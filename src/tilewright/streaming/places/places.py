@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from ...catalog import cuda_catalog
 from ...errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ...files import Sink, Source
 from ...files.array import ArraySource
+from ...files.chunked import ChunkedSource
+from ...files.positional import BUFFER
 from ...host.disk import fingerprint
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
@@ -25,6 +28,7 @@ from ...runtime.gpu.split_product import SOURCES
 from ...runtime.gpu.wake import wake_named
 from ..options import Options
 from ..plan.cost import Rates
+from ..plan.cuts import own_bytes
 from ..plan.host_cache import HostCache
 from ..plan.stream import Room, StreamPlan, typical_step
 from .cached_sources import CachedSources
@@ -42,8 +46,12 @@ SHARE = 0.8
 GPU_SHARE = 0.95
 #: Blocks are cut at the edges of chunks with sides up to this.
 LARGEST_CHUNK = 4096
-#: Bytes of a limit that threads, their stacks and the plan itself take: 5 to 10 MiB were seen.
-OWN_BYTES = 16 << 20
+#: A smaller limit of the host's memory counts as this one: about so much the smallest blocks take with their workspace.
+LEAST_LIMIT = 8 << 20
+#: The kernel's workspace for blocks of SMALL×SMALL may take this share of a limit; otherwise fewer threads multiply.
+SMALL, WORKSPACE_SHARE = 128, 1 / 4
+#: Chunks of files that are read together may take this share of a limit, unless a single one takes more.
+READ_SHARE = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -79,9 +87,10 @@ class Placement:
         """The rates of a place, for blocks of ``dtype``. Those of reading the operands and writing the result are measured
         now, in half a second."""
         if not self.gpus:
-            return host_rates((a, b), out, self.choice.kernel, dtype, self.threads)
-        gpu = gpu_rates(self.gpus[0], self.choice, dtype)
-        probed = [read_rate(source, dtype, copy_workers()) for source in (a, b) if not _is_plain(source)]
+            return host_rates((a, b), out, self.choice.kernel, dtype, self.threads, max(0, self.room.place))
+        room = self.memory // 2
+        gpu = gpu_rates(self.gpus[0], self.choice, dtype, room)
+        probed = [read_rate(source, dtype, copy_workers(), room) for source in (a, b) if not _is_plain(source)]
         in_memory = isinstance(out, np.ndarray)
         return Rates(
             flops=gpu.flops,
@@ -93,7 +102,7 @@ class Placement:
             wave=gpu.wave,
             wave_s=gpu.wave_s,
             copy_s=gpu.split_s,
-            write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, (a, b), dtype),
+            write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, (a, b), dtype, room),
             most_read_bytes=min([gpu.most_stage_bytes, *probed]),
             peers=len(self.gpus) > 1 and all(x.can_reach(y) for x, y in itertools.permutations(self.gpus, 2)),
         )
@@ -143,13 +152,19 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
 
         need_jit("what multiplies and moves blocks")
         choice = choose_on_cpu(options.precision, stored, dtype.name, k)
-        reserved = OWN_BYTES + _workspace(choice) + 2 * max(source.workspace for source in sources)
+        free = max(free, LEAST_LIMIT)
+        buffers = _read_bytes(sources, free) + 2 * BUFFER  # one read and one write at a time
         kc, chunk = kc_of(choice.kernel, choice.compute), _chunk(sources)
-        room = Room(free - reserved, grain=64, kc=kc, chunk=chunk, reserved=reserved)
+        size = np.dtype(dtype_of_blocks(choice.compute)).itemsize
+        workspace = functools.partial(_step_bytes, choice.kernel.workspace, choice.kernel.counters, size, kc)
+        while threads > 1 and workspace(threads, SMALL, SMALL, kc) > WORKSPACE_SHARE * free:
+            threads -= 1
+        of_step = functools.partial(workspace, threads)
+        room = Room.within(free, buffers, grain=64, kc=kc, chunk=chunk, workspace=of_step)
         return Placement(choice, room, threads, free)
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
-    host = 0 if in_memory else _left(free, OWN_BYTES + chunks.nbytes)
+    host = 0 if in_memory else _left(free, own_bytes(free) + chunks.nbytes)
     stated = None if options.device_memory is None else parse_bytes("device_memory", options.device_memory)
     free_there = min(gpu.memory_bytes()[0] for gpu in gpus)
     place = int(GPU_SHARE * free_there) if stated is None else min(free_there, stated)
@@ -184,10 +199,28 @@ def _left(limit: int, reserved: int) -> int:
     return limit - reserved
 
 
-def _workspace(choice: Choice[Kernel]) -> int:
-    """Bytes of workspace that the kernel takes for blocks of any size."""
-    large = 1 << 20
-    return choice.kernel.workspace_bytes(large, large, large, choice.compute)
+@functools.lru_cache(maxsize=4096)
+def _step_bytes(
+    workspace: Callable[..., int],
+    counters: Callable[..., int],
+    size: int,
+    kc: int,
+    threads: int,
+    m: int,
+    n: int,
+    k: int,
+) -> int:
+    """Bytes that a kernel takes for a step of these sizes, on so many threads: its workspace, of elements of ``size`` bytes
+    and for ``kc`` of k at most, and its counters."""
+    return size * workspace(m, n, min(k, kc), threads) + 8 * counters(m, n, k)
+
+
+def _read_bytes(sources: Sequence[Source], limit: int) -> int:
+    """Bytes that one read of an operand takes at most, which are made fewer under a small limit."""
+    for source in sources:
+        if isinstance(source, ChunkedSource):
+            source.read_within(int(READ_SHARE * limit))
+    return max(source.workspace for source in sources)
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------

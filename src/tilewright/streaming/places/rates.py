@@ -19,6 +19,7 @@ from ...files.array import ArraySource
 from ...files.positional import PIECE, write_through
 from ...host.machine import machine
 from ...kernels import Kernel
+from ...operands import mapped_empty
 from ..plan.cost import Rates
 
 #: Share of the peak that the engine reaches between its passes over C, share of the time of such a pass that nothing hides,
@@ -41,21 +42,22 @@ WRITE_S = 0.8
 WRITE_ROW = 32 << 10
 
 
-def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int) -> Rates:
-    """The rates of the CPU as a place, with this kernel: one thread reads blocks while others multiply."""
+def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int, room: int) -> Rates:
+    """The rates of the CPU as a place, with this kernel: one thread reads blocks while others multiply. No measurement takes
+    more than ``room`` bytes; what cannot be measured in so few is assumed."""
     from ...runtime.cpu.peaks import bandwidth_gbs, peak_gflops  # imports Numba, which a product on a GPU does not need
 
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
-    reading = min(read_rate(source, dtype, 1) for source in sources)
+    reading = min(read_rate(source, dtype, 1, room) for source in sources)
     itemsize = np.dtype(dtype).itemsize
     in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
     return Rates(
         flops,
         in_bytes=reading,
-        out_bytes=write_rate(out, sources, dtype),
+        out_bytes=write_rate(out, sources, dtype, room),
         latency_s=PIECE_S,
-        wave_s=PASS_SHARE * 2 * itemsize / (bandwidth_gbs("float64", threads) * 1e9),
+        wave_s=PASS_SHARE * 2 * itemsize / (bandwidth_gbs("float64", threads, room=room) * 1e9),
         depth=kc_of(kernel, dtype),
         copy_s=1 / (COPIED_FROM_FILES if in_files else COPIED) / threads,
     )
@@ -73,28 +75,31 @@ def result_bytes(sources: Sequence[Source], dtype: str) -> int:
     return sources[0].shape[0] * sources[1].shape[1] * np.dtype(dtype).itemsize
 
 
-def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTES) -> float:
-    """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix, ``nbytes`` at a time:
-    measured, in 0.2 s."""
+def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int = PROBE_BYTES) -> float:
+    """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix, ``nbytes`` at a time or more,
+    if it has larger chunks: measured, in 0.2 s. What is read takes ``room`` bytes at most."""
     m, n = source.shape
     if not m or not n:
         return math.inf
     itemsize = np.dtype(dtype).itemsize
     height, width = source.grain  # a probe reads whole chunks, as blocks do
-    columns = min(n, max(4096, width))
-    rows = min(m, max(height, nbytes // (columns * itemsize), 1))
-    rng = np.random.default_rng(0)
     workers = workers if source.parallel else 1
+    most = max(1, room // workers // itemsize)  # elements of a thread
+    columns = min(n, max(4096, width), most)
+    rows = min(m, max(height, nbytes // (columns * itemsize), 1), max(1, most // columns))
+    rng = np.random.default_rng(0)
     share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
     count = max(workers, min(128 * workers, int(share * m * n / (rows * columns))))
     corners = [
         (int(rng.integers(m - rows + 1)) // height * height, int(rng.integers(n - columns + 1)) // width * width)
         for _ in range(count)
     ]
-    few = min(m, 2), min(n, columns)  # compiles the code that reads rows, before the clock runs
+    few = min(rows, 2), columns  # compiles the code that reads rows, before the clock runs
     source.read(slice(0, few[0]), slice(0, few[1]), np.empty(few, dtype))
 
-    outs = [np.ones((rows, columns), dtype) for _ in range(workers)]  # ones, so that their pages are mapped
+    outs = [mapped_empty(rows * columns, np.dtype(dtype)).reshape(rows, columns) for _ in range(workers)]
+    for out in outs:
+        out[:] = 1  # so that their pages are mapped
     begun = time.perf_counter()
 
     def read(worker: int) -> int:
@@ -111,22 +116,30 @@ def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTE
     return done / (time.perf_counter() - begun)
 
 
-def write_rate(out: Any, sources: Sequence[Source], dtype: str) -> float:
-    """Bytes a second at which a result is written: measured for a file, for memory a third of its bandwidth."""
+def write_rate(out: Any, sources: Sequence[Source], dtype: str, room: int) -> float:
+    """Bytes a second at which a result is written: measured for a file, for memory a third of its bandwidth. Measuring
+    takes ``room`` bytes at most."""
     if isinstance(out, (str, os.PathLike)):
         most, pitch = int(WRITE_SHARE * result_bytes(sources, dtype)), sources[1].shape[1] * np.dtype(dtype).itemsize
-        return _disk_rate(Path(os.fspath(out)).absolute().parent, max(PROBE_BYTES, most), max(1, pitch))
+        folder = Path(os.fspath(out)).absolute().parent
+        return _disk_rate(folder, max(PROBE_BYTES, most), max(1, pitch), min(4 * PIECE, room))
     from ...runtime.cpu.peaks import bandwidth_gbs  # imports Numba
 
-    return bandwidth_gbs("float64", 1) * 1e9 / 3
+    return bandwidth_gbs("float64", 1, room=room) * 1e9 / 3
 
 
 @functools.cache
-def _disk_rate(folder: Path, most: int, pitch: int) -> float:
-    """Bytes a second of writing ``most`` bytes to a file in ``folder`` until they are on the disk, in short rows ``pitch``
-    bytes apart, as those of tiles are. Where nothing can be written, 1 GB/s is assumed."""
-    width = min(pitch, WRITE_ROW)
-    block = np.random.default_rng(0).integers(0, 256, (max(1, min(most, 4 * PIECE) // width), width), np.uint8)
+def _disk_rate(folder: Path, most: int, pitch: int, nbytes: int) -> float:
+    """Bytes a second of writing ``most`` bytes, ``nbytes`` at a time, to a file in ``folder`` until they are on the disk, in
+    short rows ``pitch`` bytes apart, as those of tiles are. Where nothing can be written, 1 GB/s is assumed."""
+    width = max(1, min(pitch, WRITE_ROW, nbytes))
+    flat = mapped_empty(max(1, min(most, nbytes) // width) * width, np.dtype(np.uint8))
+    rng = np.random.default_rng(0)
+    for part in np.array_split(
+        flat, math.ceil(flat.size / PROBE_BYTES)
+    ):  # random numbers come in an array of their own
+        part[:] = rng.integers(0, 256, part.size, np.uint8)
+    block = flat.reshape(-1, width)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             begun, done = time.perf_counter(), 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from ...host.machine import bytes_text
 from .cost import Rates
@@ -16,10 +17,18 @@ from .grid import Grid, longest_step
 Slots = tuple[int, int, int]
 
 #: Sides of tiles of C, and steps of k, that are tried; doubled further where an operand is longer.
-SIDES = (256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536)
+SIDES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536)
+#: Sides of tiles that are tried where no others fit.
+SMALL_SIDES = (64, 128)
 DEPTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 #: From so many chunks on it matters little that a block cuts those at its edges.
 MANY_CHUNKS = 4
+#: What threads, their stacks and the plan itself take of a caller's limit: this share of it, and at most these bytes. A plan
+#: takes about STEP_BYTES for each step; if this is more than OWN_BYTES, blocks have less.
+OWN_SHARE, OWN_BYTES, STEP_BYTES = 8, 16 << 20, 1000
+#: A plan of more steps is refused: each also takes 15 µs to plan. Operands that hold no data (sparse files, datasets of one
+#: fill value) can be of any shape.
+MOST_PLANNED = 500_000
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,9 @@ class Room:
 
     ``planes``: beside each block of A or B there are so many matrices of float16, for tensor cores.
 
-    ``reserved`` more bytes of the caller's limit are for threads and buffers. ``place`` is negative where the limit is
-    smaller than these: then nothing fits.
+    ``workspace(m, n, k)`` are the bytes of ``place`` that the kernel takes for a step of these sizes. ``reserved`` more
+    bytes of the caller's limit are for threads and buffers: ``buffers``, and what ``own_bytes`` says. ``place`` is negative
+    where the limit is smaller than these: then nothing fits.
     """
 
     place: int
@@ -45,34 +55,70 @@ class Room:
     chunk: int = 1
     planes: int = 0
     reserved: int = 0
+    buffers: int = 0
+    workspace: Callable[[int, int, int], int] | None = field(default=None, compare=False)
+
+    @classmethod
+    def within(cls, limit: int, buffers: int, **more: Any) -> Room:
+        """The room that a caller's ``limit`` leaves beside ``buffers``."""
+        reserved = buffers + own_bytes(limit)
+        return cls(limit - reserved, reserved=reserved, buffers=buffers, **more)
 
     @property
     def limit_text(self) -> str:
         """The caller's limit, for errors."""
         return f"{bytes_text(self.place + self.reserved)}"
 
-    def needed_text(self, nbytes: int) -> str:
-        """The limit with which blocks of ``nbytes`` would fit, for errors.
+    def needed_text(self, grid: Grid, itemsize: int) -> str:
+        """The limit within which the smallest blocks of a grid would fit, for errors.
 
-        >>> Room(100).needed_text(2048)
-        '2 KiB (2048 bytes)'
-        >>> Room(100, reserved=1 << 20).needed_text(1 << 20)
-        '2 MiB (2097152 bytes), of which threads and buffers take 1 MiB'
+        >>> grid = Grid(256, 256, 256, 256, 256, 256)
+        >>> Room(100).needed_text(grid, 8)
+        '1.5 MiB (1572864 bytes)'
+        >>> Room.within(100, 1 << 20).needed_text(grid, 8)
+        '2.9 MiB (2995932 bytes), of which threads and buffers take 1.4 MiB'
         """
-        total = nbytes + self.reserved
-        own = f", of which threads and buffers take {bytes_text(self.reserved)}" if self.reserved else ""
+        blocks = self.least_bytes(grid, itemsize)
+        total = least_limit(blocks + self.buffers) if self.reserved else blocks
+        own = f", of which threads and buffers take {bytes_text(total - blocks)}" if self.reserved else ""
         return f"{bytes_text(total)} ({total} bytes){own}"
+
+    def for_blocks(self, grid: Grid) -> int:
+        """Bytes of ``place`` that are left for the blocks of a grid."""
+        steps = multiplications(grid)
+        if self.workspace is None or not steps:
+            return self.place
+        plan = max(0, STEP_BYTES * min(MOST_PLANNED, steps) - OWN_BYTES)
+        return self.place - self.workspace(grid.bm, grid.bn, grid.bk) - plan
+
+    def least_bytes(self, grid: Grid, itemsize: int) -> int:
+        """Bytes of ``place`` that the smallest blocks of a grid need, with the kernel's workspace."""
+        return place_elements(grid, least_slots(grid), self.planes) * itemsize + self.place - self.for_blocks(grid)
 
     def host_slots(self, grid: Grid, itemsize: int) -> int:
         """Blocks that the host's memory has room for."""
         return self.host // (block_elements(grid) * itemsize)
 
 
-def cuts(m: int, n: int, k: int, room: Room) -> Iterator[Grid]:
-    """Even cuts, each once, the largest steps first."""
+def own_bytes(limit: int) -> int:
+    """What threads, their stacks and the plan take of a limit."""
+    return min(OWN_BYTES, limit // OWN_SHARE)
+
+
+def least_limit(nbytes: int) -> int:
+    """The least limit that leaves ``nbytes`` beside ``own_bytes``.
+
+    >>> [least_limit(nbytes) - own_bytes(least_limit(nbytes)) - nbytes for nbytes in (0, 7, 1000, 200 << 20)]
+    [0, 0, 0, 0]
+    """
+    return min(nbytes + OWN_BYTES, nbytes + nbytes // (OWN_SHARE - 1))
+
+
+def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator[Grid]:
+    """Even cuts, each once, the largest steps first; ``small`` ones have SMALL_SIDES."""
     seen = set()
     steps = [room.step] if room.step else [_step(k, depth, room.kc) for depth in reversed(_doubled(DEPTHS, k))]
-    for side in _doubled(SIDES, max(m, n)):
+    for side in SMALL_SIDES if small else _doubled(SIDES, max(m, n)):
         for grain in dict.fromkeys((room.grain, math.lcm(room.grain, room.chunk))):
             for step in steps:
                 cut = Grid(m, n, k, _even(m, side, grain), _even(n, side, grain), step, room.kc)
@@ -94,7 +140,7 @@ def without_cut_chunks(grids: Sequence[Grid], chunk: int) -> Sequence[Grid]:
 def may_be_cut(grid: Grid, room: Room) -> bool:
     """Whether ``cuts`` can have made this grid, which was read from a file, for a room like this one of any size."""
     sides = all(
-        size == max(1, length) or (SIDES[0] // 2 <= size < length and size % room.grain == 0)
+        size == max(1, length) or (SMALL_SIDES[0] // 2 <= size < length and size % room.grain == 0)
         for length, size in ((grid.m, grid.bm), (grid.n, grid.bn))
     )
     if room.kc > 1:
@@ -114,7 +160,7 @@ def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None =
     of_a, of_b = max(least_a, down * grid.steps), max(least_b, across * grid.steps)
     ways: list[Slots] = []
     for c in {1, min(2, tiles)}:
-        free = room.place // itemsize - c * c_size
+        free = room.for_blocks(grid) // itemsize - c * c_size
         spare = free - least_a * a_size - least_b * b_size
         if spare < 0:
             continue
@@ -130,11 +176,6 @@ def least_slots(grid: Grid) -> Slots:
     """Two for each operand, so that one block is loaded while another is read; one for an operand of a single block."""
     down, across = grid.tiles
     return min(2, down * grid.steps), min(2, across * grid.steps), 1
-
-
-def least_room(grids: Sequence[Grid], planes: int = 0) -> int:
-    """Elements of memory for the smallest blocks of any of these cuts."""
-    return min(place_elements(grid, least_slots(grid), planes) for grid in grids)
 
 
 def multiplications(grid: Grid) -> int:

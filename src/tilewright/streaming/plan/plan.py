@@ -126,7 +126,7 @@ class StreamPlan(Plan):
     @property
     def least_bytes(self) -> int:
         """The fewest bytes copied into and out of the memories where blocks are multiplied, by the I/O lower bound."""
-        room = self.room.place // self.itemsize
+        room = self.room.for_blocks(self.grid) // self.itemsize
         return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize
 
     @property

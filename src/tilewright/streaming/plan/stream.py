@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from ...errors import MemoryLimitError, UsageError
 from .cost import Cost, Rates, cost
 from .cuts import (
+    MOST_PLANNED,
     Room,
     Slots,
     cuts,
-    least_room,
     least_s,
-    least_slots,
     multiplications,
-    place_elements,
     promised_s,
     shares,
     without_cut_chunks,
@@ -36,9 +34,6 @@ from .schedule import Schedule
 
 #: Candidates are tried that have at most so many steps, or, if that is more, twice the steps of the shortest.
 MOST_STEPS = 2000
-#: A plan of more steps is refused: each takes about 1 KB of memory and 15 µs to plan. Operands that hold no data (sparse
-#: files, datasets of one fill value) can be of any shape.
-MOST_PLANNED = 500_000
 #: The most multiplications that the model times in each of three searches: one cut for each size of tiles, the other cuts of
 #: the best sizes, the other orders and slots of the best cuts.
 BUDGET = 8_000
@@ -82,13 +77,16 @@ def plan_stream(
     parts, all places are used. Raises MemoryLimitError where not even the
     smallest blocks fit, and where blocks that fit are so small that a plan would have more than MOST_PLANNED steps.
     """
-    all_cuts = list(cuts(m, n, k, room))
-    fit = without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
+    all_cuts: list[Grid] = []
+    fit: Sequence[Grid] = ()
+    for small in (False, True):
+        all_cuts += cuts(m, n, k, room, small=small)
+        fit = fit or without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
     if not fit:
-        least = least_room(all_cuts, room.planes) * itemsize
+        least = min(all_cuts, key=lambda grid: room.least_bytes(grid, itemsize))
         raise MemoryLimitError(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {room.limit_text}: "
-            f"it needs at least {room.needed_text(least)}"
+            f"it needs at least {room.needed_text(least, itemsize)}"
         )
     steps = min(map(multiplications, fit))
     if steps > MOST_PLANNED:
@@ -142,10 +140,9 @@ def plan_again(
     """A plan for the tiles that are left of a product that was begun with this ``grid``."""
     slots = shares(grid, room, itemsize)
     if not slots:
-        least = place_elements(grid, least_slots(grid), room.planes) * itemsize
         raise MemoryLimitError(
             f"tiles of {grid.bm}×{grid.bn} in steps of {grid.bk}, with which this product was begun, "
-            f"need {room.needed_text(least)}; given {room.limit_text}"
+            f"need {room.needed_text(grid, itemsize)}; given {room.limit_text}"
         )
 
     def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ class Job:
             **{"kernel": self.plan.kernel.name, "params": dict(self.plan.params), "threads": placement.threads},
             "plan": {
                 **{"grid": asdict(grid), "order": self.plan.order, "slots": self.plan.slots},
-                **{"room": asdict(self.plan.room), "host_slots": self.plan.host_slots},
+                **{"room": asdict(replace(self.plan.room, workspace=None)), "host_slots": self.plan.host_slots},
                 **{"place_bytes": self.plan.place_bytes, "host_bytes": self.plan.host_bytes},
                 **{"places": len(self.plan.parts), "alone_s": self.plan.alone_s},
                 **{"in_bytes": sum(self.plan.moved_bytes) - self.plan.out_bytes, "read_bytes": self.plan.read_bytes},

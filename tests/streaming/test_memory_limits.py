@@ -1,0 +1,194 @@
+"""``memory=`` is kept: by planning and measuring, for any product, on any machine; and little of it suffices."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.engine.cuts import PackedBlocks
+from tilewright.errors import MemoryLimitError
+from tilewright.files.array import ArraySource
+from tilewright.host.machine import Cache, machine
+from tilewright.kernels.blocking import analytic
+from tilewright.planning.choice import choose_adding_cpu
+from tilewright.streaming.places import places, rates
+from tilewright.streaming.plan.cost import Rates
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_limits.py"
+KIB, MIB = 1 << 10, 1 << 20
+#: L1, L2 and L3 of processors that are unlike each other: server and desktop processors, and one that says nothing of a L3.
+CACHES = {
+    "xeon": (48 * KIB, 2 * MIB, 260 * MIB),
+    "zen 3": (32 * KIB, 512 * KIB, 8 * MIB),
+    "no L3": (32 * KIB, 2 * MIB, None),
+    "large L1 and L2": (128 * KIB, 16 * MIB, None),
+}
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("memory_limits", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---- what a process takes --------------------------------------------------------------------------------------------
+
+
+def test_a_process_takes_no_more_than_its_limit_and_what_is_stated() -> None:
+    """With this machine's own caches; the script asserts it."""
+    limits = tuple(mib * MIB for mib in (1, 8, 16, 64))
+    found = script().cases("this", "npy", 3, None, limits)
+    assert [case["limit"] for case in found] == list(limits)
+    assert found[-1]["rss"] > 8 * MIB, "what was measured is the product"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["large L3", "no L3", "small"])
+@pytest.mark.parametrize("suffix", ["npy", "raw", "zarr", "h5"])
+def test_on_other_machines_and_in_every_format(name: str, suffix: str, tmp_path: Path) -> None:
+    for number in (0, 3):
+        script().cases(name, suffix, number, None, tuple(mib * MIB for mib in (1, 8, 16, 64)))
+
+
+def test_a_process_that_takes_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = script()
+    monkeypatch.setattr(found, "ALLOWED", -60 * MIB)
+    with pytest.raises(AssertionError, match="64 MiB"):
+        found.cases("this", "npy", 3, None, (64 * MIB,))
+
+
+UNDER_A_LIMIT = """
+import resource, sys
+import numpy as np, tilewright as tw
+from tilewright.runtime.cpu import peaks
+a = np.ones((8, 8), np.float32)
+tw.multiply(a, a, device="cpu")
+lines = open("/proc/self/status").read().splitlines()
+taken = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmSize:"))
+resource.setrlimit(resource.RLIMIT_AS, (taken + (300 << 20),) * 2)
+peaks._figure, peaks._last_cache = lambda known: 0.0, lambda: 260 << 20
+a = np.ones((1000, 1000), np.float32)
+assert (tw.multiply(a, a, device="cpu", **eval(sys.argv[1])) == 1000).all()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of an address space are Linux's")
+@pytest.mark.parametrize("options", ["{}", "{'memory': '16MiB'}", "{'memory': '4GiB'}"])
+def test_what_a_process_may_address_is_a_limit_too(options: str) -> None:
+    """On a machine with 260 MiB of L3: the arrays that would measure its memory do not fit."""
+    done = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT, options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+class Counted(ArraySource):
+    """Notes the bytes of the largest rectangle that is read."""
+
+    most = 0
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+        self.most = max(self.most, out.nbytes)
+        super().read(rows, columns, out)
+
+
+@pytest.mark.parametrize("grain", [(1, 1), (500, 500), (1, 5000)])
+def test_a_probe_reads_no_more_than_there_is_room_for(grain: tuple[int, int]) -> None:
+    source = Counted(np.ones((3000, 5000)))
+    source.grain = grain
+    for room in (0, 8, 100_000, 1 << 30):
+        source.most = 0
+        assert rates.read_rate(source, "float64", 2, room) > 0
+        assert 8 <= source.most <= max(8, room // 2)
+
+
+def test_a_probe_writes_no_more_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(rates, "write_through", lambda file, block, *_: written.append(block.nbytes))
+    sources = [ArraySource(np.ones((4000, 1))), ArraySource(np.ones((1, 5000)))]
+    for room in (0, 100_000, 1 << 30):
+        rates.write_rate(tmp_path / "c.npy", sources, "float64", room)
+        assert max(written) <= max(1, room)
+        written.clear()
+
+
+# ---- the least -------------------------------------------------------------------------------------------------------
+
+
+def kernel_of(name: str, dtype: str) -> Any:
+    """The choice of this machine's kernel, with the blocks that it would have on another one."""
+    l1, l2, l3 = CACHES[name]
+    sizes = [Cache(1, "Data", l1), Cache(2, "Unified", l2), *([Cache(3, "Unified", l3)] if l3 else [])]
+    chosen = analytic(replace(machine(), caches=tuple(sizes)))
+    blocks, choice = PackedBlocks(chosen, chosen.kc, itemsize=4), choose_adding_cpu(dtype)
+    assert choice is not None
+    changed = {"workspace": blocks.workspace, "counters": blocks.counters, "blocking": chosen}
+    return replace(choice, kernel=replace(choice.kernel, **changed))
+
+
+sides = st.integers(1, 64) | st.integers(1, 1500) | st.sampled_from([5000])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sides,
+    sides,
+    sides,
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from([*CACHES]),
+    st.sampled_from([1, 2, 64]),
+)
+def test_what_numpy_could_hold_is_never_refused(m: int, n: int, k: int, dtype: str, name: str, threads: int) -> None:
+    a, b = np.empty((m, k), dtype), np.empty((k, n), dtype)
+    with pytest.MonkeyPatch.context() as patch, tw.use_threads(threads):
+        patch.setattr(places, "choose_on_cpu", lambda *_: kernel_of(name, dtype))
+        patch.setattr(places, "host_rates", lambda *_: Rates(1e11, 1e10, 1e9))
+        plan = tw.plan_multiply(a, b, device="cpu", memory=a.nbytes + b.nbytes + m * n * a.itemsize)
+    limit = plan.room.place + plan.room.reserved
+    assert limit <= max(places.LEAST_LIMIT, a.nbytes + b.nbytes + m * n * a.itemsize)
+    assert plan.place_bytes <= plan.room.for_blocks(plan.grid) < limit
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_little_memory_suffices_and_fewer_threads_take_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = np.empty((1000, 1000), np.float32)
+    monkeypatch.setattr(places, "choose_on_cpu", lambda *_: kernel_of(name, "float32"))
+    monkeypatch.setattr(places, "host_rates", lambda *_: Rates(1e11, 1e10, 1e9))
+    for memory in ("16MiB", "8MiB", 1):
+        with tw.use_threads(64):
+            assert tw.plan_multiply(a, a, device="cpu", memory=memory).place_bytes < 16 * MIB
+    few, many = (places.place_product([ArraySource(a)] * 2, a.dtype, tw_options(mib), 64).threads for mib in (8, 4096))
+    assert few < many == 64
+
+
+def tw_options(mib: int) -> Any:
+    from tilewright.streaming.options import Options
+
+    return Options(memory=mib * MIB, device="cpu")
+
+
+def test_a_plan_of_many_steps_takes_memory_itself() -> None:
+    """16,000³ with tiles that fit 8 MiB has a hundred thousand steps of a kilobyte."""
+    zeros = np.broadcast_to(np.float64(0), (16000, 16000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(places, "host_rates", lambda *_: Rates(1e11, 1e10, 1e9))
+        patch.setattr("tilewright.streaming.run.opening.array_for", lambda _: None)
+        with pytest.raises(MemoryLimitError, match="cannot be cut small enough for 8 MiB"):
+            tw.plan_multiply(zeros, zeros, device="cpu", memory="8MiB")
+        steps = tw.plan_multiply(zeros, zeros, device="cpu", memory="64MiB").grid
+    assert 1000 * steps.steps * steps.tiles[0] * steps.tiles[1] < 32 * MIB
