@@ -50,22 +50,18 @@ SHAPES: tuple[tuple[int, int, int, str], ...] = (
 CHUNK = 256
 
 
-def pretend(name: str) -> None:
-    """Give this process, before it imports anything else of the package, the caches of a machine; with another name than
-    those of MACHINES it keeps its own."""
+def description(name: str, folder: Path) -> dict[str, str]:
+    """The environment of a process that takes the caches of a machine for its own; with another name than those of MACHINES
+    it keeps this machine's. The description states no rates, so that these are measured."""
     if name not in MACHINES:
-        return
-    import dataclasses
-    import functools
+        return {}
+    from tilewright.host.machine import machine
 
-    import tilewright.host.machine as host
-
-    here, sizes = host.machine(), dict(zip((2, 3), MACHINES[name], strict=True))
-    one = {level: next(cache for cache in here.caches if cache.level == level) for level in (1, 2)}
-    data = [cache for cache in here.caches if cache.level == 1]
-    more = [dataclasses.replace(one[2], level=level, size=size) for level, size in sizes.items() if size]
-    described = dataclasses.replace(here, caches=(*data, *more))
-    host.machine = functools.cache(lambda: described)
+    path, sizes = folder / "machine.json", dict(zip((2, 3), MACHINES[name], strict=True))
+    caches = [{"level": 1, "type": "Data", "size": machine().l1d or 32 << 10}]
+    caches += [{"level": level, "type": "Unified", "size": size} for level, size in sizes.items() if size]
+    path.write_text(json.dumps({"caches": caches}))
+    return {"TILEWRIGHT_MACHINE": str(path)}
 
 
 def memory(name: str) -> int:
@@ -181,9 +177,8 @@ def check(folder: Path, suffix: str, shape: tuple[int, int, int, str]) -> None:
     assert np.array_equal(a @ b, c), f"{shape} in {suffix}: a wrong product"
 
 
-def child(machine: str, suffix: str, number: int, folder: Path, limits: tuple[int, ...] = LIMITS) -> None:
+def child(suffix: str, number: int, folder: Path, limits: tuple[int, ...] = LIMITS) -> None:
     """The products of one process, a line of JSON each; the first line is of the tiny product that precedes them."""
-    pretend(machine)
     tiny = folder / "tiny"
     tiny.mkdir()
     dtype = SHAPES[number][3]
@@ -201,10 +196,10 @@ def cases(
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder), suffix, *shape)
         code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import memory_limits as x; "
-        call = f"x.child({machine!r}, {suffix!r}, {number}, x.Path({folder!r}), {limits!r})"
+        call = f"x.child({suffix!r}, {number}, x.Path({folder!r}), {limits!r})"
         ran = subprocess.run(
             [sys.executable, "-c", code + call],
-            env={**os.environ, **({"TILEWRIGHT_CACHE": str(cache)} if cache else {})},
+            env=os.environ | description(machine, Path(folder)) | ({"TILEWRIGHT_CACHE": str(cache)} if cache else {}),
             capture_output=True,
             text=True,
             check=False,

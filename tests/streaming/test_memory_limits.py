@@ -19,20 +19,17 @@ import tilewright as tw
 from tilewright.engine.cuts import PackedBlocks
 from tilewright.errors import MemoryLimitError
 from tilewright.files.array import ArraySource
-from tilewright.host.machine import Cache, machine
+from tilewright.host.machine import described_machine, machine
 from tilewright.kernels.blocking import analytic
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.places import places, rates
 from tilewright.streaming.plan.cost import Rates
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_limits.py"
-KIB, MIB = 1 << 10, 1 << 20
-#: L1, L2 and L3 of processors that are unlike each other: server and desktop processors, and one that says nothing of a L3.
-CACHES = {
-    "xeon": (48 * KIB, 2 * MIB, 260 * MIB),
-    "zen 3": (32 * KIB, 512 * KIB, 8 * MIB),
-    "no L3": (32 * KIB, 2 * MIB, None),
-    "large L1 and L2": (128 * KIB, 16 * MIB, None),
+MIB = 1 << 20
+MACHINES = {
+    path.stem: described_machine(path, machine())
+    for path in sorted((Path(__file__).parents[1] / "data" / "machines").glob("*.json"))
 }
 
 
@@ -132,9 +129,7 @@ def test_a_probe_writes_no_more_than_there_is_room_for(tmp_path: Path, monkeypat
 
 def kernel_of(name: str, dtype: str) -> Any:
     """The choice of this machine's kernel, with the blocks that it would have on another one."""
-    l1, l2, l3 = CACHES[name]
-    sizes = [Cache(1, "Data", l1), Cache(2, "Unified", l2), *([Cache(3, "Unified", l3)] if l3 else [])]
-    chosen = analytic(replace(machine(), caches=tuple(sizes)))
+    chosen = analytic(MACHINES[name])
     blocks, choice = PackedBlocks(chosen, chosen.kc, itemsize=4), choose_adding_cpu(dtype)
     assert choice is not None
     changed = {"workspace": blocks.workspace, "counters": blocks.counters, "blocking": chosen}
@@ -150,7 +145,7 @@ sides = st.integers(1, 64) | st.integers(1, 1500) | st.sampled_from([5000])
     sides,
     sides,
     st.sampled_from(["float32", "float64"]),
-    st.sampled_from([*CACHES]),
+    st.sampled_from([*MACHINES]),
     st.sampled_from([1, 2, 64]),
 )
 def test_what_numpy_could_hold_is_never_refused(m: int, n: int, k: int, dtype: str, name: str, threads: int) -> None:
@@ -164,7 +159,7 @@ def test_what_numpy_could_hold_is_never_refused(m: int, n: int, k: int, dtype: s
     assert plan.place_bytes <= plan.room.for_blocks(plan.grid) < limit
 
 
-@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("name", MACHINES)
 def test_little_memory_suffices_and_fewer_threads_take_less(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     a = np.empty((1000, 1000), np.float32)
     monkeypatch.setattr(places, "choose_on_cpu", lambda *_: kernel_of(name, "float32"))
