@@ -44,9 +44,9 @@ def multiply(
     complete; an array of shape (m, n) that shares no memory with the operands; or None for a new array. ``dtype`` is float32
     or float64, by default the wider one of the operands: they are converted to it as they are read, and C has it.
 
-    An existing file is replaced if it holds one matrix of the same format and nothing else. It is refused if anything else
-    would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
-    is always replaced.
+    An existing file is refused, an operand's too. With ``overwrite`` it is replaced when C is complete, whatever it holds;
+    operands are read from the old file until then. An array that shares memory with an operand, and a path inside the zarr
+    directory of one, are always refused.
 
     ``memory`` bounds the host's memory that blocks take ("4GiB", or bytes; by default most of what is free), and
     ``device_memory`` the GPU's. ``device`` is "cpu", "cuda" (as many GPUs as pay), "cuda:1" or "cuda:0,1"; by default the
@@ -54,8 +54,8 @@ def multiply(
     simpler and moves more.
 
     With ``resume`` an interrupted product into a file goes on where it stopped, with the same cut: each finished tile is in
-    a journal in the directory ``OUT.tilewright``. A complete result that was made from these operands stays as it is, and
-    any other file of its name is refused. Without ``resume``, or without a journal, the product begins anew.
+    a journal in the directory ``OUT.tilewright``, and so is ``overwrite``. A complete result that was made from these
+    operands stays as it is, and any other file of its name is refused. Without ``resume``, or without a journal, the product begins anew.
 
     ``cluster`` multiplies on the workers of a Dask cluster: a ``distributed.Client`` or cluster object, the address of a
     scheduler ("tcp://host:8786"), or "local:4" for so many processes on this machine. Workers reach files by the same paths
@@ -152,7 +152,7 @@ def plan_multiply(
 
 def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
     """Raises UsageError for a product that this process could not verify afterwards."""
-    from .streaming.run.opening import same_file
+    from .streaming.run.opening import is_in
 
     if cluster is not None and out is None:
         raise UsageError("verify=True needs the result in a file or in this process's memory: give out")
@@ -161,7 +161,7 @@ def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
             raise UsageError(
                 f"verify=True reads the operands in this process, and {name} is a Dask array: leave verify out"
             )
-        if same_file(out, operand):
+        if is_in(operand, out):
             raise UsageError(f"verify=True reads {name} after the product, and out replaces it: give out another name")
 
 

@@ -89,7 +89,7 @@ def test_a_number_as_precision_chooses_and_the_plan_says_what(typed) -> None:
     assert f"at most 6e-08·|A||B|: float64{cut}, rounded to float32 (highest)" in text
     assert (record["dtype"], record["compute"]) == ("float32", "float64")
     assert 2**-24 < record["error_bound"] < 1e-7
-    assert typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "ieee", "--dry-run").code == 0
+    assert typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "ieee", "--dry-run", "--overwrite").code == 0
 
 
 def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: p
         c.flush()
 
     monkeypatch.setattr(Job, "run", run_and_damage)
-    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json")
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json", "--overwrite")
     assert answer.code == 1
     assert is_one_line(answer, "c.npy: wrong: ", "at C[800, 7]")
     assert json.loads(Path("r.json").read_text())["verification"]["where"] == [800, 7]
@@ -193,13 +193,13 @@ def test_resume_replaces_no_other_result(typed) -> None:
     before = Path("c.npy").read_bytes()
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
     assert answer.code == 2
-    assert is_one_line(answer, "c.npy is there and complete, but what it was made from is not known", "without resume")
+    assert is_one_line(answer, "c.npy is there and complete, but what it was made from is not known", "--overwrite")
     np.save("a.npy", np.zeros((N - 1, N), np.float32))
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
     assert answer.code == 2
     assert is_one_line(answer, f"c.npy is there, but is not ({N - 1}, {N}) float32, as this product is")
     assert Path("c.npy").read_bytes() == before
-    assert typed("a.npy", "b.npy", "-o", "c.npy").code == 0
+    assert typed("a.npy", "b.npy", "-o", "c.npy", "--overwrite").code == 0
     os.utime("b.npy")
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
     assert answer.code == 2
@@ -220,7 +220,7 @@ def test_a_tampered_journal_is_refused_in_one_line(typed) -> None:
         assert not Path("c.npy").exists()
 
 
-def interrupted(*_: object) -> None:
+def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -267,7 +267,7 @@ def kib(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
 def multiply(a, b, *more):
-    sys.argv = ["tilewright", "multiply", a, b, "-o", "c.npy", "--device", "cpu", *more]
+    sys.argv = ["tilewright", "multiply", a, b, "-o", "c.npy", "--overwrite", "--device", "cpu", *more]
     assert run_command_line() == 0
 
 multiply("s.npy", "s.npy", "--verify")

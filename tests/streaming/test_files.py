@@ -428,7 +428,7 @@ def test_without_resume_it_begins_again_and_with_nothing_there_too(name: str, tm
 @pytest.mark.parametrize("name", NAMES[:5])
 def test_an_input_can_be_the_output(name: str, tmp_path: Path) -> None:
     for value in (1, 2):  # the second replaces the first, which stays readable until then
-        sink = create_matrix(tmp_path / name, (3, 4), "float32")
+        sink = create_matrix(tmp_path / name, (3, 4), "float32", overwrite=value == 2)
         if value == 2:
             source = open_matrix(tmp_path / name, shape=(3, 4), dtype="float32")
             before = np.empty((3, 4))

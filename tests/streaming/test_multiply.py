@@ -104,10 +104,10 @@ def no_thread_is_left_behind() -> Iterator[None]:
     assert not [each.name for each in set(threading.enumerate()) - before if not each.name.startswith(kept)]
 
 
-def begin(out: str = "c.npy", tiles: int = 5) -> set[Any]:
+def begin(out: str = "c.npy", tiles: int = 5, **options: Any) -> set[Any]:
     """Interrupt a · b after so many tiles; returns those that are finished."""
     with interrupted_after(tiles), pytest.raises(KeyboardInterrupt):
-        tw.multiply("a.npy", "b.npy", out)
+        tw.multiply("a.npy", "b.npy", out, **options)
     begun = read_journal(Path(f"{out.partition(':')[0]}.tilewright/journal"))
     assert begun is not None
     assert len(begun.finished) == tiles
@@ -154,7 +154,7 @@ def test_empty_and_least_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_operands_may_be_one_file_and_the_result_replace_it(folder: Path) -> None:
     a = np.load("a.npy")
     tw.multiply("a.npy", "a.npy", "square.npy")
-    tw.multiply("a.npy", "a.npy", "a.npy")
+    tw.multiply("a.npy", "a.npy", "a.npy", overwrite=True)
     assert Path("a.npy").read_bytes() == Path("square.npy").read_bytes()
     assert np.abs(np.load("a.npy") - a.astype(float) @ a).max() < 1e-4
 
@@ -471,7 +471,7 @@ def test_a_complete_result_of_these_operands_is_left_as_it_is(folder: Path, room
     plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
     assert (plan.tiles, str(plan).splitlines()[1:]) == ((), ["  nothing is left to do"])
     assert is_whole()
-    assert computed("a.npy", "b.npy", "c.npy"), "without resume it begins anew"
+    assert computed("a.npy", "b.npy", "c.npy", overwrite=True), "without resume it begins anew"
 
 
 def test_a_complete_result_needs_no_memory_and_no_rates(
@@ -487,7 +487,7 @@ def test_complete_results_of_every_format_are_known(folder: Path, out: str) -> N
     tw.multiply("a.npy", "b.npy", out)
     assert computed("a.npy", "b.npy", out, resume=True) == set()
     os.utime("b.npy")
-    with pytest.raises(ResumeError, match="is complete, but b changed since it was made: multiply without resume"):
+    with pytest.raises(ResumeError, match="is complete, but b changed since it was made: give overwrite=True"):
         tw.multiply("a.npy", "b.npy", out, resume=True)
 
 
@@ -537,18 +537,32 @@ def test_resume_replaces_no_other_result_and_takes_none_for_this(
     change()
     before = Path("c.npy").read_bytes()
     for call in (tw.multiply, tw.plan_multiply):
-        with pytest.raises(ResumeError, match=f"{says}.*multiply without resume to replace it"):
+        with pytest.raises(ResumeError, match=f"{says}.*give overwrite=True \\(--overwrite\\) to replace it"):
             call("a.npy", "b.npy", "c.npy", resume=True)
     assert Path("c.npy").read_bytes() == before
     assert not list(folder.glob("*.tilewright"))
-    tw.multiply("a.npy", "b.npy", "c.npy")
+    tw.multiply("a.npy", "b.npy", "c.npy", overwrite=True)
     assert asked_again() == set()
 
 
 def test_an_interrupted_product_goes_on_though_an_older_result_has_its_name(folder: Path, done: bytes) -> None:
+    """That it is to be overwritten is in the journal: what was begun needs no new permission."""
     np.save("c.npy", np.ones((3, 4)))
-    begin()
+    begin(overwrite=True)
+    assert tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True).tiles
     assert len(asked_again()) == 11
+    assert is_whole()
+
+
+def test_an_interrupted_product_replaces_no_file_that_appeared_since(folder: Path) -> None:
+    begin()
+    np.save("c.npy", np.ones((3, 4)))
+    before = Path("c.npy").read_bytes()
+    for call in (tw.multiply, tw.plan_multiply):
+        with pytest.raises(FileError, match="c.npy exists: choose another name, or replace it with --overwrite"):
+            call("a.npy", "b.npy", "c.npy", resume=True)
+    assert Path("c.npy").read_bytes() == before
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True, overwrite=True)) == 11
     assert is_whole()
 
 
@@ -597,7 +611,7 @@ def test_a_tampered_journal_is_refused_and_loses_nothing(folder: Path, changed: 
 
 def test_progress_counts_what_was_finished_before(folder: Path) -> None:
     seen: list[tuple[int, int]] = []
-    tw.multiply("a.npy", "b.npy", "whole.npy", progress=lambda *told: seen.append(told))
+    tw.multiply("a.npy", "b.npy", "whole.npy", overwrite=True, progress=lambda *told: seen.append(told))
     assert seen[0] == (0, 2 * N**3)
     begin()
     again: list[tuple[int, int]] = []

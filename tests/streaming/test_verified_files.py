@@ -67,7 +67,7 @@ def test_one_corrupted_element_of_a_file_is_rejected(folder: Path, monkeypatch: 
         with monkeypatch.context() as patch:
             corrupted(patch, lambda at=(row, column, by): change("c.npy", *at))
             with pytest.raises(VerificationError, match=rf"wrong: .* at C\[{row}, {column}\], the bound") as found:
-                tw.multiply("a.npy", "b.npy", "c.npy", device="cpu", verify=True)
+                tw.multiply("a.npy", "b.npy", "c.npy", device="cpu", verify=True, overwrite=True)
         assert found.value.error > found.value.bound == bound
     assert Path("c.npy").exists()
 

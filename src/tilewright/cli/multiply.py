@@ -38,8 +38,8 @@ _Output = Annotated[
         "--output",
         "-o",
         metavar="C",
-        help="The file of the result, of any of these formats. It appears when it is complete, and then replaces a "
-        "matrix that had its name; until then there is the directory C.tilewright.",
+        help="The file of the result, of any of these formats. It appears when it is complete; until then there is the "
+        "directory C.tilewright. An existing file is refused without --overwrite.",
     ),
 ]
 _Memory = Annotated[
@@ -98,7 +98,13 @@ _Resume = Annotated[
         "stays as it is.",
     ),
 ]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing C, whatever it holds.")]
+_Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace an existing C when the new one is complete, whatever it holds, also if it is A or B.",
+    ),
+]
 _Verify = Annotated[
     bool,
     typer.Option(
@@ -154,7 +160,7 @@ def multiply_command(
     continues. It is refused if A or B have changed, or if there is a C that may not be their product. Without --resume the
     product begins anew.
 
-    A file C that holds anything but one matrix of its format is refused, as that would be lost; --overwrite replaces it.
+    A file C that exists is refused, also if it is A or B; --overwrite replaces it.
 
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """

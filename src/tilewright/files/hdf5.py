@@ -49,7 +49,7 @@ class HDF5Source(ChunkedSource):
 
     def __init__(self, file: Any, dataset: Any, path: Path | Remote) -> None:
         self._file, self._dataset = file, dataset
-        self._path = resolved(path)
+        self.path = resolved(path)
         dtype, shape = admit_dtype(dataset.dtype, path), admit_shape(dataset.shape, path)
         strip = max(1, TOGETHER // max(1, 2 * shape[1] * dtype.itemsize))
         # Without chunks any rectangle can be read directly. The width is limited: an empty dataset can have any shape.
@@ -59,17 +59,17 @@ class HDF5Source(ChunkedSource):
         try:
             return self._dataset[rows, columns]
         except Exception as error:  # the library may raise anything for a damaged chunk
-            raise unreadable_error(self._path, rows, columns, error) from error
+            raise unreadable_error(self.path, rows, columns, error) from error
 
     def opener(self) -> Callable[[], Source]:
-        return functools.partial(_open, self._path, self._dataset.name)
+        return functools.partial(_open, self.path, self._dataset.name)
 
     def fingerprint(self) -> str:
-        if isinstance(self._path, Remote):
-            changed = self._path.identity()
+        if isinstance(self.path, Remote):
+            changed = self.path.identity()
         else:
             status = os.fstat(self._file.id.get_vfd_handle())
-            changed = [str(self._path), status.st_size, status.st_mtime_ns, status.st_ino]
+            changed = [str(self.path), status.st_size, status.st_mtime_ns, status.st_ino]
         return fingerprint(*changed, self._dataset.name, self.shape, self.dtype.str)
 
     def close(self) -> None:

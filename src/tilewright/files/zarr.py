@@ -55,7 +55,7 @@ class ZarrSource(ChunkedSource):
 
     def __init__(self, array: Any, path: Path | Remote) -> None:
         is_remote = isinstance(path, Remote)
-        self._array, self._path = array, resolved(path)
+        self._array, self.path = array, resolved(path)
         dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
         together = TOGETHER_REMOTE if is_remote else TOGETHER  # the library requests several chunks at once
         super().__init__(shape, dtype, array.chunks, self._rectangle, together)
@@ -72,23 +72,23 @@ class ZarrSource(ChunkedSource):
         try:
             return self._array[rows, columns]
         except Exception as error:  # a codec may raise anything for a damaged chunk
-            raise unreadable_error(self._path, rows, columns, error) from error
+            raise unreadable_error(self.path, rows, columns, error) from error
 
     def opener(self) -> Callable[[], Source]:
-        return functools.partial(_open, self._path, self._array.path or None)
+        return functools.partial(_open, self.path, self._array.path or None)
 
     def fingerprint(self) -> str:
         """Covers the file of every chunk: about 10 µs each. At a URL it covers the metadata, and of every chunk what the
         file system lists: S3 and the like list sizes and etags, most HTTP servers only names or nothing. Then a chunk that
         was overwritten is not noticed."""
-        if isinstance(self._path, Remote):
+        if isinstance(self.path, Remote):
             stored = json.dumps(self._array.metadata.to_dict(), sort_keys=True, default=str)
-            return fingerprint(self._path.url, self._array.path, stored, self._path.listing(self._array.path))
+            return fingerprint(self.path.url, self._array.path, stored, self.path.listing(self._array.path))
         changed = []
-        for folder, _, names in sorted(os.walk(self._path / self._array.path)):
+        for folder, _, names in sorted(os.walk(self.path / self._array.path)):
             status = [(name, (Path(folder) / name).stat()) for name in sorted(names)]
             changed += [(folder, name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in status]
-        return fingerprint(str(self._path), self._array.path, self.shape, self.dtype.str, changed)
+        return fingerprint(str(self.path), self._array.path, self.shape, self.dtype.str, changed)
 
     def close(self) -> None:
         self._array.store.close()

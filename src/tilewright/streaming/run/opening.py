@@ -6,12 +6,13 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_you_mean
-from ...files import Source, local_path, open_matrix
+from ...files import Source, locate, open_matrix
 from ...files.array import ArraySource
 from ...host.limits import get_threads
 from ...runtime.gpu.driver import restored_context
@@ -30,7 +31,7 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
         product = opened_product(stack, a, b, options.dtype)
-        refuse_overlap(out, a=a, b=b)
+        refuse_overlap(out, a=product.a, b=product.b)
         check_partition(options.partition)
         target = array_for(product) if out is None else out
         placement = place_product(product.sources, product.dtype, options, get_threads())
@@ -93,11 +94,12 @@ def array_for(product: Product) -> np.ndarray[Any, Any]:
 
 def refuse_overlap(out: Any, **operands: Any) -> None:
     """Refuse a result in an operand's memory: tiles are written while blocks are still read. The path of an operand's file
-    is allowed, because a file is replaced when the product is complete."""
+    is allowed where it may be overwritten, because a file is replaced when the product is complete."""
     if not isinstance(out, np.ndarray):
         return
     for name, operand in operands.items():
-        if (isinstance(operand, np.ndarray) and _share_memory(out, operand)) or same_file(out, operand):
+        array = operand.array if isinstance(operand, ArraySource) else operand
+        if (isinstance(array, np.ndarray) and _share_memory(out, array)) or is_in(operand, out):
             raise UsageError(f"out shares memory with {name}, which is read until the end: give another array")
 
 
@@ -108,9 +110,21 @@ def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
         return True
 
 
-def same_file(out: Any, operand: Any) -> bool:
-    """Whether ``out`` and the operand are the same file: a path, or an array mapped from a file."""
-    files = [x.filename if isinstance(x, np.memmap) else x for x in (out, operand)]
-    paths = [local_path(os.fspath(file)) for file in files if isinstance(file, (str, os.PathLike))]
-    here = [path for path in paths if path is not None and path.exists()]
-    return len(here) == 2 and here[0].samefile(here[1])
+def is_in(operand: Any, out: Any) -> bool:
+    """Whether the operand is in the file or directory of ``out``, each a path, a source or an array mapped from a file."""
+    inner, outer = _file_of(operand), _file_of(out)
+    if inner is None or outer is None or not (inner.exists() and outer.exists()):
+        return False
+    return outer.samefile(inner) or inner.resolve().is_relative_to(outer.resolve())
+
+
+def _file_of(matrix: Any) -> Path | None:
+    """The file or directory here in which a matrix lies; None for one in memory or at a URL."""
+    if isinstance(matrix, (str, os.PathLike)):
+        found = locate(os.fspath(matrix))[1]
+    else:
+        array = matrix.array if isinstance(matrix, ArraySource) else matrix
+        while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+            array = array.base
+        found = array.filename if isinstance(array, np.memmap) else getattr(matrix, "path", None)
+    return Path(found) if isinstance(found, (str, os.PathLike)) else None
