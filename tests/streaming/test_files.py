@@ -7,6 +7,8 @@ import errno
 import json
 import os
 import pickle
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +25,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tilewright import multiply
 from tilewright.errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError
-from tilewright.files import Sink, Source, array, create_matrix, formats, open_matrix, partial, plain, positional
+from tilewright.files import (
+    Sink,
+    Source,
+    array,
+    create_matrix,
+    formats,
+    open_matrix,
+    partial,
+    plain,
+    positional,
+    whole_matrix,
+)
 from tilewright.files.array import ArraySource
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
@@ -754,3 +768,82 @@ def test_threads_that_read_first_compile_once_between_them(tmp_path: Path) -> No
     )
     npy(tmp_path / "a.npy", np.full((9, 2000), 3.0))
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.npy")], check=True)
+
+
+# ---- HDF5 files that are open elsewhere ------------------------------------------------------------------------------
+
+MATRIX = np.arange(64.0).reshape(8, 8)
+
+
+def whole(where: str) -> np.ndarray[Any, Any]:
+    with contextlib.closing(open_matrix(where)) as source:
+        return whole_matrix(source)
+
+
+@pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("chunks", [None, (3, 3)])
+def test_a_file_that_this_process_has_open_is_read(mode: str, locking: Any, chunks: Any, tmp_path: Path) -> None:
+    path = f"{tmp_path}/a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=MATRIX, chunks=chunks)
+    with h5py.File(path, mode, locking=locking) as file:
+        dataset, expected = file["x"], MATRIX.copy()
+        if mode == "r+":
+            dataset[1:3] = expected[1:3] = 5  # is in the library's buffers, not on the disk
+        assert np.array_equal(whole(path), expected)
+        assert np.array_equal(multiply(path, np.eye(8), device="cpu"), expected)
+    assert np.array_equal(whole(path), expected)
+
+
+def test_an_hdf5_file_that_cannot_be_opened_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{tmp_path}/a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["x"] = MATRIX
+        file.flush()
+        shutil.copy(path, tmp_path / "copy.h5")  # as another process sees it
+        with pytest.raises(FileError, match=r"copy\.h5 cannot be read: a program has it open for writing, or did not cl"):
+            open_matrix(tmp_path / "copy.h5")
+    opened = []
+
+    def refused(*_: Any, locking: Any, **__: Any) -> None:
+        opened.append(locking)
+        raise OSError("Unable to open file (file locking flag values don't match)")
+
+    monkeypatch.setattr(h5py, "File", refused)
+    with pytest.raises(FileError, match=r"a\.h5 cannot be read: this process has it open in another way; close it, or pa"):
+        open_matrix(path)
+    assert opened == [False, None, True, "best-effort"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EAGAIN, errno.EMFILE, errno.EIO, errno.ENOMEM, errno.ESTALE])
+@pytest.mark.parametrize("name", ["a.npy", "a.safetensors", "a.h5", "a.zarr"])
+def test_no_error_of_the_system_is_called_damage(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_matrix(tmp_path / name, (2, 2), "f4").finish()
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(number, "as the library words it")
+
+    monkeypatch.setattr(*{
+        "a.npy": (np.lib.format, "read_magic", fails),
+        "a.safetensors": (json, "loads", fails),
+        "a.h5": (h5py, "File", fails),
+        "a.zarr": (os, "scandir", fails),
+    }[name])
+    with pytest.raises(FileError, match=rf"{name} cannot be read: {re.escape(os.strerror(number))}$"):
+        open_matrix(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.h5", "a.zarr"])
+def test_too_many_open_files_are_said(name: str, tmp_path: Path) -> None:
+    create_matrix(tmp_path / name, (2, 2), "f4").finish()
+    code = (
+        "import os, resource, sys; from tilewright.files import open_matrix; open_matrix(sys.argv[1]).close();"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); open_matrix(sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True)
+    assert f"{name} cannot be read: Too many open files" in done.stderr.splitlines()[-1]

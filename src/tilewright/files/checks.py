@@ -136,13 +136,16 @@ def os_errors(path: Path, doing: str) -> Iterator[None]:
 def parser_errors(path: Location, what: str) -> Iterator[None]:
     """Turn any exception of a parser into a FileError; Tilewright's own errors pass unchanged.
 
-    For bytes that their format does not allow, libraries raise all kinds of exceptions, and not always the same one.
+    For bytes that their format does not allow, libraries raise all kinds of exceptions, and not always the same one. Only an
+    error of the system, which has a number, says nothing about the bytes.
     """
     try:
         yield
     except TilewrightError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno:
+            raise FileError(f"{path} cannot be read: {os.strerror(error.errno)}") from error
         why = one_line(error) or type(error).__name__
         raise FileError(f"{path} is no {what}, or a damaged one: {why}") from error
 

@@ -25,6 +25,7 @@ from .checks import (
     admit_shape,
     listed,
     missing_library,
+    one_line,
     os_errors,
     parser_errors,
     pick,
@@ -85,7 +86,7 @@ def _library(path: Location) -> Any:
 
 
 def _open_file(path: Path | Remote) -> Any:
-    """The file, open for reading, without the library's lock: a result that is being written is in another file."""
+    """The file, open for reading."""
     h5py = _library(path)
     if isinstance(path, Remote):
         size = path.size()
@@ -96,7 +97,25 @@ def _open_file(path: Path | Remote) -> Any:
         if not path.is_file():
             raise FileError(f"{path} is not a file: a matrix is read from a file on a disk")
     with parser_errors(path, "HDF5 file"):
-        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
+        return _unlocked(h5py, path)
+
+
+def _unlocked(h5py: Any, path: Path) -> Any:
+    """The file, open for reading, without the library's lock: a result that is being written is in another file.
+
+    A file that this process has open already is opened with the same locking, because the library refuses any other.
+    """
+    for locking in (False, None, True, "best-effort"):
+        try:
+            return h5py.File(path, "r", locking=locking, rdcc_nbytes=0)
+        except OSError as error:
+            if "already open" in str(error):  # the file says so itself
+                raise FileError(
+                    f"{path} cannot be read: a program has it open for writing, or did not close it: {one_line(error)}"
+                ) from error
+            if "file locking" not in str(error):
+                raise
+    raise FileError(f"{path} cannot be read: this process has it open in another way; close it, or pass its dataset")
 
 
 def _close(file: Any) -> None:
@@ -152,6 +171,8 @@ def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
     try:
         with parser_errors(path, "HDF5 file"):
             dataset = _dataset(file, name, path)
+            if file.id.get_intent():  # this process has it open for writing, and may not have written all to the disk
+                dataset.flush()
             layout = _layout(dataset, path)
             if layout is None:
                 return HDF5Source(file, dataset, path)

@@ -41,9 +41,9 @@ class _TensorEntry(NamedTuple):
 
 def _tensors(file: BinaryIO, path: Location) -> tuple[dict[str, _TensorEntry], int]:
     """The header's entry of each tensor, and the byte at which the tensors begin. Raises FileError for an invalid one."""
-    size = file_size(file)
-    length = int.from_bytes(file.read(8), "little")
     with parser_errors(path, ".safetensors file"):
+        size = file_size(file)
+        length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _LONGEST_HEADER):
             raise ValueError(f"its header would have {length} bytes, the file has {size}")
         header = json.loads(file.read(length).decode(), object_pairs_hook=_unique)

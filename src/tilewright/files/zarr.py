@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -298,7 +298,7 @@ def _array_names(path: Path) -> list[str]:
     Links are not followed: they can lead in circles.
     """
     paths = []
-    for folder, folders, files in os.walk(path):
+    for folder, folders, files in os.walk(path, onerror=_raised):
         here = Path(folder)
         if pipes := [name for name in files if name in _METADATA and not (here / name).is_file()]:
             raise ValueError(f"{here / pipes[0]} is not a file")  # from a pipe the library would read forever
@@ -306,6 +306,10 @@ def _array_names(path: Path) -> list[str]:
             paths.append("" if here == path else here.relative_to(path).as_posix())
             folders.clear()  # directories of its chunks
     return paths
+
+
+def _raised(error: OSError) -> NoReturn:
+    raise error
 
 
 def _node_type(metadata: Path) -> Any:
