@@ -23,9 +23,9 @@ def multiply(
     /,
     out: Any = None,
     *,
-    memory: int | str | None = None,
+    memory: float | str | None = None,
     device: str | None = None,
-    device_memory: int | str | None = None,
+    device_memory: float | str | None = None,
     partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
@@ -33,7 +33,7 @@ def multiply(
     precision: str | float = "standard",
     cluster: Any = None,
     verify: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     events: Events | None = None,
 ) -> Any:
     """The product of two matrices, each a file or an array, written to ``out`` block by block; returns ``out``.
@@ -101,6 +101,13 @@ def multiply(
 
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
     options.check()
+    if progress is False:
+        progress = None
+    elif progress is not None and not callable(progress):
+        raise UsageError(
+            f"progress must be a function of the operations done and of all, got {progress!r:.80}: pass for example "
+            "lambda done, all: print(f'{done / all:.0%}', end='\\r'); the command tilewright multiply shows a bar"
+        )
 
     if verify:
         check_verifiable(a, b, out, cluster)
@@ -125,9 +132,9 @@ def plan_multiply(
     /,
     out: Any = None,
     *,
-    memory: int | str | None = None,
+    memory: float | str | None = None,
     device: str | None = None,
-    device_memory: int | str | None = None,
+    device_memory: float | str | None = None,
     partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,

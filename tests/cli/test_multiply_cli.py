@@ -131,6 +131,9 @@ def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: p
         (("a.npy", "b.npy", "--precision", "1e-12"), ("precision 1e-12", "k = 900", "6e-08")),
         (("a.npy", "b.npy", "--precision", "-1"), ("precision -1.0", "a positive number")),
         (("a.npy", "b.npy", "--json", "a.npy"), ("a.npy is read by this command",)),
+        (("a.raw:9x9:float32", "b.npy", "--json", "a.raw"), ("a.raw is read by this command",)),
+        (("a.npz", "b.npy"), ("a.npz has the suffix .npz", "np.save('a.npy', np.load('a.npz')['NAME'])")),
+        (("a.npy:float99", "b.npy"), ("a.npy: 'float99' is not a dtype",)),
         (("a.npy", "b.npy", "--timeline", "c.npy"), ("c.npy is the file of timeline too",)),
     ],
     ids=lambda value: " ".join(value),
@@ -142,6 +145,20 @@ def test_mistakes_are_one_line_and_write_nothing(typed, tmp_path: Path, argument
     assert answer.code == 2
     assert is_one_line(answer, *words)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_bfloat16_is_named_on_the_command_line(typed) -> None:
+    """NumPy has no such dtype, and writes none to a header."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install ml_dtypes")
+    w = np.arange(12).reshape(3, 4).astype(ml_dtypes.bfloat16)
+    np.save("w.npy", w)
+    w.tofile("w.raw")
+    np.save("one.npy", np.eye(4, dtype=np.float32))
+    for name, out in (("w.npy:bfloat16", "c.npy"), ("w.raw:3x4:bfloat16", "d.npy"), ("./w.npy:bfloat16", "e.npy")):
+        assert typed(name, "one.npy", "-o", out).code == 0
+        assert np.load(out).tolist() == np.arange(12.0).reshape(3, 4).tolist()
+    answer = typed("w.npy", "one.npy", "-o", "f.npy")
+    assert (answer.code, is_one_line(answer, "w.npy has dtype |V2", "name it w.npy:bfloat16")) == (2, True)
 
 
 def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> None:

@@ -611,9 +611,9 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: p / "none.zarr", FileError, "does not exist"),
     (lambda p: p / "a.nyp", UsageError, "suffix .nyp, which no format has; did you mean .npy?"),
     (lambda p: p / "plain", UsageError, "no suffix"),
-    (lambda p: p, UsageError, "no format has"),
+    (lambda p: p, UsageError, "is a directory without the suffix"),
     (lambda p: (p / "d.npy").mkdir() or p / "d.npy", FileError, "is not a file"),
-    (lambda p: p / "a.raw", UsageError, "give tilewright.files.open_matrix its shape and dtype"),
+    (lambda p: p / "a.raw", UsageError, "give its shape and dtype, in Python tilewright.files.open_matrix"),
     (lambda p: npy(p / "a.npy", np.ones(3)), ShapeError, r"1 dimensions, shape \(3,\): a matrix has 2"),
     (lambda p: npy(p / "a.npy", np.ones((1, 2, 3))), ShapeError, "3 dimensions"),
     (lambda p: npy(p / "a.npy", np.ones((2, 2), complex)), DTypeError, "complex128: it must be float16, .* float32"),
@@ -622,7 +622,7 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: npy(p / "a.npy", np.zeros((2, 2), "i4,f4")), DTypeError, "must be"),
     (lambda p: npy(p / "a.npy", np.zeros((2, 2), [("ж", "f4")])), DTypeError, "several fields"),
     (lambda p: written(p / "a.npy", b"PK\x03\x04 an archive"), FileError, "no .npy file, or a damaged one"),
-    (lambda p: written(p / "a.npy", b""), FileError, "no .npy file"),
+    (lambda p: written(p / "a.npy", b""), FileError, "a.npy is empty"),
     (lambda p: written(p / "a.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': boom}\n"), FileError, "damaged"),
     (lambda p: written(p / "a.h5", b"nonsense"), FileError, "no HDF5 file, or a damaged one"),
     (lambda p: hdf5(p / "a.h5"), FileError, "holds no dataset"),
@@ -847,3 +847,136 @@ def test_too_many_open_files_are_said(name: str, tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True)
     assert f"{name} cannot be read: Too many open files" in done.stderr.splitlines()[-1]
+
+
+# ---- dtypes that NumPy has from ml_dtypes ----------------------------------------------------------------------------
+
+HALF = [[float(3 * i + j) for j in range(4)] for i in range(3)]
+#: Reads a matrix in a process that has not imported ml_dtypes.
+BFLOAT16 = """
+import sys
+assert "ml_dtypes" not in sys.modules
+from tilewright.files import open_matrix, whole_matrix
+source = open_matrix(sys.argv[1], shape=(3, 4), dtype="bfloat16")
+print(source.dtype, whole_matrix(source).astype(float).tolist())
+"""
+
+
+def bfloat16_files(folder: Path) -> np.ndarray[Any, Any]:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install ml_dtypes")
+    matrix = np.array(HALF, ml_dtypes.bfloat16)
+    np.save(folder / "w.npy", matrix)
+    matrix.tofile(folder / "w.raw")
+    matrix.tofile(folder / "w.bin")
+    return matrix
+
+
+@pytest.mark.parametrize("name", ["w.npy", "w.raw", "w.bin"])
+def test_a_stated_bfloat16_needs_no_import_before(name: str, tmp_path: Path) -> None:
+    bfloat16_files(tmp_path)
+    done = subprocess.run([sys.executable, "-c", BFLOAT16, str(tmp_path / name)], capture_output=True, text=True)
+    assert done.stdout == f"bfloat16 {HALF}\n", done.stderr
+
+
+def test_a_npy_of_bfloat16_says_how_it_is_opened(tmp_path: Path) -> None:
+    """NumPy writes nothing but the size of a dtype that is not its own."""
+    bfloat16_files(tmp_path)
+    for stated in ({}, {"dtype": "float32"}, {"dtype": "int8"}):
+        with pytest.raises(DTypeError, match=r"w\.npy has dtype \|V2: if that is bfloat16, .* w\.npy:bfloat16 on the comm"):
+            open_matrix(tmp_path / "w.npy", **stated)
+    np.save(tmp_path / "v.npy", np.zeros((3, 4), "V3"))
+    with pytest.raises(DTypeError, match=r"v\.npy has dtype \|V3: it must be"):
+        open_matrix(tmp_path / "v.npy", dtype="bfloat16")
+    with pytest.raises(ShapeError, match="leave shape out"):
+        open_matrix(tmp_path / "w.npy", shape=(4, 3), dtype="bfloat16")
+
+
+@pytest.mark.parametrize("name", ["w.npy", "w.raw", "w.safetensors"])
+def test_bfloat16_without_its_package_is_said_with_the_remedy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_matrix(tmp_path / "w.safetensors", (3, 4), bfloat16_files(tmp_path).dtype).finish()
+    stated = {} if name == "w.safetensors" else {"shape": (3, 4), "dtype": "bfloat16"}
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(UnavailableError, match=rf"{name}: bfloat16 needs ml_dtypes, .*: pip install ml_dtypes$"):
+        open_matrix(tmp_path / name, **stated)
+
+
+# ---- errors that give the step that works ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".txt", ".mat", ".parquet", ".feather", ".pkl", ".pt", ".pth"])
+def test_what_is_not_read_is_said_with_a_line_that_converts_it(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"has the suffix \{suffix}, which no format has: convert it in Py") as refused:
+        open_matrix(tmp_path / f"w{suffix}")
+    line = str(refused.value).partition("in Python, ")[2]
+    assert f"'w{suffix}'" in line
+    assert "'w.npy'" in line or "'w.safetensors'" in line
+    assert "\n" not in line
+
+
+def test_lines_that_convert_do_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("w.npz", x=HALF)
+    np.savetxt("w.csv", HALF, delimiter=",")
+    np.savetxt("w.txt", HALF)
+    for name in ("w.npz", "w.csv", "w.txt"):
+        with pytest.raises(UsageError) as refused:
+            open_matrix(name)
+        exec(str(refused.value).partition("in Python, ")[2].replace("NAME", "x"), {"np": np})  # noqa: S102  # ours
+        assert whole("w.npy").tolist() == HALF
+        Path("w.npy").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("c", "c has no suffix, which no format has; name it .npy, .safetensors, .h5 or .zarr, or .raw (or .bin) for"),
+        ("c.csv", "c.csv has the suffix .csv, which no format has; name it .npy"),
+        ("c.nyp", "which no format has; did you mean .npy?"),
+        ("folder", "folder is a directory without the suffix of a format: name a file in it, such as folder/c.npy"),
+    ],
+)
+def test_an_output_without_a_known_suffix_says_which_are(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    for call in (
+        lambda: create_matrix(name, (2, 2), "f4"),
+        lambda: multiply(MATRIX, MATRIX, name, device="cpu"),
+        lambda: multiply(MATRIX, MATRIX, name, device="cpu", resume=True, overwrite=True),
+    ):
+        with pytest.raises(UsageError, match=re.escape(words)):
+            call()
+
+
+def test_directories_and_empty_files_say_what_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    with pytest.raises(UsageError, match=r"folder is a directory without .*: name a file in it, such as folder/a\.npy"):
+        open_matrix("folder")
+    zarr.create_array("store", data=MATRIX)
+    with pytest.raises(UsageError, match=r"it is a zarr store, whose name must end in \.zarr: ln -s store store\.zarr$"):
+        open_matrix("store")
+    Path("store.zarr").symlink_to("store")
+    assert np.array_equal(whole("store.zarr"), MATRIX)
+    for name in ("e.npy", "e.safetensors", "e.h5"):
+        Path(name).touch()
+        with pytest.raises(FileError, match=rf"{name} is empty: a file with a matrix begins with a header; write it again"):
+            open_matrix(name)
+    Path("e.raw").touch()
+    with pytest.raises(FileError, match="is truncated"):
+        open_matrix("e.raw", shape=(2, 2), dtype="f4")
+    open_matrix("e.raw", shape=(0, 2), dtype="f4").close()
+
+
+@pytest.mark.parametrize(
+    "shape", ["(np.int64(3), np.int64(4))", "(np.int32(3), 4)", "(numpy.uint16(3), np.intp(4))", "(3, np.longlong(4),)"]
+)
+def test_a_header_with_scalars_of_numpy_2_is_read(shape: str, tmp_path: Path) -> None:
+    """As a program writes it that formats a header by hand from ``array.shape`` or a product of sizes."""
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    (tmp_path / "a.npy").write_bytes(header + np.array(HALF).tobytes())
+    assert whole(str(tmp_path / "a.npy")).tolist() == HALF

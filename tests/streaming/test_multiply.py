@@ -28,7 +28,7 @@ from tilewright.streaming.options import Options
 from tilewright.streaming.places.events import Events
 from tilewright.streaming.places.host import HostPlace
 from tilewright.streaming.places.place import Place
-from tilewright.streaming.places.places import Placement
+from tilewright.streaming.places.places import Placement, parse_bytes
 from tilewright.streaming.places.rates import read_rate
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.grid import ORDERS, Grid
@@ -648,3 +648,37 @@ def test_several_places_share_the_product(rooms: Rooms, partition: str) -> None:
     rows = [{tile.i for tile in part} for part in plan.parts]
     assert (partition == "strips") <= all(not x & y for x, y in itertools.combinations(rows, 2))
     np.testing.assert_array_equal(tw.multiply(a, b, partition=partition), a @ b)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [1e9, np.int64(10**9), np.float32(2**30), "1e9", "1000000000", " 1 GB", "0.9313e0GiB"])
+def test_a_whole_number_of_any_type_is_a_memory(memory: Any) -> None:
+    assert 0.99e9 < parse_bytes("memory", memory) < 1.1e9
+    a = np.eye(4)
+    assert (tw.multiply(a, a, device="cpu", memory=memory) == a).all()
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [*(0, -1, 0.5, 1.5, float("nan"), float("inf"), -1e9, True, np.True_, [1], 1j, b"4GiB", np.ones(2), 10**400)]
+    + ["", "0", "-4GiB", "4 potatoes", "1e400", "9" * 5000, "1e9e9", "half", "GiB"],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_is_no_memory_is_refused_with_what_is(memory: Any) -> None:
+    with pytest.raises(UsageError, match=r"^device_memory .*(above 0, or text such as '4GiB'|number of bytes such as)") as no:
+        parse_bytes("device_memory", memory)
+    assert "\n" not in str(no.value)
+    assert len(str(no.value)) < 250
+
+
+def test_progress_is_a_function() -> None:
+    a = np.eye(4)
+    for nonsense in (True, "yes", 3, [print]):
+        with pytest.raises(UsageError, match=r"progress must be a function .*, got .*: pass for example lambda done, all: pri"):
+            tw.multiply(a, a, device="cpu", progress=nonsense)
+    assert (tw.multiply(a, a, device="cpu", progress=False) == a).all()
+    seen: list[Any] = []
+    tw.multiply(a, a, device="cpu", progress=lambda done, all: seen.append((done, all)))
+    assert seen[-1] == (128, 128)

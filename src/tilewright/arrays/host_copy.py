@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..operands import dtype_of
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from ..runtime.gpu.memory import Memory
@@ -27,18 +28,10 @@ def on_host(x: Any) -> Any:
     array, stream = library.view(x, "the array"), library.stream(library.view(x, "the array").device)
     gpu, (low, high), size = gpu_at(array.device), array.extent, itemsize_of(array.dtype)
     if low == high:
-        return np.empty(array.shape, _dtype(array.dtype))
+        return np.empty(array.shape, dtype_of(array.dtype, "the array"))
     with gpu:
         gpu.order(stream, gpu.stream)
         memory = Memory(SimpleNamespace(handle=low, close=lambda: None, whole=x), high - low)
         raw = gpu.get(memory, np.uint8, high - low)
-    first = raw[array.pointer - low :][:size].view(_dtype(array.dtype))
+    first = raw[array.pointer - low :][:size].view(dtype_of(array.dtype, "the array"))
     return np.lib.stride_tricks.as_strided(first, array.shape, [s * size for s in array.strides])
-
-
-def _dtype(name: str) -> np.dtype:
-    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
-    return np.dtype(name)

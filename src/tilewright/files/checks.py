@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError, did_you_mean
 from ..host.machine import bytes_text
+from ..operands import dtype_of
 
 #: Rows and columns.
 Shape = tuple[int, int]
@@ -36,8 +37,8 @@ LONGEST = 2**63 - 1
 def admit_dtype(dtype: Any, where: object) -> np.dtype:
     """``dtype`` as a dtype. Raises DTypeError unless matrices of it can be read."""
     try:
-        dtype = np.dtype(dtype)
-    except Exception:  # NumPy parses a text, which can fail in many ways
+        dtype = dtype_of(dtype, where)
+    except DTypeError:
         raise DTypeError(f"{where}: {_brief(dtype)} is not a dtype; it must be {READABLE}") from None
     if dtype.name != "bfloat16" and (dtype.kind not in "biuf" or dtype.itemsize > 8):
         raise DTypeError(f"{where} has dtype {dtype}: it must be {READABLE}")
@@ -148,6 +149,12 @@ def parser_errors(path: Location, what: str) -> Iterator[None]:
             raise FileError(f"{path} cannot be read: {os.strerror(error.errno)}") from error
         why = one_line(error) or type(error).__name__
         raise FileError(f"{path} is no {what}, or a damaged one: {why}") from error
+
+
+def refuse_empty(path: Location, size: int) -> None:
+    """Raise FileError for a file of no bytes, as a program leaves it that was stopped before it wrote."""
+    if not size:
+        raise FileError(f"{path} is empty: a file with a matrix begins with a header; write it again")
 
 
 def unreadable_error(path: Location, rows: slice, columns: slice, error: BaseException) -> FileError:

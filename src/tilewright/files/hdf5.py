@@ -29,6 +29,7 @@ from .checks import (
     os_errors,
     parser_errors,
     pick,
+    refuse_empty,
     unreadable_error,
 )
 from .chunked import TOGETHER, ChunkedSource
@@ -96,6 +97,7 @@ def _open_file(path: Path | Remote) -> Any:
         path.stat()
         if not path.is_file():
             raise FileError(f"{path} is not a file: a matrix is read from a file on a disk")
+        refuse_empty(path, path.stat().st_size)
     with parser_errors(path, "HDF5 file"):
         return _unlocked(h5py, path)
 
@@ -207,7 +209,7 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
             written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
 
     if output.dtype.name == "bfloat16":
-        raise DTypeError(f"{output.path}: HDF5 has no bfloat16; write float32, or a .safetensors file")
+        raise DTypeError(f"{output.path}: HDF5 has no bfloat16: write it with dtype='float32' (--dtype float32), or to a .safetensors file")
     return PlainSink(output, resume, work, begin=begin, find=_find(name))
 
 

@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import numpy as np
 
-from ..errors import DTypeError, FileError, UnavailableError
-from .checks import LONGEST, READABLE, Location, Shape, admit_dtype, admit_shape, listed, parser_errors, pick
+from ..errors import DTypeError, FileError
+from ..operands import dtype_of
+from .checks import LONGEST, READABLE, Location, Shape, admit_dtype, admit_shape, listed, parser_errors, pick, refuse_empty
 from .format import FileFormat, Sink, Source
 from .output import Output
 from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size
@@ -43,6 +44,7 @@ def _tensors(file: BinaryIO, path: Location) -> tuple[dict[str, _TensorEntry], i
     """The header's entry of each tensor, and the byte at which the tensors begin. Raises FileError for an invalid one."""
     with parser_errors(path, ".safetensors file"):
         size = file_size(file)
+        refuse_empty(path, size)
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _LONGEST_HEADER):
             raise ValueError(f"its header would have {length} bytes, the file has {size}")
@@ -85,11 +87,7 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
 
 def _dtype(code: str, path: Location) -> np.dtype:
     if code == "BF16":
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise UnavailableError(f"{path} holds bfloat16, which needs ml_dtypes: pip install ml_dtypes") from None
-        return np.dtype(ml_dtypes.bfloat16)
+        return dtype_of("bfloat16", path)
     if code not in _DTYPES:
         raise DTypeError(f"{path} holds a tensor of dtype {code:.80}: it must be {READABLE}")
     return np.dtype(_DTYPES[code])

@@ -17,6 +17,7 @@ from ...files.array import ArraySource
 from ...host.disk import fingerprint
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
+from ...operands import is_real
 from ...planning.bounds import dtype_of_blocks
 from ...planning.choice import PLANES, Choice, choose_adding_cpu
 from ...planning.streamed import choose_streamed, choose_within, dtype_in_blocks
@@ -221,21 +222,23 @@ def _step_on_gpu(choice: Choice[Any], shape: tuple[int, int, int], limit: int | 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 
-def parse_bytes(name: str, value: int | str) -> int:
-    """A number of bytes: an int, or text such as "4GiB", "500 MB", "1.5G".
+def parse_bytes(name: str, value: float | str) -> int:
+    """A number of bytes: a whole number of any type, or text such as "4GiB", "500 MB", "1.5G".
 
-    >>> parse_bytes("memory", "4GiB"), parse_bytes("memory", "1.5k"), parse_bytes("memory", 100)
-    (4294967296, 1536, 100)
+    >>> parse_bytes("memory", "4GiB"), parse_bytes("memory", "1.5k"), parse_bytes("memory", 1e9)
+    (4294967296, 1536, 1000000000)
     """
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", value, re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?(?:e\+?\d\d?)?)\s*([kmgt]?)(i?b?)\s*", value, re.IGNORECASE)
         if match is None:
-            raise UsageError(f"{name} {value!r}: must be a number of bytes such as 4GiB or 500MB")
+            raise UsageError(f"{name} {value!r:.80}: must be a number of bytes such as 4GiB or 500MB")
         base = 1000 if match[3].lower() == "b" and match[2] else 1024
         value = int(float(match[1]) * base ** (" kmgt".index(match[2].lower()) if match[2] else 0))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be a positive number of bytes, got {value!r}")
-    return value
+    if isinstance(value, (bool, np.bool_)) or not is_real(value) or not float(value).is_integer() or value < 1:
+        raise UsageError(
+            f"{name} must be a whole number of bytes above 0, or text such as '4GiB' or '500MB', got {value!r:.80}"
+        )
+    return int(value)
 
 
 def _gpus(device: str | None) -> tuple[Device, ...]:
