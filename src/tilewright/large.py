@@ -41,8 +41,13 @@ def multiply(
     ``a`` is (m, k) and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or
     raw files (pass what ``files.open_matrix`` returns for a file that needs options). Operands can also be at URLs, such as
     "s3://bucket/a.zarr", which fsspec reads. ``out`` is the path of a file of any of these formats, which appears when it is
-    complete; an array of shape (m, n) that shares no memory with the operands; or None for a new array. ``dtype`` is float32
-    or float64, by default the wider one of the operands: they are converted to it as they are read, and C has it.
+    complete; an array of shape (m, n) that shares no memory with the operands; or None for a new array.
+
+    C has the dtype to which ``matmul`` and NumPy promote the operands: any float, complex number, integer or bool. Integers
+    wrap around, so C of int8 operands is int8; with bool C is "or" of "and". ``dtype`` is another for C, to which operands
+    must cast by the ``same_kind`` rule, such as ``dtype="float32"`` for integers: they are converted to it as they are read.
+    float16, bfloat16 and bool are multiplied in float32, and rounded once. GPUs multiply float32 and float64 alone, and what
+    is multiplied in float32; by default all other products are the CPU's.
 
     An existing file is refused, an operand's too. With ``overwrite`` it is replaced when C is complete, whatever it holds;
     operands are read from the old file until then. An array that shares memory with an operand, and a path inside the zarr
@@ -118,6 +123,8 @@ def multiply(
 
             return keep_product(a, b, options, cluster)
         with job_on(cluster, a, b, out, options) as job:
+            if verify:
+                check_dtypes_verifiable(job)
             job.run(progress, events)
             if verify:
                 verified_job(job, a, b, options).report()
@@ -170,6 +177,13 @@ def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
             )
         if is_in(operand, out):
             raise UsageError(f"verify=True reads {name} after the product, and out replaces it: give out another name")
+
+
+def check_dtypes_verifiable(job: Job) -> None:
+    """Raises DTypeError for a product of bool, which no bound and no wrapping around describes."""
+    from .verification.arrays import check_dtypes
+
+    check_dtypes(job.product.dtype, job.product.dtype)
 
 
 def verified_job(job: Job, a: Any, b: Any, options: Options) -> Verification:

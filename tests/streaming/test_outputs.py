@@ -123,7 +123,7 @@ def metadata(path: Path, text: str) -> None:
 #: A name, what stands there, and what of it the refusal names.
 LOST: list[tuple[str, Callable[[Path], object], str]] = [
     ("c.npy", lambda p: np.save(p, np.ones(3)), "1 dimensions"),
-    ("c.npy", lambda p: np.save(p, np.ones((2, 2), complex)), "dtype complex128"),
+    ("c.npy", lambda p: np.save(p, np.zeros((2, 2), "M8[s]")), "dtype datetime64"),
     ("c.npy", lambda p: p.write_text("a novel"), "no .npy file"),
     ("c.npy", two_arrays, "has 352 bytes, where its matrix"),
     ("c.raw", lambda p: p.write_bytes(bytes(49)), "49 bytes, not the 48"),

@@ -32,7 +32,7 @@ _OPERAND = (
 
 
 _A = Annotated[str, typer.Argument(metavar="A", help=_OPERAND)]
-_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Both may hold integers or float16 too.")]
+_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Both may hold integers, bool or complex numbers too.")]
 _Output = Annotated[
     str,
     typer.Option(
@@ -77,7 +77,9 @@ _Cluster = Annotated[
 _Dtype = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="float32 or float64, to multiply in and to write. Default: the wider of A and B."
+        metavar="NAME",
+        help="The dtype of C, to which A and B are converted, such as float32 for integers, which otherwise wrap around. "
+        "Default: what NumPy promotes A and B to.",
     ),
 ]
 _Precision = Annotated[
@@ -167,7 +169,7 @@ def multiply_command(
     """
     from ..files import path_of_result
     from ..host.limits import get_threads, use_threads
-    from ..large import check_verifiable, job_on, verified_job
+    from ..large import check_dtypes_verifiable, check_verifiable, job_on, verified_job
     from ..streaming.options import Options
     from ..terminal import show_plan, show_product, steps_shown
 
@@ -185,6 +187,8 @@ def multiply_command(
         if verify:
             check_verifiable(x, y, output, cluster)
         job = stack.enter_context(job_on(cluster, x, y, output, options, only_planned=dry_run))
+        if verify:
+            check_dtypes_verifiable(job)
         if resume:
             console.print(_resume_text(job, output), highlight=False, markup=False)
         if not job.complete:

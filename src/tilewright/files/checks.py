@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError, did_you_mean
 from ..host.machine import bytes_text
-from ..operands import dtype_of
+from ..operands import dtype_of, is_known
 
 #: Rows and columns.
 Shape = tuple[int, int]
@@ -27,8 +27,8 @@ class Location(Protocol):
         """The last part of it."""
 
 
-#: What a file may hold; the product is of float32 or float64, and blocks are converted as they are read.
-READABLE = "float16, bfloat16, float32, float64, bool or integers of up to 64 bits"
+#: What a file may hold: what can be multiplied.
+READABLE = "float16, bfloat16, float32, float64, complex64, complex128, bool or integers of up to 64 bits"
 
 #: Rows or columns at most: offsets in a file are 64-bit numbers.
 LONGEST = 2**63 - 1
@@ -40,7 +40,7 @@ def admit_dtype(dtype: Any, where: object) -> np.dtype:
         dtype = dtype_of(dtype, where)
     except DTypeError:
         raise DTypeError(f"{where}: {_brief(dtype)} is not a dtype; it must be {READABLE}") from None
-    if dtype.name != "bfloat16" and (dtype.kind not in "biuf" or dtype.itemsize > 8):
+    if not is_known(dtype):
         raise DTypeError(f"{where} has dtype {dtype}: it must be {READABLE}")
     return dtype
 
@@ -115,6 +115,13 @@ def listed(names: Sequence[str], what: str) -> str:
 def missing_library(library: str, path: Location) -> UnavailableError:
     """The error for a format whose library is not installed."""
     return UnavailableError(f"{path} needs {library}, which is not installed: pip install 'tilewright[files]'")
+
+
+def no_bfloat16(path: Location, what: str) -> DTypeError:
+    """The error for a result in a format that has no bfloat16."""
+    return DTypeError(
+        f"{path}: {what} has no bfloat16: write it with dtype='float32' (--dtype float32), or to a .safetensors file"
+    )
 
 
 @contextlib.contextmanager

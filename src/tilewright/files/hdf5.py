@@ -25,6 +25,7 @@ from .checks import (
     admit_shape,
     listed,
     missing_library,
+    no_bfloat16,
     one_line,
     os_errors,
     parser_errors,
@@ -141,7 +142,7 @@ def _dataset(file: Any, name: str | None, path: Location) -> Any:
     names: list[str] = []
     file.visititems(lambda each, thing: names.append(each) if hasattr(thing, "shape") else None)
     chosen = file[pick(names, None if name is None else name.strip("/"), path, "dataset")]
-    if chosen.dtype.kind not in "biuf":
+    if chosen.dtype.kind not in "biufc":
         raise DTypeError(f"{path}:{chosen.name} has dtype {chosen.dtype}: it must be {READABLE}")
     if isinstance(path, Remote) and (chosen.is_virtual or chosen.external):
         raise FileError(
@@ -209,7 +210,7 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
             written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
 
     if output.dtype.name == "bfloat16":
-        raise DTypeError(f"{output.path}: HDF5 has no bfloat16: write it with dtype='float32' (--dtype float32), or to a .safetensors file")
+        raise no_bfloat16(output.path, "HDF5")
     return PlainSink(output, resume, work, begin=begin, find=_find(name))
 
 
@@ -247,7 +248,7 @@ def _beside(root: Any, parts: list[str]) -> str | None:
         return f"holds the object {here.name!r}"
     if len(here.attrs):
         return f"holds {listed(sorted(here.attrs), 'attribute')} of {here.name!r}"
-    is_matrix = len(here.shape or ()) == 2 and here.dtype.kind in "biuf" and not here.dtype.metadata
+    is_matrix = len(here.shape or ()) == 2 and here.dtype.kind in "biufc" and not here.dtype.metadata
     return (
         None if is_matrix and not (here.is_virtual or here.external) else f"holds {here!r}, which is not a plain matrix"
     )

@@ -24,7 +24,7 @@ from .remote import Remote
 from .work import WorkDirectory
 
 _DTYPES = {
-    **{"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "|b1"},
+    **{"F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8", "BOOL": "|b1"},
     **{f"{sign.upper()}{8 * size}": f"<{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8)},
 }
 #: The format's own limit for the header, in bytes: a file that states more is not of this format.
@@ -116,6 +116,8 @@ def _header(name: str, shape: Shape, dtype: np.dtype, path: Path) -> bytes:
     codes = {**{np.dtype(text).name: code for code, text in _DTYPES.items()}, "bfloat16": "BF16"}
     if dtype.byteorder == ">":
         raise DTypeError(f"{path}: .safetensors is little-endian, got {dtype}")
+    if dtype.name not in codes:
+        raise DTypeError(f"{path}: .safetensors has no {dtype}: write it with dtype='complex64', or to another format")
     nbytes = shape[0] * shape[1] * dtype.itemsize
     tensor = {"dtype": codes[dtype.name], "shape": list(shape), "data_offsets": [0, nbytes]}
     text = json.dumps({name: tensor}).encode()

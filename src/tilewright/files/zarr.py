@@ -25,6 +25,7 @@ from .checks import (
     admit_dtype,
     admit_shape,
     missing_library,
+    no_bfloat16,
     os_errors,
     parser_errors,
     pick,
@@ -178,6 +179,8 @@ class ZarrSink:
 
     def __init__(self, output: Output, resume: bool, work: WorkDirectory | None) -> None:
         zarr = _library(output.path)
+        if output.dtype.name == "bfloat16":
+            raise no_bfloat16(output.path, "zarr")
         self.shape, self.dtype = output.shape, output.dtype
         self.grain = (max(1, min(CHUNK, self.shape[0])), max(1, min(CHUNK, self.shape[1])))
         self.workspace = 3 * self.grain[0] * self.grain[1] * self.dtype.itemsize
@@ -287,7 +290,7 @@ def _array(path: Path, name: str | None, mode: str) -> Any:
 
 def _admitted(array: Any, path: Location) -> Any:
     """The array. Raises DTypeError unless it holds numbers."""
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biufc":
         raise DTypeError(f"{path} has dtype {array.dtype}: it must be {READABLE}")
     return array
 

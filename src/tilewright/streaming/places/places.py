@@ -37,6 +37,8 @@ from .peers import Peers
 from .place import Place
 from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
 
+#: The dtypes of blocks that GPUs multiply.
+GPU_DTYPES = ("float32", "float64")
 #: Share of the free memory that blocks take where no limit is stated.
 SHARE = 0.8
 #: Of a GPU's free memory: kernels and their code take the rest.
@@ -133,7 +135,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     is set; MemoryLimitError for a limit that leaves nothing for blocks.
     """
     limit = None if options.memory is None else parse_bytes("memory", options.memory)
-    gpus = _gpus(options.device)
+    gpus = _gpus(_device_for(dtype, options.device))
     (m, k), n = sources[0].shape, sources[1].shape[1]
     stored = [source.dtype.name for source in sources]
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
@@ -239,6 +241,17 @@ def parse_bytes(name: str, value: float | str) -> int:
             f"{name} must be a whole number of bytes above 0, or text such as '4GiB' or '500MB', got {value!r:.80}"
         )
     return int(value)
+
+
+def _device_for(dtype: np.dtype[Any], device: str | None) -> str | None:
+    """``device``; the CPU where none is named and blocks of such products are not multiplied on GPUs. Raises DTypeError where
+    GPUs are named for those."""
+    if device == "cpu" or dtype_in_blocks(dtype.name, "standard") in GPU_DTYPES:
+        return device
+    if device is None:
+        return "cpu"
+    wider = ", or dtype='float64' to multiply in that" if dtype.kind in "biu" else ""
+    raise DTypeError(f"device {device!r}: GPUs multiply no blocks of {dtype}; give device='cpu'{wider}")
 
 
 def _gpus(device: str | None) -> tuple[Device, ...]:

@@ -47,6 +47,8 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
 
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
+    if real != dtype:  # a product of complex numbers is four of real ones
+        flops /= 4
     reading = min(read_rate(source, dtype, 1) for source in sources)
     itemsize = np.dtype(dtype).itemsize
     in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
@@ -64,7 +66,8 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
 def kc_of(kernel: Kernel, dtype: str) -> int:
     """Elements of k that the engine sums in registers before it adds to C, at most."""
     cuts = kernel.blocking
-    assert cuts is not None, f"{kernel.name} does not say how it cuts k"
+    if cuts is None:
+        return int(kernel.params["kc"])
     return cuts.kc if np.dtype(dtype).itemsize == 4 else cuts.kc_of_8_bytes
 
 

@@ -15,15 +15,13 @@ from ...errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_
 from ...files import Source, locate, open_matrix
 from ...files.array import ArraySource
 from ...host.limits import get_threads
+from ...operands import DTYPES, dtype_of, is_known, promoted
 from ...runtime.gpu.driver import restored_context
 from ..options import Options
 from ..places.places import place_product
 from ..plan.partition import PARTITIONS, stated_parts
 from .computation import Product, compute_here
 from .job import Job, plan_job
-
-DTYPES = ("float32", "float64")
-
 
 @contextlib.contextmanager
 def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
@@ -72,14 +70,24 @@ def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> P
 
 
 def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]:
-    """The dtype in which operands of these dtypes are multiplied: ``wanted``, else the wider one of both and float32.
-    Raises DTypeError unless it is one of ``DTYPES``."""
-    try:
-        chosen = np.result_type(a, b, np.float32) if wanted is None else np.dtype(wanted)
-    except TypeError:
-        raise DTypeError(f"dtype {wanted!r}: must be {' or '.join(DTYPES)}") from None
-    if chosen.name not in DTYPES:
-        raise DTypeError(f"dtype {chosen.name}: must be {' or '.join(DTYPES)}, in which blocks are multiplied")
+    """The dtype of C for operands of these dtypes: ``wanted``, else that to which ``matmul`` promotes them. Raises DTypeError
+    where no dtype holds both, and unless both cast to ``wanted`` by the ``same_kind`` rule.
+
+    >>> int8, float16 = np.dtype(np.int8), np.dtype(np.float16)
+    >>> product_dtype(int8, int8), product_dtype(int8, float16), product_dtype(int8, int8, "float32")
+    (dtype('int8'), dtype('float16'), dtype('float32'))
+    """
+    if wanted is None:
+        return promoted(a, b).newbyteorder("=")
+    chosen = dtype_of(wanted, "dtype")
+    if not is_known(chosen):
+        raise DTypeError(f"dtype {chosen}: must be {', '.join(DTYPES)} or bfloat16")
+    for name, dtype in (("a", a), ("b", b)):
+        if not (np.can_cast(dtype, chosen, casting="same_kind") or (chosen.name == "bfloat16" and dtype.kind in "biuf")):
+            raise DTypeError(
+                f"dtype {chosen.name}: {name} has dtype {dtype}, which does not cast to it by the same_kind rule; leave dtype "
+                "out, or give a wider one"
+            )
     return chosen.newbyteorder("=")
 
 
