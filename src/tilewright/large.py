@@ -60,7 +60,8 @@ def multiply(
 
     With ``resume`` an interrupted product into a file goes on where it stopped, with the same cut: each finished tile is in
     a journal in the directory ``OUT.tilewright``, and so is ``overwrite``. A complete result that was made from these
-    operands stays as it is, and any other file of its name is refused. Without ``resume``, or without a journal, the product begins anew.
+    operands stays as it is, and any other file of its name is refused. Without ``resume``, or without a journal, the product
+    begins anew.
 
     ``cluster`` multiplies on the workers of a Dask cluster: a ``distributed.Client`` or cluster object, the address of a
     scheduler ("tcp://host:8786"), or "local:4" for so many processes on this machine. Workers reach files by the same paths

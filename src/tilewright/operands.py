@@ -259,7 +259,9 @@ def dtype_of(dtype: Any, where: object) -> np.dtype:
         try:
             import ml_dtypes
         except ImportError:
-            raise UnavailableError(f"{where}: {dtype} needs ml_dtypes, which is not installed: pip install ml_dtypes") from None
+            raise UnavailableError(
+                f"{where}: {dtype} needs ml_dtypes, which is not installed: pip install ml_dtypes"
+            ) from None
         return np.dtype(getattr(ml_dtypes, dtype))
     try:
         return np.dtype(dtype)

@@ -450,10 +450,11 @@ def test_a_worker_killed_in_the_middle_changes_no_bit(tmp_path: Path) -> None:
 def test_a_lazy_product_has_the_dtype_of_matmul(name: str) -> None:
     """Integers wrap around; float16 and bool are multiplied in float32."""
     rng = np.random.default_rng(1)
-    a, b = (rng.integers(-128, 128, shape).astype(name) for shape in ((60, 90), (90, 50)))
+    a, b = (rng.integers(-100, 100, shape) for shape in ((60, 90), (90, 50)))
+    a, b = ((x / 100 if name[0] in "fc" else x).astype(name) for x in (a, b))
     if name == "complex64":
         a = a * np.complex64(1 + 2j)
     c = matmul(da.from_array(a, chunks=(25, 40)), da.from_array(b, chunks=(30, 50)))
-    assert c.dtype == a.dtype
-    assert np.array_equal(c.compute(scheduler="synchronous"), tw.matmul(a, b)) or name == "complex64"
-    assert np.allclose(c.compute(scheduler="synchronous"), a @ b if name != "float16" else tw.matmul(a, b), rtol=1e-5)
+    found, expected = c.compute(scheduler="synchronous"), tw.matmul(a, b)
+    assert c.dtype == found.dtype == expected.dtype
+    assert np.allclose(found, expected, atol=1e-4) if name[0] in "fc" else np.array_equal(found, expected)

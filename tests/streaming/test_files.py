@@ -616,7 +616,11 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: p / "a.raw", UsageError, "give its shape and dtype, in Python tilewright.files.open_matrix"),
     (lambda p: npy(p / "a.npy", np.ones(3)), ShapeError, r"1 dimensions, shape \(3,\): a matrix has 2"),
     (lambda p: npy(p / "a.npy", np.ones((1, 2, 3))), ShapeError, "3 dimensions"),
-    (lambda p: npy(p / "a.npy", np.zeros((2, 2), "M8[s]")), DTypeError, r"datetime64\[s\]: it must be float16, .* float32"),
+    (
+        lambda p: npy(p / "a.npy", np.zeros((2, 2), "M8[s]")),
+        DTypeError,
+        r"datetime64\[s\]: it must be float16, .* float32",
+    ),
     (lambda p: npy(p / "a.npy", np.ones((2, 2), np.longdouble)), DTypeError, "must be"),
     (lambda p: npy(p / "a.npy", np.array([["x"]])), DTypeError, "must be"),
     (lambda p: npy(p / "a.npy", np.zeros((2, 2), "i4,f4")), DTypeError, "must be"),
@@ -804,7 +808,9 @@ def test_an_hdf5_file_that_cannot_be_opened_is_not_called_damaged(
         file["x"] = MATRIX
         file.flush()
         shutil.copy(path, tmp_path / "copy.h5")  # as another process sees it
-        with pytest.raises(FileError, match=r"copy\.h5 cannot be read: a program has it open for writing, or did not cl"):
+        with pytest.raises(
+            FileError, match=r"copy\.h5 cannot be read: a program has it open for writing, or did not cl"
+        ):
             open_matrix(tmp_path / "copy.h5")
     opened = []
 
@@ -813,7 +819,9 @@ def test_an_hdf5_file_that_cannot_be_opened_is_not_called_damaged(
         raise OSError("Unable to open file (file locking flag values don't match)")
 
     monkeypatch.setattr(h5py, "File", refused)
-    with pytest.raises(FileError, match=r"a\.h5 cannot be read: this process has it open in another way; close it, or pa"):
+    with pytest.raises(
+        FileError, match=r"a\.h5 cannot be read: this process has it open in another way; close it, or pa"
+    ):
         open_matrix(path)
     assert opened == [False, None, True, "best-effort"]
 
@@ -828,12 +836,14 @@ def test_no_error_of_the_system_is_called_damage(
     def fails(*_: Any, **__: Any) -> None:
         raise OSError(number, "as the library words it")
 
-    monkeypatch.setattr(*{
-        "a.npy": (np.lib.format, "read_magic", fails),
-        "a.safetensors": (json, "loads", fails),
-        "a.h5": (h5py, "File", fails),
-        "a.zarr": (os, "scandir", fails),
-    }[name])
+    monkeypatch.setattr(
+        *{
+            "a.npy": (np.lib.format, "read_magic", fails),
+            "a.safetensors": (json, "loads", fails),
+            "a.h5": (h5py, "File", fails),
+            "a.zarr": (os, "scandir", fails),
+        }[name]
+    )
     with pytest.raises(FileError, match=rf"{name} cannot be read: {re.escape(os.strerror(number))}$"):
         open_matrix(tmp_path / name)
 
@@ -882,7 +892,9 @@ def test_a_npy_of_bfloat16_says_how_it_is_opened(tmp_path: Path) -> None:
     """NumPy writes nothing but the size of a dtype that is not its own."""
     bfloat16_files(tmp_path)
     for stated in ({}, {"dtype": "float32"}, {"dtype": "int8"}):
-        with pytest.raises(DTypeError, match=r"w\.npy has dtype \|V2: if that is bfloat16, .* w\.npy:bfloat16 on the comm"):
+        with pytest.raises(
+            DTypeError, match=r"w\.npy has dtype \|V2: if that is bfloat16, .* w\.npy:bfloat16 on the comm"
+        ):
             open_matrix(tmp_path / "w.npy", **stated)
     np.save(tmp_path / "v.npy", np.zeros((3, 4), "V3"))
     with pytest.raises(DTypeError, match=r"v\.npy has dtype \|V3: it must be"):
@@ -907,7 +919,9 @@ def test_bfloat16_without_its_package_is_said_with_the_remedy(
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".txt", ".mat", ".parquet", ".feather", ".pkl", ".pt", ".pth"])
 def test_what_is_not_read_is_said_with_a_line_that_converts_it(suffix: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"has the suffix \{suffix}, which no format has: convert it in Py") as refused:
+    with pytest.raises(
+        UsageError, match=rf"has the suffix \{suffix}, which no format has: convert it in Py"
+    ) as refused:
         open_matrix(tmp_path / f"w{suffix}")
     line = str(refused.value).partition("in Python, ")[2]
     assert f"'w{suffix}'" in line
@@ -923,7 +937,7 @@ def test_lines_that_convert_do_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("w.npz", "w.csv", "w.txt"):
         with pytest.raises(UsageError) as refused:
             open_matrix(name)
-        exec(str(refused.value).partition("in Python, ")[2].replace("NAME", "x"), {"np": np})  # noqa: S102  # ours
+        exec(str(refused.value).partition("in Python, ")[2].replace("NAME", "x"), {"np": np})  # ours
         assert whole("w.npy").tolist() == HALF
         Path("w.npy").unlink()
 
@@ -957,13 +971,17 @@ def test_directories_and_empty_files_say_what_to_name(tmp_path: Path, monkeypatc
     with pytest.raises(UsageError, match=r"folder is a directory without .*: name a file in it, such as folder/a\.npy"):
         open_matrix("folder")
     zarr.create_array("store", data=MATRIX)
-    with pytest.raises(UsageError, match=r"it is a zarr store, whose name must end in \.zarr: ln -s store store\.zarr$"):
+    with pytest.raises(
+        UsageError, match=r"it is a zarr store, whose name must end in \.zarr: ln -s store store\.zarr$"
+    ):
         open_matrix("store")
     Path("store.zarr").symlink_to("store")
     assert np.array_equal(whole("store.zarr"), MATRIX)
     for name in ("e.npy", "e.safetensors", "e.h5"):
         Path(name).touch()
-        with pytest.raises(FileError, match=rf"{name} is empty: a file with a matrix begins with a header; write it again"):
+        with pytest.raises(
+            FileError, match=rf"{name} is empty: a file with a matrix begins with a header; write it again"
+        ):
             open_matrix(name)
     Path("e.raw").touch()
     with pytest.raises(FileError, match="is truncated"):

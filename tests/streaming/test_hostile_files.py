@@ -361,7 +361,11 @@ ZARR: list[tuple[dict[str, Any], type[TilewrightError], str]] = [
     ({"chunk_grid": grid(-4, 4)}, FileError, "no zarr store"),
     ({"chunk_grid": {"name": "irregular"}}, FileError, "no zarr store"),
     ({"data_type": ["float32"]}, FileError, "no zarr store"),
-    ({"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}, "fill_value": 0}, DTypeError, "must be"),
+    (
+        {"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}, "fill_value": 0},
+        DTypeError,
+        "must be",
+    ),
     ({"codecs": []}, FileError, "no zarr store"),
     ({"codecs": [{"name": "nothing"}]}, FileError, "no zarr store"),
     ({"fill_value": {}}, FileError, "no zarr store"),

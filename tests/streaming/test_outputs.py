@@ -59,7 +59,9 @@ def test_the_same_result_again_replaces_it_only_where_that_is_said(name: str, tm
     write(f"{tmp_path}/{name}")
     before = contents(tmp_path)
     for resume in (False, True):
-        with pytest.raises(FileError, match=r"c\.\w+ exists: choose another name, or replace it with --overwrite \(in Py"):
+        with pytest.raises(
+            FileError, match=r"c\.\w+ exists: choose another name, or replace it with --overwrite \(in Py"
+        ):
             create_matrix(f"{tmp_path}/{name}", SHAPE, "f4", resume=resume)
     assert contents(tmp_path) == before
     write(f"{tmp_path}/{name}", TWOS, overwrite=True)
@@ -758,9 +760,7 @@ def operands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.parametrize("resume", [False, True])
-def test_an_output_that_is_an_operand_must_be_asked_for(
-    operand: str, out: str, resume: bool, operands: Path
-) -> None:
+def test_an_output_that_is_an_operand_must_be_asked_for(operand: str, out: str, resume: bool, operands: Path) -> None:
     before, out = contents(operands), out.replace("{folder}", str(operands))
     with contextlib.closing(open_matrix(operand, shape=(40, 40), dtype="f4")) as a:
         for call in (tw.multiply, tw.plan_multiply):
@@ -800,7 +800,7 @@ def test_an_array_in_the_memory_or_the_file_of_an_operand_is_always_refused(over
         ]
         for out, operand in cases:
             for a, b in ((operand, A), (A, operand)):
-                with pytest.raises(UsageError, match="out shares memory with [ab], which is read until the end"):
+                with pytest.raises(UsageError, match=r"out shares memory with [ab], which is read until the end"):
                     tw.multiply(a, b, out, device="cpu", overwrite=overwrite)
     assert contents(operands) == before
     assert np.array_equal(shared, A)
@@ -820,7 +820,9 @@ def test_an_output_inside_the_store_of_an_operand_is_always_refused(overwrite: b
     ):
         for a, b in ((operand, A), (A, operand)):
             for call in (tw.multiply, tw.plan_multiply):
-                with pytest.raises(UsageError, match=r"out: .* is inside .*\.zarr, the store of [ab]: give a path outside"):
+                with pytest.raises(
+                    UsageError, match=r"out: .* is inside .*\.zarr, the store of [ab]: give a path outside"
+                ):
                     call(a, b, out, device="cpu", overwrite=overwrite)
     assert contents(operands) == before
 

@@ -220,7 +220,9 @@ def test_products_of_other_dtypes_are_verified(dtype: str, folder: Path, monkeyp
         if kind.kind in "iu":
             matrix = rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, kind, endpoint=True)
         else:
-            matrix = (rng.uniform(-1, 1, shape) + (1j * rng.uniform(-1, 1, shape) if kind.kind == "c" else 0)).astype(kind)
+            matrix = (rng.uniform(-1, 1, shape) + (1j * rng.uniform(-1, 1, shape) if kind.kind == "c" else 0)).astype(
+                kind
+            )
         np.save(f"{name}.npy", matrix)
     given: dict[str, Any] = {"device": "cpu", "verify": True, "overwrite": True}
     tw.multiply("x.npy", "y.npy", "z.npy", **given)

@@ -234,7 +234,9 @@ def _operand(text: str) -> Iterator[Any]:
     if match is None:
         where = locate(text)[1]
         if where.suffix.lower() in (".raw", ".bin"):
-            raise UsageError(f"{where} does not say what it holds: name it as {where}:ROWSxCOLUMNS:DTYPE, as in {where}:2000x3000:float32")
+            raise UsageError(
+                f"{where} does not say what it holds: name it as {where}:ROWSxCOLUMNS:DTYPE, as in {where}:2000x3000:float32"
+            )
         yield text
         return
     path, rows, columns, dtype = match.groups()

@@ -47,7 +47,7 @@ WHOLE = 16
 Overlap = tuple[int, slice]
 
 
-def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
+def matmul(x: Any, y: Any, *, memory: float | str | None = None) -> da.Array:
     """The product of two Dask arrays as a lazy Dask array.
 
     ``x`` is (m, k) and ``y`` is (k, n), of any dtype that ``multiply`` takes, in chunks of any sizes; each may be a NumPy
@@ -85,7 +85,7 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
 
 
 def lazy_product(
-    x: da.Array, y: da.Array, dtype: np.dtype, memory: int | str | None, workers: Mapping[str, int] | None = None
+    x: da.Array, y: da.Array, dtype: np.dtype, memory: float | str | None, workers: Mapping[str, int] | None = None
 ) -> da.Array:
     """The same in a dtype that is given. Of a sum that ``workers`` share, by their addresses and threads, each gets layers
     that follow one another; Dask moves them only if a worker is lost. Without, Dask places them."""

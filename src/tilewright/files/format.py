@@ -134,7 +134,7 @@ _CONVERTED = {
     ".npz": "np.save('{stem}.npy', np.load('{name}')['NAME'])",
     ".csv": "np.save('{stem}.npy', np.loadtxt('{name}', delimiter=','))",
     **dict.fromkeys((".txt", ".tsv", ".dat"), "np.save('{stem}.npy', np.loadtxt('{name}'))"),
-    ".mat": "np.save('{stem}.npy', scipy.io.loadmat('{name}')['NAME']); a file of MATLAB 7.3 is HDF5, so rename it {stem}.h5",
+    ".mat": "np.save('{stem}.npy', scipy.io.loadmat('{name}')['NAME']); of MATLAB 7.3 it is HDF5: rename it {stem}.h5",
     ".parquet": "np.save('{stem}.npy', pandas.read_parquet('{name}').to_numpy())",
     ".feather": "np.save('{stem}.npy', pandas.read_feather('{name}').to_numpy())",
     ".pkl": "np.save('{stem}.npy', pandas.read_pickle('{name}'))",
@@ -185,8 +185,8 @@ def locate(
 ) -> tuple[FileFormat, Path | Remote, str | None]:
     """The format, the file and the member that ``where`` names, as "data.h5:/group/a"; a plain path names no member.
 
-    The member of a file at a URL is before the query. ``options`` are those of the URL's file system, ``writes`` says that it
-    is a result. Raises UsageError for an unknown suffix, for a member in a format that has none, and for options of a path.
+    The member of a file at a URL is before the query. ``options`` are those of the URL's file system, ``writes`` says that
+    it is a result. Raises UsageError for an unknown suffix, a member in a format that has none, and options of a path.
 
     >>> locate("runs/model.safetensors:layer.0.weight")[1:]
     (PosixPath('runs/model.safetensors'), 'layer.0.weight')
@@ -245,8 +245,8 @@ def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, o
 
 
 def path_of_result(where: str | os.PathLike[str]) -> str:
-    """The path that ``where`` names, also as a ``file://`` URL. Raises UsageError for an unknown suffix, and for any other URL:
-    a result that is not complete, and its journal, need a file system that renames and that locks."""
+    """The path that ``where`` names, also as a ``file://`` URL. Raises UsageError for an unknown suffix, and for any other
+    URL: a result that is not complete, and its journal, need a file system that renames and that locks."""
     path = without_scheme(os.fspath(where))
     if is_url(path):
         raise UsageError(f"{Remote(path)} cannot be written: give a file on a disk as the result, then copy it there")

@@ -15,7 +15,18 @@ import numpy as np
 
 from ..errors import DTypeError, FileError
 from ..operands import dtype_of
-from .checks import LONGEST, READABLE, Location, Shape, admit_dtype, admit_shape, listed, parser_errors, pick, refuse_empty
+from .checks import (
+    LONGEST,
+    READABLE,
+    Location,
+    Shape,
+    admit_dtype,
+    admit_shape,
+    listed,
+    parser_errors,
+    pick,
+    refuse_empty,
+)
 from .format import FileFormat, Sink, Source
 from .output import Output
 from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size

@@ -1,10 +1,11 @@
 """The finished matrix replaces an older result of its name: at every moment that name leads to one of them, complete.
 
-``data`` in the work directory is renamed to ``swap.INODE``, with its own inode. It gets the name of the result by one system
-call, which fails where that name is taken. What is to be overwritten is exchanged with it by one system call, and removed: so
-``swap.INODE`` with that inode is the new matrix, and with another inode the old one. Where the system cannot exchange two
-names, a file is replaced by a rename, and a directory is first renamed to ``old``. So is an empty file that nothing says to
-overwrite: only then, when no other process finds it, is it known to be empty. ``settle_swap`` finishes a swap that was killed.
+``data`` in the work directory is renamed to ``swap.INODE``, with its own inode. It gets the name of the result by one
+system call, which fails where that name is taken. What is to be overwritten is exchanged with it by one system call, and
+removed: so ``swap.INODE`` with that inode is the new matrix, and with another inode the old one. Where the system cannot
+exchange two names, a file is replaced by a rename, and a directory is first renamed to ``old``. An empty file that nothing
+says to overwrite is renamed so too: only when no other process finds it is it known to be empty. ``settle_swap`` finishes a
+swap that was killed.
 """
 
 from __future__ import annotations
@@ -172,8 +173,8 @@ def _exchange(work: OpenDirectories, new: str) -> bool:
 
 
 def _remove_old(work: OpenDirectories, name: str) -> None:
-    """Remove the old result, which is ``name`` after the exchange; exchange it back where it is of another kind. It was to be
-    overwritten, also if the process that exchanged it was killed."""
+    """Remove the old result, which is ``name`` after the exchange; exchange it back where it is of another kind. It was to
+    be overwritten, also if the process that exchanged it was killed."""
     refused = dataclasses.replace(work.output, overwrite=True).refusal(work.inside(name), kept=work.path)
     if refused is None:
         discard(work.fd, name)

@@ -103,9 +103,9 @@ def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part:
     ``compute``. k is cut into parts of at most ``part``; each is summed by itself, and the sums are added one by one.
 
     Products of integers and bool are exact, modulo the integers' size; sums of complex numbers keep the classical bound, in
-    whatever parts. So a product of two elements passes through the roundings of its own part, and at most one for each further part: with s
-    parts these are part + s - 1 roundings, where a single running sum would have k. Operands that ``compute`` does not
-    represent are rounded as they are read, and C is rounded once where its dtype is the narrower one.
+    whatever parts. Of others a product of two elements passes through the roundings of its own part, and at most one for
+    each further part: with s parts these are part + s - 1 roundings, where a single running sum would have k. Operands that
+    ``compute`` does not represent are rounded as they are read, and C is rounded once where its dtype is the narrower one.
 
     >>> whole, cut = (blocks_bound(("float32",) * 2, "float32", "float32", 10**6, part) for part in (10**6, 1000))
     >>> f"{whole:.1e}", f"{cut:.1e}"

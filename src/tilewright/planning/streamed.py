@@ -27,8 +27,8 @@ def words_of(result: str) -> tuple[str, ...]:
 
 
 def dtype_in_blocks(dtype: str, precision: str | float) -> str:
-    """The dtype in which blocks of a product of ``dtype`` are multiplied: with "highest" the widest. Of float16, bfloat16 and
-    bool no kernel adds products to C, so these are float32, as in ``matmul``.
+    """The dtype in which blocks of a product of ``dtype`` are multiplied: with "highest" the widest. Of float16, bfloat16
+    and bool no kernel adds products to C, so these are float32, as in ``matmul``.
 
     >>> dtype_in_blocks("float32", "highest"), dtype_in_blocks("float32", "ieee"), dtype_in_blocks("bool", "standard")
     ('float64', 'float32', 'float32')

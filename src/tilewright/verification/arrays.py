@@ -59,7 +59,9 @@ def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Ve
     else:
         for index in np.ndindex(z.shape[:-2]):
             three = x[index], y[index], z[index]
-            error, where = compare_integers(*three, Budget()) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
+            error, where = (
+                compare_integers(*three, Budget()) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
+            )
             if not error <= found.error or not found.where:
                 found = Verification(error, bound, (*index, *where), found.what)
     return replace(found, where=_in_result(found.where, z.shape, shapes.result))

@@ -41,11 +41,12 @@ class SourceMatrix:
         return out
 
 
-def verify_files(a: Any, b: Any, c: Any, bound: float, memory: int | str | None = None) -> Verification:
+def verify_files(a: Any, b: Any, c: Any, bound: float, memory: float | str | None = None) -> Verification:
     """Check afterwards that ``c`` is the product of ``a`` and ``b``: no element's error may be above ``bound``·(|A||B|).
 
-    They are paths of files, sources or arrays: (m, k), (k, n) and (m, n). Integers are compared modulo the size of C's. ``memory`` bounds the bytes that are taken ("4GiB", or a number). A and C are read once, and B
-    twice, or three times where float64 cannot decide. Raises MemoryLimitError where the limit is too small, and FileError.
+    They are paths of files, sources or arrays: (m, k), (k, n) and (m, n). Integers are compared modulo the size of C's.
+    ``memory`` bounds the bytes that are taken ("4GiB", or a number). A and C are read once, and B twice, or three times
+    where float64 cannot decide. Raises MemoryLimitError where the limit is too small, and FileError.
 
     >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 200))
     >>> verify_files(a, a.T, a @ a.T, 1e-13).ok

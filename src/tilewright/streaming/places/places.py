@@ -244,8 +244,8 @@ def parse_bytes(name: str, value: float | str) -> int:
 
 
 def _device_for(dtype: np.dtype[Any], device: str | None) -> str | None:
-    """``device``; the CPU where none is named and blocks of such products are not multiplied on GPUs. Raises DTypeError where
-    GPUs are named for those."""
+    """``device``; the CPU where none is named and blocks of such products are not multiplied on GPUs. Raises DTypeError
+    where GPUs are named for those."""
     if device == "cpu" or dtype_in_blocks(dtype.name, "standard") in GPU_DTYPES:
         return device
     if device is None:

@@ -244,10 +244,16 @@ class StreamPlan(Plan):
         if not self.choice or not self.grid.k:
             return []
         if not self.error_bound:
-            return [("error", f"none: products of {self.result} are exact" + ", modulo their size" * ("int" in self.result))]
+            return [
+                ("error", f"none: products of {self.result} are exact" + ", modulo their size" * ("int" in self.result))
+            ]
         parts = -(-self.grid.k // self._part)
         rounded = f", rounded to {self.result}" if dtype_of_blocks(self.compute) != self.result else ""
-        cut = f" in {parts:,} sums of {-(-self.grid.k // parts):,} of k" if parts > 1 and "complex" not in self.compute else ""
+        cut = (
+            f" in {parts:,} sums of {-(-self.grid.k // parts):,} of k"
+            if parts > 1 and "complex" not in self.compute
+            else ""
+        )
         more = ""
         if (word := word_of_choice(self.compute, self.result)) != (best := words_of(self.result)[-1]):
             bound = blocks_bound(self.stored, self.result, dtype_in_blocks(self.result, best), self.grid.k, self._part)

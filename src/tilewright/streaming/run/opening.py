@@ -23,6 +23,7 @@ from ..plan.partition import PARTITIONS, stated_parts
 from .computation import Product, compute_here
 from .job import Job, plan_job
 
+
 @contextlib.contextmanager
 def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
     """The job of a ``multiply``, planned and ready to run. Raises an error for everything that cannot be done."""
@@ -70,8 +71,8 @@ def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> P
 
 
 def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]:
-    """The dtype of C for operands of these dtypes: ``wanted``, else that to which ``matmul`` promotes them. Raises DTypeError
-    where no dtype holds both, and unless both cast to ``wanted`` by the ``same_kind`` rule.
+    """The dtype of C for operands of these dtypes: ``wanted``, else that to which ``matmul`` promotes them. Raises
+    DTypeError where no dtype holds both, and unless both cast to ``wanted`` by the ``same_kind`` rule.
 
     >>> int8, float16 = np.dtype(np.int8), np.dtype(np.float16)
     >>> product_dtype(int8, int8), product_dtype(int8, float16), product_dtype(int8, int8, "float32")
@@ -83,10 +84,12 @@ def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]
     if not is_known(chosen):
         raise DTypeError(f"dtype {chosen}: must be {', '.join(DTYPES)} or bfloat16")
     for name, dtype in (("a", a), ("b", b)):
-        if not (np.can_cast(dtype, chosen, casting="same_kind") or (chosen.name == "bfloat16" and dtype.kind in "biuf")):
+        if not (
+            np.can_cast(dtype, chosen, casting="same_kind") or (chosen.name == "bfloat16" and dtype.kind in "biuf")
+        ):
             raise DTypeError(
-                f"dtype {chosen.name}: {name} has dtype {dtype}, which does not cast to it by the same_kind rule; leave dtype "
-                "out, or give a wider one"
+                f"dtype {chosen.name}: {name} has dtype {dtype}, which does not cast to it by the same_kind rule; leave "
+                "dtype out, or give a wider one"
             )
     return chosen.newbyteorder("=")
 
@@ -129,7 +132,7 @@ def is_in(operand: Any, out: Any) -> bool:
 def _file_of(matrix: Any) -> Path | None:
     """The file or directory here in which a matrix lies; None for one in memory or at a URL."""
     if isinstance(matrix, (str, os.PathLike)):
-        found = locate(os.fspath(matrix))[1]
+        found: Any = locate(os.fspath(matrix))[1]
     else:
         array = matrix.array if isinstance(matrix, ArraySource) else matrix
         while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
