@@ -250,18 +250,12 @@ def is_known(dtype: np.dtype) -> bool:
 def dtype_of(dtype: Any, where: object) -> np.dtype:
     """``dtype`` as one of NumPy's, also where it is the name of one of ml_dtypes. ``where`` begins an error.
 
-    Raises DTypeError for what is no dtype, UnavailableError for a name of ml_dtypes where that is not installed.
-
-    >>> dtype_of("bfloat16", "a").itemsize, dtype_of(np.float32, "b").name
-    (2, 'float32')
-    """
+    Raises DTypeError for what is no dtype, UnavailableError for a name of ml_dtypes where that is not installed."""
     if isinstance(dtype, str) and dtype in ML_DTYPES:
         try:
             import ml_dtypes
         except ImportError:
-            raise UnavailableError(
-                f"{where}: {dtype} needs ml_dtypes, which is not installed: pip install ml_dtypes"
-            ) from None
+            raise UnavailableError(f"{where}: {dtype} needs ml_dtypes: pip install ml_dtypes") from None
         return np.dtype(getattr(ml_dtypes, dtype))
     try:
         return np.dtype(dtype)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from support.interrupted import interrupted_after
 from support.simulated_streams import SimulatedDevice, matrix_at, simulated
-from tilewright.operands import DTYPES
+from tilewright.operands import DTYPES as ALL_DTYPES
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.planning.streamed import dtype_in_blocks
 from tilewright.runtime.cpu.runner import runner
@@ -67,7 +67,7 @@ def test_the_engine_cuts_every_step_as_it_cuts_all_of_k(k: int, kc: int, most: i
 
 
 def test_every_adding_kernel_says_how_it_sums() -> None:
-    for dtype in {dtype_in_blocks(name, "standard") for name in (*DTYPES, "bfloat16")}:
+    for dtype in {dtype_in_blocks(name, "standard") for name in (*ALL_DTYPES, "bfloat16")}:
         kernel = choose_adding_cpu(dtype).kernel
         assert kernel is not None
         assert kc_of(kernel, dtype) > 1

@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -117,11 +117,9 @@ def missing_library(library: str, path: Location) -> UnavailableError:
     return UnavailableError(f"{path} needs {library}, which is not installed: pip install 'tilewright[files]'")
 
 
-def no_bfloat16(path: Location, what: str) -> DTypeError:
-    """The error for a result in a format that has no bfloat16."""
-    return DTypeError(
-        f"{path}: {what} has no bfloat16: write it with dtype='float32' (--dtype float32), or to a .safetensors file"
-    )
+def raised(error: OSError) -> NoReturn:
+    """Raise it: without, ``os.walk`` leaves out what it cannot read."""
+    raise error
 
 
 @contextlib.contextmanager

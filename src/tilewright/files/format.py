@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import UsageError, did_you_mean
+from ..errors import DTypeError, UsageError, did_you_mean
 from .checks import Shape, admit_dtype, admit_shape
 from .output import Output
 from .remote import Remote, is_url, url_parts, without_scheme
@@ -165,6 +165,8 @@ class FileFormat:
     directory: bool = False
     #: Rows, and columns, of the smallest part that several processes can write at once.
     chunk: int = 1
+    #: Whether it holds bfloat16, and says so where it says anything.
+    bfloat16: bool = False
 
 
 @functools.cache
@@ -241,6 +243,9 @@ def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, o
     assert isinstance(path, Path)
     what = "the matrix to write"
     shape, dtype = admit_shape(shape, what), admit_dtype(dtype, what)
+    if dtype.name == "bfloat16" and not file_format.bfloat16:
+        hint = "write it with dtype='float32' (--dtype float32), or to a .safetensors file"
+        raise DTypeError(f"{path}: {path.suffix} has no bfloat16: {hint}")
     return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite)
 
 

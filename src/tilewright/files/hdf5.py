@@ -25,7 +25,6 @@ from .checks import (
     admit_shape,
     listed,
     missing_library,
-    no_bfloat16,
     one_line,
     os_errors,
     parser_errors,
@@ -209,8 +208,6 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
         with os.fdopen(os.dup(file), "r+b", buffering=0) as opened, h5py.File(opened, "w") as written:
             written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
 
-    if output.dtype.name == "bfloat16":
-        raise no_bfloat16(output.path, "HDF5")
     return PlainSink(output, resume, work, begin=begin, find=_find(name))
 
 

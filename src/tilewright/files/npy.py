@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import DTypeError
-from .checks import READABLE, Location, Shape, admit_dtype, admit_shape, no_bfloat16, parser_errors, refuse_empty
+from .checks import READABLE, Location, Shape, admit_dtype, admit_shape, parser_errors, refuse_empty
 from .format import FileFormat, Sink, Source
 from .output import Output
 from .plain import PAGE, FileLayout, PlainSink, beyond, file_size
@@ -81,8 +81,6 @@ def _header(shape: Shape, dtype: np.dtype) -> bytes:
 
 
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
-    if output.dtype.name == "bfloat16":
-        raise no_bfloat16(output.path, ".npy")
     header = _header(output.shape, output.dtype)
     return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=find_layout)
 

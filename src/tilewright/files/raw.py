@@ -52,4 +52,4 @@ def _lost(path: Path, output: Output) -> str | None:
     return None if size == needed else f"has {size} bytes, not the {needed} of the result, and may hold anything"
 
 
-FORMAT = FileFormat((".raw", ".bin"), _open, _create, _lost)
+FORMAT = FileFormat((".raw", ".bin"), _open, _create, _lost, bfloat16=True)

@@ -157,4 +157,4 @@ def _lost(path: Path, output: Output) -> str | None:
     return beyond(path, _find(name)) if tensors else None
 
 
-FORMAT = FileFormat((".safetensors",), _open, _create, _lost, members=True)
+FORMAT = FileFormat((".safetensors",), _open, _create, _lost, members=True, bfloat16=True)

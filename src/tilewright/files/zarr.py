@@ -12,23 +12,22 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, FileError
+from ..errors import FileError
 from ..host.disk import fingerprint
 from .checks import (
-    READABLE,
     Location,
     Shape,
     admit_dtype,
     admit_shape,
     missing_library,
-    no_bfloat16,
     os_errors,
     parser_errors,
     pick,
+    raised,
     rectangle,
     unreadable_error,
 )
@@ -179,8 +178,6 @@ class ZarrSink:
 
     def __init__(self, output: Output, resume: bool, work: WorkDirectory | None) -> None:
         zarr = _library(output.path)
-        if output.dtype.name == "bfloat16":
-            raise no_bfloat16(output.path, "zarr")
         self.shape, self.dtype = output.shape, output.dtype
         self.grain = (max(1, min(CHUNK, self.shape[0])), max(1, min(CHUNK, self.shape[1])))
         self.workspace = 3 * self.grain[0] * self.grain[1] * self.dtype.itemsize
@@ -260,7 +257,7 @@ def _remote_array(remote: Remote, name: str | None) -> Any:
         if isinstance(root, zarr.Array):
             if name:
                 raise FileError(f"{remote} is one array, not a group: leave out :{name}")
-            return _admitted(root, remote)
+            return root
         found = root.get(name.strip("/")) if name else None
         if not isinstance(found, zarr.Array):
             names = [path for path, each in root.members(max_depth=None) if isinstance(each, zarr.Array)]
@@ -268,7 +265,7 @@ def _remote_array(remote: Remote, name: str | None) -> Any:
                 hint = "" if name else f"; if its server lists none, name one, as in {remote.name}:NAME"
                 raise FileError(f"{remote} holds no array {repr(name) if name else ''}".rstrip() + hint)
             found = root[pick(names, name and name.strip("/"), remote, "array")]
-        return _admitted(found, remote)
+        return found
 
 
 def _array(path: Path, name: str | None, mode: str) -> Any:
@@ -284,15 +281,8 @@ def _array(path: Path, name: str | None, mode: str) -> Any:
             raise FileError(f"{path} is one array, not a group: leave out :{name}")
         if not names:
             zarr.open(store=path, mode=mode)  # raises what is wrong with it, unless it is an empty group
-        chosen = pick(names, name and name.strip("/"), path, "array")
-        return _admitted(zarr.open_array(store=path, path=chosen, mode=mode), path)
-
-
-def _admitted(array: Any, path: Location) -> Any:
-    """The array. Raises DTypeError unless it holds numbers."""
-    if array.dtype.kind not in "biufc":
-        raise DTypeError(f"{path} has dtype {array.dtype}: it must be {READABLE}")
-    return array
+        name = pick(names, name and name.strip("/"), path, "array")
+        return zarr.open_array(store=path, path=name, mode=mode)
 
 
 def _array_names(path: Path) -> list[str]:
@@ -301,7 +291,7 @@ def _array_names(path: Path) -> list[str]:
     Links are not followed: they can lead in circles.
     """
     paths = []
-    for folder, folders, files in os.walk(path, onerror=_raised):
+    for folder, folders, files in os.walk(path, onerror=raised):
         here = Path(folder)
         if pipes := [name for name in files if name in _METADATA and not (here / name).is_file()]:
             raise ValueError(f"{here / pipes[0]} is not a file")  # from a pipe the library would read forever
@@ -309,10 +299,6 @@ def _array_names(path: Path) -> list[str]:
             paths.append("" if here == path else here.relative_to(path).as_posix())
             folders.clear()  # directories of its chunks
     return paths
-
-
-def _raised(error: OSError) -> NoReturn:
-    raise error
 
 
 def _node_type(metadata: Path) -> Any:
