@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError, did_you_mean
 from ..host.machine import bytes_text
 from ..operands import dtype_of, is_known
+from ..records.legible import legible
 
 #: Rows and columns.
 Shape = tuple[int, int]
@@ -88,14 +89,15 @@ def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> s
     known = sorted(names)
     if name is not None and name in known:
         return name
+    shown = [legible(each).replace("\n", "\\n") for each in known]
     if not known:
         raise FileError(f"{path} holds no {what}")
     if name is not None:
-        raise UsageError(f"{path} has no {what} {name!r}; {did_you_mean(name, known)}")
+        raise UsageError(f"{path} has no {what} {name!r}; {did_you_mean(name, shown)}")
     if len(known) > 1:
-        names_text = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+        names_text = ", ".join(shown[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
         raise UsageError(
-            f"{path} holds {len(known)} {what}s: name one, as in {path.name}:{known[0]}; it has {names_text}"
+            f"{path} holds {len(known)} {what}s: name one, as in {path.name}:{shown[0]}; it has {names_text}"
         )
     return known[0]
 

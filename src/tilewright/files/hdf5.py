@@ -42,6 +42,8 @@ from .work import WorkDirectory
 
 #: Bytes that are read at once from a file at a URL: the library's own data are in many small pieces.
 REMOTE_BUFFER = 1 << 20
+#: The most groups in each other, and virtual datasets of each other, that are followed.
+DEEPEST = 100
 
 
 class HDF5Source(ChunkedSource):
@@ -139,7 +141,14 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _dataset(file: Any, name: str | None, path: Location) -> Any:
     names: list[str] = []
-    file.visititems(lambda each, thing: names.append(each) if hasattr(thing, "shape") else None)
+
+    def note(each: str, thing: Any) -> None:
+        if each.count("/") > DEEPEST:  # the library's time grows with the square of the depth
+            raise FileError(f"{path} has groups in each other, more than {DEEPEST}: copy the dataset to another file")
+        if hasattr(thing, "shape"):
+            names.append(each)
+
+    file.visititems(note)
     chosen = file[pick(names, None if name is None else name.strip("/"), path, "dataset")]
     if chosen.dtype.kind not in "biufc":
         raise DTypeError(f"{path}:{chosen.name} has dtype {chosen.dtype}: it must be {READABLE}")
@@ -147,7 +156,29 @@ def _dataset(file: Any, name: str | None, path: Location) -> Any:
         raise FileError(
             f"{path}:{chosen.name} lies in other files, which cannot be read from a URL; copy all to a disk"
         )
+    if isinstance(path, Path):
+        _refuse_loop(chosen, path, ())
     return chosen
+
+
+def _refuse_loop(dataset: Any, path: Path, above: tuple[tuple[str, str], ...]) -> None:
+    """Raise FileError for a virtual dataset that is a part of itself, which would crash the library, and for data in a pipe
+    or a device, for which it would wait. ``above`` are the files and names of the virtual datasets that lead here."""
+    here = os.path.realpath(path), dataset.name
+    if here in above or len(above) > DEEPEST:
+        raise FileError(f"{path}:{dataset.name} is a virtual dataset that is a part of itself: write its data anew")
+    sources = {(each.file_name, each.dset_name) for each in (dataset.virtual_sources() if dataset.is_virtual else ())}
+    for name in {name for name, _ in sources if name != "."} | {name for name, *_ in dataset.external or ()}:
+        for other in (path.parent / name, Path(name)):
+            if other.exists() and not other.is_file():
+                raise FileError(f"{path}:{dataset.name} lies in {other}, which is not a file: copy the data to a file")
+    for file_name, inner in sources:
+        other = path if file_name == "." else path.parent / file_name
+        if other.is_file():
+            with _opened(other) as file:
+                found = file.get(inner)
+                if hasattr(found, "is_virtual"):
+                    _refuse_loop(found, other, (*above, here))
 
 
 def _layout(dataset: Any, path: Location) -> FileLayout | None:

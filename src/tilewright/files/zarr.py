@@ -57,6 +57,8 @@ class ZarrSource(ChunkedSource):
         is_remote = isinstance(path, Remote)
         self._array, self.path = array, resolved(path)
         dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
+        if 0 in array.chunks and 0 not in shape:
+            raise ValueError(f"its chunks have no elements, {array.chunks}")
         together = TOGETHER_REMOTE if is_remote else TOGETHER  # the library requests several chunks at once
         super().__init__(shape, dtype, array.chunks, self._rectangle, together)
         self._raw = None if is_remote else raw_chunks(array)

@@ -37,6 +37,8 @@ PROBE_S = 0.15
 #: MiB.
 WRITE_SHARE = 1 / 8
 WRITE_S = 0.8
+#: Bytes of the largest chunk that a probe reads, and the rate that is assumed of larger ones.
+LARGEST_PROBE, UNPROBED = 1 << 28, 1e8
 #: Bytes of a row that a probe writes, as those of tiles are.
 WRITE_ROW = 32 << 10
 
@@ -84,6 +86,8 @@ def read_rate(source: Source, dtype: str, workers: int, nbytes: int = PROBE_BYTE
         return math.inf
     itemsize = np.dtype(dtype).itemsize
     height, width = source.grain  # a probe reads whole chunks, as blocks do
+    if height * width * itemsize > LARGEST_PROBE:  # for such chunks the memory may be too small: that is told before
+        return UNPROBED
     columns = min(n, max(4096, width))
     rows = min(m, max(height, nbytes // (columns * itemsize), 1))
     rng = np.random.default_rng(0)
