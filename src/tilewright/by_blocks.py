@@ -38,10 +38,10 @@ def _stream(plan_: HostPlan, algorithm: str) -> Any:
     """The module that multiplies block by block; imported only here, because most programs never need it."""
     from . import large
     from .errors import DTypeError
-    from .streaming.run.opening import DTYPES
+    from .streaming.places.places import GPU_DTYPES
 
     if algorithm != "classical":
         raise UsageError(f"algorithm {algorithm!r}: GPUs have only 'classical'")
-    if plan_.compute not in DTYPES:
-        raise DTypeError(f"dtype {plan_.compute}: on a GPU it must be {' or '.join(DTYPES)}")
+    if plan_.compute not in GPU_DTYPES:
+        raise DTypeError(f"dtype {plan_.compute}: on a GPU it must be {' or '.join(GPU_DTYPES)}")
     return large

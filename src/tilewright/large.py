@@ -23,9 +23,9 @@ def multiply(
     /,
     out: Any = None,
     *,
-    memory: int | str | None = None,
+    memory: float | str | None = None,
     device: str | None = None,
-    device_memory: int | str | None = None,
+    device_memory: float | str | None = None,
     partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
@@ -33,7 +33,7 @@ def multiply(
     precision: str | float = "standard",
     cluster: Any = None,
     verify: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     events: Events | None = None,
 ) -> Any:
     """The product of two matrices, each a file or an array, written to ``out`` block by block; returns ``out``.
@@ -41,12 +41,17 @@ def multiply(
     ``a`` is (m, k) and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or
     raw files (pass what ``files.open_matrix`` returns for a file that needs options). Operands can also be at URLs, such as
     "s3://bucket/a.zarr", which fsspec reads. ``out`` is the path of a file of any of these formats, which appears when it is
-    complete; an array of shape (m, n) that shares no memory with the operands; or None for a new array. ``dtype`` is float32
-    or float64, by default the wider one of the operands: they are converted to it as they are read, and C has it.
+    complete; an array of shape (m, n) that shares no memory with the operands; or None for a new array.
 
-    An existing file is replaced if it holds one matrix of the same format and nothing else. It is refused if anything else
-    would be lost: other matrices, attributes, files in a zarr directory, a raw file of another size. With ``overwrite`` it
-    is always replaced.
+    C has the dtype to which ``matmul`` and NumPy promote the operands: any float, complex number, integer or bool. Integers
+    wrap around, so C of int8 operands is int8; with bool C is "or" of "and". ``dtype`` is another for C, to which operands
+    must cast by the ``same_kind`` rule, such as ``dtype="float32"`` for integers: they are converted to it as they are read.
+    float16, bfloat16 and bool are multiplied in float32, and rounded once. GPUs multiply float32 and float64 alone, and what
+    is multiplied in float32; by default all other products are the CPU's.
+
+    An existing file is refused, an operand's too. With ``overwrite`` it is replaced when C is complete, whatever it holds;
+    operands are read from the old file until then. An array that shares memory with an operand, and a path inside the zarr
+    directory of one, are always refused.
 
     ``memory`` bounds what the product, its planning and its measurements add to this process's memory ("4GiB", or bytes; by
     default most of what is free): up to 16 MiB more may be taken, and less than 8 MiB counts as 8 MiB. Operands and results
@@ -55,8 +60,9 @@ def multiply(
     "rectangles" of tiles, or "strips" of whole rows, which is simpler and moves more.
 
     With ``resume`` an interrupted product into a file goes on where it stopped, with the same cut: each finished tile is in
-    a journal in the directory ``OUT.tilewright``. A complete result that was made from these operands stays as it is, and
-    any other file of its name is refused. Without ``resume``, or without a journal, the product begins anew.
+    a journal in the directory ``OUT.tilewright``, and so is ``overwrite``. A complete result that was made from these
+    operands stays as it is, and any other file of its name is refused. Without ``resume``, or without a journal, the product
+    begins anew.
 
     ``cluster`` multiplies on the workers of a Dask cluster: a ``distributed.Client`` or cluster object, the address of a
     scheduler ("tcp://host:8786"), or "local:4" for so many processes on this machine. Workers reach files by the same paths
@@ -102,6 +108,13 @@ def multiply(
 
     options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, precision)
     options.check()
+    if progress is False:
+        progress = None
+    elif progress is not None and not callable(progress):
+        raise UsageError(
+            f"progress must be a function of the operations done and of all, got {progress!r:.80}: pass for example "
+            "lambda done, all: print(f'{done / all:.0%}', end='\\r'); the command tilewright multiply shows a bar"
+        )
 
     if verify:
         check_verifiable(a, b, out, cluster)
@@ -112,6 +125,8 @@ def multiply(
 
             return keep_product(a, b, options, cluster)
         with job_on(cluster, a, b, out, options) as job:
+            if verify:
+                check_dtypes_verifiable(job)
             job.run(progress, events)
             if verify:
                 verified_job(job, a, b, options).report()
@@ -126,9 +141,9 @@ def plan_multiply(
     /,
     out: Any = None,
     *,
-    memory: int | str | None = None,
+    memory: float | str | None = None,
     device: str | None = None,
-    device_memory: int | str | None = None,
+    device_memory: float | str | None = None,
     partition: str = "rectangles",
     dtype: Any = None,
     resume: bool = False,
@@ -153,7 +168,7 @@ def plan_multiply(
 
 def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
     """Raises UsageError for a product that this process could not verify afterwards."""
-    from .streaming.run.opening import same_file
+    from .streaming.run.opening import is_in
 
     if cluster is not None and out is None:
         raise UsageError("verify=True needs the result in a file or in this process's memory: give out")
@@ -162,8 +177,15 @@ def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
             raise UsageError(
                 f"verify=True reads the operands in this process, and {name} is a Dask array: leave verify out"
             )
-        if same_file(out, operand):
+        if is_in(operand, out):
             raise UsageError(f"verify=True reads {name} after the product, and out replaces it: give out another name")
+
+
+def check_dtypes_verifiable(job: Job) -> None:
+    """Raises DTypeError for a product of bool, which no bound and no wrapping around describes."""
+    from .verification.arrays import check_dtypes
+
+    check_dtypes(job.product.dtype, job.product.dtype)
 
 
 def verified_job(job: Job, a: Any, b: Any, options: Options) -> Verification:

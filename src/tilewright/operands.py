@@ -19,13 +19,15 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from .errors import DTypeError, OperandError, ReadOnlyError, ShapeError, UsageError
+from .errors import DTypeError, OperandError, ReadOnlyError, ShapeError, UnavailableError, UsageError
 from .problem import collapsed
 
 #: Alignment in bytes of storage that is allocated here: a cache line, and the widest vector of the supported machines.
 ALIGNMENT = 64
 
-#: NumPy's dtypes that can be multiplied. So can bfloat16, which is not NumPy's: another package defines it.
+#: Dtypes that NumPy knows by these names only when the package ml_dtypes is imported.
+ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+#: NumPy's dtypes that can be multiplied. So can bfloat16.
 DTYPES = (
     "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -286,6 +288,22 @@ def is_known(dtype: np.dtype) -> bool:
     return dtype in _KNOWN or dtype.name == "bfloat16"
 
 
+def dtype_of(dtype: Any, where: object) -> np.dtype:
+    """``dtype`` as one of NumPy's, also where it is the name of one of ml_dtypes. ``where`` begins an error.
+
+    Raises DTypeError for what is no dtype, UnavailableError for a name of ml_dtypes where that is not installed."""
+    if isinstance(dtype, str) and dtype in ML_DTYPES:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise UnavailableError(f"{where}: {dtype} needs ml_dtypes: pip install ml_dtypes") from None
+        return np.dtype(getattr(ml_dtypes, dtype))
+    try:
+        return np.dtype(dtype)
+    except Exception:  # NumPy parses a text, which can fail in many ways
+        raise DTypeError(f"{where} {dtype!r:.80} is not a dtype: give one, or its name, such as 'float32'") from None
+
+
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
     """The dtype of a product of arrays of these dtypes: that of ``numpy.result_type``, or if it knows none, as for bfloat16
     and int64, the one to which ``numpy.matmul`` converts both. Raises DTypeError where there is none.
@@ -310,10 +328,7 @@ def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
     >>> asked_dtype("int32", np.dtype(np.int8)), asked_dtype("float32", np.dtype(np.float64))
     ((dtype('int32'), dtype('int32')), (dtype('float32'), dtype('float64')))
     """
-    try:
-        asked = np.dtype(dtype)
-    except TypeError:
-        raise DTypeError(f"out_dtype {dtype!r} is not a dtype: give one, or its name, such as 'float32'") from None
+    asked = dtype_of(dtype, "out_dtype")
     if not is_known(asked):
         raise DTypeError(f"out_dtype is {asked}: {_CONVERT}")
     if not (np.can_cast(product, asked, casting="same_kind") or (asked.name == "bfloat16" and product.kind == "f")):

@@ -89,7 +89,7 @@ def test_a_number_as_precision_chooses_and_the_plan_says_what(typed) -> None:
     assert f"at most 6e-08·|A||B|: float64{cut}, rounded to float32 (highest)" in text
     assert (record["dtype"], record["compute"]) == ("float32", "float64")
     assert 2**-24 < record["error_bound"] < 1e-7
-    assert typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "ieee", "--dry-run").code == 0
+    assert typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "ieee", "--dry-run", "--overwrite").code == 0
 
 
 def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: p
         c.flush()
 
     monkeypatch.setattr(Job, "run", run_and_damage)
-    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json")
+    answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json", "--overwrite")
     assert answer.code == 1
     assert is_one_line(answer, "c.npy: wrong: ", "at C[800, 7]")
     assert json.loads(Path("r.json").read_text())["verification"]["where"] == [800, 7]
@@ -124,13 +124,16 @@ def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: p
         (("x.npy", "b.npy"), ("x.npy", "does not exist")),
         (("a.npy", "b.npy", "--memory", "4 potatoes"), ("memory '4 potatoes'", "4GiB")),
         (("a.npy", "b.npy", "--memory", "1MiB"), ("small enough for 1 MiB", "threads and buffers take")),
-        (("a.npy", "b.npy", "--dtype", "int8"), ("dtype int8", "float32 or float64")),
+        (("a.npy", "b.npy", "--dtype", "int8"), ("dtype int8: a has dtype float32", "same_kind")),
         (("a.npy", "b.npy", "--threads", "0"), ("threads", "got 0")),
         (("a.npy", "b.npy", "--device-memory", "1GB"), ("device_memory", "GPU")),
         (("a.npy", "b.npy", "--precision", "tf32"), ("precision 'tf32'", "highest", "or a number such as 1e-4")),
         (("a.npy", "b.npy", "--precision", "1e-12"), ("precision 1e-12", "k = 900", "6e-08")),
         (("a.npy", "b.npy", "--precision", "-1"), ("precision -1.0", "a positive number")),
         (("a.npy", "b.npy", "--json", "a.npy"), ("a.npy is read by this command",)),
+        (("a.raw:9x9:float32", "b.npy", "--json", "a.raw"), ("a.raw is read by this command",)),
+        (("a.npz", "b.npy"), ("a.npz has the suffix .npz", "np.save('a.npy', np.load('a.npz')['NAME'])")),
+        (("a.npy:float99", "b.npy"), ("a.npy: 'float99' is not a dtype",)),
         (("a.npy", "b.npy", "--timeline", "c.npy"), ("c.npy is the file of timeline too",)),
     ],
     ids=lambda value: " ".join(value),
@@ -142,6 +145,20 @@ def test_mistakes_are_one_line_and_write_nothing(typed, tmp_path: Path, argument
     assert answer.code == 2
     assert is_one_line(answer, *words)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_bfloat16_is_named_on_the_command_line(typed) -> None:
+    """NumPy has no such dtype, and writes none to a header."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install ml_dtypes")
+    w = np.arange(12).reshape(3, 4).astype(ml_dtypes.bfloat16)
+    np.save("w.npy", w)
+    w.tofile("w.raw")
+    np.save("one.npy", np.eye(4, dtype=np.float32))
+    for name, out in (("w.npy:bfloat16", "c.npy"), ("w.raw:3x4:bfloat16", "d.npy"), ("./w.npy:bfloat16", "e.npy")):
+        assert typed(name, "one.npy", "-o", out).code == 0
+        assert np.load(out).tolist() == np.arange(12.0).reshape(3, 4).tolist()
+    answer = typed("w.npy", "one.npy", "-o", "f.npy")
+    assert (answer.code, is_one_line(answer, "w.npy has dtype |V2", "name it w.npy:bfloat16")) == (2, True)
 
 
 def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> None:
@@ -193,13 +210,13 @@ def test_resume_replaces_no_other_result(typed) -> None:
     before = Path("c.npy").read_bytes()
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
     assert answer.code == 2
-    assert is_one_line(answer, "c.npy is there and complete, but what it was made from is not known", "without resume")
+    assert is_one_line(answer, "c.npy is there and complete, but what it was made from is not known", "--overwrite")
     np.save("a.npy", np.zeros((N - 1, N), np.float32))
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
     assert answer.code == 2
     assert is_one_line(answer, f"c.npy is there, but is not ({N - 1}, {N}) float32, as this product is")
     assert Path("c.npy").read_bytes() == before
-    assert typed("a.npy", "b.npy", "-o", "c.npy").code == 0
+    assert typed("a.npy", "b.npy", "-o", "c.npy", "--overwrite").code == 0
     os.utime("b.npy")
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--resume")
     assert answer.code == 2
@@ -220,7 +237,7 @@ def test_a_tampered_journal_is_refused_in_one_line(typed) -> None:
         assert not Path("c.npy").exists()
 
 
-def interrupted(*_: object) -> None:
+def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -267,7 +284,7 @@ def kib(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 
 def multiply(a, b, *more):
-    sys.argv = ["tilewright", "multiply", a, b, "-o", "c.npy", "--device", "cpu", *more]
+    sys.argv = ["tilewright", "multiply", a, b, "-o", "c.npy", "--overwrite", "--device", "cpu", *more]
     assert run_command_line() == 0
 
 multiply("s.npy", "s.npy", "--verify")

@@ -296,12 +296,12 @@ ONES = da.ones((6, 6), chunks=4, dtype="f4")
         ((ONES, ONES[:5]), errors.ShapeError, "k mismatch: x is (6, 6), y is (5, 6)"),
         ((ONES, ONES[0]), errors.ShapeError, "y has 1 dimensions, shape (6,)"),
         ((ONES[ONES[:, 0] > 0], ONES), errors.ShapeError, "x has chunks of unknown sizes: call compute_chunk_sizes()"),
-        ((ONES.astype("c8"), ONES), errors.DTypeError, "x has dtype complex64"),
+        ((ONES.astype("M8[s]"), ONES), errors.DTypeError, "x has dtype datetime64"),
         ((ONES, da.ma.masked_equal(ONES, 0)), errors.OperandError, "y has chunks of numpy.MaskedArray: convert them"),
         ((ONES, np.ma.masked_equal(np.ones(6), 0)), errors.OperandError, "y is a masked array"),
         ((None, ONES), errors.OperandError, "x is None, not an array"),
     ],
-    ids=["k", "a vector", "unknown sizes", "complex", "masked chunks", "masked", "None"],
+    ids=["k", "a vector", "unknown sizes", "dates", "masked chunks", "masked", "None"],
 )
 def test_what_cannot_be_multiplied_is_refused_in_one_line(
     operands: tuple[Any, Any], error: type[Exception], message: str
@@ -446,3 +446,17 @@ def test_a_worker_killed_in_the_middle_changes_no_bit(tmp_path: Path) -> None:
     with local_cluster() as cluster, Client(cluster):
         assert matmul(x, b, memory=SMALL).compute().tobytes() == bits_of_multiply(a, b)
     assert marker.exists()
+
+
+@pytest.mark.parametrize("name", ["int8", "uint16", "int64", "bool", "float16", "complex64"])
+def test_a_lazy_product_has_the_dtype_of_matmul(name: str) -> None:
+    """Integers wrap around; float16 and bool are multiplied in float32."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-100, 100, shape) for shape in ((60, 90), (90, 50)))
+    a, b = ((x / 100 if name[0] in "fc" else x).astype(name) for x in (a, b))
+    if name == "complex64":
+        a = a * np.complex64(1 + 2j)
+    c = matmul(da.from_array(a, chunks=(25, 40)), da.from_array(b, chunks=(30, 50)))
+    found, expected = c.compute(scheduler="synchronous"), tw.matmul(a, b)
+    assert c.dtype == found.dtype == expected.dtype
+    assert np.allclose(found, expected, atol=1e-4) if name[0] in "fc" else np.array_equal(found, expected)

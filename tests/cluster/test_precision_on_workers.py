@@ -81,9 +81,9 @@ def test_a_result_of_workers_is_verified_by_the_client(
         monkeypatch.setattr(Job, "run", run_and_damage)
         if damage:
             with pytest.raises(VerificationError, match=r"at C\[599, 499\]"):
-                tw.multiply("a.npy", B, "c.npy", cluster=client, verify=True)
+                tw.multiply("a.npy", B, "c.npy", cluster=client, verify=True, overwrite=True)
         else:
-            tw.multiply("a.npy", B, "c.npy", cluster=client, verify=True)
+            tw.multiply("a.npy", B, "c.npy", cluster=client, verify=True, overwrite=True)
 
 
 def test_layers_are_the_processors_also_where_workers_have_gpus() -> None:

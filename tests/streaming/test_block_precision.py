@@ -148,7 +148,7 @@ def test_what_nothing_keeps_is_refused(tmp_path: Path, cli: Any, precision: Any,
 def test_what_float32_cannot_hold_is_infinite_with_every_precision(tmp_path: Path) -> None:
     a = np.full((3, 2), 1e30, np.float32)
     for precision, out in itertools.product(("standard", "highest"), (None, tmp_path / "c.npy", tmp_path / "c.zarr")):
-        c = tw.multiply(a, a.T, out, precision=precision, **HOST)
+        c = tw.multiply(a, a.T, out, precision=precision, overwrite=True, **HOST)
         assert out is not None or np.isposinf(c).all()
     assert np.isposinf(np.load(tmp_path / "c.npy")).all()
 

@@ -7,6 +7,8 @@ import errno
 import json
 import os
 import pickle
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +25,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tilewright import multiply
 from tilewright.errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError
-from tilewright.files import Sink, Source, array, create_matrix, formats, open_matrix, partial, plain, positional
+from tilewright.files import (
+    Sink,
+    Source,
+    array,
+    create_matrix,
+    formats,
+    open_matrix,
+    partial,
+    plain,
+    positional,
+    whole_matrix,
+)
 from tilewright.files.array import ArraySource
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
@@ -428,7 +442,7 @@ def test_without_resume_it_begins_again_and_with_nothing_there_too(name: str, tm
 @pytest.mark.parametrize("name", NAMES[:5])
 def test_an_input_can_be_the_output(name: str, tmp_path: Path) -> None:
     for value in (1, 2):  # the second replaces the first, which stays readable until then
-        sink = create_matrix(tmp_path / name, (3, 4), "float32")
+        sink = create_matrix(tmp_path / name, (3, 4), "float32", overwrite=value == 2)
         if value == 2:
             source = open_matrix(tmp_path / name, shape=(3, 4), dtype="float32")
             before = np.empty((3, 4))
@@ -597,25 +611,29 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: p / "none.zarr", FileError, "does not exist"),
     (lambda p: p / "a.nyp", UsageError, "suffix .nyp, which no format has; did you mean .npy?"),
     (lambda p: p / "plain", UsageError, "no suffix"),
-    (lambda p: p, UsageError, "no format has"),
+    (lambda p: p, UsageError, "is a directory without the suffix"),
     (lambda p: (p / "d.npy").mkdir() or p / "d.npy", FileError, "is not a file"),
-    (lambda p: p / "a.raw", UsageError, "give tilewright.files.open_matrix its shape and dtype"),
+    (lambda p: p / "a.raw", UsageError, "give its shape and dtype, in Python tilewright.files.open_matrix"),
     (lambda p: npy(p / "a.npy", np.ones(3)), ShapeError, r"1 dimensions, shape \(3,\): a matrix has 2"),
     (lambda p: npy(p / "a.npy", np.ones((1, 2, 3))), ShapeError, "3 dimensions"),
-    (lambda p: npy(p / "a.npy", np.ones((2, 2), complex)), DTypeError, "complex128: it must be float16, .* float32"),
+    (
+        lambda p: npy(p / "a.npy", np.zeros((2, 2), "M8[s]")),
+        DTypeError,
+        r"datetime64\[s\]: it must be float16, .* float32",
+    ),
     (lambda p: npy(p / "a.npy", np.ones((2, 2), np.longdouble)), DTypeError, "must be"),
     (lambda p: npy(p / "a.npy", np.array([["x"]])), DTypeError, "must be"),
     (lambda p: npy(p / "a.npy", np.zeros((2, 2), "i4,f4")), DTypeError, "must be"),
     (lambda p: npy(p / "a.npy", np.zeros((2, 2), [("ж", "f4")])), DTypeError, "several fields"),
     (lambda p: written(p / "a.npy", b"PK\x03\x04 an archive"), FileError, "no .npy file, or a damaged one"),
-    (lambda p: written(p / "a.npy", b""), FileError, "no .npy file"),
+    (lambda p: written(p / "a.npy", b""), FileError, "a.npy is empty"),
     (lambda p: written(p / "a.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': boom}\n"), FileError, "damaged"),
     (lambda p: written(p / "a.h5", b"nonsense"), FileError, "no HDF5 file, or a damaged one"),
     (lambda p: hdf5(p / "a.h5"), FileError, "holds no dataset"),
     (lambda p: hdf5(p / "a.h5", x=np.ones((2, 2)), y=[1]), UsageError, "holds 2 datasets: name one, as in a.h5:x"),
     (lambda p: f"{hdf5(p / 'a.h5', weight=np.ones((2, 2)))}:wieght", UsageError, "did you mean weight?"),
     (lambda p: hdf5(p / "a.h5", x=np.ones(3)), ShapeError, "1 dimensions"),
-    (lambda p: hdf5(p / "a.h5", x=np.ones((2, 2), complex)), DTypeError, "must be"),
+    (lambda p: hdf5(p / "a.h5", x=np.ones((2, 2), [("x", "f4")])), DTypeError, "must be"),
     (lambda p: hdf5(p / "a.h5", x=[["text"]]), DTypeError, "must be"),
     (lambda p: written(p / "a.safetensors", b"\xff" * 20), FileError, "no .safetensors file"),
     (lambda p: written(p / "a.safetensors", b"\x02"), FileError, "no .safetensors file"),
@@ -625,10 +643,10 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: lying_safetensors(p / "a.safetensors"), FileError, "damaged: 48 bytes for shape"),
     (lambda p: (p / "a.zarr").mkdir() or p / "a.zarr", FileError, "no zarr store"),
     (lambda p: bare_zarr(p / "a.zarr", np.ones(3)), ShapeError, "1 dimensions"),
-    (lambda p: bare_zarr(p / "a.zarr", np.ones((2, 2), complex)), DTypeError, "must be"),
+    (lambda p: bare_zarr(p / "a.zarr", np.zeros((2, 2), "M8[s]")), DTypeError, "must be"),
     (lambda p: f"{bare_zarr(p / 'a.zarr', np.ones((2, 2)))}:inner", FileError, "one array, not a group"),
     (lambda p: np.ones(3), ShapeError, "1 dimensions"),
-    (lambda p: np.ones((2, 2), complex), DTypeError, "must be"),
+    (lambda p: np.zeros((2, 2), "M8[s]"), DTypeError, "cannot be multiplied: convert it"),
     (lambda p: None, TilewrightError, "None"),
 ]
 
@@ -679,7 +697,7 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(ShapeError):
         create_matrix(tmp_path / "d.npy", (2, 2, 2), "float32")  # type: ignore[arg-type]
     with pytest.raises(DTypeError):
-        create_matrix(tmp_path / "d.npy", (2, 2), "complex64")
+        create_matrix(tmp_path / "d.npy", (2, 2), "M8[s]")
 
 
 @pytest.mark.parametrize(("library", "name"), [("h5py", "a.h5"), ("zarr", "a.zarr")])
@@ -754,3 +772,229 @@ def test_threads_that_read_first_compile_once_between_them(tmp_path: Path) -> No
     )
     npy(tmp_path / "a.npy", np.full((9, 2000), 3.0))
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.npy")], check=True)
+
+
+# ---- HDF5 files that are open elsewhere ------------------------------------------------------------------------------
+
+MATRIX = np.arange(64.0).reshape(8, 8)
+
+
+def whole(where: str) -> np.ndarray[Any, Any]:
+    with contextlib.closing(open_matrix(where)) as source:
+        return whole_matrix(source)
+
+
+@pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("chunks", [None, (3, 3)])
+def test_a_file_that_this_process_has_open_is_read(mode: str, locking: Any, chunks: Any, tmp_path: Path) -> None:
+    path = f"{tmp_path}/a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=MATRIX, chunks=chunks)
+    with h5py.File(path, mode, locking=locking) as file:
+        dataset, expected = file["x"], MATRIX.copy()
+        if mode == "r+":
+            dataset[1:3] = expected[1:3] = 5  # is in the library's buffers, not on the disk
+        assert np.array_equal(whole(path), expected)
+        assert np.array_equal(multiply(path, np.eye(8), device="cpu"), expected)
+    assert np.array_equal(whole(path), expected)
+
+
+def test_an_hdf5_file_that_cannot_be_opened_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{tmp_path}/a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["x"] = MATRIX
+        file.flush()
+        shutil.copy(path, tmp_path / "copy.h5")  # as another process sees it
+        with pytest.raises(
+            FileError, match=r"copy\.h5 cannot be read: a program has it open for writing, or did not cl"
+        ):
+            open_matrix(tmp_path / "copy.h5")
+    opened = []
+
+    def refused(*_: Any, locking: Any, **__: Any) -> None:
+        opened.append(locking)
+        raise OSError("Unable to open file (file locking flag values don't match)")
+
+    monkeypatch.setattr(h5py, "File", refused)
+    with pytest.raises(
+        FileError, match=r"a\.h5 cannot be read: this process has it open in another way; close it, or pa"
+    ):
+        open_matrix(path)
+    assert opened == [False, None, True, "best-effort"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EAGAIN, errno.EMFILE, errno.EIO, errno.ENOMEM, errno.ESTALE])
+@pytest.mark.parametrize("name", ["a.npy", "a.safetensors", "a.h5", "a.zarr"])
+def test_no_error_of_the_system_is_called_damage(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_matrix(tmp_path / name, (2, 2), "f4").finish()
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(number, "as the library words it")
+
+    monkeypatch.setattr(
+        *{
+            "a.npy": (np.lib.format, "read_magic", fails),
+            "a.safetensors": (json, "loads", fails),
+            "a.h5": (h5py, "File", fails),
+            "a.zarr": (os, "scandir", fails),
+        }[name]
+    )
+    with pytest.raises(FileError, match=rf"{name} cannot be read: {re.escape(os.strerror(number))}$"):
+        open_matrix(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.h5", "a.zarr"])
+def test_too_many_open_files_are_said(name: str, tmp_path: Path) -> None:
+    create_matrix(tmp_path / name, (2, 2), "f4").finish()
+    code = (
+        "import os, resource, sys; from tilewright.files import open_matrix; open_matrix(sys.argv[1]).close();"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); open_matrix(sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True)
+    assert f"{name} cannot be read: Too many open files" in done.stderr.splitlines()[-1]
+
+
+# ---- dtypes that NumPy has from ml_dtypes ----------------------------------------------------------------------------
+
+HALF = [[float(3 * i + j) for j in range(4)] for i in range(3)]
+#: Reads a matrix in a process that has not imported ml_dtypes.
+BFLOAT16 = """
+import sys
+assert "ml_dtypes" not in sys.modules
+from tilewright.files import open_matrix, whole_matrix
+source = open_matrix(sys.argv[1], shape=(3, 4), dtype="bfloat16")
+print(source.dtype, whole_matrix(source).astype(float).tolist())
+"""
+
+
+def bfloat16_files(folder: Path) -> np.ndarray[Any, Any]:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install ml_dtypes")
+    matrix = np.array(HALF, ml_dtypes.bfloat16)
+    np.save(folder / "w.npy", matrix)
+    matrix.tofile(folder / "w.raw")
+    matrix.tofile(folder / "w.bin")
+    return matrix
+
+
+@pytest.mark.parametrize("name", ["w.npy", "w.raw", "w.bin"])
+def test_a_stated_bfloat16_needs_no_import_before(name: str, tmp_path: Path) -> None:
+    bfloat16_files(tmp_path)
+    done = subprocess.run([sys.executable, "-c", BFLOAT16, str(tmp_path / name)], capture_output=True, text=True)
+    assert done.stdout == f"bfloat16 {HALF}\n", done.stderr
+
+
+def test_a_npy_of_bfloat16_says_how_it_is_opened(tmp_path: Path) -> None:
+    """NumPy writes nothing but the size of a dtype that is not its own."""
+    bfloat16_files(tmp_path)
+    for stated in ({}, {"dtype": "float32"}, {"dtype": "int8"}):
+        with pytest.raises(
+            DTypeError, match=r"w\.npy has dtype \|V2: if that is bfloat16, .* w\.npy:bfloat16 on the comm"
+        ):
+            open_matrix(tmp_path / "w.npy", **stated)
+    np.save(tmp_path / "v.npy", np.zeros((3, 4), "V3"))
+    with pytest.raises(DTypeError, match=r"v\.npy has dtype \|V3: it must be"):
+        open_matrix(tmp_path / "v.npy", dtype="bfloat16")
+    with pytest.raises(ShapeError, match="leave shape out"):
+        open_matrix(tmp_path / "w.npy", shape=(4, 3), dtype="bfloat16")
+
+
+@pytest.mark.parametrize("name", ["w.npy", "w.raw", "w.safetensors"])
+def test_bfloat16_without_its_package_is_said_with_the_remedy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_matrix(tmp_path / "w.safetensors", (3, 4), bfloat16_files(tmp_path).dtype).finish()
+    stated = {} if name == "w.safetensors" else {"shape": (3, 4), "dtype": "bfloat16"}
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(UnavailableError, match=rf"{name}: bfloat16 needs ml_dtypes: pip install ml_dtypes$"):
+        open_matrix(tmp_path / name, **stated)
+
+
+# ---- errors that give the step that works ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".txt", ".mat", ".parquet", ".feather", ".pkl", ".pt", ".pth"])
+def test_what_is_not_read_is_said_with_a_line_that_converts_it(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=rf"has the suffix \{suffix}, which no format has: convert it in Py"
+    ) as refused:
+        open_matrix(tmp_path / f"w{suffix}")
+    line = str(refused.value).partition("in Python, ")[2]
+    assert f"'w{suffix}'" in line
+    assert "'w.npy'" in line or "'w.safetensors'" in line
+    assert "\n" not in line
+
+
+def test_lines_that_convert_do_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("w.npz", x=HALF)
+    np.savetxt("w.csv", HALF, delimiter=",")
+    np.savetxt("w.txt", HALF)
+    for name in ("w.npz", "w.csv", "w.txt"):
+        with pytest.raises(UsageError) as refused:
+            open_matrix(name)
+        exec(str(refused.value).partition("in Python, ")[2].replace("NAME", "x"), {"np": np})  # ours
+        assert whole("w.npy").tolist() == HALF
+        Path("w.npy").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("c", "c has no suffix, which no format has; name it .npy, .safetensors, .h5 or .zarr, or .raw (or .bin) for"),
+        ("c.csv", "c.csv has the suffix .csv, which no format has; name it .npy"),
+        ("c.nyp", "which no format has; did you mean .npy?"),
+        ("folder", "folder is a directory without the suffix of a format: name a file in it, such as folder/c.npy"),
+    ],
+)
+def test_an_output_without_a_known_suffix_says_which_are(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    for call in (
+        lambda: create_matrix(name, (2, 2), "f4"),
+        lambda: multiply(MATRIX, MATRIX, name, device="cpu"),
+        lambda: multiply(MATRIX, MATRIX, name, device="cpu", resume=True, overwrite=True),
+    ):
+        with pytest.raises(UsageError, match=re.escape(words)):
+            call()
+
+
+def test_directories_and_empty_files_say_what_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    with pytest.raises(UsageError, match=r"folder is a directory without .*: name a file in it, such as folder/a\.npy"):
+        open_matrix("folder")
+    zarr.create_array("store", data=MATRIX)
+    with pytest.raises(
+        UsageError, match=r"it is a zarr store, whose name must end in \.zarr: ln -s store store\.zarr$"
+    ):
+        open_matrix("store")
+    Path("store.zarr").symlink_to("store")
+    assert np.array_equal(whole("store.zarr"), MATRIX)
+    for name in ("e.npy", "e.safetensors", "e.h5"):
+        Path(name).touch()
+        with pytest.raises(
+            FileError, match=rf"{name} is empty: a file with a matrix begins with a header; write it again"
+        ):
+            open_matrix(name)
+    Path("e.raw").touch()
+    with pytest.raises(FileError, match="is truncated"):
+        open_matrix("e.raw", shape=(2, 2), dtype="f4")
+    open_matrix("e.raw", shape=(0, 2), dtype="f4").close()
+
+
+@pytest.mark.parametrize(
+    "shape", ["(np.int64(3), np.int64(4))", "(np.int32(3), 4)", "(numpy.uint16(3), np.intp(4))", "(3, np.longlong(4),)"]
+)
+def test_a_header_with_scalars_of_numpy_2_is_read(shape: str, tmp_path: Path) -> None:
+    """As a program writes it that formats a header by hand from ``array.shape`` or a product of sizes."""
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    (tmp_path / "a.npy").write_bytes(header + np.array(HALF).tobytes())
+    assert whole(str(tmp_path / "a.npy")).tolist() == HALF

@@ -361,7 +361,11 @@ ZARR: list[tuple[dict[str, Any], type[TilewrightError], str]] = [
     ({"chunk_grid": grid(-4, 4)}, FileError, "no zarr store"),
     ({"chunk_grid": {"name": "irregular"}}, FileError, "no zarr store"),
     ({"data_type": ["float32"]}, FileError, "no zarr store"),
-    ({"data_type": "complex64", "fill_value": [0, 0]}, DTypeError, "must be"),
+    (
+        {"data_type": {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}, "fill_value": 0},
+        DTypeError,
+        "must be",
+    ),
     ({"codecs": []}, FileError, "no zarr store"),
     ({"codecs": [{"name": "nothing"}]}, FileError, "no zarr store"),
     ({"fill_value": {}}, FileError, "no zarr store"),
@@ -409,6 +413,111 @@ def test_links_in_a_store_lead_nowhere(tmp_path: Path) -> None:
         source.close()
     with pytest.raises(UsageError, match="has no array 'inner/one/inner/x'; known: inner/x"):
         open_matrix(f"{tmp_path}/g.zarr:inner/one/inner/x")
+
+
+def linked(path: str, name: str, file: str, inner: str) -> None:
+    """A virtual dataset ``name``, whose data are the dataset ``inner`` of a file."""
+    layout = h5py.VirtualLayout((4, 4), "f4")
+    layout[:] = h5py.VirtualSource(file, inner, (4, 4))
+    with h5py.File(path, "a") as opened:
+        opened.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize(
+    "links", [[("a", "x", ".", "x")], [("a", "x", ".", "y"), ("a", "y", "b.h5", "x"), ("b", "x", "a.h5", "x")]]
+)
+def test_a_virtual_dataset_that_is_a_part_of_itself_is_refused(
+    links: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library follows it until the stack is full, and the process dies."""
+    monkeypatch.chdir(tmp_path)
+    for file, name, other, inner in links:
+        linked(f"{file}.h5", name, other, inner)
+    with pytest.raises(
+        FileError, match=r"a\.h5:/x is a virtual dataset that is a part of itself: write its data anew$"
+    ):
+        open_matrix("a.h5:x")
+
+
+def test_a_virtual_dataset_of_other_files_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("c.h5", "w") as file:
+        file["z"] = np.full((4, 4), 7, "f4")
+    linked("b.h5", "y", "c.h5", "z")
+    linked("a.h5", "x", "b.h5", "y")
+    source, out = open_matrix("a.h5"), np.empty((4, 4), np.float32)
+    source.read(slice(0, 4), slice(0, 4), out)
+    source.close()
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize("kind", ["virtual", "external"])
+def test_data_in_a_pipe_are_not_waited_for(kind: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.h5")
+    if kind == "virtual":
+        linked(str(tmp_path / "a.h5"), "x", "pipe.h5", "x")
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", (4, 4), "f4", external=[(str(tmp_path / "pipe.h5"), 0, h5py.h5f.UNLIMITED)])
+    with pytest.raises(FileError, match=r"a\.h5:/x lies in .*pipe\.h5, which is not a file"):
+        open_matrix(tmp_path / "a.h5")
+
+
+def test_groups_in_each_other_end(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("/".join(["g"] * 300 + ["x"]), data=np.ones((2, 2)))
+    with pytest.raises(FileError, match=r"a\.h5 has groups in each other, more than 100"):
+        open_matrix(tmp_path / "a.h5")
+
+
+def strange(file: Any, kind: str) -> None:
+    if kind in ("soft", "external"):
+        links = {"soft": h5py.SoftLink("/x"), "external": h5py.ExternalLink("a.h5", "/x")}
+        file["x"] = links[kind]
+        return
+    dtypes = {"compound": [("x", "f4")], "reference": h5py.ref_dtype, "text": h5py.string_dtype()}
+    more = {"lengths": h5py.vlen_dtype("f4"), "arrays": np.dtype(("f4", (3,)))}
+    file.create_dataset("x", (2, 2), (dtypes | more)[kind])
+
+
+@pytest.mark.parametrize("kind", ["soft", "external", "compound", "reference", "text", "lengths", "arrays"])
+def test_a_dataset_without_numbers_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        strange(file, kind)
+    with pytest.raises(TilewrightError, match=r"holds no dataset|dimensions|must be") as refused:
+        open_matrix(tmp_path / "a.h5")
+    assert "\n" not in str(refused.value)
+
+
+def test_names_with_ends_of_lines_are_listed_in_one_line(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a\nb"] = file["c\x1b[31m"] = np.ones((2, 2))
+    for name in (None, "x"):
+        with pytest.raises(UsageError) as refused:
+            open_matrix(tmp_path / "a.h5", name=name)
+        assert "a\\nb" in str(refused.value)
+        assert "\n" not in str(refused.value)
+        assert "\x1b" not in str(refused.value)
+    open_matrix(tmp_path / "a.h5", name="a\nb").close()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_store_of_chunks_without_elements_is_damaged(version: int, tmp_path: Path) -> None:
+    zarr_library.create_array(tmp_path / "a.zarr", data=np.ones((8, 8), "f4"), chunks=(4, 4), zarr_format=version)
+    file = tmp_path / "a.zarr" / ("zarr.json" if version == 3 else ".zarray")
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps(stored | (grid(0, 4) if version == 3 else {"chunks": [0, 4]})))
+    with pytest.raises(FileError, match=r"a\.zarr is no zarr store, or a damaged one"):
+        open_matrix(tmp_path / "a.zarr")
+
+
+def test_a_chunk_larger_than_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (2**28, 2), "f8", chunks=(2**27, 2), fillvalue=1, compression="gzip")
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(MemoryLimitError):
+        tw.multiply(tmp_path / "a.h5", np.ones((2, 2)), device="cpu", memory="1GiB")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 300 << 10
 
 
 def test_pipes_are_not_waited_for(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -20,16 +21,18 @@ import pytest
 import tilewright as tw
 from support.interrupted import interrupted_after
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
-from tilewright.files import open_matrix, positional
+from tilewright.files import open_matrix, positional, whole_matrix
 from tilewright.files.array import ArraySource
 from tilewright.host.disk import CacheFile
+from tilewright.operands import dtype_of
+from tilewright.planning import bounds
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.options import Options
 from tilewright.streaming.places import places
 from tilewright.streaming.places.events import Events
 from tilewright.streaming.places.host import HostPlace
 from tilewright.streaming.places.place import Place
-from tilewright.streaming.places.places import Placement
+from tilewright.streaming.places.places import Placement, parse_bytes
 from tilewright.streaming.places.rates import read_rate
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.grid import ORDERS, Grid
@@ -105,10 +108,10 @@ def no_thread_is_left_behind() -> Iterator[None]:
     assert not [each.name for each in set(threading.enumerate()) - before if not each.name.startswith(kept)]
 
 
-def begin(out: str = "c.npy", tiles: int = 5) -> set[Any]:
+def begin(out: str = "c.npy", tiles: int = 5, **options: Any) -> set[Any]:
     """Interrupt a · b after so many tiles; returns those that are finished."""
     with interrupted_after(tiles), pytest.raises(KeyboardInterrupt):
-        tw.multiply("a.npy", "b.npy", out)
+        tw.multiply("a.npy", "b.npy", out, **options)
     begun = read_journal(Path(f"{out.partition(':')[0]}.tilewright/journal"))
     assert begun is not None
     assert len(begun.finished) == tiles
@@ -155,7 +158,7 @@ def test_empty_and_least_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_operands_may_be_one_file_and_the_result_replace_it(folder: Path) -> None:
     a = np.load("a.npy")
     tw.multiply("a.npy", "a.npy", "square.npy")
-    tw.multiply("a.npy", "a.npy", "a.npy")
+    tw.multiply("a.npy", "a.npy", "a.npy", overwrite=True)
     assert Path("a.npy").read_bytes() == Path("square.npy").read_bytes()
     assert np.abs(np.load("a.npy") - a.astype(float) @ a).max() < 1e-4
 
@@ -183,7 +186,7 @@ def test_a_source_of_the_caller_stays_open(folder: Path) -> None:
         (ShapeError, {"b": np.zeros((N + 1, 3))}),
         (DTypeError, {"dtype": "int32"}),
         (DTypeError, {"dtype": "flaot32"}),
-        (DTypeError, {"b": np.zeros((N, 3), np.complex64)}),
+        (DTypeError, {"b": np.zeros((N, 3), "M8[s]")}),
         (FileError, {"b": "absent.npy"}),
         (FileError, {"out": "absent/c.npy"}),
         (UsageError, {"out": "c.nyp"}),
@@ -201,7 +204,7 @@ def test_what_cannot_be_multiplied_is_refused_before_anything_is_written(folder:
     ("wrong", "message"),
     [
         ({"a": np.ones(N)}, "^a has 1 dimensions"),
-        ({"b": np.zeros((N, 3), np.complex64)}, "^b has dtype complex64"),
+        ({"b": np.zeros((N, 3), "M8[s]")}, r"^b is an array of dtype datetime64\[s\], which cannot be mul"),
         ({"out": np.zeros((N, N), int)}, "^out has dtype int64"),
         ({"out": np.zeros((N, 3), np.float32)}, r"^out is \(1000, 3\), the product is \(1000, 1000\)"),
     ],
@@ -473,7 +476,7 @@ def test_a_complete_result_of_these_operands_is_left_as_it_is(folder: Path, room
     plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
     assert (plan.tiles, str(plan).splitlines()[1:]) == ((), ["  nothing is left to do"])
     assert is_whole()
-    assert computed("a.npy", "b.npy", "c.npy"), "without resume it begins anew"
+    assert computed("a.npy", "b.npy", "c.npy", overwrite=True), "without resume it begins anew"
 
 
 def test_a_complete_result_needs_no_memory_and_no_rates(
@@ -489,7 +492,7 @@ def test_complete_results_of_every_format_are_known(folder: Path, out: str) -> N
     tw.multiply("a.npy", "b.npy", out)
     assert computed("a.npy", "b.npy", out, resume=True) == set()
     os.utime("b.npy")
-    with pytest.raises(ResumeError, match="is complete, but b changed since it was made: multiply without resume"):
+    with pytest.raises(ResumeError, match="is complete, but b changed since it was made: give overwrite=True"):
         tw.multiply("a.npy", "b.npy", out, resume=True)
 
 
@@ -539,18 +542,32 @@ def test_resume_replaces_no_other_result_and_takes_none_for_this(
     change()
     before = Path("c.npy").read_bytes()
     for call in (tw.multiply, tw.plan_multiply):
-        with pytest.raises(ResumeError, match=f"{says}.*multiply without resume to replace it"):
+        with pytest.raises(ResumeError, match=f"{says}.*give overwrite=True \\(--overwrite\\) to replace it"):
             call("a.npy", "b.npy", "c.npy", resume=True)
     assert Path("c.npy").read_bytes() == before
     assert not list(folder.glob("*.tilewright"))
-    tw.multiply("a.npy", "b.npy", "c.npy")
+    tw.multiply("a.npy", "b.npy", "c.npy", overwrite=True)
     assert asked_again() == set()
 
 
 def test_an_interrupted_product_goes_on_though_an_older_result_has_its_name(folder: Path, done: bytes) -> None:
+    """That it is to be overwritten is in the journal: what was begun needs no new permission."""
     np.save("c.npy", np.ones((3, 4)))
-    begin()
+    begin(overwrite=True)
+    assert tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True).tiles
     assert len(asked_again()) == 11
+    assert is_whole()
+
+
+def test_an_interrupted_product_replaces_no_file_that_appeared_since(folder: Path) -> None:
+    begin()
+    np.save("c.npy", np.ones((3, 4)))
+    before = Path("c.npy").read_bytes()
+    for call in (tw.multiply, tw.plan_multiply):
+        with pytest.raises(FileError, match=r"c\.npy exists: choose another name, or replace it with --overwrite"):
+            call("a.npy", "b.npy", "c.npy", resume=True)
+    assert Path("c.npy").read_bytes() == before
+    assert len(computed("a.npy", "b.npy", "c.npy", resume=True, overwrite=True)) == 11
     assert is_whole()
 
 
@@ -599,7 +616,7 @@ def test_a_tampered_journal_is_refused_and_loses_nothing(folder: Path, changed: 
 
 def test_progress_counts_what_was_finished_before(folder: Path) -> None:
     seen: list[tuple[int, int]] = []
-    tw.multiply("a.npy", "b.npy", "whole.npy", progress=lambda *told: seen.append(told))
+    tw.multiply("a.npy", "b.npy", "whole.npy", overwrite=True, progress=lambda *told: seen.append(told))
     assert seen[0] == (0, 2 * N**3)
     begin()
     again: list[tuple[int, int]] = []
@@ -636,3 +653,249 @@ def test_several_places_share_the_product(rooms: Rooms, partition: str) -> None:
     rows = [{tile.i for tile in part} for part in plan.parts]
     assert (partition == "strips") <= all(not x & y for x, y in itertools.combinations(rows, 2))
     np.testing.assert_array_equal(tw.multiply(a, b, partition=partition), a @ b)
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "memory", [1e9, np.int64(10**9), np.float32(2**30), "1e9", "1000000000", " 1 GB", "0.9313e0GiB"]
+)
+def test_a_whole_number_of_any_type_is_a_memory(memory: Any) -> None:
+    assert 0.99e9 < parse_bytes("memory", memory) < 1.1e9
+    a = np.eye(4)
+    assert (tw.multiply(a, a, device="cpu", memory=memory) == a).all()
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [*(0, -1, 0.5, 1.5, float("nan"), float("inf"), -1e9, True, np.True_, [1], 1j, b"4GiB", np.ones(2), 10**400)]
+    + ["", "0", "-4GiB", "4 potatoes", "1e400", "9" * 5000, "1e9e9", "half", "GiB"],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_is_no_memory_is_refused_with_what_is(memory: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"^device_memory .*(above 0, or text such as '4GiB'|number of bytes such as)"
+    ) as no:
+        parse_bytes("device_memory", memory)
+    assert "\n" not in str(no.value)
+    assert len(str(no.value)) < 250
+
+
+def test_progress_is_a_function() -> None:
+    a = np.eye(4)
+    for nonsense in (True, "yes", 3, [print]):
+        with pytest.raises(
+            UsageError, match=r"progress must be a function .*, got .*: pass for example lambda done, all: pri"
+        ):
+            tw.multiply(a, a, device="cpu", progress=nonsense)
+    assert (tw.multiply(a, a, device="cpu", progress=False) == a).all()
+    seen: list[Any] = []
+    tw.multiply(a, a, device="cpu", progress=lambda done, all: seen.append((done, all)))
+    assert seen[-1] == (128, 128)
+
+
+# ---- dtypes ----------------------------------------------------------------------------------------------------------
+
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+ALL = ["bool", *INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
+
+
+def dtype(name: str) -> np.dtype:
+    if name == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: pip install ml_dtypes")
+    return dtype_of(name, "a")
+
+
+def numbers(shape: tuple[int, int], name: str, seed: int) -> np.ndarray:
+    """Integers of all sizes, so that sums of products wrap around."""
+    rng, kind = np.random.default_rng(seed), dtype(name)
+    if kind.kind == "b":
+        return rng.random(shape) < 0.05
+    if kind.kind in "iu":
+        return rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, kind, endpoint=True)
+    parts = rng.uniform(-1, 1, (2, *shape))
+    return (parts[0] + 1j * parts[1] if kind.kind == "c" else parts[0]).astype(kind)
+
+
+def least_memory(a: Any, b: Any) -> int:
+    """Bytes with which blocks of A, B and C are cut in every direction."""
+    with pytest.raises(MemoryLimitError) as refused:
+        tw.plan_multiply(a, b, device="cpu", memory="1MiB")
+    return int(re.findall(r"at least [^(]*\((\d+) bytes\)", str(refused.value))[0])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_product_of_files_has_the_dtype_and_the_elements_of_matmul(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    a, b = numbers((130, 2500), name, 1), numbers((2500, 150), name, 2)
+    for array, file in ((a, "a.raw"), (b, "b.raw")):
+        array.tofile(file)
+    files = [open_matrix(file, shape=x.shape, dtype=name) for x, file in ((a, "a.raw"), (b, "b.raw"))]
+    memory = least_memory(*files)
+    plan = tw.plan_multiply(*files, device="cpu", memory=memory)
+    assert plan.grid.steps > 1
+    tw.multiply(*files, "c.raw", device="cpu", memory=memory)
+    for file in files:
+        file.close()
+    c = np.fromfile("c.raw", dtype(name)).reshape(130, 150)
+    expected = tw.matmul(a, b)
+    assert expected.dtype == dtype(name)
+    if expected.dtype.kind in "biu":
+        assert np.array_equal(c, expected)
+        assert np.array_equal(c, a @ b), "and of NumPy"
+        assert plan.error_bound == 0
+        assert "error      none: products of" in str(plan)
+    else:
+        wide = "complex128" if expected.dtype.kind == "c" else "float64"
+        magnitude = np.abs(a.astype(wide)) @ np.abs(b.astype(wide))
+        exact = a.astype(wide) @ b.astype(wide)
+        assert 0 < plan.error_bound < 0.01
+        assert (np.abs(c.astype(wide) - exact) <= 1.01 * plan.error_bound * magnitude).all()
+        # Much less than the bound of float16 sums: these are made in float32 and rounded once.
+        assert np.abs(c.astype(wide) - exact).max() <= 40 * bounds.UNIT[name] * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("x", ALL)
+def test_operands_of_two_dtypes_are_promoted_as_matmul_promotes_them(x: str) -> None:
+    for y in ALL:
+        a, b = numbers((9, 8), x, 1), numbers((8, 7), y, 2)
+        try:
+            expected = tw.matmul(a, b)
+        except DTypeError as refused:
+            with pytest.raises(DTypeError, match=re.escape(str(refused))):
+                tw.multiply(a, b, device="cpu")
+            continue
+        c = tw.multiply(a, b, device="cpu")
+        assert c.dtype == expected.dtype
+        if c.dtype.kind in "biu":
+            assert np.array_equal(c, expected)
+        else:
+            wide = "complex128" if c.dtype.kind == "c" else "float64"
+            scale = np.abs(a.astype(wide)) @ np.abs(b.astype(wide))
+            unit = 20 * bounds.UNIT[c.dtype.name]
+            assert (np.abs(c.astype(wide) - expected.astype(wide)) <= unit * scale).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "wanted", "made"),
+    [
+        *[
+            ("int8", "int32", "int32"),
+            ("int8", np.float32, "float32"),
+            ("uint8", ">f8", "float64"),
+            ("bool", int, "int64"),
+        ],
+        *[("float64", "float32", "float32"), ("float32", "float16", "float16"), ("float32", "bfloat16", "bfloat16")],
+        *[("float32", "complex64", "complex64"), ("complex128", complex, "complex128"), ("int64", "int8", "int8")],
+    ],
+)
+def test_a_dtype_that_is_asked_for_is_that_of_the_product(x: str, wanted: Any, made: str) -> None:
+    a, b = numbers((9, 80), x, 1), numbers((80, 7), x, 2)
+    c = tw.multiply(a, b, device="cpu", dtype=wanted)
+    assert (c.dtype, c.dtype.isnative) == (dtype(made), True)
+    if c.dtype.kind in "iu":
+        assert np.array_equal(c, a.astype(made) @ b.astype(made))
+    else:
+        wide = "complex128" if c.dtype.kind == "c" else "float64"
+        exact = a.astype(wide) @ b.astype(wide)
+        assert np.abs(c.astype(wide) - exact).max() <= 80 * bounds.UNIT[made] * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(
+    ("x", "wanted", "words"),
+    [
+        (
+            "complex64",
+            "float32",
+            "dtype float32: a has dtype complex64, which does not cast to it by the same_kind rule",
+        ),
+        ("float32", "int8", "dtype int8: a has dtype float32, which does not cast"),
+        ("int8", "bool", "dtype bool: a has dtype int8, which does not cast"),
+        *(
+            ("float32", wanted, "is not a dtype: give one, or its name")
+            for wanted in ("float99", "(" * 500, 5, [[]], {"names": 3})
+        ),
+        *(
+            ("float32", wanted, "must be bool, int8, .*complex128 or bfloat16")
+            for wanted in ("O", "U8", "f4,f4", "M8[s]", "float8_e5m2")
+        ),
+    ],
+    ids=repr,
+)
+def test_a_dtype_that_a_product_cannot_have_is_refused_in_one_line(x: str, wanted: Any, words: str) -> None:
+    a = numbers((3, 3), x, 1)
+    for call in (tw.multiply, tw.plan_multiply):
+        with pytest.raises(DTypeError, match=words) as refused:
+            call(a, a, device="cpu", dtype=wanted)
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 400
+
+
+def test_highest_sums_in_the_widest_dtype() -> None:
+    for name, compute in (("float16", "float64"), ("complex64", "complex128"), ("int8", "int8"), ("bool", "float32")):
+        a, b = numbers((9, 800), name, 1), numbers((800, 7), name, 2)
+        plan = tw.plan_multiply(a, b, device="cpu", precision="highest")
+        assert plan.compute == compute
+        c = tw.multiply(a, b, device="cpu", precision="highest")
+        wide = {"f": "float64", "c": "complex128"}.get(c.dtype.kind, name)
+        assert np.array_equal(c, (a.astype(wide) @ b.astype(wide)).astype(name)), name
+
+
+def test_a_number_as_precision_chooses_for_every_dtype() -> None:
+    for name, limit, compute in (
+        *[("complex64", 1e-3, "complex64"), ("complex64", 1e-7, "complex128"), ("float16", 1e-3, "float32")],
+        *[("int16", 1e-30, "int16"), ("bool", 1e-30, "float32")],
+    ):
+        a, b = numbers((9, 800), name, 1), numbers((800, 7), name, 2)
+        plan = tw.plan_multiply(a, b, device="cpu", precision=limit)
+        assert (plan.compute, plan.error_bound <= limit) == (compute, True)
+    with pytest.raises(UsageError, match=r"best bound for C of float16 is 0\.0004"):
+        tw.plan_multiply(numbers((9, 800), "float16", 1), numbers((800, 7), "float16", 2), device="cpu", precision=1e-6)
+
+
+def test_gpus_that_are_named_multiply_no_integers_and_no_complex_numbers() -> None:
+    for name, hint in (("int8", "or dtype='float64'"), ("complex64", "give device='cpu'$")):
+        a = numbers((9, 9), name, 1)
+        with pytest.raises(DTypeError, match=rf"device 'cuda': GPUs multiply no blocks of {name}; .*{hint}"):
+            tw.multiply(a, a, device="cuda")
+        assert tw.plan_multiply(a, a).compute == name, "without a name they are multiplied on the CPU"
+
+
+def test_an_out_of_another_dtype_receives_the_product_by_the_same_kind_rule() -> None:
+    a, b = numbers((9, 80), "int8", 1), numbers((80, 7), "int8", 2)
+    out = np.empty((9, 7), np.float64)
+    assert (tw.multiply(a, b, out, device="cpu") == a @ b).all(), "wrapped around before it is converted, as in matmul"
+    with pytest.raises(DTypeError, match="same_kind"):
+        tw.multiply(a * 1j, b, out, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["c.npy", "c.h5", "c.zarr", "c.raw", "c.safetensors"])
+@pytest.mark.parametrize("kind", ["complex64", "complex128", "int8", "bool", "float16", "bfloat16"])
+def test_every_format_holds_every_dtype_or_says_which_does(name: str, kind: str, tmp_path: Path) -> None:
+    module = {"c.h5": "h5py", "c.zarr": "zarr"}.get(name)
+    if module is not None:
+        pytest.importorskip(module, reason=f"{module} is not installed: pip install 'tilewright[files]'")
+    a, out = numbers((40, 30), kind, 1), str(tmp_path / name)
+    unit = np.eye(30).astype(dtype(kind))
+    if (name, kind) == ("c.safetensors", "complex128"):
+        with pytest.raises(
+            DTypeError, match="safetensors has no complex128: write it with dtype='complex64', or to anoth"
+        ):
+            tw.multiply(a, unit, out, device="cpu")
+        return
+    if kind == "bfloat16" and name in ("c.npy", "c.h5", "c.zarr"):
+        with pytest.raises(
+            DTypeError, match=r"has no bfloat16: write it with dtype='float32' \(--dtype float32\), or to"
+        ):
+            tw.multiply(a, unit, out, device="cpu")
+        assert not list(tmp_path.iterdir())
+        return
+    tw.multiply(a, unit, out, device="cpu")
+    with contextlib.closing(open_matrix(out, shape=(40, 30), dtype=kind)) as c:
+        assert c.dtype == a.dtype
+        assert np.array_equal(whole_matrix(c), a)
+        assert np.array_equal(tw.multiply(c, unit, device="cpu"), a)
+    tw.multiply(a, unit, out, device="cpu", resume=True)

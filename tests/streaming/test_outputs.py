@@ -1,7 +1,8 @@
-"""What stands under an output's name is replaced where it is one matrix, else refused; nothing is written through links."""
+"""What stands under an output's name is replaced only where that is said; nothing is written through links."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -16,8 +17,9 @@ import pytest
 
 import tilewright as tw
 from support.command_line import Answer, is_one_line
-from tilewright.errors import FileError, UsageError
-from tilewright.files import Sink, create_matrix, output, swap, work
+from tilewright.errors import FileError, ResumeError, UsageError
+from tilewright.files import Sink, create_matrix, open_matrix, output, swap, whole_matrix, work
+from tilewright.files.array import ArraySource
 from tilewright.streaming.run.journal import Journal
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
@@ -53,10 +55,16 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_result_again_replaces_it(name: str, tmp_path: Path) -> None:
+def test_the_same_result_again_replaces_it_only_where_that_is_said(name: str, tmp_path: Path) -> None:
     write(f"{tmp_path}/{name}")
     before = contents(tmp_path)
-    write(f"{tmp_path}/{name}", TWOS)
+    for resume in (False, True):
+        with pytest.raises(
+            FileError, match=r"c\.\w+ exists: choose another name, or replace it with --overwrite \(in Py"
+        ):
+            create_matrix(f"{tmp_path}/{name}", SHAPE, "f4", resume=resume)
+    assert contents(tmp_path) == before
+    write(f"{tmp_path}/{name}", TWOS, overwrite=True)
     assert contents(tmp_path) != before
     assert contents(tmp_path).keys() == before.keys(), "nothing else is left"
 
@@ -117,7 +125,7 @@ def metadata(path: Path, text: str) -> None:
 #: A name, what stands there, and what of it the refusal names.
 LOST: list[tuple[str, Callable[[Path], object], str]] = [
     ("c.npy", lambda p: np.save(p, np.ones(3)), "1 dimensions"),
-    ("c.npy", lambda p: np.save(p, np.ones((2, 2), complex)), "dtype complex128"),
+    ("c.npy", lambda p: np.save(p, np.zeros((2, 2), "M8[s]")), "dtype datetime64"),
     ("c.npy", lambda p: p.write_text("a novel"), "no .npy file"),
     ("c.npy", two_arrays, "has 352 bytes, where its matrix"),
     ("c.raw", lambda p: p.write_bytes(bytes(49)), "49 bytes, not the 48"),
@@ -186,18 +194,23 @@ def test_what_would_be_lost_is_named_and_only_overwritten_when_asked(case: int, 
         tw.plan_multiply(ONES, np.ones((4, 4), np.float32), f"{tmp_path}/{name}", device="cpu")
     assert contents(tmp_path) == before
     write(f"{tmp_path}/{name}", overwrite=True)
-    write(f"{tmp_path}/{name}")
+    with pytest.raises(FileError, match="exists: choose"):
+        write(f"{tmp_path}/{name}")
     assert not list(tmp_path.glob("*.tilewright"))
 
 
-REPLACED: list[tuple[str, Callable[[Path], object]]] = [
-    *((name, Path.touch) for name in ("c.npy", "c.raw", "c.safetensors", "c.h5")),
+@pytest.fixture(params=["exchange", "renames"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "renames":
+        monkeypatch.setattr(swap, "_call", lambda: None)
+    return request.param
+
+
+MATRICES: list[tuple[str, Callable[[Path], object]]] = [
     ("c.npy", lambda p: np.save(p, np.asfortranarray(np.ones((9, 2), np.int8)))),
     ("c.raw", lambda p: p.write_bytes(bytes(48))),
     ("c.safetensors", safetensors),
-    ("c.h5", lambda p: hdf5_without_matrix(p, lambda f: None)),
     ("c.h5", lambda p: hdf5_without_matrix(p, lambda f: f.create_dataset("matrix", data=ONES, chunks=(2, 2)))),
-    ("c.zarr", Path.mkdir),
     ("c.zarr", array),
     ("c.zarr", lambda p: array(p, zarr_format=2)),
     ("c.zarr", lambda p: array(p, chunk_key_encoding={"name": "v2", "separator": "."}, chunks=(2, 2))),
@@ -207,13 +220,27 @@ REPLACED: list[tuple[str, Callable[[Path], object]]] = [
 ]
 
 
-@pytest.mark.parametrize("case", range(len(REPLACED)))
-def test_one_matrix_however_it_is_stored_is_replaced(case: int, tmp_path: Path) -> None:
-    name, make = REPLACED[case]
+@pytest.mark.parametrize("case", range(len(MATRICES)))
+def test_one_matrix_however_it_is_stored_is_only_replaced_when_asked(case: int, tmp_path: Path) -> None:
+    name, make = MATRICES[case]
     make(tmp_path / name)
-    write(tmp_path / name)
+    before = contents(tmp_path)
+    with pytest.raises(FileError, match="exists: choose another name, or replace it with --overwrite"):
+        write(tmp_path / name)
+    assert contents(tmp_path) == before
+    write(tmp_path / name, overwrite=True)
+    write(tmp_path / name, TWOS, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["c.npy", "c.raw", "c.safetensors", "c.h5", "c.zarr"])
+def test_what_is_empty_is_replaced(name: str, how: str, tmp_path: Path) -> None:
+    """As a program leaves it that reserves a name: nothing is lost."""
+    (tmp_path / name).mkdir() if name == "c.zarr" else (tmp_path / name).touch()
     write(tmp_path / name, TWOS)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+    with contextlib.closing(open_matrix(tmp_path / name, shape=SHAPE, dtype="f4")) as source:
+        assert np.array_equal(whole_matrix(source), TWOS)
 
 
 def test_what_is_no_file_is_not_even_overwritten(tmp_path: Path) -> None:
@@ -283,7 +310,7 @@ def test_files_of_a_user_with_names_that_were_ours_are_not_touched(tmp_path: Pat
     write(tmp_path / "c.zarr")
     before = contents(tmp_path)
     tw.multiply(ONES, np.ones((4, 4), np.float32), tmp_path / "c.npy", device="cpu")
-    write(tmp_path / "c.zarr")
+    write(tmp_path / "c.zarr", overwrite=True)
     assert before.items() <= contents(tmp_path).items()
     assert (np.load(tmp_path / "c.npy") == 4).all()
 
@@ -421,31 +448,22 @@ def test_a_journal_of_another_file_is_not_kept(tmp_path: Path) -> None:
 # ---- the swap --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["exchange", "renames"])
-def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "renames":
-        monkeypatch.setattr(swap, "_call", lambda: None)
-    return request.param
-
-
-def user_changes(path: Path, name: str) -> None:
+def user_writes(path: Path, name: str) -> None:
     if name == "c.zarr":
-        (path / "NOTES.txt").write_text("precious")
+        array(path)
     elif name == "c.npy":
-        np.save(path, np.ones((2, 2, 2)))
+        np.save(path, ONES)
     else:
-        with h5py.File(path, "a") as file:
-            file.attrs["by"] = "me"
+        hdf5(path, lambda file, dataset: None)
 
 
 @pytest.mark.parametrize("name", ["c.npy", "c.zarr", "c.h5"])
-def test_a_target_that_changed_meanwhile_is_not_lost(name: str, how: str, tmp_path: Path) -> None:
-    write(tmp_path / name)
+def test_a_target_that_was_written_meanwhile_is_not_lost(name: str, how: str, tmp_path: Path) -> None:
     sink = begun(tmp_path / name, TWOS)
-    user_changes(tmp_path / name, name)
+    user_writes(tmp_path / name, name)
     before = contents(tmp_path)
     with pytest.raises(
-        FileError, match=rf"the finished result stays in .*{name}\.tilewright; move {name} away and resume"
+        FileError, match=rf"exists: the finished result stays in .*{name}\.tilewright; move {name} away and resume, or"
     ):
         sink.finish()
     sink.close()
@@ -460,23 +478,21 @@ def test_a_target_that_changed_meanwhile_is_not_lost(name: str, how: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["c.npy", "c.zarr", "c.h5"])
-def test_a_target_that_changes_in_the_last_moment_is_put_back(
+def test_an_empty_target_that_is_written_in_the_last_moment_is_put_back(
     name: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the last check: what came out is checked once more. A file that is renamed over has no such moment."""
-    if how == "renames" and name != "c.zarr":
-        return
-    write(tmp_path / name)
+    """After the last check: what was moved aside is checked once more."""
+    (tmp_path / name).mkdir() if name == "c.zarr" else (tmp_path / name).touch()
     sink = begun(tmp_path / name, TWOS)
     sync = swap._sync
 
     def late(opened: work.WorkDirectory) -> None:
         if not (tmp_path / "changed").exists():
             (tmp_path / "changed").touch()
-            user_changes(tmp_path / name, name)
+            user_writes(tmp_path / name, name)
         sync(opened)
 
-    monkeypatch.setattr(swap, "_sync", late)  # first called after the check and before the exchange
+    monkeypatch.setattr(swap, "_sync", late)  # first called after the check and before the target is moved
     with pytest.raises(FileError, match="the finished result stays in"):
         sink.finish()
     sink.close()
@@ -484,7 +500,9 @@ def test_a_target_that_changes_in_the_last_moment_is_put_back(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, f"{name}.tilewright", "changed"])
     assert "about.txt" in found
     assert "data" in found
-    with pytest.raises(FileError, match="would be lost"):
+    with contextlib.closing(open_matrix(tmp_path / name)) as source:
+        assert np.array_equal(whole_matrix(source), ONES)
+    with pytest.raises(FileError, match="exists: choose"):
         create_matrix(tmp_path / name, SHAPE, "f4")
     write(tmp_path / name, TWOS, resume=True, overwrite=True)
 
@@ -540,10 +558,10 @@ def test_all_is_on_the_disk_before_the_old_one_goes(
         discard(directory, what)
 
     write(tmp_path / name)
-    sink = begun(tmp_path / name, TWOS)
+    sink = begun(tmp_path / name, TWOS, overwrite=True)
     if resume:
         sink.close()
-        sink = create_matrix(tmp_path / name, SHAPE, "f4", resume=True)
+        sink = create_matrix(tmp_path / name, SHAPE, "f4", resume=True, overwrite=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", synced)
         patch.setattr(swap, "_rename", lambda *what: told.append("rename") or rename(*what))
@@ -559,7 +577,7 @@ def test_all_is_on_the_disk_before_the_old_one_goes(
 
 def test_a_work_directory_that_is_removed_meanwhile_is_said(tmp_path: Path) -> None:
     write(tmp_path / "c.npy")
-    sink = begun(tmp_path / "c.npy", TWOS)
+    sink = begun(tmp_path / "c.npy", TWOS, overwrite=True)
     (tmp_path / "c.npy.tilewright" / "data").unlink()
     with pytest.raises(FileError, match=r"data was removed while .*: multiply again"):
         sink.finish()
@@ -569,22 +587,35 @@ def test_a_work_directory_that_is_removed_meanwhile_is_said(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("third", [False, True])
 def test_what_came_out_of_a_killed_swap_is_judged_again(third: bool, tmp_path: Path) -> None:
-    """Killed between the exchange and the check of what came out: by then it can be anything."""
+    """Killed between the exchange and the check of what came out: by then it can be a directory."""
     begun(tmp_path / "c.npy", TWOS).close()
     data = tmp_path / "c.npy.tilewright" / "data"
-    np.save(tmp_path / "c.npy", np.ones((2, 2, 2)))
-    precious, name = (tmp_path / "c.npy").read_bytes(), f"swap.{data.stat().st_ino}"
+    (tmp_path / "c.npy").mkdir()
+    (tmp_path / "c.npy" / "photo.jpg").touch()
+    name = f"swap.{data.stat().st_ino}"
     (tmp_path / "c.npy").rename(data.with_name(name))
     data.rename(tmp_path / "c.npy")
     if third:  # written by someone else since
         (tmp_path / "c.npy").rename(tmp_path / "moved.npy")
         np.save(tmp_path / "c.npy", ONES)
     with pytest.raises(
-        FileError, match="is the previous .*, which has changed since" if third else "the finished result stays in"
+        FileError, match="is the previous .*, which has changed since" if third else "exists and is not a file"
     ):
-        create_matrix(tmp_path / "c.npy", SHAPE, "f4", resume=True)
-    assert (data.with_name(name) if third else tmp_path / "c.npy").read_bytes() == precious
+        create_matrix(tmp_path / "c.npy", SHAPE, "f4", resume=True, overwrite=True)
+    assert ((data.with_name(name) if third else tmp_path / "c.npy") / "photo.jpg").exists()
     assert third or data.exists()
+
+
+def test_what_a_killed_swap_has_replaced_needs_no_new_permission(tmp_path: Path) -> None:
+    """It was to be overwritten, and the new matrix is in its place."""
+    begun(tmp_path / "c.npy", TWOS).close()
+    data = tmp_path / "c.npy.tilewright" / "data"
+    np.save(tmp_path / "c.npy", ONES)
+    (tmp_path / "c.npy").rename(data.with_name(f"swap.{data.stat().st_ino}"))
+    data.rename(tmp_path / "c.npy")
+    work.WorkDirectory(output.Output(tmp_path / "c.npy", None, SHAPE, np.dtype("f4"), False, lambda *_: None)).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["c.npy"]
+    assert np.array_equal(np.load(tmp_path / "c.npy"), TWOS)
 
 
 def test_a_result_that_was_moved_aside_and_another_in_its_place_are_both_kept(tmp_path: Path) -> None:
@@ -596,10 +627,10 @@ def test_a_result_that_was_moved_aside_and_another_in_its_place_are_both_kept(tm
     array(tmp_path / "c.zarr")
     before = contents(tmp_path)
     with pytest.raises(FileError, match=r"tilewright/old is the previous .*c\.zarr, which"):
-        create_matrix(tmp_path / "c.zarr", SHAPE, "f4")
+        create_matrix(tmp_path / "c.zarr", SHAPE, "f4", overwrite=True)
     assert contents(tmp_path) == before
     (tmp_path / "c.zarr").rename(tmp_path / "another")
-    sink = create_matrix(tmp_path / "c.zarr", SHAPE, "f4", resume=True)
+    sink = create_matrix(tmp_path / "c.zarr", SHAPE, "f4", resume=True, overwrite=True)
     assert sink.resumed
     assert (tmp_path / "c.zarr" / "zarr.json").exists(), "what was moved aside has its name again"
     sink.finish()
@@ -613,10 +644,10 @@ def test_an_unremovable_rest_is_in_the_way_of_nothing(tmp_path: Path, monkeypatc
     write(tmp_path / "c.zarr")
     with monkeypatch.context() as patch:
         patch.setattr(swap.shutil, "rmtree", refused)
-        write(tmp_path / "c.zarr", TWOS)
-        write(tmp_path / "c.zarr", ONES)
+        write(tmp_path / "c.zarr", TWOS, overwrite=True)
+        write(tmp_path / "c.zarr", ONES, overwrite=True)
     assert len(list((tmp_path / "c.zarr.tilewright").iterdir())) == 3
-    write(tmp_path / "c.zarr", TWOS)
+    write(tmp_path / "c.zarr", TWOS, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["c.zarr"]
 
 
@@ -651,6 +682,8 @@ def test_refused_outputs_are_one_line(typed, tmp_path: Path) -> None:
         for resume in ((), ("--resume",)):
             answer = typed(*arguments, *resume)
             assert answer.code == 2
+            if resume and arguments[1] == "c.zarr":  # is it the product of an earlier run?
+                words = ("c.zarr is there and complete, but what it was made from is not known", "--overwrite")
             assert is_one_line(answer, *words), answer.err
     assert contents(tmp_path) == before
     assert typed("-o", "c.zarr", "--overwrite").code == 0
@@ -697,3 +730,112 @@ def test_overwrite_is_passed_on(tmp_path: Path) -> None:
     assert np.load(tmp_path / "c.npy").ndim == 3
     tw.multiply(ONES, b, tmp_path / "c.npy", device="cpu", overwrite=True)
     assert (np.load(tmp_path / "c.npy") == 4).all()
+
+
+# ---- an operand as the output ----------------------------------------------------------------------------------------
+
+A = np.random.default_rng(1).uniform(-1, 1, (40, 40)).astype(np.float32)
+
+
+@pytest.fixture
+def operands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A in every format, and by other names."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(NAMES):
+        write(f"{number}{name.removeprefix('c')}", A)
+    (tmp_path / "link.npy").symlink_to("0.npy")
+    os.link("0.npy", "hard.npy")
+    (tmp_path / "stores").symlink_to(".")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("operand", "out"),
+    [
+        *[("0.npy", out) for out in ("0.npy", "./0.npy", "stores/0.npy", "link.npy", "hard.npy", "4.zarr/../0.npy")],
+        *[("link.npy", "0.npy"), ("0.npy", "file://{folder}/0.npy"), ("1.raw", "1.raw"), ("hard.npy", "link.npy")],
+        *[("2.safetensors", "2.safetensors"), ("2.safetensors", "2.safetensors:other"), ("3.h5", "3.h5")],
+        *[("3.h5:matrix", "3.h5:/other/c"), ("4.zarr", "4.zarr"), ("4.zarr", "stores/4.zarr"), ("4.zarr", "4.zarr:x")],
+        *[("5.h5:deep/c", "5.h5"), ("6.zarr:deep/c", "6.zarr:deep/d"), ("6.zarr:deep/c", "6.zarr")],
+    ],
+)
+@pytest.mark.parametrize("resume", [False, True])
+def test_an_output_that_is_an_operand_must_be_asked_for(operand: str, out: str, resume: bool, operands: Path) -> None:
+    before, out = contents(operands), out.replace("{folder}", str(operands))
+    with contextlib.closing(open_matrix(operand, shape=(40, 40), dtype="f4")) as a:
+        for call in (tw.multiply, tw.plan_multiply):
+            for first, second in ((a, a), (A, a), (a, A)):
+                with pytest.raises((FileError, ResumeError), match="overwrite=True"):
+                    call(first, second, out, device="cpu", resume=resume)
+        assert contents(operands) == before
+        tw.multiply(a, A, out, device="cpu", resume=resume, overwrite=True)
+    with contextlib.closing(open_matrix(out, shape=(40, 40), dtype="f4")) as c:
+        assert np.allclose(whole_matrix(c), A @ A, atol=1e-5)
+    assert not list(operands.glob("*.tilewright"))
+
+
+def test_a_second_run_of_a_command_replaces_nothing(typed, tmp_path: Path) -> None:
+    assert typed("-o", "c.npy").code == 0
+    before = contents(tmp_path)
+    for out in ("c.npy", "./c.npy", "a.npy", "b.npy"):
+        answer = typed("-o", out)
+        assert (answer.code, is_one_line(answer, f"{out.lstrip('./')} exists: ", "--overwrite")) == (2, True)
+    assert typed("-o", "c.npy", "--resume").code == 0, "it is the product of these operands"
+    assert contents(tmp_path) == before
+    assert typed("-o", "c.npy", "--overwrite").code == 0
+    assert typed("-o", "b.npy", "--overwrite").code == 0
+    assert (np.load("b.npy") == 4).all()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_array_in_the_memory_or_the_file_of_an_operand_is_always_refused(overwrite: bool, operands: Path) -> None:
+    mapped = np.load("0.npy", mmap_mode="r+")
+    before = contents(operands)
+    shared = A.copy()
+    with contextlib.closing(open_matrix("0.npy")) as source:
+        cases: list[tuple[Any, Any]] = [
+            *((mapped, operand) for operand in ("0.npy", "link.npy", Path("hard.npy"), source, mapped)),
+            *((np.asarray(mapped), operand) for operand in ("0.npy", source, mapped[:, ::-1], mapped.T)),
+            *((shared, operand) for operand in (shared, shared.T, memoryview(shared), ArraySource(shared))),
+        ]
+        for out, operand in cases:
+            for a, b in ((operand, A), (A, operand)):
+                with pytest.raises(UsageError, match=r"out shares memory with [ab], which is read until the end"):
+                    tw.multiply(a, b, out, device="cpu", overwrite=overwrite)
+    assert contents(operands) == before
+    assert np.array_equal(shared, A)
+    tw.multiply(A, "2.safetensors", mapped, device="cpu")  # another file may be mapped
+    assert np.allclose(np.load("0.npy"), A @ A, atol=1e-5)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_output_inside_the_store_of_an_operand_is_always_refused(overwrite: bool, operands: Path) -> None:
+    before = contents(operands)
+    for operand, out in (
+        ("4.zarr", "4.zarr/c.npy"),
+        ("4.zarr", "stores/4.zarr/c.zarr"),
+        ("4.zarr", "4.zarr/c/0/c.zarr:x"),
+        ("6.zarr:deep/c", "6.zarr/c.zarr"),
+        ("6.zarr", "6.zarr/deep/c.zarr"),
+    ):
+        for a, b in ((operand, A), (A, operand)):
+            for call in (tw.multiply, tw.plan_multiply):
+                with pytest.raises(
+                    UsageError, match=r"out: .* is inside .*\.zarr, the store of [ab]: give a path outside"
+                ):
+                    call(a, b, out, device="cpu", overwrite=overwrite)
+    assert contents(operands) == before
+
+
+def test_a_store_around_an_operand_is_replaced_in_the_end_and_not_verified(operands: Path) -> None:
+    (operands / "c.zarr").mkdir()
+    write("c.zarr/a.npy", A)
+    with pytest.raises(FileError, match="--overwrite"):
+        tw.multiply("c.zarr/a.npy", A, "c.zarr", device="cpu")
+    with pytest.raises(UsageError, match="out replaces it"):
+        tw.multiply("c.zarr/a.npy", A, "c.zarr", device="cpu", overwrite=True, verify=True)
+    with pytest.raises(UsageError, match="out replaces it"):
+        tw.multiply("5.h5:deep/c", A, "5.h5:product", device="cpu", overwrite=True, verify=True)
+    tw.multiply("c.zarr/a.npy", A, "c.zarr", device="cpu", overwrite=True)
+    with contextlib.closing(open_matrix("c.zarr")) as c:
+        assert np.allclose(whole_matrix(c), A @ A, atol=1e-5)

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import tilewright as tw
 from support.interrupted import interrupted_after
 from support.simulated_streams import SimulatedDevice, matrix_at, simulated
+from tilewright.operands import DTYPES as ALL_DTYPES
 from tilewright.planning.choice import choose_adding_cpu
+from tilewright.planning.streamed import dtype_in_blocks
 from tilewright.runtime.cpu.runner import runner
 from tilewright.streaming.options import Options
 from tilewright.streaming.places import places, steps
@@ -25,7 +27,6 @@ from tilewright.streaming.plan import stream
 from tilewright.streaming.plan.cost import Rates
 from tilewright.streaming.plan.cuts import Room, cuts
 from tilewright.streaming.plan.grid import Grid, longest_step
-from tilewright.streaming.run import opening
 
 #: Each by factors of 1000: what multiplies, what is read, what is written.
 RATES = [
@@ -66,7 +67,7 @@ def test_the_engine_cuts_every_step_as_it_cuts_all_of_k(k: int, kc: int, most: i
 
 
 def test_every_adding_kernel_says_how_it_sums() -> None:
-    for dtype in opening.DTYPES:
+    for dtype in {dtype_in_blocks(name, "standard") for name in (*ALL_DTYPES, "bfloat16")}:
         kernel = choose_adding_cpu(dtype).kernel
         assert kernel is not None
         assert kc_of(kernel, dtype) > 1

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import MemoryLimitError, ResumeError, UsageError, VerificationError
+from tilewright.errors import DTypeError, MemoryLimitError, ResumeError, UsageError, VerificationError
 from tilewright.files import create_matrix, open_matrix, whole_matrix
 from tilewright.files.array import ArraySource
 from tilewright.runtime.cpu.stop import Stop, Stopped, _current
@@ -67,7 +67,7 @@ def test_one_corrupted_element_of_a_file_is_rejected(folder: Path, monkeypatch: 
         with monkeypatch.context() as patch:
             corrupted(patch, lambda at=(row, column, by): change("c.npy", *at))
             with pytest.raises(VerificationError, match=rf"wrong: .* at C\[{row}, {column}\], the bound") as found:
-                tw.multiply("a.npy", "b.npy", "c.npy", device="cpu", verify=True)
+                tw.multiply("a.npy", "b.npy", "c.npy", device="cpu", verify=True, overwrite=True)
         assert found.value.error > found.value.bound == bound
     assert Path("c.npy").exists()
 
@@ -209,3 +209,33 @@ def test_files_of_every_format_are_read(folder: Path) -> None:
     c = whole_matrix(open_matrix("c.zarr"))
     c[400, 200] += 1e-3
     assert verify_files("a.h5", "b.safetensors", c, 1e-6).where == (400, 200)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float16", "complex64", "complex128"])
+def test_products_of_other_dtypes_are_verified(dtype: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integers modulo their size: a single wrong element is always found."""
+    rng = np.random.default_rng(1)
+    kind = np.dtype(dtype)
+    for name, shape in (("x", (40, 700)), ("y", (700, 30))):
+        if kind.kind in "iu":
+            matrix = rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, shape, kind, endpoint=True)
+        else:
+            matrix = (rng.uniform(-1, 1, shape) + (1j * rng.uniform(-1, 1, shape) if kind.kind == "c" else 0)).astype(
+                kind
+            )
+        np.save(f"{name}.npy", matrix)
+    given: dict[str, Any] = {"device": "cpu", "verify": True, "overwrite": True}
+    tw.multiply("x.npy", "y.npy", "z.npy", **given)
+    assert np.load("z.npy").dtype == kind
+    for row, column in ((0, 0), (39, 29), (17, 5)):
+        with monkeypatch.context() as patch:
+            corrupted(patch, lambda at=(row, column): change("z.npy", *at, 1))
+            with pytest.raises(VerificationError, match=rf"at C\[{row}, {column}\]"):
+                tw.multiply("x.npy", "y.npy", "z.npy", **given)
+
+
+def test_products_of_bool_are_not_verified(folder: Path) -> None:
+    np.save("x.npy", np.eye(3, dtype=bool))
+    with pytest.raises(DTypeError, match="products of bool cannot be verified"):
+        tw.multiply("x.npy", "x.npy", "z.npy", device="cpu", verify=True)
+    assert not Path("z.npy").exists()

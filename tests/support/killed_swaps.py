@@ -31,7 +31,7 @@ INTERRUPTED = 130
 
 def write(where: str, matrix: np.ndarray, *, resume: bool = False, armed: int = -1, after_a_kill: bool = False) -> None:
     """With ``armed`` the process dies before that step of the swap."""
-    sink = create_matrix(where, matrix.shape, matrix.dtype, resume=resume)
+    sink = create_matrix(where, matrix.shape, matrix.dtype, resume=resume, overwrite=True)
     assert not after_a_kill or look(where) in (before, whole["new"]), (
         "a killed swap is settled before anything is computed"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import DTypeError, UnavailableError
+from ..errors import DTypeError
 from ..problem import RESIDUES_IN
 
 #: The dtypes of arrays on a GPU that can be multiplied, and those that only results have.
@@ -114,16 +114,3 @@ def dtype_name(dtype: object) -> str:
         return np.dtype(dtype).name  # type: ignore[call-overload]
     except TypeError:
         raise DTypeError(f"out_dtype is {dtype!r}: give a dtype or its name, such as 'float32'") from None
-
-
-def dtype_of(name: str) -> np.dtype:
-    """The dtype of this name as NumPy has it, or the package ``ml_dtypes``. Raises UnavailableError without the package."""
-    if name not in ("bfloat16", *_FLOAT8):
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ModuleNotFoundError:
-        raise UnavailableError(
-            f"NumPy has {name} from ml_dtypes, which is not installed: pip install ml_dtypes"
-        ) from None
-    return np.dtype(getattr(ml_dtypes, name))

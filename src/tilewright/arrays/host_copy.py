@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..operands import dtype_of
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from ..runtime.gpu.memory import Memory
-from .dtypes import dtype_of
 from .host_libraries import host_library
 from .libraries import library_of
 
@@ -31,10 +31,10 @@ def on_host(x: Any) -> Any:
     array, stream = library.view(x, "the array"), library.stream(library.view(x, "the array").device)
     gpu, (low, high), size = gpu_at(array.device), array.extent, itemsize_of(array.dtype)
     if low == high:
-        return np.empty(array.shape, dtype_of(array.dtype))
+        return np.empty(array.shape, dtype_of(array.dtype, "the array"))
     with gpu:
         gpu.order(stream, gpu.stream)
         memory = Memory(SimpleNamespace(handle=low, close=lambda: None, whole=x), high - low)
         raw = gpu.get(memory, np.uint8, high - low)
-    first = raw[array.pointer - low :][:size].view(dtype_of(array.dtype))
+    first = raw[array.pointer - low :][:size].view(dtype_of(array.dtype, "the array"))
     return np.lib.stride_tricks.as_strided(first, array.shape, [s * size for s in array.strides])

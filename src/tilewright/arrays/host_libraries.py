@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import OperandError
-from ..operands import admit, promoted
-from .dtypes import dtype_name, dtype_of
+from ..operands import admit, dtype_of, promoted
+from .dtypes import dtype_name
 from .libraries import library_by_type
 
 Multiply = Callable[..., Any]
@@ -77,7 +77,7 @@ class _HostTorch(HostLibrary):
 
     def stored(self, x: Any, name: str) -> np.ndarray:
         array = self.array(x, name)
-        return array.astype(dtype_of("bfloat16")) if x.dtype is self._torch.bfloat16 else array
+        return array.astype(dtype_of("bfloat16", name)) if x.dtype is self._torch.bfloat16 else array
 
     def target(self, out: Any, name: str) -> np.ndarray:
         return self._read(out, name, "highest")

@@ -23,23 +23,24 @@ if TYPE_CHECKING:
     from ..verification import Verification
 
 _RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
+_NPY = re.compile(r"(.+\.npy(?:\?.*)?):(\w+)", re.IGNORECASE)
 
 _OPERAND = (
     "A file, or its URL: .npy, .h5, .zarr, .safetensors; one of several matrices as FILE:NAME. "
-    "Raw elements, row by row, as FILE.raw:ROWSxCOLUMNS:DTYPE."
+    "Raw elements, row by row, as FILE.raw:ROWSxCOLUMNS:DTYPE; a .npy of bfloat16 as FILE.npy:bfloat16."
 )
 
 
 _A = Annotated[str, typer.Argument(metavar="A", help=_OPERAND)]
-_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Both may hold integers or float16 too.")]
+_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Both may hold integers, bool or complex numbers too.")]
 _Output = Annotated[
     str,
     typer.Option(
         "--output",
         "-o",
         metavar="C",
-        help="The file of the result, of any of these formats. It appears when it is complete, and then replaces a "
-        "matrix that had its name; until then there is the directory C.tilewright.",
+        help="The file of the result, of any of these formats. It appears when it is complete; until then there is the "
+        "directory C.tilewright. An existing file is refused without --overwrite.",
     ),
 ]
 _Memory = Annotated[
@@ -76,7 +77,9 @@ _Cluster = Annotated[
 _Dtype = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="float32 or float64, to multiply in and to write. Default: the wider of A and B."
+        metavar="NAME",
+        help="The dtype of C, to which A and B are converted, such as float32 for integers, which otherwise wrap around. "
+        "Default: what NumPy promotes A and B to.",
     ),
 ]
 _Precision = Annotated[
@@ -98,7 +101,13 @@ _Resume = Annotated[
         "stays as it is.",
     ),
 ]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing C, whatever it holds.")]
+_Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace an existing C when the new one is complete, whatever it holds, also if it is A or B.",
+    ),
+]
 _Verify = Annotated[
     bool,
     typer.Option(
@@ -154,18 +163,18 @@ def multiply_command(
     continues. It is refused if A or B have changed, or if there is a C that may not be their product. Without --resume the
     product begins anew.
 
-    A file C that holds anything but one matrix of its format is refused, as that would be lost; --overwrite replaces it.
+    A file C that exists is refused, also if it is A or B; --overwrite replaces it.
 
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """
-    from ..files import local_path, path_of_result
+    from ..files import path_of_result
     from ..host.limits import get_threads, use_threads
-    from ..large import check_verifiable, job_on, verified_job
+    from ..large import check_dtypes_verifiable, check_verifiable, job_on, verified_job
     from ..streaming.options import Options
     from ..terminal import show_plan, show_product, steps_shown
 
     output = path_of_result(output)
-    files = [local_path(text) for text in (a, b, output)]
+    files = [_file(text) for text in (a, b, output)]
     check_writeable("json", json_file, dash=True, spare=files)
     check_writeable("timeline", timeline, spare=files)
     check_different_files(json=json_file, timeline=timeline, output=Path(output))
@@ -178,6 +187,8 @@ def multiply_command(
         if verify:
             check_verifiable(x, y, output, cluster)
         job = stack.enter_context(job_on(cluster, x, y, output, options, only_planned=dry_run))
+        if verify:
+            check_dtypes_verifiable(job)
         if resume:
             console.print(_resume_text(job, output), highlight=False, markup=False)
         if not job.complete:
@@ -195,18 +206,37 @@ def multiply_command(
             found.report(output)
 
 
+def _file(text: str) -> Path | None:
+    """The file here in which a matrix is; None at a URL."""
+    from ..files import local_path, locate
+
+    here = local_path(text)
+    if here is None or here.exists():
+        return here
+    match = _RAW.fullmatch(text) or _NPY.fullmatch(text)
+    found = locate(match[1] if match else text)[1]
+    return found if isinstance(found, Path) else None
+
+
 @contextlib.contextmanager
 def _operand(text: str) -> Iterator[Any]:
-    """The name or URL of a file as it is; a raw file, opened with the stated shape and dtype. Raises UsageError for a raw
-    file without them, and for an unknown suffix."""
+    """The name or URL of a file as it is; a raw file, opened with the stated shape and dtype, or a .npy with a dtype. Raises
+    UsageError for a raw file without them, and for an unknown suffix."""
     from ..files import local_path, locate, open_matrix
 
     path_here = local_path(text)
-    match = None if path_here is not None and path_here.exists() else _RAW.fullmatch(text)
+    is_here = path_here is not None and path_here.exists()
+    match, npy = (None if is_here else pattern.fullmatch(text) for pattern in (_RAW, _NPY))
+    if npy is not None:
+        with contextlib.closing(open_matrix(npy[1], dtype=npy[2])) as source:
+            yield source
+        return
     if match is None:
         where = locate(text)[1]
         if where.suffix.lower() in (".raw", ".bin"):
-            raise UsageError(f"{where} does not say what it holds: name it as {where}:ROWSxCOLUMNS:DTYPE")
+            raise UsageError(
+                f"{where} does not say what it holds: name it as {where}:ROWSxCOLUMNS:DTYPE, as in {where}:2000x3000:float32"
+            )
         yield text
         return
     path, rows, columns, dtype = match.groups()

@@ -31,7 +31,7 @@ read = SharedCounter()
 
 
 def product_on_workers(
-    client: Any, product: Product, arrays: Sequence[Any], memory: int | str | None, dtype: str
+    client: Any, product: Product, arrays: Sequence[Any], memory: float | str | None, dtype: str
 ) -> da.Array:
     """The product, computed now in ``dtype`` and rounded to that of C, in chunks that are on the workers as long as the
     array is referred to. ``arrays`` are the operands as Dask arrays, None for those in files, which any worker can read."""

@@ -29,6 +29,7 @@ from ..files.chunked import overlaps
 from ..host.machine import available_memory
 from ..operands import admit
 from ..planning.choice import choose_adding_cpu
+from ..planning.streamed import dtype_in_blocks
 from ..streaming.places.places import parse_bytes
 from ..streaming.places.rates import kc_of
 from ..streaming.run.opening import product_dtype
@@ -46,11 +47,11 @@ WHOLE = 16
 Overlap = tuple[int, slice]
 
 
-def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
+def matmul(x: Any, y: Any, *, memory: float | str | None = None) -> da.Array:
     """The product of two Dask arrays as a lazy Dask array.
 
-    ``x`` is (m, k) and ``y`` is (k, n), of floats, integers or bool, in chunks of any sizes; each may be a NumPy array.
-    The result has float32 or float64, the wider one as in ``multiply``, and chunks of its own, as large as memory allows.
+    ``x`` is (m, k) and ``y`` is (k, n), of any dtype that ``multiply`` takes, in chunks of any sizes; each may be a NumPy
+    array. The result has the dtype to which ``multiply`` promotes them, and chunks of its own, as large as memory allows.
     Nothing is computed until it is asked for, and then only the chunks that are needed.
 
     Each task multiplies on one thread, and takes at most ``memory`` ("1GiB", or bytes): one tile of C twice, and panels of
@@ -78,11 +79,13 @@ def matmul(x: Any, y: Any, *, memory: int | str | None = None) -> da.Array:
     x, y = dask_matrix("x", x), dask_matrix("y", y)
     if x.shape[1] != y.shape[0]:
         raise ShapeError(f"k mismatch: x is {x.shape}, y is {y.shape}: x's columns must be as many as y's rows")
-    return lazy_product(x, y, product_dtype(x.dtype, y.dtype), memory)
+    dtype = product_dtype(x.dtype, y.dtype)
+    blocks = np.dtype(dtype_in_blocks(dtype.name, "standard"))
+    return lazy_product(x, y, blocks, memory).astype(dtype)
 
 
 def lazy_product(
-    x: da.Array, y: da.Array, dtype: np.dtype, memory: int | str | None, workers: Mapping[str, int] | None = None
+    x: da.Array, y: da.Array, dtype: np.dtype, memory: float | str | None, workers: Mapping[str, int] | None = None
 ) -> da.Array:
     """The same in a dtype that is given. Of a sum that ``workers`` share, by their addresses and threads, each gets layers
     that follow one another; Dask moves them only if a worker is lost. Without, Dask places them."""
@@ -90,7 +93,7 @@ def lazy_product(
     (m, k), n = x.shape, y.shape[1]
     if 0 in (m, n, k):
         return da.zeros((m, n), dtype=dtype)
-    kernel = choose_adding_cpu(dtype.name).kernel  # type: ignore[union-attr]  # float32 and float64 have one
+    kernel = choose_adding_cpu(dtype.name).kernel  # type: ignore[union-attr]  # blocks have one
     sizes = x.dtype.itemsize, y.dtype.itemsize, dtype.itemsize
     share, threads = _share_of_thread()
     kc = kc_of(kernel, dtype.name)

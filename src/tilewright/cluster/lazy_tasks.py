@@ -75,7 +75,7 @@ def add_product(
     of_y.check("y", y)
     (m, k), n = of_x.shape, of_y.shape[1]
     c = np.empty((m, n), dtype) if total is None else np.array(total, dtype, order="C")
-    kernel = choose_adding_cpu(dtype).kernel  # type: ignore[union-attr]  # float32 and float64 have one
+    kernel = choose_adding_cpu(dtype).kernel  # type: ignore[union-attr]  # blocks have one
     steps = Grid(m, n, k, m, n, _step(k, kc, kc_of(kernel, dtype), whole=len(x) == len(y) == 1), kc)
     a, b = (np.empty(math.prod(shape), dtype) for shape in ((m, steps.bk), (steps.bk, n)))
     first = total is None

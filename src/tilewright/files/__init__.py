@@ -5,7 +5,7 @@ so are HDF5 datasets that lie in one piece. Zarr and chunked HDF5 go through the
 All of them can be read at URLs too, through fsspec, by ranges of bytes.
 A matrix that is written lies in the directory ``NAME.tilewright`` until it is complete. Until then an existing file of its
 name can be read as an input; a file that is open afterwards keeps its contents, but an open zarr directory changes. An
-existing file is replaced only if it holds one matrix of that format and nothing else.
+existing file is replaced only where the caller says so.
 """
 
 from __future__ import annotations
@@ -99,12 +99,11 @@ def create_matrix(
 
     The space is reserved at once, so that a full disk is noticed before anything is computed. With ``resume`` the
     unfinished matrix of an earlier run in ``NAME.tilewright`` is continued (the sink's ``resumed`` says whether there was
-    one); without it, that matrix is removed. ``finish`` replaces an existing file if it holds one matrix of the same format
-    and name, without attributes or anything else; with ``overwrite`` it replaces any file. ``work`` is the open work
-    directory of a journal for this result.
+    one); without it, that matrix is removed. An existing file is refused; with ``overwrite``, ``finish`` replaces it.
+    ``work`` is the open work directory of a journal for this result.
 
-    Raises FileError (no space, no directory, another process writes it, another matrix to resume, a file that holds
-    something else, a work directory with other files), ShapeError, DTypeError, UsageError and UnavailableError.
+    Raises FileError (no space, no directory, another process writes it, another matrix to resume, a file of that name,
+    a work directory with other files), ShapeError, DTypeError, UsageError and UnavailableError.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "c.npy")

@@ -48,20 +48,20 @@ class ArraySource:
     workspace = WORKSPACE
 
     def __init__(self, array: Any, where: str = "the array") -> None:
-        self._array = admit(array, where)
-        if self._array.ndim != 2:
-            raise ShapeError(f"{where} has {self._array.ndim} dimensions, shape {self._array.shape}: a matrix has 2")
-        self.dtype = admit_dtype(self._array.dtype, where)
-        self.shape: Shape = self._array.shape
+        self.array = admit(array, where)
+        if self.array.ndim != 2:
+            raise ShapeError(f"{where} has {self.array.ndim} dimensions, shape {self.array.shape}: a matrix has 2")
+        self.dtype = admit_dtype(self.array.dtype, where)
+        self.shape: Shape = self.array.shape
 
     @property
     def by_rows(self) -> bool:
         """Whether the elements of a row are contiguous."""
-        return self._array.strides[1] == self._array.itemsize
+        return self.array.strides[1] == self.array.itemsize
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
         rectangle(self.shape, rows, columns, out)
-        copy_block(out, self._array[rows, columns])
+        copy_block(out, self.array[rows, columns])
 
     def opener(self) -> None:
         return None
@@ -69,8 +69,8 @@ class ArraySource:
     def fingerprint(self) -> str:
         digest = hashlib.sha256(repr((self.shape, self.dtype.str)).encode())
         strip = max(1, _HASHED // max(1, self.shape[1] * self.dtype.itemsize))
-        for row in range(0, self.shape[0] if self._array.size else 0, strip):
-            digest.update(np.ascontiguousarray(self._array[row : row + strip]).view(np.uint8).data)
+        for row in range(0, self.shape[0] if self.array.size else 0, strip):
+            digest.update(np.ascontiguousarray(self.array[row : row + strip]).view(np.uint8).data)
         return digest.hexdigest()[:16]
 
     def close(self) -> None:

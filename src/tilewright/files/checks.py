@@ -7,12 +7,14 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from ..errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError, did_you_mean
 from ..host.machine import bytes_text
+from ..operands import dtype_of, is_known
+from ..records.legible import legible
 
 #: Rows and columns.
 Shape = tuple[int, int]
@@ -26,8 +28,8 @@ class Location(Protocol):
         """The last part of it."""
 
 
-#: What a file may hold; the product is of float32 or float64, and blocks are converted as they are read.
-READABLE = "float16, bfloat16, float32, float64, bool or integers of up to 64 bits"
+#: What a file may hold: what can be multiplied.
+READABLE = "float16, bfloat16, float32, float64, complex64, complex128, bool or integers of up to 64 bits"
 
 #: Rows or columns at most: offsets in a file are 64-bit numbers.
 LONGEST = 2**63 - 1
@@ -36,10 +38,10 @@ LONGEST = 2**63 - 1
 def admit_dtype(dtype: Any, where: object) -> np.dtype:
     """``dtype`` as a dtype. Raises DTypeError unless matrices of it can be read."""
     try:
-        dtype = np.dtype(dtype)
-    except Exception:  # NumPy parses a text, which can fail in many ways
+        dtype = dtype_of(dtype, where)
+    except DTypeError:
         raise DTypeError(f"{where}: {_brief(dtype)} is not a dtype; it must be {READABLE}") from None
-    if dtype.name != "bfloat16" and (dtype.kind not in "biuf" or dtype.itemsize > 8):
+    if not is_known(dtype):
         raise DTypeError(f"{where} has dtype {dtype}: it must be {READABLE}")
     return dtype
 
@@ -87,14 +89,15 @@ def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> s
     known = sorted(names)
     if name is not None and name in known:
         return name
+    shown = [legible(each).replace("\n", "\\n") for each in known]
     if not known:
         raise FileError(f"{path} holds no {what}")
     if name is not None:
-        raise UsageError(f"{path} has no {what} {name!r}; {did_you_mean(name, known)}")
+        raise UsageError(f"{path} has no {what} {name!r}; {did_you_mean(name, shown)}")
     if len(known) > 1:
-        names_text = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+        names_text = ", ".join(shown[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
         raise UsageError(
-            f"{path} holds {len(known)} {what}s: name one, as in {path.name}:{known[0]}; it has {names_text}"
+            f"{path} holds {len(known)} {what}s: name one, as in {path.name}:{shown[0]}; it has {names_text}"
         )
     return known[0]
 
@@ -114,6 +117,11 @@ def listed(names: Sequence[str], what: str) -> str:
 def missing_library(library: str, path: Location) -> UnavailableError:
     """The error for a format whose library is not installed."""
     return UnavailableError(f"{path} needs {library}, which is not installed: pip install 'tilewright[files]'")
+
+
+def raised(error: OSError) -> NoReturn:
+    """Raise it: without, ``os.walk`` leaves out what it cannot read."""
+    raise error
 
 
 @contextlib.contextmanager
@@ -136,15 +144,24 @@ def os_errors(path: Path, doing: str) -> Iterator[None]:
 def parser_errors(path: Location, what: str) -> Iterator[None]:
     """Turn any exception of a parser into a FileError; Tilewright's own errors pass unchanged.
 
-    For bytes that their format does not allow, libraries raise all kinds of exceptions, and not always the same one.
+    For bytes that their format does not allow, libraries raise all kinds of exceptions, and not always the same one. Only an
+    error of the system, which has a number, says nothing about the bytes.
     """
     try:
         yield
     except TilewrightError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno:
+            raise FileError(f"{path} cannot be read: {os.strerror(error.errno)}") from error
         why = one_line(error) or type(error).__name__
         raise FileError(f"{path} is no {what}, or a damaged one: {why}") from error
+
+
+def refuse_empty(path: Location, size: int) -> None:
+    """Raise FileError for a file of no bytes, as a program leaves it that was stopped before it wrote."""
+    if not size:
+        raise FileError(f"{path} is empty: a file with a matrix begins with a header; write it again")
 
 
 def unreadable_error(path: Location, rows: slice, columns: slice, error: BaseException) -> FileError:

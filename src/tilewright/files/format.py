@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import UsageError, did_you_mean
+from ..errors import DTypeError, UsageError, did_you_mean
 from .checks import Shape, admit_dtype, admit_shape
 from .output import Output
 from .remote import Remote, is_url, url_parts, without_scheme
@@ -129,6 +129,23 @@ class Sink(Protocol):
         """Release the file. An unfinished one stays on the disk, so that a later run can resume it."""
 
 
+#: Files that are not read, by suffix, and the line of Python that makes one that is: NAME is what the user must fill in.
+_CONVERTED = {
+    ".npz": "np.save('{stem}.npy', np.load('{name}')['NAME'])",
+    ".csv": "np.save('{stem}.npy', np.loadtxt('{name}', delimiter=','))",
+    **dict.fromkeys((".txt", ".tsv", ".dat"), "np.save('{stem}.npy', np.loadtxt('{name}'))"),
+    ".mat": "np.save('{stem}.npy', scipy.io.loadmat('{name}')['NAME']); of MATLAB 7.3 it is HDF5: rename it {stem}.h5",
+    ".parquet": "np.save('{stem}.npy', pandas.read_parquet('{name}').to_numpy())",
+    ".feather": "np.save('{stem}.npy', pandas.read_feather('{name}').to_numpy())",
+    ".pkl": "np.save('{stem}.npy', pandas.read_pickle('{name}'))",
+    **dict.fromkeys(
+        (".pt", ".pth"),
+        "safetensors.torch.save_file(torch.load('{name}', map_location='cpu'), '{stem}.safetensors'), of one tensor "
+        "np.save('{stem}.npy', torch.load('{name}', map_location='cpu').numpy())",
+    ),
+}
+
+
 @dataclass(frozen=True)
 class FileFormat:
     """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
@@ -148,6 +165,8 @@ class FileFormat:
     directory: bool = False
     #: Rows, and columns, of the smallest part that several processes can write at once.
     chunk: int = 1
+    #: Whether it holds bfloat16, and says so where it says anything.
+    bfloat16: bool = False
 
 
 @functools.cache
@@ -164,12 +183,12 @@ def formats() -> dict[str, FileFormat]:
 
 
 def locate(
-    where: str, name: str | None = None, options: Mapping[str, Any] | None = None
+    where: str, name: str | None = None, options: Mapping[str, Any] | None = None, *, writes: bool = False
 ) -> tuple[FileFormat, Path | Remote, str | None]:
     """The format, the file and the member that ``where`` names, as "data.h5:/group/a"; a plain path names no member.
 
-    The member of a file at a URL is before the query. ``options`` are those of the URL's file system. Raises UsageError for
-    an unknown suffix, for a member in a format that has none, and for options of a path.
+    The member of a file at a URL is before the query. ``options`` are those of the URL's file system, ``writes`` says that
+    it is a result. Raises UsageError for an unknown suffix, a member in a format that has none, and options of a path.
 
     >>> locate("runs/model.safetensors:layer.0.weight")[1:]
     (PosixPath('runs/model.safetensors'), 'layer.0.weight')
@@ -194,28 +213,47 @@ def locate(
             return each, file(before + suffix), member
     suffix = PurePosixPath(named).suffix.lower()
     if suffix not in formats():
-        hint = did_you_mean(suffix, formats())
-        raise UsageError(
-            f"{file(named)} has {f'the suffix {suffix}' if suffix else 'no suffix'}, which no format has; {hint}"
-        )
+        raise _unknown(file(named), suffix, writes=writes)
     if name is not None and not formats()[suffix].members:
         raise UsageError(f"{file(named)} is one matrix without a name, and name is {name!r}: leave it out")
     return formats()[suffix], file(named), name
 
 
+def _unknown(file: Path | Remote, suffix: str, *, writes: bool) -> UsageError:
+    """The error for a name without the suffix of a format, with the step that works."""
+    if isinstance(file, Path) and file.is_dir():
+        is_store = any((file / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+        hint = f"name a file in it, such as {file / ('c.npy' if writes else 'a.npy')}"
+        if is_store and not writes:
+            hint = f"it is a zarr store, whose name must end in .zarr: ln -s {file.name} {file.name}.zarr"
+        return UsageError(f"{file} is a directory without the suffix of a format: {hint}")
+    has = f"{file} has {f'the suffix {suffix}' if suffix else 'no suffix'}, which no format has"
+    if suffix in _CONVERTED and not writes:
+        line = _CONVERTED[suffix].format(name=file.name, stem=PurePosixPath(file.name).stem)
+        return UsageError(f"{has}: convert it in Python, {line}")
+    hint = did_you_mean(suffix, formats())
+    if writes and not hint.startswith("did"):
+        hint = "name it .npy, .safetensors, .h5 or .zarr, or .raw (or .bin) for nothing but the elements, row by row"
+    return UsageError(f"{has}; {hint}")
+
+
 def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
     """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
-    file_format, path, member = locate(path_of_result(where))
+    file_format, path, member = locate(path_of_result(where), writes=True)
     assert isinstance(path, Path)
     what = "the matrix to write"
     shape, dtype = admit_shape(shape, what), admit_dtype(dtype, what)
+    if dtype.name == "bfloat16" and not file_format.bfloat16:
+        hint = "write it with dtype='float32' (--dtype float32), or to a .safetensors file"
+        raise DTypeError(f"{path}: {path.suffix} has no bfloat16: {hint}")
     return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite)
 
 
 def path_of_result(where: str | os.PathLike[str]) -> str:
-    """The path that ``where`` names, also as a ``file://`` URL. Raises UsageError for any other URL: a result that is not
-    complete, and its journal, need a file system that renames and that locks."""
+    """The path that ``where`` names, also as a ``file://`` URL. Raises UsageError for an unknown suffix, and for any other
+    URL: a result that is not complete, and its journal, need a file system that renames and that locks."""
     path = without_scheme(os.fspath(where))
     if is_url(path):
         raise UsageError(f"{Remote(path)} cannot be written: give a file on a disk as the result, then copy it there")
+    locate(path, writes=True)
     return path

@@ -25,9 +25,11 @@ from .checks import (
     admit_shape,
     listed,
     missing_library,
+    one_line,
     os_errors,
     parser_errors,
     pick,
+    refuse_empty,
     unreadable_error,
 )
 from .chunked import TOGETHER, ChunkedSource
@@ -40,6 +42,8 @@ from .work import WorkDirectory
 
 #: Bytes that are read at once from a file at a URL: the library's own data are in many small pieces.
 REMOTE_BUFFER = 1 << 20
+#: The most groups in each other, and virtual datasets of each other, that are followed.
+DEEPEST = 100
 
 
 class HDF5Source(ChunkedSource):
@@ -49,7 +53,7 @@ class HDF5Source(ChunkedSource):
 
     def __init__(self, file: Any, dataset: Any, path: Path | Remote) -> None:
         self._file, self._dataset = file, dataset
-        self._path = resolved(path)
+        self.path = resolved(path)
         dtype, shape = admit_dtype(dataset.dtype, path), admit_shape(dataset.shape, path)
         strip = max(1, TOGETHER // max(1, 2 * shape[1] * dtype.itemsize))
         # Without chunks any rectangle can be read directly. The width is limited: an empty dataset can have any shape.
@@ -59,17 +63,17 @@ class HDF5Source(ChunkedSource):
         try:
             return self._dataset[rows, columns]
         except Exception as error:  # the library may raise anything for a damaged chunk
-            raise unreadable_error(self._path, rows, columns, error) from error
+            raise unreadable_error(self.path, rows, columns, error) from error
 
     def opener(self) -> Callable[[], Source]:
-        return functools.partial(_open, self._path, self._dataset.name)
+        return functools.partial(_open, self.path, self._dataset.name)
 
     def fingerprint(self) -> str:
-        if isinstance(self._path, Remote):
-            changed = self._path.identity()
+        if isinstance(self.path, Remote):
+            changed = self.path.identity()
         else:
             status = os.fstat(self._file.id.get_vfd_handle())
-            changed = [str(self._path), status.st_size, status.st_mtime_ns, status.st_ino]
+            changed = [str(self.path), status.st_size, status.st_mtime_ns, status.st_ino]
         return fingerprint(*changed, self._dataset.name, self.shape, self.dtype.str)
 
     def close(self) -> None:
@@ -85,7 +89,7 @@ def _library(path: Location) -> Any:
 
 
 def _open_file(path: Path | Remote) -> Any:
-    """The file, open for reading, without the library's lock: a result that is being written is in another file."""
+    """The file, open for reading."""
     h5py = _library(path)
     if isinstance(path, Remote):
         size = path.size()
@@ -95,8 +99,27 @@ def _open_file(path: Path | Remote) -> Any:
         path.stat()
         if not path.is_file():
             raise FileError(f"{path} is not a file: a matrix is read from a file on a disk")
+        refuse_empty(path, path.stat().st_size)
     with parser_errors(path, "HDF5 file"):
-        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
+        return _unlocked(h5py, path)
+
+
+def _unlocked(h5py: Any, path: Path) -> Any:
+    """The file, open for reading, without the library's lock: a result that is being written is in another file.
+
+    A file that this process has open already is opened with the same locking, because the library refuses any other.
+    """
+    for locking in (False, None, True, "best-effort"):
+        try:
+            return h5py.File(path, "r", locking=locking, rdcc_nbytes=0)
+        except OSError as error:
+            if "already open" in str(error):  # the file says so itself
+                raise FileError(
+                    f"{path} cannot be read: a program has it open for writing, or did not close it: {one_line(error)}"
+                ) from error
+            if "file locking" not in str(error):
+                raise
+    raise FileError(f"{path} cannot be read: this process has it open in another way; close it, or pass its dataset")
 
 
 def _close(file: Any) -> None:
@@ -118,15 +141,44 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _dataset(file: Any, name: str | None, path: Location) -> Any:
     names: list[str] = []
-    file.visititems(lambda each, thing: names.append(each) if hasattr(thing, "shape") else None)
+
+    def note(each: str, thing: Any) -> None:
+        if each.count("/") > DEEPEST:  # the library's time grows with the square of the depth
+            raise FileError(f"{path} has groups in each other, more than {DEEPEST}: copy the dataset to another file")
+        if hasattr(thing, "shape"):
+            names.append(each)
+
+    file.visititems(note)
     chosen = file[pick(names, None if name is None else name.strip("/"), path, "dataset")]
-    if chosen.dtype.kind not in "biuf":
+    if chosen.dtype.kind not in "biufc":
         raise DTypeError(f"{path}:{chosen.name} has dtype {chosen.dtype}: it must be {READABLE}")
     if isinstance(path, Remote) and (chosen.is_virtual or chosen.external):
         raise FileError(
             f"{path}:{chosen.name} lies in other files, which cannot be read from a URL; copy all to a disk"
         )
+    if isinstance(path, Path):
+        _refuse_loop(chosen, path, ())
     return chosen
+
+
+def _refuse_loop(dataset: Any, path: Path, above: tuple[tuple[str, str], ...]) -> None:
+    """Raise FileError for a virtual dataset that is a part of itself, which would crash the library, and for data in a pipe
+    or a device, for which it would wait. ``above`` are the files and names of the virtual datasets that lead here."""
+    here = os.path.realpath(path), dataset.name
+    if here in above or len(above) > DEEPEST:
+        raise FileError(f"{path}:{dataset.name} is a virtual dataset that is a part of itself: write its data anew")
+    sources = {(each.file_name, each.dset_name) for each in (dataset.virtual_sources() if dataset.is_virtual else ())}
+    for name in {name for name, _ in sources if name != "."} | {name for name, *_ in dataset.external or ()}:
+        for other in (path.parent / name, Path(name)):
+            if other.exists() and not other.is_file():
+                raise FileError(f"{path}:{dataset.name} lies in {other}, which is not a file: copy the data to a file")
+    for file_name, inner in sources:
+        other = path if file_name == "." else path.parent / file_name
+        if other.is_file():
+            with _opened(other) as file:
+                found = file.get(inner)
+                if hasattr(found, "is_virtual"):
+                    _refuse_loop(found, other, (*above, here))
 
 
 def _layout(dataset: Any, path: Location) -> FileLayout | None:
@@ -152,6 +204,8 @@ def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
     try:
         with parser_errors(path, "HDF5 file"):
             dataset = _dataset(file, name, path)
+            if file.id.get_intent():  # this process has it open for writing, and may not have written all to the disk
+                dataset.flush()
             layout = _layout(dataset, path)
             if layout is None:
                 return HDF5Source(file, dataset, path)
@@ -185,8 +239,6 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
         with os.fdopen(os.dup(file), "r+b", buffering=0) as opened, h5py.File(opened, "w") as written:
             written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
 
-    if output.dtype.name == "bfloat16":
-        raise DTypeError(f"{output.path}: HDF5 has no bfloat16; write float32, or a .safetensors file")
     return PlainSink(output, resume, work, begin=begin, find=_find(name))
 
 
@@ -224,7 +276,7 @@ def _beside(root: Any, parts: list[str]) -> str | None:
         return f"holds the object {here.name!r}"
     if len(here.attrs):
         return f"holds {listed(sorted(here.attrs), 'attribute')} of {here.name!r}"
-    is_matrix = len(here.shape or ()) == 2 and here.dtype.kind in "biuf" and not here.dtype.metadata
+    is_matrix = len(here.shape or ()) == 2 and here.dtype.kind in "biufc" and not here.dtype.metadata
     return (
         None if is_matrix and not (here.is_virtual or here.external) else f"holds {here!r}, which is not a plain matrix"
     )

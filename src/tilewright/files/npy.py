@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import re
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from ..errors import DTypeError
-from .checks import Location, Shape, admit_dtype, admit_shape, parser_errors
+from .checks import READABLE, Location, Shape, admit_dtype, admit_shape, parser_errors, refuse_empty
 from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import PAGE, FileLayout, PlainSink, beyond
+from .plain import PAGE, FileLayout, PlainSink, beyond, file_size
 from .ranged import open_plain
 from .remote import Remote
 from .work import WorkDirectory
 
 #: Bytes of the longest header that is parsed, NumPy's own limit: Python's parser is slow on long expressions.
 LONGEST_HEADER = 10_000
+#: A scalar of NumPy 2 as its ``repr`` is, in a header that was written by hand: a number is meant.
+_SCALAR = re.compile(rb"\b(?:np|numpy)\.\w+\(([^()]*)\)")
 #: Bytes of the length of the header, by the version of the format.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 
 
-def find_layout(file: BinaryIO, path: Location) -> FileLayout:
-    """The layout that the header states. Raises FileError where there is none, DTypeError, ShapeError."""
+def find_layout(file: BinaryIO, path: Location, wanted: np.dtype | None = None) -> FileLayout:
+    """The layout that the header states. Raises FileError where there is none, DTypeError, ShapeError.
+
+    NumPy writes only the size of a dtype that is not its own, such as bfloat16: it must be ``wanted``.
+    """
     with parser_errors(path, ".npy file"):
+        refuse_empty(path, file_size(file))
         version = np.lib.format.read_magic(file)
         if version not in _LENGTH_BYTES:
             raise ValueError(f"its version is {version[0]}.{version[1]}")
@@ -37,14 +45,28 @@ def find_layout(file: BinaryIO, path: Location) -> FileLayout:
         if version == (3, 0) and not text.isascii():  # only names of fields can have other characters
             raise DTypeError(f"{path} has a dtype of several fields: a matrix has one number an element")
         # The versions differ in the length's size, and in an encoding that makes no difference to ASCII.
-        version_2 = io.BytesIO(length.to_bytes(4, "little") + text)
+        text = _SCALAR.sub(rb"\1", text)
+        version_2 = io.BytesIO(len(text).to_bytes(4, "little") + text)
         stated_shape, fortran, stated_dtype = np.lib.format.read_array_header_2_0(version_2, LONGEST_HEADER)
+        if stated_dtype.kind == "V" and not stated_dtype.names:
+            stated_dtype = _foreign(stated_dtype, wanted, path)
         dtype, shape = admit_dtype(stated_dtype, path), admit_shape(stated_shape, path)
     return FileLayout(shape, dtype, file.tell(), bool(fortran) and min(shape) > 1)
 
 
-def _open(path: Path | Remote, *_: object) -> Source:
-    return open_plain(path, find_layout)
+def _foreign(stated: np.dtype, wanted: np.dtype | None, path: Location) -> np.dtype:
+    """The dtype of which a header states only the size. Raises DTypeError unless the caller says which one it is."""
+    if wanted is not None and wanted.itemsize == stated.itemsize:
+        return wanted
+    hint = (
+        f"if that is bfloat16, of which NumPy writes only the size, name it {path.name}:bfloat16 on the command line, and "
+        "in Python open it with tilewright.files.open_matrix(…, dtype='bfloat16')"
+    )
+    raise DTypeError(f"{path} has dtype {stated}: " + (hint if stated.itemsize == 2 else f"it must be {READABLE}"))
+
+
+def _open(path: Path | Remote, _: str | None, __: Shape | None, wanted: np.dtype | None) -> Source:
+    return open_plain(path, functools.partial(find_layout, wanted=wanted))
 
 
 def _header(shape: Shape, dtype: np.dtype) -> bytes:
@@ -59,8 +81,6 @@ def _header(shape: Shape, dtype: np.dtype) -> bytes:
 
 
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
-    if output.dtype.name == "bfloat16":
-        raise DTypeError(f"{output.path}: .npy has no bfloat16; write float32, or a .safetensors file")
     header = _header(output.shape, output.dtype)
     return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=find_layout)
 

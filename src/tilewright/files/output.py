@@ -1,6 +1,6 @@
 """The file of a result as the caller asked for it, and the check of an existing file of that name.
 
-Only a file that holds one matrix of the same kind is replaced.
+An existing file is replaced only where the caller says so, because it may be an operand, or an earlier result.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Output:
         return target
 
     def check(self, kept: Path | None = None) -> None:
-        """Raise FileError where the target cannot be replaced, or holds what would be lost.
+        """Raise FileError where the target cannot be replaced, or exists and is not to be overwritten.
 
         ``kept`` is the directory where the finished matrix then stays; None before anything is computed.
         """
@@ -58,7 +58,10 @@ class Output:
                 raise refused
 
     def refusal(self, path: Path, kept: Path | None = None) -> FileError | None:
-        """The error for a file or directory at ``path`` that must not be lost; None where it may be replaced."""
+        """The error for a file or directory at ``path`` that must not be lost; None where it may be replaced.
+
+        It says what the file holds besides one matrix, because that would be lost too.
+        """
         status = os.lstat(path)
         is_our_kind = stat.S_ISDIR if self.directory else stat.S_ISREG
         if not is_our_kind(status.st_mode):
@@ -75,7 +78,7 @@ class Output:
             lost = f"cannot be read ({error.strerror or error})"
         except Exception as error:  # a parser may raise anything for a damaged file
             lost = f"cannot be understood ({error!r})"
-        return None if lost is None else self._refused(f"{lost}; it would be lost", kept)
+        return self._refused("exists" if lost is None else f"{lost}; it would be lost", kept)
 
     def _refused(self, why: str, kept: Path | None, *, may_overwrite: bool = True) -> FileError:
         hint = "choose another name"

@@ -34,7 +34,10 @@ def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
 def _open(path: Path | Remote, _: str | None, shape: Shape | None, dtype: np.dtype | None) -> Source:
     if shape is None or dtype is None:
         missing = " and ".join(name for name, value in (("shape", shape), ("dtype", dtype)) if value is None)
-        raise UsageError(f"{path} does not say what it holds: give tilewright.files.open_matrix its {missing}")
+        raise UsageError(
+            f"{path} does not say what it holds: give its {missing}, in Python "
+            f"tilewright.files.open_matrix('{path.name}', shape=(2000, 3000), dtype='float32')"
+        )
     return open_plain(path, _stated(shape, dtype))
 
 
@@ -49,4 +52,4 @@ def _lost(path: Path, output: Output) -> str | None:
     return None if size == needed else f"has {size} bytes, not the {needed} of the result, and may hold anything"
 
 
-FORMAT = FileFormat((".raw", ".bin"), _open, _create, _lost)
+FORMAT = FileFormat((".raw", ".bin"), _open, _create, _lost, bfloat16=True)

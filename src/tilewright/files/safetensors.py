@@ -13,8 +13,20 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import numpy as np
 
-from ..errors import DTypeError, FileError, UnavailableError
-from .checks import LONGEST, READABLE, Location, Shape, admit_dtype, admit_shape, listed, parser_errors, pick
+from ..errors import DTypeError, FileError
+from ..operands import dtype_of
+from .checks import (
+    LONGEST,
+    READABLE,
+    Location,
+    Shape,
+    admit_dtype,
+    admit_shape,
+    listed,
+    parser_errors,
+    pick,
+    refuse_empty,
+)
 from .format import FileFormat, Sink, Source
 from .output import Output
 from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size
@@ -23,7 +35,7 @@ from .remote import Remote
 from .work import WorkDirectory
 
 _DTYPES = {
-    **{"F16": "<f2", "F32": "<f4", "F64": "<f8", "BOOL": "|b1"},
+    **{"F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8", "BOOL": "|b1"},
     **{f"{sign.upper()}{8 * size}": f"<{sign}{size}" for sign in "iu" for size in (1, 2, 4, 8)},
 }
 #: The format's own limit for the header, in bytes: a file that states more is not of this format.
@@ -41,9 +53,10 @@ class _TensorEntry(NamedTuple):
 
 def _tensors(file: BinaryIO, path: Location) -> tuple[dict[str, _TensorEntry], int]:
     """The header's entry of each tensor, and the byte at which the tensors begin. Raises FileError for an invalid one."""
-    size = file_size(file)
-    length = int.from_bytes(file.read(8), "little")
     with parser_errors(path, ".safetensors file"):
+        size = file_size(file)
+        refuse_empty(path, size)
+        length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _LONGEST_HEADER):
             raise ValueError(f"its header would have {length} bytes, the file has {size}")
         header = json.loads(file.read(length).decode(), object_pairs_hook=_unique)
@@ -85,11 +98,7 @@ def _are_sizes(value: Any) -> TypeGuard[list[int]]:
 
 def _dtype(code: str, path: Location) -> np.dtype:
     if code == "BF16":
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise UnavailableError(f"{path} holds bfloat16, which needs ml_dtypes: pip install ml_dtypes") from None
-        return np.dtype(ml_dtypes.bfloat16)
+        return dtype_of("bfloat16", path)
     if code not in _DTYPES:
         raise DTypeError(f"{path} holds a tensor of dtype {code:.80}: it must be {READABLE}")
     return np.dtype(_DTYPES[code])
@@ -118,6 +127,8 @@ def _header(name: str, shape: Shape, dtype: np.dtype, path: Path) -> bytes:
     codes = {**{np.dtype(text).name: code for code, text in _DTYPES.items()}, "bfloat16": "BF16"}
     if dtype.byteorder == ">":
         raise DTypeError(f"{path}: .safetensors is little-endian, got {dtype}")
+    if dtype.name not in codes:
+        raise DTypeError(f"{path}: .safetensors has no {dtype}: write it with dtype='complex64', or to another format")
     nbytes = shape[0] * shape[1] * dtype.itemsize
     tensor = {"dtype": codes[dtype.name], "shape": list(shape), "data_offsets": [0, nbytes]}
     text = json.dumps({name: tensor}).encode()
@@ -146,4 +157,4 @@ def _lost(path: Path, output: Output) -> str | None:
     return beyond(path, _find(name)) if tensors else None
 
 
-FORMAT = FileFormat((".safetensors",), _open, _create, _lost, members=True)
+FORMAT = FileFormat((".safetensors",), _open, _create, _lost, members=True, bfloat16=True)

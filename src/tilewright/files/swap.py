@@ -1,15 +1,18 @@
 """The finished matrix replaces an older result of its name: at every moment that name leads to one of them, complete.
 
-``data`` in the work directory is renamed to ``swap.INODE``, with its own inode, and exchanged with the old result by one
-system call. So ``swap.INODE`` with that inode is the new matrix, and with another inode the old one. The old one is checked
-only now, when no other process can change it: it is removed, or exchanged back. Where the system cannot exchange two names,
-a file is replaced by a rename, and a directory is first renamed to ``old``. ``settle_swap`` finishes a swap that was killed.
+``data`` in the work directory is renamed to ``swap.INODE``, with its own inode. It gets the name of the result by one
+system call, which fails where that name is taken. What is to be overwritten is exchanged with it by one system call, and
+removed: so ``swap.INODE`` with that inode is the new matrix, and with another inode the old one. Where the system cannot
+exchange two names, a file is replaced by a rename, and a directory is first renamed to ``old``. An empty file that nothing
+says to overwrite is renamed so too: only when no other process finds it is it known to be empty. ``settle_swap`` finishes a
+swap that was killed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import errno
 import functools
 import os
@@ -160,7 +163,7 @@ def _appear(work: OpenDirectories, new: str) -> bool:
 def _exchange(work: OpenDirectories, new: str) -> bool:
     """Exchange the new matrix and the target, and remove the old one; False if there is no target."""
     try:
-        if not _renameat2((work.fd, new), _target(work), _EXCHANGE):
+        if not work.output.overwrite or not _renameat2((work.fd, new), _target(work), _EXCHANGE):
             return _replace(work, new)
     except FileNotFoundError:
         return False
@@ -170,8 +173,9 @@ def _exchange(work: OpenDirectories, new: str) -> bool:
 
 
 def _remove_old(work: OpenDirectories, name: str) -> None:
-    """Remove the old result, which is ``name`` after the exchange; exchange it back where it holds what would be lost."""
-    refused = work.output.refusal(work.inside(name), kept=work.path)
+    """Remove the old result, which is ``name`` after the exchange; exchange it back where it is of another kind. It was to
+    be overwritten, also if the process that exchanged it was killed."""
+    refused = dataclasses.replace(work.output, overwrite=True).refusal(work.inside(name), kept=work.path)
     if refused is None:
         discard(work.fd, name)
         return
@@ -184,8 +188,10 @@ def _remove_old(work: OpenDirectories, name: str) -> None:
 
 
 def _replace(work: OpenDirectories, new: str) -> bool:
-    """``_exchange`` where the system cannot exchange names: a target that is a directory is missing for a moment."""
-    if not stat.S_ISDIR(os.stat(work.target.name, dir_fd=work.parent, follow_symlinks=False).st_mode):
+    """``_exchange`` where the system cannot exchange names, or where only an empty target may be replaced: one that is a
+    directory, or not to be overwritten, is missing for a moment."""
+    is_directory = stat.S_ISDIR(os.stat(work.target.name, dir_fd=work.parent, follow_symlinks=False).st_mode)
+    if work.output.overwrite and not is_directory:
         work.output.check(kept=work.path)
         _rename((work.fd, new), _target(work))
         _sync(work)

@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, FileError
+from ..errors import FileError
 from ..host.disk import fingerprint
 from .checks import (
-    READABLE,
     Location,
     Shape,
     admit_dtype,
@@ -30,6 +29,7 @@ from .checks import (
     os_errors,
     parser_errors,
     pick,
+    raised,
     rectangle,
     unreadable_error,
 )
@@ -58,8 +58,10 @@ class ZarrSource(ChunkedSource):
 
     def __init__(self, array: Any, path: Path | Remote) -> None:
         is_remote = isinstance(path, Remote)
-        self._array, self._path = array, resolved(path)
+        self._array, self.path = array, resolved(path)
         dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
+        if 0 in array.chunks and 0 not in shape:
+            raise ValueError(f"its chunks have no elements, {array.chunks}")
         together = TOGETHER_REMOTE if is_remote else TOGETHER  # the library requests several chunks at once
         self._raw = None if is_remote else raw_chunks(array)
         super().__init__(shape, dtype, array.chunks, self._rectangle, together)
@@ -80,23 +82,23 @@ class ZarrSource(ChunkedSource):
         try:
             return self._array[rows, columns]
         except Exception as error:  # a codec may raise anything for a damaged chunk
-            raise unreadable_error(self._path, rows, columns, error) from error
+            raise unreadable_error(self.path, rows, columns, error) from error
 
     def opener(self) -> Callable[[], Source]:
-        return functools.partial(_open, self._path, self._array.path or None)
+        return functools.partial(_open, self.path, self._array.path or None)
 
     def fingerprint(self) -> str:
         """Covers the file of every chunk: about 10 µs each. At a URL it covers the metadata, and of every chunk what the
         file system lists: S3 and the like list sizes and etags, most HTTP servers only names or nothing. Then a chunk that
         was overwritten is not noticed."""
-        if isinstance(self._path, Remote):
+        if isinstance(self.path, Remote):
             stored = json.dumps(self._array.metadata.to_dict(), sort_keys=True, default=str)
-            return fingerprint(self._path.url, self._array.path, stored, self._path.listing(self._array.path))
+            return fingerprint(self.path.url, self._array.path, stored, self.path.listing(self._array.path))
         changed = []
-        for folder, _, names in sorted(os.walk(self._path / self._array.path)):
+        for folder, _, names in sorted(os.walk(self.path / self._array.path)):
             status = [(name, (Path(folder) / name).stat()) for name in sorted(names)]
             changed += [(folder, name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in status]
-        return fingerprint(str(self._path), self._array.path, self.shape, self.dtype.str, changed)
+        return fingerprint(str(self.path), self._array.path, self.shape, self.dtype.str, changed)
 
     def close(self) -> None:
         self._array.store.close()
@@ -256,7 +258,7 @@ def _remote_array(remote: Remote, name: str | None) -> Any:
         if isinstance(root, zarr.Array):
             if name:
                 raise FileError(f"{remote} is one array, not a group: leave out :{name}")
-            return _admitted(root, remote)
+            return root
         found = root.get(name.strip("/")) if name else None
         if not isinstance(found, zarr.Array):
             names = [path for path, each in root.members(max_depth=None) if isinstance(each, zarr.Array)]
@@ -264,7 +266,7 @@ def _remote_array(remote: Remote, name: str | None) -> Any:
                 hint = "" if name else f"; if its server lists none, name one, as in {remote.name}:NAME"
                 raise FileError(f"{remote} holds no array {repr(name) if name else ''}".rstrip() + hint)
             found = root[pick(names, name and name.strip("/"), remote, "array")]
-        return _admitted(found, remote)
+        return found
 
 
 def _array(path: Path, name: str | None, mode: str) -> Any:
@@ -280,15 +282,8 @@ def _array(path: Path, name: str | None, mode: str) -> Any:
             raise FileError(f"{path} is one array, not a group: leave out :{name}")
         if not names:
             zarr.open(store=path, mode=mode)  # raises what is wrong with it, unless it is an empty group
-        chosen = pick(names, name and name.strip("/"), path, "array")
-        return _admitted(zarr.open_array(store=path, path=chosen, mode=mode), path)
-
-
-def _admitted(array: Any, path: Location) -> Any:
-    """The array. Raises DTypeError unless it holds numbers."""
-    if array.dtype.kind not in "biuf":
-        raise DTypeError(f"{path} has dtype {array.dtype}: it must be {READABLE}")
-    return array
+        name = pick(names, name and name.strip("/"), path, "array")
+        return zarr.open_array(store=path, path=name, mode=mode)
 
 
 def _array_names(path: Path) -> list[str]:
@@ -297,7 +292,7 @@ def _array_names(path: Path) -> list[str]:
     Links are not followed: they can lead in circles.
     """
     paths = []
-    for folder, folders, files in os.walk(path):
+    for folder, folders, files in os.walk(path, onerror=raised):
         here = Path(folder)
         if pipes := [name for name in files if name in _METADATA and not (here / name).is_file()]:
             raise ValueError(f"{here / pipes[0]} is not a file")  # from a pipe the library would read forever

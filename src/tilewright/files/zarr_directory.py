@@ -103,7 +103,7 @@ def _of_a_user(metadata: dict[str, Any], known: set[str]) -> str | None:
 
 def _no_matrix(metadata: dict[str, Any], version: int) -> str | None:
     dtype, shape = metadata["dtype" if version == 2 else "data_type"], metadata["shape"]
-    is_number = dtype == "bfloat16" or np.dtype(dtype).kind in "biuf"
+    is_number = dtype == "bfloat16" or np.dtype(dtype).kind in "biufc"
     is_matrix = is_number and len(shape) == 2
     return None if is_matrix else f"holds an array of shape {tuple(shape)} and dtype {dtype}, which is not a matrix"
 

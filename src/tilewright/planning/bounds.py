@@ -102,9 +102,10 @@ def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part:
     """The bound of a product in blocks: operands have the dtypes ``stored``, C has ``result``, and blocks are multiplied in
     ``compute``. k is cut into parts of at most ``part``; each is summed by itself, and the sums are added one by one.
 
-    So a product of two elements passes through the roundings of its own part, and at most one for each further part: with s
-    parts these are part + s - 1 roundings, where a single running sum would have k. Operands that ``compute`` does not
-    represent are rounded as they are read, and C is rounded once where its dtype is the narrower one.
+    Products of integers and bool are exact, modulo the integers' size; sums of complex numbers keep the classical bound, in
+    whatever parts. Of others a product of two elements passes through the roundings of its own part, and at most one for
+    each further part: with s parts these are part + s - 1 roundings, where a single running sum would have k. Operands that
+    ``compute`` does not represent are rounded as they are read, and C is rounded once where its dtype is the narrower one.
 
     >>> whole, cut = (blocks_bound(("float32",) * 2, "float32", "float32", 10**6, part) for part in (10**6, 1000))
     >>> f"{whole:.1e}", f"{cut:.1e}"
@@ -112,11 +113,15 @@ def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part:
     >>> f"{blocks_bound(('float32',) * 2, 'float32', 'float64', 10**6, 1000):.1e}"
     '6.0e-08'
     """
+    if result not in UNIT:
+        return 0.0
     dtype = dtype_of_blocks(compute)
     parts = max(1, -(-k // part))
     longest, unit = -(-k // parts), UNIT[dtype]
     if compute == "float16x1":
         sums = (1 + path_bound("float32", compute, longest)) * (1 + _gamma(parts - 1, unit)) - 1
+    elif dtype.startswith("complex"):
+        sums = _sums_error(dtype, k)
     else:
         sums = _gamma(longest + parts - 1, unit)
     read = sum(math.log1p(unit) for each in stored if _bits(each) > _bits(dtype))

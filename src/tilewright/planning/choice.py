@@ -40,9 +40,9 @@ PLANES = {SPLIT: 2, ROUNDED: 1}
 RESIDUES = "int8x14"
 
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
-_COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}
+COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}
 #: The dtypes in which ``precision="highest"`` computes: the product of two inputs of fewer than 27 bits is exact in them.
-_WIDEST = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
+WIDEST = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
 
 #: A product that is large for every kernel.
 _LARGE = (4096, 4096, 4096)
@@ -124,7 +124,7 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
 @functools.lru_cache(maxsize=1024)
 def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> Choice[Kernel]:
     dtype = problem.dtype
-    widest = _WIDEST.get(dtype, dtype) if problem.precision == "highest" else dtype
+    widest = WIDEST.get(dtype, dtype) if problem.precision == "highest" else dtype
     if is_resolved(problem.precision):
         path = _cpu_path(problem, compiles)
         widest = dtype if path.word == "standard" else path.compute
@@ -132,15 +132,15 @@ def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> 
         return _chosen(numpy_product, dtype, f"no kernel multiplies {dtype}")
     if not compiles:
         why = "$NUMBA_DISABLE_JIT is set, so no kernel can be compiled"
-        return _chosen(numpy_product, _COMPUTED_IN.get(widest, widest), why)
+        return _chosen(numpy_product, COMPUTED_IN.get(widest, widest), why)
     if widest == dtype and (summing := _summing(operands, problem, algorithm)) is not None:
         return _chosen(summing, operands, f"the engine's fastest kernel for {operands} whose sums are {dtype}")
-    for compute in dict.fromkeys((widest, _COMPUTED_IN.get(widest, widest))):
+    for compute in dict.fromkeys((widest, COMPUTED_IN.get(widest, widest))):
         kernel, why = _suiting(compute, algorithm, problem.m, problem.n, problem.k)
         if kernel is not None:
             return _chosen(kernel, compute, why)
     known = {dtype for kernel in _highest_first(algorithm) for dtype in kernel.dtypes}
-    possible = ", ".join(name for name in DTYPES if {name, _COMPUTED_IN.get(name)} & known)
+    possible = ", ".join(name for name in DTYPES if {name, COMPUTED_IN.get(name)} & known)
     kernel_text = "kernel" if algorithm == "classical" else f"{algorithm} kernel"
     raise DTypeError(f"no {kernel_text} multiplies {dtype}: it must be one of {possible}")
 
@@ -256,8 +256,8 @@ def computed_on_gpu(
         return (compute, dtype) if is_kept else (compute,)
     wider = result if result in ("float32", "float64") and dtype in ("float16", "bfloat16", "float32") else dtype
     if precision == "highest":
-        return (_WIDEST.get(dtype, wider),)
-    return tuple(dict.fromkeys((dtype, _COMPUTED_IN.get(dtype, dtype), wider)))
+        return (WIDEST.get(dtype, wider),)
+    return tuple(dict.fromkeys((dtype, COMPUTED_IN.get(dtype, dtype), wider)))
 
 
 def _no_bound(dtype: str, precision: object) -> tuple[str, ...]:

@@ -8,24 +8,33 @@ from collections.abc import Callable, Sequence
 from ..errors import UsageError
 from ..kernels.cuda_kernel import Card, CudaKernel
 from .bounds import blocks_bound
-from .choice import ROUNDED, SPLIT, AnyKernel, Choice, choose_gpu, engine_on_gpu
+from .choice import COMPUTED_IN, ROUNDED, SPLIT, WIDEST, AnyKernel, Choice, choose_gpu, engine_on_gpu
 from .ways import EngineShape, ways
 
 #: The longest side of the blocks for which the kernel's parameters are chosen. The bits of a product do not depend on these.
 _SIDE = 16384
 #: The parts of float32 numbers that each precision takes.
 _PARTED = {"standard": SPLIT, "fast": ROUNDED}
-#: The words of precision among which a number chooses, for C of each dtype, the cheapest first.
-WORDS = {"float32": ("fast", "standard", "highest"), "float64": ("standard",)}
+
+
+def words_of(result: str) -> tuple[str, ...]:
+    """The words of precision among which a number chooses, for C of a dtype, the cheapest first.
+
+    >>> words_of("float32"), words_of("complex64"), words_of("int8")
+    (('fast', 'standard', 'highest'), ('standard', 'highest'), ('standard',))
+    """
+    return ("fast",) * (result == "float32") + ("standard",) + ("highest",) * (result in WIDEST)
 
 
 def dtype_in_blocks(dtype: str, precision: str | float) -> str:
-    """The dtype in which blocks of a product of ``dtype`` are multiplied: with "highest" the widest.
+    """The dtype in which blocks of a product of ``dtype`` are multiplied: with "highest" the widest. Of float16, bfloat16
+    and bool no kernel adds products to C, so these are float32, as in ``matmul``.
 
-    >>> dtype_in_blocks("float32", "highest"), dtype_in_blocks("float32", "ieee")
-    ('float64', 'float32')
+    >>> dtype_in_blocks("float32", "highest"), dtype_in_blocks("float32", "ieee"), dtype_in_blocks("bool", "standard")
+    ('float64', 'float32', 'float32')
     """
-    return "float64" if precision == "highest" else dtype
+    wide = WIDEST.get(dtype, dtype) if precision == "highest" else dtype
+    return COMPUTED_IN.get(wide, wide)
 
 
 def choose_streamed(
@@ -44,6 +53,7 @@ def choose_streamed(
     >>> choose_streamed("float32", 4096, 4096, 4096, capability="8.0", sms=108).compute
     'float32'
     """
+    dtype = dtype_in_blocks(dtype, "standard") if precision != "highest" else dtype
     if dtype == "float32" and precision in _PARTED:
         parted = _PARTED[precision]
         for kernel in engine_on_gpu(parted, capability):
@@ -72,7 +82,7 @@ def choose_within(
     if isinstance(precision, str):
         return choose(precision)[0]
     bounds: dict[str, float] = {}
-    for word in WORDS[result]:
+    for word in words_of(result):
         choice, part = choose(word)
         bounds[word] = blocks_bound(stored, result, choice.compute, k, part)
         if bounds[word] <= precision:
@@ -90,4 +100,4 @@ def word_of_choice(compute: str, result: str) -> str:
     >>> word_of_choice("float16x1", "float32"), word_of_choice("float64", "float32"), word_of_choice("float64", "float64")
     ('fast', 'highest', 'standard')
     """
-    return "fast" if compute == ROUNDED else "highest" if (compute, result) == ("float64", "float32") else "standard"
+    return "fast" if compute == ROUNDED else "highest" if compute == WIDEST.get(result) else "standard"

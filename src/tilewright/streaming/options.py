@@ -16,9 +16,9 @@ PRECISIONS = ("standard", "highest", "ieee", "fast")
 class Options:
     """The keywords of ``tilewright.multiply``, which documents each; the library chooses those that are None."""
 
-    memory: int | str | None = None
+    memory: float | str | None = None
     device: str | None = None
-    device_memory: int | str | None = None
+    device_memory: float | str | None = None
     partition: str = "rectangles"
     dtype: Any = None
     resume: bool = False

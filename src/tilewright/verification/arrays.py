@@ -17,11 +17,8 @@ from ..operands import NUMPY_DTYPES, admit, asked_dtype, promoted
 from ..planning.bounds import promised_bound
 from ..problem import combine_shapes
 from ..runtime.cpu.batch import as_matrices
-from .comparing import Budget, compare_floats
+from .comparing import Budget, compare_floats, compare_integers
 from .found import Verification
-
-#: Random vectors by which integers are compared.
-_OF_INTEGERS = 8
 
 Matrix = np.ndarray
 
@@ -54,7 +51,7 @@ def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Ve
     if z.shape != shapes.result:
         raise ShapeError(f"c is {z.shape}, the product is {shapes.result}: c must have exactly this shape")
     dtype = promoted(x.dtype, y.dtype)
-    _check_dtypes(dtype, z.dtype)
+    check_dtypes(dtype, z.dtype)
     bound = promised_bound(precision, place, dtype.name, z.dtype.name, shapes.k)
     x, y, z = as_matrices(shapes, x, y, z)
     found = Verification(0.0, bound, (), f"{shapes.m}×{shapes.k} · {shapes.k}×{shapes.n} {dtype}")
@@ -64,7 +61,9 @@ def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Ve
     else:
         for index in np.ndindex(z.shape[:-2]):
             three = x[index], y[index], z[index]
-            error, where = _compare_integers(*three) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
+            error, where = (
+                compare_integers(*three, Budget()) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
+            )
             if not error <= found.error or not found.where:
                 found = Verification(error, bound, (*index, *where), found.what)
     return replace(found, where=_in_result(found.where, z.shape, shapes.result))
@@ -115,26 +114,12 @@ def _verifiable(a: Any, b: Any, out_dtype: Any) -> np.dtype:
     ``verify`` refuses."""
     dtype = promoted(*(admit(value, name, by_numpy=True).dtype for value, name in ((a, "a"), (b, "b"))))
     made = dtype if out_dtype is None else asked_dtype(out_dtype, dtype)[0]
-    _check_dtypes(dtype, made)
+    check_dtypes(dtype, made)
     return made
 
 
-def _check_dtypes(dtype: np.dtype, result: np.dtype) -> None:
+def check_dtypes(dtype: np.dtype, result: np.dtype) -> None:
+    """Raises DTypeError for a product of ``dtype``, stored as ``result``, that cannot be verified."""
     if dtype.kind == "b" or dtype.name in NUMPY_DTYPES or (dtype.kind in "iu") != (result.kind in "iu"):
         what = f"products of {dtype}" if dtype == result else f"products of {dtype} as {result}"
         raise DTypeError(f"{what} cannot be verified: only integers as integers, and floating-point numbers")
-
-
-def _compare_integers(a: Matrix, b: Matrix, c: Matrix) -> tuple[float, tuple[int, int]]:
-    """0 if C·X = A·(B·X) modulo the size of the integers, otherwise infinity; and the first wrong element."""
-    x = np.random.default_rng().integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], _OF_INTEGERS), endpoint=True)
-    x[:, 0] |= 1  # an odd weight never makes a single error vanish
-    product: Callable[..., np.ndarray] = np.matmul
-    of_c = product(c.astype(np.int64), x)
-    right = product(a.astype(np.int64), product(b.astype(np.int64), x))
-    wrong = np.flatnonzero((of_c.astype(c.dtype) != right.astype(c.dtype)).any(axis=1))
-    if not wrong.size:
-        return 0.0, (0, 0)
-    row = int(wrong[0])
-    exact = product(a[row].astype(np.int64), b.astype(np.int64)).astype(c.dtype)
-    return math.inf, (row, int(np.flatnonzero(c[row] != exact)[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,8 @@ from ..planning.bounds import UNIT
 _BLOCKS, _VECTORS = 8, 2
 #: Rows that are compared because vectors show the largest difference there, and at random; elements that are decided.
 _WORST_ROWS, _RANDOM_ROWS, _DECIDED = 16, 4, 256
+#: Random vectors by which integers are compared.
+_OF_INTEGERS = 8
 #: Sums of so many steps of k, at least, are in memory at a time.
 _LEAST_STEPS = 1024
 #: The least numbers above zero: no rounding errs by less.
@@ -78,6 +81,36 @@ def compare_floats(
             errors = _decided(a, b, c, at, columns, bound, budget)
     first = int(np.argmax(errors))
     return float(errors[first]), (int(at[first]), int(columns[first]))
+
+
+def compare_integers(
+    a: ReadableMatrix, b: ReadableMatrix, c: ReadableMatrix, budget: Budget
+) -> tuple[float, tuple[int, int]]:
+    """0 if C·X = A·(B·X) modulo the size of C's integers, otherwise infinity; and the first wrong element."""
+    x = np.random.default_rng().integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], _OF_INTEGERS), endpoint=True)
+    x[:, 0] |= 1  # an odd weight never makes a single error vanish
+    of_c, right = _times(c, x, budget), _times(a, _times(b, x, budget), budget)
+    wrong = np.flatnonzero((of_c.astype(c.dtype) != right.astype(c.dtype)).any(axis=1))
+    if not wrong.size:
+        return 0.0, (0, 0)
+    row, exact = wrong[:1], np.zeros(b.shape[1], np.int64)
+    for deep, columns in parts_to_read(b, slice(0, b.shape[0]), slice(0, b.shape[1]), budget.elements):
+        exact[columns] += _product(a[row, deep], b[deep, columns])[0]
+    differs = c[row, slice(0, b.shape[1])][0] != exact.astype(c.dtype)
+    return math.inf, (int(row[0]), int(np.flatnonzero(differs)[0]))
+
+
+def _times(matrix: ReadableMatrix, x: Array, budget: Budget) -> Array:
+    """The product by some vectors of int64, modulo 2⁶⁴."""
+    found = np.zeros((matrix.shape[0], x.shape[1]), np.int64)
+    for rows, columns in parts_to_read(matrix, slice(0, matrix.shape[0]), slice(0, matrix.shape[1]), budget.elements):
+        found[rows] += _product(matrix[rows, columns], x[columns])
+    return found
+
+
+def _product(x: Array, y: Array) -> Array:
+    """In int64, by NumPy: what is verified was multiplied by other code."""
+    return np.asarray(np.matmul(x.astype(np.int64), y.astype(np.int64)))
 
 
 # ---- where to look ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ..host.machine import available_memory, bytes_text
 from ..runtime.cpu.stop import Stopped, current_stop
 from ..streaming.places.places import parse_bytes
 from ..streaming.plan.cuts import own_bytes
-from .comparing import Budget, compare_floats
+from .comparing import Budget, compare_floats, compare_integers
 from .found import Verification
 
 #: What a verification takes where no limit is stated; less where a quarter of the free memory is less.
@@ -42,12 +42,12 @@ class SourceMatrix:
         return out
 
 
-def verify_files(a: Any, b: Any, c: Any, bound: float, memory: int | str | None = None) -> Verification:
+def verify_files(a: Any, b: Any, c: Any, bound: float, memory: float | str | None = None) -> Verification:
     """Check afterwards that ``c`` is the product of ``a`` and ``b``: no element's error may be above ``bound``·(|A||B|).
 
-    They are paths of files, sources or arrays: (m, k), (k, n) and (m, n), of floating-point numbers or integers, C of
-    float32 or float64. ``memory`` bounds the bytes that are taken ("4GiB", or a number). A and C are read once, and B
-    twice, or three times where float64 cannot decide. Raises MemoryLimitError where the limit is too small, and FileError.
+    They are paths of files, sources or arrays: (m, k), (k, n) and (m, n). Integers are compared modulo the size of C's.
+    ``memory`` bounds the bytes that are taken ("4GiB", or a number). A and C are read once, and B twice, or three times
+    where float64 cannot decide. Raises MemoryLimitError where the limit is too small, and FileError.
 
     >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 200))
     >>> verify_files(a, a.T, a @ a.T, 1e-13).ok
@@ -75,5 +75,8 @@ def verify_files(a: Any, b: Any, c: Any, bound: float, memory: int | str | None 
                 f"memory is {bytes_text(limit)}: that is too little to verify ({m}×{k}) · ({k}×{n}), of which each row and "
                 "column needs about 100 bytes; give more, or leave verify out"
             )
-        error, where = compare_floats(x, y, z, bound, budget)
+        if z.dtype.kind in "iu":
+            error, where = compare_integers(x, y, z, budget)
+        else:
+            error, where = compare_floats(x, y, z, bound, budget)
         return Verification(error, bound, where, found.what)

@@ -20,6 +20,7 @@ from ...files.positional import BUFFER
 from ...host.disk import fingerprint
 from ...host.machine import available_memory, bytes_text
 from ...kernels import Kernel
+from ...operands import is_real
 from ...planning.bounds import dtype_of_blocks
 from ...planning.choice import PLANES, Choice, choose_adding_cpu
 from ...planning.streamed import choose_streamed, choose_within, dtype_in_blocks
@@ -40,6 +41,8 @@ from .peers import Peers
 from .place import Place
 from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
 
+#: The dtypes of blocks that GPUs multiply.
+GPU_DTYPES = ("float32", "float64")
 #: Share of the free memory that blocks take where no limit is stated.
 SHARE = 0.8
 #: Of a GPU's free memory: kernels and their code take the rest.
@@ -141,7 +144,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     is set; MemoryLimitError for a limit that leaves nothing for blocks.
     """
     limit = None if options.memory is None else parse_bytes("memory", options.memory)
-    gpus = _gpus(options.device)
+    gpus = _gpus(_device_for(dtype, options.device))
     (m, k), n = sources[0].shape, sources[1].shape[1]
     stored = [source.dtype.name for source in sources]
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
@@ -254,21 +257,34 @@ def _step_on_gpu(choice: Choice[Any], shape: tuple[int, int, int], limit: int | 
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 
-def parse_bytes(name: str, value: int | str) -> int:
-    """A number of bytes: an int, or text such as "4GiB", "500 MB", "1.5G".
+def parse_bytes(name: str, value: float | str) -> int:
+    """A number of bytes: a whole number of any type, or text such as "4GiB", "500 MB", "1.5G".
 
-    >>> parse_bytes("memory", "4GiB"), parse_bytes("memory", "1.5k"), parse_bytes("memory", 100)
-    (4294967296, 1536, 100)
+    >>> parse_bytes("memory", "4GiB"), parse_bytes("memory", "1.5k"), parse_bytes("memory", 1e9)
+    (4294967296, 1536, 1000000000)
     """
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", value, re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?(?:e\+?\d\d?)?)\s*([kmgt]?)(i?b?)\s*", value, re.IGNORECASE)
         if match is None:
-            raise UsageError(f"{name} {value!r}: must be a number of bytes such as 4GiB or 500MB")
+            raise UsageError(f"{name} {value!r:.80}: must be a number of bytes such as 4GiB or 500MB")
         base = 1000 if match[3].lower() == "b" and match[2] else 1024
         value = int(float(match[1]) * base ** (" kmgt".index(match[2].lower()) if match[2] else 0))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be a positive number of bytes, got {value!r}")
-    return value
+    if isinstance(value, (bool, np.bool_)) or not is_real(value) or not float(value).is_integer() or value < 1:
+        raise UsageError(
+            f"{name} must be a whole number of bytes above 0, or text such as '4GiB' or '500MB', got {value!r:.80}"
+        )
+    return int(value)
+
+
+def _device_for(dtype: np.dtype[Any], device: str | None) -> str | None:
+    """``device``; the CPU where none is named and blocks of such products are not multiplied on GPUs. Raises DTypeError
+    where GPUs are named for those."""
+    if device == "cpu" or dtype_in_blocks(dtype.name, "standard") in GPU_DTYPES:
+        return device
+    if device is None:
+        return "cpu"
+    wider = ", or dtype='float64' to multiply in that" if dtype.kind in "biu" else ""
+    raise DTypeError(f"device {device!r}: GPUs multiply no blocks of {dtype}; give device='cpu'{wider}")
 
 
 def _gpus(device: str | None) -> tuple[Device, ...]:

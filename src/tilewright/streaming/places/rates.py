@@ -38,6 +38,8 @@ PROBE_S = 0.15
 #: MiB.
 WRITE_SHARE = 1 / 8
 WRITE_S = 0.8
+#: Bytes of the largest chunk that a probe reads, and the rate that is assumed of larger ones.
+LARGEST_PROBE, UNPROBED = 1 << 28, 1e8
 #: Bytes of a row that a probe writes, as those of tiles are.
 WRITE_ROW = 32 << 10
 
@@ -49,6 +51,8 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
 
     real = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     flops = ENGINE_SHARE * peak_gflops(real if real in ("float32", "float64") else "float32", threads) * 1e9
+    if real != dtype:  # a product of complex numbers is four of real ones
+        flops /= 4
     reading = min(read_rate(source, dtype, 1, room) for source in sources)
     itemsize = np.dtype(dtype).itemsize
     in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
@@ -66,7 +70,8 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
 def kc_of(kernel: Kernel, dtype: str) -> int:
     """Elements of k that the engine sums in registers before it adds to C, at most."""
     cuts = kernel.blocking
-    assert cuts is not None, f"{kernel.name} does not say how it cuts k"
+    if cuts is None:
+        return int(kernel.params["kc"])
     return cuts.kc if np.dtype(dtype).itemsize == 4 else cuts.kc_of_8_bytes
 
 
@@ -83,6 +88,8 @@ def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int =
         return math.inf
     itemsize = np.dtype(dtype).itemsize
     height, width = source.grain  # a probe reads whole chunks, as blocks do
+    if height * width * itemsize > LARGEST_PROBE:  # for such chunks the memory may be too small: that is told before
+        return UNPROBED
     workers = workers if source.parallel else 1
     most = max(1, room // workers // itemsize)  # elements of a thread
     columns = min(n, max(4096, width), most)

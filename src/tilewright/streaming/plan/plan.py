@@ -12,7 +12,7 @@ from ...host.machine import bytes_text, seconds_text
 from ...planning.bounds import blocks_bound, dtype_of_blocks
 from ...planning.choice import ROUNDED, SPLIT, Choice
 from ...planning.plan import Plan, Rows
-from ...planning.streamed import WORDS, dtype_in_blocks, word_of_choice
+from ...planning.streamed import dtype_in_blocks, word_of_choice, words_of
 from ...problem import Problem
 from .bounds import least_elements, least_side
 from .cost import Cost, Rates
@@ -243,12 +243,19 @@ class StreamPlan(Plan):
     def _bound(self) -> Rows:
         if not self.choice or not self.grid.k:
             return []
+        if not self.error_bound:
+            return [
+                ("error", f"none: products of {self.result} are exact" + ", modulo their size" * ("int" in self.result))
+            ]
         parts = -(-self.grid.k // self._part)
         rounded = f", rounded to {self.result}" if dtype_of_blocks(self.compute) != self.result else ""
-        cut = f" in {parts:,} sums of {-(-self.grid.k // parts):,} of k" if parts > 1 else ""
+        cut = (
+            f" in {parts:,} sums of {-(-self.grid.k // parts):,} of k"
+            if parts > 1 and "complex" not in self.compute
+            else ""
+        )
         more = ""
-        if (word := word_of_choice(self.compute, self.result)) != WORDS[self.result][-1]:
-            best = WORDS[self.result][-1]
+        if (word := word_of_choice(self.compute, self.result)) != (best := words_of(self.result)[-1]):
             bound = blocks_bound(self.stored, self.result, dtype_in_blocks(self.result, best), self.grid.k, self._part)
             more = f"; {bound:.2g} with precision {best!r}"
         return [("error", f"at most {self.error_bound:.2g}·|A||B|: {self.compute}{cut}{rounded} ({word}){more}")]

@@ -62,7 +62,7 @@ def is_finished(
     """
     if not path.exists():
         return False
-    replace = "multiply without resume to replace it"
+    replace = "give overwrite=True (--overwrite) to replace it"
     try:
         identity = _identity(target, shape, dtype)
     except UsageError:  # a file without a matrix of this name

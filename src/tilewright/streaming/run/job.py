@@ -7,20 +7,21 @@ and the next job for the same result goes on from there.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...errors import FileError, ResumeError
-from ...files import Sink, WorkDirectory, create_matrix, output_of
+from ...errors import FileError, ResumeError, UsageError
+from ...files import Sink, Source, WorkDirectory, create_matrix, output_of
 from ...files.array import ArraySource
 from ...files.work import JOURNAL
 from ...planning.bounds import dtype_of_blocks
@@ -164,7 +165,8 @@ class Job:
             self.journal.clear() if self.begun is None else self.journal.take_up(self.begun)
         with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=resume, work=self.work)) as sink:
             if self.journal is not None and not resume:
-                self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0)
+                overwrite = self.work is not None and self.work.output.overwrite
+                self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0, overwrite=overwrite)
                 self.resumable = True
             self._compute(sink, progress, events)
             self._refuse_changed()
@@ -228,7 +230,10 @@ def plan_job(
     complete = False
     facts: Mapping[str, str] = {}
     if isinstance(target, (str, os.PathLike)):
-        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=options.overwrite)
+        # With resume, an existing file may be the finished result, or what the interrupted run was to overwrite.
+        lenient = options.overwrite or options.resume
+        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=lenient)
+        refuse_inside(output.target, product.sources)
         output.check()
         work = stack.enter_context(contextlib.closing(WorkDirectory(output, only_look=only_planned)))
         if not only_planned:
@@ -237,6 +242,10 @@ def plan_job(
             facts = product.facts(placement, target)
         if options.resume:
             begun, complete = _taken_up(product, placement, target, work, facts, options.overwrite)
+            overwrite = options.overwrite or (begun is not None and begun.overwrite)
+            work.output = dataclasses.replace(output, overwrite=overwrite)
+            if not complete:
+                work.output.check()
     if complete:
         plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, placement.room)
         plan = _on_places(plan, product, placement)
@@ -244,6 +253,14 @@ def plan_job(
     rates = placement.rates(product.a, product.b, target, dtype_of_blocks(placement.choice.compute))
     plan = _on_places(_planned(product, placement, rates, begun, options.partition), product, placement)
     return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan)
+
+
+def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
+    """Raise UsageError for a result inside an operand's directory, of which it would become a part while that is read."""
+    for name, source in zip("ab", sources, strict=True):
+        store = getattr(source, "path", None)
+        if isinstance(store, Path) and store.is_dir() and target != store and target.is_relative_to(store):
+            raise UsageError(f"out: {target} is inside {store}, the store of {name}: give a path outside of it")
 
 
 def _taken_up(

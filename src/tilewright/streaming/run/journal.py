@@ -52,6 +52,8 @@ class BegunProduct:
     finished: frozenset[Tile]
     end: int
     digest: bytes
+    #: Whether an existing file is to be overwritten: what was begun so needs no new permission.
+    overwrite: bool = False
 
     @property
     def complete(self) -> bool:
@@ -92,12 +94,12 @@ class Journal:
         with os_errors(path, "written"):
             self._file = _open_alone(path, directory)
 
-    def begin(self, grid: Grid, facts: Mapping[str, str], inode: int) -> None:
+    def begin(self, grid: Grid, facts: Mapping[str, str], inode: int, *, overwrite: bool = False) -> None:
         """Write the first line, in place of all that the file held."""
         self.clear()
         self._digest = b""
         run = {"journal": "multiply", "schema": _SCHEMA, "run": secrets.token_hex(8)}
-        self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode})
+        self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode, "overwrite": overwrite})
 
     def take_up(self, begun: BegunProduct) -> None:
         """Go on after the lines that were read from it; a torn line is cut off."""
@@ -190,7 +192,7 @@ def _read(file: BinaryIO, path: Path) -> BegunProduct | None:
     product = _product(head.facts)
     if product is None:
         raise _changed(path, 1)
-    grid, facts, inode = product
+    grid, facts, inode, overwrite = product
     finished: set[Tile] = set()
     last = head
     for number, last in enumerate(lines, 2):
@@ -198,7 +200,7 @@ def _read(file: BinaryIO, path: Path) -> BegunProduct | None:
         if tile is None or tile in finished:
             raise _changed(path, number)
         finished.add(tile)
-    return BegunProduct(grid, facts, inode, frozenset(finished), last.end, last.digest)
+    return BegunProduct(grid, facts, inode, frozenset(finished), last.end, last.digest, overwrite)
 
 
 def _refuse_another(begins: bytes, path: Path) -> None:
@@ -245,14 +247,14 @@ def _changed(path: Path, number: int) -> ResumeError:
 # ---- what lines say --------------------------------------------------------------------------------------------------
 
 
-def _product(line: Any) -> tuple[Grid, dict[str, str], int] | None:
+def _product(line: Any) -> tuple[Grid, dict[str, str], int, bool] | None:
     match line:
         case {"schema": 2, "facts": dict(facts), "grid": dict(cut), "inode": int(inode)}:
             names = [field.name for field in fields(Grid)]
             whole = list(cut) == names and all(type(value) is int and 0 <= value < _MOST for value in cut.values())
             texts = all(isinstance(fact, str) for fact in facts.values())
             if whole and texts and min(cut["bm"], cut["bn"], cut["bk"], cut["kc"]) > 0:
-                return Grid(**cut), facts, inode
+                return Grid(**cut), facts, inode, line.get("overwrite") is True  # earlier journals do not have it
     return None
 
 

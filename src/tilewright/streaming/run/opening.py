@@ -6,22 +6,22 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import DTypeError, MemoryLimitError, ShapeError, UsageError, did_you_mean
-from ...files import Source, local_path, open_matrix
+from ...files import Source, locate, open_matrix
 from ...files.array import ArraySource
 from ...host.limits import get_threads
+from ...operands import DTYPES, dtype_of, is_known, promoted
 from ...runtime.gpu.driver import restored_context
 from ..options import Options
 from ..places.places import place_product
 from ..plan.partition import PARTITIONS, stated_parts
 from .computation import Product, compute_here
 from .job import Job, plan_job
-
-DTYPES = ("float32", "float64")
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
         product = opened_product(stack, a, b, options.dtype)
-        refuse_overlap(out, a=a, b=b)
+        refuse_overlap(out, a=product.a, b=product.b)
         check_partition(options.partition)
         target = array_for(product) if out is None else out
         placement = place_product(product.sources, product.dtype, options, get_threads())
@@ -71,14 +71,26 @@ def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> P
 
 
 def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]:
-    """The dtype in which operands of these dtypes are multiplied: ``wanted``, else the wider one of both and float32.
-    Raises DTypeError unless it is one of ``DTYPES``."""
-    try:
-        chosen = np.result_type(a, b, np.float32) if wanted is None else np.dtype(wanted)
-    except TypeError:
-        raise DTypeError(f"dtype {wanted!r}: must be {' or '.join(DTYPES)}") from None
-    if chosen.name not in DTYPES:
-        raise DTypeError(f"dtype {chosen.name}: must be {' or '.join(DTYPES)}, in which blocks are multiplied")
+    """The dtype of C for operands of these dtypes: ``wanted``, else that to which ``matmul`` promotes them. Raises
+    DTypeError where no dtype holds both, and unless both cast to ``wanted`` by the ``same_kind`` rule.
+
+    >>> int8, float16 = np.dtype(np.int8), np.dtype(np.float16)
+    >>> product_dtype(int8, int8), product_dtype(int8, float16), product_dtype(int8, int8, "float32")
+    (dtype('int8'), dtype('float16'), dtype('float32'))
+    """
+    if wanted is None:
+        return promoted(a, b).newbyteorder("=")
+    chosen = dtype_of(wanted, "dtype")
+    if not is_known(chosen):
+        raise DTypeError(f"dtype {chosen}: must be {', '.join(DTYPES)} or bfloat16")
+    for name, dtype in (("a", a), ("b", b)):
+        if not (
+            np.can_cast(dtype, chosen, casting="same_kind") or (chosen.name == "bfloat16" and dtype.kind in "biuf")
+        ):
+            raise DTypeError(
+                f"dtype {chosen.name}: {name} has dtype {dtype}, which does not cast to it by the same_kind rule; leave "
+                "dtype out, or give a wider one"
+            )
     return chosen.newbyteorder("=")
 
 
@@ -93,11 +105,12 @@ def array_for(product: Product) -> np.ndarray[Any, Any]:
 
 def refuse_overlap(out: Any, **operands: Any) -> None:
     """Refuse a result in an operand's memory: tiles are written while blocks are still read. The path of an operand's file
-    is allowed, because a file is replaced when the product is complete."""
+    is allowed where it may be overwritten, because a file is replaced when the product is complete."""
     if not isinstance(out, np.ndarray):
         return
     for name, operand in operands.items():
-        if (isinstance(operand, np.ndarray) and _share_memory(out, operand)) or same_file(out, operand):
+        array = operand.array if isinstance(operand, ArraySource) else operand
+        if (isinstance(array, np.ndarray) and _share_memory(out, array)) or is_in(operand, out):
             raise UsageError(f"out shares memory with {name}, which is read until the end: give another array")
 
 
@@ -108,9 +121,21 @@ def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
         return True
 
 
-def same_file(out: Any, operand: Any) -> bool:
-    """Whether ``out`` and the operand are the same file: a path, or an array mapped from a file."""
-    files = [x.filename if isinstance(x, np.memmap) else x for x in (out, operand)]
-    paths = [local_path(os.fspath(file)) for file in files if isinstance(file, (str, os.PathLike))]
-    here = [path for path in paths if path is not None and path.exists()]
-    return len(here) == 2 and here[0].samefile(here[1])
+def is_in(operand: Any, out: Any) -> bool:
+    """Whether the operand is in the file or directory of ``out``, each a path, a source or an array mapped from a file."""
+    inner, outer = _file_of(operand), _file_of(out)
+    if inner is None or outer is None or not (inner.exists() and outer.exists()):
+        return False
+    return outer.samefile(inner) or inner.resolve().is_relative_to(outer.resolve())
+
+
+def _file_of(matrix: Any) -> Path | None:
+    """The file or directory here in which a matrix lies; None for one in memory or at a URL."""
+    if isinstance(matrix, (str, os.PathLike)):
+        found: Any = locate(os.fspath(matrix))[1]
+    else:
+        array = matrix.array if isinstance(matrix, ArraySource) else matrix
+        while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+            array = array.base
+        found = array.filename if isinstance(array, np.memmap) else getattr(matrix, "path", None)
+    return Path(found) if isinstance(found, (str, os.PathLike)) else None
