@@ -76,7 +76,7 @@ class Room:
         >>> Room(100).needed_text(grid, 8)
         '1.5 MiB (1572864 bytes)'
         >>> Room.within(100, 1 << 20).needed_text(grid, 8)
-        '2.9 MiB (2995932 bytes), of which threads and buffers take 1.4 MiB'
+        '2.9 MiB (2995931 bytes), of which threads and buffers take 1.4 MiB'
         """
         blocks = self.least_bytes(grid, itemsize)
         total = least_limit(blocks + self.buffers) if self.reserved else blocks
