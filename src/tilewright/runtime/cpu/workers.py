@@ -142,8 +142,8 @@ class Crew:
         self.claims: dict[Worker, Task] = {}
 
     def claim(self, task: Task, count: int) -> list[Worker]:
-        """Claim idle workers: the same ones each time if they are free, for they may stand by; new ones if too few are. Fewer
-        than ``count`` where the system starts no more threads.
+        """Claim idle workers: the same ones each time if they are free, for they may stand by; new ones if too few are.
+        Fewer than ``count`` where the system starts no more threads.
 
         A worker is noted in ``tried`` before the claim, so that ``settle`` finds every claim even if this is interrupted.
         """
