@@ -101,7 +101,7 @@ class Looks:
         """Workers that are ``known`` are not asked."""
         self._client, self._order = client, order
         self._tasks: dict[str, Any] = dict.fromkeys(known)
-        self._ended: queue.SimpleQueue[tuple[str, WorkerFacts | Failure]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[str, str, WorkerFacts | Failure]] = queue.SimpleQueue()
         #: Workers that were lost before they answered.
         self.lost = 0
 
@@ -121,15 +121,16 @@ class Looks:
             name = f"tilewright-look-{self._order.key}-{secrets.token_hex(4)}"
             task = self._client.submit(look, self._order, workers=[worker], pure=False, key=name)
             self._tasks[worker] = task
-            when_ended(self._client, task, functools.partial(self._tell, worker))
+            when_ended(self._client, task, functools.partial(self._tell, worker, name))
 
     def answers(self) -> Iterator[tuple[str, WorkerFacts | Failure]]:
         """The workers that answered since the last call, and what."""
         with contextlib.suppress(queue.Empty):
             while True:
-                worker, answer = self._ended.get_nowait()
-                if self._tasks.get(worker) is not None:
-                    _release(self._tasks[worker])
+                worker, name, answer = self._ended.get_nowait()
+                task = self._tasks.get(worker)
+                if task is not None and task.key == name:  # a worker that was lost and is back was asked again
+                    _release(task)
                     self._tasks[worker] = None
                     yield worker, answer
 
@@ -139,8 +140,8 @@ class Looks:
             _release(task)
         self._tasks.clear()
 
-    def _tell(self, worker: str, answer: WorkerFacts | Failure) -> None:
-        self._ended.put((worker, answer))
+    def _tell(self, worker: str, name: str, answer: WorkerFacts | Failure) -> None:
+        self._ended.put((worker, name, answer))
 
 
 def _release(task: Any) -> None:
