@@ -17,6 +17,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
+from ...errors import MemoryLimitError
 from .interrupts import ensured
 from .processors import allowed_processors, processor_here
 from .workers import Job, Standby, Worker, crew
@@ -205,7 +206,7 @@ class _TeamCall:
             if error is not None:
                 raise error
         if self.standby is not None and self._call is not None and self.standby.failed(self._call):
-            raise MemoryError("a thread that shared this product found no memory for its part")
+            raise MemoryLimitError("a thread that shared this product found no memory for its part")
 
 
 def _nothing() -> None:
