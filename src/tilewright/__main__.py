@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import warnings
+from pathlib import Path
 
 from .errors import CacheWarning, TilewrightError, UnavailableError
 from .records.legible import legible
@@ -15,6 +16,9 @@ _default_format = warnings.formatwarning
 
 def main() -> None:
     """Run the command line; every error a user can cause is one line on stderr and an exit code."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # its descriptor is closed: the next file that is opened would get its number
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115  # until the end
     if isinstance(sys.stdout, io.TextIOWrapper):  # where "×" cannot be encoded, print its escape code and do not fail
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = _in_one_line

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -329,6 +330,16 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path, arguments) -> None:
     assert process.returncode == 0
     assert b"Traceback" not in process.stderr
     assert b"BrokenPipe" not in process.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_error_and_its_number_is_no_result(tmp_path, closed: str) -> None:
+    """A file that is opened takes the lowest free number: what is printed must not go into a result."""
+    np.save(tmp_path / "a.npy", np.ones((20, 20), np.float32))
+    command = f"{shlex.join(COMMAND)} multiply a.npy a.npy -o c.npy --device cpu {closed}"
+    process = subprocess.run(command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert (np.load(tmp_path / "c.npy") == 20).all()
 
 
 def on_terminal(*arguments: str, cwd: Path, **variables: str) -> tuple[int, str]:

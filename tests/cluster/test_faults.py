@@ -27,7 +27,7 @@ from distributed import Client, LocalCluster
 
 import tilewright as tw
 from support.local_cluster import local_cluster
-from tilewright.cluster import connect, feed, session
+from tilewright.cluster import connect, feed, placement, session
 from tilewright.cluster.order import PlannedOrder, WorkerFacts
 from tilewright.errors import ClusterError, FileError, MemoryLimitError, ResumeError, UsageError
 from tilewright.files import create_matrix, plain
@@ -262,6 +262,88 @@ def test_a_client_that_cannot_be_used(state: str, threads: LocalCluster) -> None
 def test_an_address_of_an_unknown_kind(threads: LocalCluster) -> None:
     with pytest.raises(UsageError, match=r"cluster 'foo://host:1': unknown address scheme"):
         multiply("foo://host:1")
+
+
+# ---- workers that begin ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_to_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Workers answer when the event is set, which is longer than a silence may last."""
+    facts, goes_on = session._facts, threading.Event()
+
+    def late(*args: Any) -> WorkerFacts:
+        assert goes_on.wait(30)
+        return facts(*args)
+
+    monkeypatch.setattr(session, "_facts", late)
+    monkeypatch.setattr(placement, "ANSWER_S", 0.2)
+    monkeypatch.setattr(placement, "HEARD_S", 0.01)
+    yield goes_on
+    goes_on.set()
+
+
+def test_workers_of_which_the_scheduler_hears_are_waited_for(
+    client: Client, slow_to_answer: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine, where the first product compiles for minutes."""
+    moments = itertools.count()
+
+    def heard(_: Client) -> dict[str, float]:
+        moment = next(moments)
+        if moment == 12:  # 12 looks take more than twice as long as a silence may
+            slow_to_answer.set()
+        return {"a worker": float(moment)}
+
+    monkeypatch.setattr(placement, "last_heard", heard)
+    begun = time.monotonic()
+    multiply(client)
+    assert time.monotonic() > begun + 2 * placement.ANSWER_S
+    check()
+
+
+@pytest.mark.parametrize("said", [{}, {"a worker": 7.0}])
+def test_workers_that_are_silent_are_not(
+    said: dict[str, float], client: Client, slow_to_answer: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "last_heard", lambda _: said)
+    connect._endings.clear()
+    with pytest.raises(ClusterError, match=r"no worker answered, and for 0 s nothing was heard .*: their logs say why"):
+        multiply(client)
+
+
+def test_what_the_scheduler_hears_of_workers_changes_and_paused_ones_are_left_out(client: Client) -> None:
+    first = connect.last_heard(client)
+    assert set(first) == connect.workers_alive(client)
+    until = time.monotonic() + 30
+    while connect.last_heard(client) == first:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+    class Paused:
+        def scheduler_info(self, n_workers: int) -> dict[str, Any]:  # noqa: ARG002
+            return {"workers": {"there": {"status": "paused", "last_seen": 1.0}}}
+
+    assert connect.last_heard(Paused()) == {}
+
+
+def test_workers_that_die_before_they_answer_are_given_up_with_their_end(
+    client: Client, slow_to_answer: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive, looks, moments = connect.workers_alive(client), itertools.count(), itertools.count()
+    monkeypatch.setattr(placement, "workers_alive", lambda _: frozenset() if next(looks) % 2 else alive)
+    monkeypatch.setattr(placement, "last_heard", lambda _: {"a worker": float(next(moments))})
+    monkeypatch.setattr(connect, "_endings", ["Worker process 5 was killed by signal 9"])
+    with pytest.raises(
+        ClusterError, match=r"[4-9] workers died before they .*: Worker process 5 was killed by signal 9"
+    ):
+        multiply(client)
+
+
+def test_a_local_worker_that_does_not_start_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "_IGNORE_INTERRUPTS", "import os; os._exit(3)")
+    with pytest.raises(ClusterError, match=r"a worker of local:1 did not start \(.*\): .*exited with status 3$"):
+        multiply("local:1")
 
 
 # ---- workers ---------------------------------------------------------------------------------------------------------

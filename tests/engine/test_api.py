@@ -721,6 +721,8 @@ def test_gemm_refuses_by_name(arguments: tuple[Any, ...], error: type[Exception]
     [
         (3.0, EYE, "a is a scalar: matmul needs at least one axis; multiply by a scalar with *"),
         (EYE, np.float32(3), "b is a scalar: matmul needs at least one axis; multiply by a scalar with *"),
+        (np.array(3.0), EYE[None], "a is a scalar: matmul needs at least one axis; multiply by a scalar with *"),
+        (EYE[None], np.array(3.0), "b is a scalar: matmul needs at least one axis; multiply by a scalar with *"),
         (EYE, EYE[:2], "k mismatch: a is (3, 3), b is (2, 3): a.shape[-1] must equal b.shape[0]"),
     ],
 )

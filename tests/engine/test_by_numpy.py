@@ -300,3 +300,34 @@ def test_numba_left_to_itself_later_is_noticed() -> None:
         print(tw.plan((3, 3), (3, 3)).kernel.name)
     """
     assert uncompiled(script).stdout.strip() == "numpy"
+
+
+# ---- a sub-interpreter -------------------------------------------------------------------------------------------------
+
+SUB_INTERPRETER = """
+import faulthandler, warnings
+faulthandler.dump_traceback_later(60, exit=True)
+try:
+    import _xxsubinterpreters as interpreters
+except ImportError:
+    import _interpreters as interpreters
+interpreters.run_string(interpreters.create(), '''
+import warnings
+warnings.simplefilter("ignore")
+try:
+    import numpy as np
+except ImportError as error:
+    print("refused by NumPy")
+else:
+    import tilewright as tw
+    a = np.ones((300, 300), np.float32)
+    print((tw.matmul(a, a) == 300).all(), "this is a sub-interpreter" in str(tw.plan(a, a)))
+''')
+"""
+
+
+def test_a_sub_interpreter_multiplies_by_numpy() -> None:
+    """Machine code that takes the GIL belongs to the first interpreter: in another one it waited for ever."""
+    command = [sys.executable, "-c", SUB_INTERPRETER]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.stdout.strip() in ("True True", "refused by NumPy"), answer.stderr

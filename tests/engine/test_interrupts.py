@@ -7,13 +7,18 @@ and in a process of their own, for they take over signals and tracing.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tilewright
+from tilewright.host.cached_property import cached_property
 from tilewright.runtime.cpu.interrupts import ensured, run_on_thread
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -134,3 +139,67 @@ def test_apart_raises_what_the_function_raises_and_leaves_no_thread() -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
     assert set(threading.enumerate()) <= before
+
+
+class _WithALock:
+    """As ``functools.cached_property`` of CPython before 3.12."""
+
+    def __init__(self, compute: Callable[[Any], int]) -> None:
+        self._compute, self.lock = compute, threading.RLock()
+
+    def __get__(self, instance: Any, owner: type) -> int:
+        with self.lock:
+            return self._compute(instance)
+
+
+@pytest.mark.parametrize(("kind", "answers"), [(cached_property, True), (_WithALock, False)])
+def test_a_cached_property_answers_other_threads_after_an_interrupt_at_each_bytecode(kind: Any, answers: bool) -> None:
+    class Plan:
+        threads = kind(lambda self: 3)
+
+    def interrupt(moment: int) -> bool:
+        left = moment
+
+        def trace(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal left
+            if frame.f_code.co_name != "__get__":
+                return None
+            frame.f_trace_opcodes = True
+            left -= event == "opcode"
+            if left < 0:
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            Plan().threads  # noqa: B018
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    interrupts = sum(interrupt(moment) for moment in range(200))
+    assert interrupts > 3
+    seen: list[int] = []
+    other = threading.Thread(target=lambda: seen.append(Plan().threads), daemon=True)
+    other.start()
+    other.join(10 if answers else 0.2)
+    assert (seen == [3]) is answers
+    while not answers and other.is_alive():
+        Plan.__dict__["threads"].lock.release()
+        other.join(0.1)
+
+
+def test_no_module_takes_the_cached_property_that_has_a_lock() -> None:
+    found = [
+        str(path)
+        for path in Path(tilewright.__file__).parent.rglob("*.py")
+        if re.search(
+            r"^(?!``).*(@functools\.cached_property|from functools import .*cached_property)",
+            path.read_text("utf-8"),
+            re.M,
+        )
+    ]
+    assert not found

@@ -566,6 +566,55 @@ def test_an_interpreter_that_ends_leaves_its_workers_where_they_are(asleep: bool
     assert (answer.stdout.split(), answer.stderr) == (["3"], "")
 
 
+# ---- no more threads ---------------------------------------------------------------------------------------------------
+
+REFUSED = """
+import _thread, faulthandler, threading, numpy as np, tilewright as tw
+from tilewright.errors import UnavailableError
+from tilewright.runtime.cpu.interrupts import run_on_thread
+from tilewright.runtime.cpu.threads import Team
+faulthandler.dump_traceback_later(100, exit=True)
+tw.set_threads(4)
+start, left = threading.Thread.start, {left}
+def refuse(*_):
+    global left
+    left -= 1
+    if left < 0:
+        raise RuntimeError("can't start new thread")
+    start(*_)
+threading.Thread.start = refuse
+if {all}:
+    _thread.start_new_thread = refuse
+a = np.random.default_rng(0).integers(-4, 5, (700, 700)) * 1.0
+batch = a[:640].reshape(64, 70, 100)
+for _ in range(2):
+    assert np.array_equal(tw.matmul(a, a), a @ a)
+    assert np.array_equal(tw.matmul(batch, a[:100, :90]), batch @ a[:100, :90])
+seen = []
+Team(4).run([lambda i=i: seen.append(i) for i in range(4)])
+assert sorted(seen) == list(range(4)), seen
+try:
+    run_on_thread(lambda: 1 / 0, stop=print)
+except ZeroDivisionError:
+    print("raised")
+try:
+    tw.multiply(a, a, device="cpu", memory="64MiB")
+except UnavailableError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("left", "every"), [(0, True), (0, False), (2, False), (6, False)])
+def test_products_go_on_with_the_threads_that_the_system_starts(left: int, every: bool) -> None:
+    """As under a limit of processes: no error, no wrong product, and no wait for a thread that does not exist."""
+    command = [sys.executable, "-c", REFUSED.format(left=left, all=every)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    raised, refused = answer.stdout.splitlines()
+    assert raised == "raised"
+    assert refused.startswith("the system starts no more threads, and this product needs several: raise the limit")
+
+
 # ---- processors ------------------------------------------------------------------------------------------------------
 
 

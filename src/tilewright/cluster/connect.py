@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import logging
@@ -25,10 +26,12 @@ CONNECT_S, WORKER_S, SCHEDULER_S = 30.0, 60.0, 60.0
 STEP_S = 0.2
 #: What an error says of a product into a file; the error where the scheduler is lost.
 RESUME = "finished tiles are kept, and resume continues"
-LOST = f"the scheduler was lost or restarted: {RESUME}"
+SCHEDULER_LOST = f"the scheduler was lost or restarted: {RESUME}"
 #: Code that each worker of "local:4" runs when it has started. A terminal sends Ctrl-C to all processes: it is for the
 #: client, which ends the workers.
 _IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+#: What Dask said last of processes that ended, of the workers of "local:4".
+_endings: collections.deque[str] = collections.deque(maxlen=1)
 
 
 @contextlib.contextmanager
@@ -54,11 +57,22 @@ def workers_alive(client: Any, seconds: float = SCHEDULER_S) -> frozenset[str]:
     """The addresses of the workers that the scheduler knows. Raises ClusterError where it does not answer within
     ``seconds``, or was lost."""
     if client.status != "running":  # with a lost connection all tasks are lost
-        raise ClusterError(LOST)
+        raise ClusterError(SCHEDULER_LOST)
     try:
         return frozenset(client.nthreads(callback_timeout=seconds))
     except (OSError, RuntimeError, AttributeError):
         raise ClusterError(f"the scheduler does not answer: {RESUME}") from None
+
+
+def last_heard(client: Any) -> dict[str, float]:
+    """Of each worker that begins tasks, when the scheduler last heard of it, by the scheduler's clock."""
+    found = client.scheduler_info(n_workers=-1).get("workers", {})
+    return {address: each.get("last_seen", 0.0) for address, each in found.items() if each.get("status") == "running"}
+
+
+def why_ended() -> str:
+    """The end of an error: how the last worker process that this one started ended, or else where to look."""
+    return f": {_endings[-1]}" if _endings else ": their logs say why"
 
 
 def when_ended(client: Any, future: Any, tell: Callable[[Any], None]) -> None:
@@ -127,7 +141,7 @@ def _raise_unless_finished(future: Any) -> None:
     if future.status == "error":
         raise future.exception()
     if future.status != "finished":
-        raise ClusterError(LOST)
+        raise ClusterError(SCHEDULER_LOST)
 
 
 def result_of(client: Any, future: Any) -> Any:
@@ -154,15 +168,8 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
         # that ends (python/cpython#106883).
         dask = importlib.import_module("dask")
         stack.enter_context(dask.config.set({"distributed.worker.profile.enabled": False}))
-        with _interrupts_blocked():
-            local = distributed.LocalCluster(
-                n_workers=int(match[1]),
-                threads_per_worker=_threads(int(match[1])),
-                dashboard_address=":0",
-                silence_logs=logging.CRITICAL,  # what workers say of each other as they end
-                preload=_IGNORE_INTERRUPTS,
-            )
-        stack.enter_context(local)
+        stack.enter_context(_endings_noted())
+        local = stack.enter_context(_local_cluster(int(match[1]), distributed))
         return stack.enter_context(distributed.Client(local, set_as_default=False))
     if text.startswith("local:") or not re.fullmatch(r"(\w+://)?[^\s:/]+:\d+", text):
         raise UsageError(f"cluster {text!r}: must be an address such as tcp://host:8786, or local:4 for processes here")
@@ -175,6 +182,44 @@ def _opened(cluster: Any, distributed: Any, stack: contextlib.ExitStack) -> Any:
         raise ClusterError(
             f"no scheduler answers at {text} ({type(error).__name__}): start it, or correct the address"
         ) from None
+
+
+def _local_cluster(workers: int, distributed: Any) -> Any:
+    """So many worker processes on this machine, which are waited for as long as they live."""
+    try:
+        with _interrupts_blocked():
+            return distributed.LocalCluster(
+                n_workers=workers,
+                threads_per_worker=_threads(workers),
+                dashboard_address=":0",
+                silence_logs=logging.CRITICAL,  # what workers say of each other as they end
+                preload=_IGNORE_INTERRUPTS,
+            )
+    except (RuntimeError, OSError) as error:
+        raise ClusterError(f"a worker of local:{workers} did not start ({error}){why_ended()}") from None
+
+
+@contextlib.contextmanager
+def _endings_noted() -> Iterator[None]:
+    """Notes what Dask's nannies, which live in this process, say of worker processes that end."""
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if (said := record.getMessage()).startswith("Worker process"):
+                _endings.append(said)
+
+    logger, noting = logging.getLogger("distributed.nanny"), Noting()
+    before = logger.level, logger.propagate
+    _endings.clear()
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(noting)
+    try:
+        yield
+    finally:
+        logger.removeHandler(noting)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import math
 import queue
 import secrets
 import statistics
@@ -17,16 +18,21 @@ from typing import Any
 
 from ..errors import ClusterError, TilewrightError
 from ..host.machine import bytes_text
+from ..host.steps import announced
 from ..planning.choice import Choice
 from ..streaming.plan.cost import Rates
 from ..streaming.plan.cuts import Room
-from .connect import LOST, STEP_S, wait_unless_stopped, when_ended, workers_alive
+from .connect import SCHEDULER_LOST, STEP_S, last_heard, wait_unless_stopped, when_ended, why_ended, workers_alive
 from .order import ProductOrder, RemotePlace, TaskFailure, WorkerFacts
 from .session import look
 
-#: Seconds in which a worker must answer what it can do; the first time it may compile. After the first answer the others get
-#: as long again, but at least OTHERS_S.
+#: Workers are waited for until nothing was heard of them for ANSWER_S seconds: they may have to compile, on a busy machine.
+#: After the first answer the others get as long again as that took, but at least OTHERS_S.
 ANSWER_S, OTHERS_S = 120.0, 10.0
+#: Seconds between two looks at what the scheduler has heard.
+HEARD_S = 1.0
+#: Workers that may die before they answer.
+MOST_LOST = 3
 
 #: The answer of a task that failed: what it returned, or what was raised.
 Failure = TaskFailure | BaseException
@@ -95,31 +101,36 @@ class Looks:
         """Workers that are ``known`` are not asked."""
         self._client, self._order = client, order
         self._tasks: dict[str, Any] = dict.fromkeys(known)
-        self._ended: queue.SimpleQueue[tuple[str, WorkerFacts | Failure]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[str, str, WorkerFacts | Failure]] = queue.SimpleQueue()
+        #: Workers that were lost before they answered.
+        self.lost = 0
 
     @property
-    def pending(self) -> bool:
-        """Whether any was asked and has not answered."""
-        return any(task is not None for task in self._tasks.values())
+    def pending(self) -> int:
+        """How many were asked and have not answered."""
+        return sum(task is not None for task in self._tasks.values())
 
     def ask(self, alive: frozenset[str]) -> None:
         """Ask those that joined, all at once, so that those that share a disk or a processor measure it shared; forget those
         that are gone."""
         for worker in self._tasks.keys() - alive:
-            _release(self._tasks.pop(worker))
+            task = self._tasks.pop(worker)
+            self.lost += task is not None
+            _release(task)
         for worker in sorted(alive - self._tasks.keys()):
             name = f"tilewright-look-{self._order.key}-{secrets.token_hex(4)}"
             task = self._client.submit(look, self._order, workers=[worker], pure=False, key=name)
             self._tasks[worker] = task
-            when_ended(self._client, task, functools.partial(self._tell, worker))
+            when_ended(self._client, task, functools.partial(self._tell, worker, name))
 
     def answers(self) -> Iterator[tuple[str, WorkerFacts | Failure]]:
         """The workers that answered since the last call, and what."""
         with contextlib.suppress(queue.Empty):
             while True:
-                worker, answer = self._ended.get_nowait()
-                if self._tasks.get(worker) is not None:
-                    _release(self._tasks[worker])
+                worker, name, answer = self._ended.get_nowait()
+                task = self._tasks.get(worker)
+                if task is not None and task.key == name:  # a worker that was lost and is back was asked again
+                    _release(task)
                     self._tasks[worker] = None
                     yield worker, answer
 
@@ -129,8 +140,8 @@ class Looks:
             _release(task)
         self._tasks.clear()
 
-    def _tell(self, worker: str, answer: WorkerFacts | Failure) -> None:
-        self._ended.put((worker, answer))
+    def _tell(self, worker: str, name: str, answer: WorkerFacts | Failure) -> None:
+        self._ended.put((worker, name, answer))
 
 
 def _release(task: Any) -> None:
@@ -138,27 +149,49 @@ def _release(task: Any) -> None:
         task.release()
 
 
-def ask_workers(client: Any, order: ProductOrder) -> tuple[WorkerFacts, ...]:
-    """What the workers say of themselves. Those that are busy are not waited for long: they can join later.
+class _Hearing:
+    """When the scheduler last heard of a worker."""
 
-    Raises the first error of a worker, ClusterError where none answers in time.
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._heard = last_heard(client)
+        self._looked_s = self._changed_s = time.monotonic()
+
+    def silent_s(self) -> float:
+        """Seconds in which nothing was heard of any worker that begins tasks."""
+        now = time.monotonic()
+        if now > self._looked_s + HEARD_S:
+            heard, self._looked_s = last_heard(self._client), now
+            if heard and heard != self._heard:
+                self._heard, self._changed_s = heard, now
+        return now - self._changed_s
+
+
+def ask_workers(client: Any, order: ProductOrder) -> tuple[WorkerFacts, ...]:
+    """What the workers say of themselves. As long as the scheduler hears of workers, the first answer is waited for: a busy
+    machine may take minutes to compile. After it, those that are busy are not waited for long: they can join later.
+
+    Raises the first error of a worker, ClusterError where nothing is heard of any, or they die.
     """
     answers: list[WorkerFacts] = []
-    begun = time.monotonic()
-    until = begun + ANSWER_S
-    with contextlib.closing(Looks(client, order)) as looks:
-        while time.monotonic() < until:
+    begun, until = time.monotonic(), math.inf
+    hearing = _Hearing(client)
+    with contextlib.closing(Looks(client, order)) as looks, announced("waiting for workers, which may have to compile"):
+        while not answers or (looks.pending and time.monotonic() < until):
             looks.ask(workers_alive(client))
             for worker, answer in looks.answers():
                 if not isinstance(answer, WorkerFacts):
                     raise explained(answer, f"worker {worker} cannot take part")
                 answers.append(answer)
                 until = min(until, time.monotonic() + max(OTHERS_S, time.monotonic() - begun))
-            if answers and not looks.pending:
-                break
+            if not answers and looks.lost > MOST_LOST:
+                raise ClusterError(f"{looks.lost} workers died before they said what they can do{why_ended()}")
+            if not answers and hearing.silent_s() > ANSWER_S:
+                raise ClusterError(
+                    f"no worker answered, and for {ANSWER_S:.0f} s nothing was heard of any that begins tasks: they may be "
+                    f"paused or gone{why_ended()}"
+                )
             wait_unless_stopped(STEP_S / 4)
-    if not answers:
-        raise ClusterError(f"no worker answered in {ANSWER_S:.0f} s: they may be busy or paused")
     return tuple(sorted(answers, key=lambda facts: facts.worker))
 
 
@@ -202,7 +235,7 @@ def explained(failure: Failure, what: str) -> TilewrightError:
     if isinstance(failure, TaskFailure):
         return failure.error(what)
     if isinstance(failure, (CancelledError, asyncio.CancelledError)):
-        return ClusterError(LOST)
+        return ClusterError(SCHEDULER_LOST)
     if isinstance(failure, ImportError):
         return ClusterError(f"{what}: it lacks something that this process has ({failure}); {_SAME}")
     if type(failure).__name__ == "KilledWorker":

@@ -6,7 +6,6 @@ An existing file is replaced only where the caller says so, because it may be an
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import stat
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import FileError, TilewrightError
+from ..host.cached_property import cached_property
 from .checks import Shape, os_errors
 
 
@@ -36,7 +36,7 @@ class Output:
     lost: Callable[[Path, Output], str | None]
     overwrite: bool = False
 
-    @functools.cached_property
+    @cached_property
     def target(self) -> Path:
         """The path of the result with all links resolved. Raises FileError for links that form a loop."""
         target = Path(os.path.realpath(self.path))

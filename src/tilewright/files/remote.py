@@ -7,7 +7,6 @@ query of a URL, which may be a signature, are in no message.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from ..errors import FileError, TilewrightError, UnavailableError, UsageError, did_you_mean
+from ..host.cached_property import cached_property
 from .checks import one_line
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::.*://)", re.DOTALL)
@@ -95,7 +95,7 @@ class Remote:
         """The last part of its path."""
         return PurePosixPath(url_parts(self.url)[1]).name
 
-    @functools.cached_property
+    @cached_property
     def _opened(self) -> tuple[Any, str]:
         """Its file system, and its path there."""
         try:

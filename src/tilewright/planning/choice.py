@@ -131,7 +131,9 @@ def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> 
     if dtype in NUMPY_DTYPES and algorithm == "classical":
         return _chosen(numpy_product, dtype, f"no kernel multiplies {dtype}")
     if not compiles:
-        why = "$NUMBA_DISABLE_JIT is set, so no kernel can be compiled"
+        from ..codegen.jit import why_disabled
+
+        why = f"{why_disabled()}, so no kernel can be compiled"
         return _chosen(numpy_product, COMPUTED_IN.get(widest, widest), why)
     if widest == dtype and (summing := _summing(operands, problem, algorithm)) is not None:
         return _chosen(summing, operands, f"the engine's fastest kernel for {operands} whose sums are {dtype}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..engine.numpy_product import numpy_product, product_by_numpy
+from ..host.cached_property import cached_property
 from ..host.limits import get_threads, why_threads
 from ..host.machine import bytes_text
 from ..kernels import Kernel
@@ -95,7 +96,7 @@ class HostPlan(Plan):
 
         return product
 
-    @functools.cached_property
+    @cached_property
     def sharing(self) -> Sharing | None:
         """One product of the plan as a call of machine code; None where that cannot run it."""
         problem, kernel, work = self.problem, self.kernel, self._work
@@ -113,17 +114,17 @@ class HostPlan(Plan):
         """Multiply-adds of one product."""
         return self.problem.m * self.problem.n * self.problem.k
 
-    @functools.cached_property
+    @cached_property
     def working_dtype(self) -> np.dtype:
         """``compute`` as a dtype."""
         return np.dtype(self.compute)
 
-    @functools.cached_property
+    @cached_property
     def stored_dtype(self) -> np.dtype:
         """The dtype that the kernel writes: ``working_dtype``, or that of the sums if the product has it."""
         return self.dtype if self.kernel.sums.get(self.compute) == self.dtype.name else self.working_dtype
 
-    @functools.cached_property
+    @cached_property
     def made_dtype(self) -> np.dtype:
         """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes that, for of two equal
         dtypes it is the one that NumPy returns; otherwise ``stored_dtype``."""
@@ -140,7 +141,7 @@ class HostPlan(Plan):
         standard = replace(self.problem, precision="standard")
         return replace(self, problem=standard, choice=choose_cpu(standard))
 
-    @functools.cached_property
+    @cached_property
     def can_be_shared(self) -> bool:
         """Whether there is enough work for two threads; only then the limit of threads matters and is read."""
         return self.problem.flops >= 2 * WORK_SHARED or self.problem.bytes_least >= 2 * BYTES_PER_THREAD

@@ -58,7 +58,7 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
 
 def _product_of_others(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | None:
     """The product of what are not two matrices."""
-    if a.ndim + b.ndim == 3:
+    if a.ndim + b.ndim == 3 and a.ndim and b.ndim:  # not a scalar and a batch, which the long way refuses
         return _product_of_vector(a, b, out)
     if min(a.ndim, b.ndim) < 2:
         return None

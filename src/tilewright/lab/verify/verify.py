@@ -15,13 +15,13 @@ added.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...host.cached_property import cached_property
 from ..inputs.formats import NumberFormat
 
 #: Largest m·n·k that is compared whole: 1024³ costs about 0.1 s in float64.
@@ -166,11 +166,11 @@ class Oracle:
             return _gamma(self.k, dtype) * magnitude + oracle + tiny
         return np.full_like(magnitude, normwise * _unit(dtype) * self._largest + tiny) + oracle
 
-    @functools.cached_property
+    @cached_property
     def _largest(self) -> float:
         return float(np.abs(self.a).max(initial=0)) * float(np.abs(self.b).max(initial=0))
 
-    @functools.cached_property
+    @cached_property
     def _lines(self) -> list[ExactPart]:
         if self.whole:
             return [self._line(slice(None), slice(None))]
@@ -193,7 +193,7 @@ class Oracle:
             magnitude += np.abs(wide_a) @ np.abs(wide_b)
         return ExactPart((rows, columns), exact, magnitude)
 
-    @functools.cached_property
+    @cached_property
     def _signs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """The signs x; and for every row and block: A·(B·x), a bound of ‖(|A||B|)_i‖₂, and |A|·(|B|·1) for the oracle's
         rounding."""

@@ -41,7 +41,8 @@ def run_on_thread(function: Callable[[], Result], stop: Callable[[], None] | Non
 
     For code that an interrupt would leave broken: compilers, other libraries' locks, files. An interrupt ends the wait and
     is raised at once, while the function runs on to its end. With ``stop``, an interrupt calls ``stop()`` on another thread,
-    which should make the function end soon, and the interrupt is raised when the function has ended.
+    which should make the function end soon, and the interrupt is raised when the function has ended. Where the system starts
+    no more threads, the function runs on this one.
 
     >>> run_on_thread(lambda: threading.current_thread() is threading.main_thread())
     False
@@ -57,10 +58,12 @@ def run_on_thread(function: Callable[[], Result], stop: Callable[[], None] | Non
 class _ThreadRun:
     """A function on a thread of its own. Lists record its events by single operations: an interrupt may come at any time."""
 
-    def __init__(self, function: Callable[[], Any], launch: Callable[[threading.Thread], object]) -> None:
+    def __init__(self, function: Callable[[], Any], launch: Callable[[Callable[[], None]], object]) -> None:
         self._function, self._launch, self._context = function, launch, contextvars.copy_context()
         self._begun: list[None] = []
         self._ended: list[tuple[Any, BaseException | None]] = []
+        #: Set where the system started no thread: limits of processes or memory forbid it, or the interpreter ends.
+        self._refused: list[None] = []
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._closed = False
 
@@ -76,19 +79,33 @@ class _ThreadRun:
         self._bell.put(None)
 
     def start_and_wait(self) -> None:
-        self._launch(threading.Thread(target=self._work, name="tilewright apart", daemon=True))
+        thread = threading.Thread(target=self._work, name="tilewright apart", daemon=True)
+        try:
+            self._launch(functools.partial(self._start, thread))
+        except RuntimeError:
+            self._refused.append(None)
         self._wait()
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except RuntimeError:
+            self._refused.append(None)
+            self._bell.put(None)
 
     def settle(self, stop: Callable[[], None]) -> None:
         self._closed = True
-        if self._begun:
+        if self._begun and not self._refused:
             if not self._ended:
                 run_on_thread(stop)
             self._wait()
 
     def _wait(self) -> None:
         while not self._ended:
-            self._bell.get()
+            if self._refused and not self._begun:
+                self._work()
+            else:
+                self._bell.get()
 
     def result(self) -> Any:
         ((result, error),) = self._ended
@@ -97,18 +114,18 @@ class _ThreadRun:
         return result
 
 
-def _launch(thread: threading.Thread) -> None:
-    """Start it from another thread: an interrupted ``start`` would leave an entry behind in ``threading``.
+def _launch(start: Callable[[], None]) -> None:
+    """Start a thread from another thread: an interrupted ``start`` would leave an entry behind in ``threading``.
 
     Until that other thread runs, CPython delivers to it an exception that was set in its creator. The exception is raised
     before ``start`` begins, so ``ensured`` calls ``start`` as its clean-up, which is repeated.
     """
-    _thread.start_new_thread(_ensured(), (int, thread.start))
+    _thread.start_new_thread(_ensured(), (int, start))
 
 
 @functools.cache
 def _ensured() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
-    work = _ThreadRun(_compiled, lambda thread: _thread.start_new_thread(thread.start, ()))
+    work = _ThreadRun(_compiled, lambda start: _thread.start_new_thread(start, ()))
     work.start_and_wait()  # on another thread: an interrupt would leave llvmlite's lock taken
     return work.result()
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ...errors import UnavailableError
 from .interrupts import run_on_thread
 from .threads import Standby, Team
 
@@ -76,7 +77,8 @@ def can_be_stopped() -> bool:
 def stoppable(work: Callable[[], Result]) -> Result:
     """The result of ``work()``, which runs on a thread that no interrupt reaches; an interrupt asks it to end early.
 
-    The interrupt is raised when the work has ended. Within a run that is stoppable already, this only calls ``work``.
+    The interrupt is raised when the work has ended. Within a run that is stoppable already, this only calls ``work``. Raises
+    UnavailableError where the system starts too few threads for it.
     """
     if _current.get() is not None:
         return work()
@@ -86,7 +88,15 @@ def stoppable(work: Callable[[], Result]) -> Result:
         _current.set(stop)  # in the copy of the context that ``run_on_thread`` makes
         return work()
 
-    return run_on_thread(inside, stop.ask)
+    try:
+        return run_on_thread(inside, stop.ask)
+    except RuntimeError as error:
+        if not str(error).startswith(("can't start new thread", "can't create new thread")):  # CPython's words
+            raise
+        raise UnavailableError(
+            "the system starts no more threads, and this product needs several: raise the limit of processes (ulimit -u, or "
+            "the cgroup's pids.max) or of address space (ulimit -v)"
+        ) from None
 
 
 def run_stoppable(

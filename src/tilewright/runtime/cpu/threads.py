@@ -17,6 +17,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
+from ...errors import MemoryLimitError
 from .interrupts import ensured
 from .processors import allowed_processors, processor_here
 from .workers import Job, Standby, Worker, crew
@@ -41,7 +42,8 @@ class Team:
         self.threads = threads
 
     def run(self, jobs: Sequence[Job], stop: Job | None = None) -> None:
-        """Run every job, each on a thread of its own and the first on the calling one; raises the first error of any.
+        """Run every job, each on a thread of its own and the first on the calling one; raises the first error of any. If the
+        system starts fewer threads, the calling one runs the jobs that are left, and then the first.
 
         An interrupt skips the jobs that have not begun and calls ``stop``, which may make the others end early and must
         allow to be called again. The interrupt is raised when the jobs that had begun have ended.
@@ -55,13 +57,14 @@ class Team:
         def body() -> None:
             workers = crew.claim(task, len(jobs) - 1)
             crew.seat(workers, task.here, task.allowed)
-            for worker, job in zip(workers, jobs[1:], strict=True):
+            for worker, job in zip(workers, jobs[1:], strict=False):
                 task.give(worker, job)
             own_error: Exception | None = None
-            try:
-                jobs[0]()
-            except Exception as error:
-                own_error = error
+            for job in (*jobs[1 + len(workers) :], jobs[0]):
+                try:
+                    job()
+                except Exception as error:
+                    own_error = own_error or error
             task.wait(len(workers))
             if own_error is not None:
                 raise own_error
@@ -203,7 +206,7 @@ class _TeamCall:
             if error is not None:
                 raise error
         if self.standby is not None and self._call is not None and self.standby.failed(self._call):
-            raise MemoryError("a thread that shared this product found no memory for its part")
+            raise MemoryLimitError("a thread that shared this product found no memory for its part")
 
 
 def _nothing() -> None:

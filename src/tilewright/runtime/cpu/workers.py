@@ -8,6 +8,7 @@ placed by Linux, which finds an idle processor for them: they need not wait for 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import os
 import threading
@@ -142,6 +143,7 @@ class Crew:
 
     def claim(self, task: Task, count: int) -> list[Worker]:
         """Claim idle workers: the same ones each time if they are free, for they may stand by; new ones if too few are.
+        Fewer than ``count`` where the system starts no more threads.
 
         A worker is noted in ``tried`` before the claim, so that ``settle`` finds every claim even if this is interrupted.
         """
@@ -151,6 +153,8 @@ class Crew:
             if seen == len(self.workers):
                 # Hired without a claim: if this is interrupted, they are idle workers for the next task.
                 run_on_thread(functools.partial(self._hire, count - len(claimed)))
+                if seen == len(self.workers):
+                    break
             worker = self.workers[seen]
             seen += 1
             task.tried.append(worker)
@@ -159,16 +163,18 @@ class Crew:
         return claimed
 
     def first(self, count: int) -> list[Worker]:
-        """The first ``count`` workers, whether they are claimed or not."""
+        """The first ``count`` workers, whether they are claimed or not; fewer where the system starts no more threads."""
         if len(self.workers) < count:
             run_on_thread(functools.partial(self._hire, count - len(self.workers)))
         return self.workers[:count]
 
     def _hire(self, count: int) -> None:
-        before = len(self.workers)
-        for _ in range(count):
-            Worker(self)
-        while len(self.workers) < before + count:
+        hired = len(self.workers)
+        with contextlib.suppress(RuntimeError):  # the system limits threads: products go on with those that there are
+            for _ in range(count):
+                Worker(self)
+                hired += 1
+        while len(self.workers) < hired:
             time.sleep(1e-5)  # each enters itself into the list as soon as it runs
         self.mailboxes = np.array([worker.address for worker in self.workers], np.int64)
 

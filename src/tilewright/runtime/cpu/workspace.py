@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...errors import MemoryLimitError
 from ...host.machine import bytes_text, machine
 from ...operands import aligned_empty
 
@@ -26,7 +27,7 @@ _NOTHING = aligned_empty((0,), np.uint8)
 def take_workspace(nbytes: int) -> Iterator[np.ndarray]:
     """At least ``nbytes`` uninitialised bytes on a 64-byte boundary, for this call alone until the block is left.
 
-    Raises MemoryError, with the size, if there is not enough memory.
+    Raises MemoryLimitError, with the size, if there is not enough memory.
 
     >>> with take_workspace(100) as memory:
     ...     memory.size >= 100, memory.dtype.name
@@ -98,6 +99,6 @@ def _allocated(nbytes: int) -> np.ndarray:
     try:
         return aligned_empty((nbytes,), np.uint8)
     except MemoryError:
-        raise MemoryError(
+        raise MemoryLimitError(
             f"this product needs a workspace of {bytes_text(nbytes)}, which could not be allocated"
         ) from None

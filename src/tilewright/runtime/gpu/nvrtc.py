@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import CompileError, UnavailableError, UsageError, did_you_mean
+from ...host.cached_property import cached_property
 from ...host.disk import CacheFile, fingerprint
 from ...host.steps import announced
 from ...kernels.cuda_kernel import CudaKernel
@@ -49,7 +50,7 @@ class Compiled:
     log: str
     lowered: Mapping[str, str] = field(default_factory=dict)
 
-    @functools.cached_property
+    @cached_property
     def resources(self) -> dict[str, Resources]:
         """The resources of each of its kernels. Products do not need them: reading the binary takes 0.1 s."""
         return read_resources(self.cubin)

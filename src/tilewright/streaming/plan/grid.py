@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from ...host.cached_property import cached_property
 
 
 class Tile(NamedTuple):
@@ -106,7 +107,7 @@ class Grid:
         parts = part_count(self.k, self.kc)
         return part_edge(self.k, parts, min(parts, p * self._parts_a_step))
 
-    @functools.cached_property
+    @cached_property
     def _edges(self) -> list[int]:
         """Where each step begins, and where the last one ends."""
         return [self._begin(p) for p in range(self.steps + 1)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...host.cached_property import cached_property
 from ...host.machine import bytes_text, seconds_text
 from ...planning.bounds import blocks_bound, dtype_of_blocks
 from ...planning.choice import ROUNDED, SPLIT, Choice
@@ -139,7 +139,7 @@ class StreamPlan(Plan):
         room = (self.room.place + (self.room.host if len(self.parts) == 1 else 0)) // self.itemsize
         return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize - self.out_bytes
 
-    @functools.cached_property
+    @cached_property
     def comes_once(self) -> bool:
         """Whether the place of the longest part loads no block twice."""
         part = max(self.parts, key=lambda part: _area(self.grid, part))

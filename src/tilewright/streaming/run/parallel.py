@@ -151,9 +151,13 @@ def execute_on_all(
 
     threads = [threading.Thread(target=work, args=(number,), name=f"place {number}") for number in range(len(places))]
     with current_stop().tells(lambda: errors.append(Stopped())):  # tiles under way are finished, no other is begun
+        try:
+            for thread in threads:
+                thread.start()  # may fail: the system limits threads
+        except RuntimeError as error:  # the other places must end first
+            errors.append(error)
         for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
     if errors:
         raise errors[0]
