@@ -209,7 +209,7 @@ def test_what_is_shared_is_what_is_planned(shape: tuple[int, int, int]) -> None:
     assert how is not None
     assert how.threads == plan.threads == 2
     assert how.call[crew.CODE] == address_of(compiled(plan.kernel, dtype))
-    transposed = plan.kernel.workspace_bytes(n, m, k, "float32")  # that of a column-major C
+    transposed = plan.kernel.workspace_bytes(n, m, k, "float32", 2)  # that of a column-major C
     assert how.workspace == max(plan.workspace_bytes, transposed)
 
 

@@ -646,7 +646,7 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: bare_zarr(p / "a.zarr", np.zeros((2, 2), "M8[s]")), DTypeError, "must be"),
     (lambda p: f"{bare_zarr(p / 'a.zarr', np.ones((2, 2)))}:inner", FileError, "one array, not a group"),
     (lambda p: np.ones(3), ShapeError, "1 dimensions"),
-    (lambda p: np.zeros((2, 2), "M8[s]"), DTypeError, "cannot be multiplied: convert it"),
+    (lambda p: np.zeros((2, 2), "M8[s]"), DTypeError, "cannot be multiplied: pass the array.astype"),
     (lambda p: None, TilewrightError, "None"),
 ]
 

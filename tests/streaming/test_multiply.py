@@ -721,7 +721,7 @@ def numbers(shape: tuple[int, int], name: str, seed: int) -> np.ndarray:
 def least_memory(a: Any, b: Any) -> int:
     """Bytes with which blocks of A, B and C are cut in every direction."""
     with pytest.raises(MemoryLimitError) as refused:
-        tw.plan_multiply(a, b, device="cpu", memory="1MiB")
+        tw.plan_multiply(a, b, device="cpu", memory=1)
     return int(re.findall(r"at least [^(]*\((\d+) bytes\)", str(refused.value))[0])
 
 
@@ -730,6 +730,7 @@ def test_a_product_of_files_has_the_dtype_and_the_elements_of_matmul(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(places, "LEAST_LIMIT", 1)
     a, b = numbers((130, 2500), name, 1), numbers((2500, 150), name, 2)
     for array, file in ((a, "a.raw"), (b, "b.raw")):
         array.tofile(file)

@@ -15,6 +15,7 @@ from tilewright.errors import DTypeError, MemoryLimitError, ResumeError, UsageEr
 from tilewright.files import create_matrix, open_matrix, whole_matrix
 from tilewright.files.array import ArraySource
 from tilewright.runtime.cpu.stop import Stop, Stopped, _current
+from tilewright.streaming.plan.cuts import own_bytes
 from tilewright.streaming.run.job import Job
 from tilewright.verification.comparing import ELEMENT_BYTES, Budget, parts_to_read
 from tilewright.verification.files import verify_files
@@ -126,9 +127,9 @@ def test_rectangles_are_small_and_each_is_read_a_few_times(dtype: str, grain: tu
     rng = np.random.default_rng(8)
     a, b = (rng.uniform(-1, 1, shape).astype(dtype) for shape in ((900, 700), (700, 800)))
     sources = [Watched(each, grain) for each in (a, b, a @ b)]
-    memory = (17 << 20) + (2 << 20)
+    memory = 7 << 19
     assert verify_files(*sources, 700 * 2.0 ** (-24 if dtype == "float32" else -53), memory).ok
-    budget = Budget.within(memory - (16 << 20) - (1 << 19), 900, 800, 700)
+    budget = Budget.within(memory - own_bytes(memory) - (1 << 19), 900, 800, 700)
     assert budget is not None
     assert max(source.largest for source in sources) <= budget.elements < 900 * 700 // 10
     x, y, z = (source.all / (source.shape[0] * source.shape[1]) for source in sources)
@@ -156,7 +157,7 @@ def test_with_few_bytes_there_are_fewer_sums_and_then_none() -> None:
         assert budget.elements * ELEMENT_BYTES <= nbytes // 2
         assert budget.steps >= 1024
     with pytest.raises(MemoryLimitError, match="too little to verify"):
-        verify_files(np.zeros((9, 9)), np.zeros((9, 9)), np.zeros((9, 9)), 1e-9, "16MiB")
+        verify_files(np.zeros((9, 9)), np.zeros((9, 9)), np.zeros((9, 9)), 1e-9, "512KiB")
 
 
 @pytest.mark.parametrize("blocks", [1, 8])

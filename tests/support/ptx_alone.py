@@ -66,9 +66,10 @@ def _compile(
     folders: Sequence[Path],
     headers: Sequence[Path] | None,
     names: Sequence[str],
+    optimised: bool,
 ) -> tuple[str, bytes, str, dict[str, str]]:
-    if headers is None:  # those that NVRTC brings, which cuda.core finds
-        return _WITH_BINARY(source, name, arch, macros, folders, headers, names)
+    if headers is None or not optimised:  # cuda.core finds the headers that NVRTC brings
+        return _WITH_BINARY(source, name, arch, macros, folders, headers, names, optimised)
     _, nv = nvrtc._cuda()
     virtual = arch.replace("sm_", "compute_")
     options = [f"-arch={virtual}", "-lineinfo", *(f"-D{key}={value}" for key, value in macros.items())]

@@ -29,7 +29,7 @@ from ...runtime.gpu.split_product import SOURCES
 from ...runtime.gpu.wake import wake_named
 from ..options import Options
 from ..plan.cost import Rates
-from ..plan.cuts import own_bytes
+from ..plan.cuts import can_be_cut, own_bytes
 from ..plan.host_cache import HostCache
 from ..plan.stream import Room, StreamPlan, typical_step
 from .cached_sources import CachedSources
@@ -160,11 +160,13 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
         kc, chunk = kc_of(choice.kernel, choice.compute), _chunk(sources)
         size = np.dtype(dtype_of_blocks(choice.compute)).itemsize
         workspace = functools.partial(_step_bytes, choice.kernel.workspace, choice.kernel.counters, size, kc)
-        while threads > 1 and workspace(threads, SMALL, SMALL, kc) > WORKSPACE_SHARE * free:
+        while True:  # fewer threads take less
+            of_step = functools.partial(workspace, threads)
+            room = Room.within(free, buffers, grain=64, kc=kc, chunk=chunk, workspace=of_step)
+            fits = of_step(SMALL, SMALL, kc) <= WORKSPACE_SHARE * free and can_be_cut(m, n, k, room, size)
+            if fits or threads == 1:
+                return Placement(choice, room, threads, free)
             threads -= 1
-        of_step = functools.partial(workspace, threads)
-        room = Room.within(free, buffers, grain=64, kc=kc, chunk=chunk, workspace=of_step)
-        return Placement(choice, room, threads, free)
     chunks = Chunks.within(limit)
     in_memory = all(isinstance(source, ArraySource) for source in sources)
     host = 0 if in_memory else _left(free, own_bytes(free) + chunks.nbytes)

@@ -127,6 +127,11 @@ def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator
                     yield cut
 
 
+def can_be_cut(m: int, n: int, k: int, room: Room, itemsize: int) -> bool:
+    """Whether any cut fits."""
+    return any(shares(grid, room, itemsize) for small in (True, False) for grid in cuts(m, n, k, room, small=small))
+
+
 def without_cut_chunks(grids: Sequence[Grid], chunk: int) -> Sequence[Grid]:
     """The grids whose blocks cut few or no chunks of files; all where there are none of these."""
 
