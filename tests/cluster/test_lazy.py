@@ -463,7 +463,13 @@ def test_a_worker_killed_in_the_middle_changes_no_bit(tmp_path: Path) -> None:
     assert marker.exists()
 
 
-@pytest.mark.parametrize("name", ["int8", "uint16", "int64", "bool", "float16", "complex64"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "float16",
+        *(pytest.param(x, marks=pytest.mark.further) for x in ("int8", "uint16", "int64", "bool", "complex64")),
+    ],
+)
 def test_a_lazy_product_has_the_dtype_of_matmul(name: str) -> None:
     """Integers wrap around; float16 and bool are multiplied in float32."""
     rng = np.random.default_rng(1)

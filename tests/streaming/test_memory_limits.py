@@ -84,7 +84,9 @@ assert (tw.multiply(a, a, device="cpu", **eval(sys.argv[1])) == 1000).all()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of an address space are Linux's")
-@pytest.mark.parametrize("options", ["{}", "{'memory': '16MiB'}", "{'memory': '4GiB'}"])
+@pytest.mark.parametrize(
+    "options", ["{}", *(pytest.param(f"{{'memory': '{x}'}}", marks=pytest.mark.further) for x in ("16MiB", "4GiB"))]
+)
 def test_what_a_process_may_address_is_a_limit_too(options: str) -> None:
     """On a machine with 260 MiB of L3: the arrays that would measure its memory do not fit."""
     done = subprocess.run([sys.executable, "-c", UNDER_A_LIMIT, options], capture_output=True, text=True, check=False)

@@ -725,7 +725,15 @@ def least_memory(a: Any, b: Any) -> int:
     return int(re.findall(r"at least [^(]*\((\d+) bytes\)", str(refused.value))[0])
 
 
-@pytest.mark.parametrize("name", ALL)
+#: The others take minutes to compile.
+FEW = ("float16", "float32", "int32", "complex64")
+
+
+def marked(names: list[str], *few: str) -> list[Any]:
+    return [name if name in few else pytest.param(name, marks=pytest.mark.further) for name in names]
+
+
+@pytest.mark.parametrize("name", marked(ALL, *FEW))
 def test_a_product_of_files_has_the_dtype_and_the_elements_of_matmul(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -759,7 +767,7 @@ def test_a_product_of_files_has_the_dtype_and_the_elements_of_matmul(
         assert np.abs(c.astype(wide) - exact).max() <= 40 * bounds.UNIT[name] * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("x", ALL)
+@pytest.mark.parametrize("x", marked(ALL, "float16"))
 def test_operands_of_two_dtypes_are_promoted_as_matmul_promotes_them(x: str) -> None:
     for y in ALL:
         a, b = numbers((9, 8), x, 1), numbers((8, 7), y, 2)

@@ -143,7 +143,6 @@ def test_any_sizes(m: int, n: int, k: int, place: int, host: int) -> None:
     assert str(plan)
 
 
-@pytest.mark.any_machine
 @pytest.mark.parametrize(
     "shape", [(5000, 5000, 5000), (100, 7000, 9000), (9000, 1, 9000), (1, 1, 10**6), (10**5, 300, 2)]
 )
