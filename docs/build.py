@@ -83,7 +83,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "error s1": accuracy.error_of_s1,
     "accuracy cpu grades": lambda: accuracy.grades("accuracy-cpu"),
     "accuracy cpu distributions": lambda: accuracy.by_distribution("accuracy-cpu"),
-    "accuracy cpu random": lambda: accuracy.random_products("random-products", "random-small-products"),
+    "accuracy cpu random": lambda: accuracy.random_products(
+        "random-products", "random-products-zen4", "random-small-products"
+    ),
     "accuracy cpu spans": lambda: accuracy.by_span("accuracy-cpu"),
     "accuracy h100 grades": lambda: accuracy.grades("accuracy-h100"),
     "accuracy h100 distributions": lambda: accuracy.by_distribution("accuracy-h100"),

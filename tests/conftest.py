@@ -61,6 +61,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """A test ends its threads, also where it fails: after its fixtures are torn down none may be left."""
+    for thread in outcomes.threads_of_tests():
+        thread.join(1)
+    if left := [thread.name for thread in outcomes.threads_of_tests()]:
+        pytest.fail(f"threads of the test are left: {', '.join(left)}")
+
+
 def pytest_collection_finish() -> None:
     """Thousands of collected tests live until the end: the garbage collector need not look at them again and again."""
     gc.collect()

@@ -145,8 +145,21 @@ def when(condition: Callable[[], bool], then: Callable[[], object]) -> threading
         then()
 
     thread = threading.Thread(target=wait)
+    _started.append(thread)
     thread.start()
     return thread
+
+
+#: The threads of ``when``.
+_started: list[threading.Thread] = []
+
+
+@pytest.fixture(autouse=True)
+def joined() -> Iterator[None]:
+    """No thread of ``when`` outlives its test, even if the test fails before it joins it."""
+    yield
+    while _started:
+        _started.pop().join()
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import doctest
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,21 @@ def test_a_test_that_no_job_runs_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.stderr == "ran in no job: test_job.py::test_of_none: no quantum computer\n"
     monkeypatch.setenv("QUANTUM", "0")
     assert checked(ours, theirs, job("quantum.json", "-p", "no:xdist")).returncode == 0
+
+
+def test_a_thread_that_outlives_its_test_is_found() -> None:
+    end = threading.Event()
+
+    def wait() -> None:
+        end.wait(30)
+
+    waiting, timer = threading.Thread(target=wait), threading.Timer(30, wait)
+    others = [threading.Thread(target=wait, daemon=True), threading.Thread(target=end.wait, args=(30,))]
+    for thread in (waiting, timer, *others):
+        thread.start()
+    assert set(outcomes.threads_of_tests()) == {waiting, timer}
+    end.set()
+    timer.cancel()
+    for thread in (waiting, timer, *others):
+        thread.join()
+    assert not outcomes.threads_of_tests()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -67,3 +68,14 @@ def ran_nowhere(jobs: Iterable[Mapping[str, str]]) -> Outcomes:
 
 def read(path: Path) -> Outcomes:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def threads_of_tests() -> list[threading.Thread]:
+    """The threads that run a function of a test and keep the process alive: such a thread may disturb tests that follow."""
+    found = []
+    for thread in threading.enumerate():
+        function = getattr(thread, "_target", None) or getattr(thread, "function", None)  # the latter of a timer
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        if not thread.daemon and Path(file).is_relative_to(Path(__file__).parents[1]):
+            found.append(thread)
+    return found
