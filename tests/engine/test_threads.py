@@ -604,7 +604,7 @@ except UnavailableError as error:
 """
 
 
-@pytest.mark.parametrize(("left", "every"), [(0, True), (0, False), (2, False), (6, False)])
+@pytest.mark.parametrize(("left", "every"), [(0, True), pytest.param(0, False, marks=pytest.mark.further), (2, False)])
 def test_products_go_on_with_the_threads_that_the_system_starts(left: int, every: bool) -> None:
     """As under a limit of processes: no error, no wrong product, and no wait for a thread that does not exist."""
     command = [sys.executable, "-c", REFUSED.format(left=left, all=every)]
