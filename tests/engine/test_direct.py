@@ -785,8 +785,8 @@ def test_products_that_are_added_have_the_same_bits() -> None:
 
 
 def test_few_threads_and_long_sides_and_long_elements_stay_with_packed_panels() -> None:
-    x, k = np.zeros((520, 520), np.float32), min(330, blocking().kc)
-    assert on_threads(7, x[:400, :k], x[:k, :400])[0] == "cpu/packed"
-    assert on_threads(8, x[:400, :k], x[:k, :400])[0] == "cpu/direct"
-    assert on_threads(8, x[:400, :k].astype(float), x[:k, :400].astype(float))[0] == "cpu/packed"
+    x, side, k = np.zeros((520, 520), np.float32), min(400, blocking().kc), min(330, blocking().kc)
+    assert on_threads(7, x[:side, :k], x[:k, :side])[0] == "cpu/packed"
+    assert on_threads(8, x[:side, :k], x[:k, :side])[0] == "cpu/direct"
+    assert on_threads(8, x[:side, :k].astype(float), x[:k, :side].astype(float))[0] == "cpu/packed"
     assert on_threads(8, x, x)[0] == "cpu/packed"

@@ -180,7 +180,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return 20.0, 1.0
 
     large = Cache(3, "Unified", 260 << 20)
-    here = replace(machine(), caches=(*(each for each in machine().caches if each.level < 3), large))
+    here = replace(machine(), caches=(*(each for each in machine().caches if each.level < 3), large), rates=())
     monkeypatch.setattr(peaks, "machine", lambda: here)
     monkeypatch.setattr(peaks, "available_memory", lambda: 64 << 30)
     monkeypatch.setattr(peaks, "_triad_gbs", measure)

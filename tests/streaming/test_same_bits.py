@@ -138,7 +138,7 @@ def test_a_product_that_is_taken_up_under_other_rates_has_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, array in zip("ab", operands(800, 800, 1701, "float32"), strict=True):
+    for name, array in zip("ab", operands(1200, 1200, 1701, "float32"), strict=True):
         np.save(f"{name}.npy", array)
     asked: dict[str, Any] = {"device": "cpu", "memory": "10MiB"}
     monkeypatch.setattr(places, "host_rates", lambda *_: RATES[0])
