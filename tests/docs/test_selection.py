@@ -80,7 +80,7 @@ def test_shares_cover_all_cases() -> None:
 
     cases: list[Any] = [Case(number) for number in range(400)]
     seen = set()
-    for seed in range(600):
+    for seed in range(2000):
         kept, left = selection.shared(cases, seed)
         assert {*kept, *left} == {*cases}
         assert {case for case in cases if not case.get_closest_marker("further")} <= {*kept}

@@ -198,7 +198,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def multiply(precision: str | float, *, resume: bool = True) -> np.ndarray:
-    tw.multiply("a.npy", "b.npy", "c.npy", precision=precision, resume=resume, device="cpu", memory="44MiB")
+    options: dict[str, Any] = {"precision": precision, "resume": resume, "overwrite": not resume}
+    tw.multiply("a.npy", "b.npy", "c.npy", device="cpu", memory="44MiB", **options)
     return np.load("c.npy")
 
 
