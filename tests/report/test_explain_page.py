@@ -321,7 +321,8 @@ def test_the_page_imports_neither_numpy_nor_a_kernel():
         "source_rows",
         "unit_counters",
     ]
-    plain = ["errors", "records", *(f"records.{name}" for name in parts)]
+    verdicts = ["lab", "lab.compare", *(f"lab.compare.{name}" for name in ("intervals", "reference", "stats"))]
+    plain = ["errors", *verdicts, "records", *(f"records.{name}" for name in parts)]
     assert out.stdout.strip() == str([f"tilewright.{name}" for name in plain])
 
 
