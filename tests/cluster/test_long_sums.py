@@ -152,6 +152,9 @@ def test_tasks_that_are_cancelled_with_their_scheduler_are_an_error(client: Clie
 
     def cancel() -> None:
         assert begun.wait(30)
+        until = time.monotonic() + 30
+        while not client.futures and time.monotonic() < until:  # a task may begin before its client has noted it
+            time.sleep(0.001)
         client.cancel([Future(key, client) for key in list(client.futures)])
 
     threading.Thread(target=cancel).start()
