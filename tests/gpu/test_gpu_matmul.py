@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -209,6 +210,56 @@ def test_memory_that_somebody_has_by_dlpack_lives_as_long(gpus: Any) -> None:
     gc.collect()
     assert len(gpus[0].held) == held - 1
     assert gpus[0].orders == [(7, 900)], "whoever gets that memory next waits for its reader"
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 3, 1), (0, 3), ()], ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
+def test_what_is_in_a_capsule_comes_out_of_it(dtype: str, shape: tuple[int, ...]) -> None:
+    strides = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+    found = fake.dlpack.read_capsule(fake.dlpack.make_capsule(fake.BASE, shape, dtype, 3, None))
+    assert found[:5] == (fake.BASE, shape, strides, dtype, 3)
+
+
+class FromHost:
+    """A capsule for ``np.from_dlpack``."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+@pytest.mark.parametrize("imported", [False, True], ids=["unused", "imported"])
+def test_an_exported_array_is_released_while_an_exception_is_raised(imported: bool) -> None:
+    values = np.arange(6, dtype=np.float32)
+    freed: list[str] = []
+
+    def exported() -> Any:
+        class Owner:
+            memory = values
+
+        owner = Owner()
+        weakref.finalize(owner, freed.append, "owner")
+        capsule = fake.dlpack.make_capsule(values.ctypes.data, (2, 3), "float32", 0, owner)
+        if not imported:
+            return capsule
+        fake.dlpack._tensor(capsule).device_type = 1
+        array = np.from_dlpack(FromHost(capsule))
+        assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
+        return array
+
+    def fail() -> None:
+        assert not freed
+        raise LookupError("of the caller")
+
+    with pytest.raises(LookupError, match="of the caller") as caught:
+        print(exported(), fail())  # the first argument is on the stack, which is emptied while the exception is raised
+    assert freed == ["owner"]
+    assert caught.value.__cause__ is None
 
 
 def test_two_libraries_in_one_product(gpus: Any) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..problem import itemsize_of
+import numpy as np
+
 from .gpu_array import GpuArray, contiguous_strides
 
 CUDA, CUDA_MANAGED = 2, 13
-_FLOAT, _BFLOAT, _COMPLEX = 2, 4, 5
+_BFLOAT = 4
 _NAME = b"dltensor"
 
 
@@ -28,22 +29,14 @@ class _DLTensor(ctypes.Structure):
     )
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
-class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
-
-
-def _function(name: str, result: Any, *arguments: Any) -> Any:
-    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
-
-
-_new = _function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_pointer = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-#: The same for a capsule that is being freed, by its address: passed as an object it would be referenced again.
-_pointer_of_freed = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-_is_unused = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+def _tensor(capsule: Any) -> _DLTensor:
+    """The tensor in a capsule, in place: the structure in the capsule begins with it."""
+    return ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_DLTensor)).contents
 
 
 def read_capsule(capsule: Any) -> GpuArray:
@@ -51,7 +44,7 @@ def read_capsule(capsule: Any) -> GpuArray:
 
     The dtype is NumPy's name, or the code and bits of a type that NumPy does not have.
     """
-    tensor = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents.tensor
+    tensor = _tensor(capsule)
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
     kind = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}.get(
@@ -61,39 +54,25 @@ def read_capsule(capsule: Any) -> GpuArray:
     return GpuArray((tensor.data or 0) + tensor.byte_offset, shape, strides, name, tensor.device_id, capsule)
 
 
-#: Exported arrays by the address of their structure: what it points to, and the owner, must live until they are released.
-_exported: dict[int, tuple[Any, ...]] = {}
+class _Memory:
+    """Memory of ``owner`` for NumPy, which keeps a reference to this object and does not read the memory."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any) -> None:
+        self.__array_interface__ = {"data": (pointer, False), "shape": shape, "typestr": dtype.str, "version": 3}
+        self.owner = owner
 
 
 def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, owner: Any) -> Any:
-    """A capsule of a row-major array of floating-point numbers, real or complex; ``owner`` lives until that is released."""
-    sizes = (ctypes.c_int64 * len(shape))(*shape)
-    strides = (ctypes.c_int64 * len(shape))(*contiguous_strides(shape))
-    code = _BFLOAT if dtype == "bfloat16" else _COMPLEX if dtype.startswith("complex") else _FLOAT
-    bits = itemsize_of(dtype) * 8
-    managed = _Managed(_DLTensor(pointer, CUDA, device, len(shape), code, bits, 1, sizes, strides, 0), None, _release)
-    address = ctypes.addressof(managed)
-    _exported[address] = (managed, sizes, strides, owner)
-    return _new(address, _NAME, ctypes.cast(_freed, ctypes.c_void_p))
+    """A capsule of a row-major array; ``owner`` lives until the array is released.
 
-
-@_Deleter
-def _release(address: int, exported: dict[int, tuple[Any, ...]] = _exported) -> None:
-    exported.pop(address, None)
-
-
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _freed(
-    capsule: int,
-    is_unused: Any = _is_unused,
-    pointer: Any = _pointer_of_freed,
-    name: bytes = _NAME,
-    exported: Any = _exported,
-) -> None:
-    """Release the array of a capsule that is freed unused. Default arguments keep the names, which are gone at exit."""
-    if is_unused(capsule, name):
-        exported.pop(pointer(capsule, name), None)
-
-
-for _callback in (_release, _freed):  # at exit capsules may outlive this module and still call these functions
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+    NumPy makes the capsule, as if of memory of the host; then its device is set. So NumPy's machine code releases it. A
+    function of Python must not: an array may be released while an exception is raised, for which ctypes has no care. The
+    exception is lost or the process ends.
+    """
+    is_bfloat16 = dtype == "bfloat16"  # as bits: NumPy exports no dtype of another package
+    capsule = np.asarray(_Memory(pointer, shape, np.dtype("uint16" if is_bfloat16 else dtype), owner)).__dlpack__()
+    tensor = _tensor(capsule)
+    tensor.data, tensor.device_type, tensor.device_id = pointer, CUDA, device
+    if is_bfloat16:
+        tensor.code = _BFLOAT
+    return capsule
