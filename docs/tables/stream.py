@@ -117,9 +117,9 @@ def limits(name: str) -> str:
             found = [case for case in cases if (case["machine"], case["limit"]) == (machine, limit) and "rss" in case]
             row.append(f"{max(case['rss'] for case in found) / 2**20:.0f} MiB")
         cells.append(row)
-    formats = sorted({f"{case['machine']}: {case['format']}" for case in cases})
+    formats = list(dict.fromkeys(case["format"] for case in cases))
     return (
-        f"{table(cells)}\n\nThe most of {len({tuple(case['shape']) for case in cases})} shapes, from files to a file "
-        f"({', '.join(formats)}), as if this processor had such caches, all rates measured anew. "
+        f"{table(cells)}\n\nThe most of {len({tuple(case['shape']) for case in cases})} shapes and {len(formats)} formats "
+        f"({', '.join(formats)}), from files to a file, as if this processor had such caches, all rates measured anew. "
         f"Record: {linked(name)}, made by `python benchmarks/memory_limits.py OUT.jsonl`."
     )
