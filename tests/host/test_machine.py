@@ -348,7 +348,7 @@ def test_vectors_in_words() -> None:
     assert text == "128 bits, 32 registers, FMA, SVE of 256 bits"
     assert dict(dataclasses.replace(sve, sve_bits=None).describe())["vectors"].endswith("SVE of unknown bits")
     nothing = dict(dataclasses.replace(sve, vector_bits=None).describe())["vectors"]
-    assert nothing == "not known on this system (no features from LLVM)"
+    assert nothing == "not known on this system (no list of instruction sets)"
 
 
 def test_llvm_that_does_not_know_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +482,7 @@ def test_a_process_takes_the_machine_of_the_file(tmp_path: Path) -> None:
     """The caches and cores of the file, and machine code without the instruction sets that it lacks."""
     path = next(path for path in MACHINES if path.stem == "zen3")
     code = """
-from tilewright import codegen
+from tilewright.codegen import jit
 from tilewright.host.machine import available_memory, machine
 from numba.core.registry import cpu_target
 features = cpu_target.target_context.codegen().magic_tuple()[2]

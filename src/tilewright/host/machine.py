@@ -1,8 +1,7 @@
 """The description of a machine: cores, caches, memory, instruction sets. What cannot be known is None, not a guess.
 
-The facts come from the system (Linux ``/proc`` and ``/sys``, macOS ``sysctl``) and, for instruction sets, from LLVM, which
-compiles the kernels; nothing is measured here. Every reader takes the ``root`` of the file system to read, so that a test
-can describe a machine by a few text files.
+The facts come from the system (Linux ``/proc`` and ``/sys``, macOS ``sysctl``); nothing is measured here. Every reader takes
+the ``root`` of the file system to read, so that a test can describe a machine by a few text files.
 
 A description can also be written down. ``tilewright info --json FILE`` prints that of this machine; a process with
 ``$TILEWRIGHT_MACHINE=FILE`` plans, cuts and compiles as on the machine of the file. A file takes instruction sets away, but
@@ -24,12 +23,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError, did_you_mean
+from .levels import Level, level_named
 from .system import (
     ROOT,
     affinity,
     cpu_list,
     cpu_quota,
     cpuinfo,
+    instruction_sets,
     integer_in,
     meminfo,
     memory_cgroups,
@@ -41,6 +42,8 @@ from .tile_registers import may_use_tiles
 
 #: Names a file with the description of a machine that takes the place of this one.
 VARIABLE = "TILEWRIGHT_MACHINE"
+#: Names the level for which this process builds machine code; see ``prebuilt``.
+BUILD_LEVEL = "TILEWRIGHT_BUILD_LEVEL"
 #: LLVM's names of the features that decide how fast a matrix product can be, older to newer.
 ISA = (
     *("sse2", "sse4.2", "avx", "fma", "f16c", "avx2", "avxvnni", "avx512f", "avx512vl", "avx512dq"),
@@ -100,7 +103,6 @@ class Machine:
     caches: tuple[Cache, ...]
     memory_total: int | None
     memory_limit: int | None  # the tightest cgroup limit
-    llvm_cpu: str | None
     isa: tuple[str, ...]
     vector_bits: int | None
     vector_registers: int | None
@@ -159,15 +161,14 @@ class Machine:
             ("memory limit", bytes_text(self.memory_limit) or "none"),
             ("memory available", free or _unknown("figure of available memory")),
             ("vectors", self._vectors_text()),
-            ("instruction sets", _join(*self.isa) or _unknown("features from LLVM")),
-            ("LLVM's name", self.llvm_cpu or _unknown("host name from LLVM")),
+            ("instruction sets", _join(*self.isa) or _unknown("list of instruction sets")),
             ("clock now", f"{clock:.0f} MHz" if clock else _unknown("clock in /proc/cpuinfo")),
             ("system", self.system),
         ]
 
     def _vectors_text(self) -> str:
         if self.vector_bits is None:
-            return _unknown("features from LLVM")
+            return _unknown("list of instruction sets")
         sve = f"SVE of {self.sve_bits or 'unknown'} bits" if "sve" in self.isa else None
         fma = "FMA" if self.fma else "no FMA"
         return _join(f"{self.vector_bits} bits", f"{self.vector_registers} registers", fma, sve)
@@ -175,7 +176,7 @@ class Machine:
 
 #: The facts that a description in a file may state, and what ``tilewright info --json`` prints beside them.
 FACTS = frozenset(fact.name for fact in fields(Machine)) - {"root", "rates", "without"}
-_NO_FACTS = {"clock_mhz", "roofs", "roofs_missing", "threads", "first_call", "blocking", "narrow_products"}
+_NO_FACTS = {"clock_mhz", "roofs", "roofs_missing", "threads", "first_call", "blocking", "narrow_products", "llvm_cpu"}
 
 
 @functools.cache
@@ -185,8 +186,16 @@ def machine() -> Machine:
     Raises UsageError for a file that describes no machine.
     """
     here = read_machine(sysctl=run_sysctl() if sys.platform == "darwin" else None)
+    if level := os.environ.get(BUILD_LEVEL):
+        return _machine_of_level(level_named(level), here)
     path = os.environ.get(VARIABLE)
     return described_machine(Path(path), here) if path else here
+
+
+def _machine_of_level(level: Level, here: Machine) -> Machine:
+    """A machine with the instruction sets of a level and no more, for which machine code is built."""
+    facts = vector_facts(set(level.isa), level.arch)
+    return replace(here, isa=level.isa, system=f"{platform.system()} {level.arch}", **facts)
 
 
 def described_machine(path: Path, here: Machine) -> Machine:
@@ -250,7 +259,7 @@ def read_machine(root: Path = ROOT, sysctl: Mapping[str, str] | None = None) -> 
     """The machine whose files lie under ``root``; ``sysctl`` holds macOS's answers and is None elsewhere."""
     facts = _linux(root) if sysctl is None else _macos(sysctl)
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    return Machine(**facts, **_instruction_set(root), system=system, root=root)
+    return Machine(**facts, **_instruction_set(root, sysctl), system=system, root=root)
 
 
 def available_memory(root: Path = ROOT) -> int | None:
@@ -390,26 +399,20 @@ def _macos(sysctl: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _instruction_set(root: Path) -> dict[str, Any]:
-    from llvmlite import binding  # imported only here, because it loads LLVM
-
-    try:
-        features = {name for name, there in binding.get_host_cpu_features().items() if there}
-    except RuntimeError:  # LLVM does not know this host
-        features = set()
+def _instruction_set(root: Path, sysctl: Mapping[str, str] | None) -> dict[str, Any]:
+    features = instruction_sets(root, sysctl)
     if "amx-tile" in features and not may_use_tiles():
         features = {name for name in features if not name.startswith("amx")}
     sve = integer_in(text_or_empty(root / "proc/sys/abi/sve_default_vector_length")) if "sve" in features else None
     return {
         **vector_facts(features, platform.machine()),
-        "llvm_cpu": binding.get_host_cpu_name() or None,
         "isa": tuple(name for name in ISA if name in features),
         "sve_bits": sve and sve * 8,  # the file counts bytes
     }
 
 
 def vector_facts(features: set[str], arch: str) -> dict[str, Any]:
-    """Vector width in bits, number of vector registers and FMA, from LLVM's features and the architecture.
+    """Vector width in bits, number of vector registers and FMA, from LLVM's names of features and the architecture.
 
     >>> vector_facts({"sse2", "avx", "avx2", "fma"}, "x86_64")
     {'vector_bits': 256, 'vector_registers': 16, 'fma': True}

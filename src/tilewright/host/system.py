@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path("/")
@@ -32,6 +31,40 @@ def cpuinfo(root: Path) -> list[dict[str, str]]:
     blocks = re.split(r"\n\s*\n", text_or_empty(root / "proc/cpuinfo"))
     cpus = [dict(re.findall(r"^([^\n:]*?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", block, re.M)) for block in blocks]
     return [cpu for cpu in cpus if "processor" in cpu]
+
+
+#: Linux's names of instruction sets, and macOS's, where they are not LLVM's without "-" and ".".
+_OF_LINUX = {
+    **{
+        "asimd": "neon",
+        "asimddp": "dotprod",
+        "asimdhp": "fullfp16",
+        "avx_vnni": "avxvnni",
+        "avx512_vnni": "avx512vnni",
+    },
+    **{"avx512_bf16": "avx512bf16", "avx512_fp16": "avx512fp16", "sse4_2": "sse4.2"},
+    **{f"amx_{name}": f"amx-{name}" for name in ("tile", "int8", "bf16", "fp16")},
+}
+_OF_MACOS = {
+    "avx1_0": "avx",
+    "avx2_0": "avx2",
+    "sse4_2": "sse4.2",
+    "arm.feat_fp16": "fullfp16",
+    "floatingpoint": "neon",
+}
+
+
+def instruction_sets(root: Path, sysctl: Mapping[str, str] | None) -> set[str]:
+    """Instruction sets that the processor has and the system lets processes use, by LLVM's names; others under the system's.
+
+    From ``/proc/cpuinfo``, or from macOS's answers.
+    """
+    if sysctl is None:
+        cpu = next(iter(cpuinfo(root)), {})
+        names = cpu.get("flags", cpu.get("Features", "")).split()
+        return {_OF_LINUX.get(name, name) for name in names}
+    optional = {name.removeprefix("hw.optional.").lower() for name, there in sysctl.items() if there == "1"}
+    return {_OF_MACOS.get(name, name.removeprefix("arm.feat_")) for name in optional}
 
 
 def meminfo(root: Path, name: str) -> int | None:
@@ -95,6 +128,8 @@ def process_room(root: Path) -> Iterator[int]:
 
 def run_sysctl() -> dict[str, str]:
     """What macOS's sysctl says of the hardware, by name."""
+    import subprocess  # not needed on Linux
+
     command = ["/usr/sbin/sysctl", "hw", "machdep.cpu"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return dict(line.split(": ", 1) for line in answer.splitlines() if ": " in line)

@@ -129,5 +129,5 @@ def _timed(script: str, cache: str) -> list[float]:
 def _cache_file() -> CacheFile:
     import numba
 
-    facts = (LIBRARY.source_hash, numba.__version__, machine().processor, machine().llvm_cpu, sys.version)
+    facts = (LIBRARY.source_hash, numba.__version__, machine().processor, machine().isa, sys.version)
     return CacheFile("first-call", f"{fingerprint(*facts)}.json")

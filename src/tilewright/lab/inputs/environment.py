@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import threadpoolctl
+from llvmlite import binding
 
 from ...host.machine import VARIABLE, machine
 from ...host.sources import PACKAGE
@@ -27,7 +28,7 @@ def environment(*, operands: str, command: str | None = None) -> dict[str, Any]:
         **({"described_by": Path(os.environ[VARIABLE]).name} if VARIABLE in os.environ else {}),
         "cores": m.usable_cores,
         "cores_why": m.usable_why,
-        "llvm_cpu": m.llvm_cpu,
+        "llvm_cpu": binding.get_host_cpu_name(),
         "vector_bits": m.vector_bits,
         "vector_registers": m.vector_registers,
         "caches": {f"L{c.level} {c.type}": str(c) for c in m.caches},
