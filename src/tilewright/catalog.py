@@ -5,7 +5,6 @@ There is no list of kernels: a kernel is found because its file lies in one of t
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -40,18 +39,27 @@ def my_kernel(a, b, c):
 """
 
 #: Where kernels for the CPU lie: the ladder, the engine, the vendors' libraries.
-_FOLDERS = ("kernels/cpu", "engine/cpu", "kernels/ref")
+_ENGINE = "engine/cpu"
+_FOLDERS = ("kernels/cpu", _ENGINE, "kernels/ref")
 
 
 @functools.cache
 def catalog() -> dict[str, Kernel]:
     """Every kernel of the package that runs on the CPU by name, in reading order, references last."""
-    kernels = []
-    for folder in _FOLDERS:
-        for path in sorted((PACKAGE / folder).glob("[0-9a-z]*.py")):
-            module = f"{PACKAGE.name}.{folder.replace('/', '.')}.{path.stem}"
-            kernels.append(_only_kernel(importlib.import_module(module)))
+    kernels = [kernel for folder in _FOLDERS for kernel in _kernels_in(folder)]
     return {k.name: k for k in sorted(kernels, key=lambda k: (k.is_reference, k.order))}
+
+
+@functools.cache
+def engine() -> dict[str, Kernel]:
+    """The engine's kernels alone by name: those to which ``matmul`` dispatches on the CPU."""
+    return {kernel.name: kernel for kernel in _kernels_in(_ENGINE)}
+
+
+def _kernels_in(folder: str) -> list[Kernel]:
+    paths = sorted((PACKAGE / folder).glob("[0-9a-z]*.py"))
+    name = f"{PACKAGE.name}.{folder.replace('/', '.')}"
+    return [_only_kernel(importlib.import_module(f"{name}.{path.stem}")) for path in paths]
 
 
 @functools.cache
@@ -166,6 +174,8 @@ def did_you_mean_kernel(name: str, names: Iterable[str], listed: Iterable[str] |
     >>> did_you_mean_kernel("coalescd", ["cpu/packed", "cuda/coalesced", "cuda/tf32"])
     'did you mean cuda/coalesced?'
     """
+    import difflib  # slow to import, and needed for a wrong name only
+
     pool = list(names)
     compared = {full: full if "/" in name else full.partition("/")[2] for full in pool}
     close = difflib.get_close_matches(name, dict.fromkeys(compared.values()), n=2, cutoff=0.6)

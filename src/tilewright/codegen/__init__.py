@@ -3,45 +3,75 @@
 Numba has no vector type, so code that needs exact control of registers is generated here as LLVM IR and called from a
 kernel like any function. The generator does not depend on the machine: it takes the tile (``mr`` rows × ``nv`` vectors)
 and the vector width, and serves AVX2, AVX-512 and NEON alike.
+
+What kernels use has its name here, and is ``deferred``: only who compiles them imports the generator's modules, and Numba.
 """
 
-from . import jit as jit  # first: it says for what processor is compiled
-from .atomics import fetch_add, take_below, wait_for
-from .complex_rows import real_parts, row_times_i
-from .convert import converting_packer, row_converter
-from .direct import LOW, direct_tile
-from .dots import dot_kernel, least_magnitude, less_dot
-from .in_place import ahead, stack_buffer, tile_in_place
-from .memory import (
-    ALIGNMENT,
-    address,
-    aligned_buffer,
-    as_row,
-    copy,
-    has_rows,
-    itemsize,
-    moved,
-    offset,
-    prefetch_for_write,
-)
-from .pack import packer
-from .peak import fma_chains
-from .streams import deinterleave, row_dots, row_updates, settle
-from .tile import edge_kernel, micro_kernel
-from .tiles import TILE, Tiles, VectorTiles, tile_kernel, tile_state
-from .together import copy_together
-from .words import pointer_as, word_packers
+from .deferred import generated, generator, njit, overload, register_jitable
+from .settings import Setting, setting
+from .sizes import ALIGNMENT, LOW, TILE
+
+# Functions that compiled code calls.
+fetch_add = generated("atomics", "fetch_add")
+take_below = generated("atomics", "take_below")
+wait_for = generated("atomics", "wait_for")
+real_parts = generated("complex_rows", "real_parts")
+ahead = generated("in_place", "ahead")
+address = generated("memory", "address")
+aligned_buffer = generated("memory", "aligned_buffer")
+as_row = generated("memory", "as_row")
+copy = generated("memory", "copy")
+has_rows = generated("memory", "has_rows")
+itemsize = generated("memory", "itemsize")
+moved = generated("memory", "moved")
+offset = generated("memory", "offset")
+prefetch_for_write = generated("memory", "prefetch_for_write")
+settle = generated("streams", "settle")
+copy_together = generated("together", "copy_together")
+pointer_as = generated("words", "pointer_as")
+
+# Functions that make such functions.
+row_times_i = generator("complex_rows", "row_times_i")
+converting_packer = generator("convert", "converting_packer")
+row_converter = generator("convert", "row_converter")
+direct_tile = generator("direct", "direct_tile")
+dot_kernel = generator("dots", "dot_kernel")
+least_magnitude = generator("dots", "least_magnitude")
+less_dot = generator("dots", "less_dot")
+stack_buffer = generator("in_place", "stack_buffer")
+tile_in_place = generator("in_place", "tile_in_place")
+packer = generator("pack", "packer")
+fma_chains = generator("peak", "fma_chains")
+deinterleave = generator("streams", "deinterleave")
+row_dots = generator("streams", "row_dots")
+row_updates = generator("streams", "row_updates")
+combiner = generator("strassen_tile", "combiner")
+row_adder = generator("strassen_tile", "row_adder")
+spreading_kernel = generator("strassen_tile", "spreading_kernel")
+tile_adder = generator("strassen_tile", "tile_adder")
+tile_prefetch = generator("strassen_tile", "tile_prefetch")
+edge_kernel = generator("tile", "edge_kernel")
+micro_kernel = generator("tile", "micro_kernel")
+tile_kernel = generator("tiles", "tile_kernel")
+tile_state = generator("tiles", "tile_state", results=2)
+word_packers = generator("words", "word_packers", results=2)
+
+# Kinds of tile registers, which such functions take.
+Tiles = generated("tiles", "Tiles")
+VectorTiles = generated("tiles", "VectorTiles")
 
 __all__ = [
     "ALIGNMENT",
     "LOW",
     "TILE",
+    "Setting",
     "Tiles",
     "VectorTiles",
     "address",
     "ahead",
     "aligned_buffer",
     "as_row",
+    "combiner",
     "converting_packer",
     "copy",
     "copy_together",
@@ -57,20 +87,28 @@ __all__ = [
     "less_dot",
     "micro_kernel",
     "moved",
+    "njit",
     "offset",
+    "overload",
     "packer",
     "pointer_as",
     "prefetch_for_write",
     "real_parts",
+    "register_jitable",
+    "row_adder",
     "row_converter",
     "row_dots",
     "row_times_i",
     "row_updates",
+    "setting",
     "settle",
+    "spreading_kernel",
     "stack_buffer",
     "take_below",
+    "tile_adder",
     "tile_in_place",
     "tile_kernel",
+    "tile_prefetch",
     "tile_state",
     "wait_for",
     "word_packers",

@@ -19,10 +19,9 @@ from numba.extending import intrinsic
 
 from .atomics import _element
 from .futex import system_call
+from .mailbox import SET_WORDS
 from .vectors import I32, I64
 
-#: Words of a set: 1024 processors.
-SET_WORDS = 16
 _LINUX = sys.platform == "linux"
 
 

@@ -53,7 +53,6 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from .affinity import (
-    SET_WORDS,
     add_to_set,
     allow,
     allow_only,
@@ -65,27 +64,39 @@ from .affinity import (
 )
 from .atomics import _element, fetch_add, load, offer_processor, pause
 from .futex import sleep_while, wake
+from .mailbox import (
+    ALLOWED,
+    ARRAYS,
+    AWAY,
+    BELL,
+    BOXES,
+    CODE,
+    FAILED,
+    FLAGS,
+    ITEMSIZE,
+    ITEMSIZE_OF_C,
+    ITEMSIZE_OF_SPACE,
+    LEAVE,
+    MISSED,
+    NEXT,
+    POSTED,
+    PROCESSOR,
+    RING,
+    RUNNING,
+    SEAT,
+    SET,
+    SET_WORDS,
+    SLEEPING,
+    STANDING,
+    STATE,
+    TAKEN,
+    THREAD,
+    WORDS,
+)
 from .vectors import I8, I64
 
-#: States, and flags of a call's address.
-AWAY, STANDING, SLEEPING = 0, 1, 2
-RUNNING, _FLAGS = 1, 7
-#: Words of a mailbox: its state; whether the owner should stop standing by; a number for the set of processors on which the
-#: owner may run, and the one on which it runs; how many calls in a row it did not begin; its bell; the owner's number in the
-#: system, and its seat, the processor on which it is to wake. They fill a cache line, to avoid false sharing. Then the set.
-STATE, LEAVE, ALLOWED, PROCESSOR, MISSED, BELL, THREAD, SEAT, SET = 0, 1, 2, 3, 4, 5, 6, 7, 8
-MAILBOX_WORDS = SET + SET_WORDS
-#: What is added to a bell: to wake the owner, and to call it back to Python.
-RING, CALL_BACK = 1, (1 << 32) + 1
 #: An owner that misses so many calls stands by on a processor that is busy: it is to be woken on another one.
 _MOST_MISSED = 16
-#: Words of a call: address of the code, itemsize of the operands, then the arrays a, b, c (address, shape, strides), the
-#: workspace and the counters (address, size); the itemsizes of C and of the workspace; whether a thread failed. Then, for
-#: the wake-up tree: address of an array of the addresses of mailboxes, their number (0 until all is posted), the next one,
-#: and the set of processors that are taken by threads of this call.
-CODE, ITEMSIZE, ARRAYS, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE, FAILED = 0, 1, 2, 21, 22, 23
-BOXES, POSTED, NEXT, TAKEN = 24, 25, 26, 27
-WORDS = TAKEN + SET_WORDS
 #: How many owners a thread wakes for a call. On two virtual machines a wake-up took the thread that made it 5 and 20 µs, and
 #: the owner began after 46 and 60 µs: so fifteen of them begin after two levels of the tree instead of three.
 _WAKES = 4
@@ -192,7 +203,7 @@ def stand_by(mailbox: np.ndarray, looks: int, at_first: int, called: int, sleeps
         bell = load(mailbox, BELL)  # before the state
         state = load(mailbox, STATE)
         if state > SLEEPING:
-            if replace(mailbox, STATE, state, state - (state & _FLAGS) + RUNNING):
+            if replace(mailbox, STATE, state, state - (state & FLAGS) + RUNNING):
                 state = _run(mailbox, called)
                 calls, left = calls + 1, looks
                 if state == AWAY:
@@ -336,3 +347,8 @@ def publish(call: np.ndarray, address: int, boxes: int) -> None:
     """Let the call's threads wake those of so many mailboxes to which it was posted; wake the first ones."""
     fetch_add(call, POSTED, boxes)
     _wake_sleepers(call, address)
+
+
+def run_call(call: np.ndarray) -> bool:
+    """Run this thread's part of a call; False where it found no memory."""
+    return call_team(call)

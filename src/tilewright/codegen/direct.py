@@ -11,14 +11,14 @@ from numba import types
 from numba.extending import intrinsic
 
 from .complex_rows import times_i
-from .memory import ALIGNMENT
+from .sizes import ALIGNMENT, LOW
 from .vectors import I8, I64, Vectors, bits_of
 
 #: The width of vectors, in bits, at which a masked load or store is as fast as any other: AVX-512's. A processor with one
 #: unit for such vectors, or that computes them in two halves, computes half a vector in half the time.
 MASKS_ARE_FREE = 512
-#: How many places a tile prefetches from; and the rows of a low tile: one of at most half as many prefetches nothing.
-PLACES, LOW = 3, 8
+#: How many places a tile prefetches from.
+PLACES = 3
 #: Rows of B between one that is multiplied and one that is prefetched: some 100 cycles. Where a panel of B is larger than
 #: the first-level cache, its rows come from the second one, and processors do not foresee rows that lie far apart. On 16
 #: cores of a Xeon products of 256³ to 500³ took 8 % less time, in the mean of ten comparisons.

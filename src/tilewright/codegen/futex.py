@@ -8,7 +8,6 @@ its sleep is missed, provided that the word is changed first and the wake-up fol
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,16 +17,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .atomics import _element
+from .mailbox import HAS_FUTEX, SYSTEM_CALLS
 from .vectors import I64
 
-#: By processor, the numbers of system calls that the C library offers through ``syscall`` alone, or did not always offer.
-_NUMBERS = {"x86_64": {"futex": 202, "gettid": 186}, "aarch64": {"futex": 98, "gettid": 178}}
-_HERE = _NUMBERS.get(platform.machine(), {}) if sys.platform == "linux" and sys.maxsize == 2**63 - 1 else {}
+_HERE = SYSTEM_CALLS[platform.machine()] if HAS_FUTEX else {}
 #: The operations on a word that other processes do not see.
 _WAIT, _WAKE = 0 | 128, 1 | 128
-
-#: Whether threads can sleep so here.
-HAS_FUTEX = bool(_HERE)
 
 
 def system_call(builder: Any, name: str, arguments: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from .loops import Values, counted_loop, emitted, row_pointers
-from .memory import ALIGNMENT
+from .sizes import ALIGNMENT
 from .streams import stream_store
 from .vectors import I64, Vectors
 

@@ -14,10 +14,8 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import populate_array
 
+from .sizes import ALIGNMENT
 from .vectors import Vectors
-
-#: Bytes to which every buffer is aligned: a cache line, and the widest vector of any supported machine (S1.1).
-ALIGNMENT = 64
 
 
 @nb.njit(nogil=True)

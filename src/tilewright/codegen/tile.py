@@ -8,7 +8,7 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
-from .memory import ALIGNMENT
+from .sizes import ALIGNMENT
 from .vectors import I64, Vectors, bits_of
 
 

@@ -31,10 +31,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .loops import counted_loop
+from .sizes import TILE
 from .vectors import I8, I32, I64, Vectors
 
-#: Rows of a tile register, and 32-bit words in each row.
-TILE = 16
 #: Numbers of the tile registers of C, A and B, for a block of 2 × 2 tiles of C.
 _C, _A, _B = ((0, 1), (2, 3)), (4, 5), (6, 7)
 _POINTER = I8.as_pointer()

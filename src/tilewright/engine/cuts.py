@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
-from numba.extending import register_jitable
-
 from .. import codegen
 from ..host.machine import machine
 from ..kernels.blocking import Blocking
@@ -35,14 +32,15 @@ PACKING, PACKING_BOTH = 4.0, 1.5
 class PackedBlocks:
     """The block sizes of a kernel whose packed elements have ``itemsize`` bytes or more, 8 at most.
 
-    ``chosen`` has the tile, and how much of each cache may be used. A phase has at most ``kc`` steps, and no more than
-    ``chosen.kc_of_8_bytes`` if elements have 8 bytes.
+    ``name`` is that of the kernel's numbers in machine code. ``chosen`` has the tile, and how much of each cache may be
+    used. A phase has at most ``kc`` steps, and no more than ``chosen.kc_of_8_bytes`` if elements have 8 bytes.
     """
 
     #: Whether a block has fewer rows where A has fewer: what follows its rows must not have a fixed place then.
     shortens = True
 
-    def __init__(self, chosen: Blocking, kc: int, itemsize: int) -> None:
+    def __init__(self, name: str, chosen: Blocking, kc: int, itemsize: int) -> None:
+        self.name = name
         self.chosen, self.kc, self.kc_of_8_bytes = chosen, kc, chosen.kc_of_8_bytes
         self.mr, self.nr = chosen.mr, chosen.nv * chosen.vector_bits // (8 * itemsize)
         self.nr_of_8_bytes = chosen.nv * chosen.vector_bits // 64
@@ -59,11 +57,18 @@ class PackedBlocks:
         tile = {"mr": self.mr, "nv": self.chosen.nv, "vector_bits": self.chosen.vector_bits}
         return {**tile, "kc": self.kc, "mc": self.mc, "nc": self.nc}
 
+    def number(self, name: str) -> codegen.Setting:
+        """One of the sizes, for compiled code."""
+        return codegen.setting(f"{self.name}.{name}", getattr(self, name))
+
+    @property
+    def corner(self) -> int:
+        """Elements of a block from ``tile_at`` on."""
+        return self.block - self.tile_at
+
     def block_of(self, m: int) -> int:
         """Elements of the block of A of one thread, for a product with m rows."""
-        return (
-            min(self.block, (m + self.mr) * self.a_stride + self.block - self.tile_at) if self.shortens else self.block
-        )
+        return min(self.block, (m + self.mr) * self.a_stride + self.corner) if self.shortens else self.block
 
     def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
         """Elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
@@ -85,26 +90,26 @@ class PackedBlocks:
         return LINE * (1 + groups + jobs + phases * (groups + bands))
 
 
-@register_jitable
+@codegen.register_jitable
 def part_start(length: int, parts: int, index: int) -> int:
     """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
     return index * (length // parts) + min(index, length % parts)
 
 
-@register_jitable
+@codegen.register_jitable
 def block_rows(mc: int, itemsize: int) -> int:
     """Rows of a block of A of such elements, where one of 8-byte elements has ``mc``."""
     return mc * 8 // max(4, itemsize)
 
 
-@register_jitable
+@codegen.register_jitable
 def most_bands(m: int, mr: int) -> int:
     """Into how many bands m rows are cut at most: of four tiles each, or of one, if that has the 32 rows of tile registers.
     With fewer bands several threads pack the same one: bfloat16 of 256³ took a quarter longer on 16 cores of a Xeon."""
     return math.ceil(m / min(4 * mr, 32))
 
 
-@register_jitable
+@codegen.register_jitable
 def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, mc: int) -> tuple[int, int]:
     """How many bands of rows, and parts of a panel's slivers, a group of threads is given in a phase; one thread, as few as
     possible.
@@ -120,7 +125,7 @@ def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, 
     return bands, min(slivers, math.ceil(2 * JOBS * threads / bands))
 
 
-@register_jitable
+@codegen.register_jitable
 def groups_of(m: int, vectors: int, lanes: int, threads: int, nv: int, packing: float) -> int:
     """Into how many groups of equal size to divide threads, so that each has ``nv`` vectors of columns or more.
 
@@ -137,7 +142,7 @@ def groups_of(m: int, vectors: int, lanes: int, threads: int, nv: int, packing: 
     return best
 
 
-@register_jitable
+@codegen.register_jitable
 def panels_of(slivers: int, most: int, groups: int) -> int:
     """The panels of each group of a product with so many slivers, of which a single group's panel has ``most`` at most.
 
@@ -147,7 +152,7 @@ def panels_of(slivers: int, most: int, groups: int) -> int:
     return math.ceil(math.ceil(slivers / groups) / (most if slivers <= most else max(1, most // groups)))
 
 
-@register_jitable
+@codegen.register_jitable
 def cut(
     m: int,
     vectors: int,
@@ -174,7 +179,7 @@ def cut(
     return groups, slivers, wide, bands, parts
 
 
-@register_jitable
+@codegen.register_jitable
 def counters_of_group(slivers: int, wide: int, bands: int, parts: int, deep: int) -> int:
     """The counters of a group's list: of its next job; of each job, the phases that it has finished; of each phase, the
     packing jobs that are done, and the parts that are taken of each band."""
@@ -184,7 +189,7 @@ def counters_of_group(slivers: int, wide: int, bands: int, parts: int, deep: int
 # ---- a list of jobs --------------------------------------------------------------------------------------------------
 
 
-@register_jitable
+@codegen.register_jitable
 def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tuple[int, int, bool]:
     """The phase of a job of the list, its number within the phase, and whether it packs.
 
@@ -202,7 +207,7 @@ def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tup
     return t, index - packings, False
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def next_job(counters, taken, bands, parts, home):
     """Take the next part of the band ``home``, or of the first band after it that has one left: (band, part)."""
     for x in range(bands):

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-import numba as nb
 import numpy as np
-from numba.extending import overload, register_jitable
 
 from .. import codegen
 from ..host.machine import machine
@@ -23,7 +21,7 @@ class DotBlocks(PackedBlocks):
     shortens = False
 
     def __init__(self, chosen: Blocking) -> None:
-        super().__init__(chosen, chosen.kc, itemsize=4)
+        super().__init__("dots", chosen, chosen.kc, itemsize=4)
         self.start_at = self.block  # of the first sums; rows of zeros have them, too
         self.block += 2 * self.mc + self.mr + 1
 
@@ -109,7 +107,7 @@ def compiled_dots(blocks: DotBlocks, instruction: str | Mapping[int, str]) -> Ca
     narrow = codegen.dot_kernel(mr, nv - 1, bits, instruction, unroll=unroll)
     low_narrow = codegen.dot_kernel(mr - 1, nv - 1, bits, instruction, unroll=unroll)
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start):
         if vectors == nv:
             if rows == mr:
@@ -132,13 +130,13 @@ LEAST_EXPONENTS = 254 - 112
 SMALL = 1
 
 
-@register_jitable
+@codegen.register_jitable
 def least_exponent(least: int) -> int:
     """The exponent, with its bias, of a magnitude as ``codegen.least_magnitude`` returns it: 512 where all are zeros."""
     return (least + 1) >> 7
 
 
-@register_jitable
+@codegen.register_jitable
 def no_denormals(of_a: int, of_b: int, least_exponents: int) -> bool:
     """Whether no product of elements with at least these magnitudes can lead to a denormal operand or sum."""
     of_a, of_b = least_exponent(of_a), least_exponent(of_b)
@@ -149,7 +147,7 @@ def least_of_rows(vector_bits: int) -> Callable[..., int]:
     """A compiled function ``least(rows, count, target, at, ld)``: the least magnitude in rows of ``count`` words."""
     least = codegen.least_magnitude(vector_bits)
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def of_rows(rows, count, target, at, ld):
         if count == ld:
             rows, count = 1, rows * count
@@ -169,7 +167,7 @@ def sums_of(c: np.ndarray, space: np.ndarray) -> np.ndarray:
     raise NotImplementedError
 
 
-@overload(sums_of)
+@codegen.overload(sums_of)
 def _sums_of(c, space):
     if c.dtype == space.dtype:
         return lambda c, space: c

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numba as nb
-from numba.extending import register_jitable
-
 from .. import codegen
 from ..host.machine import machine
 from .cuts import PackedBlocks
@@ -14,10 +11,10 @@ from .jobs import FAR
 
 #: Whether tiles leave out prefetches where they can: where the last cache is far away, and where vectors are so short that
 #: a step has few multiply-adds to hide them behind (1 to 4 % of the time of products from 1,000 on, on Zen 3).
-LEAN = FAR or (machine().vector_bits or 128) <= 256
+LEAN = codegen.setting("lean", FAR or (machine().vector_bits or 128) <= 256)
 
 
-@register_jitable
+@codegen.register_jitable
 def line_of_tile(x: int, lines: int) -> int:
     """An iteration reads ``lines`` of B: which of these tile ``x`` prefetches for the next sliver. Lines of different pairs
     come first, for L2 fetches pairs.
@@ -29,7 +26,7 @@ def line_of_tile(x: int, lines: int) -> int:
     return line % lines + line // lines
 
 
-def compiled_tile(blocks: PackedBlocks, *, lean: bool = LEAN) -> Callable[..., None]:
+def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Callable[..., None]:
     """A compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near)``.
 
     It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements lie inside C. These
@@ -51,12 +48,12 @@ def compiled_tile(blocks: PackedBlocks, *, lean: bool = LEAN) -> Callable[..., N
     narrow = codegen.edge_kernel(mr, nv - 1, bits, unroll=unroll)
     low_narrow = codegen.edge_kernel(mr - 1, nv - 1, bits, unroll=unroll)
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near):
         cached, ahead = near
         if vectors == nv:
             if rows == mr:
-                if not lean or not cached or x == 0:
+                if not lean() or not cached or x == 0:
                     full(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
                 elif ahead:
                     ahead += line_of_tile(x - 1, lines) * (codegen.ALIGNMENT // codegen.itemsize(b))

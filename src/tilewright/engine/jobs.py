@@ -24,9 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numba as nb
 import numpy as np
-from numba.extending import register_jitable
 
 from .. import codegen
 from ..host.machine import machine
@@ -45,17 +43,17 @@ from .cuts import (
 )
 
 #: Bytes of all sets of the second-level cache once, and of that cache.
-WAY, L2 = 128 << 10, caches(machine())[1]
+WAY, L2 = 128 << 10, codegen.setting("l2", caches(machine())[1])
 #: Whether the last cache is far away, as on Xeons, whose L2 is large for that reason.
-FAR = L2 >= 2 << 20
+FAR = L2.value >= 2 << 20
 #: Threads that wait for the last cache if they read rows of A from it.
-MANY = 1 if FAR else 8
+MANY = codegen.setting("many", 1 if FAR else 8)
 #: Steps of k in a job that packs a row-major B: rows are read whole, because each may lie on a page of its own. Processors
 #: follow few rows at once: m × n × k of 64 × 50,000 × 64 takes a twelfth less than with 32.
 STEPS = 8
 
 
-@register_jitable
+@codegen.register_jitable
 def lies_well(a: np.ndarray, word: int, whole_tiles: bool) -> bool:
     """Whether rows of A need no packing: elements of a row are neighbours, and rows consist of whole words of ``word``
     bytes. ``whole_tiles``: no tile has fewer rows than a kernel computes.
@@ -64,7 +62,7 @@ def lies_well(a: np.ndarray, word: int, whole_tiles: bool) -> bool:
     return words and whole_tiles and a.strides[1] == a.itemsize and a.strides[0] > 0
 
 
-@register_jitable
+@codegen.register_jitable
 def displaced(stride: int, m: int, mc: int, itemsize: int, threads: int) -> bool:
     """Whether so many threads had better pack the m rows of A, which lie ``stride`` bytes apart, a multiple of a high power
     of two: of a block, MC rows of 8-byte elements, more fall into the same sets of the second-level cache than these keep.
@@ -72,10 +70,10 @@ def displaced(stride: int, m: int, mc: int, itemsize: int, threads: int) -> bool
     8 % less on Zen 4. Where it is far, tiles rely on rows in L2 (``engine/edges.py``).
     """
     rows = min(m, block_rows(mc, itemsize))
-    return threads >= MANY and rows * min(stride & -stride, WAY) > L2 * 3 // 4
+    return threads >= MANY() and rows * min(stride & -stride, WAY) > L2() * 3 // 4
 
 
-@register_jitable
+@codegen.register_jitable
 def nothing(a, rows, kc, words, apart, target):
     """The default of ``note_rows``."""
 
@@ -119,21 +117,23 @@ def team_product(
     is too small for one thread.
     """
     chosen = blocks.chosen
-    mr, nv, vector_bytes, a_stride = chosen.mr, chosen.nv, chosen.vector_bits // 8, blocks.a_stride
-    most_steps, most_steps_of_8_bytes = blocks.kc, chosen.kc_of_8_bytes
-    mc, nc, whole_block, shortens = blocks.mc, blocks.nc, blocks.block, blocks.shortens
-    corner_size = whole_block - blocks.tile_at
+    mr, nv, vector_bytes, shortens = chosen.mr, chosen.nv, chosen.vector_bits // 8, blocks.shortens
+    stride, steps_of_phase, steps_of_8_bytes = (blocks.number(name) for name in ("a_stride", "kc", "kc_of_8_bytes"))
+    rows_of_block, columns_of_panel, elements_of_block, elements_of_corner = (
+        blocks.number(name) for name in ("mc", "nc", "block", "corner")
+    )
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_block(a, top, rows, low, kc, block):
         """Pack rows of A; rows of zeros follow where the last rows may be fewer than those of the lowest tile."""
+        a_stride = stride()
         pack_rows(a, top, rows, low, kc, block, 0, a_stride)
         if not any_height and rows < mr * (mr - 1):
             for r in range(rows, rows + mr):
                 for p in range(kc):
                     block[r * a_stride + p] = 0
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_sliver(b, low, kc, left, columns, panel, at, width):
         """Pack columns of B in rows of ``width``, filled up with zeros."""
         pack_columns(b, low, kc, left, columns, panel, at, width)
@@ -142,14 +142,14 @@ def team_product(
                 for s in range(row + columns, row + width):
                     panel[s] = 0
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def prefetch_rows(panel, at, size):
         """Fetch the lines that will be packed next. Other threads read them in an earlier phase or product, and a line can
         be written only when their caches have dropped it: on 16 cores of a Xeon that took six times as long as the copy."""
         for line in range(at, at + size, codegen.ALIGNMENT // codegen.itemsize(panel)):
             codegen.prefetch_for_write(codegen.offset(panel, line))
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def work(a, b, c, n, k, left_end, across, cuts, home, straight, adds, panels, block, counters):
         """Take jobs from the list of a group until none is left. The group computes ``across`` vectors of columns of C, from
         vector ``left_end`` on; ``cuts`` has its threads, and what ``cut`` returns. A thread begins with band ``home``."""
@@ -163,13 +163,13 @@ def team_product(
         # A thread by itself overwrites the last panel with the next one: its memory may still be in L2.
         buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
         panel_size = panels.size // buffers
-        large = panel_size * itemsize > L2 // 2  # so L2 does not keep a sliver until the next band reads it
-        corner = block[block.size - corner_size :]
+        large = panel_size * itemsize > L2() // 2  # so L2 does not keep a sliver until the next band reads it
+        corner = block[block.size - elements_of_corner() :]
         by_steps = codegen.has_rows(b)
         packings = math.ceil(math.ceil(k // grain / deep) * grain / STEPS) if by_steps else wide
         done, packed = LINE, LINE * (1 + jobs)
         taken = packed + LINE * (last + 1)
-        rows, rows_apart = codegen.offset(block, 0), a_stride
+        rows, rows_apart = codegen.offset(block, 0), stride()
         phase, band, block_of = -1, 0, -1
         while True:
             t, index, packs = job_of(codegen.fetch_add(counters, 0, 1), packings, jobs, before, last)
@@ -246,7 +246,7 @@ def team_product(
             if t < last:
                 codegen.fetch_add(counters, job, 1)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def product(a, b, c, m, n, k, space, counters):
         mine = codegen.fetch_add(counters, 0, 1)
         if m == 0 or n == 0 or k == 0:
@@ -255,17 +255,20 @@ def team_product(
         itemsize = codegen.itemsize(space)
         lanes = vector_bytes // itemsize
         vectors = math.ceil(n / lanes)
-        deep = math.ceil(k / (most_steps if itemsize <= 4 else most_steps_of_8_bytes))
+        deep = math.ceil(k / (steps_of_phase() if itemsize <= 4 else steps_of_8_bytes()))
+        mc, whole_block = rows_of_block(), elements_of_block()
         steps = math.ceil(k // grain / deep) * grain
         planned = counters[counters.size - 1]
         straight = in_place and k * (itemsize // codegen.itemsize(a)) == a.shape[1]
         straight = straight and lies_well(a, itemsize, m // math.ceil(m / mr) >= mr - 1)
         straight = straight and not displaced(a.strides[0], m, mc, itemsize, planned)
         packing = PACKING if straight else PACKING_BOTH
-        block_size = min(whole_block, (m + mr) * a_stride + corner_size) if shortens else whole_block
+        block_size = min(whole_block, (m + mr) * stride() + elements_of_corner()) if shortens else whole_block
         threads = max(1, min(planned, space.size // block_size))
         while True:
-            groups, slivers, wide, bands, parts = cut(m, vectors, lanes, threads, packing, mr, nv, mc, vector_bytes, nc)
+            groups, slivers, wide, bands, parts = cut(
+                m, vectors, lanes, threads, packing, mr, nv, mc, vector_bytes, columns_of_panel()
+            )
             counted = counters_of_group(slivers, wide, bands, parts, deep)
             panels = (1 if threads == groups else 2) * steps * wide * nv * lanes
             blocks_at = groups * panels

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numba as nb
-from numba.extending import register_jitable
-
 from .. import codegen
 from ..host.machine import Machine
 from ..kernels.blocking import Blocking, caches
@@ -37,7 +34,7 @@ class TileBlocks(PackedBlocks):
         bits = here.vector_bits or 128
         _, l2, l3 = caches(here)
         chosen = Blocking(bits, ROWS, 32 * COLUMNS // bits, 1, STEPS, STEPS, l2 // 2, l3 // 4)
-        super().__init__(chosen, STEPS, itemsize=4)
+        super().__init__("tiles", chosen, STEPS, itemsize=4)
         rows_beyond = ROWS * self.a_stride  # the last tile may begin in any row, and reads 32
         self.tile_at += rows_beyond
         self.block += rows_beyond + COLUMNS + 1
@@ -47,7 +44,7 @@ class TileBlocks(PackedBlocks):
         return super().workspace(m, n, whole_tiles(k), threads)
 
 
-@register_jitable
+@codegen.register_jitable
 def whole_tiles(words: int) -> int:
     """The least multiple of 16 that is not below a number of words.
 
@@ -66,7 +63,7 @@ def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., N
     """
     pack_a, pack_b = codegen.word_packers(vector_bits)
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def pack_rows(a, top, rows, low, kc, target, at):
         stride, group = apart(kc), 4 // codegen.itemsize(a)
         words = min(kc, -(-a.shape[1] // group) - low)
@@ -76,7 +73,7 @@ def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., N
             for p in range(max(0, words), stride):
                 target[at + r * stride + p] = 0
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def pack_columns(b, low, kc, left, columns, target, at, ld):
         group = 4 // codegen.itemsize(b)
         words = min(kc, -(-b.shape[0] // group) - low)
@@ -89,13 +86,13 @@ def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., N
     return pack_rows, pack_columns
 
 
-@register_jitable
+@codegen.register_jitable
 def apart(kc: int) -> int:
     """Words from one packed row of A to the next."""
     return kc | codegen.TILE
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def fetch_rows(c, top, rows, left, columns):
     """Fetch the lines of a tile of C, which may be in the caches of other processors, while the tile is multiplied: int8 and
     bfloat16 of 2,048³ take a twentieth less on 16 cores of a Xeon."""
@@ -118,7 +115,7 @@ def tile_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
     """
     block, tile = codegen.tile_kernel(kind), codegen.TILE
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def multiply(kc, a, b, width, rows, columns, sums, stride, more, of_a):
         a = codegen.pointer_as(a, of_a)
         down = 2 if rows > tile else 1

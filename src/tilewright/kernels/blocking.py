@@ -203,16 +203,15 @@ def _words(chosen: Blocking) -> str:
 
 def _machine_facts() -> tuple[Any, ...]:
     here = machine()
-    return here.processor, here.llvm_cpu, here.vector_bits, here.vector_registers, *caches(here)
+    return here.processor, here.isa, here.vector_bits, here.vector_registers, *caches(here)
 
 
 def _made_for() -> str:
     """A fingerprint of the machine, the compiler and the sources."""
-    import llvmlite
-    import numba
+    from importlib import metadata  # slow, and needed only where a blocking was stored
 
     files = sources.files(sources.MACHINE_CODE)  # a search depends on no other source
-    return fingerprint(*_machine_facts(), numba.__version__, llvmlite.__version__, *files)
+    return fingerprint(*_machine_facts(), *map(metadata.version, ("numba", "llvmlite")), *files)
 
 
 def _kept_in() -> CacheFile:

@@ -8,7 +8,6 @@ adding one file**. A user's own file with this decorator, anywhere on disk, is a
 from __future__ import annotations
 
 import hashlib
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -61,6 +60,8 @@ class Kernel:
     ``sums`` has for some ``dtypes`` the wider dtype of their sums: C may have that dtype, too. ``space`` is the dtype of the
     workspace, if it is not that of C.
 
+    ``available`` is false where this machine lacks the instructions that the kernel is for.
+
     ``blocking`` is the result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and
     blocks follow from it alone: then ``tilewright tune`` may search for a better one.
 
@@ -99,6 +100,7 @@ class Kernel:
     suits: Callable[[int, int, int], bool] | None = None
     for_many: tuple[str, Callable[[int, int, int, int, int], bool]] | None = None
     adds: bool = False
+    available: bool = True
     blocking: Blocking | None = None
     variants: Callable[[str], Mapping[str, Callable[..., None]]] | None = None
     source_hash: str = field(init=False)
@@ -156,11 +158,10 @@ def kernel(
     """
 
     def declare(function: Callable[..., None]) -> Kernel:
-        path = Path(inspect.getfile(function))
+        path = Path(function.__code__.co_filename)
         number, stem = split_name(path.stem)
         number = declared.pop("order", number)
-        signature = inspect.signature(function).parameters.values()
-        tunable = {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
+        tunable = dict(function.__kwdefaults__ or {})
         declared["params"] = {**declared.get("params", {}), **tunable}
         declared["tunable"] = frozenset(tunable)
         own = name or (f"{path.parent.name}/{stem}" if path.parent.parent.parent == PACKAGE else f"my/{stem}")

@@ -80,7 +80,6 @@ from __future__ import annotations
 
 import keyword
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +132,8 @@ def _toml(source: str) -> dict[str, Any]:
     match = re.match(_ABOVE + r"/\*(.*?)\*/", source, re.DOTALL)
     if match is None:
         raise WrongHeaderError(f"has no header: {_EXAMPLE}")
+    import tomllib  # only needed for kernels on a GPU
+
     above = "\n" * source.count("\n", 0, match.start(1))  # so that TOML's errors name the lines of the file
     try:
         return tomllib.loads(above + match[1].replace("\r\n", "\n"))

@@ -1,9 +1,9 @@
 """What several CPU rungs share: copies of blocks between a matrix and a buffer. No rung's idea is here."""
 
-import numba as nb
+from tilewright.codegen import njit
 
 
-@nb.njit(nogil=True)
+@njit(nogil=True)
 def load_block(source, row, column, block):
     """Copy the block of ``source`` that starts at (row, column) into ``block``, zeros beyond the matrix's edge."""
     height, width = block.shape
@@ -16,7 +16,7 @@ def load_block(source, row, column, block):
             block[r, s] = source[row + r, column + s]
 
 
-@nb.njit(nogil=True)
+@njit(nogil=True)
 def store_block(block, target, row, column):
     """Copy the part of ``block`` that lies inside ``target``, from (row, column) on."""
     height, width = block.shape
@@ -25,7 +25,7 @@ def store_block(block, target, row, column):
             target[row + r, column + s] = block[r, s]
 
 
-@nb.njit(nogil=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def multiply_block(rows, size, a, b, c):
     """c += a·b for the first ``rows`` rows, in ikj order; k and n are ``size``, which is faster as a constant."""
     for i in range(rows):

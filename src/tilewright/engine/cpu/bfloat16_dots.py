@@ -16,7 +16,6 @@ tiles are rounded in the first-level cache.
 
 from collections.abc import Callable
 
-import numba as nb
 import numpy as np
 
 from tilewright import codegen
@@ -39,19 +38,19 @@ def bfloat16_product(
     one_row, one_row_narrow = (codegen.dot_kernel(1, width, bits, "vfmadd") for width in (nv, nv - 1))
     always_exact, half = instruction != "vdpbf16ps", least_exponents // 2
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):
         pack_a(a, top, rows, low, kc, target, at, ld)
         target[target.size - 1] = least_of_rows(rows, kc, target, at, ld)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_columns(b, low, kc, left, columns, target, at, ld):
         b, counters = b
         pack_b(b, 0, low, kc, left, columns, target, at, ld)
         if dots.least_exponent(least_of_rows(kc, columns, target, at, ld)) < half:
             codegen.fetch_add(counters, dots.SMALL, 1)
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def careful(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start):
         """A tile by multiply-adds of float32, one row after the other."""
         for r in range(rows):
@@ -61,7 +60,7 @@ def bfloat16_product(
             else:
                 one_row_narrow(kc, of_a, a_stride, b, row, ldc, accumulate, columns, start)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
         """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
         narrow, wide, counters = c
@@ -100,7 +99,7 @@ def bfloat16_product(
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def multiply(a, b, c, wide, words, counters):
         (m, k), n = a.shape, b.shape[1]
         if k == 0 and not counters[counters.size - 2]:
@@ -128,6 +127,7 @@ BLOCKS, multiply = bfloat16_product(blocking(), INSTRUCTION)
     space="float32",
     workspace=lambda m, n, k: BLOCKS.workspace(m, n, k) + m * n,
     counters=BLOCKS.counters,
+    available=bool(INSTRUCTION),
     suits=lambda m, n, k: bool(INSTRUCTION),
 )
 def bfloat16_dots(a, b, c, space, counters):

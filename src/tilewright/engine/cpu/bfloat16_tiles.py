@@ -16,10 +16,7 @@ by vectors, to which denormal numbers are numbers.
 
 from collections.abc import Callable
 
-import numba as nb
-
 from tilewright import codegen
-from tilewright.codegen import strassen_tile
 from tilewright.engine import dots, jobs, tiles
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -34,25 +31,25 @@ def bfloat16_by_tiles(
     bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
     lanes, half, apart, fetch_rows = bits // 32, least_exponents // 2, tiles.apart, tiles.fetch_rows
     packed_rows, packed_columns = tiles.tile_packers(bits)
-    convert, add, least = codegen.row_converter(bits), strassen_tile.row_adder(bits), codegen.least_magnitude(bits)
+    convert, add, least = codegen.row_converter(bits), codegen.row_adder(bits), codegen.least_magnitude(bits)
     least_of_rows = dots.least_of_rows(bits)
     multiply_tile, careful = tiles.tile_product(kind), tiles.tile_product(codegen.VectorTiles)
     begin, end = codegen.tile_state(kind)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):  # noqa: ARG001
         packed_rows(a, top, rows, low, kc, target, at)
         stride = tiles.apart(kc)
         target[target.size - 1] = least_of_rows(rows, stride, target, at, stride)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_columns(b, low, kc, left, columns, target, at, ld):
         b, counters = b
         packed_columns(b, low, kc, left, columns, target, at, ld)
         if dots.least_exponent(least_of_rows(kc, columns, target, at, ld)) < half:
             codegen.fetch_add(counters, dots.SMALL, 1)
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def finish(wide, target, top, rows, left, columns, sums, beside, accumulate):
         """Add the sums of earlier phases, in ``wide``, to those of a tile, and write them to ``target``."""
         for r in range(rows):
@@ -62,7 +59,7 @@ def bfloat16_by_tiles(
                 add(row, beside, columns, 1, 0, 0)
             convert(row, 4, codegen.address(target, top + r, left), target.strides[1], columns)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
         (narrow, wide, of_a, counters), (low, higher, count) = c, tiles
         sums, beside = codegen.offset(corner, 0), codegen.offset(corner, corner.size - 1 - length)
@@ -87,7 +84,7 @@ def bfloat16_by_tiles(
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def multiply(a, b, c, wide, space, counters):
         (m, k), n = a.shape, b.shape[1]
         if k == 0:
@@ -119,6 +116,7 @@ multiply = bfloat16_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.V
     space="float32",
     workspace=lambda m, n, k: BLOCKS.workspace(m, n, k) + m * n,
     counters=BLOCKS.counters,
+    available=bool(INSTRUCTION),
     suits=lambda m, n, k: bool(INSTRUCTION) and tiles.pays(m, n, k),
 )
 def bfloat16_tiles(a, b, c, space, counters):

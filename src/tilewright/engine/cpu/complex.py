@@ -9,7 +9,6 @@ multiply-adds for each product of elements, as the formula does, in one chain of
 bounds its error, and NaN and infinity occur where the formula has them.
 """
 
-import numba as nb
 import numpy as np
 
 from tilewright import codegen
@@ -18,14 +17,14 @@ from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = cuts.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
+BLOCKS = cuts.PackedBlocks("complex", CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=4)
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 parts, times_i = codegen.real_parts, codegen.row_times_i(CHOSEN.vector_bits)
 pack, tile = codegen.packer(CHOSEN.vector_bits), edges.compiled_tile(BLOCKS)
 LINE = codegen.ALIGNMENT // 16  # complex128 numbers in a cache line
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def copy_rows(x, top, rows, left, columns, target, at, ld):
     """Copy complex numbers of any strides to rows that lie ``ld`` real numbers apart."""
     if x.strides[1] == x.itemsize:
@@ -41,13 +40,13 @@ def copy_rows(x, top, rows, left, columns, target, at, ld):
                     codegen.copy(codegen.offset(target, at + r * ld + 2 * s), parts(source), 2)
 
 
-@nb.njit(nogil=True, inline="always")
+@codegen.njit(nogil=True, inline="always")
 def pack_rows(a, top, rows, low, kc, target, at, ld):
     """For ``team_product``, which counts real numbers: a step of k is half a complex number."""
     copy_rows(a, top, rows, low // 2, kc // 2, target, at, ld)
 
 
-@nb.njit(nogil=True, inline="always")
+@codegen.njit(nogil=True, inline="always")
 def pack_columns(b, low, kc, left, columns, target, at, ld):
     """For ``team_product``: each row of B as it lies, and times i in the row below."""
     copy_rows(b, low // 2, kc // 2, left // 2, columns // 2, target, at, 2 * ld)
@@ -55,7 +54,7 @@ def pack_columns(b, low, kc, left, columns, target, at, ld):
         times_i(codegen.offset(target, row), codegen.offset(target, row + ld), ld)
 
 
-@nb.njit(nogil=True, inline="always")
+@codegen.njit(nogil=True, inline="always")
 def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
     """For ``team_product``: write to C as real numbers, or by way of ``corner``."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
@@ -73,7 +72,7 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
         a = codegen.ahead(a, rows * a_stride)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
     """Write a finished tile, in rows of ``width`` real numbers, to a C that vectors cannot write."""
     for r in range(rows):

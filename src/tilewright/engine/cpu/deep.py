@@ -11,9 +11,6 @@ depend neither on the number of threads nor on their timing. Operands are read w
   stride along k: shuffles separate them, for as many steps as L1 holds.
 """
 
-import numba as nb
-from numba.extending import register_jitable
-
 from tilewright import codegen
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -40,25 +37,25 @@ buffer_x = codegen.stack_buffer(ROWS * (KC + SPARE))
 buffer_y = codegen.stack_buffer(COLUMNS * (KC + SPARE))
 
 
-@register_jitable
+@codegen.register_jitable
 def piece_length(k):
     """Steps of k in a piece: whole multiples of KC, SHORTEST at least, and a function of k alone."""
     return max(SHORTEST, -(-k // (PIECES * KC)) * KC)
 
 
-@register_jitable
+@codegen.register_jitable
 def piece_count(k):
     """How many pieces k is cut into."""
     return max(1, -(-k // piece_length(k)))
 
 
-@register_jitable
+@codegen.register_jitable
 def area(m, n):
     """Elements of a partial product, rounded up to whole tiles for both of its orientations."""
     return -(-m // 16) * 16 * (-(-n // 16) * 16)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def tiled(x, y, partial, pitch):
     """partial = X·Y for Y with rows of unit stride."""
     m, k = x.shape
@@ -80,7 +77,7 @@ def tiled(x, y, partial, pitch):
                     tile_1(kc, x_part, x_row, x_step, live, y_part, y_step, columns, to, pitch, p, x_ahead, y_ahead)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def columns_to_rows(y, target):
     """Copy columns of ``y`` (kc × 1 to 4) to columns of unit stride, KC + SPARE apart."""
     kc, t = y.shape
@@ -97,7 +94,7 @@ def columns_to_rows(y, target):
                 target[j * (KC + SPARE) + p] = y[p, j]
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def dotted(x, y, partial, pitch):
     """partial = X·Y by dot products along k; an operand without unit stride along k is copied first."""
     m, k = x.shape

@@ -25,8 +25,6 @@ A C of one column would use one lane of each vector: it is computed by dot produ
 import math
 from typing import Any
 
-import numba as nb
-from numba.extending import overload
 from numpy.lib.stride_tricks import as_strided
 
 from tilewright import codegen
@@ -46,10 +44,10 @@ HEIGHTS = (8, 6) if REGISTERS <= 16 else (16, 12, 8, 6) if BITS == 512 else (8, 
 # An A of so many rows and columns stays in the second-level cache, beside a panel of B, for each of which it is read again.
 # With more columns than 320, rows of B that lie a power of two apart displace each other (512 of float64: half the speed on
 # a Xeon); with an L2 of 512 KB, from 256 on (a tenth slower than if packed, on Zen 3).
-LARGEST = min(320, math.isqrt(L2 // 10))
+LARGEST = codegen.setting("direct.largest", min(320, math.isqrt(L2 // 10)))
 # Matrices of so many elements together are multiplied here whatever their shape: to plan, pack and multiply 16 rows and
 # columns of 2,000 took seven times as long. Vectors and slabs of more have kernels that stream them.
-ELEMENTS = min(L2 // 8, 100_000)
+ELEMENTS = codegen.setting("direct.elements", min(L2 // 8, 100_000))
 # Blocks of which the tiles prefetch B and C, too. Of more the threads take lines from each other's caches: on 16 cores of a
 # Xeon products of 160³ to 320³ took a fifth longer with such prefetches. Those of A, which fewer threads read, save 1 to 8 %
 # at 200³ to 384³ there.
@@ -67,9 +65,9 @@ READING = 32
 FEW_STEPS, FARTHEST = 32, 2 * codegen.ALIGNMENT
 # The product of a batch that tiles prefetch is so many after theirs, but no more than have AHEAD bytes together. On Zen 4,
 # batches of 32³ to 100³ that come from memory take a tenth to a fifth less that way.
-PRODUCTS_AHEAD, AHEAD = 3, L2 // 4
+PRODUCTS_AHEAD, AHEAD = 3, codegen.setting("direct.ahead", L2 // 4)
 # Threads that have a block of their own; further ones take parts of these.
-MOST_BLOCKS = max(4, machine().usable_cores)
+MOST_BLOCKS = codegen.setting("direct.blocks", max(4, machine().usable_cores))
 LINE = 8  # words from one counter to the next: one counter per cache line avoids false sharing
 
 tile = codegen.direct_tile(HEIGHTS, BITS)
@@ -79,10 +77,11 @@ pack = codegen.packer(BITS)
 def suits(m: int, n: int, k: int) -> bool:
     """Whether a product is small, by its sizes or by the elements of A, B and C together."""
     longest = max(m, n, k)  # compared first, for the products of long sides may not fit 64 bits
-    return longest <= LARGEST or (longest <= ELEMENTS and m * k + k * n + m * n <= ELEMENTS)
+    most = ELEMENTS()
+    return longest <= LARGEST() or (longest <= most and m * k + k * n + m * n <= most)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def even(length, most):
     """How to cut ``length`` into the fewest parts of at most ``most``: the least part, how many are one longer, and how many
     are not."""
@@ -94,20 +93,20 @@ def even(length, most):
     return size, longer, parts - longer
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def most_rows(nv, lanes, k):
     """Rows of the highest tile of ``nv`` vectors for so many steps of k."""
     most = max(lanes, codegen.LOW) if nv == 1 else codegen.LOW
     return HEIGHTS[nv - 1] if k < FEW_STEPS else min(HEIGHTS[nv - 1], most)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def unit_stride(x):
     """Whether elements of a row are neighbours in memory."""
     return x.shape[1] == 1 or x.strides[1] == codegen.itemsize(x)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def rows_like(x):
     """An uninitialised matrix of the same shape with unit stride along a row, and rows that start on a cache line."""
     rows, columns = x.shape
@@ -116,21 +115,21 @@ def rows_like(x):
     return codegen.aligned_buffer(rows * length, x).reshape((rows, length))[:, :columns]
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def better_transposed(m, n, a_row, a_column, b_row, b_column, c_row, one):
     """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, by sizes and strides: a column-major matrix times a vector."""
     by_columns = n == 1 and m > 1 and a_row == one and a_column != one and c_row == one
     return by_columns or (m == 1 and n > 1 and b_row == one and b_column != one)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def pace(rows, row, steps):
     """How many bytes a prefetch moves on at each of ``steps`` steps to pass ``rows`` rows, which lie ``row`` bytes apart."""
     step = rows * row // steps
     return step if abs(step) <= FARTHEST else 0
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def paces(a, b, c, mr):
     """How many bytes a tile of ``mr`` rows moves on in A, B and C: it passes as many rows of A and C, and as large a part of
     B as it is of the rows."""
@@ -140,7 +139,7 @@ def paces(a, b, c, mr):
     return of_a, pace(mr, b.strides[0], m), pace(mr, c.strides[0], k)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
     """From where a tile prefetches, and how many bytes it moves on: the tile from row ``i`` on of a first panel, at these
     ``paces``. It passes A and C from row ``top`` on, but nothing of B if the panel is ``all_of_b``, and with ``only_a``
@@ -154,7 +153,7 @@ def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
     return (below, of_a, below, 0, below, 0) if only_a else (below, of_a, share, of_b, out, of_c)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def tiles_in_batch(a, higher, lower, prefetching):
     """How many of the next tiles are one batch, where ``higher`` tiles are left, then ``lower`` ones of a row less: those
     of one height, for to begin each anew takes as long as ten steps of k.
@@ -169,7 +168,7 @@ def tiles_in_batch(a, higher, lower, prefetching):
     return tiles - 1 if prefetching and tiles > 1 and min(higher, lower) == 0 else tiles
 
 
-@nb.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@codegen.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def dots(a, b, c):
     """A row-major matrix times a column, two rows at a time: each sum is spread over the lanes of vectors."""
     m, k = a.shape
@@ -188,7 +187,7 @@ def copy_rows(x: Any, rows: int, columns: int, target: Any, ld: int) -> None:
     """Copy rows of x to ``target``, ``ld`` elements apart."""
 
 
-@overload(copy_rows)
+@codegen.overload(copy_rows)
 def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below take them
     def by_vectors(x, rows, columns, target, ld):
         pack(x, 0, rows, 0, columns, target, 0, ld)
@@ -198,10 +197,10 @@ def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below t
             for s in range(columns):
                 target[r * ld + s] = x[r, s]
 
-    return by_elements if isinstance(x.dtype, nb.types.Complex) else by_vectors
+    return by_elements if x.dtype.name.startswith("complex") else by_vectors
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def batch_products(a, b, c, count, step_a, step_b, step_c):
     """``count`` products of one shape; each matrix lies ``step_…`` bytes after that of the previous product."""
     m = a.shape[0]
@@ -211,7 +210,7 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
     tiled_products(a, b, c, count, step_a, step_b, step_c, False)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
     """The same, in tiles that prefetch what later ones need, or with ``only_a`` only what these need of A."""
     m, k = a.shape
@@ -228,7 +227,7 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
     at_once = count if one_tile and not rows_by_column else 1
     distance = 0  # from a product to the one that its tiles prefetch
     if count > 1 and k >= FEW_STEPS:
-        distance = min(PRODUCTS_AHEAD, AHEAD // max(1, (m * k + k * n + m * n) * one))
+        distance = min(PRODUCTS_AHEAD, AHEAD() // max(1, (m * k + k * n + m * n) * one))
     vectors, wider_ones, _ = even((n + lanes - 1) // lanes, NV)
     narrow = even(m, most_rows(max(1, vectors), lanes, k))
     wide = even(m, most_rows(vectors + 1, lanes, k)) if wider_ones > 0 else narrow
@@ -285,7 +284,7 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
                     c_there[i, j] = c_rows[i, j]
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def blocks_of(m, n, threads):
     """How to cut C among threads: into how many blocks of rows and of columns. Square blocks read least of A and B."""
     best, across, along = m * n + READING * (m + n), 1, 1
@@ -307,7 +306,7 @@ def blocks_of(m, n, threads):
     strided=True,
     suits=suits,
     params={"mr": HEIGHTS[-1], "nv": NV, "vector_bits": BITS},  # the widest tile
-    counters=lambda m, n, k: LINE * (1 + MOST_BLOCKS),  # the same for every shape
+    counters=lambda m, n, k: LINE * (1 + MOST_BLOCKS()),  # the same for every shape
 )
 def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
     m, n = c.shape
@@ -315,7 +314,7 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
     if better_transposed(m, n, a_row, a_column, b_row, b_column, c.strides[0], codegen.itemsize(c)):
         a, b, c, m = b.T, a.T, c.T, n
         n = c.shape[1]
-    across, along = blocks_of(m, n, max(1, min(MOST_BLOCKS, counters[counters.size - 1])))
+    across, along = blocks_of(m, n, max(1, min(MOST_BLOCKS(), counters[counters.size - 1])))
     blocks = across * along
     few = blocks <= FEW_BLOCKS
     home = codegen.fetch_add(counters, 0, 1)

@@ -7,7 +7,6 @@ largest number.
 Numba has neither dtype: compiled code sees float16 as unsigned and bfloat16 as signed 16-bit integers.
 """
 
-import numba as nb
 import numpy as np
 
 from tilewright import codegen
@@ -16,13 +15,13 @@ from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = cuts.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)  # as float32: so is k cut, and so are the bits
+BLOCKS = cuts.PackedBlocks("half_floats", CHOSEN, CHOSEN.kc, itemsize=4)  # as float32: so is k cut, and so are the bits
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 32
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
 tile = edges.compiled_tile(BLOCKS)
 
 
-@nb.njit(nogil=True, inline="always")
+@codegen.njit(nogil=True, inline="always")
 def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):
     """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
     narrow, wide = c

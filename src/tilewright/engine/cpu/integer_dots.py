@@ -14,7 +14,7 @@ A row of A that consists of whole words is read where it lies (``jobs.lies_well`
 
 from collections.abc import Callable
 
-import numba as nb
+import numpy as np
 
 from tilewright import codegen
 from tilewright.engine import dots, jobs
@@ -31,7 +31,7 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
     """The blocks, and a function ``multiply(a, b, c, space, counters)`` with these instructions for 8 and 16 bits."""
     blocks = dots.DotBlocks(chosen)
     mr, lanes = chosen.mr, chosen.vector_bits // 32
-    start_at, start_in_corner = blocks.start_at, blocks.start_at - blocks.tile_at
+    start_of, start_in_corner = blocks.number("start_at"), blocks.start_at - blocks.tile_at
     of_bytes, of_words = of_bytes or "vpmaddwd", of_words or "vpmaddwd"
     quads = of_bytes == "vpdpbusd"
     least_bits = 8 if quads else 16
@@ -39,25 +39,26 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
     convert, less = codegen.row_converter(chosen.vector_bits), codegen.less_dot(chosen.vector_bits)
     tile = dots.compiled_dots(blocks, {8: of_bytes, 16: of_words})
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def note_rows(a, rows, kc, words, apart, target):
         """Write the number that each row's sums begin with: 0 for the rows of zeros that may follow."""
+        start_at = start_of()
         for r in range(rows + mr):
             target[start_at + r] = 0
         if quads and codegen.itemsize(a) == 1:
             for r in range(rows):
-                target[start_at + r] = less(kc, codegen.ahead(words, r * apart), nb.int32(UPPER_BITS), a)
+                target[start_at + r] = less(kc, codegen.ahead(words, r * apart), np.int32(UPPER_BITS), a)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):
         pack_a(a, top, rows, low, kc, target, at, ld)
         note_rows(a, rows, kc, codegen.offset(target, at), ld, target)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_columns(b, low, kc, left, columns, target, at, ld):
         pack_b(b, UPPER_BITS if quads and codegen.itemsize(b) == 1 else 0, low, kc, left, columns, target, at, ld)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
         """Where C is int32, write to it where it lies; else by way of ``corner``, where C is widened to accumulate."""
         c, of_a = c
@@ -94,7 +95,7 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write, in_place=True, note_rows=note_rows)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def multiply(a, b, c, space, counters):
         (m, k), n = a.shape, b.shape[1]
         if k == 0 and not counters[counters.size - 2]:

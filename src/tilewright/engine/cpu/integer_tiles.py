@@ -8,8 +8,6 @@ in a buffer.
 
 from collections.abc import Callable
 
-import numba as nb
-
 from tilewright import codegen
 from tilewright.engine import dots, jobs, tiles
 from tilewright.host.machine import machine
@@ -26,11 +24,11 @@ def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Ca
     convert, multiply_tile = codegen.row_converter(bits), tiles.tile_product(kind)
     begin, end = codegen.tile_state(kind)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):  # noqa: ARG001
         packed_rows(a, top, rows, low, kc, target, at)
 
-    @nb.njit(nogil=True)
+    @codegen.njit(nogil=True)
     def move(c, top, rows, left, columns, sums, out):
         """Move sums of a tile to C with ``out``, else from C."""
         for r in range(rows):
@@ -40,7 +38,7 @@ def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Ca
             else:
                 convert(of_c, c.strides[1], row, 4, columns)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
         (c, of_a), (low, higher, count) = c, tiles
         sums, width, itemsize = codegen.offset(corner, 0), vectors * lanes, codegen.itemsize(c)
@@ -60,7 +58,7 @@ def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Ca
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
 
-    @nb.njit(nogil=True, inline="always")
+    @codegen.njit(nogil=True, inline="always")
     def multiply(a, b, c, space, counters):
         (m, k), n = a.shape, b.shape[1]
         if k == 0 and not counters[counters.size - 2]:
@@ -91,6 +89,7 @@ multiply = integers_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.V
     space="int32",
     workspace=BLOCKS.workspace,
     counters=BLOCKS.counters,
+    available=bool(INSTRUCTION),
     suits=lambda m, n, k: bool(INSTRUCTION) and tiles.pays(m, n, k),
     adds=True,
 )

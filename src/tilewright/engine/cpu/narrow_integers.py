@@ -5,7 +5,6 @@ Products and sums are computed modulo 2⁸ or 2¹⁶, as in NumPy. The lower 8 b
 vectors of 8-bit integers without widening them at every step of k; packing widens them once.
 """
 
-import numba as nb
 import numpy as np
 
 from tilewright import codegen
@@ -14,13 +13,13 @@ from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = cuts.PackedBlocks(CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
+BLOCKS = cuts.PackedBlocks("narrow_integers", CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
 MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 16
 convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
 tile = edges.compiled_tile(BLOCKS)
 
 
-@nb.njit(nogil=True, inline="always")
+@codegen.njit(nogil=True, inline="always")
 def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
     """By way of ``corner``: C may be narrower than the tile. To accumulate, C is widened into ``corner`` first."""
     width = vectors * LANES

@@ -12,8 +12,6 @@ strips of columns, and all of C under a strip is computed before the next one. A
 by row, was no faster than plain stores: the core had nothing to compute while it waited for its stores.
 """
 
-import numba as nb
-
 from tilewright import codegen
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -25,10 +23,10 @@ NV = 2
 #: Bytes of C in a job. Large, because a thread that takes the next job first waits for all its streaming stores.
 JOB = 1 << 17
 #: Bytes of a strip of B at most: it stays in the second-level cache while jobs go down C.
-STRIP = (machine().l2 or 256 << 10) // 2
+STRIP = codegen.setting("outer.strip", (machine().l2 or 256 << 10) // 2)
 #: C is streamed if it has at least this many bytes: as many as L2 or an eighth of L3, whichever is larger, and at
 #: least 1 MiB.
-STREAM = max(machine().l2 or 0, (machine().l3 or 0) // 8, 1 << 20)
+STREAM = codegen.setting("outer.stream", max(machine().l2 or 0, (machine().l3 or 0) // 8, 1 << 20))
 
 tile_1 = codegen.tile_in_place(MR, 1, BITS)
 tile_2 = codegen.tile_in_place(MR, NV, BITS)
@@ -63,9 +61,9 @@ def outer(a, b, c, space, counters):
     a_row, a_step = a.strides[0] // size, a.strides[1] // size
     b_step = b.strides[0] // size if b_in_place else n
     c_row = c.strides[0] // size if unit else NV * lanes
-    streaming = unit and m * n * size >= STREAM and (c.ctypes.data | c.strides[0]) % (BITS // 8) == 0
+    streaming = unit and m * n * size >= STREAM() and (c.ctypes.data | c.strides[0]) % (BITS // 8) == 0
     tile = buffer(c)
-    strips = -(-n // (max(1, STRIP // (max(1, k) * size * NV * lanes)) * NV * lanes))
+    strips = -(-n // (max(1, STRIP() // (max(1, k) * size * NV * lanes)) * NV * lanes))
     wide = -(-n // (strips * NV * lanes)) * NV * lanes
     height = max(1, JOB // (wide * size * MR)) * MR
     bands = -(-m // height)
@@ -95,7 +93,7 @@ def outer(a, b, c, space, counters):
         codegen.settle()
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def copy_tile(tile, pitch, c):
     """Write a finished tile, in rows ``pitch`` apart, to a C without unit stride."""
     rows, columns = c.shape

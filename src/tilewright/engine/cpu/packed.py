@@ -6,15 +6,13 @@ where they lie. A tile that no vector can write, because rows of C have no unit 
 computed in a buffer and copied. ``engine/cuts.py`` explains how jobs and blocks are cut.
 """
 
-import numba as nb
-
 from tilewright import codegen
 from tilewright.engine import cuts, edges, jobs
 from tilewright.kernels import FLOATS, kernel
 from tilewright.kernels.blocking import blocking
 
 CHOSEN = blocking()
-BLOCKS = cuts.PackedBlocks(CHOSEN, CHOSEN.kc, itemsize=4)
+BLOCKS = cuts.PackedBlocks("packed", CHOSEN, CHOSEN.kc, itemsize=4)
 MR, VECTOR_BYTES = CHOSEN.mr, CHOSEN.vector_bits // 8
 # Of 4-byte elements, so many threads have so few tiles each of a product of these sizes that to pack B and to wait for each
 # other takes longer than packing saves: 5 % of the time of float32 at 384³, on 16 cores of a Xeon, and 10 % at 330³. One
@@ -23,7 +21,7 @@ MANY, LARGEST_OF_MANY = 8, 416
 pack, tile = codegen.packer(CHOSEN.vector_bits), edges.compiled_tile(BLOCKS)
 
 
-@nb.njit(nogil=True, inline="always")
+@codegen.njit(nogil=True, inline="always")
 def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
     """For ``team_product``: write to C where it lies, or by way of ``corner``."""
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
@@ -40,7 +38,7 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
         a = codegen.ahead(a, rows * a_stride)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
     """Write a finished tile, in rows of ``width``, to a C that vectors cannot write, or that is lower than any tile."""
     for r in range(rows):

@@ -24,11 +24,9 @@ B are read as zero.
 
 import math
 
-import numba as nb
 import numpy as np
 
 from tilewright import codegen
-from tilewright.codegen import strassen_tile
 from tilewright.engine.bilinear import A, B, C, coefficients, scheme_of_levels, tables
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -43,13 +41,15 @@ A_STRIDE = KC + 16
 STRIP = 4
 # Half of L2 for a sliver of B, a block of A and a strip's tiles, of 8-byte elements: 128 + 192 + 192 KiB of 1 MiB.
 HALF_L2 = (machine().l2 or 256 << 10) // 2
-MC = max(4 * MR, (HALF_L2 - KC * NV * BITS // 8) // (8 * KC + 4 * STRIP * NV * BITS // 8) // MR * MR)
+MC = codegen.setting(
+    "strassen.mc", max(4 * MR, (HALF_L2 - KC * NV * BITS // 8) // (8 * KC + 4 * STRIP * NV * BITS // 8) // MR * MR)
+)
 # Seven panels of B for this phase and seven for the next: 28 MiB of 8-byte elements.
 NC = max(NR, 512 // NR * NR)
 # Rows of B that one job packs, and columns that are summed at once: each of 7 panels receives several whole cache lines.
 BAND, WIDE = 16, 256
 # Every thread of a team has blocks of A; a thread that finds none left does nothing.
-SLOTS = max(16, machine().usable_cores)
+SLOTS = codegen.setting("strassen.slots", max(16, machine().usable_cores))
 MOST_LEVELS = 3
 # Sizes above which two and three levels pay, measured on Zen 5 in float32 and float64. Where one level pays, two do.
 TWO_FROM, THREE_FROM = 1280, 7000
@@ -63,16 +63,16 @@ INNER = np.stack([2 * INNER[:, C, :, 0] + INNER[:, C, :, 1], INNER[:, C, :, 2], 
     7, -1
 )
 
-micro = strassen_tile.spreading_kernel(MR, NV, BITS, A_STRIDE, unroll=2)
-add_tile = strassen_tile.tile_adder(MR, NV, BITS)
-ask_for_tile = strassen_tile.tile_prefetch(MR, NV, BITS)
-add_row = strassen_tile.row_adder(BITS)
-sums_of_a = strassen_tile.combiner(coefficients(A), BITS)
-sums_of_b = strassen_tile.combiner(coefficients(B), BITS)
+micro = codegen.spreading_kernel(MR, NV, BITS, A_STRIDE, unroll=2)
+add_tile = codegen.tile_adder(MR, NV, BITS)
+ask_for_tile = codegen.tile_prefetch(MR, NV, BITS)
+add_row = codegen.row_adder(BITS)
+sums_of_a = codegen.combiner(coefficients(A), BITS)
+sums_of_b = codegen.combiner(coefficients(B), BITS)
 copy_in = codegen.packer(BITS)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def levels_of(m, n, k, leaf):
     """How many levels: sizes are halved while all are above ``leaf``; 0 means the rule measured on this engine."""
     least = min(m, n, k)
@@ -87,7 +87,7 @@ def levels_of(m, n, k, leaf):
 # ---- packing: part = (outer product, 2 or 1 halves, size of a block, start in each block, extent) --------------------
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def corner_of(part, side, t, quarter):
     """Where a quarter of term ``t`` begins: row and column in the whole matrix."""
     outer, halves, block, start, _ = part
@@ -95,7 +95,7 @@ def corner_of(part, side, t, quarter):
     return down * block[0] + start[0], right * block[1] + start[1]
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def sum_quarters(x, side, part, space, sums, distance):
     """Write the quarters of an outer sum, ``distance`` elements apart, in rows as long as the part; zeros outside x.
 
@@ -119,7 +119,7 @@ def sum_quarters(x, side, part, space, sums, distance):
                 add_row(codegen.offset(space, at + i * columns), source, wide, TERMS[outer, side, t, 2], t == 0, ahead)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def pack_a(a, part, space, sums, at):
     """Pack seven blocks of A, or one without levels, in rows A_STRIDE apart."""
     outer, halves, block, (top, left), (height, depth) = part
@@ -136,12 +136,12 @@ def pack_a(a, part, space, sums, at):
                 target = codegen.offset(space, at + (i + r) * A_STRIDE + p)
                 source = codegen.offset(space, sums + r * columns)
                 if halves == 2:
-                    sums_of_a(source, distance, target, MC * A_STRIDE, columns)
+                    sums_of_a(source, distance, target, MC() * A_STRIDE, columns)
                 else:
                     codegen.copy(target, source, columns)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def pack_b(b, part, space, sums, at, panel, sliver, nr):
     """Pack BAND rows of seven panels of B, or of one: panels lie ``panel`` apart, slivers ``sliver``, and rows ``nr``."""
     outer, halves, block, (top, left), (height, width) = part
@@ -161,7 +161,7 @@ def pack_b(b, part, space, sums, at, panel, sliver, nr):
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, nr):
     """The products of blocks of A with panels of B; a strip's tiles of C are collected before they are written."""
     outer, halves, block, (top, left), (height, width) = part
@@ -176,7 +176,7 @@ def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, 
                     if product == last:
                         for quarter in range(halves * halves):
                             to_c(space, -1, c, here, quarter, 0)
-                    a_panel = codegen.offset(space, a_at + (product * MC + i * MR) * A_STRIDE)
+                    a_panel = codegen.offset(space, a_at + (product * MC() + i * MR) * A_STRIDE)
                     b_panel = codegen.offset(space, b_at + product * panel + (j0 + j * nr) * kc)
                     micro(
                         kc, a_panel, b_panel, codegen.offset(space, tiles_at + (j * high + i) * 4 * size), terms, count
@@ -188,7 +188,7 @@ def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, 
                     to_c(space, tiles_at + ((j * high + i) * 4 + quarter) * size, c, here, quarter, overwrite)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def to_c(space, tile, c, part, quarter, overwrite):
     """Write a tile to its places in C, one for each term of the outer product; or prefetch them, if ``tile`` is −1."""
     outer, (mr, nr) = part[0], part[4]
@@ -210,17 +210,17 @@ def to_c(space, tile, c, part, quarter, overwrite):
 
 # ---- the kernel ------------------------------------------------------------------------------------------------------
 
-# The workspace of a thread: blocks of A, tiles, and rows of sums with room for what the last vector reads beyond them.
-BLOCKS, TILES = 7 * MC * A_STRIDE, 4 * MC * STRIP * NR
+# The workspace of a thread: blocks of A, tiles, and rows of sums with room for what the last vector reads beyond them. The
+# first two for each row of a block.
+BLOCKS, TILES = 7 * A_STRIDE, 4 * STRIP * NR
 SUMS = 5 * BAND * WIDE + NR
-SLOT = BLOCKS + TILES + SUMS
 # Counters: the next job; slots taken; for each buffer, bands packed and jobs done; then, for each job, its phases done.
 TICKET, TAKEN, PACKED, DONE, FIRST_JOB = 0, 1, 2, 4, 6
 
 
 def workspace(m: int, n: int, k: int) -> int:
     """Two buffers of seven panels of B, and for each thread its blocks of A, tiles and sums."""
-    return 2 * 7 * min(k, KC) * min(n + NR, NC) + min(SLOTS, math.ceil(m / MR)) * SLOT
+    return 2 * 7 * min(k, KC) * min(n + NR, NC) + min(SLOTS(), math.ceil(m / MR)) * ((BLOCKS + TILES) * MC() + SUMS)
 
 
 def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
@@ -238,7 +238,7 @@ def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
     return 1.001 * 12**levels * deep * roundings
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def strassen_job_of(ticket, bands, jobs):
     """Phase, number, and whether to pack: the panels of a phase are packed in the middle of the phase before."""
     if ticket < bands:
@@ -259,7 +259,7 @@ def strassen_job_of(ticket, bands, jobs):
     shared="team",
     grain=(MR, NR),
     strided=True,
-    params={"mr": MR, "nv": NV, "vector_bits": BITS, "kc": KC, "mc": MC, "nc": NC},
+    params={"mr": MR, "nv": NV, "vector_bits": BITS, "kc": KC, "mc": MC(), "nc": NC},
     error_bound=error_bound,
     workspace=workspace,
     counters=lambda m, n, k: FIRST_JOB + math.ceil(m / MR),
@@ -269,7 +269,7 @@ def strassen_fused(a, b, c, space, counters, *, leaf=0):
     slot = codegen.fetch_add(counters, TAKEN, 1)
     if k == 0 and slot == 0:
         c[:] = 0
-    if m == 0 or n == 0 or k == 0 or slot >= min(SLOTS, math.ceil(m / MR)):
+    if m == 0 or n == 0 or k == 0 or slot >= min(SLOTS(), math.ceil(m / MR)):
         return
     # ---- blocks of whole tiles; inside them, panels and jobs of nearly equal size
     nr = NV * (BITS // 8 // c.itemsize)
@@ -278,14 +278,14 @@ def strassen_fused(a, b, c, space, counters, *, leaf=0):
     tiles, slivers = math.ceil(m / (blocks * MR)), math.ceil(n / (blocks * nr))
     steps = math.ceil(k / (blocks * KC))
     kc = math.ceil(k / (blocks * steps))
-    mc = math.ceil(tiles / math.ceil(tiles * MR / MC)) * MR
+    mc = math.ceil(tiles / math.ceil(tiles * MR / MC())) * MR
     nc = math.ceil(slivers / math.ceil(slivers * nr / NC)) * nr
     jobs, panels, bands = math.ceil(tiles * MR / mc), math.ceil(slivers * nr / nc), math.ceil(kc / BAND)
     # ---- workspace: two buffers for B, then each thread's own
     panel = kc * nc
     buffer = (7 if halves == 2 else 1) * panel
-    a_at = 2 * buffer + slot * SLOT
-    tiles_at, sums = a_at + BLOCKS, a_at + BLOCKS + TILES
+    a_at = 2 * buffer + slot * ((BLOCKS + TILES) * MC() + SUMS)
+    tiles_at, sums = a_at + BLOCKS * MC(), a_at + (BLOCKS + TILES) * MC()
     while True:
         t, job, packs = strassen_job_of(codegen.fetch_add(counters, TICKET, 1), bands, jobs)
         if t > panels * steps * outers or (t == panels * steps * outers and not packs):

@@ -15,9 +15,7 @@ streams, use it: one float32 vector of 3,000 by 3,000² took 2.03 ms with four s
 eight. Twelve streams whose strides are multiples of 4 KiB share the sets of L1, and are slower.
 """
 
-import numba as nb
 import numpy as np
-from numba.extending import register_jitable
 
 from tilewright import codegen
 from tilewright.engine.jobs import FAR
@@ -35,7 +33,7 @@ STEPS, FEW_STEPS = 8, 4
 AHEAD = 256
 #: An X of at most so many bytes may be in a near last cache, and is read without prefetches: each takes the place of a load.
 #: With one vector or two, products of 1,000² elements to 2,000² take up to a fifth less on Zen 4 that way.
-NEAR = 0 if FAR else caches(machine())[2] // 2
+NEAR = codegen.setting("vector.near", 0 if FAR else caches(machine())[2] // 2)
 #: Most steps of k between additions to Z.
 KC = 2048
 #: Rows of X that a thread takes at once.
@@ -64,7 +62,7 @@ update_last = codegen.row_updates(6, 1, BITS)
 buffer = codegen.stack_buffer(ROWS * KC)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
     """Rows of X, which is ``near`` or not, by ``y_live`` columns of Y, by the smallest generated loop that has as many."""
     if y_live == 1 and near:
@@ -81,7 +79,7 @@ def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumu
         dots_6(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def update(near, steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
     """``steps`` columns of X, scaled, to ``live`` rows of Z, by the smallest generated loop that has as many."""
     if steps == 1:
@@ -102,14 +100,14 @@ def update(near, steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
         update_6(count, x, x_row, y, y_row, y_column, z, z_row, live)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def columns_at_once(t):
     """Columns of Y at a time: at most 6, and where there are more, about as many each time."""
     passes = -(-t // 6)
     return max(1, -(-t // passes))
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def by_dots(x, y, z, space, counters):
     """Dot products along k. Columns of Y without unit stride are copied into ``space``, rows of X to the stack."""
     f, k = x.shape
@@ -121,7 +119,7 @@ def by_dots(x, y, z, space, counters):
     copied = buffer(space)
     if not y_in_place:
         codegen.copy_together(y.T, space, counters, 1)
-    columns, bands, near = columns_at_once(t), -(-f // BAND), f * k * size <= NEAR
+    columns, bands, near = columns_at_once(t), -(-f // BAND), f * k * size <= NEAR()
     at_once = ROWS_OF_ONE if t == 1 and x_in_place else ROWS
     stretch = min(KC, (DOTS_STRETCH if t > 1 else DOTS_STRETCH_OF_ONE) // size)
     while True:
@@ -145,7 +143,7 @@ def by_dots(x, y, z, space, counters):
                     dot(near, kc, x_part, x_row, rows, y_part, y_row, live, of_z, z_row, z_column, p0)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def copy_rows(x, target):
     """Rows without unit stride to rows of KC on the stack."""
     rows, kc = x.shape
@@ -154,7 +152,7 @@ def copy_rows(x, target):
             target[i * KC + p] = x[i, p]
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def by_updates(x, y, z, space, counters):
     """X has unit stride down its columns. Z is cut into strips, and where there are few, k into pieces.
 
@@ -168,7 +166,7 @@ def by_updates(x, y, z, space, counters):
     strips = -(-f // width)
     pieces = max(1, min(JOBS // max(1, strips), k // SHORTEST))
     length = -(-k // (pieces * FEW_STEPS)) * FEW_STEPS
-    in_place, near = z.strides[0] == size and pieces == 1, f * k * size <= NEAR
+    in_place, near = z.strides[0] == size and pieces == 1, f * k * size <= NEAR()
     while True:
         job = codegen.fetch_add(counters, 0, 1)
         if job >= strips * pieces:
@@ -186,7 +184,7 @@ def by_updates(x, y, z, space, counters):
             add_pieces(codegen.offset(space, t * pieces * first), pieces, z[first : first + count])
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def update_strip(near, x, y, z, z_row):
     """Z = X·Y for one strip of X's rows and one piece of k; ``near``: whether the whole of X is."""
     count, k = x.shape
@@ -206,7 +204,7 @@ def update_strip(near, x, y, z, z_row):
         p += steps
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def add_pieces(parts, pieces, z):
     """Add up the pieces of a strip, in the order of k, and write it to Z."""
     count, t = z.shape
@@ -218,7 +216,7 @@ def add_pieces(parts, pieces, z):
             z[j, i] = parts[i * count + j]
 
 
-@register_jitable
+@codegen.register_jitable
 def workspace(m: int, n: int, k: int) -> int:
     """Room for copied columns of Y, for Z, or for the pieces of its strips: where pieces are many, strips are few."""
     f, t = max(m, n), min(m, n)
@@ -226,13 +224,13 @@ def workspace(m: int, n: int, k: int) -> int:
     return t * max(f, k, min(f, width) * JOBS)
 
 
-@register_jitable
+@codegen.register_jitable
 def counters_of(m: int, n: int, k: int) -> int:  # noqa: ARG001  # as of every kernel
     """Those of jobs, of copies, and of each strip's finished pieces."""
     return 4 + max(m, n) // (UPDATE_STRETCH // 8)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def streamed_product(a, b, c, space, counters):
     """The kernel itself, for every thread of a team."""
     few_columns = b.shape[1] <= a.shape[0]
@@ -247,7 +245,7 @@ def streamed_product(a, b, c, space, counters):
         by_dots(x, y, z, space, counters)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def streamed_product_alone(a, b, c):
     """The same on one thread, with a workspace of its own."""
     (m, k), n = a.shape, b.shape[1]

@@ -5,9 +5,7 @@ four vectors of B are loaded, each used by both rows, and C is loaded and stored
 operations per multiply-add fall from 3 (load b, load c, store c) to (4 + 2 + 2) / 8 = 1.
 """
 
-import numba as nb
-
-from tilewright.codegen import aligned_buffer
+from tilewright.codegen import aligned_buffer, njit
 from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, store_block
 
@@ -15,7 +13,7 @@ ROWS = 256
 BLOCK = 128
 
 
-@nb.njit(nogil=True, fastmath={"contract"})
+@njit(nogil=True, fastmath={"contract"})
 def multiply_2x4(rows, a, b, c):
     """Two rows of C at a time, by four steps of k."""
     for i in range(0, rows, 2):

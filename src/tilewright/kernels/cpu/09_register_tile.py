@@ -17,8 +17,6 @@ rows lie a constant KC apart, and a constant offset is free in a load; so packin
 
 import math
 
-import numba as nb
-
 from tilewright import codegen
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -36,7 +34,7 @@ NC = 4096
 micro = codegen.micro_kernel(MR, NV, BITS, a_stride=KC)
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def pack_a(a, panels):
     """Panels of MR rows, KC elements apart, one panel after another; rows beyond the edge are zero."""
     mc, kc = a.shape
@@ -51,7 +49,7 @@ def pack_a(a, panels):
                 panels[i * KC + p] = a[i, p]
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def pack_b(b, nr, panels):
     """Rows of nr elements, one panel of nr columns after another; columns beyond the edge are zero."""
     kc, nc = b.shape
@@ -69,7 +67,7 @@ def pack_b(b, nr, panels):
             at += nr
 
 
-@nb.njit(nogil=True)
+@codegen.njit(nogil=True)
 def add_corner(corner, nr, c, accumulate):
     """Write the part of a finished tile that lies inside C: for edges, and for a C without unit stride."""
     rows, columns = c.shape
