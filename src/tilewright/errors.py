@@ -6,7 +6,6 @@ without importing Tilewright. Messages name the argument, the rule and the value
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -113,6 +112,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("zzz", ["cpu/naive", "cpu/blocked"])
     'known: cpu/blocked, cpu/naive'
     """
+    import difflib  # slow to import, and needed for a wrong name only
+
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"

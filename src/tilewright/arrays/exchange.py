@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..runtime.gpu.words import MATRIX_WORDS, TENSOR_WORDS, Facts, python_function
 from .gpu_array import GpuArray
 
 #: ``kDLCUDA``
@@ -58,16 +59,12 @@ class ExchangedProducts:
     MOST = 1024
 
     def __init__(self, interface: ExchangeInterface, otherwise: Callable[..., Any]) -> None:
-        from . import (
-            exchange_code,
-        )  # compiled at the first repetition: a product that is computed once does not need it
-
         self._known: dict[bytes, Any] = {}
-        self._interface, self._words = interface, exchange_code.TENSOR_WORDS
+        self._interface, self._words = interface, TENSOR_WORDS
         self._read = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(interface.view)
         #: Objects that the machine code refers to.
         bound, self._alive = _facts(interface, self._known, otherwise)
-        self.product, self._learn = (define(bound) for define in exchange_code.definitions())
+        self.product, self._learn = (python_function(name, _emit_products)(bound) for name in ("product", "learn"))
 
     def learn(
         self,
@@ -101,13 +98,11 @@ class ListReader:
     """Reads two lists of matrices by machine code."""
 
     def __init__(self, interface: ExchangeInterface) -> None:
-        from . import list_code
-
         bound, self._alive = _facts(interface, {}, None)
-        self._words = list_code.MATRIX_WORDS
+        self._words = MATRIX_WORDS
         #: ``read(a, b)``: the addresses of all matrices of a, then of b, as words, followed by a key of everything else; or
         #: None where only the long way can judge, which is so for all but lists of as many matrices without gradients.
-        self.read: Callable[[Any, Any], bytes | None] = list_code.reader_definition()(bound)
+        self.read: Callable[[Any, Any], bytes | None] = python_function("read", _emit_read)(bound)
 
     def agrees(self, data: bytes, views: Sequence[GpuArray]) -> bool:
         """Whether ``read`` says of the matrices what Python says."""
@@ -119,10 +114,22 @@ class ListReader:
         )
 
 
-def _facts(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Any) -> tuple[bytes, Any]:
-    """The words of ``exchange_code.Facts``, and the objects to which they refer."""
-    from .exchange_code import Facts
+def _emit_products(module: Any) -> None:
+    from ..runtime.gpu.replay_code import emit_replay  # they import the compiler
+    from .exchange_code import emit_products
 
+    emit_replay(module)
+    emit_products(module)
+
+
+def _emit_read(module: Any) -> None:
+    from .list_code import emit_read
+
+    emit_read(module)
+
+
+def _facts(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Any) -> tuple[bytes, Any]:
+    """The words of ``Facts``, and the objects to which they refer."""
     first, second = interface.types
     objects = known, "requires_grad", interface.grad_enabled, "is_neg", otherwise, False, None, *interface.state
     facts = Facts(id(first), id(second), interface.view, interface.stream_of, *map(id, objects))

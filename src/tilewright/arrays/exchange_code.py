@@ -36,63 +36,28 @@ number of axes and dtype, its shape and strides.
 
 from __future__ import annotations
 
-import enum
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..codegen.builtin_functions import define_function
 from ..codegen.vectors import I8, I32, I64
 from ..runtime.gpu.memory import GRANULE
-from ..runtime.gpu.replay_code import Emitter, compiled_addresses, launches_address
+from ..runtime.gpu.replay_code import Emitter
+from ..runtime.gpu.words import TENSOR_WORDS, Facts, TensorWord
 
 _OBJECT = I8.as_pointer()
 
 
-class TensorWord(enum.IntEnum):
-    """Words of a ``DLTensor``: the address, the device's type and number, the number of axes and the dtype, the addresses of
-    shape and strides, and the bytes before the first element."""
-
-    DATA, DEVICE, AXES, SHAPE, STRIDES, OFFSET = range(6)
-
-
-TENSOR_WORDS = len(TensorWord)
 #: ``kDLCUDA``, and the most axes of an array.
 _CUDA, _MOST_AXES = 2, 8
 
 
-class Facts(NamedTuple):
-    """What the functions read: addresses of two types, of the interface's functions ``dltensor_from_py_object_no_sync`` and
-    ``current_work_stream``, and of objects: the dictionary of what is known, names of attributes, the function that tells
-    whether gradients are recorded, the function for everything else, False and None, and an object with an attribute and its
-    usual value."""
-
-    first_type: int
-    second_type: int
-    view: int
-    stream_of: int
-    known: int
-    requires_grad: int
-    grad_enabled: int
-    is_neg: int
-    otherwise: int
-    false: int
-    none: int
-    state: int
-    attribute: int
-    usual: int
-
-
-@functools.cache
-def definitions() -> tuple[Callable[[Any], Callable[..., Any]], ...]:
-    """``product`` and ``learn``, to be bound to the words of facts; compiled now."""
-    module, emitters = ir.Module("short way"), {"product": _Product, "learn": _Learn}
-    for name, emitter in emitters.items():
+def emit_products(module: Any) -> None:
+    """Emit ``product`` and ``learn``; ``launches`` is in the module."""
+    for name, emitter in (("product", _Product), ("learn", _Learn)):
         emitter(module, name, _OBJECT, [_OBJECT, _OBJECT.as_pointer(), I64]).build()
-    return tuple(map(define_function, emitters, compiled_addresses(module, *emitters)))
 
 
 class TensorReader(Emitter):
@@ -305,7 +270,7 @@ class _Product(_WithKey):
         )
         self.need(self.equal(self.at_address(self.facts.stream_of, I32, I32(_CUDA), ordinal, stream), I32(0)))
         words = builder.bitcast(self.python("PyBytes_AsString", _OBJECT, program), I64.as_pointer())
-        failed = self.at_address(I64(launches_address()), I64, words, address, builder.load(stream))
+        failed = builder.call(self.module.globals["launches"], [words, address, builder.load(stream)])
         with builder.if_then(self.is_there(builder.load(workspace))):
             self.drop(builder.load(workspace))
         with builder.if_then(builder.icmp_unsigned("!=", failed, I64(0)), likely=False):

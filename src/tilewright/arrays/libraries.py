@@ -17,8 +17,6 @@ import numpy as np
 
 from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError
 from ..problem import itemsize_of
-from ..runtime.gpu.device import gpu_at
-from ..runtime.gpu.driver import device_of
 from ..runtime.gpu.memory import GRANULE
 from . import dlpack
 from .dtypes import DTYPES, RESULTS
@@ -89,6 +87,20 @@ class Library:
 def is_on_gpu(*values: Any) -> bool:
     """Whether any of these is an array on a GPU."""
     return any(map(library_of, values))
+
+
+def gpu_at(device: int) -> Any:
+    """The GPU of a number; what drives it is imported only here, for arrays in the host's memory do not need it."""
+    from ..runtime.gpu import device as gpus
+
+    return gpus.gpu_at(device)
+
+
+def device_of(pointer: int) -> int:
+    """The number of the GPU to which memory belongs."""
+    from ..runtime.gpu import driver
+
+    return driver.device_of(pointer)
 
 
 def is_of_a_library(*values: Any) -> bool:

@@ -20,30 +20,22 @@ PyObject *read(PyObject *bound, PyObject *const *args, Py_ssize_t count) {      
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
 
-from ..codegen.builtin_functions import define_function
 from ..codegen.vectors import I1, I8, I64
 from ..runtime.gpu.memory import GRANULE
-from ..runtime.gpu.replay_code import compiled_addresses
-from .exchange_code import TENSOR_WORDS, TensorReader, TensorWord
+from ..runtime.gpu.words import MATRIX_WORDS, TENSOR_WORDS, TensorWord
+from .exchange_code import TensorReader
 
 _OBJECT = I8.as_pointer()
-#: Words of a matrix behind the addresses.
-MATRIX_WORDS = 6
 
 
-@functools.cache
-def reader_definition() -> Callable[[Any], Callable[..., Any]]:
-    """``read``, to be bound to the words of facts; compiled now."""
-    module = ir.Module("lists")
+def emit_read(module: Any) -> None:
+    """Emit ``read``."""
     _Read(module, "read", _OBJECT, [_OBJECT, _OBJECT.as_pointer(), I64]).build()
-    return define_function("read", *compiled_addresses(module, "read"))
 
 
 class _Read(TensorReader):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import OperandError
-from ..runtime.gpu.device import Device
 from ..runtime.gpu.memory import Memory
 from . import dlpack
+
+if TYPE_CHECKING:  # what drives a GPU is not imported for arrays in the host's memory
+    from ..runtime.gpu.device import Device
 
 
 class GpuMatrix:

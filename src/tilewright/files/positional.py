@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..runtime.cpu.library import support_function
 from .array import copy_block
 
 #: Bytes of the buffer for blocks that cannot be moved directly.
@@ -162,18 +163,7 @@ def _complete(call: str, file: int, data: np.ndarray, offset: int) -> None:
 
 @functools.cache
 def _compiled(call: str) -> Callable[..., int]:
-    """The compiled loop over rows (0.2 s, once): returns how many rows were moved before a call failed or fell short."""
-    import numba
-    from numba import types
-
-    move: Any = types.ExternalFunction(call, types.intp(types.intc, types.uintp, types.uintp, types.int64))
-    integers = (types.int64,) * 7
-
-    @numba.njit(types.int64(*integers), nogil=True)
-    def rows(file: int, address: int, stride: int, nbytes: int, offset: int, pitch: int, count: int) -> int:
-        for row in range(count):
-            if move(file, address + row * stride, nbytes, offset + row * pitch) != nbytes:
-                return row
-        return count
-
-    return rows
+    """The loop over rows in C (``prebuilt/support.c``): returns how many rows were moved before a call failed or fell short.
+    Where no library was built it moves none, and Python each of them."""
+    address = support_function(f"{call}_rows")
+    return (lambda *_: 0) if address is None else ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)(address)

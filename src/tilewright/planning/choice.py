@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ..catalog import catalog, cuda_catalog, cuda_engine
+from ..catalog import cuda_catalog, cuda_engine, engine
 from ..engine.numpy_product import numpy_product
 from ..errors import DTypeError, UsageError, did_you_mean
 from ..kernels import CudaKernel, Kernel
 from ..operands import DTYPES, NUMPY_DTYPES
 from ..problem import RESIDUES_IN, Problem, itemsize_of
+from ..runtime.cpu.machine_code import engine_code, why_numpy
 from .bounds import Path, check_precision, path_bound, paths_within
 from .tuned import best_params
 
@@ -112,13 +113,11 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     >>> choose_cpu(Problem(8, 8, 8, "float32", precision="highest")).compute
     'float64'
     """
-    from ..codegen.jit import jit_is_disabled  # imports Numba, which is slow, and not needed to choose for a GPU
-
     check_words(problem.precision, algorithm)
     if problem.precision in _ON_GPUS:
         needed, _ = _ON_GPUS[problem.precision]
         raise UsageError(f"precision {problem.precision!r} is for arrays of {needed} on a GPU")
-    return _choice(problem, algorithm, operands, not jit_is_disabled())
+    return _choice(problem, algorithm, operands, engine_code() is not None)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -131,10 +130,7 @@ def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> 
     if dtype in NUMPY_DTYPES and algorithm == "classical":
         return _chosen(numpy_product, dtype, f"no kernel multiplies {dtype}")
     if not compiles:
-        from ..codegen.jit import why_disabled
-
-        why = f"{why_disabled()}, so no kernel can be compiled"
-        return _chosen(numpy_product, COMPUTED_IN.get(widest, widest), why)
+        return _chosen(numpy_product, COMPUTED_IN.get(widest, widest), why_numpy())
     if widest == dtype and (summing := _summing(operands, problem, algorithm)) is not None:
         return _chosen(summing, operands, f"the engine's fastest kernel for {operands} whose sums are {dtype}")
     for compute in dict.fromkeys((widest, COMPUTED_IN.get(widest, widest))):
@@ -152,7 +148,7 @@ def of_many(choice: Choice[Kernel], problem: Problem, threads: int) -> Choice[Ke
     name, suits = choice.kernel.for_many or ("", None)
     if suits is None or not suits(problem.m, problem.n, problem.k, threads, itemsize_of(choice.compute)):
         return choice
-    other = catalog()[name]
+    other = engine()[name]
     return _chosen(other, choice.compute, f"it has the bits of {choice.kernel.name}, and is faster with many threads")
 
 
@@ -220,8 +216,9 @@ def _suiting(compute: str, algorithm: str, m: int, n: int, k: int) -> tuple[Kern
 @functools.cache
 def _highest_first(algorithm: str) -> tuple[Kernel, ...]:
     """The engine's kernels of that algorithm, highest order first; rungs of the ladder are never chosen."""
-    engine = [kernel for kernel in catalog().values() if kernel.device == "cpu" and not kernel.is_rung]
-    of_algorithm = [kernel for kernel in engine if (kernel.error_bound is None) == (algorithm == "classical")]
+    of_algorithm = [
+        kernel for kernel in engine().values() if (kernel.error_bound is None) == (algorithm == "classical")
+    ]
     return tuple(sorted(of_algorithm, key=lambda kernel: -kernel.order))
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import llvmlite
 import numba as nb
-import numpy as np
 from llvmlite import binding
 from numba.core import bytecode, caching
 
@@ -29,17 +28,6 @@ from ...kernels.blocking import in_force
 
 #: Settings of Numba that change the machine code. The processor is in Numba's own key.
 _SETTINGS = ("OPT", "BOUNDSCHECK", "LOOP_VECTORIZE", "SLP_VECTORIZE", "DEBUGINFO_DEFAULT", "ENABLE_PROFILING")
-
-
-def code_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype whose machine code multiplies ``dtype``: itself, and for unsigned integers the signed ones of the same bits.
-
-    Modulo 2^bits the sums of products are the same, so one compilation serves both.
-
-    >>> code_dtype(np.dtype("uint16")), code_dtype(np.dtype("float32"))
-    (dtype('int16'), dtype('float32'))
-    """
-    return np.dtype(f"int{8 * dtype.itemsize}") if dtype.kind == "u" else dtype
 
 
 #: Address space that loading machine code takes at most, and compiling it: LLVM ends the process where it gets none.
@@ -96,7 +84,7 @@ def _generator() -> str:
     here = machine()
     compilers = (nb.__version__, llvmlite.__version__, binding.llvm_version_info)
     settings = [getattr(nb.config, name, None) for name in _SETTINGS]
-    processor = (here.llvm_cpu, here.isa, here.vector_bits, here.vector_registers, here.l1d, here.l2, here.l3)
+    processor = (here.isa, here.vector_bits, here.vector_registers, here.l1d, here.l2, here.l3)
     shared = sources.files(sources.SHARED_BY_KERNELS)
     return fingerprint(*compilers, *settings, *processor, in_force(), *shared)
 
@@ -143,11 +131,11 @@ class CodeCache(caching.FunctionCache):
 
     _impl_class = _Impl
 
-    def __init__(self, kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) -> None:
+    def __init__(self, kernel: Kernel, dtype: str, result: str = "") -> None:
         super().__init__(kernel.function)
         self.on_miss: Callable[[], object] = lambda: None
         blocking = getattr(kernel, "blocking", None)
-        dtypes = dtype.name if result is None or result == dtype else f"{dtype.name}-{result.name}"
+        dtypes = dtype if result in ("", dtype) else f"{dtype}-{result}"
         name = f"{self._impl.filename_base}-{kernel.source_hash}-{dtypes}" + (
             f"-{fingerprint(blocking)}" if blocking else ""
         )

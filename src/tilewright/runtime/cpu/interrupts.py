@@ -17,10 +17,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-Result = TypeVar("Result")
+from .library import support_function
 
-#: Keeps the machine code of ``ensured`` in memory.
-_engines: list[Any] = []
+Result = TypeVar("Result")
 
 
 def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
@@ -125,80 +124,24 @@ def _launch(start: Callable[[], None]) -> None:
 
 @functools.cache
 def _ensured() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
-    work = _ThreadRun(_compiled, lambda start: _thread.start_new_thread(start, ()))
-    work.start_and_wait()  # on another thread: an interrupt would leave llvmlite's lock taken
-    return work.result()
+    """``ensured`` as one call of C (``prebuilt/support.c``). Where no library was built, in Python: then it holds unless an
+    interrupt comes between two of its bytecodes."""
+    address = support_function("ensured")
+    if address is None:
+        return _ensured_by_python
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object)(address)
 
 
-def _compiled() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
-    """``ensured`` in machine code: compiled once in a process, in 15 ms; a call takes less than a microsecond.
-
-    The same in C:
-
-        PyObject *type, *value, *trace, *settled;
-        PyObject *result = PyObject_CallNoArgs(body);
-        PyErr_Fetch(&type, &value, &trace);
-        while ((settled = PyObject_CallNoArgs(cleanup)) == NULL)
-            if (type == NULL) PyErr_Fetch(&type, &value, &trace); else PyErr_Clear();
-        Py_DecRef(settled);
-        if (type == NULL) return result;
-        Py_DecRef(result);
-        PyErr_Restore(type, value, trace);
-        return NULL;
-    """
-    from llvmlite import binding, ir
-
-    pointer, nothing = ir.IntType(8).as_pointer(), ir.VoidType()
-    module = ir.Module("interrupts")
-
-    def declared(name: str, result: Any, *arguments: Any) -> Any:
-        return ir.Function(module, ir.FunctionType(result, arguments), name)
-
-    call = declared("PyObject_CallNoArgs", pointer, pointer)
-    fetch = declared("PyErr_Fetch", nothing, *[pointer.as_pointer()] * 3)
-    restore = declared("PyErr_Restore", nothing, *[pointer] * 3)
-    clear, drop = declared("PyErr_Clear", nothing), declared("Py_DecRef", nothing, pointer)
-
-    function = declared("ensured", pointer, pointer, pointer)
-    names = ("start", "clean", "interrupted", "first", "further", "settled", "raise", "return")
-    start, clean, interrupted, first, further, settled, raise_, return_ = map(function.append_basic_block, names)
-    body, cleanup = function.args
-
-    builder = ir.IRBuilder(start)
-    error = [builder.alloca(pointer) for _ in range(3)]
-    result = builder.call(call, [body])
-    builder.call(fetch, error)
-    builder.branch(clean)
-
-    builder.position_at_end(clean)
-    answer = builder.call(call, [cleanup])
-    builder.cbranch(builder.icmp_unsigned("==", answer, pointer(None)), interrupted, settled)
-
-    builder.position_at_end(interrupted)
-    builder.cbranch(builder.icmp_unsigned("==", builder.load(error[0]), pointer(None)), first, further)
-    builder.position_at_end(first)
-    builder.call(fetch, error)
-    builder.branch(clean)
-    builder.position_at_end(further)
-    builder.call(clear, [])
-    builder.branch(clean)
-
-    builder.position_at_end(settled)
-    builder.call(drop, [answer])
-    builder.cbranch(builder.icmp_unsigned("==", builder.load(error[0]), pointer(None)), return_, raise_)
-    builder.position_at_end(raise_)
-    builder.call(drop, [result])
-    builder.call(restore, [builder.load(part) for part in error])
-    builder.ret(pointer(None))
-    builder.position_at_end(return_)
-    builder.ret(result)
-
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
-    engine.finalize_object()
-    _engines.append(engine)
-    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object)(
-        engine.get_function_address("ensured")
-    )
+def _ensured_by_python(body: Callable[[], Any], cleanup: Callable[[], None]) -> Any:
+    try:
+        return body()
+    finally:
+        interrupts: list[BaseException] = []
+        while True:
+            try:
+                cleanup()
+                break
+            except BaseException as interrupt:  # of a signal handler: the clean-up itself raises nothing
+                interrupts.append(interrupt)
+        if interrupts:
+            raise interrupts[0]

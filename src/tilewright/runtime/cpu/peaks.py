@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from ... import codegen
-from ...codegen.jit import need_jit
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import available_memory, machine
 from ...host.steps import announced
 from ...operands import mapped_empty
+from .machine_code import need_machine_code
+from .names import function_name
 from .threads import Team
 
 #: Independent chains of FMAs: latency 4 on two pipes needs 8; 12 leaves slack and fits 16 registers.
@@ -53,13 +53,13 @@ _doubts: dict[str, str] = {}
 _chains = codegen.fma_chains(CHAINS, BITS)
 
 
-@nb.njit(nogil=True)
-def _multiply_add(steps: int, x: np.ndarray) -> None:
+def multiply_add(steps: int, x: np.ndarray) -> None:
+    """Compiled code: CHAINS chains of so many multiply-adds."""
     _chains(steps, codegen.offset(x, 0))
 
 
-@nb.njit(nogil=True, fastmath={"contract"})
-def _triad(x: np.ndarray, y: np.ndarray, out: np.ndarray, repeats: int) -> None:
+def triad(x: np.ndarray, y: np.ndarray, out: np.ndarray, repeats: int) -> None:
+    """Compiled code: out = x + factor·y, so many times."""
     for r in range(repeats):
         factor = x.dtype.type(3 + r)  # changes each time: otherwise the compiler may compute the loop once
         for i in range(out.size):
@@ -112,15 +112,20 @@ def _roof(what: str, name: str, dtype: str, threads: int, value: float, unit: st
     return {"what": what, "name": name, "dtype": dtype, "threads": threads, "value": value, "unit": unit, "text": text}
 
 
+def _compiled(function: Callable[..., None], dtype: str) -> Callable[..., Any]:
+    return need_machine_code("what measures this machine's peaks").function(function_name(function.__name__, dtype))
+
+
 def _measure_peak(dtype: str, threads: int) -> Measured:
     lanes = BITS // 8 // np.dtype(dtype).itemsize
     operands = [np.array([0.5, 1.0], dtype) for _ in range(threads)]
-    _multiply_add(10, operands[0])
+    run = _compiled(multiply_add, dtype)
+    run(10, operands[0])
     steps, elapsed = 10_000, 0.0
     while elapsed < _SAMPLE_S:
         steps *= 2
-        elapsed, _ = _timed([functools.partial(_multiply_add, steps, operands[0])])
-    jobs = [functools.partial(_multiply_add, steps, x) for x in operands]
+        elapsed, _ = _timed([functools.partial(run, steps, operands[0])])
+    jobs = [functools.partial(run, steps, x) for x in operands]
     best, share = min(_timed(jobs) for _ in range(_SAMPLES))
     return 2.0 * CHAINS * lanes * steps * threads / best / 1e9, share
 
@@ -149,20 +154,21 @@ def _triad_gbs(dtype: str, threads: int, nbytes: int, repeats: int) -> Measured:
     """The bandwidth of the triad over ``nbytes`` in all, ``repeats`` times a sample, in 1e9 bytes per second."""
     kind = np.dtype(dtype)
     size = max(8, nbytes // 3 // kind.itemsize // threads)
+    run = _compiled(triad, dtype)
     arrays = [[mapped_empty(size, kind) for _ in range(3)] for _ in range(threads)]
     for x, y, out in arrays:
         x[:], y[:], out[:] = 1.5, 2.5, 0.0  # touch the pages: an untouched page is one shared page of zeros
-        _triad(x[:8], y[:8], out[:8], 1)
-    jobs = [functools.partial(_triad, x, y, out, repeats) for x, y, out in arrays]
+        run(x[:8], y[:8], out[:8], 1)
+    jobs = [functools.partial(run, x, y, out, repeats) for x, y, out in arrays]
     best, share = min(_timed(jobs) for _ in range(_SAMPLES))
     return 3.0 * size * threads * kind.itemsize * repeats / best / 1e9, share
 
 
-def _timed(jobs: Sequence[Callable[[], None]]) -> tuple[float, float]:
+def _timed(jobs: Sequence[Callable[[], object]]) -> tuple[float, float]:
     """Seconds of one run of all jobs, and the share of them in which their threads had a processor."""
     used: list[float] = []
 
-    def timed(job: Callable[[], None]) -> None:
+    def timed(job: Callable[[], object]) -> None:
         start = time.thread_time()
         job()
         used.append(time.thread_time() - start)
@@ -181,7 +187,7 @@ def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], M
     """
     if (stated := machine().rate(what, dtype, threads)) is not None:
         return stated
-    facts = (machine().processor, machine().llvm_cpu, machine().usable_cores, machine().l3, Path(__file__))
+    facts = (machine().processor, machine().isa, machine().usable_cores, machine().l3, Path(__file__))
     file = CacheFile("peaks", f"{fingerprint(*facts)}.json")
     one = _cached(what, dtype, 1, measure, False) if what == "fma" and threads > 1 else 0.0
     known, key = file.read_json(), f"{what} {dtype} {threads}"  # after that, which writes too
@@ -190,7 +196,7 @@ def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], M
     again = bool(best) and not disturbed and not known.get(f"{key} twice") and not _plausible(best, one, threads)
     if not (fresh or not best or again):
         return best
-    need_jit("what measures this machine's peaks")
+    need_machine_code("what measures this machine's peaks")
     wanted = UNDISTURBED * _cores(threads) / threads
     value, share = _measured(functools.partial(measure, dtype, threads), wanted)
     _doubts[key] = f"measured again: {best:.1f} was cached, one thread reaches {one:.1f}" if again else ""

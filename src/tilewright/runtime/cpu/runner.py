@@ -1,4 +1,4 @@
-"""Runs one CPU kernel: compiles it, caches the machine code on disk, cuts C among threads.
+"""Runs one CPU kernel: gets its machine code, cuts C among threads.
 
 A kernel is a function of three matrices and does not know of threads. It declares how its C may be cut: ``rows`` (bands
 of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides). A ``team`` kernel distributes
@@ -7,92 +7,47 @@ its own work: all threads run the same function on the same operands and take jo
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
-import numba as nb
 import numpy as np
-from numba.core import types
 
 from ...catalog import catalog
-from ...codegen.jit import need_jit
 from ...errors import ShapeError, UsageError
-from ...host.steps import announced
 from ...kernels import Kernel
 from ...operands import as_row_major, writeable_alias
-from .code_cache import CodeCache, code_dtype
 from .interrupts import run_on_thread
+from .machine_code import Code, kernel_code, need_machine_code
+from .names import STORAGE, code_dtype
 from .slices import even_slices
-from .standby import CompiledStandby, call_words, source_of
+from .standby import CompiledStandby, call_words
 from .stop import run_stoppable
 from .threads import Team
 from .workspace import take_workspace
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
-#: The dtypes that Numba lacks reach compiled code as integers with the same bits (``codegen.row_converter``).
-_STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
+
+# ---- machine code ----------------------------------------------------------------------------------------------------
 
 
-# ---- compile ---------------------------------------------------------------------------------------------------------
-
-
-def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) -> Callable[..., None]:
-    """The kernel's machine code for ``dtype``: loaded from the cache on disk, or compiled now (about 1 s).
+def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) -> Code:
+    """The kernel's machine code for ``dtype``: the library's, or compiled now (about 1 s).
 
     It takes matrices of ``code_dtype(dtype)``; with a wider ``result``, C of that dtype and operands of ``dtype``. Raises
-    UnavailableError if ``$NUMBA_DISABLE_JIT`` is set.
+    UnavailableError where it must be compiled and cannot be.
     """
-    need_jit(kernel.name)
     if result is None or result == dtype:
-        return _compiled(kernel, code_dtype(dtype), code_dtype(dtype))
-    return _compiled(kernel, dtype, result)
-
-
-@functools.cache
-def _compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype) -> Callable[..., None]:
-    """On another thread: an interrupt would leave the compiler's locks taken and its registries half filled."""
-    return run_on_thread(functools.partial(_compile, kernel, dtype, result))
-
-
-def _compile(kernel: Kernel, dtype: np.dtype, result: np.dtype) -> Callable[..., None]:
-    njit: Any = nb.njit  # whose stubs lack the wrapper for C, which nothing calls: without it compiling takes 7 % less
-    dispatcher = njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy", no_cfunc_wrapper=True)(
-        kernel.function
-    )
-    # As njit(cache=True), with Tilewright's directory and key.
-    cache = CodeCache(kernel, dtype, result)
-    dispatcher._cache = cache
-    operand, product = (nb.from_dtype(_STORAGE.get(x.name, x)) for x in (dtype, result))
-    matrix, target = (types.Array(element, 2, "A" if kernel.strided else "C") for element in (operand, product))
-    space = nb.from_dtype(np.dtype(kernel.space)) if kernel.space else product
-    shared = (types.Array(space, 1, "C"), types.int64[::1]) if kernel.shared == "team" else ()
-    tunable = [nb.typeof(value) for name, value in kernel.params.items() if name in kernel.tunable]
-    with contextlib.ExitStack() as step:
-        cache.on_miss = lambda: step.enter_context(announced(f"compiling {kernel.name} for {dtype}"))
-        dispatcher.compile((matrix, matrix, target, *shared, *tunable))
-    dispatcher.disable_compile()
-    return dispatcher
+        dtype = result = code_dtype(dtype)
+    return kernel_code(kernel, dtype.name, result.name)
 
 
 @functools.cache
 def standby() -> CompiledStandby:
     """The machine code in which workers wait for the next product."""
-    return run_on_thread(_compile_standby)
-
-
-def _compile_standby() -> CompiledStandby:
-    def machine_code(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
-        dispatcher = nb.njit(nogil=True)(function)
-        dispatcher._cache = CodeCache(source_of(function), np.dtype(np.int64))  # type: ignore[arg-type,attr-defined]
-        dispatcher.compile(signature)
-        dispatcher.disable_compile()
-        return dispatcher
-
-    return CompiledStandby(machine_code)
+    return run_on_thread(lambda: CompiledStandby(need_machine_code("what workers wait in").function))
 
 
 # ---- cut among threads -----------------------------------------------------------------------------------------------
@@ -165,7 +120,7 @@ def runner(
     if not kernel.compiled:
         return functools.partial(kernel.function, **params) if params else kernel.function
     run = _runner_of_code(kernel, compiled(kernel, dtype, result), threads, params, add)
-    stored, target = (_STORAGE.get(x.name, code_dtype(x) if result == dtype else x) for x in (dtype, result))
+    stored, target = (STORAGE.get(x.name, code_dtype(x) if result == dtype else x) for x in (dtype, result))
     return run if (stored, target) == (dtype, result) else functools.partial(_run_as, stored, target, run)
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen import crew
+from ...codegen import mailbox as words
 from ...kernels import Kernel
-from . import shared_products_code as code
+from . import facts as code
 from . import small_products, stop
 from .interrupts import run_on_thread
 from .runner import compiled, standby, team_needs
-from .standby import AWAKE_S, address_of
+from .standby import AWAKE_S
 from .threads import Team
 from .workers import crew as workers
 from .workspace import put_back_buffer, take_buffer
@@ -79,11 +79,11 @@ def sharing(
     nbytes, counted = (max(both) for both in zip(*needs, strict=True))
     counters = counted + 2
     call = np.zeros(code.COUNTERS + counters, np.int64)
-    call[crew.CODE] = address_of(compiled(kernel, dtype, result))
-    call[crew.ITEMSIZE], call[crew.ITEMSIZE_OF_C] = dtype.itemsize, result.itemsize
-    call[crew.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
+    call[words.CODE] = compiled(kernel, dtype, result).address
+    call[words.ITEMSIZE], call[words.ITEMSIZE_OF_C] = dtype.itemsize, result.itemsize
+    call[words.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
     call[code.RESULT] = id(result)
-    elements = nbytes // call[crew.ITEMSIZE_OF_SPACE]
+    elements = nbytes // call[words.ITEMSIZE_OF_SPACE]
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
     call[code.LEAST], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
     return Sharing(threads, call, nbytes, result)
@@ -134,4 +134,4 @@ def wake_if_many(threads: int) -> None:
 
 @functools.cache
 def _function() -> small_products.Short:
-    return run_on_thread(functools.partial(small_products.c_function, code.shared_call))
+    return run_on_thread(functools.partial(small_products.c_function, "shared_call"))

@@ -12,13 +12,25 @@ import numba as nb
 import numpy as np
 
 from ...codegen import affinity, crew, objects
-from .small_products_code import (
+from ...codegen import mailbox as words_of
+from .facts import (
+    ABSENT,
     ALIGNED,
     AXES,
+    COUNTERS,
+    COUNTS,
     DATA,
     DTYPE,
+    ELEMENTS,
+    LEAST,
+    MISSING,
     NONE,
+    OTHERS,
+    RESULT,
     UNWRAP,
+    WAKES,
+)
+from .small_products_code import (
     is_plain_array,
     matrix,
     new_result,
@@ -26,11 +38,6 @@ from .small_products_code import (
     size,
     transposed_matrix,
 )
-
-# Words of ``call``: elements of the workspace, counters, threads beside the caller; how many of them must be there, and how
-# many of them the caller wakes if they sleep; how many did not get the call, and how many are not in machine code; the
-# address of C's dtype; where the counters begin.
-ELEMENTS, COUNTS, OTHERS, LEAST, WAKES, MISSING, ABSENT, RESULT, COUNTERS = 43, 44, 45, 46, 47, 48, 49, 50, 56
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
@@ -40,7 +47,7 @@ _post, _settle, _publish = _inner(crew.post), _inner(crew.settle), _inner(crew.p
 @_inner
 def mailbox_of(boxes, i):
     """The words of a mailbox."""
-    return nb.carray(objects.follow(objects.follow(boxes, DATA), 8 * i), crew.MAILBOX_WORDS, np.int64)
+    return nb.carray(objects.follow(objects.follow(boxes, DATA), 8 * i), words_of.MAILBOX_WORDS, np.int64)
 
 
 @_inner
@@ -50,13 +57,13 @@ def enough_are_there(words, boxes):
     allowed, here, awake, asleep, busy = crew.processors(), crew.processor_here(), 0, 0, 0
     for i in range(size(boxes, 0)):
         mailbox = mailbox_of(boxes, i)
-        state = crew.load(mailbox, crew.STATE)
-        if state != crew.AWAY and mailbox[crew.ALLOWED] == allowed:
-            if state == crew.STANDING and here >= 0 and mailbox[crew.PROCESSOR] == here:
-                mailbox[crew.LEAVE] = 1
-            asleep += state == crew.SLEEPING
-            awake += state == crew.STANDING and mailbox[crew.LEAVE] == 0
-            busy += state > crew.SLEEPING
+        state = crew.load(mailbox, words_of.STATE)
+        if state != words_of.AWAY and mailbox[words_of.ALLOWED] == allowed:
+            if state == words_of.STANDING and here >= 0 and mailbox[words_of.PROCESSOR] == here:
+                mailbox[words_of.LEAVE] = 1
+            asleep += state == words_of.SLEEPING
+            awake += state == words_of.STANDING and mailbox[words_of.LEAVE] == 0
+            busy += state > words_of.SLEEPING
     words[ABSENT] = max(0, words[OTHERS] - awake - asleep - busy)
     return awake + min(asleep, words[WAKES]) >= words[LEAST]
 
@@ -68,7 +75,7 @@ def posted(words, boxes, address, allowed, others, wakes):
         if others == 0:
             break
         mailbox = mailbox_of(boxes, i)
-        if mailbox[crew.ALLOWED] == allowed and _post(mailbox, words, address, wakes) != crew.AWAY:
+        if mailbox[words_of.ALLOWED] == allowed and _post(mailbox, words, address, wakes) != words_of.AWAY:
             others -= 1
     return others
 
@@ -81,7 +88,7 @@ def post_and_compute(a, b, c, itemsize, call, boxes, space):
     if z[4] != itemsize and z[3] == itemsize:  # a column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ
         x, y, z = transposed_matrix(y), transposed_matrix(x), transposed_matrix(z)
     words = nb.carray(call, COUNTERS, np.int64)
-    at = crew.ARRAYS
+    at = words_of.ARRAYS
     for data, rows, columns, row, column in (x, y, z):
         words[at], words[at + 1], words[at + 2] = objects.integer(data), rows, columns
         words[at + 3], words[at + 4] = row, column
@@ -89,8 +96,8 @@ def post_and_compute(a, b, c, itemsize, call, boxes, space):
     words[at], words[at + 1] = objects.integer(space), words[ELEMENTS]
     words[at + 2], words[at + 3] = objects.integer(objects.behind(call, 8 * COUNTERS)), words[COUNTS]
     address, allowed = objects.integer(call), crew.processors()
-    words[crew.BOXES] = objects.word(boxes, DATA)
-    affinity.add_to_set(words, crew.TAKEN, crew.processor_here())
+    words[words_of.BOXES] = objects.word(boxes, DATA)
+    affinity.add_to_set(words, words_of.TAKEN, crew.processor_here())
     others = posted(words, boxes, address, allowed, words[OTHERS], False)
     wakes = min(others, words[WAKES])
     if wakes > 0:
@@ -100,7 +107,7 @@ def post_and_compute(a, b, c, itemsize, call, boxes, space):
     done = crew.call_team(words)
     for i in range(size(boxes, 0)):
         _settle(mailbox_of(boxes, i), address)
-    return done and not words[crew.FAILED]
+    return done and not words[words_of.FAILED]
 
 
 @_inner
@@ -117,7 +124,7 @@ def shared_result(facts, a, b, c, call, boxes, space):
     if objects.word(a, DTYPE) != objects.word(b, DTYPE) or objects.number(a, AXES) != 2 or objects.number(b, AXES) != 2:
         return none
     (_, m, k, _, _), (_, k_of_b, n, _, _) = matrix(a, False), matrix(b, True)
-    itemsize, dtype = objects.word(call, 8 * crew.ITEMSIZE_OF_C), objects.follow(call, 8 * RESULT)
+    itemsize, dtype = objects.word(call, 8 * words_of.ITEMSIZE_OF_C), objects.follow(call, 8 * RESULT)
     if k != k_of_b or m * n * k == 0:
         return none
     allocates = objects.integer(c) == objects.integer(none)

@@ -10,10 +10,10 @@ way computes the product or raises the error.
 Why machine code that reads NumPy's structs: for n from 2 to 16 it is 3.5 to 4.3 times as fast as ``np.matmul``. The simpler
 design, checks in Python and a call through Numba, is 1.0 to 1.2 times as fast as ``np.matmul``, and the long way 0.4 times.
 
-Only this module imports ``small_products_code``, which holds the machine code, and only ``small_products_code`` imports
-``codegen.objects``. Their assumptions are checked before the first use (``_as_expected``): CPython with its GIL, the layout
-of objects and arrays, NumPy's C interface of version 2. If one of them does not hold, as in a free-threaded Python, or with
-``TILEWRIGHT_EXPRESS=0``, every product goes the long way, with the same results.
+``small_products_code`` holds the machine code, and only it imports ``codegen.objects``. Their assumptions are checked before
+the first use (``_as_expected``): CPython with its GIL, the layout of objects and arrays, NumPy's C interface of version 2.
+If one of them does not hold, as in a free-threaded Python, or with ``TILEWRIGHT_EXPRESS=0``, every product goes the long
+way, with the same results.
 """
 
 from __future__ import annotations
@@ -24,20 +24,16 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-import numba as nb
 import numpy as np
-from numba.core import types
-from numba.core.ccallback import CFunc
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
-from ...codegen.builtin_functions import define_function
-from . import small_products_code as code
-from .code_cache import CodeCache, code_dtype
+from . import facts as code
+from .facts import FOR_VECTORS, KERNEL
 from .interrupts import run_on_thread
-from .small_products_code import BEFORE_VECTORS, FOR_VECTORS, KERNEL
+from .machine_code import engine_code
+from .names import code_dtype
 
 #: The kernels that it calls.
 KERNELS = KERNEL, FOR_VECTORS
@@ -59,7 +55,6 @@ VARIABLE = "TILEWRIGHT_EXPRESS"
 
 #: NPY_ABI_VERSION of every NumPy 2. It fixes the positions in NumPy's table of C functions and the fields of an array.
 _NUMPY_ABI = 0x02000000
-_ADDRESS = types.voidptr
 
 
 @functools.cache
@@ -70,34 +65,19 @@ def _function_and_facts() -> tuple[Short, np.ndarray]:
         return decline, facts
     numpy_functions = _numpy_functions()
     facts[:4] = id(np.ndarray), id(None), numpy_functions[94], numpy_functions[76]  # NewFromDescr, Return
-    return _defined(code.small_product, facts), facts
+    source = engine_code()
+    return (decline if source is None else source.python_function("small_product")(facts)), facts
 
 
-def _defined(function: Any, facts: np.ndarray) -> Short:
-    """``function``, compiled, as Python calls it; ``facts`` are bound to it."""
-    signature = ((_ADDRESS, _ADDRESS, types.intp), _ADDRESS)
-    compiled: Any = CFunc(function, signature, {}, {"error_model": "numpy"})
-    compiled._cache = _cache(function, facts.dtype)
-    compiled.compile()
-    _alive.append(compiled)
-    return define_function(function.__name__, compiled.address)(facts)
-
-
-def c_function(function: Any) -> Short:
+def c_function(name: str) -> Short:
     """Another function that reads Python's objects by the same facts; ``decline`` where they cannot be read.
 
     To be called on a thread that no interrupt reaches, because it takes a lock.
     """
     with _learning:
         known_one, facts = _function_and_facts()
-        return decline if known_one is decline else _defined(function, facts)
-
-
-def _cache(function: Any, dtype: np.dtype) -> CodeCache:
-    """The kernels' sources are in the key: what they suit is compiled into the function."""
-    hashes = (kernel.source_hash for kernel in (*KERNELS, BEFORE_VECTORS))
-    source: Any = SimpleNamespace(function=function, source_hash="".join(hashes))
-    return CodeCache(source, dtype)
+        source = engine_code()
+        return decline if known_one is decline or source is None else source.python_function(name)(facts)
 
 
 def decline(a: Any, b: Any, out: Any, *_: Any) -> None:
@@ -148,19 +128,6 @@ def _numpy_functions() -> Any:
     return (ctypes.c_int64 * 95).from_address(pointer(_multiarray_umath._ARRAY_API, None))
 
 
-@functools.cache
-def _machine_code(dtype: np.dtype) -> Any:
-    """The kernels' products, compiled for ``dtype``."""
-    njit: Any = nb.njit
-    function = code.products_with_vectors if _has_vectors(dtype) else code.products_of_kernel.py_func
-    dispatcher = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True)(function)
-    dispatcher._cache = _cache(function, dtype)
-    matrix = types.Array(nb.from_dtype(dtype), 2, "A")
-    dispatcher.compile((matrix,) * 3 + (types.intp,) * 4)
-    (compiled,) = dispatcher.overloads.values()
-    return compiled
-
-
 def _has_vectors(dtype: np.dtype) -> bool:
     return dtype.name in FOR_VECTORS.dtypes
 
@@ -182,9 +149,9 @@ def _learned(dtype: np.dtype, most_work: int) -> Short:
         facts[code.MOST_WORK // 8] = most_work
         dtypes = facts[code.DTYPES // 8 :].reshape(-1, code.WORDS_OF_DTYPE)
         if function is not decline and id(dtype) not in dtypes[:, 0] and not dtypes[-1, 0]:
-            compiled = _machine_code(code_dtype(dtype))
-            address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-            words = id(dtype), address, dtype.itemsize, _has_vectors(dtype)
+            source = engine_code()
+            assert source is not None
+            words = id(dtype), source.products(code_dtype(dtype).name), dtype.itemsize, _has_vectors(dtype)
             dtypes[np.flatnonzero(dtypes[:, 0] == 0)[0]] = words
             _alive.append(dtype)
         return function

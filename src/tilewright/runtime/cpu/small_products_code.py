@@ -12,37 +12,52 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ...catalog import catalog
 from ...codegen import objects
+from .facts import (
+    ALIGNED,
+    AXES,
+    BASE,
+    BEFORE_VECTORS,
+    CREATE,
+    DATA,
+    DTYPE,
+    DTYPES,
+    FLAGS,
+    FOR_VECTORS,
+    KERNEL,
+    MOST_DTYPES,
+    MOST_WORK,
+    MOST_WORK_OF_BATCH,
+    NDARRAY,
+    NONE,
+    SHAPE,
+    STRIDES,
+    TYPE,
+    UNWRAP,
+    WORDS_OF_DTYPE,
+    WRITEABLE,
+)
 
 #: Overhead of a product, in multiply-adds.
 WORK_OF_A_CALL = 1000
 #: Multiply-adds from which the GIL is released: that costs 50 ns, and so many last a microsecond or more.
 WORTH_RELEASING = 60_000
-#: Multiply-adds of a batch up to which this thread computes it at once: two threads share one of more. A single product may
-#: be shared earlier.
-MOST_WORK_OF_BATCH = 16_000_000
 #: The same of a batch times one matrix, which threads may share as a single product; it is looked at in Python first.
 MOST_WORK_BY_ONE = 3_000_000
 #: The largest batch: beyond it, counts might overflow. The most axes of one whose result is allocated here.
 MOST_PRODUCTS, MOST_AXES = 1 << 32, 6
 NO_SIZES = (0,) * (MOST_AXES + 2)
 
-#: The kernel for small products, that for a vector or a few, and one that is planned before it.
-KERNEL, FOR_VECTORS, BEFORE_VECTORS = catalog()["cpu/direct"], catalog()["cpu/vector"], catalog()["cpu/deep"]
 _module = sys.modules[KERNEL.function.__module__]
 #: The kernel's loop over a batch; a single product is a batch of one.
 products_of_kernel = _module.batch_products
 _product_by_vectors = sys.modules[FOR_VECTORS.function.__module__].streamed_product_alone
 
-# Bytes from the start of a Python object, and of an array: PyArrayObject_fields of NumPy's ndarraytypes.h.
-TYPE, DATA, AXES, SHAPE, STRIDES, BASE, DTYPE, FLAGS = 8, 16, 24, 32, 40, 48, 56, 64
-# A mask of flags and their required value. Operands: aligned. C: aligned and writeable, without a warning about writing.
-ALIGNED, WRITEABLE = (0x100, 0x100), (0x80000500, 0x500)
-# Offsets into ``facts``, in bytes. From DTYPES on, four words for each dtype: its address, its machine code, its itemsize,
-# and whether the machine code multiplies vectors, too.
-NDARRAY, NONE, CREATE, UNWRAP, MOST_WORK, DTYPES = 0, 8, 16, 24, 32, 40
-WORDS_OF_DTYPE, MOST_DTYPES = 4, 12
+
+def products_of(dtype: str) -> Any:
+    """The loop over a batch of products of a dtype, with the kernel for vectors where that has the dtype. Not compiled."""
+    return products_with_vectors if dtype in FOR_VECTORS.dtypes else products_of_kernel.py_func
+
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other

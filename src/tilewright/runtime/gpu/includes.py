@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import os
 import re
 from collections.abc import Sequence
@@ -97,10 +96,12 @@ def headers_needed(includes: Includes, compiler: str) -> list[Path] | None:
 
 def toolkit_headers() -> list[Path]:
     """The folders with CUDA's headers and libcu++ that are installed: by wheels, else in a toolkit."""
+    from importlib import metadata  # slow, and only needed to compile for a GPU
+
     folders = []
     for package in ("nvidia-cuda-runtime", "nvidia-cuda-cccl"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            for file in importlib.metadata.files(package) or []:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for file in metadata.files(package) or []:
                 if file.name in ("cuda_fp16.h", "pipeline") and "include" in file.parts:
                     at = Path(str(file.locate()))
                     folders.append(at.parent if file.name == "cuda_fp16.h" else at.parents[1])

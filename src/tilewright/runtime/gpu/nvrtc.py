@@ -15,7 +15,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -279,12 +278,14 @@ def _cuda() -> tuple[Any, Any]:
 @functools.cache
 def compiler() -> str:
     """The compiler's name and version, as records and cache keys have it, such as "NVRTC 13.4.92"."""
+    from importlib import metadata  # slow, and only needed on a GPU
+
     _, nvrtc = _cuda()
     _, major, minor = nvrtc.nvrtcVersion()
     for package in ("nvidia-cuda-nvrtc", f"nvidia-cuda-nvrtc-cu{major}"):
-        with contextlib.suppress(PackageNotFoundError):
-            if version(package).startswith(f"{major}.{minor}."):
-                return f"NVRTC {version(package)}"
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            if metadata.version(package).startswith(f"{major}.{minor}."):
+                return f"NVRTC {metadata.version(package)}"
     return f"NVRTC {major}.{minor}"
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import LaunchError
-from . import replay_code
 from .driver import driver, message
 from .graph import launch_graph
+from .words import MAP_BYTES, MOST_ARGUMENTS, MOST_BYTES, python_function
 
 #: Addresses of operands in a recording: the operand with number i is at (i + 1) · _APART, or this side of the middle to the
 #: next one. All of them are addresses that a tensor map can have.
@@ -67,7 +67,7 @@ class Recording:
 
 
 def _is_long(launch: RecordedLaunch) -> bool:
-    return len(launch.arguments) > replay_code.MOST_BYTES or len(launch.places) > replay_code.MOST_ARGUMENTS
+    return len(launch.arguments) > MOST_BYTES or len(launch.places) > MOST_ARGUMENTS
 
 
 _numbers = itertools.count(1)
@@ -115,13 +115,19 @@ class Replay:
         #: The launches as words, for other machine code.
         self.program = b"".join(program)
         #: ``run(*addresses, stream)``, a function as Python's built-in ones are.
-        self.run: Callable[..., int] = replay_code.bound_function(self.program)
+        self.run: Callable[..., int] = python_function("replay", _emit_replay)(self.program)
 
     def error(self, status: int) -> LaunchError:
         """The error for a result of ``run`` that is not 0."""
         number, code = status >> 32, status & 0xFFFF_FFFF
         what = self._what[number] if number < len(self._what) else "make the GPU the current one"
         return LaunchError(message(what, driver().CUresult(code).name))
+
+
+def _emit_replay(module: Any) -> None:
+    from .replay_code import emit_replay  # imports the compiler
+
+    emit_replay(module)
 
 
 def _operand(arguments: bytes, at: int, alike: Sequence[int]) -> tuple[int, int]:
@@ -186,4 +192,4 @@ def recorded_maps(
 
 
 def _bytes_of(made: Any) -> bytes:
-    return ctypes.string_at(made.getPtr(), replay_code.MAP_BYTES)
+    return ctypes.string_at(made.getPtr(), MAP_BYTES)

@@ -47,48 +47,25 @@ The arguments are copied to the stack first: several threads may launch at once.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils
 
-from ...codegen.builtin_functions import define_function
 from ...codegen.vectors import I1, I8, I32, I64
 from .graph import GraphState
-
-#: Bytes of a tensor map, the most bytes of a launch's arguments, the most arguments of a launch, and the most operands.
-MAP_BYTES, MOST_BYTES, MOST_ARGUMENTS, MOST_OPERANDS = 128, 4096, 64, 8
+from .words import MOST_ARGUMENTS, MOST_BYTES, MOST_OPERANDS
 
 #: The word of a program that says how many operands it has.
 _OPERANDS = 5
 _ADDRESS = I8.as_pointer()
 #: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
-#: Keeps the machine code in memory.
-_engines: list[Any] = []
 
 
-def bound_function(program: bytes) -> Callable[..., int]:
-    """The function for one program."""
-    return _definition()(program)
-
-
-@functools.cache
-def _definition() -> Callable[[Any], Callable[..., Any]]:
-    return define_function("replay", _addresses()[0])
-
-
-def launches_address() -> int:
-    """The address of ``launches(words, address, stream)``, for other machine code."""
-    return _addresses()[1]
-
-
-@functools.cache
-def _addresses() -> list[int]:
-    """The addresses of ``replay`` and ``launches``, which are compiled now."""
-    code = Emitter(ir.Module("replay"), "replay", _ADDRESS, [_ADDRESS, _ADDRESS.as_pointer(), I64])
+def emit_replay(module: Any) -> None:
+    """Emit ``launches`` and ``replay``."""
+    code = Emitter(module, "replay", _ADDRESS, [_ADDRESS, _ADDRESS.as_pointer(), I64])
     builder, (program, args, count) = code.builder, code.function.args
     words = builder.bitcast(code.python("PyBytes_AsString", _ADDRESS, program), I64.as_pointer())
     operands, address = builder.load(builder.gep(words, [I64(_OPERANDS)])), code.room(I64, MOST_OPERANDS + 1)
@@ -109,18 +86,6 @@ def _addresses() -> list[int]:
     launches.build()
     failed = builder.call(launches.function, [words, address, stream])
     builder.ret(code.python("PyLong_FromLongLong", _ADDRESS, failed))
-    return compiled_addresses(code.module, "replay", "launches")
-
-
-def compiled_addresses(module: Any, *names: str) -> list[int]:
-    """The addresses of functions of a module, which is compiled now."""
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
-    engine.finalize_object()
-    _engines.append(engine)
-    return [int(engine.get_function_address(name)) for name in names]
 
 
 class Emitter:

@@ -24,6 +24,7 @@ from ...operands import is_real
 from ...planning.bounds import dtype_of_blocks
 from ...planning.choice import PLANES, Choice, choose_adding_cpu
 from ...planning.streamed import choose_streamed, choose_within, dtype_in_blocks
+from ...runtime.cpu.machine_code import need_machine_code
 from ...runtime.gpu.device import Device, open_device
 from ...runtime.gpu.split_product import SOURCES
 from ...runtime.gpu.wake import wake_named
@@ -151,9 +152,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     if not gpus:
         if options.device_memory is not None:
             raise UsageError("device_memory is for products on a GPU: this one is on the CPU, see memory")
-        from ...codegen.jit import need_jit
-
-        need_jit("what multiplies and moves blocks")
+        need_machine_code("what multiplies and moves blocks")
         choice = choose_on_cpu(options.precision, stored, dtype.name, k)
         free = max(free, LEAST_LIMIT)
         buffers = _read_bytes(sources, free) + 2 * BUFFER  # one read and one write at a time

@@ -1,0 +1,34 @@
+"""Builds the engine's machine code with the package: for this machine's level, or those that $TILEWRIGHT_LEVELS names."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path(__file__).parent / "src"
+
+
+class MachineCode(BuildHookInterface):  # type: ignore[misc]
+    """Runs before a wheel is packed, and before an editable installation."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  # as hatchling calls it
+        """Build what is not up to date; without a C compiler the package has no machine code, and NumPy multiplies."""
+        if self.target_name != "wheel":
+            return
+        sys.path.insert(0, str(SOURCE))
+        from tilewright.prebuilt import build
+
+        try:
+            build.make_current(os.environ.get("TILEWRIGHT_LEVELS", "").split(), say=self.app.display_info)
+        except build.BuildError as error:
+            self.app.display_warning(f"no machine code is built, so NumPy will multiply: {error}")
+        finally:
+            sys.path.remove(str(SOURCE))
+        if any((SOURCE / "tilewright/prebuilt/built").glob("*.so")):
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data.update(pure_python=False, tag=f"py3-none-{platform}")

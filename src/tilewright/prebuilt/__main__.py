@@ -1,0 +1,7 @@
+"""The command ``python -m tilewright.prebuilt``."""
+
+import sys
+
+from .build import main
+
+sys.exit(main())

@@ -1,0 +1,141 @@
+"""Build the engine's machine code: ``python -m tilewright.prebuilt [LEVEL …]``, by default for this machine's best level.
+
+Numba translates the functions of ``entries`` to LLVM's representation, without optimising or running any; then all of them
+are linked, optimised once and written as an object, by several processes, each with a share of the functions. The system's
+C compiler links the objects and ``support.c`` to a shared library of one level in ``built/``, beside a list of the functions
+and of the numbers that the library reads (``codegen.setting``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..errors import did_you_mean
+from ..host.levels import LEVELS, Level, level_named, levels_of
+from ..host.machine import BUILD_LEVEL, machine
+from ..runtime.cpu.library import BUILT, is_current, sources_key
+
+Say = Callable[[str], object]
+
+
+class BuildError(Exception):
+    """Why no library was built, in a line."""
+
+
+# ---- the process that builds -----------------------------------------------------------------------------------------
+
+
+def build(levels: Sequence[Level], folder: Path = BUILT, jobs: int | None = None, say: Say = print) -> list[Path]:
+    """Build a library for each level. Raises BuildError where there is no C compiler, or a step fails."""
+    if not levels:
+        return []
+    compiler = c_compiler()
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_build_level(level, folder, compiler, jobs or len(os.sched_getaffinity(0)), say) for level in levels]
+
+
+def c_compiler() -> list[str]:
+    """The command of the system's C compiler."""
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    command: list[str] = next((name.split() for name in names if name and shutil.which(name.split()[0])), [])
+    if not command:
+        raise BuildError("there is no C compiler (cc): install gcc or clang, or name one in $CC")
+    return command
+
+
+def _build_level(level: Level, folder: Path, compiler: list[str], jobs: int, say: Say) -> Path:
+    begun = time.perf_counter()
+    say(f"building {level.name} in {jobs} processes …")
+    environment = os.environ | {
+        BUILD_LEVEL: level.name,
+        "NUMBA_CPU_NAME": level.tuned_for,
+        "NUMBA_CPU_FEATURES": level.llvm_features,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        command = [sys.executable, "-c", "from tilewright.prebuilt.build import translate; translate()"]
+        shares = [
+            subprocess.Popen([*command, str(work / f"{part}"), str(part), str(jobs)], env=environment)
+            for part in range(jobs)
+        ]
+        codes = [share.wait() for share in shares]
+        if any(codes):
+            raise BuildError(f"{level.name}: a share of the functions could not be compiled; the error is above")
+        objects = [str(work / f"{part}.o") for part in range(jobs)]
+        library = work / level.file_name
+        support = str(Path(__file__).with_name("support.c"))
+        link = [*compiler, "-shared", "-fPIC", "-O2", "-s", "-o", str(library), *objects, support]
+        linked = subprocess.run(link, capture_output=True, text=True, check=False)
+        if linked.returncode:
+            raise BuildError(f"{level.name}: {' '.join(compiler)} could not link: {linked.stderr.strip()}")
+        made = [json.loads((work / f"{part}.json").read_text()) for part in range(jobs)]
+        about = {
+            **made[0],
+            "functions": sorted(name for each in made for name in each["functions"]),
+            "key": sources_key(),
+        }
+        (work / "about.json").write_text(json.dumps(about))
+        for file, target in ((library, level.file_name), (work / "about.json", f"{level.name}.json")):
+            shutil.copy(file, folder / f".{target}")
+            (folder / f".{target}").replace(folder / target)  # whole, or as it was
+    path = folder / level.file_name
+    say(f"built {path.name}: {path.stat().st_size / 1e6:.1f} MB in {time.perf_counter() - begun:.0f} s")
+    return path
+
+
+# ---- a process that compiles a share of the functions ----------------------------------------------------------------
+
+
+def translate() -> None:
+    """Compile every ``jobs``-th entry from number ``part`` on: the object, and a list of its functions."""
+    target, part, jobs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    level = level_named(os.environ[BUILD_LEVEL])
+    from .translate import Translator  # imports Numba
+
+    Translator(level).write(Path(target), part, jobs)
+    os._exit(0)  # nothing is left to do, and to take down what Numba has built up takes seconds
+
+
+def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = print) -> list[Path]:
+    """Build the libraries of these levels, by default of this machine's best one, that are not of these sources. Raises
+    BuildError as ``build``, and for a level that there is not."""
+    known = {level.name: level for level in LEVELS}
+    if wrong := [name for name in names if name not in known]:
+        raise BuildError(f"there is no level {wrong[0]}; {did_you_mean(wrong[0], known)}")
+    arch, sets = platform.machine(), machine().isa
+    chosen = [known[name] for name in names] or levels_of(arch, sets)[:1]
+    if not chosen:
+        raise BuildError(f"no level is known for {arch} with {', '.join(sets) or 'unknown instruction sets'}")
+    for level in LEVELS:  # what is older than the sources is no longer used
+        if (BUILT / level.file_name).is_file() and not is_current(level) and level not in chosen:
+            (BUILT / level.file_name).unlink()
+    return build([level for level in chosen if not is_current(level)], jobs=jobs, say=say)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tilewright.prebuilt", description="Build the engine's machine code."
+    )
+    levels = ", ".join(level.name for level in LEVELS)
+    parser.add_argument("levels", nargs="*", metavar="LEVEL", help=f"of {levels}; by default this machine's best one")
+    parser.add_argument("--jobs", type=int, help="processes; by default one for each processor")
+    options = parser.parse_args(arguments)
+    try:
+        if not make_current(options.levels, options.jobs):
+            print("nothing to do: the libraries are of these sources")
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,207 @@
+"""From functions of Python to an object file: what a process of the build does.
+
+Numba compiles each function that another one calls into a library of its own, optimises it, links it into the library of
+its caller and optimises that again. Here nothing is optimised until all is in one module, and nothing is run: so the classes
+that Numba uses are changed for this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba as nb
+from llvmlite import ir
+from numba.core import cgutils, codegen, cpu, types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.np.arrayobj import populate_array
+
+from ..arrays.exchange_code import emit_products
+from ..arrays.list_code import emit_read
+from ..codegen import machine_numbers
+from ..codegen.builtin_functions import define_function
+from ..codegen.settings import SETTINGS
+from ..codegen.vectors import I64
+from ..host.levels import Level
+from ..runtime.cpu.entries import Entry, entries
+from ..runtime.gpu.replay_code import emit_replay
+
+#: What a function returns whose machine code raised an exception, which can only be a lack of memory.
+FAILED = -(1 << 63)
+
+
+def _not_yet(self: Any, *_: Any) -> None:
+    """Leave a module as it is: it is linked and optimised at the end."""
+
+
+def _module_with_layout(self: Any, module: Any) -> None:
+    module.data_layout = self._codegen._data_layout
+
+
+def _finalized(self: Any) -> None:
+    self._finalized = True
+
+
+def _nothing_to_run(*_: Any) -> Callable[..., Any]:
+    """In place of a function of Python that calls the machine code: one that no other equals, by which Numba knows it."""
+    address = ctypes.cast(ctypes.pythonapi.Py_IncRef, ctypes.c_void_p).value
+    assert address is not None
+    return define_function("none", address)(object())
+
+
+def change_numba() -> None:
+    """Let Numba translate only."""
+    library: Any = codegen.CPUCodeLibrary
+    library._optimize_functions, library._optimize_final_module = _module_with_layout, _not_yet
+    library.finalize = _finalized
+    context: Any = cpu.CPUContext
+    context.get_executable = _nothing_to_run
+    machine_numbers.for_library = True
+
+
+class Translator:
+    """Collects what entries need, and writes it as an object."""
+
+    def __init__(self, level: Level) -> None:
+        gc.disable()  # of what Numba allocates little is garbage: looking for it took a third of the time
+        change_numba()
+        self._level = level
+        self._context = cpu_target.target_context
+        self._codegen = self._context.codegen()
+        self._libraries: dict[int, Any] = {}
+        self._wrappers = self._codegen._create_empty_module("wrappers")
+        #: Names of machine code that has another name in the library, and that one.
+        self._names: dict[str, str] = {}
+        self._functions: list[str] = []
+        #: What is emitted without Numba.
+        self._emitted: Any = None
+
+    def write(self, path: Path, part: int, parts: int) -> None:
+        """Every ``parts``-th entry from number ``part`` on, as ``path.o`` and a list ``path.json``."""
+        with global_compiler_lock:
+            for entry in list(entries())[part::parts]:
+                self._add(entry)
+        if part == 0:
+            self._emitted = ir.Module("calls of GPU products")
+            for emit in (emit_replay, emit_products, emit_read):
+                emit(self._emitted)
+        path.with_suffix(".o").write_bytes(self._object(self._linked(defines_settings=part == 0)))
+        path.with_suffix(".json").write_text(json.dumps({"functions": self._functions, "settings": sorted(SETTINGS)}))
+
+    def _add(self, entry: Entry) -> None:
+        njit: Any = nb.njit  # whose stubs lack these options
+        options = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **entry.options}
+        dispatcher = njit(**options)(entry.function)
+        dispatcher.compile(entry.arguments if entry.returns is None else entry.returns(*entry.arguments))
+        (compiled,) = dispatcher.overloads.values()
+        self._gather(compiled.library)
+        self._functions.append(entry.name)
+        native = compiled.fndesc.llvm_func_name
+        if entry.kind in ("kernel", "products"):
+            self._names[native] = entry.name
+        if entry.kind != "products":
+            self._wrap(entry, native, compiled.signature)
+
+    def _gather(self, library: Any) -> None:
+        if id(library) not in self._libraries:
+            self._libraries[id(library)] = library
+            for other in library._linking_libraries:
+                self._gather(other)
+
+    # ---- functions as C calls them -----------------------------------------------------------------------------------
+
+    def _wrap(self, entry: Entry, native: str, signature: Any) -> None:
+        """A function of C that calls the machine code. An array is its address, shape and, with two axes, strides; other
+        arguments, and the result, are 64-bit numbers. A function for Python has its objects."""
+        objects = entry.kind == "python"
+        kinds = [self._context.get_value_type(kind) for kind in signature.args] if objects else None
+        counts = [_words(kind) for kind in signature.args]
+        words = kinds or [I64] * sum(counts)
+        result = self._context.get_value_type(signature.return_type) if objects else I64
+        name = f"call {entry.name}" if entry.kind == "kernel" else entry.name
+        function = ir.Function(self._wrappers, ir.FunctionType(result, words), name)
+        builder = ir.IRBuilder(function.append_basic_block())
+        given = iter(function.args)
+        values = list(given) if objects else [self._value(builder, kind, given) for kind in signature.args]
+        convention = self._context.call_conv
+        callee = cgutils.get_or_insert_function(
+            self._wrappers, convention.get_function_type(signature.return_type, signature.args), native
+        )
+        status, returned = convention.call_function(builder, callee, signature.return_type, signature.args, values)
+        if objects:
+            builder.ret(builder.select(status.is_ok, returned, ir.Constant(result, None)))
+        else:
+            builder.ret(builder.select(status.is_ok, _as_number(builder, signature.return_type, returned), I64(FAILED)))
+
+    def _value(self, builder: Any, kind: Any, given: Iterator[Any]) -> Any:
+        if not isinstance(kind, types.Array):
+            number = next(given)
+            return builder.trunc(number, self._context.get_value_type(kind)) if _bits(kind) < 64 else number
+        view = self._context.make_array(kind)(self._context, builder)
+        address, shape = next(given), [next(given) for _ in range(kind.ndim)]
+        itemsize = I64(self._context.get_abi_sizeof(self._context.get_data_type(kind.dtype)))
+        strides = [next(given) for _ in range(kind.ndim)] if kind.ndim > 1 else [itemsize]
+        populate_array(
+            view,
+            data=builder.inttoptr(address, view.data.type),
+            shape=cgutils.pack_array(builder, shape),
+            strides=cgutils.pack_array(builder, strides),
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return view._getvalue()
+
+    # ---- one module --------------------------------------------------------------------------------------------------
+
+    def _linked(self, defines_settings: bool) -> Any:
+        """All modules as one, of which only what the library offers can be seen from outside."""
+        settings = {machine_numbers.PREFIX + name for name in SETTINGS}
+        for name in sorted(settings) if defines_settings else ():
+            ir.GlobalVariable(self._wrappers, I64, name).initializer = I64(0)
+        offered = {function.name for function in self._wrappers.functions if function.blocks}
+        module = llvm.parse_assembly(cgutils.normalize_ir_text(str(self._wrappers)))
+        for library in self._libraries.values():
+            module.link_in(library._final_module)
+        if self._emitted is not None:
+            module.link_in(llvm.parse_assembly(str(self._emitted)))
+            offered |= {"replay", "product", "learn", "read"}
+        for native, name in self._names.items():
+            module.get_function(native).name = name
+        offered |= settings | set(self._names.values())
+        for value in (*module.functions, *module.global_variables):
+            if not value.is_declaration:
+                value.linkage = "external" if value.name in offered else "internal"
+        module.verify()
+        return module
+
+    def _object(self, module: Any) -> bytes:
+        """The module as an object, after the passes that Numba runs on a module."""
+        for options in ({"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, {}):
+            passes, builder = self._codegen._module_pass_manager(**options)
+            passes.run(module, builder)
+        target = llvm.Target.from_triple(llvm.get_process_triple())
+        machine = target.create_target_machine(
+            cpu=self._level.tuned_for, features=self._level.llvm_features, opt=3, reloc="pic", codemodel="default"
+        )
+        return bytes(machine.emit_object(module))
+
+
+def _words(kind: Any) -> int:
+    """The numbers by which C passes an argument."""
+    return (1 + kind.ndim + (kind.ndim if kind.ndim > 1 else 0)) if isinstance(kind, types.Array) else 1
+
+
+def _bits(kind: Any) -> int:
+    return 1 if isinstance(kind, types.Boolean) else int(kind.bitwidth)
+
+
+def _as_number(builder: Any, kind: Any, value: Any) -> Any:
+    if kind == types.none:
+        return I64(0)
+    return builder.zext(value, I64) if isinstance(kind, types.Boolean) else value
