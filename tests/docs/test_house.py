@@ -18,7 +18,7 @@ PACKAGE = Path(tilewright.__file__).parent
 ROOMS = [
     *("errors", "records", "host", "problem", "operands", "epilogue"),
     *("codegen", "kernels", "engine", "catalog"),
-    *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays"),
+    *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays", "prebuilt"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run"),
     *("cluster", "verification", "large", "by_blocks", "lists", "api", "blas", "dask", "torch", "jax"),
     *("lab.compare", "report"),

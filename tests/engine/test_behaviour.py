@@ -567,7 +567,9 @@ def test_too_little_memory_is_said_and_the_next_product_is_right() -> None:
 
 
 NO_MEMORY_TO_COMPILE = """
-import resource, sys, numpy as np, tilewright as tw
+import os, resource, sys
+os.environ["TILEWRIGHT_COMPILE"] = "1"
+import numpy as np, tilewright as tw
 from tilewright.errors import MemoryLimitError
 from tilewright.runtime.cpu import code_cache
 a = np.ones((300, 300), np.float32)

@@ -27,7 +27,7 @@ from tilewright.host.sources import PACKAGE
 from tilewright.kernels.blocking import blocking
 from tilewright.planning.host import WORK_SHARED
 from tilewright.problem import Problem
-from tilewright.runtime.cpu import batch, small_products, small_products_code
+from tilewright.runtime.cpu import batch, entries, facts, in_process, small_products, small_products_code
 from tilewright.runtime.cpu.runner import runner
 
 #: Vector width and tile heights: of AVX-512, AVX2 and NEON.
@@ -509,7 +509,7 @@ def test_a_python_that_we_cannot_read_is_noticed(monkeypatch: pytest.MonkeyPatch
     elsewhere = {"TYPE": 0, "DATA": 48, "AXES": 16, "SHAPE": 40, "STRIDES": 32, "BASE": 56, "DTYPE": 48, "FLAGS": 24}
     for field, place in elsewhere.items():
         with monkeypatch.context() as patch:
-            patch.setattr(small_products_code, field, place)
+            patch.setattr(facts, field, place)
             assert not small_products._as_expected(), field
     other = type("Other", (), {"name": "pypy"})
     for where, what, value in (
@@ -547,8 +547,8 @@ def test_the_switch(value: str) -> None:
 def test_only_two_modules_read_arrays_from_machine_code() -> None:
     two = {"runtime/cpu/small_products_code.py", "runtime/cpu/shared_products_code.py"}
     allowed = {
-        "small_products_code": {"runtime/cpu/small_products.py", "runtime/cpu/shared_products_code.py"},
-        "shared_products_code": {"runtime/cpu/shared_products.py"},
+        "small_products_code": {"runtime/cpu/entries.py", "runtime/cpu/shared_products_code.py"},
+        "shared_products_code": {"runtime/cpu/entries.py"},
         "objects": two,
     }
     for name, doors in allowed.items():
@@ -598,8 +598,8 @@ def test_batches_of_every_stride(left: tuple[int, ...], right: tuple[int, ...], 
 
 def test_machine_code_is_cached_under_every_source_that_it_holds() -> None:
     """``suits`` of a kernel that is planned before the others is compiled into it, too."""
-    held = (*small_products.KERNELS, small_products_code.BEFORE_VECTORS)
-    name = small_products._cache(small_products_code.small_product, np.dtype(np.int64))._cache_file._index_name
+    held = (*small_products.KERNELS, facts.BEFORE_VECTORS)
+    name = in_process._cache(entries.python_functions()["small_product"])._cache_file._index_name
     assert all(kernel.source_hash in name for kernel in held)
 
 

@@ -18,7 +18,9 @@ NR, STEPS = NV * BITS // 32, 37
 
 def tile(*, lean: bool) -> nb.core.dispatcher.Dispatcher:
     """A compiled function ``multiply(a, b, c, x, cached, ahead)`` of float32 for a whole tile."""
-    compute = edges.compiled_tile(cuts.PackedBlocks(blocking(), blocking().kc, itemsize=4), lean=lean)
+    compute = edges.compiled_tile(
+        cuts.PackedBlocks("tests", blocking(), blocking().kc, itemsize=4), lean=codegen.Setting("lean", lean)
+    )
 
     @nb.njit("(f4[:, ::1], f4[:, ::1], f4[:, ::1], int64, boolean, int64)")
     def multiply(a, b, c, x, cached, ahead):

@@ -145,7 +145,7 @@ def test_rows_that_are_read_in_place_are_read_to_their_end_alone() -> None:
 
 def test_rows_that_displace_each_other_are_packed_by_many_threads() -> None:
     """Of as many rows as fill three quarters of the second-level cache where they lie 16 KiB apart."""
-    rows, many = jobs.L2 * 3 // 4 // (16 << 10), jobs.MANY
+    rows, many = jobs.L2() * 3 // 4 // (16 << 10), jobs.MANY()
     assert not any(jobs.displaced(stride, rows, rows, 8, many) for stride in (8000, 16 << 10, 48 << 10))
     assert all(jobs.displaced(stride, rows, rows, 8, many) for stride in (32 << 10, 96 << 10, 1 << 20))
     assert not jobs.displaced(1 << 20, rows, rows, 8, many - 1)

@@ -13,8 +13,8 @@ import pytest
 import tilewright as tw
 from support.plans import make_plan
 from tilewright.catalog import catalog
-from tilewright.codegen import crew
-from tilewright.codegen.futex import HAS_FUTEX
+from tilewright.codegen import mailbox as mailbox_words
+from tilewright.codegen.mailbox import HAS_FUTEX
 from tilewright.errors import DTypeError
 from tilewright.host.limits import use_threads
 from tilewright.planning.host import host_plan
@@ -23,7 +23,6 @@ from tilewright.problem import Problem
 from tilewright.runtime.cpu import shared_products
 from tilewright.runtime.cpu import shared_products_code as code
 from tilewright.runtime.cpu.runner import compiled, standby
-from tilewright.runtime.cpu.standby import address_of
 from tilewright.runtime.cpu.threads import Team
 from tilewright.runtime.cpu.workers import crew as workers
 
@@ -118,7 +117,7 @@ def test_one_thread_computes_narrow_products_by_the_kernel_of_the_plan(dtype: st
     how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), None, 1)
     assert how is not None
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype).within(1)
-    assert how.call[crew.CODE] == address_of(compiled(plan.kernel, a.dtype))
+    assert how.call[mailbox_words.CODE] == compiled(plan.kernel, a.dtype).address
     with use_threads(1):
         got, expected = product_by_short_way(a, b, None), np.empty((110, 120), a.dtype)
         plan.run(a, b, expected)
@@ -208,7 +207,7 @@ def test_what_is_shared_is_what_is_planned(shape: tuple[int, int, int]) -> None:
         how = _sharing((m, k), (k, n), (dtype, dtype.num), None, 2)
     assert how is not None
     assert how.threads == plan.threads == 2
-    assert how.call[crew.CODE] == address_of(compiled(plan.kernel, dtype))
+    assert how.call[mailbox_words.CODE] == compiled(plan.kernel, dtype).address
     transposed = plan.kernel.workspace_bytes(n, m, k, "float32", 2)  # that of a column-major C
     assert how.workspace == max(plan.workspace_bytes, transposed)
 
@@ -287,7 +286,7 @@ def test_a_call_is_a_whole_number_of_cache_lines_before_its_counters() -> None:
     assert how is not None
     assert how.call.ctypes.data % 2 == 0
     assert code.OTHERS < code.COUNTERS
-    assert crew.WORDS <= code.ELEMENTS
+    assert mailbox_words.WORDS <= code.ELEMENTS
 
 
 def test_small_products_that_follow_each_other_wake_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,9 +378,9 @@ def test_a_product_wakes_as_many_sleeping_threads_as_it_is_worth(monkeypatch: py
             if not workers.workers:
                 continue
             worker = workers.workers[0].mailbox
-            if before and worker[crew.BELL] > before:
+            if before and worker[mailbox_words.BELL] > before:
                 return
-            while worker[crew.STATE] != crew.SLEEPING and time.monotonic() < deadline:
+            while worker[mailbox_words.STATE] != mailbox_words.SLEEPING and time.monotonic() < deadline:
                 time.sleep(0.01)  # after an earlier test it may stand by for a third of a second
-            before = int(worker[crew.BELL])
+            before = int(worker[mailbox_words.BELL])
     raise AssertionError("not once in 60 seconds was a sleeping thread woken")

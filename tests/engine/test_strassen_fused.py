@@ -254,7 +254,7 @@ def test_workspace_is_bounded() -> None:
     assert KERNEL.workspace is not None
     assert KERNEL.workspace(10**6, 10**6, 10**6) == KERNEL.workspace(10**4, 10**4, 10**4)
     of_a_thread = max(2 << 20, 4 * (machine().l2 or 0)) // 8  # seven blocks of A, each of which L2 holds
-    assert KERNEL.workspace(10**4, 10**4, 10**4) < 2 * 2048**2 + MODULE.SLOTS * of_a_thread
+    assert KERNEL.workspace(10**4, 10**4, 10**4) < 2 * 2048**2 + MODULE.SLOTS() * of_a_thread
 
 
 def test_a_stop_ends_it_at_once() -> None:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.catalog import catalog
-from tilewright.codegen import crew
-from tilewright.codegen.futex import HAS_FUTEX
+from tilewright.codegen import mailbox as mailbox_words
+from tilewright.codegen.mailbox import HAS_FUTEX
 from tilewright.host.limits import use_threads
 from tilewright.runtime.cpu import batch
 from tilewright.runtime.cpu.runner import compiled, grid, standby
@@ -179,8 +179,8 @@ def product_of_a_team(n: int) -> tuple[functools.partial, np.ndarray, np.ndarray
 
 def test_a_call_in_words_and_a_mailbox_have_their_whole_length() -> None:
     """Machine code does not check where it writes."""
-    assert product_of_a_team(64)[1].size == crew.WORDS
-    assert (Team(2).run([lambda: None] * 2), workers.workers[0].mailbox.size) == (None, crew.MAILBOX_WORDS)
+    assert product_of_a_team(64)[1].size == mailbox_words.WORDS
+    assert (Team(2).run([lambda: None] * 2), workers.workers[0].mailbox.size) == (None, mailbox_words.MAILBOX_WORDS)
     assert workers.workers[0].address % 64 == 0
 
 
@@ -242,14 +242,14 @@ def test_a_seat_is_kept_until_another_is_taken() -> None:
 # ---- mailboxes -------------------------------------------------------------------------------------------------------
 
 
-def an_empty_mailbox(state: int = crew.AWAY) -> np.ndarray:
-    mailbox = np.zeros(crew.MAILBOX_WORDS, np.int64)
-    mailbox[crew.STATE], mailbox[crew.PROCESSOR] = state, -1
+def an_empty_mailbox(state: int = mailbox_words.AWAY) -> np.ndarray:
+    mailbox = np.zeros(mailbox_words.MAILBOX_WORDS, np.int64)
+    mailbox[mailbox_words.STATE], mailbox[mailbox_words.PROCESSOR] = state, -1
     return mailbox
 
 
 def an_empty_call() -> tuple[np.ndarray, int]:
-    call = np.zeros(crew.WORDS, np.int64)
+    call = np.zeros(mailbox_words.WORDS, np.int64)
     return call, call.ctypes.data
 
 
@@ -263,9 +263,9 @@ def owner(mailbox: np.ndarray, awake: bool = True, machine_code: CompiledStandby
 
 def becomes(mailbox: np.ndarray, state: int) -> bool:
     deadline = time.monotonic() + 60
-    while mailbox[crew.STATE] != state and time.monotonic() < deadline:
+    while mailbox[mailbox_words.STATE] != state and time.monotonic() < deadline:
         time.sleep(1e-3)
-    return bool(mailbox[crew.STATE] == state)
+    return bool(mailbox[mailbox_words.STATE] == state)
 
 
 @pytest.fixture
@@ -281,30 +281,30 @@ def test_standing_by_ends(never_asleep: CompiledStandby) -> None:
     standing = owner(mailbox, machine_code=never_asleep)
     standing.join(60)
     assert not standing.is_alive()
-    assert mailbox[crew.STATE] == crew.AWAY
+    assert mailbox[mailbox_words.STATE] == mailbox_words.AWAY
 
 
 def test_a_mailbox_answers_as_its_owner_is(never_asleep: CompiledStandby) -> None:
     real, mailbox, (call, at), (other, elsewhere) = never_asleep, an_empty_mailbox(), an_empty_call(), an_empty_call()
     assert not real.post(mailbox, call), "away"
-    mailbox[crew.STATE] = crew.STANDING
+    mailbox[mailbox_words.STATE] = mailbox_words.STANDING
     assert real.post(mailbox, call)
     assert not real.post(mailbox, other), "one at a time"
-    assert mailbox[crew.STATE] == at
+    assert mailbox[mailbox_words.STATE] == at
     real.settle(mailbox, elsewhere)
-    assert mailbox[crew.STATE] == at, "that of another caller"
+    assert mailbox[mailbox_words.STATE] == at, "that of another caller"
     real.settle(mailbox, at)
-    assert mailbox[crew.STATE] == crew.STANDING, "taken back"
+    assert mailbox[mailbox_words.STATE] == mailbox_words.STANDING, "taken back"
     real.stand_by(mailbox, 0, True)
-    assert mailbox[crew.STATE] == crew.AWAY
+    assert mailbox[mailbox_words.STATE] == mailbox_words.AWAY
 
 
 def test_what_was_posted_to_a_sleeper_is_taken_back_as_it_was() -> None:
-    real, mailbox, (call, at) = standby(), an_empty_mailbox(crew.SLEEPING), an_empty_call()
+    real, mailbox, (call, at) = standby(), an_empty_mailbox(mailbox_words.SLEEPING), an_empty_call()
     assert real.post(mailbox, call)
-    assert mailbox[crew.STATE] == at + crew.SLEEPING
+    assert mailbox[mailbox_words.STATE] == at + mailbox_words.SLEEPING
     real.settle(mailbox, at)
-    assert mailbox[crew.STATE] == crew.SLEEPING
+    assert mailbox[mailbox_words.STATE] == mailbox_words.SLEEPING
 
 
 @futex
@@ -312,14 +312,14 @@ def test_what_was_posted_to_a_sleeper_is_taken_back_as_it_was() -> None:
 def test_an_owner_falls_asleep_is_roused_and_is_called_back(awake: bool) -> None:
     mailbox = an_empty_mailbox()
     waiting = owner(mailbox, awake)
-    assert becomes(mailbox, crew.SLEEPING)
+    assert becomes(mailbox, mailbox_words.SLEEPING)
     assert standby().rouse([mailbox], -1) == [True]
-    assert mailbox[crew.BELL] == crew.RING
-    assert becomes(mailbox, crew.SLEEPING), "again, for nothing was posted"
+    assert mailbox[mailbox_words.BELL] == mailbox_words.RING
+    assert becomes(mailbox, mailbox_words.SLEEPING), "again, for nothing was posted"
     standby().call_back(mailbox)
     waiting.join(60)
     assert not waiting.is_alive()
-    assert mailbox[crew.STATE] == crew.AWAY
+    assert mailbox[mailbox_words.STATE] == mailbox_words.AWAY
 
 
 @futex
@@ -353,7 +353,7 @@ def test_sleeping_workers_take_no_processor_time() -> None:
     with use_threads(4):
         tw.matmul(a, a)
         Team(4).rally(*product_of_a_team(300)[:2], standby())
-    assert all(becomes(worker.mailbox, crew.SLEEPING) for worker in workers.workers[:3])
+    assert all(becomes(worker.mailbox, mailbox_words.SLEEPING) for worker in workers.workers[:3])
 
     def used() -> float:
         return sum(time.clock_gettime(time.pthread_getcpuclockid(worker.ident)) for worker in workers.workers[:3])
@@ -369,16 +369,16 @@ def test_a_sleeping_worker_is_woken_by_machine_code_and_computes() -> None:
     """The caller computes nothing of this product until the worker has begun: its wake-up is what ends the wait."""
     mailbox = an_empty_mailbox()
     waiting = owner(mailbox, awake=False)
-    assert becomes(mailbox, crew.SLEEPING)
+    assert becomes(mailbox, mailbox_words.SLEEPING)
     _, call, c = product_of_a_team(130)
     boxes = np.array([mailbox.ctypes.data], np.int64)
     standby().begin(call, boxes, -1)
     assert standby().post(mailbox, call)
     standby().wake(call, boxes)
     deadline = time.monotonic() + 60
-    while mailbox[crew.STATE] != crew.STANDING and time.monotonic() < deadline:
+    while mailbox[mailbox_words.STATE] != mailbox_words.STANDING and time.monotonic() < deadline:
         time.sleep(1e-3)
-        if mailbox[crew.STATE] == crew.SLEEPING:
+        if mailbox[mailbox_words.STATE] == mailbox_words.SLEEPING:
             break
     standby().settle(mailbox, call.ctypes.data)
     assert (c == 130).all()
@@ -388,15 +388,15 @@ def test_a_sleeping_worker_is_woken_by_machine_code_and_computes() -> None:
 
 def sleepers_on(processors: list[int], count: int) -> list[np.ndarray]:
     """Mailboxes of owners that do not exist, and that may run on these processors."""
-    sleepers = [an_empty_mailbox(crew.SLEEPING) for _ in range(count)]
+    sleepers = [an_empty_mailbox(mailbox_words.SLEEPING) for _ in range(count)]
     for box in sleepers:
         for processor in processors:
-            box[crew.SET + processor // 64] |= np.int64(1) << (processor % 64)
+            box[mailbox_words.SET + processor // 64] |= np.int64(1) << (processor % 64)
     return sleepers
 
 
 def posted_to(sleepers: list[np.ndarray], here: int = -1) -> tuple[np.ndarray, np.ndarray]:
-    call, boxes = np.zeros(crew.WORDS, np.int64), np.array([box.ctypes.data for box in sleepers], np.int64)
+    call, boxes = np.zeros(mailbox_words.WORDS, np.int64), np.array([box.ctypes.data for box in sleepers], np.int64)
     standby().begin(call, boxes, here)
     for box in sleepers:
         assert standby().post(box, call)
@@ -407,9 +407,9 @@ def posted_to(sleepers: list[np.ndarray], here: int = -1) -> tuple[np.ndarray, n
 def test_a_caller_wakes_some_of_those_that_have_its_call() -> None:
     sleepers = sleepers_on([], 13)
     call, boxes = posted_to(sleepers)
-    sleepers[1][crew.STATE] += 1 << 20  # another call
+    sleepers[1][mailbox_words.STATE] += 1 << 20  # another call
     standby().wake(call, boxes)
-    assert [int(box[crew.BELL]) for box in sleepers] == [1, 0, 1, 1, 1] + [0] * 8
+    assert [int(box[mailbox_words.BELL]) for box in sleepers] == [1, 0, 1, 1, 1] + [0] * 8
 
 
 @futex
@@ -417,9 +417,9 @@ def test_sleepers_wake_on_processors_of_their_own() -> None:
     """Each where it ran last, but not on the caller's; when all are taken, Linux decides."""
     sleepers = sleepers_on([1, 2, 63, 64, 200], 6)
     for box, last in zip(sleepers, [63, 2, 2, 64, 1, 1], strict=True):
-        box[crew.PROCESSOR] = last
+        box[mailbox_words.PROCESSOR] = last
     posted_to(sleepers, here=64)
-    assert [int(box[crew.SEAT]) for box in sleepers] == [63, 2, 1, 200, -1, -1]
+    assert [int(box[mailbox_words.SEAT]) for box in sleepers] == [63, 2, 1, 200, -1, -1]
 
 
 @futex
@@ -427,10 +427,10 @@ def test_sleepers_wake_on_processors_of_their_own() -> None:
 def test_an_owner_that_was_woken_may_run_where_it_could_before() -> None:
     mailbox, everywhere = an_empty_mailbox(), os.sched_getaffinity(0)
     waiting = owner(mailbox, awake=False)
-    assert becomes(mailbox, crew.SLEEPING)
+    assert becomes(mailbox, mailbox_words.SLEEPING)
     assert standby().rouse([mailbox], -1) == [True]
-    assert mailbox[crew.SEAT] in everywhere
-    thread, deadline = int(mailbox[crew.THREAD]), time.monotonic() + 60
+    assert mailbox[mailbox_words.SEAT] in everywhere
+    thread, deadline = int(mailbox[mailbox_words.THREAD]), time.monotonic() + 60
     while os.sched_getaffinity(thread) != everywhere and time.monotonic() < deadline:
         time.sleep(1e-3)
     assert os.sched_getaffinity(thread) == everywhere
@@ -440,26 +440,26 @@ def test_an_owner_that_was_woken_may_run_where_it_could_before() -> None:
 
 @affinity
 def test_nothing_is_posted_to_an_owner_on_the_callers_processor() -> None:
-    real, mailbox = standby(), an_empty_mailbox(crew.STANDING)
+    real, mailbox = standby(), an_empty_mailbox(mailbox_words.STANDING)
     everywhere = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(everywhere)})
-        mailbox[crew.PROCESSOR] = min(everywhere)
+        mailbox[mailbox_words.PROCESSOR] = min(everywhere)
         assert not real.post(mailbox, an_empty_call()[0])
-        assert mailbox[crew.LEAVE], "it is to be woken elsewhere"
+        assert mailbox[mailbox_words.LEAVE], "it is to be woken elsewhere"
     finally:
         os.sched_setaffinity(0, everywhere)
 
 
 def test_an_owner_that_misses_many_calls_is_to_leave() -> None:
-    real, mailbox, (call, at) = standby(), an_empty_mailbox(crew.STANDING), an_empty_call()
+    real, mailbox, (call, at) = standby(), an_empty_mailbox(mailbox_words.STANDING), an_empty_call()
     missed = 0
     while real.post(mailbox, call):
         real.settle(mailbox, at)
         missed += 1
         assert missed < 100
     assert missed > 1
-    assert mailbox[crew.LEAVE]
+    assert mailbox[mailbox_words.LEAVE]
 
 
 @futex
@@ -467,9 +467,9 @@ def test_an_owner_that_is_to_leave_falls_asleep_at_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(standby(), "_looks", 1 << 60)
     mailbox = an_empty_mailbox()
     waiting = owner(mailbox)
-    assert becomes(mailbox, crew.STANDING)
-    mailbox[crew.LEAVE] = 1
-    assert becomes(mailbox, crew.SLEEPING)
+    assert becomes(mailbox, mailbox_words.STANDING)
+    mailbox[mailbox_words.LEAVE] = 1
+    assert becomes(mailbox, mailbox_words.SLEEPING)
     standby().call_back(mailbox)
     waiting.join(60)
     assert not waiting.is_alive()

@@ -181,7 +181,7 @@ def test_the_error_is_within_the_classical_bound() -> None:
         assert (error <= shape[2] * 2.0**-24 * (np.abs(x) @ np.abs(y))).all(), shape
 
 
-class LosingTiles(codegen.VectorTiles):
+class LosingTiles(tiles.VectorTiles):
     """As the instruction, it takes denormal numbers for zeros."""
 
     def add_floats(self, x: Any, y: Any) -> Any:
@@ -262,7 +262,7 @@ def block_for(name: str, down: int, across: int) -> list[str]:
     function = ir.Function(module, kind, "block")
     builder = ir.IRBuilder(function.append_basic_block())
     more = builder.icmp_signed("!=", function.args[-1], I64(0))
-    tiles._emit_block(codegen.Tiles(builder, name), *function.args[:-1], more, down, across)
+    tiles._emit_block(tiles.Tiles(builder, name), *function.args[:-1], more, down, across)
     builder.ret_void()
     parsed = binding.parse_assembly(str(module))
     target = binding.Target.from_triple(module.triple).create_target_machine(cpu="sapphirerapids", opt=3)

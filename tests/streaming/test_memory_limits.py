@@ -137,7 +137,7 @@ def test_a_probe_writes_no_more_than_there_is_room_for(tmp_path: Path, monkeypat
 def kernel_of(name: str, dtype: str) -> Any:
     """The choice of this machine's kernel, with the blocks that it would have on another one."""
     chosen = analytic(MACHINES[name])
-    blocks, choice = PackedBlocks(chosen, chosen.kc, itemsize=4), choose_adding_cpu(dtype)
+    blocks, choice = PackedBlocks("tests", chosen, chosen.kc, itemsize=4), choose_adding_cpu(dtype)
     assert choice is not None
     changed = {"workspace": blocks.workspace, "counters": blocks.counters, "blocking": chosen}
     return replace(choice, kernel=replace(choice.kernel, **changed))

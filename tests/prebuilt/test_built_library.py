@@ -1,0 +1,166 @@
+"""The engine's built machine code: what a process does with it, and without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.codegen.settings import SETTINGS
+from tilewright.host.levels import LEVELS, levels_of
+from tilewright.host.machine import machine
+from tilewright.prebuilt import build
+from tilewright.runtime.cpu import library, machine_code
+from tilewright.runtime.cpu.names import kernel_name
+
+HERE = library.built_level(machine())
+built = pytest.mark.skipif(
+    HERE is None, reason="no library was built for this processor: python -m tilewright.prebuilt"
+)
+
+
+def child(code: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+# ---- with a library --------------------------------------------------------------------------------------------------
+
+PRODUCTS = """
+import sys, ml_dtypes, numpy as np, tilewright as tw
+rng = np.random.default_rng(1)
+for dtype in sys.argv[1:] or "float32 float64 complex64 complex128 int8 uint8 int16 int32 uint64 float16 bfloat16".split():
+    for m, k, n in ((3, 4, 5), (150, 170, 190), (1, 500, 600), (40, 2100, 30), (300, 10, 400), (430, 420, 410)):
+        x, y = (rng.integers(0, 3, shape) for shape in ((m, k), (k, n)))
+        a, b, exact = x.astype(dtype), y.astype(dtype), (x @ y).astype(dtype)
+        for threads in (1, 2):
+            with tw.use_threads(threads):
+                assert (tw.matmul(a, b) == exact).all(), (dtype, m, k, n, threads)
+print(*sorted({name.partition(".")[0] for name in sys.modules} & {"numba", "llvmlite"}))
+"""
+
+
+@built
+def test_no_dtype_needs_a_compiler() -> None:
+    """Small, large and thin products, in rows and by several threads, import neither Numba nor LLVM."""
+    assert child(PRODUCTS) == "\n"
+
+
+@built
+@pytest.mark.thorough
+def test_the_same_products_by_the_compiler() -> None:
+    assert child(PRODUCTS.replace("sys.argv[1:] or ", "['float32'] or "), TILEWRIGHT_COMPILE="1") == "llvmlite numba\n"
+
+
+@built
+def test_the_library_has_all_that_the_engine_calls() -> None:
+    from tilewright.runtime.cpu import entries
+
+    assert HERE is not None
+    about = json.loads((library.BUILT / f"{HERE.name}.json").read_text())
+    if not library.is_current(HERE):
+        pytest.skip("the library is older than the sources")
+    assert set(about["functions"]) == {entry.name for entry in entries.entries()}
+    assert set(about["settings"]) == set(SETTINGS)
+    assert kernel_name("cpu/packed", "float32", "float32") in about["functions"]
+
+
+@built
+def test_numbers_of_the_machine_are_read_by_machine_code(tmp_path: Path) -> None:
+    """The library has none of its own: the same file serves a machine with other caches."""
+    code = """
+import ctypes
+from tilewright.runtime.cpu import library
+from tilewright.runtime.cpu.machine_code import engine_code
+from tilewright.host.machine import machine
+import numpy as np, tilewright as tw
+tw.matmul(np.ones((9, 9)), np.ones((9, 9)))
+dll = ctypes.CDLL(str(library.BUILT / library.built_level(machine()).file_name))
+print(ctypes.c_int64.in_dll(dll, "tilewright.setting.l2").value)
+"""
+    folder = Path(__file__).parents[1] / "data" / "machines"
+    for name in ("xeon-large-l3", "one-core"):
+        caches = json.loads((folder / f"{name}.json").read_text())["caches"]
+        (tmp_path / "machine.json").write_text(json.dumps({"caches": caches}))
+        l2 = next(cache["size"] for cache in caches if cache["level"] == 2)
+        assert int(child(code, TILEWRIGHT_MACHINE=str(tmp_path / "machine.json"))) == l2
+
+
+def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    level = LEVELS[0]
+    monkeypatch.setattr(library, "BUILT", tmp_path)
+    assert not library.is_current(level)
+    about = tmp_path / f"{level.name}.json"
+    about.write_text(json.dumps({"key": library.sources_key()}))
+    assert library.is_current(level)
+    about.write_text(json.dumps({"key": "another"}))
+    assert not library.is_current(level)
+
+
+# ---- without one -----------------------------------------------------------------------------------------------------
+
+NUMPY_ALONE = """
+import sys
+sys.modules["numba"] = sys.modules["llvmlite"] = None
+from pathlib import Path
+from tilewright.runtime.cpu import library
+library.BUILT = Path("/nowhere")
+import numpy as np, tilewright as tw
+from tilewright.errors import UnavailableError
+a = np.arange(12.0).reshape(3, 4)
+assert (tw.matmul(a, a.T) == a @ a.T).all()
+assert (tw.gemm(2.0, a, a.T, 0.0, np.zeros((3, 3))) == 2 * (a @ a.T)).all()
+try:
+    tw.plan_multiply(a, a.T, device="cpu")
+except UnavailableError as error:
+    print(error)
+print(tw.plan(a, a.T))
+"""
+
+
+def test_without_library_and_compiler_numpy_multiplies() -> None:
+    said = child(NUMPY_ALONE)
+    assert "no machine code was built for this processor, and Numba is not installed" in said
+    assert "ref/numpy" in said or "NumPy" in said
+
+
+@pytest.mark.parametrize("name", ["", "no-such-compiler-anywhere"])
+def test_without_a_c_compiler_the_build_says_so(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CC", name)
+    with pytest.raises(build.BuildError, match=r"no C compiler \(cc\): install gcc or clang, or name one in \$CC"):
+        build.c_compiler()
+
+
+def test_an_unknown_level_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert build.main(["x86-64-v5"]) == 1
+    assert "there is no level x86-64-v5; did you mean x86-64-v" in capsys.readouterr().err
+
+
+# ---- levels ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_level_has_what_an_earlier_one_of_its_line_has() -> None:
+    for level in LEVELS:
+        assert levels_of(level.arch, level.isa)[0] == level
+        assert len(set(level.isa)) == len(level.isa)
+    assert levels_of("x86_64", {"sse2"}) == []
+    assert levels_of("riscv64", LEVELS[0].isa) == []
+
+
+@pytest.mark.parametrize(("lacking", "best"), [("avx512bf16", "x86-64-v4-vnni"), ("avx512f", "x86-64-v3"), ("fma", "")])
+def test_the_best_level_of_a_processor(lacking: str, best: str) -> None:
+    isa = set(next(level for level in LEVELS if level.name == "x86-64-v4-bf16").isa) - {lacking}
+    found = levels_of("x86_64", isa)
+    assert (found[0].name if found else "") == best
+
+
+def test_what_machine_code_is_in_use_is_described() -> None:
+    text = machine_code.describe()
+    assert text.startswith("built for ") if HERE and library.is_current(HERE) else "compiled" in text or "none" in text
