@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ class MachineCode(BuildHookInterface):  # type: ignore[misc]
         from tilewright.prebuilt import build
 
         try:
-            build.make_current(os.environ.get("TILEWRIGHT_LEVELS", "").split(), say=self.app.display_info)
+            levels = build.make_current(os.environ.get("TILEWRIGHT_LEVELS", "").split(), say=self.app.display_info)
         except build.BuildError as error:
             self.app.display_warning(f"no machine code is built, so NumPy will multiply: {error}")
+            return
         finally:
             sys.path.remove(str(SOURCE))
-        if any((SOURCE / "tilewright/prebuilt/built").glob("*.so")):
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-            build_data.update(pure_python=False, tag=f"py3-none-{platform}")
+        (arch,) = {level.arch for level in levels}
+        build_data.update(pure_python=False, tag=f"py3-none-linux_{arch}")
+        build_data["artifacts"] += [f"src/tilewright/prebuilt/built/{level.name}.*" for level in levels]

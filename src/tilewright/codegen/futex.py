@@ -7,7 +7,6 @@ its sleep is missed, provided that the word is changed first and the wake-up fol
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +15,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..host.machine import target_arch
 from .atomics import _element
 from .mailbox import HAS_FUTEX, SYSTEM_CALLS
 from .vectors import I64
 
-_HERE = SYSTEM_CALLS[platform.machine()] if HAS_FUTEX else {}
+_HERE = SYSTEM_CALLS[target_arch()] if HAS_FUTEX else {}
 #: The operations on a word that other processes do not see.
 _WAIT, _WAKE = 0 | 128, 1 | 128
 

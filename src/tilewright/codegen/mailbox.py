@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 import sys
+
+from ..host.machine import target_arch
 
 #: By processor, the numbers of system calls that the C library offers through ``syscall`` alone, or did not always offer.
 SYSTEM_CALLS = {"x86_64": {"futex": 202, "gettid": 186}, "aarch64": {"futex": 98, "gettid": 178}}
 #: Whether threads can sleep in machine code here.
-HAS_FUTEX = sys.platform == "linux" and sys.maxsize == 2**63 - 1 and platform.machine() in SYSTEM_CALLS
+HAS_FUTEX = sys.platform == "linux" and sys.maxsize == 2**63 - 1 and target_arch() in SYSTEM_CALLS
 #: Words of a set of processors: 1024 of them.
 SET_WORDS = 16
 

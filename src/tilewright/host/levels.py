@@ -45,6 +45,11 @@ class Level:
         return f"{self.name}.so"
 
     @property
+    def triple(self) -> str:
+        """LLVM's name of the system for which it is built."""
+        return f"{self.arch}-unknown-linux-gnu"
+
+    @property
     def llvm_features(self) -> str:
         """The instruction sets, as LLVM writes them. Where there are vectors of 512 bits loops may use them: LLVM prefers
         shorter ones for the first processors that had them."""

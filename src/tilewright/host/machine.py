@@ -192,6 +192,12 @@ def machine() -> Machine:
     return described_machine(Path(path), here) if path else here
 
 
+def target_arch() -> str:
+    """The architecture for which code is generated here: this machine's, or that of the level which is built."""
+    level = os.environ.get(BUILD_LEVEL)
+    return level_named(level).arch if level else platform.machine()
+
+
 def _machine_of_level(level: Level, here: Machine) -> Machine:
     """A machine with the instruction sets of a level and no more, for which machine code is built."""
     facts = vector_facts(set(level.isa), level.arch)

@@ -39,17 +39,20 @@ def build(levels: Sequence[Level], folder: Path = BUILT, jobs: int | None = None
     """Build a library for each level. Raises BuildError where there is no C compiler, or a step fails."""
     if not levels:
         return []
-    compiler = c_compiler()
+    compilers = [c_compiler(level.arch) for level in levels]
     folder.mkdir(parents=True, exist_ok=True)
-    return [_build_level(level, folder, compiler, jobs or len(os.sched_getaffinity(0)), say) for level in levels]
+    jobs = jobs or len(os.sched_getaffinity(0))
+    return [_build_level(level, folder, compiler, jobs, say) for level, compiler in zip(levels, compilers, strict=True)]
 
 
-def c_compiler() -> list[str]:
-    """The command of the system's C compiler."""
-    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+def c_compiler(arch: str) -> list[str]:
+    """The command of the system's C compiler, or of the one for another architecture."""
+    here = arch == platform.machine()
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"] if here else [f"{arch}-linux-gnu-gcc"]
     command: list[str] = next((name.split() for name in names if name and shutil.which(name.split()[0])), [])
     if not command:
-        raise BuildError("there is no C compiler (cc): install gcc or clang, or name one in $CC")
+        remedy = "install gcc or clang, or name one in $CC" if here else f"install gcc-{arch}-linux-gnu"
+        raise BuildError(f"there is no C compiler ({names[1] if here else names[0]}): {remedy}")
     return command
 
 
@@ -107,9 +110,9 @@ def translate() -> None:
     os._exit(0)  # nothing is left to do, and to take down what Numba has built up takes seconds
 
 
-def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = print) -> list[Path]:
-    """Build the libraries of these levels, by default of this machine's best one, that are not of these sources. Raises
-    BuildError as ``build``, and for a level that there is not."""
+def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = print) -> list[Level]:
+    """Build the libraries of these levels, by default of this machine's best one, that are not of these sources; returns
+    the levels. Raises BuildError as ``build``, and for a level that there is not."""
     known = {level.name: level for level in LEVELS}
     if wrong := [name for name in names if name not in known]:
         raise BuildError(f"there is no level {wrong[0]}; {did_you_mean(wrong[0], known)}")
@@ -117,10 +120,11 @@ def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = 
     chosen = [known[name] for name in names] or levels_of(arch, sets)[:1]
     if not chosen:
         raise BuildError(f"no level is known for {arch} with {', '.join(sets) or 'unknown instruction sets'}")
-    for level in LEVELS:  # what is older than the sources is no longer used
-        if (BUILT / level.file_name).is_file() and not is_current(level) and level not in chosen:
-            (BUILT / level.file_name).unlink()
-    return build([level for level in chosen if not is_current(level)], jobs=jobs, say=say)
+    old = [level for level in chosen if not is_current(level)]
+    if not old:
+        say(f"up to date: {', '.join(level.name for level in chosen)}")
+    build(old, jobs=jobs, say=say)
+    return chosen
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,8 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, help="processes; by default one for each processor")
     options = parser.parse_args(arguments)
     try:
-        if not make_current(options.levels, options.jobs):
-            print("nothing to do: the libraries are of these sources")
+        make_current(options.levels, options.jobs)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -8,6 +8,7 @@ that Numba uses are changed for this process.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import json
 from collections.abc import Callable, Iterator
@@ -55,8 +56,13 @@ def _nothing_to_run(*_: Any) -> Callable[..., Any]:
     return define_function("none", address)(object())
 
 
-def change_numba() -> None:
-    """Let Numba translate only."""
+def change_numba(level: Level) -> None:
+    """Let Numba translate only, for the system of a level."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.get_process_triple = lambda: level.triple
+    generator: Any = codegen.CPUCodegen
+    generator._init = functools.partialmethod(_translates_for, level)
     library: Any = codegen.CPUCodeLibrary
     library._optimize_functions, library._optimize_final_module = _module_with_layout, _not_yet
     library.finalize = _finalized
@@ -65,12 +71,27 @@ def change_numba() -> None:
     machine_numbers.for_library = True
 
 
+def _translates_for(self: Any, _: Any, level: Level) -> None:
+    """What Numba's generator of code knows of its target, and no engine that could run code."""
+    self._tm, self._tm_features = target_machine(level), level.llvm_features
+    self._target_data = self._tm.target_data
+    self._data_layout = str(self._target_data)
+    self._loopvect, self._opt_level, self._engine = False, 0, None
+
+
+def target_machine(level: Level) -> Any:
+    """LLVM's generator of machine code for a level, which can be loaded anywhere."""
+    return llvm.Target.from_triple(level.triple).create_target_machine(
+        cpu=level.tuned_for, features=level.llvm_features, opt=3, reloc="pic", codemodel="default"
+    )
+
+
 class Translator:
     """Collects what entries need, and writes it as an object."""
 
     def __init__(self, level: Level) -> None:
         gc.disable()  # of what Numba allocates little is garbage: looking for it took a third of the time
-        change_numba()
+        change_numba(level)
         self._level = level
         self._context = cpu_target.target_context
         self._codegen = self._context.codegen()
@@ -185,11 +206,7 @@ class Translator:
         for options in ({"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, {}):
             passes, builder = self._codegen._module_pass_manager(**options)
             passes.run(module, builder)
-        target = llvm.Target.from_triple(llvm.get_process_triple())
-        machine = target.create_target_machine(
-            cpu=self._level.tuned_for, features=self._level.llvm_features, opt=3, reloc="pic", codemodel="default"
-        )
-        return bytes(machine.emit_object(module))
+        return bytes(target_machine(self._level).emit_object(module))
 
 
 def _words(kind: Any) -> int:
