@@ -56,7 +56,7 @@ def matmul(
     axis that was added to a vector. Any strides and byte order are accepted. dtypes promote as NumPy promotes them: float32,
     float64, complex and integers (with wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is
     the logical product. long double and Python objects (arrays and lists of them, by their own ``*`` and ``+``) are
-    multiplied by NumPy, and so is everything where ``$NUMBA_DISABLE_JIT`` is set; ``plan`` says so. Two vectors give a
+    multiplied by NumPy, and so is everything where no machine code was built; ``plan`` says so. Two vectors give a
     scalar of NumPy's type. Subclasses count as plain arrays.
 
     NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import tracemalloc
@@ -20,7 +21,7 @@ from tilewright import api
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.operands import DTYPES
 from tilewright.planning import gemm, host
-from tilewright.runtime.cpu import small_products, workspace
+from tilewright.runtime.cpu import in_process, small_products, workspace
 
 #: Pairs of shapes: every rule of array-API matmul, sizes zero and one, and sizes that no tile divides.
 SHAPES = [
@@ -737,11 +738,11 @@ def test_matmul_refuses_by_name(a: Any, b: Any, message: str) -> None:
 
 
 def test_callers_on_many_threads_do_not_meet(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """Also at the first call, which compiles: every kernel is compiled anew here, by all of them at once."""
-    from tilewright.runtime.cpu import runner as cpu
+    """Also at the first call, where it compiles: every kernel is compiled anew here, by all of them at once."""
+    from tilewright.runtime.cpu import machine_code
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    cpu._compiled.cache_clear()
+    monkeypatch.setattr(machine_code, "engine_code", functools.cache(in_process.Compiler))
     host._runner.cache_clear()
     start, failures = threading.Barrier(8), []
 

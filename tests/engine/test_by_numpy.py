@@ -225,7 +225,7 @@ def test_what_numpy_refuses_is_refused_by_the_same_built_in_error() -> None:
 
 def uncompiled(script: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *(["-c", textwrap.dedent(script)] if script else ["-m", "tilewright"]), *arguments]
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    environment = os.environ | {"TILEWRIGHT_COMPILE": "1", "NUMBA_DISABLE_JIT": "1"}
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert answer.returncode == code, answer.stderr
     return answer
@@ -253,10 +253,10 @@ PRODUCTS = """
 def test_products_are_numpys_and_the_plan_says_so() -> None:
     said = uncompiled(PRODUCTS).stdout
     assert "  kernel     numpy: NumPy's own matmul.\n" in said
-    assert "  because    $NUMBA_DISABLE_JIT is set, so no kernel can be compiled\n" in said
+    assert "  because    $TILEWRIGHT_COMPILE is set, and $NUMBA_DISABLE_JIT is set\n" in said
 
 
-NEED = "must be compiled, and $NUMBA_DISABLE_JIT is set: unset it"
+NEED = "$NUMBA_DISABLE_JIT is set: pip install 'tilewright[lab]'"
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_info_says_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     said = " ".join(uncompiled("", "info").stdout.split())
     assert "processor" in said
-    assert f"peaks not measured: what measures this machine's peaks {NEED}" in said
+    assert f"what measures this machine's peaks must be compiled, and $TILEWRIGHT_COMPILE is set, and {NEED}" in said
 
 
 def test_numba_left_to_itself_later_is_noticed() -> None:

@@ -50,7 +50,7 @@ def floats_by_avx2(a, b, c, space, counters):
 def of_generation(kernel: Kernel, function: Any, blocks: Any, extra: int = 0) -> Kernel:
     """The kernel, compiled for other blocks."""
     sizes = {"params": blocks.params, "counters": blocks.counters, "grain": (blocks.mr, blocks.nr), "blocking": AVX2}
-    space = lambda m, n, k: blocks.workspace(m, n, k) + extra * m * n  # noqa: E731
+    space = lambda m, n, k, *team: blocks.workspace(m, n, k, *team) + extra * m * n  # noqa: E731
     return replace(kernel, function=function, path=Path(__file__), workspace=space, **sizes)
 
 

@@ -11,12 +11,11 @@ import sys
 import threading
 from dataclasses import replace
 
-import numba as nb
 import numpy as np
 import pytest
 from llvmlite import binding, ir
 
-from support.machine_code import assembly, inner_loops, x86_with_fma
+from support.machine_code import inner_loops, x86_with_fma
 from tilewright import codegen
 from tilewright.catalog import catalog
 from tilewright.codegen.strassen_tile import _SpreadTile
@@ -26,6 +25,7 @@ from tilewright.engine import cuts, jobs
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel
 from tilewright.runtime.cpu import shared_products
+from tilewright.runtime.cpu.in_process import fresh_assembly
 from tilewright.runtime.cpu.runner import compiled, runner
 from tilewright.runtime.cpu.threads import Team
 
@@ -409,9 +409,7 @@ def test_packing(layout: str, dtype: str) -> None:
 def test_tiles_stay_in_registers(dtype: str) -> None:
     """All tiles of the kernel itself, as compiled here: none of their loops touches the stack, but one that prefetches lines
     of C, in a few iterations of a tile, may read an address from there if there are no more than 16 registers."""
-    (signature,) = compiled(PACKED, np.dtype(dtype)).signatures  # type: ignore[attr-defined]
-    fresh = nb.njit(signature, nogil=True, error_model="numpy")(PACKED.function)  # what was on disk cannot be inspected
-    loops = inner_loops(assembly(fresh), "vfmadd")
+    loops = inner_loops(fresh_assembly(PACKED, dtype), "vfmadd")
     fused = [sum(line.startswith("vfmadd") for line in loop) for loop in loops]
     for rows, wide in itertools.product((MR, MR - 1), (NV, NV - 1)):
         assert [count for count in fused if count % (rows * wide) == 0], "a whole number of steps of k"

@@ -95,7 +95,7 @@ said = {}
 for kernel in find(sys.argv[2:]):
     c = np.ones((3, 3), sys.argv[1])
     runner(kernel, c.dtype)(c.copy(), c.copy(), c)
-    stats = compiled(kernel, c.dtype).stats
+    stats = compiled(kernel, c.dtype).dispatcher.stats
     said[kernel.name] = [c[0, 0], sum(stats.cache_hits.values()), sum(stats.cache_misses.values())]
 print(json.dumps({name: [float(value), *counts] for name, (value, *counts) in said.items()}))
 """

@@ -178,7 +178,7 @@ def test_every_repetition_has_the_same_bits() -> None:
 def planted(path: Path, edit: str) -> Kernel:
     """The kernel with a line more before its code: a file of its own, so that no cache takes it for the right one."""
     source = KERNEL.path.read_text(encoding="utf-8")
-    marker = "micro = strassen_tile"
+    marker = "micro = codegen"
     assert source.count(marker) == 1
     path.write_text(source.replace(marker, f"{edit}\n{marker}"), encoding="utf-8")
     return load_file(path)

@@ -366,7 +366,7 @@ for kc in map(int, sys.argv[2:]):
     kernel = remade(load_file(sys.argv[1]), replace(in_force(), kc=kc))
     c = np.ones((3, 3))
     runner(kernel, c.dtype)(c.copy(), c.copy(), c)
-    said.append([c[0, 0], sum(compiled(kernel, c.dtype).stats.cache_hits.values())])
+    said.append([c[0, 0], sum(compiled(kernel, c.dtype).dispatcher.stats.cache_hits.values())])
 print(json.dumps(said))
 """
 
@@ -396,7 +396,7 @@ for kc in map(int, sys.argv[1:]):
     c = np.zeros((40, 40), np.float32)
     runner(kernel, c.dtype)(a, b, c)
     assert (c == 600).all(), (kc, c)
-    print(sum(compiled(kernel, c.dtype).stats.cache_hits.values()))
+    print(sum(compiled(kernel, c.dtype).dispatcher.stats.cache_hits.values()))
 """
 
 

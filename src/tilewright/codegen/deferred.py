@@ -58,9 +58,22 @@ class _Jitted(Deferred):
         functools.update_wrapper(self, function)
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.njit`` with these options, deferred."""
-    return lambda function: _Jitted(function, options)
+#: Functions that stay apart from those which call them.
+apart: list[Deferred] = []
+
+
+def njit(*, stays_apart: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.njit`` with these options, deferred. A function that ``stays_apart`` is called where it is built before, and
+    never made a part of its caller: where sums may be reordered, or multiplied and added at once, the bits of a result
+    would depend on who calls."""
+
+    def declare(function: Callable[..., Any]) -> Any:
+        jitted = _Jitted(function, options)
+        if stays_apart:
+            apart.append(jitted)
+        return jitted
+
+    return declare
 
 
 def register_jitable(function: Function) -> Function:

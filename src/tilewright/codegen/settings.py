@@ -18,8 +18,8 @@ class Setting(Deferred):
     """A number that compiled code, and Python, gets by calling this."""
 
     def __init__(self, name: str, value: int) -> None:
-        super().__init__(lambda: _read(name, value).real)
-        self.value = value
+        self.value = int(value)
+        super().__init__(lambda: _read(name, self.value).real)
 
     def __call__(self) -> int:
         return self.value
@@ -29,4 +29,4 @@ def setting(name: str, value: int) -> Setting:
     """A number of the machine under a name that no other has. Kernels that are loaded again, to try another blocking, are
     compiled in the process and leave the library's number as it is."""
     SETTINGS.setdefault(name, int(value))
-    return Setting(name, int(value))
+    return Setting(name, value)

@@ -105,8 +105,8 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     ``operands`` is their dtype, if it is narrower than that of the product. If a kernel multiplies it to such sums, it is
     taken, and computes in the dtype of the operands.
 
-    NumPy multiplies what no kernel does (long double, Python objects), and everything where ``$NUMBA_DISABLE_JIT`` forbids
-    compilation.
+    NumPy multiplies what no kernel does (long double, Python objects), and everything where there is
+    neither a built library nor a compiler (``runtime.cpu.machine_code``).
 
     Raises DTypeError for a dtype that this algorithm does not multiply, UsageError for an unknown precision or algorithm.
 

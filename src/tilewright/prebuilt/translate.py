@@ -27,6 +27,7 @@ from ..arrays.exchange_code import emit_products
 from ..arrays.list_code import emit_read
 from ..codegen import machine_numbers
 from ..codegen.builtin_functions import define_function
+from ..codegen.deferred import apart
 from ..codegen.settings import SETTINGS
 from ..codegen.vectors import I64
 from ..host.levels import Level
@@ -189,11 +190,16 @@ class Translator:
         module = llvm.parse_assembly(cgutils.normalize_ir_text(str(self._wrappers)))
         for library in self._libraries.values():
             module.link_in(library._final_module)
+        defined = {function.name for function in module.functions}
         if self._emitted is not None:
             module.link_in(llvm.parse_assembly(str(self._emitted)))
             offered |= {"replay", "product", "learn", "read"}
         for native, name in self._names.items():
             module.get_function(native).name = name
+        for function in apart:
+            for compiled in function.real.overloads.values():
+                if compiled.fndesc.llvm_func_name in defined:
+                    module.get_function(compiled.fndesc.llvm_func_name).add_function_attribute("noinline")
         offered |= settings | set(self._names.values())
         for value in (*module.functions, *module.global_variables):
             if not value.is_declaration:

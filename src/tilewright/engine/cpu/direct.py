@@ -168,7 +168,7 @@ def tiles_in_batch(a, higher, lower, prefetching):
     return tiles - 1 if prefetching and tiles > 1 and min(higher, lower) == 0 else tiles
 
 
-@codegen.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@codegen.njit(stays_apart=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def dots(a, b, c):
     """A row-major matrix times a column, two rows at a time: each sum is spread over the lanes of vectors."""
     m, k = a.shape
@@ -221,7 +221,8 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
     straight_b, straight_c = unit_stride(b), unit_stride(c)
     b_rows, c_rows = b if straight_b else rows_like(b), c if straight_c else rows_like(c)
     b_row, c_row = b_rows.strides[0], c_rows.strides[0]
-    rows_by_column = n == 1 and k > 0 and a_column == one and b_row == one
+    # With a single step the strides of k mean nothing, and the bits are not to depend on them.
+    rows_by_column = n == 1 and k > 1 and a_column == one and b_row == one
     # A tile that covers the whole product computes the whole batch.
     one_tile = straight_b and straight_c and 0 < n <= lanes * NV and m <= most_rows((n - 1) // lanes + 1, lanes, k)
     at_once = count if one_tile and not rows_by_column else 1

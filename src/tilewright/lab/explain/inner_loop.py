@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
-
-import numba as nb
-import numpy as np
 
 from ...kernels import Kernel
-from ...runtime.cpu.runner import compiled
+from ...runtime.cpu.names import code_name
 
 #: A multiplication: fused with an addition, or of integers, which are not always fused; x86-64 and AArch64.
 _MULTIPLY = re.compile(r"v?fn?m(add|sub)|v?pmul[lh]|v?pmadd|v?pdp|v?mul[sp][sdh]\b|fm(la|ls|ul)\b|fmadd|ml[as]\b|mul\b")
@@ -39,15 +35,13 @@ class InnerLoop:
 def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
     """The inner loop of a kernel compiled for ``dtype``; None for a kernel that is not compiled, or without a straight loop.
 
-    Cached machine code cannot be disassembled, so the kernel is compiled anew, which takes some seconds.
+    The kernel is compiled anew, which takes some seconds.
     """
     if not kernel.compiled or kernel.over is not None:
         return None
-    code: Any = compiled(kernel, np.dtype(dtype))
-    fresh: Any = nb.njit(nogil=True, fastmath=set(kernel.fastmath), error_model="numpy")(kernel.function)
-    fresh.compile(code.signatures[0])
-    (text,) = fresh.inspect_asm().values()
-    return read_loop(text)
+    from ...runtime.cpu.in_process import fresh_assembly  # imports the compiler
+
+    return read_loop(fresh_assembly(kernel, code_name(dtype)))
 
 
 def read_loop(assembly: str) -> InnerLoop | None:

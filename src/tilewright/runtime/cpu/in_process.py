@@ -74,6 +74,15 @@ def _kernel(kernel: Kernel, dtype: str, result: str) -> CompiledKernel:
     return CompiledKernel(_compiled(entry, CodeCache(kernel, dtype, result), f"{kernel.name} for {dtype}"))
 
 
+def fresh_assembly(kernel: Kernel, dtype: str) -> str:
+    """The assembly of a kernel, which is compiled anew: machine code from the cache cannot be disassembled."""
+    entry = entries.kernel_entry(kernel, dtype, dtype)
+    dispatcher: Any = nb.njit(nogil=True, **entry.options)(entry.function)
+    dispatcher.compile(entry.arguments)
+    (text,) = dispatcher.inspect_asm().values()
+    return str(text)
+
+
 def _compiled(entry: Entry, cache: CodeCache | None = None, what: str = "", **options: Any) -> Any:
     njit: Any = nb.njit  # whose stubs lack the wrapper for C, which nothing calls: without it compiling takes 7 % less
     dispatcher = njit(nogil=True, no_cfunc_wrapper=True, **entry.options, **options)(entry.function)

@@ -68,7 +68,7 @@ def why_numpy() -> str:
     """Why there is no machine code, where there is none."""
     if _is_sub_interpreter():
         return "this is a sub-interpreter, to which machine code does not belong"
-    return f"no machine code was built for this processor, and {_why_no_compiler()}"
+    return f"{_why_no_library()}, and {_why_no_compiler()}"
 
 
 def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
@@ -96,8 +96,7 @@ def describe() -> str:
     if source is None:
         return f"none: {why_numpy()}; NumPy multiplies"
     if not isinstance(source, BuiltCode):
-        why = f"${VARIABLE} is set" if os.environ.get(VARIABLE) == "1" else _why_no_library()
-        return f"compiled in each process: {why}"
+        return f"compiled in each process: {_why_no_library()}"
     level = source.level
     return f"built for {level.name}" + (
         "" if level == best[0] else ", of this processor's levels the best one that was built"
@@ -126,6 +125,8 @@ def _library() -> BuiltCode | None:
 def _why_no_library() -> str:
     from .library import built_level
 
+    if os.environ.get(VARIABLE) == "1":
+        return f"${VARIABLE} is set"
     level = built_level(machine())
     if level is None:
         return "no library was built for this processor (python -m tilewright.prebuilt)"

@@ -141,8 +141,8 @@ class Placement:
 def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Options, threads: int) -> Placement:
     """Where to multiply: ``options.device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
 
-    Raises UsageError for any other device; UnavailableError without a GPU, and on the CPU where ``$NUMBA_DISABLE_JIT``
-    is set; MemoryLimitError for a limit that leaves nothing for blocks.
+    Raises UsageError for any other device; UnavailableError without a GPU, and on the CPU without machine code;
+    MemoryLimitError for a limit that leaves nothing for blocks.
     """
     limit = None if options.memory is None else parse_bytes("memory", options.memory)
     gpus = _gpus(_device_for(dtype, options.device))
