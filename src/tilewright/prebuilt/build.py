@@ -59,12 +59,8 @@ def c_compiler(arch: str) -> list[str]:
 def _build_level(level: Level, folder: Path, compiler: list[str], jobs: int, say: Say) -> Path:
     begun = time.perf_counter()
     say(f"building {level.name} in {jobs} processes …")
-    environment = os.environ | {
-        BUILD_LEVEL: level.name,
-        "NUMBA_CPU_NAME": level.tuned_for,
-        "NUMBA_CPU_FEATURES": level.llvm_features,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    folders = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {BUILD_LEVEL: level.name, "PYTHONPATH": os.pathsep.join(folders)}
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         command = [sys.executable, "-c", "from tilewright.prebuilt.build import translate; translate()"]

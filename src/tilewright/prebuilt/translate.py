@@ -69,10 +69,13 @@ def change_numba(level: Level) -> None:
     library.finalize = _finalized
     context: Any = cpu.CPUContext
     context.get_executable = _nothing_to_run
+    cpu_target.target_context._internal_codegen = codegen.JITCPUCodegen(
+        "tilewright"
+    )  # the one for this machine is there
     machine_numbers.for_library = True
 
 
-def _translates_for(self: Any, _: Any, level: Level) -> None:
+def _translates_for(self: Any, level: Level, *_: Any) -> None:
     """What Numba's generator of code knows of its target, and no engine that could run code."""
     self._tm, self._tm_features = target_machine(level), level.llvm_features
     self._target_data = self._tm.target_data
