@@ -176,7 +176,17 @@ class Machine:
 
 #: The facts that a description in a file may state, and what ``tilewright info --json`` prints beside them.
 FACTS = frozenset(fact.name for fact in fields(Machine)) - {"root", "rates", "without"}
-_NO_FACTS = {"clock_mhz", "roofs", "roofs_missing", "threads", "first_call", "blocking", "narrow_products", "llvm_cpu"}
+_NO_FACTS = {
+    "clock_mhz",
+    "roofs",
+    "roofs_missing",
+    "threads",
+    "first_call",
+    "blocking",
+    "narrow_products",
+    "machine_code",
+}
+_NO_FACTS |= {"llvm_cpu"}  # which older descriptions have
 
 
 @functools.cache
