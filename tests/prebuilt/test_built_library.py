@@ -24,9 +24,11 @@ built = pytest.mark.skipif(
 )
 
 
-def child(code: str, **variables: str) -> str:
+def child(code: str, *arguments: str, **variables: str) -> str:
     environment = {**os.environ, **variables}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -92,6 +94,36 @@ print(ctypes.c_int64.in_dll(dll, "tilewright.setting.l2").value)
         (tmp_path / "machine.json").write_text(json.dumps(description))
         l2 = next(cache["size"] for cache in caches if cache["level"] == 2)
         assert int(child(code, TILEWRIGHT_MACHINE=str(tmp_path / "machine.json"))) == l2
+
+
+OBJECT = """
+import hashlib, sys
+from pathlib import Path
+from tilewright.host.levels import level_named
+from tilewright.prebuilt.translate import Translator
+names = "packed float32 float32", "outer float32 float32", "strassen_fused float32 float32", "integer_dots int8 int32"
+wanted = {f"kernel cpu/{name}" for name in names} | {"products float32", "stand_by"}
+path = Path(sys.argv[1])
+Translator(level_named("x86-64-v4-vnni")).write(path, 0, 1, lambda entry: entry.name in wanted)
+print(hashlib.sha256(path.with_suffix(".o").read_bytes()).hexdigest())
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the level is of x86-64")
+def test_machine_code_does_not_depend_on_the_machine_that_builds_it(tmp_path: Path) -> None:
+    """It would be wrong on another one of its level."""
+    folder, found = Path(__file__).parents[1] / "data" / "machines", set()
+    for name in ("xeon-large-l3", "one-core"):
+        facts = json.loads((folder / f"{name}.json").read_text())
+        machine_file = tmp_path / f"{name}.json"
+        machine_file.write_text(json.dumps({key: facts[key] for key in ("caches", "usable_cores")}))
+        variables = {
+            "TILEWRIGHT_MACHINE": str(machine_file),
+            "TILEWRIGHT_BUILD_LEVEL": "x86-64-v4-vnni",
+        } | build.SAME_EACH_TIME
+        found.add(child(OBJECT, str(tmp_path / "object"), **variables))
+    assert len(found) == 1
 
 
 def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -196,10 +196,10 @@ def machine() -> Machine:
     Raises UsageError for a file that describes no machine.
     """
     here = read_machine(sysctl=run_sysctl() if sys.platform == "darwin" else None)
-    if level := os.environ.get(BUILD_LEVEL):
-        return _machine_of_level(level_named(level), here)
-    path = os.environ.get(VARIABLE)
-    return described_machine(Path(path), here) if path else here
+    if path := os.environ.get(VARIABLE):
+        here = described_machine(Path(path), here)
+    level = os.environ.get(BUILD_LEVEL)
+    return _machine_of_level(level_named(level), here) if level else here
 
 
 def target_arch() -> str:

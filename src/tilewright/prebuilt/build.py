@@ -28,6 +28,10 @@ from ..runtime.cpu.library import BUILT, is_current, sources_key
 Say = Callable[[str], object]
 
 
+#: With these variables every build of the same sources has the same bytes: Numba's order of names is that of their hashes.
+SAME_EACH_TIME = {"PYTHONHASHSEED": "0"}
+
+
 class BuildError(Exception):
     """Why no library was built, in a line."""
 
@@ -60,7 +64,7 @@ def _build_level(level: Level, folder: Path, compiler: list[str], jobs: int, say
     begun = time.perf_counter()
     say(f"building {level.name} in {jobs} processes …")
     folders = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {BUILD_LEVEL: level.name, "PYTHONPATH": os.pathsep.join(folders)}
+    environment = os.environ | {BUILD_LEVEL: level.name, "PYTHONPATH": os.pathsep.join(folders), **SAME_EACH_TIME}
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         command = [sys.executable, "-c", "from tilewright.prebuilt.build import translate; translate()"]

@@ -107,10 +107,10 @@ class Translator:
         #: What is emitted without Numba.
         self._emitted: Any = None
 
-    def write(self, path: Path, part: int, parts: int) -> None:
-        """Every ``parts``-th entry from number ``part`` on, as ``path.o`` and a list ``path.json``."""
+    def write(self, path: Path, part: int, parts: int, only: Callable[[Entry], bool] = lambda entry: True) -> None:
+        """Every ``parts``-th entry from number ``part`` on, of these ``only`` some: an object ``.o``, a list ``.json``."""
         with global_compiler_lock:
-            for entry in list(entries())[part::parts]:
+            for entry in filter(only, list(entries())[part::parts]):
                 self._add(entry)
         if part == 0:
             self._emitted = ir.Module("calls of GPU products")
