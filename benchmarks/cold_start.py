@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.cpu.machine_code import describe
+from tilewright.runtime.cpu.machine_code import describe_code
 
 DTYPES = ["float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64", "float16"]
 COMMAND = "python benchmarks/cold_start.py OUT.jsonl"
@@ -55,7 +55,7 @@ def main() -> None:
         print(f"{dtype:12} NumPy {min(taken)[0]:.3f} s, over it {over:+.3f} s", flush=True)
     record = {"kind": "cold start", "environment": environment(operands="integers", command=COMMAND)}
     with out.open("a") as file:
-        file.write(json.dumps(record | {"machine_code": describe(), "cells": cells}) + "\n")
+        file.write(json.dumps(record | {"machine_code": describe_code(), "cells": cells}) + "\n")
 
 
 if __name__ == "__main__":

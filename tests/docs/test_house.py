@@ -173,6 +173,8 @@ SHARED_NAMES = {
     "one_level": "the same step of two rungs that differ in it",
     "matmul": "the same product, of arrays in memory, of Dask arrays, of PyTorch's and of JAX's",
     "main": "what `python -m` runs",
+    "gpu_at": "arrays.libraries imports it only when it is called",
+    "device_of": "arrays.libraries imports it only when it is called",
 }
 
 

@@ -90,7 +90,7 @@ def test_shares_cover_all_cases() -> None:
 
 
 def test_slow_cases_of_a_table_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in 32; a twelfth of slow tests that stand alone, among them the first of a table none of whose cases is quick."""
+    """One in 48; one in 18 of slow tests that stand alone, among them the first of a table none of whose cases is quick."""
 
     class Case:
         def __init__(self, nodeid: str) -> None:

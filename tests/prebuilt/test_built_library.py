@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.codegen.settings import SETTINGS
-from tilewright.host.levels import LEVELS, levels_of
+from tilewright.host.levels import LEVELS, instruction_levels
 from tilewright.host.machine import machine
 from tilewright.prebuilt import build
 from tilewright.runtime.cpu import library, machine_code
@@ -183,19 +183,19 @@ def test_an_unknown_level_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_each_level_has_what_an_earlier_one_of_its_line_has() -> None:
     for level in LEVELS:
-        assert levels_of(level.arch, level.isa)[0] == level
+        assert instruction_levels(level.arch, level.isa)[0] == level
         assert len(set(level.isa)) == len(level.isa)
-    assert levels_of("x86_64", {"sse2"}) == []
-    assert levels_of("riscv64", LEVELS[0].isa) == []
+    assert instruction_levels("x86_64", {"sse2"}) == []
+    assert instruction_levels("riscv64", LEVELS[0].isa) == []
 
 
 @pytest.mark.parametrize(("lacking", "best"), [("avx512bf16", "x86-64-v4-vnni"), ("avx512f", "x86-64-v3"), ("fma", "")])
 def test_the_best_level_of_a_processor(lacking: str, best: str) -> None:
     isa = set(next(level for level in LEVELS if level.name == "x86-64-v4-bf16").isa) - {lacking}
-    found = levels_of("x86_64", isa)
+    found = instruction_levels("x86_64", isa)
     assert (found[0].name if found else "") == best
 
 
 def test_what_machine_code_is_in_use_is_described() -> None:
-    text = machine_code.describe()
+    text = machine_code.describe_code()
     assert text.startswith("built for ") if HERE and library.is_current(HERE) else "compiled" in text or "none" in text

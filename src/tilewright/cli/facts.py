@@ -31,7 +31,7 @@ def info_command(
     from ..host.machine import VARIABLE, machine
     from ..kernels import blocking
     from ..lab.bench.first_call import known_first_call, measure_first_call
-    from ..runtime.cpu.machine_code import describe
+    from ..runtime.cpu.machine_code import describe_code
     from ..runtime.cpu.peaks import roofs
     from ..terminal import show_facts, steps_shown
 
@@ -52,7 +52,7 @@ def info_command(
             "numbers": blocking.in_force().numbers,
             "tuned": (kept := blocking.stored_blocking()) and kept.found,
         }
-        known["narrow_products"], known["machine_code"] = narrow, describe()
+        known["narrow_products"], known["machine_code"] = narrow, describe_code()
         write_json(json_file, machine().as_dict() | known)
     else:
         show_facts(
@@ -63,7 +63,7 @@ def info_command(
                 ("threads", f"{threads} ({why_threads()})"),
                 ("blocking", blocking.describe()),
                 ("narrow products", narrow),
-                ("machine code", describe()),
+                ("machine code", describe_code()),
             ],
         )
         start = first.describe() if first else [("first product", "not measured here yet: tilewright info --measure")]

@@ -26,7 +26,7 @@ _MORE_V4 = (
 
 
 @dataclass(frozen=True)
-class Level:
+class InstructionLevel:
     """A level of an architecture, and the instruction sets that it needs, by LLVM's names.
 
     ``tuned_for`` is the processor, by LLVM's name, for which instructions are chosen and ordered. Its instruction sets
@@ -61,28 +61,28 @@ class Level:
 #: Each one after those that it includes. Tuning matters: int16 of 500³ took a third longer on Zen 4 in code that was tuned
 #: for no processor.
 LEVELS = (
-    Level("x86-64-v3", "x86_64", _V3, "znver3", _MORE),
-    Level("x86-64-v3-vnni", "x86_64", (*_V3, "avxvnni"), "alderlake", (*_MORE, "avx512f")),
-    Level("x86-64-v4", "x86_64", _V4, "skylake-avx512", _MORE_V4),
-    Level("x86-64-v4-vnni", "x86_64", (*_V4, "avx512vnni"), "icelake-server", _MORE_V4),
-    Level("x86-64-v4-bf16", "x86_64", (*_V4, "avx512vnni", "avx512bf16"), "znver4", _MORE_V4),
-    Level(
+    InstructionLevel("x86-64-v3", "x86_64", _V3, "znver3", _MORE),
+    InstructionLevel("x86-64-v3-vnni", "x86_64", (*_V3, "avxvnni"), "alderlake", (*_MORE, "avx512f")),
+    InstructionLevel("x86-64-v4", "x86_64", _V4, "skylake-avx512", _MORE_V4),
+    InstructionLevel("x86-64-v4-vnni", "x86_64", (*_V4, "avx512vnni"), "icelake-server", _MORE_V4),
+    InstructionLevel("x86-64-v4-bf16", "x86_64", (*_V4, "avx512vnni", "avx512bf16"), "znver4", _MORE_V4),
+    InstructionLevel(
         *("x86-64-v4-amx", "x86_64", (*_V4, "avx512vnni", "avx512bf16", "amx-tile", "amx-int8", "amx-bf16")),
         *("sapphirerapids", _MORE_V4),
     ),
-    Level("aarch64", "aarch64", ("neon",), "neoverse-n1"),
+    InstructionLevel("aarch64", "aarch64", ("neon",), "neoverse-n1"),
 )
 
 
-def levels_of(arch: str, isa: Collection[str]) -> list[Level]:
+def instruction_levels(arch: str, isa: Collection[str]) -> list[InstructionLevel]:
     """The levels that a processor has, the best one first.
 
-    >>> [level.name for level in levels_of("x86_64", {"sse2", "sse4.2", "avx", "fma", "f16c", "avx2", "avxvnni"})]
+    >>> [level.name for level in instruction_levels("x86_64", {"sse2", "sse4.2", "avx", "fma", "f16c", "avx2", "avxvnni"})]
     ['x86-64-v3-vnni', 'x86-64-v3']
     """
     return [level for level in reversed(LEVELS) if level.arch == arch and set(level.isa) <= set(isa)]
 
 
-def level_named(name: str) -> Level:
+def level_named(name: str) -> InstructionLevel:
     """The level of this name. Raises KeyError."""
     return {level.name: level for level in LEVELS}[name]

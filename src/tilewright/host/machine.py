@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError, did_you_mean
-from .levels import Level, level_named
+from .levels import InstructionLevel, level_named
 from .system import (
     ROOT,
     affinity,
@@ -208,7 +208,7 @@ def target_arch() -> str:
     return level_named(level).arch if level else platform.machine()
 
 
-def _machine_of_level(level: Level, here: Machine) -> Machine:
+def _machine_of_level(level: InstructionLevel, here: Machine) -> Machine:
     """A machine with the instruction sets of a level and no more, for which machine code is built."""
     facts = vector_facts(set(level.isa), level.arch)
     return replace(here, isa=level.isa, system=f"{platform.system()} {level.arch}", **facts)

@@ -17,10 +17,10 @@ _SIDE = 16384
 _PARTED = {"standard": SPLIT, "fast": ROUNDED}
 
 
-def words_of(result: str) -> tuple[str, ...]:
+def result_words(result: str) -> tuple[str, ...]:
     """The words of precision among which a number chooses, for C of a dtype, the cheapest first.
 
-    >>> words_of("float32"), words_of("complex64"), words_of("int8")
+    >>> result_words("float32"), result_words("complex64"), result_words("int8")
     (('fast', 'standard', 'highest'), ('standard', 'highest'), ('standard',))
     """
     return ("fast",) * (result == "float32") + ("standard",) + ("highest",) * (result in WIDEST)
@@ -82,7 +82,7 @@ def choose_within(
     if isinstance(precision, str):
         return choose(precision)[0]
     bounds: dict[str, float] = {}
-    for word in words_of(result):
+    for word in result_words(result):
         choice, part = choose(word)
         bounds[word] = blocks_bound(stored, result, choice.compute, k, part)
         if bounds[word] <= precision:

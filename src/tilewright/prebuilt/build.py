@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import did_you_mean
-from ..host.levels import LEVELS, Level, level_named, levels_of
+from ..host.levels import LEVELS, InstructionLevel, instruction_levels, level_named
 from ..host.machine import BUILD_LEVEL, machine
 from ..runtime.cpu.library import BUILT, is_current, sources_key
 
@@ -39,7 +39,9 @@ class BuildError(Exception):
 # ---- the process that builds -----------------------------------------------------------------------------------------
 
 
-def build(levels: Sequence[Level], folder: Path = BUILT, jobs: int | None = None, say: Say = print) -> list[Path]:
+def build(
+    levels: Sequence[InstructionLevel], folder: Path = BUILT, jobs: int | None = None, say: Say = print
+) -> list[Path]:
     """Build a library for each level. Raises BuildError where there is no C compiler, or a step fails."""
     if not levels:
         return []
@@ -60,7 +62,7 @@ def c_compiler(arch: str) -> list[str]:
     return command
 
 
-def _build_level(level: Level, folder: Path, compiler: list[str], jobs: int, say: Say) -> Path:
+def _build_level(level: InstructionLevel, folder: Path, compiler: list[str], jobs: int, say: Say) -> Path:
     begun = time.perf_counter()
     say(f"building {level.name} in {jobs} processes …")
     folders = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -110,14 +112,14 @@ def translate() -> None:
     os._exit(0)  # nothing is left to do, and to take down what Numba has built up takes seconds
 
 
-def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = print) -> list[Level]:
+def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = print) -> list[InstructionLevel]:
     """Build the libraries of these levels, by default of this machine's best one, that are not of these sources; returns
     the levels. Raises BuildError as ``build``, and for a level that there is not."""
     known = {level.name: level for level in LEVELS}
     if wrong := [name for name in names if name not in known]:
         raise BuildError(f"there is no level {wrong[0]}; {did_you_mean(wrong[0], known)}")
     arch, sets = platform.machine(), machine().isa
-    chosen = [known[name] for name in names] or levels_of(arch, sets)[:1]
+    chosen = [known[name] for name in names] or instruction_levels(arch, sets)[:1]
     if not chosen:
         raise BuildError(f"no level is known for {arch} with {', '.join(sets) or 'unknown instruction sets'}")
     old = [level for level in chosen if not is_current(level)]

@@ -30,7 +30,7 @@ from ..codegen.builtin_functions import define_function
 from ..codegen.deferred import apart
 from ..codegen.settings import SETTINGS
 from ..codegen.vectors import I64
-from ..host.levels import Level
+from ..host.levels import InstructionLevel
 from ..runtime.cpu.entries import Entry, entries
 from ..runtime.gpu.replay_code import emit_replay
 
@@ -57,7 +57,7 @@ def _nothing_to_run(*_: Any) -> Callable[..., Any]:
     return define_function("none", address)(object())
 
 
-def change_numba(level: Level) -> None:
+def change_numba(level: InstructionLevel) -> None:
     """Let Numba translate only, for the system of a level."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -75,7 +75,7 @@ def change_numba(level: Level) -> None:
     machine_numbers.for_library = True
 
 
-def _translates_for(self: Any, level: Level, *_: Any) -> None:
+def _translates_for(self: Any, level: InstructionLevel, *_: Any) -> None:
     """What Numba's generator of code knows of its target, and no engine that could run code."""
     self._tm, self._tm_features = target_machine(level), level.llvm_features
     self._target_data = self._tm.target_data
@@ -83,7 +83,7 @@ def _translates_for(self: Any, level: Level, *_: Any) -> None:
     self._loopvect, self._opt_level, self._engine = False, 0, None
 
 
-def target_machine(level: Level) -> Any:
+def target_machine(level: InstructionLevel) -> Any:
     """LLVM's generator of machine code for a level, which can be loaded anywhere."""
     return llvm.Target.from_triple(level.triple).create_target_machine(
         cpu=level.tuned_for, features=level.llvm_features, opt=3, reloc="pic", codemodel="default"
@@ -93,7 +93,7 @@ def target_machine(level: Level) -> Any:
 class Translator:
     """Collects what entries need, and writes it as an object."""
 
-    def __init__(self, level: Level) -> None:
+    def __init__(self, level: InstructionLevel) -> None:
         gc.disable()  # of what Numba allocates little is garbage: looking for it took a third of the time
         change_numba(level)
         self._level = level

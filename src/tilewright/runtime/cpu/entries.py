@@ -19,7 +19,7 @@ from ...catalog import engine
 from ...codegen import crew
 from ...codegen.deferred import tell_compiler
 from ...kernels import Kernel
-from . import peaks, shared_products_code, small_products_code
+from . import peaks_code, shared_products_code, small_products_code
 from .names import code_name, function_name, kernel_name, products_name, storage
 
 tell_compiler()
@@ -96,7 +96,10 @@ def functions() -> dict[str, Entry]:
     for name in ("float32", "float64"):
         row = types.Array(nb.from_dtype(np.dtype(name)), 1, "C")
         contracted = {"fastmath": {"contract"}}
-        for function, arguments in ((peaks.multiply_add, (_INDEX, row)), (peaks.triad, (row, row, row, _INDEX))):
+        for function, arguments in (
+            (peaks_code.multiply_add, (_INDEX, row)),
+            (peaks_code.triad, (row, row, row, _INDEX)),
+        ):
             called = function_name(function.__name__, name)
             found.append(Entry(called, "function", function, arguments, _NOTHING, contracted))
     return {entry.name: entry for entry in found}

@@ -35,23 +35,23 @@ class Compiler:
 
     @functools.cache  # noqa: B019  # lives as long as the process
     def kernel(self, kernel: Kernel, dtype: str, result: str) -> CompiledKernel:
-        """As ``machine_code.Source``."""
+        """As ``machine_code.CodeSource``."""
         return run_on_thread(lambda: _kernel(kernel, dtype, result))
 
     @functools.cache  # noqa: B019
     def function(self, name: str) -> Callable[..., int]:
-        """As ``machine_code.Source``."""
+        """As ``machine_code.CodeSource``."""
         dispatcher: Callable[..., int] = run_on_thread(lambda: _compiled(entries.functions()[name]))
         return dispatcher
 
     @functools.cache  # noqa: B019
     def python_function(self, name: str) -> Callable[[Any], Callable[..., Any]]:
-        """As ``machine_code.Source``."""
+        """As ``machine_code.CodeSource``."""
         return run_on_thread(lambda: _python_function(entries.python_functions()[name]))
 
     @functools.cache  # noqa: B019
     def products(self, dtype: str) -> int:
-        """As ``machine_code.Source``."""
+        """As ``machine_code.CodeSource``."""
         return run_on_thread(lambda: _address(_compiled(entries.products_entry(dtype), no_cpython_wrapper=True)))
 
 

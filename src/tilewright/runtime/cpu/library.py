@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import MemoryLimitError
 from ...host import sources
 from ...host.disk import fingerprint
-from ...host.levels import Level, levels_of
+from ...host.levels import InstructionLevel, instruction_levels
 from ...host.machine import Machine, machine
 from ...host.sources import PACKAGE
 
@@ -22,7 +22,7 @@ BUILT = PACKAGE / "prebuilt" / "built"
 #: The files from which a library is built.
 SOURCES = (
     *(*sources.MACHINE_CODE, "runtime/cpu/*_code.py", "runtime/cpu/facts.py", "runtime/cpu/entries.py"),
-    *("runtime/cpu/peaks.py", "runtime/gpu/*_code.py", "runtime/gpu/words.py", "arrays/*_code.py", "prebuilt/*.py"),
+    *("runtime/gpu/*_code.py", "runtime/gpu/words.py", "arrays/*_code.py", "prebuilt/*.py"),
     *("prebuilt/*.c", "host/levels.py"),
 )
 #: What a function returns that found no memory.
@@ -35,10 +35,10 @@ def sources_key() -> str:
     return fingerprint(*sources.files(SOURCES))
 
 
-def built_level(here: Machine) -> Level | None:
+def built_level(here: Machine) -> InstructionLevel | None:
     """The best level of a machine for which a library was built."""
     arch = here.system.rpartition(" ")[2]
-    return next((level for level in levels_of(arch, here.isa) if (BUILT / level.file_name).is_file()), None)
+    return next((level for level in instruction_levels(arch, here.isa) if (BUILT / level.file_name).is_file()), None)
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def support_function(name: str) -> int | None:
     return ctypes.cast(ctypes.CDLL(str(BUILT / level.file_name))[name], ctypes.c_void_p).value
 
 
-def is_current(level: Level) -> bool:
+def is_current(level: InstructionLevel) -> bool:
     """Whether there is a library of a level that was built from these sources. Those of an installed package do not
     change."""
     about = BUILT / f"{level.name}.json"
@@ -62,10 +62,10 @@ def is_current(level: Level) -> bool:
     return known == sources_key()
 
 
-class Library:
+class BuiltLibrary:
     """A built library: its functions by name."""
 
-    def __init__(self, level: Level, folder: Path = BUILT) -> None:
+    def __init__(self, level: InstructionLevel, folder: Path = BUILT) -> None:
         self.level, self.path = level, folder / level.file_name
         self._dll = ctypes.CDLL(str(self.path))
         self.about: dict[str, Any] = json.loads((folder / f"{level.name}.json").read_text())
@@ -87,9 +87,9 @@ class Library:
         return found
 
     @functools.cache  # noqa: B019  # lives as long as the process
-    def function(self, name: str) -> Function:
+    def function(self, name: str) -> BuiltFunction:
         """A function that is called with numbers and arrays."""
-        return Function(self._dll[name])
+        return BuiltFunction(self._dll[name])
 
 
 def address_of(words: np.ndarray) -> int:
@@ -101,7 +101,7 @@ _address = ctypes.addressof
 _from_buffer: Any = ctypes.c_char.from_buffer  # whose stubs do not know that arrays are buffers
 
 
-class Function:
+class BuiltFunction:
     """A function of a library, called with numbers and arrays. Raises MemoryLimitError where it finds no memory."""
 
     def __init__(self, code: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import UnavailableError
-from ...host.levels import levels_of
+from ...host.levels import instruction_levels
 from ...host.machine import machine
 from ...kernels import Kernel
 from .names import kernel_name, products_name
@@ -38,7 +38,7 @@ class Code(Protocol):
     def __call__(self, *arrays: np.ndarray, **params: Any) -> None: ...
 
 
-class Source(Protocol):
+class CodeSource(Protocol):
     """Gives machine code. Each method returns the same each time it is called with the same."""
 
     def kernel(self, kernel: Kernel, dtype: str, result: str) -> Code:
@@ -55,7 +55,7 @@ class Source(Protocol):
 
 
 @functools.cache
-def engine_code() -> Source | None:
+def engine_code() -> CodeSource | None:
     """Where the engine's machine code comes from; None where NumPy has to multiply."""
     if _is_sub_interpreter():
         return None
@@ -82,7 +82,7 @@ def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
     return source.kernel(kernel, dtype, result)
 
 
-def need_machine_code(what: str) -> Source:
+def need_machine_code(what: str) -> CodeSource:
     """Where machine code comes from. Raises UnavailableError if there is none for ``what``."""
     source = engine_code()
     if source is None:
@@ -90,9 +90,9 @@ def need_machine_code(what: str) -> Source:
     return source
 
 
-def describe() -> str:
+def describe_code() -> str:
     """Which machine code is in use and why, in a line."""
-    source, best = engine_code(), levels_of(platform.machine(), machine().isa)
+    source, best = engine_code(), instruction_levels(platform.machine(), machine().isa)
     if source is None:
         return f"none: {why_numpy()}; NumPy multiplies"
     if not isinstance(source, BuiltCode):
@@ -108,13 +108,13 @@ def describe() -> str:
 
 @functools.cache
 def _library() -> BuiltCode | None:
-    from .library import Library, built_level, is_current
+    from .library import BuiltLibrary, built_level, is_current
 
     level = built_level(machine())
     if level is None or not is_current(level):
         return None
     try:
-        return BuiltCode(Library(level))
+        return BuiltCode(BuiltLibrary(level))
     except OSError as error:
         import logging
 
@@ -193,7 +193,7 @@ class BuiltKernel:
 
 
 @functools.cache
-def _compiler() -> Source | None:
+def _compiler() -> CodeSource | None:
     """Numba, where it is installed and may compile."""
     if os.environ.get(_FORBIDDEN, "0") not in ("", "0") or importlib.util.find_spec("numba") is None:
         return None

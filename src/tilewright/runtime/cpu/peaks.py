@@ -17,18 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from ... import codegen
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import available_memory, machine
 from ...host.steps import announced
 from ...operands import mapped_empty
 from .machine_code import need_machine_code
 from .names import function_name
+from .peaks_code import BITS, CHAINS, multiply_add, triad
 from .threads import Team
 
-#: Independent chains of FMAs: latency 4 on two pipes needs 8; 12 leaves slack and fits 16 registers.
-CHAINS = 12
-BITS = machine().vector_bits or 128
 _SAMPLES = 8
 _SAMPLE_S = 0.02
 #: A figure is measured so many times while other programs disturb it.
@@ -49,21 +46,6 @@ MOST_CACHES, USUAL_CACHES, LEAST_CACHES = 12, 3, 2
 Measured = tuple[float, float]
 #: What is to be said of a figure that this process measured.
 _doubts: dict[str, str] = {}
-
-_chains = codegen.fma_chains(CHAINS, BITS)
-
-
-def multiply_add(steps: int, x: np.ndarray) -> None:
-    """Compiled code: CHAINS chains of so many multiply-adds."""
-    _chains(steps, codegen.offset(x, 0))
-
-
-def triad(x: np.ndarray, y: np.ndarray, out: np.ndarray, repeats: int) -> None:
-    """Compiled code: out = x + factor·y, so many times."""
-    for r in range(repeats):
-        factor = x.dtype.type(3 + r)  # changes each time: otherwise the compiler may compute the loop once
-        for i in range(out.size):
-            out[i] = x[i] + factor * y[i]
 
 
 def peak_gflops(dtype: str = "float32", threads: int = 1, *, fresh: bool = False) -> float:

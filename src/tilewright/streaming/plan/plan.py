@@ -12,7 +12,7 @@ from ...host.machine import bytes_text, seconds_text
 from ...planning.bounds import blocks_bound, dtype_of_blocks
 from ...planning.choice import ROUNDED, SPLIT, Choice
 from ...planning.plan import Plan, Rows
-from ...planning.streamed import dtype_in_blocks, word_of_choice, words_of
+from ...planning.streamed import dtype_in_blocks, result_words, word_of_choice
 from ...problem import Problem
 from .bounds import least_elements, least_side
 from .cost import Cost, Rates
@@ -255,7 +255,7 @@ class StreamPlan(Plan):
             else ""
         )
         more = ""
-        if (word := word_of_choice(self.compute, self.result)) != (best := words_of(self.result)[-1]):
+        if (word := word_of_choice(self.compute, self.result)) != (best := result_words(self.result)[-1]):
             bound = blocks_bound(self.stored, self.result, dtype_in_blocks(self.result, best), self.grid.k, self._part)
             more = f"; {bound:.2g} with precision {best!r}"
         return [("error", f"at most {self.error_bound:.2g}·|A||B|: {self.compute}{cut}{rounded} ({word}){more}")]
