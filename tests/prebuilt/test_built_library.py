@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tilewright.codegen.settings import SETTINGS
 from tilewright.host.levels import LEVELS, instruction_levels
 from tilewright.host.machine import machine
+from tilewright.kernels import blocking
 from tilewright.prebuilt import build
 from tilewright.runtime.cpu import library, machine_code
 from tilewright.runtime.cpu.names import kernel_name
@@ -82,6 +84,7 @@ import ctypes
 from tilewright.runtime.cpu import library
 from tilewright.runtime.cpu.machine_code import engine_code
 from tilewright.host.machine import machine
+from tilewright.kernels import blocking
 import numpy as np, tilewright as tw
 tw.matmul(np.ones((9, 9)), np.ones((9, 9)))
 dll = ctypes.CDLL(str(library.BUILT / library.built_level(machine()).file_name))
@@ -135,6 +138,27 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch,
     assert library.is_current(level)
     about.write_text(json.dumps({"key": "another"}))
     assert not library.is_current(level)
+
+
+def test_only_the_best_level_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the code of a lower one, or of other vectors, workspace of this machine's tiles would be too small."""
+    monkeypatch.setattr(library, "BUILT", tmp_path)
+    low, high = (next(level for level in LEVELS if level.name == name) for name in ("x86-64-v3", "x86-64-v4"))
+    vectors = {"vector_bits": 512, "vector_registers": 32}
+    here = replace(machine(), isa=high.isa, system="Linux 6 x86_64", **vectors)
+    (tmp_path / low.file_name).touch()
+    assert library.built_level(here) is None
+    assert library.built_level(replace(here, isa=low.isa, vector_bits=256, vector_registers=16)) == low
+    (tmp_path / high.file_name).touch()
+    assert library.built_level(here) == high
+    assert library.built_level(replace(here, vector_bits=256)) is None
+
+
+def test_a_tuned_tile_is_not_multiplied_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = blocking.analytic(machine())
+    for change, same in (({"kc": here.kc // 2 or 16}, True), ({"mr": here.mr - 1}, False), ({"unroll": 1}, False)):
+        monkeypatch.setattr(blocking, "in_force", lambda change=change: replace(here, **change))
+        assert blocking.has_analytic_tile() is same, change
 
 
 # ---- without one -----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass
@@ -26,7 +27,7 @@ from typing import Any
 
 from ..host import sources
 from ..host.disk import CacheFile, fingerprint
-from ..host.machine import Machine, machine
+from ..host.machine import BUILD_LEVEL, Machine, machine
 
 #: Columns of a panel of B at most, however large the last cache is.
 MOST_COLUMNS = 4096
@@ -135,8 +136,14 @@ def in_force() -> Blocking:
 
     It stays the same even if a search stores another one meanwhile.
     """
-    found = stored_blocking()
+    found = None if os.environ.get(BUILD_LEVEL) else stored_blocking()  # a library is for every machine of its level
     return found.blocking if found else analytic(machine())
+
+
+def has_analytic_tile() -> bool:
+    """Whether the tile in force is the one of every machine with these registers, which built machine code has."""
+    tiles = [(x.vector_bits, x.mr, x.nv, x.unroll) for x in (in_force(), analytic(machine()))]
+    return tiles[0] == tiles[1]
 
 
 @contextlib.contextmanager

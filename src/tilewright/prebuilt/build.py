@@ -47,7 +47,7 @@ def build(
         return []
     compilers = [c_compiler(level.arch) for level in levels]
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = jobs or len(os.sched_getaffinity(0))
+    jobs = jobs or machine().usable_cores
     return [_build_level(level, folder, compiler, jobs, say) for level, compiler in zip(levels, compilers, strict=True)]
 
 

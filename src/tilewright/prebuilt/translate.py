@@ -32,10 +32,8 @@ from ..codegen.settings import SETTINGS
 from ..codegen.vectors import I64
 from ..host.levels import InstructionLevel
 from ..runtime.cpu.entries import Entry, entries
+from ..runtime.cpu.library import FAILED
 from ..runtime.gpu.replay_code import emit_replay
-
-#: What a function returns whose machine code raised an exception, which can only be a lack of memory.
-FAILED = -(1 << 63)
 
 
 def _not_yet(self: Any, *_: Any) -> None:

@@ -14,7 +14,7 @@ from ...errors import MemoryLimitError
 from ...host import sources
 from ...host.disk import fingerprint
 from ...host.levels import InstructionLevel, instruction_levels
-from ...host.machine import Machine, machine
+from ...host.machine import Machine, machine, vector_facts
 from ...host.sources import PACKAGE
 
 #: Where libraries lie.
@@ -25,7 +25,7 @@ SOURCES = (
     *("runtime/gpu/*_code.py", "runtime/gpu/words.py", "arrays/*_code.py", "prebuilt/*.py"),
     *("prebuilt/*.c", "host/levels.py"),
 )
-#: What a function returns that found no memory.
+#: What a function returns whose machine code raised an exception, which can only be a lack of memory.
 FAILED = -(1 << 63)
 
 
@@ -36,9 +36,17 @@ def sources_key() -> str:
 
 
 def built_level(here: Machine) -> InstructionLevel | None:
-    """The best level of a machine for which a library was built."""
+    """The best level of a machine, if a library was built for it and has its vectors.
+
+    None of a lower level: Python computes the sizes of workspace from the tiles of this machine's instructions.
+    """
     arch = here.system.rpartition(" ")[2]
-    return next((level for level in instruction_levels(arch, here.isa) if (BUILT / level.file_name).is_file()), None)
+    best = next(iter(instruction_levels(arch, here.isa)), None)
+    if best is None or not (BUILT / best.file_name).is_file():
+        return None
+    vectors = vector_facts(set(best.isa), arch)
+    same = (here.vector_bits, here.vector_registers) == (vectors["vector_bits"], vectors["vector_registers"])
+    return best if same else None
 
 
 @functools.cache

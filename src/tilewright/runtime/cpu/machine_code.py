@@ -11,16 +11,15 @@ import ctypes
 import functools
 import importlib.util
 import os
-import platform
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...errors import UnavailableError
-from ...host.levels import instruction_levels
 from ...host.machine import machine
 from ...kernels import Kernel
+from ...kernels.blocking import has_analytic_tile
 from .names import kernel_name, products_name
 
 #: Set to 1, the engine is compiled in the process.
@@ -92,15 +91,12 @@ def need_machine_code(what: str) -> CodeSource:
 
 def describe_code() -> str:
     """Which machine code is in use and why, in a line."""
-    source, best = engine_code(), instruction_levels(platform.machine(), machine().isa)
+    source = engine_code()
     if source is None:
         return f"none: {why_numpy()}; NumPy multiplies"
     if not isinstance(source, BuiltCode):
         return f"compiled in each process: {_why_no_library()}"
-    level = source.level
-    return f"built for {level.name}" + (
-        "" if level == best[0] else ", of this processor's levels the best one that was built"
-    )
+    return f"built for {source.level.name}, the best level of this processor"
 
 
 # ---- the library -----------------------------------------------------------------------------------------------------
@@ -111,7 +107,7 @@ def _library() -> BuiltCode | None:
     from .library import BuiltLibrary, built_level, is_current
 
     level = built_level(machine())
-    if level is None or not is_current(level):
+    if level is None or not is_current(level) or not has_analytic_tile():
         return None
     try:
         return BuiltCode(BuiltLibrary(level))
@@ -130,6 +126,8 @@ def _why_no_library() -> str:
     level = built_level(machine())
     if level is None:
         return "no library was built for this processor (python -m tilewright.prebuilt)"
+    if not has_analytic_tile():
+        return "the tile that was tuned here is not the library's (tilewright tune --reset)"
     return f"the library {level.name} is older than the sources (python -m tilewright.prebuilt)"
 
 
@@ -146,7 +144,7 @@ class BuiltCode:
         self.run_call = library.function("run_call")
 
     def has(self, kernel: Kernel, dtype: str, result: str) -> bool:
-        """Whether there is code of this kernel, and not of one in another file, or with another tile."""
+        """Whether there is code of this kernel: not of a changed one, nor of one that was loaded again with another tile."""
         return kernel in self._kernels and self._library.has(kernel_name(kernel.name, dtype, result))
 
     @functools.cache  # noqa: B019  # lives as long as the process
