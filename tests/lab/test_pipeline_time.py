@@ -248,7 +248,7 @@ def test_bounds_of_tensor_cores_and_of_the_l2_cache() -> None:
 
 # ---- an explanation --------------------------------------------------------------------------------------------------
 
-#: A product whose rows of B come by bulk copies, in a ring of two stages.
+#: A product whose rows of B come by bulk copies, in a ring of two stages; at sizes whose rows they cannot take, without.
 SOURCE = """/*
 idea = "Rows of B come by bulk copies, eight at a time, while those before are used."
 block = [32]
@@ -261,6 +261,15 @@ extern "C" __global__ void bulk_rows(const float* a, const float* b, float* c, i
     __shared__ alignas(128) float rows[2][8][32];
     __shared__ u64 full[2];
     const int left = blockIdx.x * 32, row = blockIdx.y;
+    if (n % 32 || k % 8) {
+        float sum = 0;
+        if (left + threadIdx.x < n) {
+            for (int p = 0; p < k; p++)
+                sum += a[row * k + p] * b[p * n + left + threadIdx.x];
+            c[row * n + left + threadIdx.x] = sum;
+        }
+        return;
+    }
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++)
             asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at(&full[i])) : "memory");
