@@ -20,7 +20,7 @@ class MachineCode(BuildHookInterface):  # type: ignore[misc]
         if self.target_name != "wheel":
             return
         sys.path.insert(0, str(SOURCE))
-        from tilewright.prebuilt import build
+        from tilewright.prebuilt import build, native
 
         try:
             levels = build.make_current(os.environ.get("TILEWRIGHT_LEVELS", "").split(), say=self.app.display_info)
@@ -30,5 +30,6 @@ class MachineCode(BuildHookInterface):  # type: ignore[misc]
         finally:
             sys.path.remove(str(SOURCE))
         (arch,) = {level.arch for level in levels}
-        build_data.update(pure_python=False, tag=f"py3-none-linux_{arch}")
+        build_data.update(pure_python=False, tag=f"{native.python_tag()}-linux_{arch}")
         build_data["artifacts"] += [f"src/tilewright/prebuilt/built/{level.name}.*" for level in levels]
+        build_data["artifacts"].append(f"src/tilewright/{native.file_name()}")

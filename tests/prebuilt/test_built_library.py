@@ -16,7 +16,7 @@ from tilewright.codegen.settings import SETTINGS
 from tilewright.host.levels import LEVELS, instruction_levels
 from tilewright.host.machine import machine
 from tilewright.kernels import blocking
-from tilewright.prebuilt import build
+from tilewright.prebuilt import build, tools
 from tilewright.runtime.cpu import library, machine_code
 from tilewright.runtime.cpu.names import kernel_name
 
@@ -193,8 +193,8 @@ def test_without_library_and_compiler_numpy_multiplies() -> None:
 def test_without_a_c_compiler_the_build_says_so(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CC", name)
-    with pytest.raises(build.BuildError, match=r"no C compiler \(cc\): install gcc or clang, or name one in \$CC"):
-        build.c_compiler(platform.machine())
+    with pytest.raises(tools.BuildError, match=r"no C compiler \(cc\): install gcc or clang, or name one in \$CC"):
+        tools.c_compiler(platform.machine())
 
 
 def test_an_unknown_level_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 Numba translates the functions of ``entries`` to LLVM's representation, without optimising or running any; then all of them
 are linked, optimised once and written as an object, by several processes, each with a share of the functions. The system's
 C compiler links the objects and ``support.c`` to a shared library of one level in ``built/``, beside a list of the functions
-and of the numbers that the library reads (``codegen.setting``).
+and of the numbers that the library reads (``codegen.setting``). It also builds the C front (``native``).
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from ..errors import did_you_mean
 from ..host.levels import LEVELS, InstructionLevel, instruction_levels, level_named
 from ..host.machine import BUILD_LEVEL, machine
 from ..runtime.cpu.library import BUILT, is_current, sources_key
+from .native import build_native
+from .tools import BuildError, c_compiler
 
 Say = Callable[[str], object]
 
 
 #: With these variables every build of the same sources has the same bytes: Numba's order of names is that of their hashes.
 SAME_EACH_TIME = {"PYTHONHASHSEED": "0"}
-
-
-class BuildError(Exception):
-    """Why no library was built, in a line."""
 
 
 # ---- the process that builds -----------------------------------------------------------------------------------------
@@ -49,17 +47,6 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     jobs = jobs or machine().usable_cores
     return [_build_level(level, folder, compiler, jobs, say) for level, compiler in zip(levels, compilers, strict=True)]
-
-
-def c_compiler(arch: str) -> list[str]:
-    """The command of the system's C compiler, or of the one for another architecture."""
-    here = arch == platform.machine()
-    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"] if here else [f"{arch}-linux-gnu-gcc"]
-    command: list[str] = next((name.split() for name in names if name and shutil.which(name.split()[0])), [])
-    if not command:
-        remedy = "install gcc or clang, or name one in $CC" if here else f"install gcc-{arch}-linux-gnu"
-        raise BuildError(f"there is no C compiler ({names[1] if here else names[0]}): {remedy}")
-    return command
 
 
 def _build_level(level: InstructionLevel, folder: Path, compiler: list[str], jobs: int, say: Say) -> Path:
@@ -125,6 +112,7 @@ def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = 
     old = [level for level in chosen if not is_current(level)]
     if not old:
         say(f"up to date: {', '.join(level.name for level in chosen)}")
+    build_native(say)
     build(old, jobs=jobs, say=say)
     return chosen
 

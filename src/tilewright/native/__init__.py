@@ -1,0 +1,34 @@
+"""The C front ``tilewright._native``: what it is called with is read and checked in C, by the layouts that Python's and NumPy's
+headers give; it calls machine code at the addresses that it is told.
+
+``front()`` is the module, or None where none was built for this interpreter: then Python takes the long way, with the same
+results.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+
+from ..host import sources
+from ..host.disk import fingerprint
+
+#: The files from which it is built.
+SOURCES = ("native/*.c", "native/*.h")
+
+
+def sources_key() -> str:
+    """A key of the sources."""
+    return fingerprint(*sources.files(SOURCES))
+
+
+@functools.cache
+def front() -> ModuleType | None:
+    """The extension module; None where it was not built, or from other sources than those of this checkout."""
+    try:
+        from .. import _native  # type: ignore[attr-defined]
+    except ImportError:
+        return None
+    is_checkout = (sources.PACKAGE.parents[1] / "pyproject.toml").is_file()
+    found: ModuleType = _native
+    return None if is_checkout and found.key != sources_key() else found
