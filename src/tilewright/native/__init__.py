@@ -1,5 +1,5 @@
-"""The C front ``tilewright._native``: what it is called with is read and checked in C, by the layouts that Python's and NumPy's
-headers give; it calls machine code at the addresses that it is told.
+"""The C front ``tilewright._native`` reads what it is called with by the layouts that Python's and NumPy's headers give, and
+calls machine code at the addresses that it is told.
 
 ``front()`` is the module, or None where none was built for this interpreter: then Python takes the long way, with the same
 results.

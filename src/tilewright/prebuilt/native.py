@@ -1,4 +1,4 @@
-"""Build the C front ``tilewright._native`` for this interpreter: one file for every CPython with a GIL from 3.11 on (abi3)."""
+"""Build the C front ``tilewright._native``: one file for every CPython from 3.11 on (abi3), or for one without a GIL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..host.sources import PACKAGE
-from ..native import SOURCES, sources_key
+from ..native import sources_key
 from .tools import BuildError, c_compiler
 
 #: The oldest CPython whose interface is asked for.
