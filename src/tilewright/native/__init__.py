@@ -26,7 +26,7 @@ def sources_key() -> str:
 def front() -> ModuleType | None:
     """The extension module; None where it was not built, or from other sources than those of this checkout."""
     try:
-        from .. import _native  # type: ignore[attr-defined]
+        from .. import _native
     except ImportError:
         return None
     is_checkout = (sources.PACKAGE.parents[1] / "pyproject.toml").is_file()
