@@ -17,7 +17,7 @@ from ..host.disk import fingerprint
 SOURCES = ("native/*.c", "native/*.h")
 
 
-def sources_key() -> str:
+def front_key() -> str:
     """A key of the sources."""
     return fingerprint(*sources.files(SOURCES))
 
@@ -31,4 +31,4 @@ def front() -> ModuleType | None:
         return None
     is_checkout = (sources.PACKAGE.parents[1] / "pyproject.toml").is_file()
     found: ModuleType = _native
-    return None if is_checkout and found.key != sources_key() else found
+    return None if is_checkout and found.key != front_key() else found

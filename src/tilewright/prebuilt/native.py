@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..host.sources import PACKAGE
-from ..native import sources_key
+from ..native import front_key
 from .tools import BuildError, c_compiler
 
 #: The oldest CPython whose interface is asked for.
@@ -39,7 +39,7 @@ def is_free_threaded() -> bool:
 
 def build_native(say: Callable[[str], object] = print) -> Path:
     """Build the extension, unless it is of these sources. Raises BuildError without a C compiler or Python's headers."""
-    target, key = PACKAGE / file_name(), sources_key()
+    target, key = PACKAGE / file_name(), front_key()
     if target.is_file() and key.encode() in target.read_bytes():
         return target
     headers = Path(sysconfig.get_paths()["include"])

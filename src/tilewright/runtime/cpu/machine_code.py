@@ -33,7 +33,9 @@ class Code(Protocol):
     """A kernel's machine code: called with its arrays, and by other machine code at an address."""
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """Where it is."""
+
     def __call__(self, *arrays: np.ndarray, **params: Any) -> None: ...
 
 
