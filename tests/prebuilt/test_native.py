@@ -30,9 +30,9 @@ def test_the_extension_is_built_once_for_each_sources(
     monkeypatch.delenv("CFLAGS", raising=False)
     made = building.build_native()
     assert made.parent == package
-    assert native.sources_key().encode() in made.read_bytes()
+    assert native.front_key().encode() in made.read_bytes()
     building.build_native()
-    monkeypatch.setattr(building, "sources_key", lambda: "another")
+    monkeypatch.setattr(building, "front_key", lambda: "another")
     building.build_native()
     monkeypatch.setenv("CFLAGS", "-O0 -g")
     building.build_native()
@@ -47,7 +47,7 @@ def test_an_error_of_the_compiler_is_told(package: Path) -> None:
 
 
 def test_an_extension_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(key=native.sources_key())
+    found = SimpleNamespace(key=native.front_key())
     monkeypatch.setattr(native.importlib, "import_module", lambda name: found)
     assert native.front.__wrapped__() is found
     found.key = "another"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..codegen.deferred import apart
 from ..codegen.settings import SETTINGS
 from ..codegen.vectors import I64
 from ..host.levels import InstructionLevel
-from ..runtime.cpu.entries import Entry, entries
+from ..runtime.cpu.entries import Entry
 from ..runtime.cpu.library import FAILED
 
 
@@ -82,7 +82,7 @@ def target_machine(level: InstructionLevel) -> Any:
 
 
 class Translator:
-    """Collects what entries need, and writes it as an object."""
+    """Collects what entries need, and writes it as objects."""
 
     def __init__(self, level: InstructionLevel) -> None:
         gc.disable()  # of what Numba allocates little is garbage: looking for it took a third of the time
@@ -90,19 +90,21 @@ class Translator:
         self._level = level
         self._context = cpu_target.target_context
         self._codegen = self._context.codegen()
+
+    def write(self, path: Path, wanted: Iterable[Entry], *, defines_settings: bool) -> None:
+        """An object ``.o`` with the entries that are wanted, and a list of them, ``.json``. One object of a library
+        defines the numbers that all read."""
         self._libraries: dict[int, Any] = {}
         self._wrappers = self._codegen._create_empty_module("wrappers")
         #: Names of machine code that has another name in the library, and that one.
         self._names: dict[str, str] = {}
-        self._functions: list[str] = []
-
-    def write(self, path: Path, part: int, parts: int, only: Callable[[Entry], bool] = lambda entry: True) -> None:
-        """Every ``parts``-th entry from number ``part`` on, of these ``only`` some: an object ``.o``, a list ``.json``."""
+        functions = []
         with global_compiler_lock:
-            for entry in filter(only, list(entries())[part::parts]):
+            for entry in wanted:
                 self._add(entry)
-        path.with_suffix(".o").write_bytes(self._object(self._linked(defines_settings=part == 0)))
-        path.with_suffix(".json").write_text(json.dumps({"functions": self._functions, "settings": sorted(SETTINGS)}))
+                functions.append(entry.name)
+        Path(f"{path}.o").write_bytes(self._object(self._linked(defines_settings)))
+        Path(f"{path}.json").write_text(json.dumps({"functions": functions, "settings": sorted(SETTINGS)}))
 
     def _add(self, entry: Entry) -> None:
         njit: Any = nb.njit  # whose stubs lack these options
@@ -111,7 +113,6 @@ class Translator:
         dispatcher.compile(entry.arguments if entry.returns is None else entry.returns(*entry.arguments))
         (compiled,) = dispatcher.overloads.values()
         self._gather(compiled.library)
-        self._functions.append(entry.name)
         native = compiled.fndesc.llvm_func_name
         if entry.kind == "kernel":
             self._names[native] = entry.name
@@ -171,7 +172,7 @@ class Translator:
         offered = {function.name for function in self._wrappers.functions if function.blocks}
         module = llvm.parse_assembly(cgutils.normalize_ir_text(str(self._wrappers)))
         for library in self._libraries.values():
-            module.link_in(library._final_module)
+            module.link_in(library._final_module, preserve=True)  # other objects need it, too
         defined = {function.name for function in module.functions}
         for native, name in self._names.items():
             module.get_function(native).name = name

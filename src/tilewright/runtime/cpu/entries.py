@@ -20,7 +20,7 @@ from ...codegen.deferred import tell_compiler
 from ...kernels import Kernel
 from . import peaks_code, shared_products_code, small_products_code
 from .facts import FOR_VECTORS, KERNEL
-from .names import code_name, function_name, kernel_name, products_name, storage
+from .names import OTHERS, code_name, function_name, kernel_name, products_name, storage
 
 tell_compiler()
 
@@ -39,6 +39,11 @@ class Entry:
     arguments: tuple[Any, ...]
     returns: Any = None
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kernel(self) -> str:
+        """The name of its kernel; of other functions ``OTHERS``."""
+        return self.name.split()[1] if self.kind == "kernel" else OTHERS
 
 
 def entries() -> Iterator[Entry]:
