@@ -13,8 +13,8 @@
 #define WORK_OF_A_CALL 1000
 #define WORTH_RELEASING 60000
 #define MOST_PRODUCTS ((int64_t)1 << 32)
-/* The flag of arrays whose first write warns, such as those of np.diagonal once had; NumPy's headers do not name it. */
-#define WARNS_ON_WRITE (1 << 31)
+/* Bit 31 of the flags of arrays whose first write warns, which NumPy's headers do not name. */
+#define WARNS_ON_WRITE INT32_MIN
 
 /* The compiled functions of small_products_code and shared_products_code. A batch: sizes of the matrices, two strides of
    A, B and C in bytes, the number of products, and the bytes from each matrix to the next. */

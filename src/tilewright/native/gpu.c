@@ -41,7 +41,7 @@ typedef struct {
     Graph *graph;
 } Program;
 /* Behind it: where each argument begins, so many bytes of arguments, and the addresses. */
-typedef struct { void *function; int64_t sizes[7], waits, arguments, addresses, bytes; } Launch;
+typedef struct { void *function; unsigned sizes[7], waits; int64_t arguments, addresses, bytes; } Launch;
 typedef struct { int64_t at, operand, offset; } Address;
 
 /* The arguments of one launch. */
@@ -53,8 +53,7 @@ static const char *read_launch(const Launch *launch, const uint64_t *given, Argu
     const int64_t *places = (const int64_t *)(launch + 1);
     const char *bytes = (const char *)(places + launch->arguments);
     const Address *addresses = (const Address *)(bytes + launch->bytes);
-    for (int i = 0; i < 7; i++)
-        sizes[i] = (unsigned)launch->sizes[i];
+    memcpy(sizes, launch->sizes, sizeof launch->sizes);
     for (int64_t i = 0; i < launch->arguments; i++)
         to->places[i] = to->bytes + places[i];
     memcpy(to->bytes, bytes, launch->bytes);

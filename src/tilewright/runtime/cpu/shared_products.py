@@ -97,8 +97,8 @@ def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any
     memory, call, wakes_all = take_buffer(how.workspace), how.call.copy(), _wakes_all and how.threads > 1
     if wakes_all:
         call[code.WAKES], _wakes_all = call[code.OTHERS], False
-    c, *codes = _shared_code()
-    result = c.shared_product(a, b, out, how.result, call, workers.mailboxes, memory, *codes)
+    shared_product, enough, compute = _shared_code()
+    result = shared_product(a, b, out, how.result, call, workers.mailboxes, memory, enough, compute)
     put_back_buffer(memory)
     if call[code.ABSENT] and call[code.WAKES]:
         enter(how.threads, at_once=wakes_all)
@@ -134,8 +134,8 @@ def wake_if_many(threads: int) -> None:
 
 @functools.cache
 def _shared_code() -> tuple[Any, ...]:
-    """The C front and the addresses of the machine code that it calls; nothing without the C front."""
+    """The function of the C front, and the addresses of the machine code that it calls; nothing without the C front."""
     c, source = small_products.c_front(), engine_code()
     if c is None or source is None:
         return ()
-    return (c, *map(source.address, ("enough_are_there", "post_and_compute")))
+    return (c.shared_product, *map(source.address, ("enough_are_there", "post_and_compute")))

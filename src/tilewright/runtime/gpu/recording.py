@@ -110,11 +110,10 @@ class Replay:
         graph = 0 if self._graph is None else self._graph.address
         program = [_words(*functions, context, len(alike), len(recording.launches), graph)]
         for launch in recording.launches:
-            program.append(
-                _words(launch.function, *launch.size, launch.waits, len(launch.places), len(launch.addresses))
-            )
             size = -(-len(launch.arguments) // 8) * 8
-            program += [_words(size, *launch.places), launch.arguments.ljust(size, b"\0")]
+            counts = len(launch.places), len(launch.addresses), size
+            program.append(struct.pack("<q8I3q", launch.function, *launch.size, launch.waits, *counts))
+            program += [_words(*launch.places), launch.arguments.ljust(size, b"\0")]
             program += [_words(at, *_operand(launch.arguments, at, alike)) for at in launch.addresses]
         #: The launches as words, which the C front reads.
         self.program = b"".join(program)
