@@ -47,17 +47,19 @@ Complaints = Iterator[str]
 
 
 class Expected:
-    """Values in a dtype, and how far from them a result may be: nothing at all where ``bound`` is None."""
+    """Values in a dtype, and how far from them a result may be: nothing at all where ``bound`` is None. Sums on the way to
+    them may be as large as ``reach``: in another order than NumPy's they may overflow where that does not."""
 
-    def __init__(self, values: Any, bound: Any, dtype: np.dtype) -> None:
-        self.values, self.bound, self.dtype = values, bound, dtype
+    def __init__(self, values: Any, bound: Any, dtype: np.dtype, reach: Any = 0.0) -> None:
+        self.values, self.bound, self.dtype, self.reach = values, bound, dtype, reach
 
     def cast(self, dtype: np.dtype) -> Expected:
         """After a cast to ``dtype``, which rounds once more."""
         if self.bound is None or dtype == self.dtype:
-            return Expected(self.values if self.bound is not None else casted(self.values, dtype), self.bound, dtype)
+            values = self.values if self.bound is not None else casted(self.values, dtype)
+            return Expected(values, self.bound, dtype, self.reach)
         rounding = 0.0 if dtype == OBJECT else abs(self.values) * eps(dtype) + least(dtype)
-        return Expected(self.values, self.bound + rounding, dtype)
+        return Expected(self.values, self.bound + rounding, dtype, self.reach)
 
     def complaints(self, got: np.ndarray) -> Complaints:
         if got.dtype != self.dtype or got.shape != np.shape(self.values):
@@ -77,7 +79,7 @@ class Expected:
         finite = np.isfinite(self.values)
         near = ~(abs(wide - self.values) > self.bound) & np.isfinite(wide)
         most = np.inf if self.dtype.itemsize > 16 or self.dtype.kind == "O" else float(ml_dtypes.finfo(self.dtype).max)
-        overflows = finite & (abs(self.values) + self.bound >= most) & ~np.isfinite(wide)
+        overflows = finite & (np.maximum(abs(self.values), self.reach) + self.bound >= most) & ~np.isfinite(wide)
         if self.values.dtype.kind == "c":  # which part is NaN and which infinite depends on the order of multiplication
             same = ~np.isfinite(wide)
         else:
@@ -132,7 +134,7 @@ def product(a: np.ndarray, b: np.ndarray, values: str) -> tuple[Any, Expected]:
             return numpys, Expected(casted(exact, dtype), None, dtype)
         size = np.asarray(np.matmul(abs(x).astype("d"), abs(y).astype("d")))
     terms = 4 * a.shape[-1] + 4  # a complex product has four for each element of k
-    return numpys, Expected(exact, gamma(a.shape[-1], dtype) * size + terms * least(dtype), dtype)
+    return numpys, Expected(exact, gamma(a.shape[-1], dtype) * size + terms * least(dtype), dtype, size)
 
 
 def combined(ours: Expected, k: int, alpha: float, beta: float, c: np.ndarray) -> Expected:
@@ -147,7 +149,7 @@ def combined(ours: Expected, k: int, alpha: float, beta: float, c: np.ndarray) -
     second = c.astype(wide) * beta if beta else nothing
     bound = ours.bound * abs(alpha) if alpha and ours.bound is not None else 0.0
     bound = bound + (gamma(k + 2, dtype) + 8 * eps(dtype)) * (abs(first) + abs(second) + bound) + 8 * least(dtype)
-    return Expected(first + second, bound, c.dtype)
+    return Expected(first + second, bound, c.dtype, ours.reach * abs(alpha) + abs(second))
 
 
 # ---- the calls -------------------------------------------------------------------------------------------------------
