@@ -4,12 +4,15 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
+#include "loops.h"
 
 static PyMethodDef functions[] = {{NULL, NULL, 0, NULL}};
 
 static int begin(PyObject *module)
 {
     import_array1(-1);
+    if (add_loops(module) < 0)
+        return -1;
     return PyModule_AddStringConstant(module, "key", TILEWRIGHT_KEY);
 }
 

@@ -1,0 +1,185 @@
+"""The public call that has NumPy's own products computed by the engine, in the whole process."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .api import matmul
+from .errors import TilewrightError, UnavailableError
+from .host.limits import get_threads
+from .native import front
+from .planning.host import MOST_WORK_OF_EACH, WORK_SHARED
+from .planning.short import product_by_short_way
+from .runtime.cpu.facts import KERNEL, MOST_WORK_OF_BATCH
+from .runtime.cpu.machine_code import engine_code, why_numpy
+from .runtime.cpu.names import code_dtype
+
+#: NumPy's functions whose loops are replaced, in the order in which ``native/loops.c`` counts them. The last two exist from
+#: NumPy 2.2 on.
+UFUNCS = ("matmul", "vecdot", "matvec", "vecmat")
+#: These conjugate their first operand, which no kernel does: complex products stay NumPy's.
+_CONJUGATING = ("vecdot", "vecmat")
+#: The types of elements, by NumPy's characters.
+_INTEGERS, _FLOATS, _COMPLEX, _HALF = "bBhHiIlLqQ", "fd", "FD", "e"
+
+#: The shapes of C and k as ``native/loops.c`` distinguishes them. Of products that are not small, those whose C has at most 16
+#: rows and columns count as the first.
+_SHAPES = ("1×1", "k = 1", "a row or column", "at most 16 rows or columns", "others")
+_NEVER = math.inf
+#: The multiply-adds from which a product is ours, of small ones and of others, for each of ``_SHAPES``: below, NumPy's loop is as
+#: fast (benchmarks/accelerate_numpy.py). A small product costs 0.1 µs more here, which NumPy's call needs eight times.
+_LEAST = {
+    "fd": ((_NEVER, 2_000, _NEVER, 250_000, 250_000), (_NEVER, 0, 4_000_000, 0, 0)),
+    "FD": ((_NEVER, 200, _NEVER, 200, 200), (_NEVER, 0, _NEVER, _NEVER, 0)),
+    "bBhH": ((1_000, 400, 600, 400, 400), (_NEVER, 0, 0, 0, 0)),
+    "iIlLqQ": ((1_000, 400, 600, 400, 400), (_NEVER, 0, _NEVER, 0, 0)),
+    "e": ((_NEVER, 30_000, 30_000, 30_000, 30_000), (_NEVER, 0, 0, 0, 0)),
+}
+
+_lock = threading.Lock()
+#: How many accelerations have begun and not ended.
+_count = 0
+
+
+class Acceleration:
+    """What ``accelerate_numpy`` returns: it ends by ``undo()``, or at the end of a ``with`` block."""
+
+    def __init__(self) -> None:
+        self._is_on = True
+
+    def undo(self) -> None:
+        """End this acceleration. NumPy has its own loops again when all of them have ended. A second call does nothing."""
+        global _count
+        with _lock:
+            if self._is_on:
+                self._is_on = False
+                _count = max(0, _count - 1)
+                if _count == 0:
+                    _restore()
+
+    def __enter__(self) -> Acceleration:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+
+def accelerate_numpy() -> Acceleration:
+    """Have NumPy's ``matmul``, and so ``a @ b``, computed by Tilewright, in all threads of this process.
+
+    NumPy checks, casts and broadcasts the operands as ever: subclasses, ``out``, ``where``, ``axes``, ``dtype``, errors and
+    warnings are its own. Only the loops that multiply are replaced, those of ``matmul``, ``vecdot``, ``matvec`` and
+    ``vecmat``, where they are faster; bool, long double and Python objects, and the product of a matrix and its own
+    transposed, stay NumPy's. Sums of floats may be rounded differently in the last bits; those of integers are the same.
+
+    It holds until ``undo()`` of what this returns is called, or to the end of a ``with`` block. Calls nest: NumPy has its own
+    loops again when the last one has ended. ``set_threads`` limits the threads.
+
+    What does not multiply by ``matmul`` is not reached: ``np.dot``, ``np.inner``, ``np.tensordot``, ``np.einsum`` and
+    LAPACK's functions, such as ``np.linalg.solve``. ``python -m tilewright run script.py`` runs a program so.
+
+    Raises UnavailableError where the C front was not built, or where there is no machine code.
+
+    >>> import numpy as np, tilewright as tw
+    >>> a = np.arange(6).reshape(2, 3)
+    >>> with tw.accelerate_numpy():
+    ...     a @ a.T
+    array([[ 5, 14],
+           [14, 50]])
+    """
+    global _count
+    get_threads()  # raises now, and not in a product, where the environment is wrong
+    with _lock:
+        if _count == 0:
+            _replace()
+        _count += 1
+    return Acceleration()
+
+
+def _replace() -> None:
+    """Put our loops in place of NumPy's."""
+    native, source = front(), engine_code()
+    if native is None:
+        raise UnavailableError(
+            "NumPy's loops are replaced by the C front, which was not built for this interpreter: "
+            "python -m tilewright.prebuilt"
+        )
+    if source is None:
+        raise UnavailableError(f"NumPy's loops need machine code, and {why_numpy()}: python -m tilewright.prebuilt")
+    direct: Any = sys.modules[KERNEL.function.__module__]
+    alone = get_threads() == 1
+    most = MOST_WORK_OF_EACH if alone else WORK_SHARED
+    native.set_engine(
+        _multiply,
+        direct.LARGEST(),
+        direct.ELEMENTS(),
+        most,
+        max(most, MOST_WORK_OF_BATCH),
+        threading.main_thread().ident,
+    )
+    try:
+        for ufunc, number, kind in _loops():
+            products = 0 if kind == _HALF else source.products(code_dtype(np.dtype(kind)).name)
+            least = np.array(_least_work(kind), np.float64)
+            native.replace_loop(ufunc, number, np.dtype(kind).num, products, least.tobytes())
+    except BaseException:
+        _restore()
+        raise
+
+
+def _restore() -> None:
+    """Give NumPy its own loops back."""
+    native = front()
+    assert native is not None
+    for ufunc, number, kind in _loops():
+        native.replace_loop(ufunc, number, np.dtype(kind).num, 0, b"")
+
+
+def _loops() -> Iterator[tuple[np.ufunc, int, str]]:
+    """The functions that this NumPy has, with their numbers, and the types of which some product is ours."""
+    for number, name in enumerate(UFUNCS):
+        for kind in _INTEGERS + _FLOATS + _COMPLEX + _HALF:
+            if hasattr(np, name) and not (kind in _COMPLEX and name in _CONJUGATING):
+                yield getattr(np, name), number, kind
+
+
+def _least_work(kind: str) -> tuple[tuple[float, ...], ...]:
+    """The multiply-adds from which a product is ours, of small ones and of others, for each shape in ``_SHAPES``."""
+    return next(least for kinds, least in _LEAST.items() if kind in kinds)
+
+
+def _multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
+    """Compute C = A·B, or return False where NumPy is to do it. ``native/loops.c`` calls it; products made here are NumPy's."""
+    try:
+        if product_by_short_way(a, b, c) is None:
+            matmul(a, b, c)
+    except (MemoryError, TilewrightError):
+        return False
+    return True
+
+
+def _renew() -> None:
+    """A lock that was taken at the fork would never be released in the child."""
+    global _lock
+    _lock = threading.Lock()
+
+
+@atexit.register
+def _end() -> None:
+    """What runs after this, while the interpreter takes modules apart, is multiplied by NumPy."""
+    global _count
+    if _count:
+        _count = 0
+        _restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
