@@ -1,10 +1,10 @@
-"""The bits of 200 products, written down, so that a change which must not alter any can be held to it.
+"""The bits of 400 products, written down, so that a change which must not alter any can be held to it.
 
     python benchmarks/bits.py before.json              # before the change
     python benchmarks/bits.py --compare before.json    # after it, on the same machine: exits with 1 where one differs
 
 Every dtype is multiplied in every way that it can be (shapes of each kernel, strides, batches, ``gemm``, ``precision``,
-``algorithm``), on one thread and on two. Bits depend on the machine's blocks, which the file names.
+``algorithm``), on one thread, and on 2, 4 and 8 threads. Bits depend on the machine's blocks, which the file names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ import numpy as np
 import tilewright as tw
 
 #: (m, k, n): small, long and short vectors, a thin C, a small C of a huge k, odd edges, more than one block.
-SHAPES = [(5, 7, 9), (1, 300, 400), (64, 20000, 48), (513, 24, 700), (130, 257, 191), (300, 601, 517)]
+SHAPES = [
+    (5, 7, 9),
+    (16, 16, 16),
+    (1, 300, 400),
+    (400, 300, 1),
+    (64, 20000, 48),
+    (513, 24, 700),
+    (130, 257, 191),
+    (300, 601, 517),
+]
 DTYPES = ["float32", "float64", "complex64", "complex128", "float16", "bfloat16", "bool", "longdouble"]
 DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 #: Ways of the floating-point dtypes beyond the plain one.
@@ -64,16 +73,19 @@ def product(dtype: str, way: str, size: tuple[int, int, int], rng: np.random.Gen
 def cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
     for dtype, size in itertools.product(DTYPES, SHAPES):
         yield dtype, "plain", size, 1
-    for dtype, way, size in itertools.product(("float32", "float64", "complex64"), WAYS, (SHAPES[0], *SHAPES[3:])):
+    for dtype, way, size in itertools.product(("float32", "float64", "complex64"), WAYS, (SHAPES[0], *SHAPES[5:])):
         if way != "strassen" or dtype != "complex64":
             yield dtype, way, size, 1
+            if size != SHAPES[0]:
+                yield dtype, way, size, 2
     threaded = ("float32", "float64", "complex64", "complex128", "int8", "uint16", "int32", "float16")
-    for dtype, size in itertools.product(threaded, SHAPES[1:]):
-        yield dtype, "plain", size, 2
-    for dtype in ("float32", "float64"):
-        yield dtype, "strassen", (900, 1000, 1100), 2
-        for size in ((1000, 1000, 1000), (2048, 300, 1100), (1, 3000, 3000), (3000, 3000, 1), (17, 2000, 2000)):
-            yield dtype, "plain", size, 2
+    for threads in (2, 4, 8):
+        for dtype, size in itertools.product(threaded, SHAPES[2:]):
+            yield dtype, "plain", size, threads
+        for dtype in ("float32", "float64"):
+            yield dtype, "strassen", (900, 1000, 1100), threads
+            for size in ((1000, 1000, 1000), (2048, 300, 1100), (1, 3000, 3000), (3000, 3000, 1), (17, 2000, 2000)):
+                yield dtype, "plain", size, threads
 
 
 def digests() -> dict[str, str]:

@@ -25,7 +25,7 @@ from typing import Any
 
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import hardware, measure
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.explain.result import operands

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.catalog import cuda_catalog
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import stored_launches
 from tilewright.lab.explain.result import operands, verified
 from tilewright.runtime.gpu.device import open_device

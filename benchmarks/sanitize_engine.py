@@ -35,7 +35,7 @@ from tilewright.arrays import libraries, plan
 from tilewright.arrays.dtypes import DTYPES
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.catalog import cuda_engine
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.problem import itemsize_of
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import compiler

@@ -14,15 +14,17 @@ from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .errors import KernelFileError, UsageError, did_you_mean
 from .host.disk import fingerprint
 from .host.sources import PACKAGE
-from .kernels import CudaKernel, Kernel
+from .kernels import Kernel
 from .kernels.blocking import Blocking, use_candidate
 from .kernels.declared import split_name
-from .kernels.header import read_kernel
+
+if TYPE_CHECKING:
+    from .kernels.cuda_kernel import CudaKernel
 
 #: A kernel for the CPU, whole: what a file without one is shown.
 TEMPLATE = """\
@@ -86,6 +88,8 @@ def load_cuda_file(path: str | Path) -> CudaKernel:
 
 
 def _cuda_kernel(path: Path, folder: str) -> CudaKernel:
+    from .kernels.header import read_kernel  # a process without a GPU reads none
+
     number, stem = split_name(re.sub(r"\W+", "_", path.stem))
     return read_kernel(path, name=f"{folder}/{stem}", order=number, entry=stem)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +16,9 @@ from .host.limits import get_threads
 from .native import front
 from .planning.host import MOST_WORK_OF_EACH, WORK_SHARED
 from .planning.short import product_by_short_way
-from .runtime.cpu.facts import KERNEL, MOST_WORK_OF_BATCH
+from .runtime.cpu.facts import MOST_WORK_OF_BATCH
 from .runtime.cpu.machine_code import engine_code, why_numpy
-from .runtime.cpu.names import code_dtype
+from .runtime.cpu.names import code_dtype, function_name, products_name
 
 #: NumPy's functions whose loops are replaced, in the order in which ``native/loops.c`` counts them. The last two exist from
 #: NumPy 2.2 on.
@@ -30,12 +28,11 @@ _CONJUGATING = ("vecdot", "vecmat")
 #: The types of elements, by NumPy's characters.
 _INTEGERS, _FLOATS, _COMPLEX, _HALF = "bBhHiIlLqQ", "fd", "FD", "e"
 
-#: The shapes of C and k as ``native/loops.c`` distinguishes them. Of products that are not small, those whose C has at most 16
-#: rows and columns count as the first.
-_SHAPES = ("1×1", "k = 1", "a row or column", "at most 16 rows or columns", "others")
 _NEVER = math.inf
-#: The multiply-adds from which a product is ours, of small ones and of others, for each of ``_SHAPES``: below, NumPy's loop is as
-#: fast (benchmarks/accelerate_numpy.py). A small product costs 0.1 µs more here, which NumPy's call needs eight times.
+#: The multiply-adds from which a product is ours, by type: of small products, and of others. Below, NumPy's loop is as fast:
+#: a single small product costs 0.1 µs more here, of the 0.8 µs that a call of NumPy takes. The columns are the shapes of
+#: ``shape_of`` in ``native/loops.c``: C is 1×1, and of those that are not small at most 16×16; k is 1; C is a row or a
+#: column; C has at most 16 rows or columns; others. Measured by ``benchmarks/accelerate_numpy.py``.
 _LEAST = {
     "fd": ((_NEVER, 2_000, _NEVER, 250_000, 250_000), (_NEVER, 0, 4_000_000, 0, 0)),
     "FD": ((_NEVER, 200, _NEVER, 200, 200), (_NEVER, 0, _NEVER, _NEVER, 0)),
@@ -56,7 +53,7 @@ class Acceleration:
         self._is_on = True
 
     def undo(self) -> None:
-        """End this acceleration. NumPy has its own loops again when all of them have ended. A second call does nothing."""
+        """End this acceleration. NumPy has its own loops again when all have ended. A second call does nothing."""
         global _count
         with _lock:
             if self._is_on:
@@ -75,16 +72,17 @@ class Acceleration:
 def accelerate_numpy() -> Acceleration:
     """Have NumPy's ``matmul``, and so ``a @ b``, computed by Tilewright, in all threads of this process.
 
-    NumPy checks, casts and broadcasts the operands as ever: subclasses, ``out``, ``where``, ``axes``, ``dtype``, errors and
-    warnings are its own. Only the loops that multiply are replaced, those of ``matmul``, ``vecdot``, ``matvec`` and
-    ``vecmat``, where they are faster; bool, long double and Python objects, and the product of a matrix and its own
-    transposed, stay NumPy's. Sums of floats may be rounded differently in the last bits; those of integers are the same.
+    NumPy still checks, casts and broadcasts the operands: subclasses, ``out``, ``axes``, ``dtype``, errors and warnings are
+    its own. Only the loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced, and only products are ours
+    that are faster here. bool, long double and Python objects, and floats of a matrix times its own transposed, stay
+    NumPy's. Sums of floats may differ in the last bits; those of integers are the same.
 
-    It holds until ``undo()`` of what this returns is called, or to the end of a ``with`` block. Calls nest: NumPy has its own
-    loops again when the last one has ended. ``set_threads`` limits the threads.
+    It holds until ``undo()`` of the returned object is called, or to the end of a ``with`` block. Calls nest: NumPy has its
+    own loops again when the last one has ended. Products use as many threads as ``get_threads`` says; small ones on one
+    thread only if it says more than 1 at the first call.
 
-    What does not multiply by ``matmul`` is not reached: ``np.dot``, ``np.inner``, ``np.tensordot``, ``np.einsum`` and
-    LAPACK's functions, such as ``np.linalg.solve``. ``python -m tilewright run script.py`` runs a program so.
+    What does not call ``matmul`` stays NumPy's: ``np.dot``, ``np.inner``, ``np.tensordot``, ``np.einsum``, and LAPACK.
+    ``python -m tilewright run script.py`` runs a whole program like this.
 
     Raises UnavailableError where the C front was not built, or where there is no machine code.
 
@@ -114,20 +112,13 @@ def _replace() -> None:
         )
     if source is None:
         raise UnavailableError(f"NumPy's loops need machine code, and {why_numpy()}: python -m tilewright.prebuilt")
-    direct: Any = sys.modules[KERNEL.function.__module__]
     alone = get_threads() == 1
     most = MOST_WORK_OF_EACH if alone else WORK_SHARED
-    native.set_engine(
-        _multiply,
-        direct.LARGEST(),
-        direct.ELEMENTS(),
-        most,
-        max(most, MOST_WORK_OF_BATCH),
-        threading.main_thread().ident,
-    )
+    main, suits = threading.main_thread().ident, source.address(function_name("suits"))
+    native.set_engine(_multiply, suits, most, max(most, MOST_WORK_OF_BATCH), main)
     try:
         for ufunc, number, kind in _loops():
-            products = 0 if kind == _HALF else source.products(code_dtype(np.dtype(kind)).name)
+            products = 0 if kind == _HALF else source.address(products_name(code_dtype(np.dtype(kind)).name))
             least = np.array(_least_work(kind), np.float64)
             native.replace_loop(ufunc, number, np.dtype(kind).num, products, least.tobytes())
     except BaseException:
@@ -152,12 +143,12 @@ def _loops() -> Iterator[tuple[np.ufunc, int, str]]:
 
 
 def _least_work(kind: str) -> tuple[tuple[float, ...], ...]:
-    """The multiply-adds from which a product is ours, of small ones and of others, for each shape in ``_SHAPES``."""
+    """The row of ``_LEAST`` for a type."""
     return next(least for kinds, least in _LEAST.items() if kind in kinds)
 
 
 def _multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
-    """Compute C = A·B, or return False where NumPy is to do it. ``native/loops.c`` calls it; products made here are NumPy's."""
+    """Compute C = A·B, or return False to leave it to NumPy. ``native/loops.c`` calls it."""
     try:
         if product_by_short_way(a, b, c) is None:
             matmul(a, b, c)

@@ -16,7 +16,7 @@ PACKAGE = Path(tilewright.__file__).parent
 
 #: The rooms in the order of the table in docs/architecture.md. A module imports only from its own room and those before.
 ROOMS = [
-    *("errors", "records", "host", "problem", "operands", "epilogue"),
+    *("errors", "records", "host", "native", "problem", "operands", "epilogue"),
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays", "prebuilt"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run"),

@@ -20,8 +20,8 @@ from tilewright.host.limits import use_threads
 from tilewright.planning.host import host_plan
 from tilewright.planning.short import _sharing, product_by_short_way
 from tilewright.problem import Problem
+from tilewright.runtime.cpu import facts as code
 from tilewright.runtime.cpu import shared_products
-from tilewright.runtime.cpu import shared_products_code as code
 from tilewright.runtime.cpu.runner import compiled, standby
 from tilewright.runtime.cpu.threads import Team
 from tilewright.runtime.cpu.workers import crew as workers

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from support.exchange_capsule import exchange_capsule
 from support.stand_driver import WORD, StandDriver
+from tilewright.arrays import exchange
 from tilewright.arrays.exchange import ExchangedProducts, ExchangeInterface, exchange_interface
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.errors import LaunchError
@@ -75,8 +77,8 @@ class Library:
     def __init__(self, types: tuple[type, type] = (Array, Parameter)) -> None:
         self.gradients, self.memory, self.declined = False, True, list[Any]()
         self.tangents = SimpleNamespace(level=-1)
-        addresses = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (view, stream_of))
-        self.interface = ExchangeInterface(types, *addresses, lambda: self.gradients, (self.tangents, "level", -1))
+        functions = exchange_capsule(view, stream_of)
+        self.interface = ExchangeInterface(types, functions, lambda: self.gradients, (self.tangents, "level", -1))
         self.products = ExchangedProducts(self.interface, lambda *args: self.declined.append(args))
         self.product = self.products.product
 
@@ -227,7 +229,8 @@ def test_references_are_given_back(driver: StandDriver, library: Library) -> Non
         with pytest.raises(LaunchError):
             library.product(a, b)
         driver.fails = {}
-        library.products._learn(a, b, known)
+        library.products._key(a, b)
+        library.products._key(a, 3)
 
     every_way()
     before = counts()
@@ -273,17 +276,24 @@ def test_while_tangents_are_recorded_nothing_is_computed_here(library: Library) 
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
-    [((1 | 3 << 32, 0, 1, 1, 1, 11, 12), True), ((2, 0, 1, 1, 1, 11, 12), False), ((1, 0, 1, 1, 1, 0, 12), False)],
+    ("given", "found"),
+    [((view, stream_of), True), ((view, stream_of, 2), False), ((None, stream_of), False), ((view, None), False)],
 )
-def test_the_interface_is_that_of_a_version_that_is_known(words: Any, found: bool) -> None:
-    table = (WORD * 7)(*words)
-    make = ctypes.pythonapi.PyCapsule_New
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    name = b"dlpack_exchange_api"
-    kind = type("Tensor", (), {"__dlpack_c_exchange_api__": make(ctypes.addressof(table), name, None)})
-    interface = exchange_interface(kind, kind, bool)
-    assert (interface is not None) == found
-    if interface is not None:
-        assert (interface.view, interface.stream_of) == (11, 12)
+def test_the_interface_is_that_of_a_version_that_is_known(given: Any, found: bool) -> None:
+    kind = type("Tensor", (), {"__dlpack_c_exchange_api__": exchange_capsule(*given)})
+    assert (exchange_interface(kind, kind, bool) is not None) == found
     assert exchange_interface(Array, Array, bool) is None
+    other = type("Tensor", (), {"__dlpack_c_exchange_api__": 3})
+    assert exchange_interface(other, other, bool) is None
+
+
+def test_without_the_c_front_there_is_no_interface_and_no_replay(
+    driver: StandDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (exchange, recording):
+        monkeypatch.setattr(module, "front", lambda: None)
+    kind = type("Tensor", (), {"__dlpack_c_exchange_api__": exchange_capsule(view, stream_of)})
+    assert exchange_interface(kind, kind, bool) is None
+    with pytest.raises(LaunchError, match="_native, which was not built"):
+        Replay(recorded(submit, (0, 0, 0, 0)), (0, 0, 0, 0), 55)
+    assert driver.calls == []

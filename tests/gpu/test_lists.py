@@ -14,6 +14,7 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
+from support.exchange_capsule import exchange_capsule
 from support.stand_driver import WORD
 from tilewright.arrays import libraries, listed
 from tilewright.arrays import scattered as scattered_lists
@@ -260,9 +261,9 @@ def view(x: Any, to: int) -> int:
 class Interface:
     def __init__(self) -> None:
         self.gradients = False
-        address = ctypes.cast(view, ctypes.c_void_p).value or 0
         self.level = -1
-        self.facts = ExchangeInterface((Matrix, Matrix), address, 0, lambda: self.gradients, (self, "level", -1))
+        functions = exchange_capsule(view, view)
+        self.facts = ExchangeInterface((Matrix, Matrix), functions, lambda: self.gradients, (self, "level", -1))
 
 
 def lists(at: int = 0x1000, **changed: Any) -> tuple[list[Any], list[Any]]:

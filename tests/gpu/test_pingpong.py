@@ -13,7 +13,7 @@ import pytest
 from support import simulated_libraries as fake
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu.boxed_product import BoxedEpilogue, BoxedProduct, Laid, prepare_boxed_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")

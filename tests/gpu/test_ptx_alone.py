@@ -17,7 +17,7 @@ def kept() -> dict[tuple[str, str], Any]:
         (module, name): value
         for module in list(sys.modules)
         if module.startswith("tilewright.")
-        for name, value in vars(sys.modules[module]).items()
+        for name, value in list(vars(sys.modules[module]).items())  # a deferred function imports what it is made of
         if hasattr(value, "cache_info") and value.__annotations__.get("return") == Compiled.__name__
     }
 

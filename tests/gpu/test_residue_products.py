@@ -15,7 +15,7 @@ from support.layouts import laid
 from support.selection import in_turns
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.problem import RESIDUES_IN
 from tilewright.runtime.gpu import residue_product
 from tilewright.runtime.gpu.residue_operand import (

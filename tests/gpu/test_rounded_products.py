@@ -13,7 +13,7 @@ from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
 from tilewright.catalog import cuda_engine
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.planning.bounds import fast_bound, path_bound
 from tilewright.planning.choice import ROUNDED
 from tilewright.planning.streamed import choose_streamed

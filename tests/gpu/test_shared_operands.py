@@ -13,8 +13,7 @@ from support.changed_kernels import changed
 from support.epilogues import BF16, whole
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
-from tilewright.kernels import CudaKernel
-from tilewright.kernels.cuda_kernel import Card
+from tilewright.kernels.cuda_kernel import Card, CudaKernel
 from tilewright.planning.ways import EngineShape, ways
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
 

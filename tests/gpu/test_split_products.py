@@ -16,7 +16,7 @@ from tilewright.arrays import libraries, matmul
 from tilewright.arrays.copies import prepare_sum
 from tilewright.arrays.gpu_array import GpuArray, Matrix
 from tilewright.catalog import cuda_engine
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu import split_operand, split_product
 from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound
 from tilewright.runtime.gpu.split_product import PartsOfK, prepare_split_product

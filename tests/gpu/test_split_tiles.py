@@ -13,7 +13,7 @@ from support import simulated_libraries as fake
 from support.changed_kernels import changed
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")

@@ -13,7 +13,7 @@ from support.command_line import is_one_line
 from support.simulated_gpu import SimulatedGpu
 from tilewright.catalog import catalog, cuda_catalog, cuda_engine, find, tunable
 from tilewright.errors import UsageError
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.bench import device_sets
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.device import DeviceBench

@@ -13,7 +13,7 @@ from support import measured_rungs
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.cli import app
 from tilewright.errors import HeaderError, RecordError, UsageError
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.bounds import LeastWork, arithmetic_unit, time_bounds, unknown
 from tilewright.lab.explain.cuda import explain

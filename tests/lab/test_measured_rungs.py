@@ -19,7 +19,7 @@ from support import measured_rungs
 from support.measured_rungs import GLOBAL, LAUNCHES, SIZES, WAVEFRONTS, differences, lines_apart
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import hardware, measure, ncu_pages
 from tilewright.lab.explain.cuda import explain
 from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass

@@ -111,34 +111,37 @@ def test_vectors_are_as_numpy_has_them(name: str, kind: str) -> None:
 
 # ---- loops that a check must reject, and which loop runs ----------------------------------------------------------------
 
-_ARRAY = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_ssize_t] * 2, ctypes.c_void_p, *[ctypes.c_ssize_t] * 4]
-_LOOP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *_ARRAY * 3, *[ctypes.c_ssize_t] * 4)
+_SUITS = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
+#: ``Products`` of ``native/native.h``: addresses of A, B, C, and the 13 words of a batch.
+_PRODUCTS = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.POINTER(ctypes.c_int64 * 13))
 
 
 class FakeSource:
-    """A source of machine code whose small products of int64 are computed by ``multiply(a, b, c)``, on arrays."""
+    """A source of machine code that computes small products by ``multiply(a, b, c)``, on arrays of int64."""
 
-    def __init__(self, multiply: Callable[[Any, Any, Any], object], status: int = 0) -> None:
+    def __init__(self, multiply: Callable[[Any, Any, Any], object], has_memory: bool = True) -> None:
         self.calls = 0
 
-        def loop(*numbers: Any) -> int:
+        def products(a: int, b: int, c: int, batch: Any) -> int:
             self.calls += 1
-            arrays, (count, *steps) = [numbers[2 + 9 * i : 11 + 9 * i] for i in range(3)], numbers[29:]
-            for index in range(count):
-                multiply(*(self._array(x, index * step) for x, step in zip(arrays, steps, strict=True)))
-            return status
+            m, n, k, *strides, count, of_a, of_b, of_c = batch.contents
+            x = self._array(a, (count, m, k), (of_a, *strides[:2]))
+            y = self._array(b, (count, k, n), (of_b, *strides[2:4]))
+            z = self._array(c, (count, m, n), (of_c, *strides[4:]))
+            for matrices in zip(x, y, z, strict=True):
+                multiply(*matrices)
+            return int(has_memory)
 
-        self._loop = _LOOP(loop)
+        self._functions = _SUITS(lambda m, n, k: max(m, n, k) <= 300), _PRODUCTS(products)
 
     @staticmethod
-    def _array(numbers: Any, offset: int) -> np.ndarray:
-        _, _, _, itemsize, data, rows, columns, row, column = numbers
-        reach = sum((size - 1) * stride for size, stride in ((rows, row), (columns, column)))
-        memory = (ctypes.c_char * (reach + itemsize)).from_address(data + offset)
-        return np.ndarray((rows, columns), np.int64, memory, 0, (row, column))
+    def _array(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+        reach = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        return np.ndarray(shape, np.int64, (ctypes.c_char * (reach + 8)).from_address(address), 0, strides)
 
-    def products(self, dtype: str) -> int:
-        return ctypes.cast(self._loop, ctypes.c_void_p).value or 0
+    def address(self, name: str) -> int:
+        """As ``machine_code.CodeSource``."""
+        return ctypes.cast(self._functions[name != "suits"], ctypes.c_void_p).value or 0
 
 
 def naive(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
@@ -193,7 +196,7 @@ def test_a_wrong_loop_is_rejected(
 def test_a_loop_without_memory_leaves_the_product_to_numpy(
     integers: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = FakeSource(seven, status=-1)
+    source = FakeSource(seven, has_memory=False)
     monkeypatch.setattr(numpy_loops, "engine_code", lambda: source)
     with tw.accelerate_numpy():
         check(*integers, integers[0] @ integers[1])
@@ -272,9 +275,9 @@ def test_arguments_are_numpys() -> None:
     rng = np.random.default_rng(7)
     a, b = rng.uniform(-1, 1, (100, 4, 110)), rng.uniform(-1, 1, (4, 110, 120))
     axes: list[tuple[int, int]] = [(0, 2), (1, 2), (2, 0)]
-    whole, expected = rng.integers(-9, 9, (150, 150)), None
+    whole = rng.integers(-9, 9, (150, 150))
     with tw.accelerate_numpy():
-        assert np.allclose(np.matmul(a, b, axes=axes), np.einsum("mbk,bkn->nbm", a, b).swapaxes(0, 0))
+        assert np.allclose(np.matmul(a, b, axes=axes), np.einsum("mbk,bkn->nbm", a, b))
         assert np.matmul(whole, whole, dtype=np.float32).dtype == np.float32
         with pytest.raises(TypeError):
             np.matmul(a, b, where=True)
@@ -443,14 +446,14 @@ def test_other_exceptions_arrive(error: BaseException, monkeypatch: pytest.Monke
     assert seen == [type(error)]
 
 
-class Alarm(Exception):
+class AlarmError(Exception):
     """What the handler of a signal raises."""
 
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
     def ring(*_: object) -> None:
-        raise Alarm("ringing")
+        raise AlarmError("ringing")
 
     before = signal.signal(signal.SIGALRM, ring)
     yield
@@ -463,9 +466,8 @@ def test_an_interrupt_ends_a_long_product() -> None:
     a = np.random.default_rng(12).uniform(-1, 1, (4000, 4000))
     with tw.accelerate_numpy():
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Alarm, match="ringing"):
-            for _ in range(100):
-                a @ a
+        with pytest.raises(AlarmError, match="ringing"):
+            [a @ a for _ in range(100)]
         check(a[:300, :300], a[:300, :300], a[:300, :300] @ a[:300, :300])
 
 

@@ -104,11 +104,12 @@ import hashlib, sys
 from pathlib import Path
 from tilewright.host.levels import level_named
 from tilewright.prebuilt.translate import Translator
+from tilewright.runtime.cpu.entries import entries
 names = "packed float32 float32", "outer float32 float32", "strassen_fused float32 float32", "integer_dots int8 int32"
 wanted = {f"kernel cpu/{name}" for name in names} | {"products float32", "stand_by"}
-path = Path(sys.argv[1])
-Translator(level_named("x86-64-v4-vnni")).write(path, 0, 1, lambda entry: entry.name in wanted)
-print(hashlib.sha256(path.with_suffix(".o").read_bytes()).hexdigest())
+translator = Translator(level_named("x86-64-v4-vnni"))
+translator.write(sys.argv[1], (entry for entry in entries() if entry.name in wanted), defines_settings=True)
+print(hashlib.sha256(Path(sys.argv[1] + ".o").read_bytes()).hexdigest())
 """
 
 
@@ -127,6 +128,36 @@ def test_machine_code_does_not_depend_on_the_machine_that_builds_it(tmp_path: Pa
         } | build.SAME_EACH_TIME
         found.add(child(OBJECT, str(tmp_path / "object"), **variables))
     assert len(found) == 1
+
+
+def test_after_a_change_of_a_kernel_its_own_object_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built: list[str] = []
+
+    class Process:
+        def __init__(self, command: list[str], env: dict[str, str]) -> None:
+            assert env["TILEWRIGHT_BUILD_LEVEL"] == level.name
+            for given in command[3:]:
+                kernel, _, path = given.partition("=")
+                built.append(kernel)
+                Path(f"{path}.json").touch()
+
+        def wait(self) -> int:
+            return 0
+
+    def objects() -> set[str]:
+        built.clear()
+        paths = build._objects(level, tmp_path / "objects", 2, lambda _: None)
+        assert {path.with_suffix(".json") for path in paths} == set((tmp_path / "objects").iterdir())
+        return set(built)
+
+    level, own = LEVELS[0], build.own_sources()
+    monkeypatch.setattr(build.subprocess, "Popen", Process)
+    assert objects() == set(own)
+    assert not objects()
+    changed = tmp_path / "packed.py"
+    changed.write_text("another")
+    monkeypatch.setattr(build, "own_sources", lambda: own | {"cpu/packed": [changed]})
+    assert objects() == {"cpu/packed"}
 
 
 def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 
 
 def changed(kernel: CudaKernel, folder: Path, file: str, *changes: tuple[str, str], times: int = 1) -> CudaKernel:

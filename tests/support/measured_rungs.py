@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
-from tilewright.kernels import CudaKernel
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.simulator.counters.hardware_names import ALL_CONFLICTS, names
 
 SIZES = (256, 1000)

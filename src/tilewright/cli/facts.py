@@ -78,7 +78,8 @@ def ladder_command(json_file: Json = None) -> None:
     First the ladder, then the engine's kernels, then the references.
     """
     from ..catalog import catalog, cuda_catalog, cuda_engine
-    from ..kernels import CudaKernel, Kernel
+    from ..kernels import Kernel
+    from ..kernels.cuda_kernel import CudaKernel
     from ..terminal import show_facts
 
     check_writeable("json", json_file, dash=True)

@@ -1,6 +1,5 @@
 """The ladder: one kernel a file, to be read in order; and how a kernel declares itself (``declared``, ``header``)."""
 
-from .cuda_kernel import CudaKernel
 from .declared import FLOATS, NUMERIC, Kernel, Sharing, kernel
 
-__all__ = ["FLOATS", "NUMERIC", "CudaKernel", "Kernel", "Sharing", "kernel"]
+__all__ = ["FLOATS", "NUMERIC", "Kernel", "Sharing", "kernel"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError, did_you_mean
+from ..host.cached_property import cached_property
+from ..host.disk import fingerprint
 from .expression import Expression, function_of
 from .parameters import Parameter
 
@@ -85,7 +86,7 @@ class Preset:
 class CudaKernel:
     """What a ``.cu`` declares in its header, and its source. The fields are the keys of the header (see ``header``).
 
-    ``source_hash`` is the hash of ``source``, which was read from the file once and is what runs. A ``capability`` is, for
+    ``source`` was read from the file once and is what runs. A ``capability`` is, for
     example, "7.5" or "9.0a".
     """
 
@@ -121,10 +122,11 @@ class CudaKernel:
     given: dict[str, Expression] = field(default_factory=dict)
     finishes: Expression | None = None
     blocks: Expression | None = None
-    source_hash: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "source_hash", hashlib.sha256(self.source.encode()).hexdigest()[:16])
+    @cached_property
+    def source_hash(self) -> str:
+        """The hash of ``source``."""
+        return fingerprint(self.source)
 
     def __repr__(self) -> str:
         return f"<CudaKernel {self.name}>"

@@ -7,7 +7,6 @@ adding one file**. A user's own file with this decorator, anywhere on disk, is a
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import UsageError
+from ..host.cached_property import cached_property
+from ..host.disk import fingerprint
 from ..host.sources import PACKAGE
 from ..problem import itemsize_of
 from .blocking import Blocking
@@ -72,7 +73,7 @@ class Kernel:
     engine's kernels with the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds; if none
     holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for reading. ``for_many``
     names another kernel with the same bits, and where it takes the place of this one: ``(m, n, k, threads, itemsize)``.
-    ``source_hash`` is the hash of the kernel's file at the time of the declaration.
+    ``source`` is the kernel's file at the time of the declaration.
     """
 
     name: str
@@ -103,11 +104,16 @@ class Kernel:
     available: bool = True
     blocking: Blocking | None = None
     variants: Callable[[str], Mapping[str, Callable[..., None]]] | None = None
-    source_hash: str = field(init=False)
+    source: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        # Computed now and not at the first use: if the file is edited later, this function is still the old one.
-        object.__setattr__(self, "source_hash", hashlib.sha256(self.path.read_bytes()).hexdigest()[:16])
+        # Read now and not at the first use: if the file is edited later, this function is still the old one.
+        object.__setattr__(self, "source", self.path.read_bytes())
+
+    @cached_property
+    def source_hash(self) -> str:
+        """The hash of ``source``."""
+        return fingerprint(self.source)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}>"

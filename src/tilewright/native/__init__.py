@@ -1,13 +1,15 @@
-"""The C front ``tilewright._native`` reads what it is called with by the layouts that Python's and NumPy's headers give, and
-calls machine code at the addresses that it is told.
+"""The C front ``tilewright._native``: short calls enter it with arrays or tensors, and leave it with their product.
 
-``front()`` is the module, or None where none was built for this interpreter: then Python takes the long way, with the same
-results.
+It reads them by the headers of Python, NumPy and the standard of DLPack, and calls machine code at addresses that Python
+gives: small and shared products on the CPU (``front.c``), recorded launches on a GPU (``gpu.c``). ``front()`` is the module,
+or None where none was built for this interpreter: then Python takes the long way, with the same results.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 from types import ModuleType
 
 from ..host import sources
@@ -17,18 +19,22 @@ from ..host.disk import fingerprint
 SOURCES = ("native/*.c", "native/*.h")
 
 
-def sources_key() -> str:
+def front_key() -> str:
     """A key of the sources."""
     return fingerprint(*sources.files(SOURCES))
 
 
 @functools.cache
 def front() -> ModuleType | None:
-    """The extension module; None where it was not built, or from other sources than those of this checkout."""
+    """The extension module; None where it was not built, or from other sources than those of this checkout.
+
+    None also without a GIL: it is written for that, but was never tested there.
+    """
+    if "t" in getattr(sys, "abiflags", ""):
+        return None
     try:
-        from .. import _native  # type: ignore[attr-defined]
+        found = importlib.import_module("tilewright._native")
     except ImportError:
         return None
     is_checkout = (sources.PACKAGE.parents[1] / "pyproject.toml").is_file()
-    found: ModuleType = _native
-    return None if is_checkout and found.key != sources_key() else found
+    return None if is_checkout and found.key != front_key() else found

@@ -2,41 +2,26 @@
  *
  * NumPy has checked, cast and broadcast the operands, and usually released the GIL. Machine code computes a batch of small
  * products at once. A Python function computes larger ones, and shares them among threads. NumPy's own loop does the rest. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native.h"
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
 #include <numpy/ufuncobject.h>
 #include <fenv.h>
 #include <math.h>
-#include <string.h>
-#include "loops.h"
 
 enum { MATMUL, VECDOT, MATVEC, VECMAT, UFUNCS };
 enum { DOT, OUTER, VECTOR, NARROW, MATRIX, SHAPES, NARROWEST = 16, FEW = 4 }; /* see shape_of and is_multiplied */
 enum { FLAGS = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW };
 
 typedef struct {
-    char *data;
-    npy_intp rows, columns, row, column, step; /* strides in bytes: of rows, of columns, and to the next product's matrix */
-} Matrices;
-
-/* The compiled loop over a batch of small products, by Numba's calling convention: an array is nine arguments. */
-#define ARRAY void *, void *, npy_intp, npy_intp, char *, npy_intp, npy_intp, npy_intp, npy_intp
-#define AS_ARRAY(x, size) NULL, NULL, (x).rows * (x).columns, size, (x).data, (x).rows, (x).columns, (x).row, (x).column
-typedef int (*Products)(void **, void **, ARRAY, ARRAY, ARRAY, npy_intp, npy_intp, npy_intp, npy_intp);
-enum { RETURNED = 0, RETURNED_NONE = -2 };
-
-typedef struct {
     PyUFuncGenericFunction numpy; /* NumPy's own loop */
-    Products products;            /* NULL if no small products of this dtype are compiled */
+    Products *products;           /* NULL if no small products of this dtype are compiled */
     double least[2][SHAPES];      /* multiply-adds from which ours is faster, of small products and of larger ones */
 } Loop;
 
 static Loop loops[UFUNCS][NPY_HALF + 1];
-/* A product is small if no side is longer than longest, or if A, B and C together have at most so many elements. */
-static struct { Py_ssize_t longest, elements; double most_work, most_work_of_batch; } small;
+static struct { Suits *suits; double most_work, most_work_of_batch; } small; /* products that one thread computes at once */
 static PyObject *multiply_arrays; /* multiply_arrays(a, b, c) returns whether it computed c */
 static unsigned long main_thread;
 static _Thread_local int is_inside; /* this thread is in multiply_arrays: products that are made there are NumPy's */
@@ -52,19 +37,11 @@ static const npy_intp item_sizes[NPY_HALF + 1] = {
     [NPY_LONG] = sizeof(long), [NPY_ULONG] = sizeof(long), [NPY_LONGLONG] = 8, [NPY_ULONGLONG] = 8,
     [NPY_FLOAT] = 4, [NPY_DOUBLE] = 8, [NPY_CFLOAT] = 8, [NPY_CDOUBLE] = 16};
 
-static Matrices matrices(char *data, npy_intp rows, npy_intp columns, int const *at, npy_intp const *steps, npy_intp step, int type)
+/* Two inner strides of a matrix; in place of NumPy's stride of a size of 1, which is 0, that of neighbours. */
+static void read_strides(int64_t strides[2], npy_intp rows, npy_intp columns, int const at[2], npy_intp const *steps, int type)
 {
-    npy_intp one = item_sizes[type]; /* in place of NumPy's stride of a size of 1, which is 0 */
-    return (Matrices){data, rows, columns, rows > 1 ? steps[at[0]] : one, columns > 1 ? steps[at[1]] : one, step};
-}
-
-static Matrices transposed(Matrices x) { return (Matrices){x.data, x.columns, x.rows, x.column, x.row, x.step}; }
-
-static int is_small(npy_intp m, npy_intp n, npy_intp k)
-{
-    npy_intp longest = m > n ? m : n;
-    longest = longest > k ? longest : k; /* compared first: products of long sides may not fit 64 bits */
-    return longest <= small.longest || (longest <= small.elements && m * k + k * n + m * n <= small.elements);
+    strides[0] = rows > 1 ? steps[at[0]] : item_sizes[type];
+    strides[1] = columns > 1 ? steps[at[1]] : item_sizes[type];
 }
 
 /* If it is not small, a product of few rows and few columns is a DOT, too. */
@@ -74,20 +51,6 @@ static int shape_of(npy_intp m, npy_intp n, npy_intp k, int is_large)
     if (longer <= (is_large ? NARROWEST : 1))
         return DOT;
     return k == 1 ? OUTER : shorter == 1 ? VECTOR : shorter <= NARROWEST ? NARROW : MATRIX;
-}
-
-static int multiply_small(Products products, npy_intp one, npy_intp count, Matrices a, Matrices b, Matrices c)
-{
-    /* A column-major C is Cᵀ = Bᵀ·Aᵀ, and so is better a column-major matrix times a vector. */
-    if ((c.columns > 1 && c.column != one && c.row == one)
-        || (c.rows == 1 && c.columns > 1 && b.row == one && b.column != one)
-        || (c.columns == 1 && c.rows > 1 && a.row == one && a.column != one && c.row == one)) {
-        Matrices first = a;
-        a = transposed(b), b = transposed(first), c = transposed(c);
-    }
-    void *nothing = NULL, *raised = NULL;
-    int status = products(&nothing, &raised, AS_ARRAY(a, one), AS_ARRAY(b, one), AS_ARRAY(c, one), count, a.step, b.step, c.step);
-    return status == RETURNED || status == RETURNED_NONE; /* otherwise it found no memory */
 }
 
 static int raise_now(void *error)
@@ -112,19 +75,21 @@ static void raise_later(void)
     Py_XDECREF(traceback);
 }
 
-/* An array over matrices: of two axes if all products have the same one. */
-static PyObject *as_array(Matrices x, int type, npy_intp count, int flags)
+/* An array over the matrices of a batch: of two axes if all products have the same one. */
+static PyObject *as_array(char *data, int type, int64_t const sizes[3], int64_t step, int64_t const inner[2], int flags)
 {
-    npy_intp shape[] = {count, x.rows, x.columns}, strides[] = {x.step, x.row, x.column};
-    int first = count == 1 || x.step == 0;
-    return PyArray_New(&PyArray_Type, 3 - first, shape + first, type, strides + first, x.data, 0, flags, NULL);
+    npy_intp shape[] = {sizes[0], sizes[1], sizes[2]}, strides[] = {step, inner[0], inner[1]};
+    int first = sizes[0] == 1 || step == 0;
+    return PyArray_New(&PyArray_Type, 3 - first, shape + first, type, strides + first, data, 0, flags, NULL);
 }
 
-static int multiply_by_python(int type, npy_intp count, Matrices const x[3])
+static int multiply_by_python(int type, char **args, Batch const *x)
 {
+    int64_t const of_a[] = {x->count, x->m, x->k}, of_b[] = {x->count, x->k, x->n}, of_c[] = {x->count, x->m, x->n};
     PyGILState_STATE state = PyGILState_Ensure();
-    PyObject *a = as_array(x[0], type, count, NPY_ARRAY_ALIGNED), *b = as_array(x[1], type, count, NPY_ARRAY_ALIGNED);
-    PyObject *c = as_array(x[2], type, count, NPY_ARRAY_BEHAVED), *done = NULL;
+    PyObject *a = as_array(args[0], type, of_a, x->steps[0], x->a, NPY_ARRAY_ALIGNED), *done = NULL;
+    PyObject *b = as_array(args[1], type, of_b, x->steps[1], x->b, NPY_ARRAY_ALIGNED);
+    PyObject *c = as_array(args[2], type, of_c, x->steps[2], x->c, NPY_ARRAY_BEHAVED);
     is_inside = 1;
     if (a != NULL && b != NULL && c != NULL)
         done = PyObject_CallFunctionObjArgs(multiply_arrays, a, b, c, NULL);
@@ -138,14 +103,14 @@ static int multiply_by_python(int type, npy_intp count, Matrices const x[3])
 }
 
 /* The exceptions that the elements of C allow: overflow if one is infinite or NaN, an invalid operation if one is NaN. */
-static int allowed_by(Matrices c, int type, npy_intp count)
+static int allowed_by(char const *c, int type, Batch const *x)
 {
     int parts = is_complex(type) ? 2 : 1, size = (int)item_sizes[type] / parts, allowed = 0;
     npy_uint64 infinity = size == 2 ? 0x7c00 : size == 4 ? 0x7f800000 : 0x7ff0000000000000, sign = 1ULL << (8 * size - 1);
-    for (npy_intp at = 0; at < count * c.rows * c.columns * parts; at++) {
-        npy_intp column = at / parts % c.columns, row = at / parts / c.columns % c.rows, of = at / parts / c.columns / c.rows;
+    for (int64_t at = 0; at < x->count * x->m * x->n * parts; at++) {
+        int64_t column = at / parts % x->n, row = at / parts / x->n % x->m, of = at / parts / x->n / x->m;
         npy_uint64 bits = 0; /* little-endian */
-        memcpy(&bits, c.data + of * c.step + row * c.row + column * c.column + at % parts * size, size);
+        memcpy(&bits, c + of * x->steps[2] + row * x->c[0] + column * x->c[1] + at % parts * size, size);
         bits &= ~sign;
         allowed |= bits > infinity ? FE_INVALID | FE_OVERFLOW : bits == infinity ? FE_OVERFLOW : 0;
     }
@@ -158,23 +123,25 @@ static int is_multiplied(int ufunc, int type, char **args, npy_intp const *dims,
     Loop const *loop = &loops[ufunc][type];
     int const *size = sizes_at[ufunc], *at = strides_at[ufunc];
     npy_intp count = dims[0], m = size[0] ? dims[size[0]] : 1, k = size[1] ? dims[size[1]] : 1, n = size[2] ? dims[size[2]] : 1;
-    int is_large = !is_small(m, n, k);
+    int is_large = !small.suits(m, n, k);
     double work = (double)m * n * k * count, least = loop->least[is_large][shape_of(m, n, k, is_large)];
     if (!(work > 0) || least == INFINITY || (work < least && count < FEW) || is_inside)
         return 0;
-    Matrices x[] = {matrices(args[0], m, k, at, steps, steps[0], type), matrices(args[1], k, n, at + 2, steps, steps[1], type),
-                    matrices(args[2], m, n, at + 4, steps, steps[2], type)};
+    Batch x = {.m = m, .n = n, .k = k, .count = count, .steps = {steps[0], steps[1], steps[2]}};
+    read_strides(x.a, m, k, at, steps, type);
+    read_strides(x.b, k, n, at + 2, steps, type);
+    read_strides(x.c, m, n, at + 4, steps, type);
     /* For A·Aᵀ NumPy calls syrk: half the work, and a symmetric result. */
-    if (is_inexact(type) && x[0].data == x[1].data && m == n && m > 1 && x[0].row == x[1].column && x[0].column == x[1].row)
+    if (is_inexact(type) && args[0] == args[1] && m == n && m > 1 && x.a[0] == x.b[1] && x.a[1] == x.b[0])
         return 0;
-    double most = count > 1 && x[1].step != 0 ? small.most_work_of_batch : small.most_work;
+    double most = count > 1 && x.steps[1] != 0 ? small.most_work_of_batch : small.most_work;
     int is_alone = loop->products != NULL && !is_large && work <= most, before = fetestexcept(FLAGS);
-    if (!(is_alone ? multiply_small(loop->products, item_sizes[type], count, x[0], x[1], x[2]) : multiply_by_python(type, count, x)))
+    if (!(is_alone ? loop->products(args[0], args[1], args[2], &x) == 1 : multiply_by_python(type, args, &x)))
         return 0;
     /* NumPy reports what is raised now: of integers nothing may be, and of others nothing by padding. */
     int raised = fetestexcept(FLAGS) & ~before, allowed = is_inexact(type) ? FE_UNDERFLOW : 0;
     if (is_inexact(type) && (raised & (FE_INVALID | FE_OVERFLOW)))
-        allowed |= allowed_by(x[2], type, count);
+        allowed |= allowed_by(args[2], type, &x);
     if (raised & ~allowed)
         feclearexcept(raised & ~allowed);
     return 1;
@@ -197,12 +164,11 @@ EACH_TYPE(DEFINE_ALL)
 #define LIST(TYPE) [NPY_##TYPE] = {MATMUL_##TYPE, VECDOT_##TYPE, MATVEC_##TYPE, VECMAT_##TYPE},
 static PyUFuncGenericFunction const ours[NPY_HALF + 1][UFUNCS] = {EACH_TYPE(LIST)};
 
-/* set_engine(multiply_arrays, longest, elements, most_work, most_work_of_batch, main_thread) */
+/* set_engine(multiply_arrays, suits, most_work, most_work_of_batch, main_thread) */
 static PyObject *set_engine(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *function;
-    if (!PyArg_ParseTuple(args, "Onnddk", &function, &small.longest, &small.elements, &small.most_work,
-                          &small.most_work_of_batch, &main_thread))
+    if (!PyArg_ParseTuple(args, "OKddk", &function, &small.suits, &small.most_work, &small.most_work_of_batch, &main_thread))
         return NULL;
     Py_INCREF(function);
     Py_XDECREF(multiply_arrays);
@@ -239,7 +205,7 @@ static PyObject *replace_loop(PyObject *Py_UNUSED(module), PyObject *args)
         Py_RETURN_FALSE;
     }
     if (is_ours) {
-        loop->products = (Products)(uintptr_t)products;
+        loop->products = (Products *)(uintptr_t)products;
         memcpy(loop->least, least, sizeof loop->least);
     }
     Py_RETURN_TRUE;

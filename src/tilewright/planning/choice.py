@@ -11,17 +11,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..catalog import cuda_catalog, cuda_engine, engine
 from ..engine.numpy_product import numpy_product
 from ..errors import DTypeError, UsageError, did_you_mean
-from ..kernels import CudaKernel, Kernel
+from ..kernels import Kernel
 from ..operands import DTYPES, NUMPY_DTYPES
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.cpu.machine_code import engine_code, why_numpy
 from .bounds import Path, check_precision, path_bound, paths_within
 from .tuned import best_params
+
+if TYPE_CHECKING:
+    from ..kernels.cuda_kernel import CudaKernel
 
 ALGORITHMS = ("classical", "strassen")
 PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast")
@@ -48,7 +51,7 @@ WIDEST = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "co
 #: A product that is large for every kernel.
 _LARGE = (4096, 4096, 4096)
 
-AnyKernel = TypeVar("AnyKernel", Kernel, CudaKernel, Kernel | CudaKernel)
+AnyKernel = TypeVar("AnyKernel", Kernel, "CudaKernel", "Kernel | CudaKernel")
 
 
 @dataclass(frozen=True, eq=False)

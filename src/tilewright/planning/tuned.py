@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..host.disk import CacheFile, fingerprint
-from ..kernels.cuda_kernel import CudaKernel
+
+if TYPE_CHECKING:
+    from ..kernels.cuda_kernel import CudaKernel
 
 Shape = tuple[int, int, int]
 

@@ -1,9 +1,10 @@
 """Build the engine's machine code: ``python -m tilewright.prebuilt [LEVEL …]``, by default for this machine's best level.
 
-Numba translates the functions of ``entries`` to LLVM's representation, without optimising or running any; then all of them
-are linked, optimised once and written as an object, by several processes, each with a share of the functions. The system's
-C compiler links the objects and ``support.c`` to a shared library of one level in ``built/``, beside a list of the functions
-and of the numbers that the library reads (``codegen.setting``). It also builds the C front (``native``).
+Numba translates the functions of ``entries`` to LLVM's representation, without optimising or running any; then all that
+belong to a kernel are linked, optimised once and written as an object, by several processes. The system's C compiler links
+the objects and ``support.c`` to a shared library of one level in ``built/``, beside a list of the functions and of the
+numbers that the library reads (``codegen.setting``). Objects stay there, so that after a change of one kernel only its own
+is built again. The C front is built, too (``native``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..catalog import engine
 from ..errors import did_you_mean
+from ..host import sources
+from ..host.disk import fingerprint
 from ..host.levels import LEVELS, InstructionLevel, instruction_levels, level_named
 from ..host.machine import BUILD_LEVEL, machine
-from ..runtime.cpu.library import BUILT, is_current, sources_key
+from ..host.sources import PACKAGE
+from ..runtime.cpu.facts import BEFORE_VECTORS, FOR_VECTORS, KERNEL
+from ..runtime.cpu.library import BUILT, SOURCES, is_current, sources_key
+from ..runtime.cpu.names import OTHERS
 from .native import build_native
 from .tools import BuildError, c_compiler
 
@@ -32,6 +39,8 @@ Say = Callable[[str], object]
 
 #: With these variables every build of the same sources has the same bytes: Numba's order of names is that of their hashes.
 SAME_EACH_TIME = {"PYTHONHASHSEED": "0"}
+#: What the functions that belong to no kernel take to build, in dtypes of one.
+OF_OTHERS = 14
 
 
 # ---- the process that builds -----------------------------------------------------------------------------------------
@@ -51,51 +60,89 @@ def build(
 
 def _build_level(level: InstructionLevel, folder: Path, compiler: list[str], jobs: int, say: Say) -> Path:
     begun = time.perf_counter()
-    say(f"building {level.name} in {jobs} processes …")
-    folders = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {BUILD_LEVEL: level.name, "PYTHONPATH": os.pathsep.join(folders), **SAME_EACH_TIME}
+    objects = _objects(level, folder / "objects" / level.name, jobs, say)
+    made = [json.loads(path.with_suffix(".json").read_text()) for path in objects]
+    about = {
+        **made[0],
+        "functions": sorted(name for each in made for name in each["functions"]),
+        "key": sources_key(),
+    }
     with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        command = [sys.executable, "-c", "from tilewright.prebuilt.build import translate; translate()"]
-        shares = [
-            subprocess.Popen([*command, str(work / f"{part}"), str(part), str(jobs)], env=environment)
-            for part in range(jobs)
-        ]
-        codes = [share.wait() for share in shares]
-        if any(codes):
-            raise BuildError(f"{level.name}: a share of the functions could not be compiled; the error is above")
-        objects = [str(work / f"{part}.o") for part in range(jobs)]
-        library = work / level.file_name
+        library, facts = Path(name) / level.file_name, Path(name) / f"{level.name}.json"
+        facts.write_text(json.dumps(about))
         support = str(Path(__file__).with_name("support.c"))
-        link = [*compiler, "-shared", "-fPIC", "-O2", "-s", "-o", str(library), *objects, support]
+        link = [*compiler, "-shared", "-fPIC", "-O2", "-s", "-o", str(library), *map(str, objects), support]
         linked = subprocess.run(link, capture_output=True, text=True, check=False)
         if linked.returncode:
             raise BuildError(f"{level.name}: {' '.join(compiler)} could not link: {linked.stderr.strip()}")
-        made = [json.loads((work / f"{part}.json").read_text()) for part in range(jobs)]
-        about = {
-            **made[0],
-            "functions": sorted(name for each in made for name in each["functions"]),
-            "key": sources_key(),
-        }
-        (work / "about.json").write_text(json.dumps(about))
-        for file, target in ((library, level.file_name), (work / "about.json", f"{level.name}.json")):
-            shutil.copy(file, folder / f".{target}")
-            (folder / f".{target}").replace(folder / target)  # whole, or as it was
+        for file in (library, facts):
+            shutil.copy(file, folder / f".{file.name}")
+            (folder / f".{file.name}").replace(folder / file.name)  # whole, or as it was
     path = folder / level.file_name
     say(f"built {path.name}: {path.stat().st_size / 1e6:.1f} MB in {time.perf_counter() - begun:.0f} s")
     return path
+
+
+def _objects(level: InstructionLevel, folder: Path, jobs: int, say: Say) -> list[Path]:
+    """The objects of a level, one for each kernel; those of other sources than these are made anew."""
+    own = own_sources()
+    shared = [path for path in sources.files(SOURCES) if path.parent != PACKAGE / "engine" / "cpu"]
+    keys = {kernel: fingerprint(level.name, *shared, *paths) for kernel, paths in own.items()}
+    objects = {kernel: folder / f"{kernel.rpartition('/')[2]}-{key}.o" for kernel, key in keys.items()}
+    missing = [kernel for kernel, path in objects.items() if not path.with_suffix(".json").is_file()]
+    say(f"building {level.name}: {len(missing)} of {len(objects)} objects, in {jobs} processes …")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in set(folder.iterdir()) - {path.with_suffix(end) for path in objects.values() for end in (".o", ".json")}:
+        path.unlink()
+    folders = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {BUILD_LEVEL: level.name, "PYTHONPATH": os.pathsep.join(folders), **SAME_EACH_TIME}
+    command = [sys.executable, "-c", "from tilewright.prebuilt.build import translate; translate()"]
+    shares = [
+        subprocess.Popen(
+            [*command, *(f"{kernel}={objects[kernel].with_suffix('')}" for kernel in share)], env=environment
+        )
+        for share in even_shares(missing, jobs)
+    ]
+    codes = [share.wait() for share in shares]
+    if any(codes):
+        raise BuildError(f"{level.name}: a share of the functions could not be compiled; the error is above")
+    return list(objects.values())
+
+
+def own_sources() -> dict[str, list[Path]]:
+    """For each kernel of the engine, and for the functions that belong to none, the files that only these need."""
+    kernels = {kernel.name: [kernel.path] for kernel in engine().values()}
+    return {OTHERS: [kernel.path for kernel in (KERNEL, FOR_VECTORS, BEFORE_VECTORS)], **kernels}
+
+
+def even_shares(kernels: Sequence[str], jobs: int) -> list[list[str]]:
+    """The kernels in at most so many shares that take about the same time: each gets the next of most dtypes, if it has
+    least so far.
+
+    >>> even_shares([], 2)
+    []
+    """
+    weights = {kernel.name: len(kernel.dtypes) + len(kernel.sums) for kernel in engine().values()}
+    shares: list[list[str]] = [[] for _ in range(jobs)]
+    for kernel in sorted(kernels, key=lambda name: -weights.get(name, OF_OTHERS)):
+        min(shares, key=lambda share: sum(weights.get(name, OF_OTHERS) for name in share)).append(kernel)
+    return [share for share in shares if share]
 
 
 # ---- a process that compiles a share of the functions ----------------------------------------------------------------
 
 
 def translate() -> None:
-    """Compile every ``jobs``-th entry from number ``part`` on: the object, and a list of its functions."""
-    target, part, jobs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    """Compile kernels, each given as ``NAME=PATH``: to an object ``PATH.o`` and a list of its functions, ``PATH.json``."""
     level = level_named(os.environ[BUILD_LEVEL])
-    from .translate import Translator  # imports Numba
+    from ..runtime.cpu.entries import entries  # imports Numba
+    from .translate import Translator
 
-    Translator(level).write(Path(target), part, jobs)
+    translator, known = Translator(level), list(entries())
+    for given in sys.argv[1:]:
+        kernel, _, path = given.partition("=")
+        wanted = (entry for entry in known if entry.kernel == kernel)
+        translator.write(Path(path), wanted, defines_settings=kernel == OTHERS)
     os._exit(0)  # nothing is left to do, and to take down what Numba has built up takes seconds
 
 

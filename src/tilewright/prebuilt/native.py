@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..host.sources import PACKAGE
-from ..native import sources_key
+from ..native import front_key
 from .tools import BuildError, c_compiler
 
 #: The oldest CPython whose interface is asked for.
@@ -38,9 +40,12 @@ def is_free_threaded() -> bool:
 
 
 def build_native(say: Callable[[str], object] = print) -> Path:
-    """Build the extension, unless it is of these sources. Raises BuildError without a C compiler or Python's headers."""
-    target, key = PACKAGE / file_name(), sources_key()
-    if target.is_file() and key.encode() in target.read_bytes():
+    """Build the extension, unless it is of these sources. Raises BuildError without a C compiler or Python's headers.
+
+    With ``$CFLAGS``, such as those of sanitizers, it is always built, with these flags too.
+    """
+    target, key, more = PACKAGE / file_name(), front_key(), shlex.split(os.environ.get("CFLAGS", ""))
+    if not more and target.is_file() and key.encode() in target.read_bytes():
         return target
     headers = Path(sysconfig.get_paths()["include"])
     if not (headers / "Python.h").is_file():
@@ -62,7 +67,7 @@ def build_native(say: Callable[[str], object] = print) -> Path:
         made = Path(name) / target.name
         command = [
             *c_compiler(platform.machine()), *flags, *limited,
-            f'-DTILEWRIGHT_KEY="{key}"', *includes, "-s", "-o", str(made), *sources,
+            f'-DTILEWRIGHT_KEY="{key}"', *includes, *(more or ["-s"]), "-o", str(made), *sources, "-lm",
         ]  # fmt: skip
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         if built.returncode:

@@ -7,11 +7,10 @@ that Numba uses are changed for this process.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,13 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 
-from ..arrays.exchange_code import emit_products
-from ..arrays.list_code import emit_read
 from ..codegen import machine_numbers
-from ..codegen.builtin_functions import define_function
 from ..codegen.deferred import apart
 from ..codegen.settings import SETTINGS
 from ..codegen.vectors import I64
 from ..host.levels import InstructionLevel
-from ..runtime.cpu.entries import Entry, entries
+from ..runtime.cpu.entries import Entry
 from ..runtime.cpu.library import FAILED
-from ..runtime.gpu.replay_code import emit_replay
 
 
 def _not_yet(self: Any, *_: Any) -> None:
@@ -50,9 +45,7 @@ def _finalized(self: Any) -> None:
 
 def _nothing_to_run(*_: Any) -> Callable[..., Any]:
     """In place of a function of Python that calls the machine code: one that no other equals, by which Numba knows it."""
-    address = ctypes.cast(ctypes.pythonapi.Py_IncRef, ctypes.c_void_p).value
-    assert address is not None
-    return define_function("none", address)(object())
+    return [].append
 
 
 def change_numba(level: InstructionLevel) -> None:
@@ -89,7 +82,7 @@ def target_machine(level: InstructionLevel) -> Any:
 
 
 class Translator:
-    """Collects what entries need, and writes it as an object."""
+    """Collects what entries need, and writes it as objects."""
 
     def __init__(self, level: InstructionLevel) -> None:
         gc.disable()  # of what Numba allocates little is garbage: looking for it took a third of the time
@@ -97,25 +90,21 @@ class Translator:
         self._level = level
         self._context = cpu_target.target_context
         self._codegen = self._context.codegen()
+
+    def write(self, path: Path, wanted: Iterable[Entry], *, defines_settings: bool) -> None:
+        """An object ``.o`` with the entries that are wanted, and a list of them, ``.json``. One object of a library
+        defines the numbers that all read."""
         self._libraries: dict[int, Any] = {}
         self._wrappers = self._codegen._create_empty_module("wrappers")
         #: Names of machine code that has another name in the library, and that one.
         self._names: dict[str, str] = {}
-        self._functions: list[str] = []
-        #: What is emitted without Numba.
-        self._emitted: Any = None
-
-    def write(self, path: Path, part: int, parts: int, only: Callable[[Entry], bool] = lambda entry: True) -> None:
-        """Every ``parts``-th entry from number ``part`` on, of these ``only`` some: an object ``.o``, a list ``.json``."""
+        functions = []
         with global_compiler_lock:
-            for entry in filter(only, list(entries())[part::parts]):
+            for entry in wanted:
                 self._add(entry)
-        if part == 0:
-            self._emitted = ir.Module("calls of GPU products")
-            for emit in (emit_replay, emit_products, emit_read):
-                emit(self._emitted)
-        path.with_suffix(".o").write_bytes(self._object(self._linked(defines_settings=part == 0)))
-        path.with_suffix(".json").write_text(json.dumps({"functions": self._functions, "settings": sorted(SETTINGS)}))
+                functions.append(entry.name)
+        Path(f"{path}.o").write_bytes(self._object(self._linked(defines_settings)))
+        Path(f"{path}.json").write_text(json.dumps({"functions": functions, "settings": sorted(SETTINGS)}))
 
     def _add(self, entry: Entry) -> None:
         njit: Any = nb.njit  # whose stubs lack these options
@@ -124,12 +113,10 @@ class Translator:
         dispatcher.compile(entry.arguments if entry.returns is None else entry.returns(*entry.arguments))
         (compiled,) = dispatcher.overloads.values()
         self._gather(compiled.library)
-        self._functions.append(entry.name)
         native = compiled.fndesc.llvm_func_name
-        if entry.kind in ("kernel", "products"):
+        if entry.kind == "kernel":
             self._names[native] = entry.name
-        if entry.kind != "products":
-            self._wrap(entry, native, compiled.signature)
+        self._wrap(entry, native, compiled.signature)
 
     def _gather(self, library: Any) -> None:
         if id(library) not in self._libraries:
@@ -141,28 +128,23 @@ class Translator:
 
     def _wrap(self, entry: Entry, native: str, signature: Any) -> None:
         """A function of C that calls the machine code. An array is its address, shape and, with two axes, strides; other
-        arguments, and the result, are 64-bit numbers. A function for Python has its objects."""
-        objects = entry.kind == "python"
-        kinds = [self._context.get_value_type(kind) for kind in signature.args] if objects else None
-        counts = [_words(kind) for kind in signature.args]
-        words = kinds or [I64] * sum(counts)
-        result = self._context.get_value_type(signature.return_type) if objects else I64
+        arguments, and the result, are 64-bit numbers or addresses."""
+        words = [I64] * sum(map(_words, signature.args))
         name = f"call {entry.name}" if entry.kind == "kernel" else entry.name
-        function = ir.Function(self._wrappers, ir.FunctionType(result, words), name)
+        function = ir.Function(self._wrappers, ir.FunctionType(I64, words), name)
         builder = ir.IRBuilder(function.append_basic_block())
         given = iter(function.args)
-        values = list(given) if objects else [self._value(builder, kind, given) for kind in signature.args]
+        values = [self._value(builder, kind, given) for kind in signature.args]
         convention = self._context.call_conv
         callee = cgutils.get_or_insert_function(
             self._wrappers, convention.get_function_type(signature.return_type, signature.args), native
         )
         status, returned = convention.call_function(builder, callee, signature.return_type, signature.args, values)
-        if objects:
-            builder.ret(builder.select(status.is_ok, returned, ir.Constant(result, None)))
-        else:
-            builder.ret(builder.select(status.is_ok, _as_number(builder, signature.return_type, returned), I64(FAILED)))
+        builder.ret(builder.select(status.is_ok, _as_number(builder, signature.return_type, returned), I64(FAILED)))
 
     def _value(self, builder: Any, kind: Any, given: Iterator[Any]) -> Any:
+        if isinstance(kind, types.CPointer):
+            return builder.inttoptr(next(given), self._context.get_value_type(kind))
         if not isinstance(kind, types.Array):
             number = next(given)
             return builder.trunc(number, self._context.get_value_type(kind)) if _bits(kind) < 64 else number
@@ -190,11 +172,8 @@ class Translator:
         offered = {function.name for function in self._wrappers.functions if function.blocks}
         module = llvm.parse_assembly(cgutils.normalize_ir_text(str(self._wrappers)))
         for library in self._libraries.values():
-            module.link_in(library._final_module)
+            module.link_in(library._final_module, preserve=True)  # other objects need it, too
         defined = {function.name for function in module.functions}
-        if self._emitted is not None:
-            module.link_in(llvm.parse_assembly(str(self._emitted)))
-            offered |= {"replay", "product", "learn", "read"}
         for native, name in self._names.items():
             module.get_function(native).name = name
         for function in apart:

@@ -10,10 +10,8 @@ temporary directory of this process (``temporary``). If there is no safe place f
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +20,11 @@ from typing import Any, TypeVar
 
 from ...errors import CacheWarning
 from .safe import safe_directory
-from .temporary import temporary_directory
+
+try:  # ``hashlib`` would load OpenSSL, too: a tenth of the time of a process's first product
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 Found = TypeVar("Found")
 
@@ -48,6 +50,8 @@ def private_directory(*parts: str) -> Path | None:
         reason = "this user has no home directory"
     except OSError as error:
         reason = _reason_text(error)
+    from .temporary import temporary_directory  # rarely needed, and it imports much
+
     temporary = temporary_directory()
     _warn(cache, reason, temporary)
     with contextlib.suppress(OSError):
@@ -146,11 +150,11 @@ class CacheFile:
     def read_checked(self) -> bytes | None:
         """What ``write_checked`` wrote; None where the file is missing or is not what was written."""
         digest, _, content = (self.read() or b"").partition(b"\n")
-        return content if hashlib.sha256(content).hexdigest().encode() == digest else None
+        return content if fingerprint(content).encode() == digest else None
 
     def write_checked(self, content: bytes) -> Path | None:
         """``write`` of the content after a line with its digest."""
-        return self.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        return self.write(fingerprint(content).encode() + b"\n" + content)
 
     def remove(self) -> bool:
         """Remove it. Returns whether it was there."""
@@ -164,6 +168,8 @@ class CacheFile:
 
 
 def _written(path: Path, content: bytes) -> Path:
+    import tempfile
+
     handle, draft = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".draft", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -176,8 +182,9 @@ def _written(path: Path, content: bytes) -> Path:
 
 def fingerprint(*facts: object) -> str:
     """A short name for a combination of facts; paths stand for the contents of their files."""
-    digest = hashlib.sha256()
+    digest = blake2b(digest_size=8)
     for fact in facts:
-        digest.update(fact.read_bytes() if isinstance(fact, Path) else repr(fact).encode())
+        content = fact.read_bytes() if isinstance(fact, Path) else fact
+        digest.update(content if isinstance(content, bytes) else repr(content).encode())
         digest.update(b"\0")
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()

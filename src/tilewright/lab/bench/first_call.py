@@ -1,8 +1,8 @@
-"""What the first product of a process costs: importing, and then compiling (cold) or loading (warm) its machine code; and
-on a GPU, where there is one, also opening it and measuring its rates.
+"""What the first product of a process costs: importing, then finding its machine code; and on a GPU, where there is one,
+opening it, compiling (cold) or loading (warm) its kernel, and measuring its rates.
 
-It is measured in new processes with a cache directory of their own, so that "cold" compiles everything, as a new user's
-first call does. The result is cached on disk until the sources, the compilers or the machine change.
+It is measured in new processes with a cache directory of their own, as a new user's first call is. The result is cached on
+disk until the sources or the machine change.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any
 from ...errors import UnavailableError
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import machine
+from ...runtime.cpu.machine_code import describe_code
 from .library import LIBRARY
 
-#: The fastest of so many warm starts counts: other processes disturbed it least.
-_WARM = 3
+#: The fastest of so many starts counts: other processes disturbed it least.
+_STARTS = 3
 _SCRIPT = """
 import time
 import numpy as np
@@ -52,14 +53,13 @@ _GPU_SIZE = 4096
 
 @dataclass(frozen=True)
 class FirstCall:
-    """Seconds: ``import_s`` for importing Tilewright after NumPy; ``cold_s`` for the first product if it is compiled, and
-    ``warm_s`` if it is loaded from disk. ``gpu_cold_s`` and ``gpu_warm_s`` are the same for ``multiply`` of the host's
-    arrays on a GPU, ``gpu_later_s`` is its second call; None without a GPU.
+    """Seconds: ``import_s`` for importing Tilewright after NumPy; ``product_s`` for the first product. ``gpu_cold_s`` is
+    ``multiply`` of the host's arrays on a GPU if its kernel is compiled, ``gpu_warm_s`` if it is loaded from disk,
+    ``gpu_later_s`` the second call; None without a GPU.
     """
 
     import_s: float
-    cold_s: float
-    warm_s: float
+    product_s: float
     gpu_cold_s: float | None = None
     gpu_warm_s: float | None = None
     gpu_later_s: float | None = None
@@ -68,8 +68,7 @@ class FirstCall:
         """Rows of (label, text) for people."""
         rows = [
             ("import, after NumPy", f"{1e3 * self.import_s:.1f} ms"),
-            ("first product, compiled", f"{self.cold_s:.2f} s"),
-            ("first product, from disk", f"{self.warm_s:.2f} s"),
+            ("first product", f"{1e3 * self.product_s:.0f} ms"),
         ]
         if self.gpu_cold_s is not None and self.gpu_warm_s is not None and self.gpu_later_s is not None:
             later = f"; later ones {1e3 * self.gpu_later_s:.0f} ms"
@@ -81,12 +80,11 @@ class FirstCall:
 def measure_first_call() -> FirstCall:
     """Start processes and time them; about ten seconds. Raises UnavailableError where Python cannot be started."""
     with tempfile.TemporaryDirectory(prefix="tilewright-first-call-") as cache:
-        _, cold = _start(cache)
-        warm = [_start(cache) for _ in range(_WARM)]
+        started = [_start(cache) for _ in range(_STARTS)]
         gpu_cold = _start_on_gpu(cache)
-        gpu_warm = [_start_on_gpu(cache) for _ in range(_WARM)] if gpu_cold else []
+        gpu_warm = [_start_on_gpu(cache) for _ in range(_STARTS)] if gpu_cold else []
     on_gpu = (gpu_cold[0], *map(min, zip(*gpu_warm, strict=True))) if gpu_cold else ()
-    measured = FirstCall(min(w[0] for w in warm), cold, min(w[1] for w in warm), *on_gpu)
+    measured = FirstCall(*map(min, zip(*started, strict=True)), *on_gpu)
     _cache_file().write_json(asdict(measured))
     return measured
 
@@ -100,9 +98,9 @@ def known_first_call() -> FirstCall | None:
     return _cache_file().read_as(from_cache)
 
 
-def _start(cache: str) -> tuple[float, float]:
-    imported, first = _timed(_SCRIPT.format(n=_SIZE), cache)
-    return imported, first
+def _start(cache: str) -> list[float]:
+    """Seconds of the import and of the first product."""
+    return _timed(_SCRIPT.format(n=_SIZE), cache)
 
 
 def _start_on_gpu(cache: str) -> list[float]:
@@ -127,7 +125,5 @@ def _timed(script: str, cache: str) -> list[float]:
 
 
 def _cache_file() -> CacheFile:
-    import numba
-
-    facts = (LIBRARY.source_hash, numba.__version__, machine().processor, machine().isa, sys.version)
+    facts = (LIBRARY.source_hash, describe_code(), machine().processor, machine().isa, sys.version)
     return CacheFile("first-call", f"{fingerprint(*facts)}.json")

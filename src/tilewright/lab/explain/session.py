@@ -11,7 +11,7 @@ from typing import Any
 
 from ...catalog import find
 from ...errors import UsageError
-from ...kernels import CudaKernel
+from ...kernels.cuda_kernel import CudaKernel
 from ...records.explanation import Explanation
 from ...simulator.gpus import GpuModel, find_gpu
 from ...simulator.machine.arguments import whole_number

@@ -1,8 +1,7 @@
 """What the engine calls in machine code, and with which types: the same for a library that is built and for one process.
 
 A function of Python is compiled here under a name. Its kind says how it is called: a *kernel* by a team of threads, through
-the words of a call; a *function* with numbers and arrays; a *python* function by Python itself, as a built-in one; and
-*products* from the latter.
+the words of a call; a *function* with numbers, addresses and arrays.
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from ...codegen import crew
 from ...codegen.deferred import tell_compiler
 from ...kernels import Kernel
 from . import peaks_code, shared_products_code, small_products_code
-from .names import code_name, function_name, kernel_name, products_name, storage
+from .facts import FOR_VECTORS, KERNEL
+from .names import OTHERS, code_name, function_name, kernel_name, products_name, storage
 
 tell_compiler()
 
-Kind = Literal["kernel", "function", "python", "products"]
-_WORDS, _INDEX, _FLAG, _NOTHING, _ADDRESS = types.int64[::1], types.intp, types.boolean, types.void, types.voidptr
+Kind = Literal["kernel", "function"]
+_WORDS, _INDEX, _FLAG, _NOTHING = types.int64[::1], types.intp, types.boolean, types.void
+_POINTER = types.CPointer(types.int64)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Entry:
     returns: Any = None
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def kernel(self) -> str:
+        """The name of its kernel; of other functions ``OTHERS``."""
+        return self.name.split()[1] if self.kind == "kernel" else OTHERS
+
 
 def entries() -> Iterator[Entry]:
     """Everything that a library has: for each kernel of the engine that this machine's instructions suit, each dtype."""
@@ -46,11 +52,8 @@ def entries() -> Iterator[Entry]:
         if kernel.available:
             for dtype, result in dict.fromkeys(kinds_of(kernel)):
                 yield kernel_entry(kernel, dtype, result)
-    for name in small_products_code.KERNEL.dtypes:
-        if name == code_name(name):
-            yield products_entry(name)
     yield from functions().values()
-    yield from python_functions().values()
+    yield from c_functions().values()
 
 
 def kinds_of(kernel: Kernel) -> Iterator[tuple[str, str]]:
@@ -71,14 +74,6 @@ def kernel_entry(kernel: Kernel, dtype: str, result: str) -> Entry:
     options = {"fastmath": set(kernel.fastmath), "error_model": "numpy"}
     arguments = (matrix, matrix, target, *shared, *tunable)
     return Entry(kernel_name(kernel.name, dtype, result), "kernel", kernel.function, arguments, options=options)
-
-
-def products_entry(dtype: str) -> Entry:
-    """The loop over a batch of small products of a dtype."""
-    matrix = types.Array(nb.from_dtype(np.dtype(dtype)), 2, "A")
-    function = small_products_code.products_of(dtype)
-    options = {"error_model": "numpy"}
-    return Entry(products_name(dtype), "products", function, (matrix,) * 3 + (_INDEX,) * 4, options=options)
 
 
 def functions() -> dict[str, Entry]:
@@ -105,11 +100,22 @@ def functions() -> dict[str, Entry]:
     return {entry.name: entry for entry in found}
 
 
-def python_functions() -> dict[str, Entry]:
-    """The functions that Python calls like built-in ones, by name."""
+def c_functions() -> dict[str, Entry]:
+    """The functions that the C front calls, by name: they take numbers and addresses."""
+    small, shared = small_products_code, shared_products_code
+    found: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
+        (function_name("suits"), small.suits, (_INDEX,) * 3),
+        (function_name("suits_or_vectors"), small.suits_or_vectors, (_INDEX,) * 3),
+        (function_name("enough_are_there"), shared.enough_are_there, (_POINTER, _POINTER, _INDEX)),
+        (
+            function_name("post_and_compute"),
+            shared.post_and_compute,
+            (_POINTER, _POINTER, _INDEX, _INDEX, _INDEX, _INDEX, _POINTER, _INDEX, _INDEX),
+        ),
+    ]
+    for dtype in dict.fromkeys(map(code_name, KERNEL.dtypes)):
+        matrix = types.CPointer(nb.from_dtype(np.dtype(dtype)))
+        function = small.products_with_vectors if dtype in FOR_VECTORS.dtypes else small.products
+        found.append((products_name(dtype), function, (matrix, matrix, matrix, _POINTER)))
     options = {"error_model": "numpy"}
-    found = (small_products_code.small_product, shared_products_code.shared_call)
-    return {
-        function.__name__: Entry(function.__name__, "python", function, (_ADDRESS, _ADDRESS, _INDEX), _ADDRESS, options)
-        for function in found
-    }
+    return {name: Entry(name, "function", function, kinds, _INDEX, options) for name, function, kinds in found}

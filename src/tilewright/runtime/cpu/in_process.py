@@ -13,7 +13,6 @@ import numba as nb
 import numpy as np
 from numba.core.ccallback import CFunc
 
-from ...codegen.builtin_functions import define_function
 from ...host.cached_property import cached_property
 from ...host.steps import announced
 from ...kernels import Kernel
@@ -45,14 +44,9 @@ class Compiler:
         return dispatcher
 
     @functools.cache  # noqa: B019
-    def python_function(self, name: str) -> Callable[[Any], Callable[..., Any]]:
+    def address(self, name: str) -> int:
         """As ``machine_code.CodeSource``."""
-        return run_on_thread(lambda: _python_function(entries.python_functions()[name]))
-
-    @functools.cache  # noqa: B019
-    def products(self, dtype: str) -> int:
-        """As ``machine_code.CodeSource``."""
-        return run_on_thread(lambda: _address(_compiled(entries.products_entry(dtype), no_cpython_wrapper=True)))
+        return run_on_thread(lambda: _c_function(entries.c_functions()[name]))
 
 
 class CompiledKernel:
@@ -66,6 +60,7 @@ class CompiledKernel:
 
     @cached_property
     def address(self) -> int:
+        """Where it is."""
         return _address(self.dispatcher)
 
 
@@ -83,9 +78,9 @@ def fresh_assembly(kernel: Kernel, dtype: str) -> str:
     return str(text)
 
 
-def _compiled(entry: Entry, cache: CodeCache | None = None, what: str = "", **options: Any) -> Any:
+def _compiled(entry: Entry, cache: CodeCache | None = None, what: str = "") -> Any:
     njit: Any = nb.njit  # whose stubs lack the wrapper for C, which nothing calls: without it compiling takes 7 % less
-    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, **entry.options, **options)(entry.function)
+    dispatcher = njit(nogil=True, no_cfunc_wrapper=True, **entry.options)(entry.function)
     # As njit(cache=True), with Tilewright's directory and key.
     cache = dispatcher._cache = cache or _cache(entry)
     with contextlib.ExitStack() as step:
@@ -96,12 +91,12 @@ def _compiled(entry: Entry, cache: CodeCache | None = None, what: str = "", **op
     return dispatcher
 
 
-def _python_function(entry: Entry) -> Callable[[Any], Callable[..., Any]]:
+def _c_function(entry: Entry) -> int:
     compiled: Any = CFunc(entry.function, (entry.arguments, entry.returns), {}, entry.options)
     compiled._cache = _cache(entry)
     compiled.compile()
     _alive.append(compiled)
-    return define_function(entry.name, compiled.address)
+    return int(compiled.address)
 
 
 def _cache(entry: Entry) -> CodeCache:

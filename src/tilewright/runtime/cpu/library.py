@@ -22,8 +22,7 @@ BUILT = PACKAGE / "prebuilt" / "built"
 #: The files from which a library is built.
 SOURCES = (
     *(*sources.MACHINE_CODE, "runtime/cpu/*_code.py", "runtime/cpu/facts.py", "runtime/cpu/entries.py"),
-    *("runtime/gpu/*_code.py", "runtime/gpu/words.py", "arrays/*_code.py", "prebuilt/*.py"),
-    *("prebuilt/*.c", "host/levels.py"),
+    *("prebuilt/translate.py", "prebuilt/support.c", "host/levels.py"),
 )
 #: What a function returns whose machine code raised an exception, which can only be a lack of memory.
 FAILED = -(1 << 63)

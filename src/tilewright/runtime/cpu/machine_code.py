@@ -20,7 +20,7 @@ from ...errors import UnavailableError
 from ...host.machine import machine
 from ...kernels import Kernel
 from ...kernels.blocking import has_analytic_tile
-from .names import kernel_name, products_name
+from .names import kernel_name
 
 #: Set to 1, the engine is compiled in the process.
 VARIABLE = "TILEWRIGHT_COMPILE"
@@ -33,7 +33,9 @@ class Code(Protocol):
     """A kernel's machine code: called with its arrays, and by other machine code at an address."""
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """Where it is."""
+
     def __call__(self, *arrays: np.ndarray, **params: Any) -> None: ...
 
 
@@ -46,11 +48,8 @@ class CodeSource(Protocol):
     def function(self, name: str) -> Callable[..., int]:
         """A function that is called with numbers and arrays."""
 
-    def python_function(self, name: str) -> Callable[[Any], Callable[..., Any]]:
-        """A function that Python calls like a built-in one, once it is bound to an object."""
-
-    def products(self, dtype: str) -> int:
-        """The address of the loop over a batch of small products."""
+    def address(self, name: str) -> int:
+        """The address of a function that the C front calls."""
 
 
 @functools.cache
@@ -157,13 +156,8 @@ class BuiltCode:
         function: Callable[..., int] = self._library.function(name)
         return function
 
-    def python_function(self, name: str) -> Callable[[Any], Callable[..., Any]]:
-        from ...codegen.builtin_functions import define_function
-
-        return define_function(name, self._library.address(name))
-
-    def products(self, dtype: str) -> int:
-        address: int = self._library.address(products_name(dtype))
+    def address(self, name: str) -> int:
+        address: int = self._library.address(name)
         return address
 
 

@@ -7,6 +7,9 @@ import numpy as np
 #: The dtypes that compilers lack reach compiled code as integers with the same bits (``codegen.row_converter``).
 STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 
+#: In place of a kernel's name, for the functions that belong to none.
+OTHERS = "functions"
+
 
 def code_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype whose machine code multiplies ``dtype``: itself, and for unsigned integers the signed ones of the same bits.

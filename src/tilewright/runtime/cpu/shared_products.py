@@ -20,7 +20,7 @@ from ...codegen import mailbox as words
 from ...kernels import Kernel
 from . import facts as code
 from . import small_products, stop
-from .interrupts import run_on_thread
+from .machine_code import engine_code
 from .runner import compiled, standby, team_needs
 from .standby import AWAKE_S
 from .threads import Team
@@ -45,8 +45,8 @@ _entered_ns = -ENTERING_NS
 
 @dataclass(frozen=True, eq=False)
 class Sharing:
-    """How ``threads`` share a product of one shape and dtype: the words of the call, and the bytes of its workspace. The
-    words hold the address of ``result``, the dtype of C."""
+    """How ``threads`` share a product of one shape and dtype: the words of the call, the bytes of its workspace, and the
+    dtype of C."""
 
     threads: int
     call: np.ndarray
@@ -67,9 +67,9 @@ def sharing(
     ``least`` other threads stand by, by default all; or if they sleep in machine code, where the product is worth waking up
     to ``wakes``. ``result`` is the dtype of C, by default that of the operands.
 
-    None where machine code cannot read Python's objects.
+    None without the C front.
     """
-    if _function() is small_products.decline:
+    if not _shared_code():
         return None
     standby()  # compiled now, too
     m, n, k = shape
@@ -82,7 +82,6 @@ def sharing(
     call[words.CODE] = compiled(kernel, dtype, result).address
     call[words.ITEMSIZE], call[words.ITEMSIZE_OF_C] = dtype.itemsize, result.itemsize
     call[words.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
-    call[code.RESULT] = id(result)
     elements = nbytes // call[words.ITEMSIZE_OF_SPACE]
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
     call[code.LEAST], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
@@ -98,7 +97,8 @@ def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any
     memory, call, wakes_all = take_buffer(how.workspace), how.call.copy(), _wakes_all and how.threads > 1
     if wakes_all:
         call[code.WAKES], _wakes_all = call[code.OTHERS], False
-    result = _function()(a, b, out, call, workers.mailboxes, memory)
+    shared_product, enough, compute = _shared_code()
+    result = shared_product(a, b, out, how.result, call, workers.mailboxes, memory, enough, compute)
     put_back_buffer(memory)
     if call[code.ABSENT] and call[code.WAKES]:
         enter(how.threads, at_once=wakes_all)
@@ -133,5 +133,9 @@ def wake_if_many(threads: int) -> None:
 
 
 @functools.cache
-def _function() -> small_products.Short:
-    return run_on_thread(functools.partial(small_products.c_function, "shared_call"))
+def _shared_code() -> tuple[Any, ...]:
+    """The function of the C front, and the addresses of the machine code that it calls; nothing without the C front."""
+    c, source = small_products.c_front(), engine_code()
+    if c is None or source is None:
+        return ()
+    return (c.shared_product, *map(source.address, ("enough_are_there", "post_and_compute")))

@@ -3,7 +3,7 @@
 A launch from Python costs several times what the driver itself needs. So the launches of a product are submitted once more,
 to a stream that only records them, with addresses that no array has. What lies in their arguments at such an address, or
 near it, is an address; everything else stays the same. ``Replay`` writes the caller's addresses into a copy of the arguments
-and launches; its machine code is ``replay_code``.
+and launches; it is a function of the C front (``native/gpu.c``).
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import LaunchError
+from ...native import front
 from .driver import driver, message
 from .graph import launch_graph
-from .words import MAP_BYTES, MOST_ARGUMENTS, MOST_BYTES, python_function
 
 #: Addresses of operands in a recording: the operand with number i is at (i + 1) · _APART, or this side of the middle to the
 #: next one. All of them are addresses that a tensor map can have.
 _APART = 1 << 44
-#: The most launches that are recorded.
-_MOST_LAUNCHES = 1000
+#: The most launches that are recorded; as in ``native/gpu.c``, the most bytes of a launch's arguments, and arguments.
+_MOST_LAUNCHES, _MOST_BYTES, _MOST_ARGUMENTS = 1000, 4096, 64
+#: Bytes of a tensor map.
+_MAP_BYTES = 128
 #: The version of CUDA whose functions of the driver are called.
 _VERSION = 12000
 
@@ -67,7 +69,7 @@ class Recording:
 
 
 def _is_long(launch: RecordedLaunch) -> bool:
-    return len(launch.arguments) > MOST_BYTES or len(launch.places) > MOST_ARGUMENTS
+    return len(launch.arguments) > _MOST_BYTES or len(launch.places) > _MOST_ARGUMENTS
 
 
 _numbers = itertools.count(1)
@@ -92,13 +94,15 @@ class Replay:
 
     With a ``stream``, products on it are submitted as one graph; with ``early`` one launch whose kernel waits is not: it
     begins before what precedes it on the stream has ended, as no graph does. The calling thread's current context does not
-    matter. Several threads may call ``run`` at once.
+    matter. Several threads may call ``run`` at once. Raises LaunchError without the C front.
     """
 
     def __init__(
         self, recording: Recording, alike: Sequence[int], context: int, stream: int | None = None, early: bool = False
     ) -> None:
-        launches = recording.launches
+        c, launches = front(), recording.launches
+        if c is None:
+            raise LaunchError("recorded launches are repeated by tilewright._native, which was not built")
         is_early = early and len(launches) == 1 and launches[0].waits
         self._graph = None if stream is None or is_early else launch_graph(launches, stream, _address)
         self._what = [launch.what for launch in recording.launches]
@@ -106,28 +110,21 @@ class Replay:
         graph = 0 if self._graph is None else self._graph.address
         program = [_words(*functions, context, len(alike), len(recording.launches), graph)]
         for launch in recording.launches:
-            program.append(
-                _words(launch.function, *launch.size, launch.waits, len(launch.places), len(launch.addresses))
-            )
             size = -(-len(launch.arguments) // 8) * 8
-            program += [_words(size, *launch.places), launch.arguments.ljust(size, b"\0")]
+            counts = len(launch.places), len(launch.addresses), size
+            program.append(struct.pack("<q8I3q", launch.function, *launch.size, launch.waits, *counts))
+            program += [_words(*launch.places), launch.arguments.ljust(size, b"\0")]
             program += [_words(at, *_operand(launch.arguments, at, alike)) for at in launch.addresses]
-        #: The launches as words, for other machine code.
+        #: The launches as words, which the C front reads.
         self.program = b"".join(program)
         #: ``run(*addresses, stream)``, a function as Python's built-in ones are.
-        self.run: Callable[..., int] = python_function("replay", _emit_replay)(self.program)
+        self.run: Callable[..., int] = c.replay(self.program)
 
     def error(self, status: int) -> LaunchError:
         """The error for a result of ``run`` that is not 0."""
         number, code = status >> 32, status & 0xFFFF_FFFF
         what = self._what[number] if number < len(self._what) else "make the GPU the current one"
         return LaunchError(message(what, driver().CUresult(code).name))
-
-
-def _emit_replay(module: Any) -> None:
-    from .replay_code import emit_replay  # imports the compiler
-
-    emit_replay(module)
 
 
 def _operand(arguments: bytes, at: int, alike: Sequence[int]) -> tuple[int, int]:
@@ -192,4 +189,4 @@ def recorded_maps(
 
 
 def _bytes_of(made: Any) -> bytes:
-    return ctypes.string_at(made.getPtr(), MAP_BYTES)
+    return ctypes.string_at(made.getPtr(), _MAP_BYTES)

@@ -1,0 +1,65 @@
+"""The C front: what is built, and where Python does without it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tilewright import native
+from tilewright.prebuilt import native as building
+
+compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package in which the extension is built, and nothing else."""
+    shutil.copytree(building.PACKAGE / "native", tmp_path / "native")
+    monkeypatch.setattr(building, "PACKAGE", tmp_path)
+    return tmp_path
+
+
+@compiler
+def test_the_extension_is_built_once_for_each_sources(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CFLAGS", raising=False)
+    made = building.build_native()
+    assert made.parent == package
+    assert native.front_key().encode() in made.read_bytes()
+    building.build_native()
+    monkeypatch.setattr(building, "front_key", lambda: "another")
+    building.build_native()
+    monkeypatch.setenv("CFLAGS", "-O0 -g")
+    building.build_native()
+    assert capsys.readouterr().out.count("built _native") == 3
+
+
+@compiler
+def test_an_error_of_the_compiler_is_told(package: Path) -> None:
+    (package / "native" / "gpu.c").write_text("no C at all")
+    with pytest.raises(building.BuildError, match=r"gpu\.c"):
+        building.build_native()
+
+
+def test_an_extension_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(key=native.front_key())
+    monkeypatch.setattr(native.importlib, "import_module", lambda name: found)
+    assert native.front.__wrapped__() is found
+    found.key = "another"
+    assert native.front.__wrapped__() is None
+
+
+def test_without_an_extension_and_without_a_gil_there_is_no_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(native.importlib, "import_module", missing)
+        assert native.front.__wrapped__() is None
+    monkeypatch.setattr(sys, "abiflags", "t")
+    assert native.front.__wrapped__() is None
