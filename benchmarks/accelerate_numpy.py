@@ -25,7 +25,8 @@ import tilewright as tw
 from tilewright.lab.inputs.environment import environment
 from tilewright.runtime.cpu.machine_code import describe_code
 
-COMMAND = "python benchmarks/accelerate_numpy.py OUT.jsonl"
+CORE_TYPE = os.environ.get("OPENBLAS_CORETYPE", "")
+COMMAND = f"{f'OPENBLAS_CORETYPE={CORE_TYPE} ' if CORE_TYPE else ''}python benchmarks/accelerate_numpy.py OUT.jsonl"
 SIZES = [2, 4, 8, 16, 32, 64, 100, 128, 256, 512, 1000, 1024, 2048, 4096]
 #: The largest size of each dtype: NumPy's own loops of integers and float16 take seconds for more.
 LARGEST = {"float32": 4096, "float64": 4096, "complex64": 2048, "complex128": 2048}
@@ -97,7 +98,7 @@ def main() -> None:
         print(json.dumps(measure()))
         return
     out, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    about = {"core_type": os.environ.get("OPENBLAS_CORETYPE", ""), "libraries": threadpool_info()}
+    blas = next((pool["architecture"] for pool in threadpool_info() if pool["user_api"] == "blas"), "unknown")
     for threads in THREADS:
         both = [(measured("plain", threads), measured("accelerated", threads)) for _ in range(rounds)]
         cells = []
@@ -107,14 +108,10 @@ def main() -> None:
             dtype, n = cell.split()
             cells.append({"dtype": dtype, "n": int(n), "r": ratio, "pairs": pairs})
             print(f"{threads} threads {cell:16} NumPy {min(pairs)[0] * 1e6:12.2f} µs, R {ratio:6.2f}", flush=True)
-        record = {"kind": "accelerated numpy", "environment": environment(operands="uniform", command=COMMAND)}
+        about = {"environment": environment(operands="uniform", command=COMMAND), "machine_code": describe_code()}
+        record = {"kind": "accelerated numpy", **about, "openblas_kernels": blas, "threads": threads, "cells": cells}
         with out.open("a") as file:
-            file.write(
-                json.dumps(
-                    record | about | {"threads": threads, "machine_code": describe_code(), "seed": "n", "cells": cells}
-                )
-                + "\n"
-            )
+            file.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":

@@ -78,10 +78,10 @@ def accelerate_numpy() -> Acceleration:
     NumPy's. Sums of floats may differ in the last bits; those of integers are the same.
 
     It holds until ``undo()`` of the returned object is called, or to the end of a ``with`` block. Calls nest: NumPy has its
-    own loops again when the last one has ended. Products use as many threads as ``get_threads`` says; small ones on one
-    thread only if it says more than 1 at the first call.
+    own loops again when the last one has ended. Products use as many threads as ``get_threads`` says; if that is 1
+    at the first call, products of up to about 320³ keep to one thread later, too.
 
-    What does not call ``matmul`` stays NumPy's: ``np.dot``, ``np.inner``, ``np.tensordot``, ``np.einsum``, and LAPACK.
+    What does not call ``matmul`` stays NumPy's: ``np.dot``, ``np.inner``, ``np.tensordot``, plain ``np.einsum``, LAPACK.
     ``python -m tilewright run script.py`` runs a whole program like this.
 
     Raises UnavailableError where the C front was not built, or where there is no machine code.
