@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent / "src"
 class MachineCode(BuildHookInterface):  # type: ignore[misc]
     """Runs before a wheel is packed, and before an editable installation."""
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  # as hatchling calls it
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build what is not up to date; without a C compiler the package has no machine code, and NumPy multiplies."""
         if self.target_name != "wheel":
             return
@@ -30,6 +30,9 @@ class MachineCode(BuildHookInterface):  # type: ignore[misc]
         finally:
             sys.path.remove(str(SOURCE))
         (arch,) = {level.arch for level in levels}
-        build_data.update(pure_python=False, tag=f"{native.python_tag()}-linux_{arch}")
+        extension = native.native_file(arch)
+        tag = native.python_tag() if extension.is_file() else "py3-none"
+        build_data.update(pure_python=False, tag=f"{tag}-linux_{arch}")
         build_data["artifacts"] += [f"src/tilewright/prebuilt/built/{level.name}.*" for level in levels]
-        build_data["artifacts"].append(f"src/tilewright/{native.file_name()}")
+        if version == "standard" and extension.is_file():  # an editable installation has it where it lies
+            build_data["force_include"][str(extension)] = f"tilewright/{extension.name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -44,6 +45,22 @@ def test_an_error_of_the_compiler_is_told(package: Path) -> None:
     (package / "native" / "gpu.c").write_text("no C at all")
     with pytest.raises(building.BuildError, match=r"gpu\.c"):
         building.build_native()
+
+
+def test_without_headers_there_is_no_extension(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(building.sysconfig, "get_paths", lambda: {"include": str(package)})
+    assert building.build_native() is None
+    assert "no Python.h: install Python's headers" in capsys.readouterr().out
+    assert not list(package.glob("_native*"))
+
+
+def test_the_extension_for_another_architecture_is_not_found_by_this_interpreter() -> None:
+    here, there = (building.native_file(arch) for arch in (platform.machine(), "another"))
+    assert here.parent == building.PACKAGE
+    assert there.parent != building.PACKAGE
+    assert here.name == there.name
 
 
 def test_an_extension_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

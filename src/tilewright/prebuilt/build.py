@@ -159,7 +159,7 @@ def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = 
     old = [level for level in chosen if not is_current(level)]
     if not old:
         say(f"up to date: {', '.join(level.name for level in chosen)}")
-    build_native(say)
+    build_native(say, chosen[0].arch)
     build(old, jobs=jobs, say=say)
     return chosen
 

@@ -18,7 +18,6 @@ from ...catalog import catalog
 from ...errors import ShapeError, UsageError
 from ...kernels import Kernel
 from ...operands import as_row_major, writeable_alias
-from .interrupts import run_on_thread
 from .machine_code import Code, kernel_code, need_machine_code
 from .names import STORAGE, code_dtype
 from .slices import even_slices
@@ -47,7 +46,7 @@ def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) ->
 @functools.cache
 def standby() -> CompiledStandby:
     """The machine code in which workers wait for the next product."""
-    return run_on_thread(lambda: CompiledStandby(need_machine_code("what workers wait in").function))
+    return CompiledStandby(need_machine_code("what workers wait in").function)
 
 
 # ---- cut among threads -----------------------------------------------------------------------------------------------

@@ -15,9 +15,7 @@ the long way, with the same results.
 
 from __future__ import annotations
 
-import functools
 import os
-import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -26,7 +24,6 @@ import numpy as np
 
 from ...native import front
 from .facts import FOR_VECTORS, KERNEL, MOST_WORK_OF_BATCH
-from .interrupts import run_on_thread
 from .machine_code import engine_code
 from .names import code_dtype, function_name, products_name
 
@@ -40,9 +37,6 @@ MOST_WORK_BY_ONE = 3_000_000
 #: ``short(a, b, out)`` returns the product or None. A fourth argument lifts the limit on work, and says that the operands
 #: were checked before, unless there is a fifth.
 Short = Callable[..., Any]
-
-_learning = threading.Lock()
-
 
 #: The environment variable that, set to 0, sends every product the long way.
 VARIABLE = "TILEWRIGHT_EXPRESS"
@@ -67,33 +61,15 @@ known: Short = decline
 
 
 def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
-    """Add ``dtype`` to those that the function computes, and return the function; compiled now or loaded from the cache.
+    """Add ``dtype`` to those that the function computes, and return the function.
 
     It returns None for more than ``most_work`` multiply-adds in all products of a batch: threads may share those.
     """
     global known
-    known = run_on_thread(functools.partial(_learned, dtype, most_work))
-    return known
-
-
-def _learned(dtype: np.dtype, most_work: int) -> Short:
-    """Runs on a thread that no interrupt reaches, because it takes a lock."""
-    with _learning:
-        c, source = c_front(), engine_code()
-        if c is None or source is None:
-            return decline
+    c, source = c_front(), engine_code()
+    if c is not None and source is not None:
         alone = "suits_or_vectors" if dtype.name in FOR_VECTORS.dtypes else "suits"
         names = products_name(code_dtype(dtype).name), function_name("suits"), function_name(alone)
         c.learn(dtype, *map(source.address, names), most_work, MOST_WORK_OF_BATCH, MOST_WORK_BY_ONE)
-        short: Short = c.small_product
-        return short
-
-
-def _renew() -> None:
-    """A lock that was taken at the fork would never be released in the child."""
-    global _learning
-    _learning = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+        known = c.small_product
+    return known
