@@ -17,6 +17,7 @@ from .native import front
 from .planning.host import MOST_WORK_OF_EACH, WORK_SHARED
 from .planning.short import product_by_short_way
 from .runtime.cpu.facts import MOST_WORK_OF_BATCH
+from .runtime.cpu.interrupts import run_on_thread
 from .runtime.cpu.machine_code import engine_code, why_numpy
 from .runtime.cpu.names import code_dtype, function_name, products_name
 
@@ -54,6 +55,10 @@ class Acceleration:
 
     def undo(self) -> None:
         """End this acceleration. NumPy has its own loops again when all have ended. A second call does nothing."""
+        run_on_thread(self._end)
+
+    def _end(self) -> None:
+        """Runs on a thread that no interrupt reaches, because it takes a lock."""
         global _count
         with _lock:
             if self._is_on:
@@ -93,17 +98,21 @@ def accelerate_numpy() -> Acceleration:
     array([[ 5, 14],
            [14, 50]])
     """
-    global _count
-    get_threads()  # raises now, and not in a product, where the environment is wrong
-    with _lock:
-        if _count == 0:
-            _replace()
-        _count += 1
+    run_on_thread(_begin)
     return Acceleration()
 
 
-def _replace() -> None:
-    """Put our loops in place of NumPy's."""
+def _begin() -> None:
+    """Runs on a thread that no interrupt reaches, because it takes a lock."""
+    global _count
+    with _lock:
+        if _count == 0:
+            _replace(get_threads())
+        _count += 1
+
+
+def _replace(threads: int) -> None:
+    """Put our loops in place of NumPy's, for products on so many threads."""
     native, source = front(), engine_code()
     if native is None:
         raise UnavailableError(
@@ -112,8 +121,7 @@ def _replace() -> None:
         )
     if source is None:
         raise UnavailableError(f"NumPy's loops need machine code, and {why_numpy()}: python -m tilewright.prebuilt")
-    alone = get_threads() == 1
-    most = MOST_WORK_OF_EACH if alone else WORK_SHARED
+    most = MOST_WORK_OF_EACH if threads == 1 else WORK_SHARED
     main, suits = threading.main_thread().ident, source.address(function_name("suits"))
     native.set_engine(_multiply, suits, most, max(most, MOST_WORK_OF_BATCH), main)
     try:
