@@ -21,7 +21,20 @@ from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
-from tables import accuracy, cluster, course, cpu, front, gpu, listed, pipeline_times, pipelines, stream, warps
+from tables import (
+    accuracy,
+    cluster,
+    course,
+    cpu,
+    front,
+    gpu,
+    listed,
+    numpy_programs,
+    pipeline_times,
+    pipelines,
+    stream,
+    warps,
+)
 from tables.common import ROOT, records_of
 
 from tilewright.__main__ import run_command_line
@@ -115,6 +128,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "course cpu": lambda: course.machine(course.CPU),
     "course cuda": lambda: course.machine(course.CUDA),
     "course wgmma": lambda: course.machine(course.WGMMA),
+    "numpy loops": lambda: numpy_programs.accelerated("numpy-loops", "numpy-loops-haswell"),
     "records": listed.records,
 }
 

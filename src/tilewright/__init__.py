@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .host.machine import machine as info
     from .large import multiply as multiply
     from .large import plan_multiply as plan_multiply
+    from .numpy_loops import accelerate_numpy as accelerate_numpy
     from .operands import aligned_empty as aligned_empty
     from .simulator.machine.tensor_map import TensorMap as TensorMap
     from .simulator.microscope import microscope as microscope
@@ -34,6 +35,7 @@ _PUBLIC = {
     "matmul": ("api", "matmul"),
     "gemm": ("blas", "gemm"),
     "plan": ("api", "plan"),
+    "accelerate_numpy": ("numpy_loops", "accelerate_numpy"),
     "multiply": ("large", "multiply"),
     "plan_multiply": ("large", "plan_multiply"),
     "ladder": ("catalog", "catalog"),
@@ -50,6 +52,7 @@ _PUBLIC = {
 
 __all__ = [
     "TensorMap",
+    "accelerate_numpy",
     "aligned_empty",
     "errors",
     "gemm",

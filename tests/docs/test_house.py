@@ -20,7 +20,7 @@ ROOMS = [
     *("codegen", "kernels", "engine", "catalog"),
     *("runtime.cpu", "runtime.gpu", "planning", "files", "arrays", "prebuilt"),
     *("streaming.options", "streaming.plan", "streaming.places", "streaming.run"),
-    *("cluster", "verification", "large", "by_blocks", "lists", "api", "blas", "dask", "torch", "jax"),
+    *("cluster", "verification", "large", "by_blocks", "lists", "api", "numpy_loops", "blas", "dask", "torch", "jax"),
     *("lab.compare", "report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),

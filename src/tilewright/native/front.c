@@ -16,11 +16,7 @@
 /* Bit 31 of the flags of arrays whose first write warns, which NumPy's headers do not name. */
 #define WARNS_ON_WRITE INT32_MIN
 
-/* The compiled functions of small_products_code and shared_products_code. A batch: sizes of the matrices, two strides of
-   A, B and C in bytes, the number of products, and the bytes from each matrix to the next. */
-typedef struct { int64_t m, n, k, a[2], b[2], c[2], count, steps[3]; } Batch;
-typedef int64_t Suits(int64_t m, int64_t n, int64_t k);
-typedef int64_t Products(char *a, char *b, char *c, const Batch *batch);
+/* The compiled functions of shared_products_code. */
 typedef int64_t Enough(int64_t *call, int64_t *boxes, int64_t count);
 typedef int64_t Compute(int64_t *call, int64_t *boxes, int64_t count, char *a, char *b, char *c, const Batch *batch,
                         char *space, int64_t itemsize);
@@ -279,6 +275,8 @@ static int begin(PyObject *module)
     if (type == NULL || PyModule_AddType(module, (PyTypeObject *)type) < 0)
         return -1;
     Py_DECREF(type);
+    if (add_loops(module) < 0)
+        return -1;
     return PyModule_AddStringConstant(module, "key", TILEWRIGHT_KEY);
 }
 

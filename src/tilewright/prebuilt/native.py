@@ -72,7 +72,7 @@ def build_native(say: Callable[[str], object] = print, arch: str = platform.mach
         made = Path(name) / target.name
         command = [
             *c_compiler(arch), *FLAGS, *limited,
-            f'-DTILEWRIGHT_KEY="{key}"', *includes, *(more or ["-s"]), "-o", str(made), *sources,
+            f'-DTILEWRIGHT_KEY="{key}"', *includes, *(more or ["-s"]), "-o", str(made), *sources, "-lm",
         ]  # fmt: skip
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         if built.returncode:
