@@ -566,43 +566,6 @@ def test_too_little_memory_is_said_and_the_next_product_is_right() -> None:
     assert after == "True True"
 
 
-NO_MEMORY_TO_COMPILE = """
-import os, resource, sys
-os.environ["TILEWRIGHT_COMPILE"] = "1"
-import numpy as np, tilewright as tw
-from tilewright.errors import MemoryLimitError
-from tilewright.runtime.cpu import code_cache
-a = np.ones((300, 300), np.float32)
-tw.matmul(a, a)
-code_cache.caching.FunctionCache.load_overload = lambda *_: None  # nothing is found, so that it is compiled
-mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (mapped + (100 << 20), resource.RLIM_INFINITY))
-code_cache._need_memory(50 << 20, "this")
-try:
-    code_cache._need_memory(150 << 20, "this")
-except MemoryLimitError as error:
-    print(error)
-try:
-    tw.matmul(a.astype("int16"), a.astype("int16"))
-except MemoryLimitError as error:
-    print(error)
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print((tw.matmul(a, a) == 300).all())
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
-def test_too_little_memory_to_compile_is_said() -> None:
-    """LLVM would end the process."""
-    this, compiling, after = child(NO_MEMORY_TO_COMPILE).splitlines()
-    assert this.startswith(
-        "this takes up to 150 MiB, and the system gives this process less: raise its limit of memory"
-    )
-    assert compiling.startswith("compiling ")
-    assert "takes up to 192 MiB" in compiling
-    assert after == "True"
-
-
 def test_what_is_kept_makes_room_for_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer that waits for the next product is no reason to refuse this one."""
     workspace.release_workspace()

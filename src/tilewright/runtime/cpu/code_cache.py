@@ -7,7 +7,6 @@ import functools
 import hashlib
 import inspect
 import itertools
-import mmap
 import pickle
 import sys
 from collections.abc import Callable
@@ -19,32 +18,14 @@ import numba as nb
 from llvmlite import binding
 from numba.core import bytecode, caching
 
-from ...errors import MemoryLimitError
 from ...host import sources
 from ...host.disk import fingerprint, give_up, private_directory
-from ...host.machine import bytes_text, machine
+from ...host.machine import machine
 from ...kernels import Kernel
 from ...kernels.blocking import in_force
 
 #: Settings of Numba that change the machine code. The processor is in Numba's own key.
 _SETTINGS = ("OPT", "BOUNDSCHECK", "LOOP_VECTORIZE", "SLP_VECTORIZE", "DEBUGINFO_DEFAULT", "ENABLE_PROFILING")
-
-
-#: Address space that loading machine code takes at most, and compiling it: LLVM ends the process where it gets none.
-#: The largest kernels took 133 MiB in a process that had compiled others.
-_LOADING, _COMPILING = 16 << 20, 192 << 20
-
-
-def _need_memory(nbytes: int, what: str) -> None:
-    """Raise MemoryLimitError unless so many bytes could be allocated now: limits of address space count, pages do not."""
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-    try:
-        mmap.mmap(-1, nbytes, **private).close()
-    except OSError:
-        raise MemoryLimitError(
-            f"{what} takes up to {bytes_text(nbytes)}, and the system gives this process less: raise its limit of memory "
-            "(ulimit -v), or run a product of this dtype once without the limit, which caches the machine code"
-        ) from None
 
 
 #: Numba's own numbers of functions, which count from 1 in each process.
@@ -146,9 +127,7 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Like Numba's; None for a file that a crash left incomplete. ``on_miss`` is called before a compilation. Raises
-        MemoryLimitError where the system does not give the memory for loading, or then for compiling."""
-        _need_memory(_LOADING, "loading machine code")
+        """Like Numba's; None for a file that a crash left incomplete. ``on_miss`` is called before a compilation."""
         try:
             found = super().load_overload(sig, target_context)
         except Exception:  # an incomplete pickle may raise any exception
@@ -156,7 +135,6 @@ class CodeCache(caching.FunctionCache):
                 self.flush()
             found = None
         if found is None:
-            _need_memory(_COMPILING, f"compiling {self._impl.filename_base.partition('-')[0]}")
             self.on_miss()
             bytecode.FunctionIdentity._unique_ids = itertools.count(self._first_number)
         return found
