@@ -47,19 +47,19 @@ Complaints = Iterator[str]
 
 
 class Expected:
-    """Values in a dtype, and how far from them a result may be: nothing at all where ``bound`` is None. Sums on the way to
-    them may be as large as ``reach``: in another order than NumPy's they may overflow where that does not."""
+    """Values in a dtype, and how far from them a result may be: nothing at all where ``bound`` is None. ``overflows``
+    says where a sum on the way to a value may overflow, though the value itself does not."""
 
-    def __init__(self, values: Any, bound: Any, dtype: np.dtype, reach: Any = 0.0) -> None:
-        self.values, self.bound, self.dtype, self.reach = values, bound, dtype, reach
+    def __init__(self, values: Any, bound: Any, dtype: np.dtype, overflows: Any = False) -> None:
+        self.values, self.bound, self.dtype, self.overflows = values, bound, dtype, overflows
 
     def cast(self, dtype: np.dtype) -> Expected:
         """After a cast to ``dtype``, which rounds once more."""
         if self.bound is None or dtype == self.dtype:
             values = self.values if self.bound is not None else casted(self.values, dtype)
-            return Expected(values, self.bound, dtype, self.reach)
+            return Expected(values, self.bound, dtype, self.overflows)
         rounding = 0.0 if dtype == OBJECT else abs(self.values) * eps(dtype) + least(dtype)
-        return Expected(self.values, self.bound + rounding, dtype, self.reach)
+        return Expected(self.values, self.bound + rounding, dtype, self.overflows)
 
     def complaints(self, got: np.ndarray) -> Complaints:
         if got.dtype != self.dtype or got.shape != np.shape(self.values):
@@ -78,8 +78,8 @@ class Expected:
         wide = got.astype(self.values.dtype)
         finite = np.isfinite(self.values)
         near = ~(abs(wide - self.values) > self.bound) & np.isfinite(wide)
-        most = np.inf if self.dtype.itemsize > 16 or self.dtype.kind == "O" else float(ml_dtypes.finfo(self.dtype).max)
-        overflows = finite & (np.maximum(abs(self.values), self.reach) + self.bound >= most) & ~np.isfinite(wide)
+        most = largest(self.dtype)
+        overflows = finite & (self.overflows | (abs(self.values) + self.bound >= most)) & ~np.isfinite(wide)
         if self.values.dtype.kind == "c":  # which part is NaN and which infinite depends on the order of multiplication
             same = ~np.isfinite(wide)
         else:
@@ -112,6 +112,11 @@ def gamma(k: int, dtype: np.dtype) -> float:
     return terms / (1 - terms)
 
 
+def largest(dtype: np.dtype) -> float:
+    """The largest finite number of a dtype; infinity for what no double holds."""
+    return np.inf if dtype.itemsize > 16 or dtype.kind == "O" else float(ml_dtypes.finfo(dtype).max)
+
+
 def exactly(dtype: np.dtype) -> bool:
     """Whether results of this dtype must be NumPy's to the bit."""
     return dtype.kind in "biuO" or dtype.type in (np.longdouble, np.clongdouble)
@@ -134,7 +139,8 @@ def product(a: np.ndarray, b: np.ndarray, values: str) -> tuple[Any, Expected]:
             return numpys, Expected(casted(exact, dtype), None, dtype)
         size = np.asarray(np.matmul(abs(x).astype("d"), abs(y).astype("d")))
     terms = 4 * a.shape[-1] + 4  # a complex product has four for each element of k
-    return numpys, Expected(exact, gamma(a.shape[-1], dtype) * size + terms * least(dtype), dtype, size)
+    bound = gamma(a.shape[-1], dtype) * size + terms * least(dtype)
+    return numpys, Expected(exact, bound, dtype, size + bound >= largest(dtype))
 
 
 def combined(ours: Expected, k: int, alpha: float, beta: float, c: np.ndarray) -> Expected:
@@ -149,7 +155,7 @@ def combined(ours: Expected, k: int, alpha: float, beta: float, c: np.ndarray) -
     second = c.astype(wide) * beta if beta else nothing
     bound = ours.bound * abs(alpha) if alpha and ours.bound is not None else 0.0
     bound = bound + (gamma(k + 2, dtype) + 8 * eps(dtype)) * (abs(first) + abs(second) + bound) + 8 * least(dtype)
-    return Expected(first + second, bound, c.dtype, ours.reach * abs(alpha) + abs(second))
+    return Expected(first + second, bound, c.dtype, ours.overflows)
 
 
 # ---- the calls -------------------------------------------------------------------------------------------------------
