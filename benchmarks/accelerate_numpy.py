@@ -1,10 +1,10 @@
-"""``a @ b`` with and without ``accelerate_numpy``: ``python benchmarks/accelerate_numpy.py OUT.jsonl [ROUNDS]`` (5).
+"""``a @ b`` with and without ``accelerate_numpy``: ``python benchmarks/accelerate_numpy.py OUT.jsonl ROUNDS THREADS``.
 
-A process multiplies by NumPy alone, and another one after ``tilewright.accelerate_numpy()``; they take turns, because the
 A process multiplies by NumPy alone, and another one after ``tilewright.accelerate_numpy()``. They take turns, because the
-seconds of a call: the least of several runs, each of as many calls as take about 10 ms. ``pairs`` has the seconds of both in
-each round, and ``r`` the median of their ratios: over 1, the accelerated call is faster. Appends a record for each number of
-threads to OUT. OpenBLAS takes the kernels that ``OPENBLAS_CORETYPE`` names.
+threads of two libraries in one process would disturb each other. Both verify each product by a random vector, and measure
+the seconds of a call: the least of several runs, each of as many calls as take about 10 ms. ``pairs`` has the seconds of
+both in each round, and ``r`` the median of their ratios: over 1, the accelerated call is faster. Appends a record for each
+of THREADS, such as 1,2, to OUT. OpenBLAS takes the kernels that ``OPENBLAS_CORETYPE`` names.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from tilewright.lab.inputs.environment import environment
 from tilewright.runtime.cpu.machine_code import describe_code
 
 CORE_TYPE = os.environ.get("OPENBLAS_CORETYPE", "")
-COMMAND = f"{f'OPENBLAS_CORETYPE={CORE_TYPE} ' if CORE_TYPE else ''}python benchmarks/accelerate_numpy.py OUT.jsonl"
+COMMAND = " ".join(["python benchmarks/accelerate_numpy.py OUT.jsonl", *sys.argv[2:]])
+if CORE_TYPE:
+    COMMAND = f"OPENBLAS_CORETYPE={CORE_TYPE} {COMMAND}"
 SIZES = [2, 4, 8, 16, 32, 64, 100, 128, 256, 512, 1000, 1024, 2048, 4096]
 #: The largest size of each dtype: NumPy's own loops of integers and float16 take seconds for more.
 LARGEST = {"float32": 4096, "float64": 4096, "complex64": 2048, "complex128": 2048}
 LARGEST |= {"int8": 512, "int32": 512, "int64": 512, "float16": 256}
-THREADS = [1, 2]
 RUN_S, RUNS = 0.01, 7
 
 
@@ -97,9 +98,9 @@ def main() -> None:
             tw.accelerate_numpy()
         print(json.dumps(measure()))
         return
-    out, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    out, rounds = Path(sys.argv[1]), int(sys.argv[2])
     blas = next((pool["architecture"] for pool in threadpool_info() if pool["user_api"] == "blas"), "unknown")
-    for threads in THREADS:
+    for threads in map(int, sys.argv[3].split(",")):
         both = [(measured("plain", threads), measured("accelerated", threads)) for _ in range(rounds)]
         cells = []
         for cell in both[0][0]:
