@@ -122,7 +122,7 @@ def _replace(threads: int) -> None:
     if source is None:
         raise UnavailableError(f"NumPy's loops need machine code, and {why_numpy()}: python -m tilewright.prebuilt")
     most = MOST_WORK_OF_EACH if threads == 1 else WORK_SHARED
-    main, suits = threading.main_thread().ident, source.address(function_name("suits"))
+    main, suits = threading.main_thread().ident, source.address(function_name("are_small"))
     native.set_engine(_multiply, suits, most, max(most, MOST_WORK_OF_BATCH), main)
     try:
         for ufunc, number, kind in _loops():

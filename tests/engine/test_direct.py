@@ -586,7 +586,7 @@ def test_batches_of_every_stride(left: tuple[int, ...], right: tuple[int, ...], 
 def test_machine_code_is_cached_under_every_source_that_it_holds() -> None:
     """``suits`` of a kernel that is planned before the others is compiled into it, too."""
     held = (*small_products.KERNELS, facts.BEFORE_VECTORS)
-    name = in_process._cache(entries.c_functions()["suits_or_vectors"])._cache_file._index_name
+    name = in_process._cache(entries.c_functions()["are_small_or_of_vectors"])._cache_file._index_name
     assert all(kernel.source_hash in name for kernel in held)
 
 

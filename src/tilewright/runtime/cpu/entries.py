@@ -104,8 +104,8 @@ def c_functions() -> dict[str, Entry]:
     """The functions that the C front calls, by name: they take numbers and addresses."""
     small, shared = small_products_code, shared_products_code
     found: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
-        (function_name("suits"), small.suits, (_INDEX,) * 3),
-        (function_name("suits_or_vectors"), small.suits_or_vectors, (_INDEX,) * 3),
+        (function_name("are_small"), small.are_small, (_INDEX,) * 3),
+        (function_name("are_small_or_of_vectors"), small.are_small_or_of_vectors, (_INDEX,) * 3),
         (function_name("enough_are_there"), shared.enough_are_there, (_POINTER, _POINTER, _INDEX)),
         (
             function_name("post_and_compute"),

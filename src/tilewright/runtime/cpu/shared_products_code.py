@@ -19,7 +19,7 @@ _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called onl
 _post, _settle, _publish = _inner(crew.post), _inner(crew.settle), _inner(crew.publish)
 
 
-def enough_are_there(call, boxes, count):
+def enough_are_there(call: Any, boxes: Any, count: int) -> int:
     """Whether as many threads as the call needs stand by, or sleep and are worth waking, on the processors on which this one
     may run. Those that stand by on its own are to leave, so that they can be woken elsewhere."""
     words, addresses = nb.carray(call, COUNTERS), nb.carray(boxes, count)
@@ -58,7 +58,9 @@ def write_matrix(words, i, data, rows, columns, row, column, transposed):
         words[at + 1], words[at + 2], words[at + 3], words[at + 4] = columns, rows, column, row
 
 
-def post_and_compute(call, boxes, count, a, b, c, batch, space, itemsize):
+def post_and_compute(
+    call: Any, boxes: Any, count: int, a: int, b: int, c: int, batch: Any, space: int, itemsize: int
+) -> int:
     """Compute C = A·B on this thread and on those others that begin before it has ended. Returns 0 if one found no
     memory.
 

@@ -68,8 +68,8 @@ def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
     global known
     c, source = c_front(), engine_code()
     if c is not None and source is not None:
-        alone = "suits_or_vectors" if dtype.name in FOR_VECTORS.dtypes else "suits"
-        names = products_name(code_dtype(dtype).name), function_name("suits"), function_name(alone)
+        alone = "are_small_or_of_vectors" if dtype.name in FOR_VECTORS.dtypes else "are_small"
+        names = products_name(code_dtype(dtype).name), function_name("are_small"), function_name(alone)
         c.learn(dtype, *map(source.address, names), most_work, MOST_WORK_OF_BATCH, MOST_WORK_BY_ONE)
         known = c.small_product
     return known
