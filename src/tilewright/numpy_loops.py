@@ -33,7 +33,8 @@ _NEVER = math.inf
 #: The multiply-adds from which a product is ours, by type: of small products, and of others. Below, NumPy's loop is as fast:
 #: a single small product costs 0.1 µs more here, of the 0.8 µs that a call of NumPy takes. The columns are the shapes of
 #: ``shape_of`` in ``native/loops.c``: C is 1×1, and of those that are not small at most 16×16; k is 1; C is a row or a
-#: column; C has at most 16 rows or columns; others. Measured as ``benchmarks/accelerate_numpy.py`` does.
+#: column; C has at most 16 rows or columns; others. Found on a Zen 4 with one thread, as ``benchmarks/accelerate_numpy.py``
+#: measures square products on any machine.
 _LEAST = {
     "fd": ((_NEVER, 2_000, _NEVER, 250_000, 250_000), (_NEVER, 0, 4_000_000, 0, 0)),
     "FD": ((_NEVER, 200, _NEVER, 200, 200), (_NEVER, 0, _NEVER, _NEVER, 0)),
