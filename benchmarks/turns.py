@@ -1,0 +1,107 @@
+"""Two revisions in turns: ``python benchmarks/turns.py OUT.jsonl OLD NEW [ROUNDS]`` (5).
+
+``OLD`` and ``NEW`` are checkouts, each with its machine code built or cached. Processes of both take turns. Each multiplies
+the same operands: small ones, 100³ to 2,048³, thin ones, vectors, batches and every dtype, on one thread and on two;
+compares every product with NumPy's; and notes the best of several samples. Prints the ratio of the medians, old over new,
+and appends a record with all samples to OUT.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from tilewright.lab.inputs.environment import environment
+
+CODE = """
+import json, time
+import numpy as np, tilewright as tw
+
+rng, found = np.random.default_rng(0), {}
+
+def numbers(dtype, *shape):
+    if "int" in dtype:
+        return rng.integers(-3, 4, shape).astype(dtype)
+    x = rng.uniform(-1, 1, shape)
+    return (x + 1j * rng.uniform(-1, 1, shape)).astype(dtype) if "complex" in dtype else x.astype(dtype)
+
+def sample(name, a, b, out=None):
+    c = tw.matmul(a, b, out=out)
+    with np.errstate(all="ignore"):
+        wide = np.float32 if a.dtype == np.float16 else a.dtype
+        assert np.allclose(c, a.astype(wide) @ b.astype(wide), rtol=1e-2, atol=1e-1), name
+    begun = time.perf_counter()
+    tw.matmul(a, b, out=out)
+    runs = max(1, int(2e-3 / (time.perf_counter() - begun)))
+    taken = []
+    for _ in range(7):
+        begun = time.perf_counter()
+        for _ in range(runs):
+            tw.matmul(a, b, out=out)
+        taken.append((time.perf_counter() - begun) / runs)
+    found[name] = min(taken)
+
+for threads in (1, 2):
+    with tw.use_threads(threads):
+        for dtype in ("float32", "float64"):
+            small = [(n, n, n) for n in (1, 2, 4, 8, 16, 24)] if threads == 1 else []
+            for m, k, n in small + [(s, s, s) for s in (100, 200, 384, 777, 1000, 2048)] + [
+                (1, 1000, 1000), (1000, 1000, 1), (1, 3000, 3000), (17, 2000, 2000), (64, 20000, 64), (1000, 16, 16)
+            ]:
+                out = np.empty((m, n), dtype) if m * n * k > 20000 else None
+                sample(f"{dtype} {m}x{k}x{n} {threads}", numbers(dtype, m, k), numbers(dtype, k, n), out)
+            for count, n in ((1000, 4), (500, 16), (500, 32), (50, 100)):
+                sample(f"{dtype} batch {count}x{n} {threads}", numbers(dtype, count, n, n), numbers(dtype, count, n, n))
+        for dtype in ("int8", "int16", "int32", "int64", "complex64", "complex128", "float16"):
+            for n in (16, 500):
+                sample(f"{dtype} {n} {threads}", numbers(dtype, n, n), numbers(dtype, n, n))
+print(json.dumps(found))
+"""
+
+
+def measured(tree: Path) -> dict[str, float]:
+    """The seconds of each cell in a process of a checkout."""
+    variables = os.environ | {"PYTHONPATH": str(tree / "src")}
+    process = subprocess.run([sys.executable, "-c", CODE], env=variables, capture_output=True, text=True, check=False)
+    if process.returncode:
+        sys.exit(process.stderr)
+    return dict(json.loads(process.stdout))
+
+
+def revision(tree: Path) -> str:
+    """The commit of a checkout."""
+    return subprocess.run(
+        ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def main() -> None:
+    """Measure, print and append the record."""
+    out, old, new = map(Path, sys.argv[1:4])
+    rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 5
+    samples: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(rounds):
+        before, after = measured(old), measured(new)
+        for cell, seconds in before.items():
+            samples.setdefault(cell, []).append((seconds, after[cell]))
+    medians = {cell: [statistics.median(each) for each in zip(*pairs, strict=True)] for cell, pairs in samples.items()}
+    ratios = {cell: before / after for cell, (before, after) in medians.items()}
+    for cell, ratio in ratios.items():
+        print(f"{cell:28} {1e6 * medians[cell][0]:11.2f} {1e6 * medians[cell][1]:11.2f} µs {ratio:6.3f}")
+    mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
+    print(f"geometric mean of {len(ratios)}: {mean:.3f}")
+    command = shlex.join(["python", "benchmarks/turns.py", "OUT.jsonl", "OLD", "NEW", str(rounds)])
+    record = {"kind": "turns", "environment": environment(operands="uniform [-1, 1), small integers", command=command)}
+    revisions = {"old": revision(old), "new": revision(new), "geometric_mean": mean}
+    with out.open("a") as file:
+        file.write(json.dumps(record | revisions | {"samples_s": samples}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
