@@ -36,9 +36,10 @@ def sample(name, a, b, out=None):
     with np.errstate(all="ignore"):
         wide = np.float32 if a.dtype == np.float16 else a.dtype
         assert np.allclose(c, a.astype(wide) @ b.astype(wide), rtol=1e-2, atol=1e-1), name
-    begun = time.perf_counter()
-    tw.matmul(a, b, out=out)
-    runs = max(1, int(2e-3 / (time.perf_counter() - begun)))
+    runs, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < 10e-3:  # so that all threads are awake
+        tw.matmul(a, b, out=out)
+        runs += 1
     taken = []
     for _ in range(7):
         begun = time.perf_counter()
@@ -67,7 +68,8 @@ print(json.dumps(found))
 
 def measured(tree: Path) -> dict[str, float]:
     """The seconds of each cell in a process of a checkout."""
-    variables = os.environ | {"PYTHONPATH": str(tree / "src")}
+    # NumPy's threads would go on spinning beside the first samples.
+    variables = os.environ | {"PYTHONPATH": str(tree / "src"), "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.run([sys.executable, "-c", CODE], env=variables, capture_output=True, text=True, check=False)
     if process.returncode:
         sys.exit(process.stderr)
