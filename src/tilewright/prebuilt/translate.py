@@ -181,9 +181,12 @@ class Translator:
                 if compiled.fndesc.llvm_func_name in defined:
                     module.get_function(compiled.fndesc.llvm_func_name).add_function_attribute("noinline")
         offered |= settings | set(self._names.values())
-        for value in (*module.functions, *module.global_variables):
-            if not value.is_declaration:
-                value.linkage = "external" if value.name in offered else "internal"
+        # As Numba has them: LLVM would inline an internal function that has one caller, however large, and loops that are
+        # then compiled as one function keep addresses on the stack.
+        for values, hidden in ((module.functions, "linkonce_odr"), (module.global_variables, "internal")):
+            for value in values:
+                if not value.is_declaration:
+                    value.linkage = "external" if value.name in offered else hidden
         module.verify()
         return module
 
@@ -192,6 +195,9 @@ class Translator:
         for options in ({"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}, {}):
             passes, builder = self._codegen._module_pass_manager(**options)
             passes.run(module, builder)
+        for function in module.functions:
+            if function.linkage == llvm.Linkage.linkonce_odr:
+                function.linkage = "internal"  # another object may have another function of this name
         return bytes(target_machine(self._level).emit_object(module))
 
 
