@@ -108,7 +108,7 @@ from tilewright.runtime.cpu.entries import entries
 names = "packed float32 float32", "outer float32 float32", "strassen_fused float32 float32", "integer_dots int8 int32"
 wanted = {f"kernel cpu/{name}" for name in names} | {"products float32", "stand_by"}
 translator = Translator(level_named("x86-64-v4-vnni"))
-translator.write(sys.argv[1], (entry for entry in entries() if entry.name in wanted), defines_settings=True)
+translator.write(sys.argv[1], (entry for entry in entries() if entry.name in wanted), is_for_calls=True)
 print(hashlib.sha256(Path(sys.argv[1] + ".o").read_bytes()).hexdigest())
 """
 

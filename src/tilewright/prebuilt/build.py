@@ -142,7 +142,7 @@ def translate() -> None:
     for given in sys.argv[1:]:
         kernel, _, path = given.partition("=")
         wanted = (entry for entry in known if entry.kernel == kernel)
-        translator.write(Path(path), wanted, defines_settings=kernel == OTHERS)
+        translator.write(Path(path), wanted, is_for_calls=kernel == OTHERS)
     os._exit(0)  # nothing is left to do, and to take down what Numba has built up takes seconds
 
 

@@ -91,9 +91,9 @@ class Translator:
         self._context = cpu_target.target_context
         self._codegen = self._context.codegen()
 
-    def write(self, path: Path, wanted: Iterable[Entry], *, defines_settings: bool) -> None:
-        """An object ``.o`` with the entries that are wanted, and a list of them, ``.json``. One object of a library
-        defines the numbers that all read."""
+    def write(self, path: Path, wanted: Iterable[Entry], *, is_for_calls: bool) -> None:
+        """An object ``.o`` with the entries that are wanted, and a list of them, ``.json``. The object for calls has the
+        functions that belong to no kernel, and defines the numbers that all read."""
         self._libraries: dict[int, Any] = {}
         self._wrappers = self._codegen._create_empty_module("wrappers")
         #: Names of machine code that has another name in the library, and that one.
@@ -103,7 +103,7 @@ class Translator:
             for entry in wanted:
                 self._add(entry)
                 functions.append(entry.name)
-        Path(f"{path}.o").write_bytes(self._object(self._linked(defines_settings)))
+        Path(f"{path}.o").write_bytes(self._object(self._linked(is_for_calls)))
         Path(f"{path}.json").write_text(json.dumps({"functions": functions, "settings": sorted(SETTINGS)}))
 
     def _add(self, entry: Entry) -> None:
@@ -164,10 +164,10 @@ class Translator:
 
     # ---- one module --------------------------------------------------------------------------------------------------
 
-    def _linked(self, defines_settings: bool) -> Any:
+    def _linked(self, is_for_calls: bool) -> Any:
         """All modules as one, of which only what the library offers can be seen from outside."""
         settings = {machine_numbers.PREFIX + name for name in SETTINGS}
-        for name in sorted(settings) if defines_settings else ():
+        for name in sorted(settings) if is_for_calls else ():
             ir.GlobalVariable(self._wrappers, I64, name).initializer = I64(0)
         offered = {function.name for function in self._wrappers.functions if function.blocks}
         module = llvm.parse_assembly(cgutils.normalize_ir_text(str(self._wrappers)))
@@ -181,9 +181,10 @@ class Translator:
                 if compiled.fndesc.llvm_func_name in defined:
                     module.get_function(compiled.fndesc.llvm_func_name).add_function_attribute("noinline")
         offered |= settings | set(self._names.values())
-        # As Numba has them: LLVM would inline an internal function that has one caller, however large, and loops that are
-        # then compiled as one function keep addresses on the stack.
-        for values, hidden in ((module.functions, "linkonce_odr"), (module.global_variables, "internal")):
+        # In kernels as Numba has them: LLVM inlines an internal function that has one caller, however large, and loops that
+        # are then compiled as one function keep addresses on the stack. A call of a small product is faster so.
+        inlined = "internal" if is_for_calls else "linkonce_odr"
+        for values, hidden in ((module.functions, inlined), (module.global_variables, "internal")):
             for value in values:
                 if not value.is_declaration:
                     value.linkage = "external" if value.name in offered else hidden

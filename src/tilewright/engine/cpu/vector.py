@@ -62,7 +62,7 @@ update_last = codegen.row_updates(6, 1, BITS)
 buffer = codegen.stack_buffer(ROWS * KC)
 
 
-@codegen.njit(nogil=True)
+@codegen.njit(stays_apart=True, nogil=True)
 def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
     """Rows of X, which is ``near`` or not, by ``y_live`` columns of Y, by the smallest generated loop that has as many."""
     if y_live == 1 and near:
@@ -79,7 +79,7 @@ def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumu
         dots_6(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
 
 
-@codegen.njit(nogil=True)
+@codegen.njit(stays_apart=True, nogil=True)
 def update(near, steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
     """``steps`` columns of X, scaled, to ``live`` rows of Z, by the smallest generated loop that has as many."""
     if steps == 1:
