@@ -29,7 +29,7 @@ SLOW_S = 0.3
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
 #: One in so many runs in each share: of the further cases of tables, of slow cases beside another case of their table, and
 #: of slow tests that stand alone.
-PARTS, SLOW_PARTS, SINGLE_PARTS = 192, 48, 18
+PARTS, SLOW_PARTS, SINGLE_PARTS = 240, 60, 22
 
 
 class Clock:
