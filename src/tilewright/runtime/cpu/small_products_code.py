@@ -44,7 +44,7 @@ def matrix(data, rows, columns, row, column):
 
 
 @_inner
-def factors(a, b, c, batch):
+def batch_operands(a, b, c, batch):
     """The first product of a batch as matrices, the number of products and the bytes from each to the next.
 
     It is the transposed product Cᵀ = Bᵀ·Aᵀ where C is column-major, or a column-major matrix times a vector.
@@ -62,14 +62,14 @@ def factors(a, b, c, batch):
 def products(a: Any, b: Any, c: Any, batch: Any) -> int:
     """All products of a batch, in one call: ``batch`` points to the words of ``Batch`` in C. Returns 1, and something else
     where it found no memory."""
-    x, y, z, count, step_x, step_y, step_z = factors(a, b, c, batch)
+    x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
     products_of_kernel(x, y, z, count, step_x, step_y, step_z)
     return 1
 
 
 def products_with_vectors(a: Any, b: Any, c: Any, batch: Any) -> int:
     """``products``, or a single product of a vector, or of a few, which the kernel for small ones does not suit."""
-    x, y, z, count, step_x, step_y, step_z = factors(a, b, c, batch)
+    x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
     if count == 1 and not _suits(x.shape[0], y.shape[1], x.shape[1]):
         _product_by_vectors(x, y, z)
     else:
