@@ -90,7 +90,7 @@ def test_shares_cover_all_cases() -> None:
 
 
 def test_slow_cases_of_a_table_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in 48; one in 18 of slow tests that stand alone, among them the first of a table none of whose cases is quick."""
+    """One in 60; one in 22 of slow tests that stand alone, among them the first of a table none of whose cases is quick."""
 
     class Case:
         def __init__(self, nodeid: str) -> None:
@@ -110,4 +110,4 @@ def test_slow_cases_of_a_table_take_turns(monkeypatch: pytest.MonkeyPatch) -> No
         counts.update(case.nodeid for case in kept)
     assert seen == {*cases, *alone}
     assert counts[alone[1].nodeid] == 400, "it is quick"
-    assert all(16 < counts[case.nodeid] < 60 for case in (cases[0], alone[0]))
+    assert all(10 < counts[case.nodeid] < 40 for case in (cases[0], alone[0]))
