@@ -14,6 +14,11 @@ MACHINE_CODE = (*SHARED_BY_KERNELS, "kernels/cpu/*.py", "engine/cpu/*.py")
 LIBRARY = ("*.py", "planning/*.py", "runtime/*.py", "runtime/cpu/*.py", *MACHINE_CODE)
 
 
+def is_checkout() -> bool:
+    """Whether the package is one of a repository, whose sources may change, and not an installed one."""
+    return (PACKAGE.parents[1] / "pyproject.toml").is_file()
+
+
 def files(patterns: Iterable[str]) -> list[Path]:
     """The package's files of these patterns, in a fixed order."""
     return [path for pattern in patterns for path in sorted(PACKAGE.glob(pattern))]

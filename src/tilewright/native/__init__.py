@@ -36,5 +36,4 @@ def front() -> ModuleType | None:
         found = importlib.import_module("tilewright._native")
     except ImportError:
         return None
-    is_checkout = (sources.PACKAGE.parents[1] / "pyproject.toml").is_file()
-    return None if is_checkout and found.key != front_key() else found
+    return None if sources.is_checkout() and found.key != front_key() else found

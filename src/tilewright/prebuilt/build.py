@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,9 +29,9 @@ from ..host.machine import BUILD_LEVEL, machine
 from ..host.sources import PACKAGE
 from ..runtime.cpu.facts import BEFORE_VECTORS, FOR_VECTORS, KERNEL
 from ..runtime.cpu.library import BUILT, SOURCES, is_current, sources_key
-from ..runtime.cpu.names import OTHERS
+from ..runtime.cpu.names import NO_KERNEL
 from .native import build_native
-from .tools import BuildError, c_compiler
+from .tools import BuildError, c_compiler, put
 
 Say = Callable[[str], object]
 
@@ -40,7 +39,7 @@ Say = Callable[[str], object]
 #: With these variables every build of the same sources has the same bytes: Numba's order of names is that of their hashes.
 SAME_EACH_TIME = {"PYTHONHASHSEED": "0"}
 #: What the functions that belong to no kernel take to build, in dtypes of one.
-OF_OTHERS = 14
+WEIGHT_OF_OTHERS = 14
 
 
 # ---- the process that builds -----------------------------------------------------------------------------------------
@@ -76,8 +75,7 @@ def _build_level(level: InstructionLevel, folder: Path, compiler: list[str], job
         if linked.returncode:
             raise BuildError(f"{level.name}: {' '.join(compiler)} could not link: {linked.stderr.strip()}")
         for file in (library, facts):
-            shutil.copy(file, folder / f".{file.name}")
-            (folder / f".{file.name}").replace(folder / file.name)  # whole, or as it was
+            put(file, folder)
     path = folder / level.file_name
     say(f"built {path.name}: {path.stat().st_size / 1e6:.1f} MB in {time.perf_counter() - begun:.0f} s")
     return path
@@ -112,7 +110,7 @@ def _objects(level: InstructionLevel, folder: Path, jobs: int, say: Say) -> list
 def own_sources() -> dict[str, list[Path]]:
     """For each kernel of the engine, and for the functions that belong to none, the files that only these need."""
     kernels = {kernel.name: [kernel.path] for kernel in engine().values()}
-    return {OTHERS: [kernel.path for kernel in (KERNEL, FOR_VECTORS, BEFORE_VECTORS)], **kernels}
+    return {NO_KERNEL: [kernel.path for kernel in (KERNEL, FOR_VECTORS, BEFORE_VECTORS)], **kernels}
 
 
 def even_shares(kernels: Sequence[str], jobs: int) -> list[list[str]]:
@@ -124,8 +122,8 @@ def even_shares(kernels: Sequence[str], jobs: int) -> list[list[str]]:
     """
     weights = {kernel.name: len(kernel.dtypes) + len(kernel.sums) for kernel in engine().values()}
     shares: list[list[str]] = [[] for _ in range(jobs)]
-    for kernel in sorted(kernels, key=lambda name: -weights.get(name, OF_OTHERS)):
-        min(shares, key=lambda share: sum(weights.get(name, OF_OTHERS) for name in share)).append(kernel)
+    for kernel in sorted(kernels, key=lambda name: -weights.get(name, WEIGHT_OF_OTHERS)):
+        min(shares, key=lambda share: sum(weights.get(name, WEIGHT_OF_OTHERS) for name in share)).append(kernel)
     return [share for share in shares if share]
 
 
@@ -142,7 +140,7 @@ def translate() -> None:
     for given in sys.argv[1:]:
         kernel, _, path = given.partition("=")
         wanted = (entry for entry in known if entry.kernel == kernel)
-        translator.write(Path(path), wanted, is_for_calls=kernel == OTHERS)
+        translator.write(Path(path), wanted, is_for_calls=kernel == NO_KERNEL)
     os._exit(0)  # nothing is left to do, and to take down what Numba has built up takes seconds
 
 

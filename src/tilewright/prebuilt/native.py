@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +17,7 @@ import numpy as np
 from ..host.sources import PACKAGE
 from ..native import front_key
 from ..runtime.cpu.library import BUILT
-from .tools import BuildError, c_compiler
+from .tools import BuildError, c_compiler, put
 
 #: The oldest CPython whose interface is asked for.
 LIMITED_API = "0x030B0000"
@@ -77,7 +76,6 @@ def build_native(say: Callable[[str], object] = print, arch: str = platform.mach
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         if built.returncode:
             raise BuildError(f"{target.name}: {command[0]} failed: {built.stderr.strip()}")
-        shutil.copy(made, target.with_name(f".{target.name}"))
-        target.with_name(f".{target.name}").replace(target)  # whole, or as it was
+        put(made, target.parent)
     say(f"built {target.name}")
     return target

@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from pathlib import Path
 
 
 class BuildError(Exception):
     """Why nothing was built, in a line."""
+
+
+def put(file: Path, folder: Path) -> Path:
+    """Copy a file into a folder, where it is whole, or as it was, at any time; returns its new path."""
+    draft = folder / f".{file.name}"
+    shutil.copy(file, draft)
+    return draft.replace(folder / file.name)
 
 
 def c_compiler(arch: str) -> list[str]:

@@ -20,7 +20,7 @@ from ...codegen.deferred import tell_compiler
 from ...kernels import Kernel
 from . import peaks_code, shared_products_code, small_products_code
 from .facts import FOR_VECTORS, KERNEL
-from .names import OTHERS, code_name, function_name, kernel_name, products_name, storage
+from .names import NO_KERNEL, code_name, function_name, kernel_name, products_name, storage
 
 tell_compiler()
 
@@ -42,8 +42,8 @@ class Entry:
 
     @property
     def kernel(self) -> str:
-        """The name of its kernel; of other functions ``OTHERS``."""
-        return self.name.split()[1] if self.kind == "kernel" else OTHERS
+        """The name of its kernel; of other functions ``NO_KERNEL``."""
+        return self.name.split()[1] if self.kind == "kernel" else NO_KERNEL
 
 
 def entries() -> Iterator[Entry]:

@@ -63,7 +63,7 @@ def is_current(level: InstructionLevel) -> bool:
     about = BUILT / f"{level.name}.json"
     if not about.is_file():
         return False
-    if not (PACKAGE.parents[1] / "pyproject.toml").is_file():
+    if not sources.is_checkout():
         return True
     known: str = json.loads(about.read_text())["key"]
     return known == sources_key()

@@ -8,7 +8,7 @@ import numpy as np
 STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 
 #: In place of a kernel's name, for the functions that belong to none.
-OTHERS = "functions"
+NO_KERNEL = "functions"
 
 
 def code_dtype(dtype: np.dtype) -> np.dtype:
