@@ -7,7 +7,8 @@ streamed:
 
 - its rows have unit stride along k: dot products of eight rows at a time, or four where there are several vectors, with the
   columns of Y, which stay in cache;
-- its columns have unit stride: eight of them at a time, scaled, are added to a strip of Z that stays in L1.
+- its columns have unit stride: eight of them at a time, scaled, are added to a strip of Z that stays in L1. With three
+  vectors or more, an X that may be in the last cache is read in tiles instead, by ``cpu/direct``.
 
 Each row or column is a stream. Hardware prefetchers alone follow four streams best, and leave a fifth to a third of the
 bandwidth of one core unused. Prefetch instructions into the second-level cache, 256 elements ahead in each of eight
@@ -18,6 +19,7 @@ eight. Twelve streams whose strides are multiples of 4 KiB share the sets of L1,
 import numpy as np
 
 from tilewright import codegen
+from tilewright.engine.cpu.direct import tiled_products
 from tilewright.engine.jobs import FAR
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -34,6 +36,11 @@ AHEAD = 256
 #: An X of at most so many bytes may be in a near last cache, and is read without prefetches: each takes the place of a load.
 #: With one vector or two, products of 1,000² elements to 2,000² take up to a fifth less on Zen 4 that way.
 NEAR = codegen.setting("vector.near", 0 if FAR else caches(machine())[2] // 2)
+#: With so many vectors, an X of at most so many bytes, which may be in the last cache, is read by the tiles of ``cpu/direct``,
+#: in blocks of at least so many bytes of a row: each number of X once for 6 to 16 vectors, and Z is written once. It takes
+#: half the time or less with 3 to 24 rows and 1,000² numbers, on Zen 4 and on a Xeon.
+TILED_FROM, TILED_BLOCK = 3, 1024
+TILED = codegen.setting("vector.tiled", min(caches(machine())[2] // 2, 32 << 20))
 #: Most steps of k between additions to Z.
 KC = 2048
 #: Rows of X that a thread takes at once.
@@ -42,6 +49,9 @@ BAND = 32
 DOTS_STRETCH, DOTS_STRETCH_OF_ONE = 4096, 8192
 #: The same of a column of X, and of Z, whose strip stays in L1, or with many vectors in the second-level cache.
 UPDATE_STRETCH, UPDATE_STRETCH_OF_ONE = 8192, 16384
+#: With several vectors, the strips into which Z is cut at least, and the fewest bytes of a row of one: the pieces of k that
+#: threads would share instead are written, read and added up.
+STRIPS, UPDATE_SHORTEST = 4, 2048
 #: Rows of Z that lie a multiple of so many bytes apart share sets of L1 with each other and with those of X, which displaces
 #: both: they are computed in the workspace, in rows that are so many bytes longer. With 4 to 17 rows and 4,096² numbers of
 #: float32 it takes half the time on Zen 4.
@@ -157,6 +167,16 @@ def copy_rows(x, target):
 
 
 @codegen.njit(nogil=True)
+def strip_width(f, t, size):
+    """Elements of a row of a strip: whole cache lines."""
+    if t == 1:
+        return UPDATE_STRETCH_OF_ONE // size
+    line = codegen.ALIGNMENT // size
+    even = -(-f // (STRIPS * line)) * line
+    return max(UPDATE_SHORTEST // size, min(UPDATE_STRETCH // size, even))
+
+
+@codegen.njit(nogil=True)
 def by_updates(x, y, z, space, counters):
     """X has unit stride down its columns. Z is cut into strips, and where there are few, k into pieces.
 
@@ -166,7 +186,7 @@ def by_updates(x, y, z, space, counters):
     f, k = x.shape
     t = y.shape[1]
     size = codegen.itemsize(x)
-    width = (UPDATE_STRETCH if t > 1 else UPDATE_STRETCH_OF_ONE) // size
+    width = strip_width(f, t, size)
     strips = -(-f // width)
     pieces = max(1, min(JOBS // max(1, strips), k // SHORTEST))
     length = -(-k // (pieces * FEW_STEPS)) * FEW_STEPS
@@ -186,6 +206,19 @@ def by_updates(x, y, z, space, counters):
         update_strip(near, x[first : first + count, part], y[part], place, z_row)
         if not in_place and codegen.fetch_add(counters, 3 + strip, 1) == pieces - 1:
             add_pieces(codegen.offset(space, of_strip), pieces, z_row, z[first : first + count])
+
+
+@codegen.njit(nogil=True)
+def by_tiles(x, y, z, counters):
+    """X has unit stride down its columns, and Y several: Zᵀ = Yᵀ·Xᵀ, block by block of its columns."""
+    f = x.shape[0]
+    width = TILED_BLOCK // codegen.itemsize(x)
+    while True:
+        first = codegen.fetch_add(counters, 0, 1) * width
+        if first >= f:
+            break
+        block = slice(first, min(f, first + width))
+        tiled_products(y.T, x[block].T, z[block].T, 1, 0, 0, 0, False)
 
 
 @codegen.njit(nogil=True)
@@ -232,7 +265,7 @@ def workspace(m: int, n: int, k: int) -> int:
 @codegen.register_jitable
 def counters_of(m: int, n: int, k: int) -> int:  # noqa: ARG001  # as of every kernel
     """Those of jobs, of copies, and of each strip's finished pieces."""
-    return 4 + max(m, n) // (UPDATE_STRETCH // 8)
+    return 4 + STRIPS + max(m, n) // (UPDATE_STRETCH // 8)
 
 
 @codegen.njit(nogil=True)
@@ -244,8 +277,12 @@ def streamed_product(a, b, c, space, counters):
     z = c if few_columns else c.T
     if z.shape[1] == 0:
         return
-    if x.strides[0] == codegen.itemsize(x) and x.strides[1] != codegen.itemsize(x):
-        by_updates(x, y, z, space, counters)
+    size = codegen.itemsize(x)
+    if x.strides[0] == size and x.strides[1] != size:
+        if z.shape[1] >= TILED_FROM and x.size * size <= TILED():
+            by_tiles(x, y, z, counters)
+        else:
+            by_updates(x, y, z, space, counters)
     else:
         by_dots(x, y, z, space, counters)
 
