@@ -1,8 +1,9 @@
-"""Two revisions in turns: ``python benchmarks/turns.py OUT.jsonl OLD NEW [ROUNDS]`` (5).
+"""Two revisions in turns: ``python benchmarks/turns.py OUT.jsonl OLD NEW [ROUNDS] [cpu|gpu]`` (5, cpu).
 
 ``OLD`` and ``NEW`` are checkouts, each with its machine code built or cached. Processes of both take turns. Each multiplies
 the same operands: small ones, 100³ to 2,048³, thin ones, vectors, batches and every dtype, on one thread and on two;
-compares every product with NumPy's; and notes the best of several samples. Prints the ratio of the medians, old over new,
+compares every product with NumPy's; and notes the best of several samples. With ``gpu`` these are calls with small arrays of
+PyTorch and CuPy on a GPU, and lists of them: the time until a call returns, beside that of torch's and CuPy's own. Prints the ratio of the medians, old over new,
 and appends a record with all samples to OUT.
 """
 
@@ -65,31 +66,79 @@ for threads in (1, 2):
 print(json.dumps(found))
 """
 
+ON_GPU = """
+import json, time
+import cupy, torch, tilewright as tw
 
-def measured(tree: Path) -> dict[str, float]:
+generator, found = torch.Generator(device="cuda").manual_seed(0), {}
+
+def numbers(dtype, *shape):
+    return torch.rand(*shape, device="cuda", generator=generator).sub(0.5).to(dtype)
+
+def sample(name, product, a, b, **out):
+    for c, x, y in zip(product(a, b, **out), a, b) if isinstance(a, list) else [(product(a, b, **out), a, b)]:
+        c, x, y = (torch.as_tensor(t).double() for t in (c, x, y))
+        assert torch.allclose(c, x @ y, rtol=2e-2, atol=2e-2), name
+    taken = []
+    for _ in range(25):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for _ in range(200):  # fewer than fill the queue of launches
+            product(a, b, **out)
+        taken.append((time.perf_counter() - begun) / 200)
+    found[name] = sorted(taken)[len(taken) // 2]
+
+for dtype in (torch.float32, torch.bfloat16):
+    for n in (64, 256):
+        a, b = numbers(dtype, n, n), numbers(dtype, n, n)
+        sample(f"torch {str(dtype)[6:]} {n}", tw.matmul, a, b)
+        sample(f"torch {str(dtype)[6:]} {n}, out", tw.matmul, a, b, out=torch.empty_like(a))
+        sample(f"torch.matmul {str(dtype)[6:]} {n}, out", torch.matmul, a, b, out=torch.empty_like(a))
+a, b = numbers(torch.float32, 8, 64, 64), numbers(torch.float32, 8, 64, 64)
+sample("torch batch 8x64, out", tw.matmul, a, b, out=torch.empty_like(a))
+a, b = ([numbers(torch.bfloat16, 128, 128) for _ in range(16)] for _ in range(2))
+sample("torch list 16x128", tw.matmul, a, b)
+a, b = (cupy.asarray(numbers(torch.float32, 64, 64)) for _ in range(2))
+sample("cupy float32 64", tw.matmul, a, b)
+sample("cupy float32 64, out", tw.matmul, a, b, out=cupy.empty_like(a))
+sample("cupy.matmul float32 64, out", cupy.matmul, a, b, out=cupy.empty_like(a))
+print(json.dumps(found))
+"""
+
+
+def measured(tree: Path, code: str) -> dict[str, float]:
     """The seconds of each cell in a process of a checkout."""
     # NumPy's threads would go on spinning beside the first samples.
     variables = os.environ | {"PYTHONPATH": str(tree / "src"), "OPENBLAS_NUM_THREADS": "1"}
-    process = subprocess.run([sys.executable, "-c", CODE], env=variables, capture_output=True, text=True, check=False)
+    process = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
     if process.returncode:
         sys.exit(process.stderr)
     return dict(json.loads(process.stdout))
 
 
 def revision(tree: Path) -> str:
-    """The commit of a checkout."""
-    return subprocess.run(
-        ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    """The commit of a checkout; the name of a folder that is none."""
+    git = ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(git, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or tree.resolve().name
+
+
+def gpu() -> dict[str, str]:
+    """The name of the first GPU, and its driver."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    name, driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().split(", ")
+    return {"gpu": name, "driver": driver}
 
 
 def main() -> None:
     """Measure, print and append the record."""
     out, old, new = map(Path, sys.argv[1:4])
     rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 5
+    where = sys.argv[5] if len(sys.argv) > 5 else "cpu"
+    code = {"cpu": CODE, "gpu": ON_GPU}[where]
     samples: dict[str, list[tuple[float, float]]] = {}
     for _ in range(rounds):
-        before, after = measured(old), measured(new)
+        before, after = measured(old, code), measured(new, code)
         for cell, seconds in before.items():
             samples.setdefault(cell, []).append((seconds, after[cell]))
     medians = {cell: [statistics.median(each) for each in zip(*pairs, strict=True)] for cell, pairs in samples.items()}
@@ -98,8 +147,10 @@ def main() -> None:
         print(f"{cell:28} {1e6 * medians[cell][0]:11.2f} {1e6 * medians[cell][1]:11.2f} µs {ratio:6.3f}")
     mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
     print(f"geometric mean of {len(ratios)}: {mean:.3f}")
-    command = shlex.join(["python", "benchmarks/turns.py", "OUT.jsonl", "OLD", "NEW", str(rounds)])
-    record = {"kind": "turns", "environment": environment(operands="uniform [-1, 1), small integers", command=command)}
+    command = shlex.join(["python", "benchmarks/turns.py", "OUT.jsonl", "OLD", "NEW", str(rounds), where])
+    operands = "uniform [-1, 1), small integers" if where == "cpu" else "uniform [-0.5, 0.5)"
+    known = environment(operands=operands, command=command) | (gpu() if where == "gpu" else {})
+    record = {"kind": "turns", "environment": known}
     revisions = {"old": revision(old), "new": revision(new), "geometric_mean": mean}
     with out.open("a") as file:
         file.write(json.dumps(record | revisions | {"samples_s": samples}) + "\n")
