@@ -3,8 +3,8 @@
 ``OLD`` and ``NEW`` are checkouts, each with its machine code built or cached. Processes of both take turns. Each multiplies
 the same operands: small ones, 100³ to 2,048³, thin ones, vectors, batches and every dtype, on one thread and on two;
 compares every product with NumPy's; and notes the best of several samples. With ``gpu`` these are calls with small arrays of
-PyTorch and CuPy on a GPU, and lists of them: the time until a call returns, beside that of torch's and CuPy's own. Prints the ratio of the medians, old over new,
-and appends a record with all samples to OUT.
+PyTorch and CuPy on a GPU, and lists of them: the time until a call returns, beside that of torch's and CuPy's own. Prints
+the ratio of the medians, old over new, and appends a record with all samples to OUT.
 """
 
 from __future__ import annotations
