@@ -22,8 +22,9 @@ MR, NV = (8 if MANY else 4), 2
 ROWS, COLUMNS = (4 if MANY else 2), 4
 #: Steps of k that stay in L1 or L2 while they are read repeatedly; and the distance of prefetches, in steps.
 KC, AHEAD = 512, 128
-#: The number of pieces of k, at most, and steps in one, at least.
-PIECES, SHORTEST = 64, 1024
+#: The number of pieces of k, at most, steps in one, at least, and the unit of their length: with one of KC, 100,000 steps
+#: would be 49 pieces, of which one thread takes the last while 15 others wait.
+PIECES, SHORTEST, UNIT = 64, 1024, 128
 #: Elements by which a packed column may be overrun.
 SPARE = 64
 
@@ -39,8 +40,8 @@ buffer_y = codegen.stack_buffer(COLUMNS * (KC + SPARE))
 
 @codegen.register_jitable
 def piece_length(k):
-    """Steps of k in a piece: whole multiples of KC, SHORTEST at least, and a function of k alone."""
-    return max(SHORTEST, -(-k // (PIECES * KC)) * KC)
+    """Steps of k in a piece: a multiple of UNIT, SHORTEST at least, and a function of k alone."""
+    return max(SHORTEST, -(-k // (PIECES * UNIT)) * UNIT)
 
 
 @codegen.register_jitable

@@ -36,9 +36,9 @@ AHEAD = 256
 #: An X of at most so many bytes may be in a near last cache, and is read without prefetches: each takes the place of a load.
 #: With one vector or two, products of 1,000² elements to 2,000² take up to a fifth less on Zen 4 that way.
 NEAR = codegen.setting("vector.near", 0 if FAR else caches(machine())[2] // 2)
-#: With so many vectors, an X of at most so many bytes, which may be in the last cache, is read by the tiles of ``cpu/direct``,
-#: in blocks of at least so many bytes of a row: each number of X once for 6 to 16 vectors, and Z is written once. It takes
-#: half the time or less with 3 to 24 rows and 1,000² numbers, on Zen 4 and on a Xeon.
+#: With so many vectors, an X of at most so many bytes, which may be in the last cache, is read by the tiles of
+#: ``cpu/direct``, in blocks of so many bytes of a row: Z is written once. With 3 to 24 rows and 1,000² numbers it takes a
+#: half to two thirds of the time, on Zen 4 and on a Xeon.
 TILED_FROM, TILED_BLOCK = 3, 1024
 TILED = codegen.setting("vector.tiled", min(caches(machine())[2] // 2, 32 << 20))
 #: Most steps of k between additions to Z.
