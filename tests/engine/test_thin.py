@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba as nb
@@ -21,6 +21,7 @@ import tilewright as tw
 from support.plans import make_plan
 from tilewright import api, codegen
 from tilewright.catalog import catalog
+from tilewright.codegen.settings import SETTINGS
 from tilewright.engine.cpu import vector
 from tilewright.host.machine import machine
 from tilewright.kernels import FLOATS
@@ -28,6 +29,8 @@ from tilewright.lab.verify.verify import Oracle
 from tilewright.operands import aligned_empty
 from tilewright.problem import Problem
 from tilewright.runtime.cpu import small_products
+from tilewright.runtime.cpu.library import BuiltLibrary
+from tilewright.runtime.cpu.machine_code import BuiltCode, engine_code
 from tilewright.runtime.cpu.runner import runner
 
 Shape = tuple[int, int, int]  # m, n, k
@@ -36,6 +39,7 @@ SHAPES: dict[str, list[Shape]] = {
     "cpu/vector": [
         *((1, 4097, 33), (4099, 1, 31), (1, 1, 5000), (2, 1025, 70), (1025, 2, 2049), (3, 515, 1), (515, 3, 1)),
         *((6, 1100, 131), (1100, 6, 1029), (7, 530, 66), (530, 7, 66), (13, 600, 10), (35, 4, 4100), (4, 35, 4100)),
+        *((5, 1024, 130), (1024, 3, 600), (2, 2304, 300)),  # with rows of C that displace each other from L1
     ],
     "cpu/outer": [
         *((1031, 1041, 1), (1030, 1040, 3), (4099, 16, 16), (4100, 17, 5), (70000, 16, 2), (16, 70000, 2)),
@@ -46,8 +50,9 @@ SHAPES: dict[str, list[Shape]] = {
         *((17, 33, 3073), (3, 32, 2100), (32, 3, 2100), (12, 2, 2600), (96, 96, 2048), (7, 5, 511), (7, 5, 513)),
     ],
 }
-KERNELS = list(SHAPES)
-every_kernel = pytest.mark.parametrize("kernel", KERNELS)
+#: The kernel for a few rows with any matrix too large for the last cache.
+FROM_MEMORY = "cpu/vector from memory"
+every_kernel = pytest.mark.parametrize("kernel", [*SHAPES, FROM_MEMORY], indirect=True)
 every_dtype = pytest.mark.parametrize("dtype", FLOATS)
 
 Layout = Callable[[np.ndarray], np.ndarray]
@@ -58,6 +63,21 @@ LAYOUTS: dict[str, Layout] = {
     "columns apart": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
     "backwards": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
 }
+
+
+@pytest.fixture
+def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a kernel."""
+    if request.param != FROM_MEMORY:
+        yield request.param
+        return
+    code = engine_code()
+    if not isinstance(code, BuiltCode):
+        pytest.skip("the sizes of caches are constants in code that is compiled in the process")
+    library = BuiltLibrary(code.level)
+    library.set_numbers(SETTINGS | {"vector.tiled": 0, "vector.near": 0})
+    yield "cpu/vector"
+    library.set_numbers(SETTINGS)
 
 
 def operands(shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -372,7 +392,7 @@ def test_an_operand_that_is_read_without_prefetches_gives_the_same_bits(columns:
     reason="reads the assembly of x86-64 with FMA",
 )
 def test_only_the_outer_product_streams_past_the_caches() -> None:
-    found = {name: _assembly(name) for name in KERNELS}
+    found = {name: _assembly(name) for name in SHAPES}
     assert [name for name, text in found.items() if "vmovntp" in text] == ["cpu/outer"]
     assert "sfence" in found["cpu/outer"], "else another thread might read what was there before"
 
