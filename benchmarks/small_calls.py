@@ -3,11 +3,14 @@
 ``python benchmarks/small_calls.py [COUNT] [--seed N] [--seconds S]`` makes ``COUNT`` calls, 10,000,000 by default, of the
 function that ``matmul`` asks first, in rounds of 500. A round has a pool of arrays of one dtype in one memory, where they
 may overlap: vectors, matrices and batches of any strides, some read-only, of a subclass, of another byte order, not aligned,
-or with a stride of 0; and a second pool for ``out``. Numbers are small and whole, so every right result is exact.
+or with a stride of 0; and a second pool for ``out``. Numbers are small and whole, so every right result is exact. In some
+rounds the matrices are large, and products of their shapes were computed before; in every second one two threads share
+them.
 
-A call is right if it returns None, which leaves it to the long way, or NumPy's result in type, dtype, shape and values; if
-it computes what is plain and small, and nothing else; and if nothing but ``out`` has changed. After each round the reference
-counts of all arrays are as before, and at the end the process holds as much memory as after the first rounds.
+A call is right if it returns None, which leaves it to the long way, or NumPy's result in type, dtype, shape and values;
+if it computes what is plain and small, or known, and nothing else; and if nothing but ``out`` has changed. After each
+round the reference counts of all arrays are as before, and at the end the process holds as much memory as after the first
+rounds.
 
 Prints one line, and each wrong call; exits with 1 if there is one.
 """
@@ -25,11 +28,15 @@ from typing import Any
 import numpy as np
 
 from random_operands import arrays, draw, dressed
+from tilewright.host.limits import use_threads
 from tilewright.planning.host import WORK_SHARED
+from tilewright.planning.short import product_by_short_way
 from tilewright.runtime.cpu import small_products
 
 CALLS_OF_A_ROUND, ARRAYS_OF_A_POOL = 500, 24
 SIZES = [0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20, 33]
+#: Of products that two threads share.
+LARGE = [97, 104, 130]
 DTYPES = [np.dtype(name) for name in small_products.KERNEL.dtypes]
 
 Shape = tuple[int, ...]
@@ -63,6 +70,8 @@ def _dressed(rng: np.random.Generator, x: np.ndarray, dress: bool) -> np.ndarray
 
 def pools(rng: np.random.Generator) -> tuple[Pool, Pool]:
     """Operands, and arrays for results."""
+    if rng.random() < 0.03:
+        return _large_pools(rng, draw(rng, [dtype for dtype in DTYPES if dtype.itemsize >= 4]))
     dtype = draw(rng, DTYPES)
     if dtype.itemsize > 1 and rng.random() < 0.03:
         dtype = dtype.newbyteorder()
@@ -74,6 +83,22 @@ def pools(rng: np.random.Generator) -> tuple[Pool, Pool]:
 
     shapes = [shape(draw(rng, [1, 2, 2, 2, 3, 4])) for _ in range(ARRAYS_OF_A_POOL)]
     return Pool(rng, shapes, dtype, dress=True), Pool(rng, shapes, dtype, dress=False)
+
+
+def _large_pools(rng: np.random.Generator, dtype: np.dtype) -> tuple[Pool, Pool]:
+    """The same of large matrices."""
+    shapes = [(draw(rng, LARGE), draw(rng, LARGE)) for _ in range(ARRAYS_OF_A_POOL)]
+    return Pool(rng, shapes, dtype, dress=True), Pool(rng, shapes, dtype, dress=False)
+
+
+def learned() -> small_products.Short:
+    """The function, once it knows all dtypes, and the products of large matrices on one thread and on two."""
+    for dtype in DTYPES:
+        short = small_products.learn_dtype(dtype, WORK_SHARED)
+        for threads, m, n, k in itertools.product((1, 2), LARGE, LARGE, LARGE):
+            with use_threads(threads):
+                product_by_short_way(np.zeros((m, k), dtype), np.zeros((k, n), dtype), None)
+    return short
 
 
 # ---- what is right ---------------------------------------------------------------------------------------------------
@@ -185,8 +210,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=np.inf, help="the time after which no more are made")
     asked = parser.parse_args()
-    for dtype in DTYPES:
-        short = small_products.learn_dtype(dtype, WORK_SHARED)
+    short = learned()
     if short is small_products.decline:
         print("there is no C front here: python -m tilewright.prebuilt", file=sys.stderr)
         return 1
@@ -195,7 +219,9 @@ def main() -> int:
         calls = done.total()
         if calls >= asked.count or time.perf_counter() - begun > asked.seconds:
             break
-        for words in one_round(np.random.default_rng([asked.seed, number]), short, done):
+        with use_threads(1 + number % 2):
+            found = list(one_round(np.random.default_rng([asked.seed, number]), short, done))
+        for words in found:
             wrong += 1
             print(f"round {number}: {words}")
         if number == 50:

@@ -15,7 +15,6 @@ from .errors import TilewrightError, UnavailableError
 from .host.limits import get_threads
 from .native import front
 from .planning.host import MOST_WORK_OF_EACH, WORK_SHARED
-from .planning.short import product_by_short_way
 from .runtime.cpu.facts import MOST_WORK_OF_BATCH
 from .runtime.cpu.interrupts import run_on_thread
 from .runtime.cpu.machine_code import engine_code, why_numpy
@@ -159,8 +158,7 @@ def _least_work(kind: str) -> tuple[tuple[float, ...], ...]:
 def _multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> bool:
     """Compute C = A·B, or return False to leave it to NumPy. ``native/loops.c`` calls it."""
     try:
-        if product_by_short_way(a, b, c) is None:
-            matmul(a, b, c)
+        matmul(a, b, c)
     except (MemoryError, TilewrightError):
         return False
     return True

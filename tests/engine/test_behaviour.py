@@ -166,11 +166,12 @@ def test_a_quota_of_one_core_is_one_thread(tmp_path: Path, monkeypatch: pytest.M
     container = read_machine(tmp_path)
     assert (container.usable_cores, container.quota_cores) == (1, 1.0)
     monkeypatch.setattr(limits, "machine", lambda: container)
-    monkeypatch.setattr(limits, "_environment_at_first_use", lambda: None)
+    monkeypatch.setattr(limits, "most_by_default", limits.most_by_default.__wrapped__)
+    monkeypatch.setattr(limits, "environment_threads", lambda: (None, None))
     assert tw.get_threads() == 1
     assert "quota of 1" in str(make_plan(Problem(4096, 4096, 4096)))
     assert make_plan(Problem(4096, 4096, 4096)).threads == 1
-    monkeypatch.setattr(limits, "_environment_at_first_use", lambda: 8)
+    monkeypatch.setattr(limits, "environment_threads", lambda: (limits.VARIABLES[0], 8))
     assert tw.get_threads() == 1, "the environment does not raise it"
 
     def refuse(self: object, task: object, count: int) -> list[object]:

@@ -296,9 +296,9 @@ def test_small_products_that_follow_each_other_wake_threads(monkeypatch: pytest.
     def after(nanoseconds: int) -> bool:
         nonlocal now
         now += nanoseconds
-        monkeypatch.setattr(shared_products, "_wakes_all", False)
+        monkeypatch.setattr(shared_products, "wakes_all", False)
         shared_products.wake_if_many(2)
-        return shared_products._wakes_all
+        return shared_products.wakes_all
 
     monkeypatch.setattr(shared_products.time, "perf_counter_ns", lambda: now)
     assert not any(after(2 * shared_products.GAP_NS) for _ in range(9))
@@ -307,7 +307,7 @@ def test_small_products_that_follow_each_other_wake_threads(monkeypatch: pytest.
 
 
 @futex
-def test_a_product_that_wakes_all_wakes_more_than_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_thatwakes_all_wakes_more_than_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones, which one thread computes, are shared from the second on."""
     a, b = operands(100, 100, 100, "float32")
     how = _sharing(a.shape, b.shape, (a.dtype, a.dtype.num), None, 2)
@@ -320,12 +320,12 @@ def test_a_product_that_wakes_all_wakes_more_than_it_is_worth(monkeypatch: pytes
         Team(2).wake(standby())
         time.sleep(0.5)  # longer than it stands by
         if shared_products.multiply_shared(how, a, b, None) is None:
-            monkeypatch.setattr(shared_products, "_wakes_all", True)
+            monkeypatch.setattr(shared_products, "wakes_all", True)
             np.testing.assert_array_equal(shared_products.multiply_shared(one, a, b, None), expected)
-            assert shared_products._wakes_all, "a product of one thread leaves it to the next one that is shared"
+            assert shared_products.wakes_all, "a product of one thread leaves it to the next one that is shared"
             if (result := shared_products.multiply_shared(how, a, b, None)) is not None:
                 np.testing.assert_array_equal(result, expected)
-                assert not shared_products._wakes_all, "it is said once"
+                assert not shared_products.wakes_all, "it is said once"
                 return
     raise AssertionError("not once in 60 seconds was a thread woken")
 

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 import small_calls
-from tilewright.planning.host import WORK_SHARED
+from tilewright.host.limits import use_threads
 from tilewright.runtime.cpu import small_products
 
 
 @functools.cache
 def known() -> Callable[..., Any]:
-    for dtype in small_calls.DTYPES:
-        short = small_products.learn_dtype(dtype, WORK_SHARED)
+    short = small_calls.learned()
     if short is small_products.decline:
         pytest.skip("there is no C front here: python -m tilewright.prebuilt")
     return short
@@ -27,7 +26,8 @@ def known() -> Callable[..., Any]:
 def found(short: Callable[..., Any], rounds: int) -> tuple[list[str], Counter[str]]:
     """What is wrong with the calls of some rounds, and how many were made."""
     done = Counter[str]()
-    wrong = [words for i in range(rounds) for words in small_calls.one_round(np.random.default_rng(i), short, done)]
+    with use_threads(2):
+        wrong = [words for i in range(rounds) for words in small_calls.one_round(np.random.default_rng(i), short, done)]
     return wrong, done
 
 

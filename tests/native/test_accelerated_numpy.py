@@ -371,7 +371,7 @@ def test_products_made_by_the_engine_are_numpys(monkeypatch: pytest.MonkeyPatch)
         calls.append(a.shape)
         return np.matmul(a, b, out=c)
 
-    monkeypatch.setattr(numpy_loops, "product_by_short_way", by_numpy)
+    monkeypatch.setattr(numpy_loops, "matmul", by_numpy)
     a = np.random.default_rng(9).uniform(-1, 1, (400, 400))
     with tw.accelerate_numpy():
         check(a, a, a @ a)
@@ -413,7 +413,7 @@ def raising(error: BaseException) -> Callable[..., None]:
 
 
 def test_where_the_engine_has_no_memory_numpy_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpy_loops, "product_by_short_way", raising(MemoryError()))
+    monkeypatch.setattr(numpy_loops, "matmul", raising(MemoryError()))
     a = np.random.default_rng(11).uniform(-1, 1, (400, 400))
     with tw.accelerate_numpy():
         check(a, a, a @ a)
@@ -421,7 +421,7 @@ def test_where_the_engine_has_no_memory_numpy_multiplies(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("now"), ValueError("wrong")])
 def test_other_exceptions_arrive(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpy_loops, "product_by_short_way", raising(error))
+    monkeypatch.setattr(numpy_loops, "matmul", raising(error))
     a = np.ones((400, 400))
 
     def multiply() -> None:

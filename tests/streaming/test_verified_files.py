@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.errors import DTypeError, MemoryLimitError, ResumeError, UsageError, VerificationError
 from tilewright.files import create_matrix, open_matrix, whole_matrix
 from tilewright.files.array import ArraySource
-from tilewright.runtime.cpu.stop import Stop, Stopped, _current
+from tilewright.runtime.cpu.stop import Stop, Stopped, current
 from tilewright.streaming.plan.cuts import own_bytes
 from tilewright.streaming.run.job import Job
 from tilewright.verification.comparing import ELEMENT_BYTES, Budget, parts_to_read
@@ -190,12 +190,12 @@ def test_least_shapes(shape: tuple[int, int, int]) -> None:
 def test_ctrl_c_ends_it() -> None:
     stop = Stop()
     stop.ask()
-    token = _current.set(stop)
+    token = current.set(stop)
     try:
         with pytest.raises(Stopped):
             verify_files(np.ones((3, 3)), np.ones((3, 3)), np.full((3, 3), 3.0), 1e-9)
     finally:
-        _current.reset(token)
+        current.reset(token)
 
 
 def test_files_of_every_format_are_read(folder: Path) -> None:

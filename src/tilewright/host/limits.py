@@ -22,11 +22,13 @@ from .system import ROOT, affinity
 VARIABLES = ("TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS")
 #: The largest number that is accepted: a typing error must not start a million threads.
 MOST = 4096
-#: The name of the threads that share a product. A product that is started in such a thread uses no other.
+#: The name of the threads that share a product. In their contexts the limit is 1: a product that is started in such a thread
+#: uses no other.
 WORKER = "tilewright"
 
-_of_this_context: contextvars.ContextVar[int | None] = contextvars.ContextVar("tilewright_threads", default=None)
-_of_the_process: int | None = None
+#: What ``use_threads`` and ``set_threads`` set. The C front reads both, and ``most_by_default``, as ``get_threads`` does.
+of_this_context: contextvars.ContextVar[int | None] = contextvars.ContextVar("tilewright_threads", default=None)
+of_the_process: int | None = None
 
 
 def set_threads(count: int | None) -> None:
@@ -41,8 +43,8 @@ def set_threads(count: int | None) -> None:
     1
     >>> tw.set_threads(None)
     """
-    global _of_the_process
-    _of_the_process = None if count is None else _checked(count)
+    global of_the_process
+    of_the_process = None if count is None else _checked(count)
 
 
 @contextlib.contextmanager
@@ -58,11 +60,11 @@ def use_threads(count: int) -> Iterator[None]:
     ...     tw.get_threads()
     1
     """
-    token = _of_this_context.set(_checked(count))
+    token = of_this_context.set(_checked(count))
     try:
         yield
     finally:
-        _of_this_context.reset(token)
+        of_this_context.reset(token)
 
 
 def get_threads() -> int:
@@ -70,20 +72,20 @@ def get_threads() -> int:
 
     Raises UsageError for a ``$TILEWRIGHT_NUM_THREADS`` that is not a positive number.
     """
-    if threading.current_thread().name == WORKER:
-        return 1
-    return _of_this_context.get() or _of_the_process or _default()
+    return of_this_context.get() or of_the_process or min(len(affinity(ROOT) or ()) or MOST, most_by_default())
 
 
 def why_threads() -> str:
     """What determines ``get_threads``, as text."""
     if threading.current_thread().name == WORKER:
         return "inside another product's thread"
-    if _of_this_context.get():
+    if of_this_context.get():
         return "use_threads"
-    if _of_the_process:
+    if of_the_process:
         return "set_threads"
-    allowed, why = _allowed()
+    allowed, why = machine().usable_cores, machine().usable_why
+    if 0 < (mask := len(affinity(ROOT) or ())) < allowed:
+        allowed, why = mask, "what the affinity mask allows"
     name, count = environment_threads()
     return f"${name}" if count and count < allowed else why
 
@@ -104,23 +106,12 @@ def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, 
     return None, None
 
 
-def _default() -> int:
-    allowed, _ = _allowed()
-    return min(_environment_at_first_use() or allowed, allowed)
-
-
 @functools.cache
-def _environment_at_first_use() -> int | None:
-    """The number of threads that the environment gives. It is read once per process, as BLAS libraries do: a later
-    change affects only child processes."""
-    return environment_threads()[1]
-
-
-def _allowed() -> tuple[int, str]:
-    """The number of CPUs that this thread may use now, and why. The affinity mask may change: pools pin their workers."""
-    cores, why = machine().usable_cores, machine().usable_why
-    mask = len(affinity(ROOT) or ())
-    return (mask, "what the affinity mask allows") if 0 < mask < cores else (cores, why)
+def most_by_default() -> int:
+    """The default, where the affinity mask allows that many: that may change, for pools pin their workers. The environment
+    is read once per process, as BLAS libraries do: a later change affects only child processes."""
+    cores = machine().usable_cores
+    return min(environment_threads()[1] or cores, cores)
 
 
 def _checked(count: object) -> int:

@@ -2,7 +2,7 @@
 
 ``matmul`` checks, plans and runs every product in Python, which takes 15 to 40 µs. Here the plan of a shape becomes a call
 of machine code (``runtime/cpu/shared_products``), once; later products of that shape take 2 to 4 µs beside the product
-itself.
+itself. If the call needs no workspace, the C front remembers it: ``small_products.known`` computes those later products.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     # Narrower dtypes have faster kernels at this size; for the others a look at the table would take a microsecond.
     known = small_products.known_of_any_work if out_dtype is None and a.itemsize >= 4 else small_products.decline
     if (result := known(a, b, out)) is not None:
+        if limit == 1:
+            shared_products.remember_shape(a.dtype, (a.shape[0], b.shape[1], a.shape[1]), 1, True, None)
         return result
     if how is None:
         how = _sharing(*shapes, key, out_dtype, 1)
@@ -111,4 +113,8 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: A
         return None
     if plan.kernel in small_products.KERNELS:
         short_way(plan.kernel, dtype)  # computes it where no other thread stands by
-    return plan.sharing
+    how, shape = plan.sharing, (plan.problem.m, plan.problem.n, plan.problem.k)
+    if how is not None and not how.workspace and out_dtype is None and (how.threads > 1 or limit == 1):
+        alone = limit > 1 and dtype.itemsize >= 4 and plan.problem.flops // 2 < WORK_WORTH_WAKING
+        shared_products.remember_shape(dtype, shape, limit, alone, how)
+    return how

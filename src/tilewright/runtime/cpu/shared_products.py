@@ -4,12 +4,14 @@ The long way (``runner``, ``Team.rally``) takes 40 µs for what surrounds a prod
 of 200³. It is needed where Python must wake threads, and for everything unusual. Here one call of machine code reads the
 arrays, posts the product to workers, wakes as many of those that sleep as the product is worth, computes its own share and
 waits for theirs: 2 µs in all for workers that stand by. No Python code runs meanwhile, so no interrupt can come between, and
-no worker need be claimed.
+no worker need be claimed. The C front remembers how products of a shape are shared, and shares later ones without any Python
+code.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...codegen import mailbox as words
+from ...host import limits
 from ...kernels import Kernel
 from . import facts as code
 from . import small_products, stop
@@ -37,8 +40,8 @@ ENTERING_NS = 100_000_000
 #: When the latest product that could have been shared began, and the first of those that it follows closely. Products of all
 #: threads count, for these numbers only decide when to wake others.
 _first_ns = _last_ns = 0
-#: Whether the next product is to wake all threads, whatever it is worth.
-_wakes_all = False
+#: Whether the next product is to wake all threads, whatever it is worth; the C front sets it back.
+wakes_all = False
 #: When this process last tried to bring absent workers into machine code.
 _entered_ns = -ENTERING_NS
 
@@ -69,7 +72,7 @@ def sharing(
 
     None without the C front.
     """
-    if not _shared_code():
+    if _c_front() is None:
         return None
     standby()  # compiled now, too
     m, n, k = shape
@@ -91,26 +94,24 @@ def sharing(
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
     """A·B, into ``out`` unless that is None, by those threads that are there. None where the long way must compute it: if
     too few are, or the arrays are unusual, or the product belongs to a run that can be stopped."""
-    if stop.can_be_stopped():
-        return None
-    global _wakes_all
-    memory, call, wakes_all = take_buffer(how.workspace), how.call.copy(), _wakes_all and how.threads > 1
-    if wakes_all:
-        call[code.WAKES], _wakes_all = call[code.OTHERS], False
-    shared_product, enough, compute = _shared_code()
-    result = shared_product(a, b, out, how.result, call, workers.mailboxes, memory, enough, compute)
+    memory = take_buffer(how.workspace)
+    result = _c_front().shared_product(a, b, out, how.result, how.call.copy(), memory)
     put_back_buffer(memory)
-    if call[code.ABSENT] and call[code.WAKES]:
-        enter(how.threads, at_once=wakes_all)
-    elif result is not None and call[code.MISSING]:
-        wake_if_many(how.threads)
     return result
 
 
+def remember_shape(dtype: np.dtype, shape: tuple[int, ...], limit: int, alone: bool, how: Sharing | None) -> None:
+    """Have ``small_products.known`` compute products of this shape (m, n, k) from now on, where threads are limited to
+    ``limit``: as ``how`` says, which has no workspace; ``alone``, by one thread without it or where too few are there."""
+    result, call = (dtype, ()) if how is None else (how.result, how.call[: code.COUNTERS])
+    if np.dtype(result.type) is result:  # not a caller's own with metadata, which others would get
+        _c_front().remember(result, np.array([dtype.num, *shape, limit, alone, *call], np.int64).tobytes())
+
+
 def enter(threads: int, at_once: bool = False) -> None:
-    """Called for each product that would have woken threads that are not in machine code: workers that do not exist yet, or
-    run Python code, or may run on other processors. This brings them there; if not ``at_once``, only if it was not tried a
-    moment ago."""
+    """Called by the C front for each product that would have woken threads that are not in machine code: workers that do
+    not exist yet, or run Python code, or may run on other processors. This brings them there; if not ``at_once``, only if it
+    was not tried a moment ago."""
     global _entered_ns
     now = time.perf_counter_ns()
     if at_once or now - _entered_ns >= ENTERING_NS:
@@ -119,23 +120,27 @@ def enter(threads: int, at_once: bool = False) -> None:
 
 
 def wake_if_many(threads: int) -> None:
-    """Called for each product for which fewer threads than these stood by. Once such products have followed each other for
-    as long as waking threads takes, the next one wakes them, so that they stand by for those after it. So it takes at most
-    about as long as these products."""
-    global _first_ns, _last_ns, _wakes_all
+    """Called for each product for which fewer threads than these stood by, mostly by the C front. Once such products have
+    followed each other for as long as waking threads takes, the next one wakes them, so that they stand by for those after
+    it. So it takes at most about as long as these products."""
+    global _first_ns, _last_ns, wakes_all
     now = time.perf_counter_ns()
     if now - _last_ns > GAP_NS:
         _first_ns = now
     elif now - _first_ns > min(WAKING_NS, threads * WAKING_EACH_NS):
-        _wakes_all = True
+        wakes_all = True
         _first_ns = now + threads * WAKING_EACH_NS
     _last_ns = now
 
 
 @functools.cache
-def _shared_code() -> tuple[Any, ...]:
-    """The function of the C front, and the addresses of the machine code that it calls; nothing without the C front."""
+def _c_front() -> Any:
+    """The C front, which knows the machine code of shared products and what it reads without Python code; or None."""
     c, source = small_products.c_front(), engine_code()
     if c is None or source is None:
-        return ()
-    return (c.shared_product, *map(source.address, ("enough_are_there", "post_and_compute")))
+        return None
+    addresses = map(source.address, ("enough_are_there", "post_and_compute"))
+    functions = stop.current.get, limits.of_this_context.get, limits.most_by_default
+    here = sys.modules[__name__]
+    c.connect(*addresses, *functions, limits, "of_the_process", workers, "mailboxes", here, "wakes_all")
+    return c

@@ -61,17 +61,13 @@ class Stop:
             self._listeners.remove(listener)
 
 
-_current: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("tilewright_stop", default=None)
+#: The Stop of the run that is stoppable in which this is read, if it is in one.
+current: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("tilewright_stop", default=None)
 
 
 def current_stop() -> Stop:
     """The Stop of the run in which this is called; outside of a run, a Stop that is never asked."""
-    return _current.get() or Stop()
-
-
-def can_be_stopped() -> bool:
-    """Whether this is called in a run that is stoppable."""
-    return _current.get() is not None
+    return current.get() or Stop()
 
 
 def stoppable(work: Callable[[], Result]) -> Result:
@@ -80,12 +76,12 @@ def stoppable(work: Callable[[], Result]) -> Result:
     The interrupt is raised when the work has ended. Within a run that is stoppable already, this only calls ``work``. Raises
     UnavailableError where the system starts too few threads for it.
     """
-    if _current.get() is not None:
+    if current.get() is not None:
         return work()
     stop = Stop()
 
     def inside() -> Result:
-        _current.set(stop)  # in the copy of the context that ``run_on_thread`` makes
+        current.set(stop)  # in the copy of the context that ``run_on_thread`` makes
         return work()
 
     try:
@@ -116,7 +112,7 @@ def run_stoppable(
     def end() -> None:
         counters.fill(STOP)
 
-    if (stop := _current.get()) is not None:
+    if (stop := current.get()) is not None:
         with stop.tells(end):
             team.rally(job, call, standby)
         if stop.asked:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ...host.limits import WORKER, of_this_context
 from ...operands import aligned_empty
 from .interrupts import run_on_thread
 
@@ -79,7 +80,7 @@ class Worker(threading.Thread):
     for a while, if another product may follow its job, then asleep."""
 
     def __init__(self, crew: Crew) -> None:
-        super().__init__(name="tilewright", daemon=True)
+        super().__init__(name=WORKER, daemon=True)
         self._crew = crew
         self.inbox: SimpleQueue[tuple[Task, Job]] = SimpleQueue()
         self.mailbox = aligned_empty(_MAILBOX + 2 * _SPARE, np.int64)[_SPARE:-_SPARE]
@@ -95,6 +96,7 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         """Do one job after another; between them wait in machine code, once one of them has taught it how."""
+        of_this_context.set(1)
         self._crew.workers.append(self)
         while True:
             task, job = self.inbox.get()
