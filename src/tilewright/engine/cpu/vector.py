@@ -39,7 +39,7 @@ NEAR = codegen.setting("vector.near", 0 if FAR else caches(machine())[2] // 2)
 #: With so many vectors, an X of at most so many bytes, which may be in the last cache, is read by the tiles of
 #: ``cpu/direct``, in blocks of so many bytes of a row: Z is written once. With 3 to 24 rows and 1,000² numbers it takes a
 #: half to two thirds of the time, on Zen 4 and on a Xeon.
-TILED_FROM, TILED_BLOCK = 3, 1024
+TILED_FROM, TILED_BLOCK = 13, 1024
 TILED = codegen.setting("vector.tiled", min(caches(machine())[2] // 2, 32 << 20))
 #: Most steps of k between additions to Z.
 KC = 2048
