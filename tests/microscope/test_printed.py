@@ -54,6 +54,7 @@ grid = ["cdiv(n, 8)", "cdiv(m, 8)"]
 __global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k)
 {
     int col = blockIdx.x * 8 + threadIdx.x, row = blockIdx.y * 8 + threadIdx.y;
+    if (row >= m || col >= n) return;
     float sum = 0;
     for (int p = 0; p < k; p++) sum += a[row * k + p] * b[p * n + col];
     c[row * n + col] = sum;

@@ -7,8 +7,8 @@ streamed:
 
 - its rows have unit stride along k: dot products of eight rows at a time, or four where there are several vectors, with the
   columns of Y, which stay in cache;
-- its columns have unit stride: eight of them at a time, scaled, are added to a strip of Z that stays in L1. With three
-  vectors or more, an X that may be in the last cache is read in tiles instead, by ``cpu/direct``.
+- its columns have unit stride: eight of them at a time, scaled, are added to a strip of Z that stays in L1. With many
+  vectors an X that may be in the last cache is read in tiles instead, by ``cpu/direct``.
 
 Each row or column is a stream. Hardware prefetchers alone follow four streams best, and leave a fifth to a third of the
 bandwidth of one core unused. Prefetch instructions into the second-level cache, 256 elements ahead in each of eight
@@ -36,9 +36,10 @@ AHEAD = 256
 #: An X of at most so many bytes may be in a near last cache, and is read without prefetches: each takes the place of a load.
 #: With one vector or two, products of 1,000² elements to 2,000² take up to a fifth less on Zen 4 that way.
 NEAR = codegen.setting("vector.near", 0 if FAR else caches(machine())[2] // 2)
-#: With so many vectors, an X of at most so many bytes, which may be in the last cache, is read by the tiles of
-#: ``cpu/direct``, in blocks of so many bytes of a row: Z is written once. With 3 to 24 rows and 1,000² numbers it takes a
-#: half to two thirds of the time, on Zen 4 and on a Xeon.
+#: With so many vectors, an X of at most so many bytes is read by the tiles of ``cpu/direct``, in blocks of so many bytes of a
+#: row: Z is written once. With 17 vectors and 1,000² numbers it takes half the time on Zen 4, and less on a Xeon, if X is in
+#: the last cache, and a fifth less if it comes from memory. With 8 it takes a fifth longer from there: long rows are read
+#: faster, and so is an X that no last cache holds.
 TILED_FROM, TILED_BLOCK = 13, 1024
 TILED = codegen.setting("vector.tiled", min(caches(machine())[2] // 2, 32 << 20))
 #: Most steps of k between additions to Z.
@@ -51,10 +52,10 @@ DOTS_STRETCH, DOTS_STRETCH_OF_ONE = 4096, 8192
 UPDATE_STRETCH, UPDATE_STRETCH_OF_ONE = 8192, 16384
 #: With several vectors, the strips into which Z is cut at least, and the fewest bytes of a row of one: the pieces of k that
 #: threads would share instead are written, read and added up.
-STRIPS, UPDATE_SHORTEST = 4, 2048
+STRIPS, UPDATE_SHORTEST = 2, 4096
 #: Rows of Z that lie a multiple of so many bytes apart share sets of L1 with each other and with those of X, which displaces
-#: both: they are computed in the workspace, in rows that are so many bytes longer. With 4 to 17 rows and 4,096² numbers of
-#: float32 it takes half the time on Zen 4.
+#: both: they are computed in the workspace, in rows that are so many bytes longer. With 8 rows and 4,096² numbers of float32
+#: it takes half the time on Zen 4, where C begins like B in a page.
 DISPLACING, SPARE = 2048, 320
 #: Jobs for threads to share: with fewer strips than this, k is cut as well; and the fewest steps of k in a piece.
 JOBS, SHORTEST = 16, 128
