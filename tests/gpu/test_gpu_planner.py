@@ -15,9 +15,12 @@ from support.simulated_gpu import parsed
 from tilewright.arrays import gpu_array as arrays
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import CompileError, DTypeError, HeaderError, UsageError
+from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning import choice as planner
 from tilewright.planning import tuned
 from tilewright.planning.choice import choose_gpu as choose
+from tilewright.planning.choice import engine_on_gpu
+from tilewright.planning.ways import EngineShape, ways
 from tilewright.runtime.gpu import product as gpu_product
 from tilewright.runtime.gpu.compilations import Compilations
 from tilewright.runtime.gpu.nvrtc import compile_kernel
@@ -283,3 +286,10 @@ def test_products_that_are_refused(kernel: Any, dtype: str, sizes: Any, add: boo
     with pytest.raises(UsageError, match=words):
         prepare_gpu_product(device, kernel, dtype, *sizes, add=add)
     assert gpu_product.MOST < 2**31
+
+
+@pytest.mark.parametrize("sms", [8, 14, 16, 132])
+def test_a_part_of_a_gpu_has_ways_too(sms: int) -> None:
+    """A slice of an H100 can have fewer multiprocessors than the largest cluster has blocks."""
+    for kernel in engine_on_gpu("bfloat16", "9.0"):
+        assert ways(kernel, EngineShape("bfloat16", "bfloat16", 500, 700, 4096), Card("", sms))[0].seconds < 1

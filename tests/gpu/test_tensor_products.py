@@ -19,7 +19,7 @@ from tilewright.arrays import matmul
 from tilewright.arrays import plan as plans
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.layouts import layouts_of
-from tilewright.arrays.order import arrange
+from tilewright.arrays.order import Operands
 from tilewright.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
@@ -121,7 +121,7 @@ def test_a_batch_of_one_product_stores_at_odd_addresses() -> None:
     """A batch times one matrix is one product; the copy engine does not store where ``out`` begins inside of a granule."""
     a = GpuArray(0, (2, 3, 8), (24, 8, 1), "bfloat16", 0)
     b, out = GpuArray(0, (8, 16), (16, 1), "bfloat16", 0), GpuArray(6, (2, 3, 16), (48, 16, 1), "bfloat16", 0)
-    order = arrange(a, b, out, disjoint=True, views=True, layouts=layouts_of(HOPPER)[0])
+    order = Operands(a, b, out, disjoint=True, views=True).arranged(a.dtype, layouts_of(HOPPER)[0], None)
     assert order.mnk == (6, 16, 8)
     assert not order.c.used.aligned
 

@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -238,10 +239,11 @@ def _seconds(jobs: Sequence[_Job], memory_ratio: float) -> tuple[float, float]:
     return _LAUNCH_S + moved * (_MIXED if is_mixed else 1), _LAUNCH_S + moved + NEXT_LAUNCH_S * (len(jobs) - 1)
 
 
-def sum_seconds(parts: int, elements: int, sums: str, out: str, memory_ratio: float) -> float:
-    """The predicted time of adding parts of k, of so many elements of all products. Few of them are still in a cache."""
+def sum_seconds(parts: Any, elements: int, sums: str, out: str, memory_ratio: float) -> Any:
+    """The predicted times of adding so many parts of k, a column, of so many elements of all products. Few of them are still
+    in a cache."""
     nbytes = elements * (parts * itemsize_of(sums) + itemsize_of(out))
-    return NEXT_LAUNCH_S + (memory_ratio if nbytes > _CACHED else 1) * nbytes / _ADDED
+    return NEXT_LAUNCH_S + np.where(nbytes > _CACHED, memory_ratio, 1) * nbytes / _ADDED
 
 
 #: Blocks of eight warps on a multiprocessor.

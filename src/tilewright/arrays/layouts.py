@@ -5,6 +5,7 @@ The three operands are known by their number: 0 and 1 are the factors, as the ke
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -184,6 +185,7 @@ def strides_of(matrix: Matrix, step: int = 0) -> Strides:
     return Strides(row, column, step, down, matrix.alignment)
 
 
+@functools.cache
 def layouts_of(kernel: CudaKernel) -> tuple[Layouts, ...]:
     """The layouts that a kernel takes: as the operands lie, and those with which it may be faster."""
     if kernel.strides:

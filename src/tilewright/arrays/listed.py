@@ -7,10 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..kernels.cuda_kernel import Card, CudaKernel
+import numpy as np
+
+from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.sets import sets_for
 from ..planning.choice import engine_on_gpu
 from ..planning.tuned import best_params
-from ..planning.ways import EngineShape, ways
+from ..planning.ways import EngineShape, timed_ways
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.listed_product import TABLES, ListedShape, prepare_listed_product
@@ -53,8 +56,8 @@ def listed_launches(
     found, predicted = [], 0.0
     for numbers in _alike(shapes):
         some = tuple(shapes[i] for i in numbers)
-        params = _fastest(kernel, compute, some, gpu)
-        predicted += _seconds(kernel, compute, some, params, gpu.card)
+        params, seconds = _fastest(kernel, compute, some, gpu)
+        predicted += seconds
         found.append((numbers, some, tuple(sorted(params.items()))))
     boxed = scattered_launches(gpu, engine, a, b)
     least = predicted if boxed is None else min(predicted, boxed[0])
@@ -97,30 +100,32 @@ def _alike(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:
             yield found[i : i + TABLES[-1]]
 
 
-def _fastest(kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], gpu: Device) -> Mapping[str, int]:
-    """The set of parameters of the kernel's header that is predicted to be the fastest."""
-    m, n, k = map(round, _mean_sizes(shapes))
-    tuned = best_params(kernel, gpu.name, dtype, (m, n, k))
-    sets = [{}, *(preset.params for preset in kernel.presets)] if tuned is None else [tuned]
-    return min(map(kernel.checked, sets), key=lambda params: _seconds(kernel, dtype, shapes, params, gpu.card))
-
-
-def _seconds(
-    kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], params: Mapping[str, int], card: Card
-) -> float:
-    """The predicted time of one launch: as that of a batch with as many tiles, and with as many elements."""
-    blocks = [kernel.blocks_of(m, n, k, params) for m, n, k, *_ in shapes]
-    count, size = len(shapes), itemsize_of(dtype)
+def _fastest(
+    kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], gpu: Device
+) -> tuple[Mapping[str, int], float]:
+    """The set of parameters of the kernel's header that is predicted to be the fastest, and the time of one launch: as that
+    of a batch with as many tiles, and with as many elements."""
     m, n, k = _mean_sizes(shapes)
-    part = sum(each * shape.k for each, shape in zip(blocks, shapes, strict=True)) / max(1, sum(blocks))
-    return kernel.seconds(
-        **params,
-        **{"m": m, "n": n, "k": k, "part": part, "batch": count, "parts": 1, "blocks": sum(blocks)},
-        **{"sms": card.sms, "memory_ratio": card.memory_ratio},
-        **{"size": size, "out_size": size, "a_start": 128, "b_start": 128},
-        **{"a_down": shapes[0].a.down, "b_across": not shapes[0].b.down},
-        **{"c_down": False, "a_vector": GRANULE, "b_vector": GRANULE},
-    )
+    tuned = best_params(kernel, gpu.name, dtype, (round(m), round(n), round(k)))
+    size, card = itemsize_of(dtype), gpu.card
+    layout = size, card.sms, card.memory_ratio, shapes[0].a.down, not shapes[0].b.down, False, False
+    sets = sets_for(kernel, layout, tuned)
+    index = np.arange(len(sets.params))
+    blocks = np.array([sets.blocks(index, shape.m, shape.n, shape.k) for shape in shapes])
+    part = blocks.T @ [float(shape.k) for shape in shapes] / np.maximum(1, blocks.sum(axis=0))
+    one = np.ones(len(index))
+    varied: Any = {
+        "parts": one,
+        "part": part,
+        "out_size": size * one,
+        "c_down": 0 * one,
+        "a_start": 128,
+        "b_start": 128,
+    }
+    varied |= {"a_vector": GRANULE, "b_vector": GRANULE}
+    seconds = sets.seconds(index, cut=True, m=m, n=n, k=k, batch=len(shapes), blocks=blocks.sum(axis=0), **varied)
+    best = int(seconds.argmin())
+    return sets.params[best], float(seconds[best])
 
 
 def _mean_sizes(shapes: Sequence[ListedShape]) -> tuple[float, float, float]:
@@ -135,5 +140,5 @@ def _seconds_one_by_one(engine: Sequence[CudaKernel], dtype: str, shapes: Sequen
         if m * n * k and (m, n, k) not in times:
             product = EngineShape(dtype, dtype, m, n, k)
             fit = (kernel for kernel in engine if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=1))
-            times[m, n, k] = min(ways(kernel, product, gpu.card)[0].seconds for kernel in fit)
+            times[m, n, k] = min(timed_ways(kernel, product, gpu.card).fastest.seconds for kernel in fit)
     return sum(max(_HOST_S, times.get(shape[:3], 0)) for shape in shapes)

@@ -14,17 +14,15 @@ from typing import Any
 from ..epilogue import Epilogue
 from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
 from ..planning.choice import check_words, computed_on_gpu, is_resolved
-from ..planning.ways import sums_dtype
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
-from .dtypes import dtype_name, dtype_on_gpu, made_dtype, result_dtype
+from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .epilogue_arrays import finish_form
 from .finish import RESULTS_OF_EPILOGUES, FinishForm
 from .gpu_array import GpuArray
-from .layouts import Layouts
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
-from .order import Order, arrange
+from .order import Operands
 from .paired import AnyLaunches, paired_plan, prepare_paired
 from .peeled import peeled_plan
 from .plan import GpuPlan, gpu_plan
@@ -215,17 +213,13 @@ def _planned(
         known = ", ".join(RESULTS_OF_EPILOGUES)
         raise DTypeError(f"the result is {result}: with an epilogue it can be {known}; out_dtype chooses it")
 
-    def arranged(compute: str, layouts: Layouts, swapped: bool | None, at_once: bool) -> Order | None:
-        sums = None if form is None or at_once else sums_dtype(compute)
-        if layouts.stored(compute, sums or result) not in ((sums,) if sums else (result, made_dtype(compute))):
-            return None
-        given: Any = {"disjoint": disjoint, "views": views, "swapped": swapped, "out_dtype": out_dtype, "sums": sums}
-        return arrange(first, second, target, compute=compute, layouts=layouts, **given)
-
     wanted = result if form is None or result == "float64" else "float32"
     computes = computed_on_gpu(operands, precision, wanted, first.shape[-1] if first.shape else 1, gpu.capability)
     splits = precision == "standard" or is_resolved(precision)
-    return gpu_plan(arranged, computes, gpu, form, splits, precision)
+    given = Operands(
+        first, second, target, disjoint=disjoint, views=views, out_dtype=out_dtype, has_epilogue=form is not None
+    )
+    return gpu_plan(given, computes, gpu, form, splits, precision)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,22 +8,22 @@ one with fewer bytes to copy is taken.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import DTypeError, ShapeError
+from ..kernels.cuda_kernel import CudaKernel
+from ..planning.ways import sums_dtype
 from ..problem import ProductShapes, collapsed, combine_shapes, itemsize_of
 from ..runtime.gpu.memory import GRANULE, LINE_BYTES
-from .dtypes import casts, dtype_in_memory, dtype_on_gpu, result_dtype
+from .dtypes import casts, dtype_in_memory, dtype_on_gpu, made_dtype, result_dtype
 from .gpu_array import GpuArray, Matrix, row_major_matrix
-from .layouts import Layouts, RowMajor, is_down
+from .layouts import Layouts, is_down
 
 #: Parts of the workspace begin at multiples of this many bytes.
 _ALIGNMENT = 256
-_ROW_MAJOR = RowMajor()
 
 
-@dataclass(frozen=True)
-class OrderedMatrix:
+class OrderedMatrix(NamedTuple):
     """One of the three matrices of a product: ``original`` is the caller's, ``used`` the one that the kernel works on.
 
     ``steps``: elements from one matrix of the caller to the next along each axis of the batch, ``used_steps`` those of the
@@ -45,8 +45,7 @@ class OrderedMatrix:
         return self.at is not None
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """The product as the kernel sees it, C = P·Q; where ``swapped``, P is the caller's b, Q its a, and all are transposed.
 
     ``operands`` is the dtype of both factors together, ``dtype`` that of the result. ``shape``: of the array that is
@@ -78,96 +77,112 @@ class Order:
         return self.p.original.rows, self.q.original.columns, self.p.original.columns
 
 
-def arrange(
-    x: GpuArray,
-    y: GpuArray,
-    out: GpuArray | None,
-    *,
-    disjoint: bool,
-    views: bool,
-    compute: str = "",
-    layouts: Layouts = _ROW_MAJOR,
-    swapped: bool | None = None,
-    out_dtype: str | None = None,
-    sums: str | None = None,
-) -> Order:
-    """The order for two operands and ``out``, if any; only whether their addresses are whole granules matters.
+class Operands:
+    """The operands of a product and its result as matrices, straight and transposed, before any kernel is chosen."""
 
-    ``disjoint``: ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``compute``: the
-    dtype to multiply in, if not that of the operands. ``layouts``: what the kernel reads as it is. ``swapped``: whether
-    Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less. ``out_dtype``: of the result, if not that of the operands.
-    ``sums``: the dtype in which the kernel leaves its sums in the workspace, from which another makes the result. Raises
-    ShapeError, DTypeError.
-    """
-    shapes = combine_shapes(x.shape, y.shape)
-    operands = dtype_on_gpu(x.dtype, y.dtype)
-    dtype, compute = result_dtype(operands, out_dtype), compute or operands
-    stored = sums or layouts.stored(compute, dtype) or dtype
-    shape = shapes.result
-    if out is not None and out.shape != shape:
-        raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
-    if out is not None and not casts(dtype, out.dtype):
-        raise DTypeError(f"out is {out.dtype}, the product is {dtype}: out must have this dtype; out_dtype chooses it")
-    are_matrices = len(x.shape) > 1, len(y.shape) > 1
-    a, a_steps = _matrix(x, (shapes.m, shapes.k), shapes.batch, rows=are_matrices[0])
-    b, b_steps = _matrix(y, (shapes.k, shapes.n), shapes.batch, columns=are_matrices[1])
-    batch, m = shapes.batch, shapes.m
-    if batch and not any(b_steps) and (rows := _as_one(x, out, shapes)) is not None:
-        m, batch, a_steps, b_steps = m * math.prod(batch), (), (), ()
-        a, views = Matrix(m, shapes.k, *rows, x.dtype, math.gcd(GRANULE, x.pointer)), False
-    if out is None:
-        c, c_steps = row_major_matrix(m, shapes.n, dtype), _steps(batch, m * shapes.n)
-        c = c._replace(alignment=math.gcd(GRANULE, m * shapes.n * itemsize_of(dtype) if batch else 0))
-    elif batch == shapes.batch:
-        c, c_steps = _matrix(out, (m, shapes.n), batch, rows=are_matrices[0], columns=are_matrices[1])
-    else:
-        c, c_steps = row_major_matrix(m, shapes.n, out.dtype), ()
-        c = c._replace(alignment=math.gcd(GRANULE, out.pointer))
-    straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
-    turned = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
-    may_be_view = views and out is None and len(shape) - len(batch) == 2
-    is_swapped = swapped
-    if swapped is None:
-        fewest = _bytes_copied(turned, batch, compute, stored, layouts, disjoint, may_be_view)
-        is_swapped = fewest < _bytes_copied(straight, batch, compute, stored, layouts, disjoint, False)
-    (p_label, p, p_steps), (q_label, q, q_steps), (_, c, _) = turned if is_swapped else straight
-    transposed = bool(is_swapped) and may_be_view and not layouts.fits(2, c) and c.dtype == stored and sums is None
-    if transposed:
-        c, shape = c._replace(row=c.columns, column=1), (*batch, c.rows, c.columns)
-    places, workspace = [], 0
-    for i, (label, original, steps) in enumerate(((p_label, p, p_steps), (q_label, q, q_steps), ("C", c, c_steps))):
-        dtype_used = stored if label == "C" else dtype_in_memory(compute, original.dtype)
-        apart = label == "C" and (sums is not None or not disjoint)
-        if original.dtype != dtype_used or not layouts.fits(i, original) or apart:
-            used = layouts.copy(i, original, dtype_used)
-            nbytes = -(-used.span_bytes // LINE_BYTES) * LINE_BYTES  # each copy begins at a whole line
-            used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
-            places.append(OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps)))
-            workspace += -(-nbytes * places[-1].matrices // _ALIGNMENT) * _ALIGNMENT
+    def __init__(
+        self,
+        x: GpuArray,
+        y: GpuArray,
+        out: GpuArray | None,
+        *,
+        disjoint: bool,
+        views: bool,
+        out_dtype: str | None = None,
+        has_epilogue: bool = False,
+    ) -> None:
+        """Of two operands and ``out``, if any; only whether their addresses are whole granules matters. ``disjoint``:
+        ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``out_dtype``: of the
+        result, if not that of the operands. Raises ShapeError, DTypeError."""
+        self.shapes = shapes = combine_shapes(x.shape, y.shape)
+        self.operands = dtype_on_gpu(x.dtype, y.dtype)
+        self.dtype = dtype = result_dtype(self.operands, out_dtype)
+        if out is not None and out.shape != shapes.result:
+            raise ShapeError(f"out is {out.shape}, the product is {shapes.result}: out must have exactly this shape")
+        if out is not None and not casts(dtype, out.dtype):
+            raise DTypeError(
+                f"out is {out.dtype}, the product is {dtype}: out must have this dtype; out_dtype chooses it"
+            )
+        are_matrices = len(x.shape) > 1, len(y.shape) > 1
+        a, a_steps = _matrix(x, (shapes.m, shapes.k), shapes.batch, rows=are_matrices[0])
+        b, b_steps = _matrix(y, (shapes.k, shapes.n), shapes.batch, columns=are_matrices[1])
+        batch, m = shapes.batch, shapes.m
+        if batch and not any(b_steps) and (rows := _as_one(x, out, shapes)) is not None:
+            m, batch, a_steps, b_steps = m * math.prod(batch), (), (), ()
+            a, views = Matrix(m, shapes.k, *rows, x.dtype, math.gcd(GRANULE, x.pointer)), False
+        if out is None:
+            c, c_steps = row_major_matrix(m, shapes.n, dtype), _steps(batch, m * shapes.n)
+            c = c._replace(alignment=math.gcd(GRANULE, m * shapes.n * itemsize_of(dtype) if batch else 0))
+        elif batch == shapes.batch:
+            c, c_steps = _matrix(out, (m, shapes.n), batch, rows=are_matrices[0], columns=are_matrices[1])
         else:
-            places.append(OrderedMatrix(label, original, original, steps, steps))
-    first, second, result = places
-    return Order(
-        shapes, batch, operands, dtype, compute, bool(is_swapped), first, second, result, shape, transposed, workspace
-    )
+            c, c_steps = row_major_matrix(m, shapes.n, out.dtype), ()
+            c = c._replace(alignment=math.gcd(GRANULE, out.pointer))
+        #: m, n and k, and the products of the batch, as C = A·B.
+        self.sizes = m, shapes.n, shapes.k, math.prod(batch)
+        self._batch, self._disjoint, self._has_epilogue = batch, disjoint, has_epilogue
+        self._may_be_view = views and out is None and len(shapes.result) - len(batch) == 2
+        straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
+        transposed = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
+        self._places = straight, transposed
+        self._found: dict[tuple[Layouts, str, str | None, bool], Order] = {}
 
+    def suits(self, kernel: CudaKernel, swapped: bool) -> bool:
+        """Whether the kernel is considered for the product, which is Cᵀ = Bᵀ·Aᵀ where ``swapped``."""
+        m, n, k, batch = self.sizes
+        if kernel.suits is None or not min(self.sizes):
+            return True
+        return bool(kernel.suits.of({"m": n if swapped else m, "n": m if swapped else n, "k": k, "batch": batch}))
 
-def _bytes_copied(
-    places: tuple[tuple[str, Matrix, tuple[int, ...]], ...],
-    batch: tuple[int, ...],
-    compute: str,
-    stored: str,
-    layouts: Layouts,
-    disjoint: bool,
-    any_c: bool,
-) -> int:
-    """Bytes that all products copy. With ``any_c`` C can have any layout."""
-    total = 0
-    for i, (label, matrix, steps) in enumerate(places):
-        used = stored if label == "C" else dtype_in_memory(compute, matrix.dtype)
-        fits = matrix.dtype == used and (layouts.fits(i, matrix) or (label == "C" and any_c))
-        total += 0 if fits and (disjoint or label != "C") else matrix.nbytes * _matrices(batch, steps)
-    return total
+    def arranged(self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False) -> Order | None:
+        """The order for a kernel that multiplies in ``compute``, and ``at_once`` applies the epilogue; else it leaves its
+        sums in the workspace, from which another makes the result. None where it cannot store the result. ``layouts``: what
+        it reads as it is. ``swapped``: whether Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less."""
+        sums = sums_dtype(compute) if self._has_epilogue and not at_once else None
+        stored = layouts.stored(compute, sums or self.dtype)
+        if stored is None or stored not in ((sums,) if sums else (self.dtype, made_dtype(compute))):
+            return None
+        if swapped is None:
+            of_straight, of_transposed = (
+                self._bytes_copied(change, layouts, compute, stored) for change in (False, True)
+            )
+            swapped = of_transposed < of_straight
+        key = layouts, compute, sums, swapped
+        if key not in self._found:
+            self._found[key] = self._order(swapped, layouts, compute, stored, sums)
+        return self._found[key]
+
+    def _bytes_copied(self, swapped: bool, layouts: Layouts, compute: str, stored: str) -> int:
+        """Bytes that all products copy. A C that may be a view can have any layout."""
+        any_c, total = swapped and self._may_be_view, 0
+        for i, (label, matrix, steps) in enumerate(self._places[swapped]):
+            used = stored if label == "C" else dtype_in_memory(compute, matrix.dtype)
+            fits = matrix.dtype == used and ((label == "C" and any_c) or layouts.fits(i, matrix))
+            total += 0 if fits and (self._disjoint or label != "C") else matrix.nbytes * _matrices(self._batch, steps)
+        return total
+
+    def _order(self, swapped: bool, layouts: Layouts, compute: str, stored: str, sums: str | None) -> Order:
+        batch, shape = self._batch, self.shapes.result
+        *factors, (_, c, c_steps) = self._places[swapped]
+        transposed = swapped and self._may_be_view and c.dtype == stored and sums is None and not layouts.fits(2, c)
+        if transposed:
+            c, shape = c._replace(row=c.columns, column=1), (*batch, c.rows, c.columns)
+        places, workspace = [], 0
+        for i, (label, original, steps) in enumerate((*factors, ("C", c, c_steps))):
+            dtype_used = stored if label == "C" else dtype_in_memory(compute, original.dtype)
+            apart = label == "C" and (sums is not None or not self._disjoint)
+            if original.dtype != dtype_used or apart or not layouts.fits(i, original):
+                used = layouts.copy(i, original, dtype_used)
+                nbytes = -(-used.span_bytes // LINE_BYTES) * LINE_BYTES  # each copy begins at a whole line
+                used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
+                place = OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps))
+                workspace += -(-nbytes * place.matrices // _ALIGNMENT) * _ALIGNMENT
+                places.append(place)
+            else:
+                places.append(OrderedMatrix(label, original, original, steps, steps))
+        p, q, placed = places
+        dtypes = self.operands, self.dtype, compute
+        return Order(self.shapes, batch, *dtypes, swapped, p, q, placed, shape, transposed, workspace)
 
 
 def _matrices(batch: tuple[int, ...], steps: tuple[int, ...]) -> int:

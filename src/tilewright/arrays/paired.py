@@ -8,7 +8,7 @@ same precision, and only B is written anew. Where columns of B follow each other
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -135,7 +135,7 @@ def paired_plan(
         plan = planned(_by_columns(p, real), _as_reals(q, pairs), _by_columns(c, real))
         if plan.predicted is None or (seconds := plan.predicted + pairs.seconds) > least:
             continue
-        order = replace(plan.order, shapes=shapes, shape=shape, dtype=x.dtype, operands=x.dtype, transposed=swapped)
+        order = plan.order._replace(shapes=shapes, shape=shape, dtype=x.dtype, operands=x.dtype, transposed=swapped)
         given: Any = {field.name: getattr(plan, field.name) for field in fields(GpuPlan)}
         given |= {"problem": whole.problem, "order": order, "predicted": seconds}
         found = PairedPlan(**given, real=plan, pairs=pairs, turned=swapped, complex_s=whole.predicted)

@@ -7,7 +7,7 @@ take as long as it takes to read an operand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from ..host.machine import seconds_text
@@ -102,7 +102,7 @@ def peeled_plan(
             return whole
     tiles = pieces[0].plan
     of_all = whole.order
-    order = replace(tiles.order, shapes=of_all.shapes, shape=of_all.shape, transposed=of_all.transposed)
+    order = tiles.order._replace(shapes=of_all.shapes, shape=of_all.shape, transposed=of_all.transposed)
     given: Any = {field.name: getattr(tiles, field.name) for field in fields(GpuPlan)}
     given |= {"problem": whole.problem, "order": order, "predicted": seconds}
     return PeeledPlan(**given, pieces=tuple(pieces), whole_s=whole.predicted)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import DTypeError
@@ -13,24 +14,21 @@ from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
 from ..planning.choice import RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, takes_fastest
 from ..planning.plan import Plan, Rows, rate_text
-from ..planning.ways import EngineShape, Way, sums_dtype, ways, why_first
+from ..planning.ways import sums_dtype
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.split_operand import SplitProduct
-from ..runtime.gpu.strided_product import vector_bytes
-from .copies import copies_seconds, copy_of, sum_seconds
 from .dtypes import made_dtype
-from .finish import FinishForm, finish_seconds
-from .layouts import Layouts, RowMajor, is_down, layouts_of, start_of_lines, strides_of
-from .order import Order, OrderedMatrix
+from .finish import FinishForm
+from .layouts import RowMajor, layouts_of
+from .order import Operands, Order
+from .ordered_kernel import CHANGED, STRAIGHT, OrderedKernel, copies_s, shape_of, why_fastest
 from .residues import residues_rows
 from .split import can_split, rounded_rows, split_of, split_rows, split_seconds
 
 #: The dtype of the parts of operands, if they are split: with some of these no number is multiplied as it is.
 _PARTED = {"float32": SPLIT, "float64": RESIDUES, ROUNDED: ROUNDED} | {dtype: dtype for dtype in RESIDUES_IN}
-#: What a kernel computes.
-_STRAIGHT, _CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,7 +100,7 @@ class GpuPlan(Plan):
                 "launch",
                 f"grid {_extent(self.launch.grid)}, block {_extent(self.launch.block)}, {shared} of shared memory",
             ),
-            ("computes", _CHANGED if self.swapped else _STRAIGHT),
+            ("computes", CHANGED if self.swapped else STRAIGHT),
         ]
         if self.parts > 1:
             rows.append(
@@ -131,13 +129,8 @@ class GpuPlan(Plan):
         ]
 
 
-#: ``arranged(compute, layouts, swapped, at_once)``: the order of the operands for a kernel, see ``order.arrange``; with
-#: ``at_once`` the kernel applies the epilogue. None where it cannot store the result.
-Arranged = Callable[[str, Layouts, bool | None, bool], Order | None]
-
-
 def gpu_plan(
-    arranged: Arranged,
+    operands: Operands,
     computes: Sequence[str],
     gpu: Device,
     form: FinishForm | None = None,
@@ -151,97 +144,101 @@ def gpu_plan(
 
     Raises DTypeError where no kernel is for them.
     """
-    by_engine = (_by_engine(arranged, compute, gpu, form, splits) for compute in computes)
+    by_engine = (_by_engine(operands, compute, gpu, form, splits) for compute in computes)
     able = (plan for plan in by_engine if plan is not None)
     found = (
         min(able, key=lambda plan: plan.predicted or 0, default=None) if takes_fastest(precision) else next(able, None)
     )
     if found is not None:
-        return replace(found, problem=replace(found.problem, precision=precision))
+        return _for_precision(found, precision)
     if form is not None and form.blocks is not None:
         raise DTypeError(
             f"scale_a and scale_b are those of blocks: on a GPU they are for float8, precision 'standard' and compute "
             f"capability 9.0; this is {computes[0]} on {gpu.capability}"
         )
     for compute in computes:
-        order = None if compute in _PARTED.values() else arranged(compute, RowMajor(), None, False)
+        order = None if compute in _PARTED.values() else operands.arranged(compute, RowMajor(), None, at_once=False)
         if order is None:
             continue
         m, n, k = order.mnk
         with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
             choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
             plan = _plan(order, choice, gpu, form=form)
-            return replace(plan, problem=replace(plan.problem, precision=precision))
+            return _for_precision(plan, precision)
     raise DTypeError(
         f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
     )
 
 
-def _by_engine(arranged: Arranged, compute: str, gpu: Device, form: FinishForm | None, splits: bool) -> GpuPlan | None:
+def _for_precision(plan: GpuPlan, precision: str | float) -> GpuPlan:
+    if plan.problem.precision == precision:
+        return plan
+    return replace(plan, problem=replace(plan.problem, precision=precision))
+
+
+def _by_engine(operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool) -> GpuPlan | None:
     """The plan by the engine's kernels; None if there is none for this product."""
-    found: list[tuple[Way, float, tuple[str, ...], Order, bool]] = []
+    tried, best, least = list[OrderedKernel](), None, math.inf
     parted = _PARTED.get(compute, "") if splits else ""
     splitting = engine_on_gpu(RESIDUES if parted in RESIDUES_IN else parted, gpu.capability) if parted else ()
     plain = () if compute == parted else engine_on_gpu(compute, gpu.capability)
     compute = made_dtype(compute) if compute == parted else compute
-    for kernel, once, order in _tried((*plain, *splitting), arranged, compute, form):
-        m, n, k = order.mnk
-        batch = math.prod(order.batch)
-        if not min(m, n, k, batch):
+    for kernel, once, order in _tried((*plain, *splitting), operands, compute, form):
+        if not min(*order.mnk, *order.batch):
             choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
             return _plan(order, choice, gpu, form=form)
-        if kernel.suits is not None and not kernel.suits(m=m, n=n, k=k, batch=batch):
-            continue
-        copied, shape = _copies_s(order, form, once, gpu), _shape(order, form, once)
+        copied, shape = copies_s(order, form, once, gpu), shape_of(order, form, once)
         if kernel in splitting:
             if not can_split(order, parted):
                 continue
-            copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), replace(shape, dtype=parted)
-        words = (
-            _CHANGED if order.swapped else _STRAIGHT,
-            " and ".join(order.copies) or "no copies",
-            "" if form is None else "the epilogue in the same kernel" if once else "the epilogue in another kernel",
-        )
-        found += [
-            (way, way.seconds + copied + _sums_s(order, way, gpu), words, order, once)
-            for way in ways(kernel, shape, gpu.card)
-        ]
-    if not found:
+            copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), shape._replace(dtype=parted)
+        tried.append(OrderedKernel(kernel, once, order, shape, copied))
+        if copied < least:  # else none can be faster
+            found, totals = tried[-1].timed(gpu)
+            number = int(totals.argmin()) if len(totals) else -1
+            if len(totals) and totals[number] < least:
+                best, least = (tried[-1], found.way(number)), float(totals[number])
+    if best is None:
         return None
-    found.sort(key=lambda each: each[1])
-    way, seconds, _, order, once = found[0]
+    (_, once, order, shape, _), way = best
     why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
-    computed = parted if way.kernel in splitting else compute
-    choice = Choice(way.kernel, computed, way.params, why, why_first([each[:3] for each in found]))
-    return _plan(order, choice, gpu, way.parts, seconds, form=form, at_once=once)
+    choice = Choice(way.kernel, shape.dtype, way.params, why, functools.partial(why_fastest, tried, gpu, form))
+    return _plan(order, choice, gpu, way.parts, least, form=form, at_once=once)
 
 
 def _tried(
-    kernels: Sequence[CudaKernel], arranged: Arranged, compute: str, form: FinishForm | None
+    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None
 ) -> Iterator[tuple[CudaKernel, bool, Order]]:
-    """Every kernel with the orders of operands that it may be given, and whether it then applies the epilogue."""
+    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue."""
     in_blocks = form is not None and form.blocks is not None
     for kernel in kernels:
         if in_blocks and kernel.blocks is None:
+            continue
+        suiting = tuple(swapped for swapped in (False, True) if operands.suits(kernel, swapped))
+        if not suiting:
             continue
         changes: tuple[bool | None, ...] = (None,)
         if in_blocks:
             changes = (False,)
         elif kernel.strides and kernel.strides["c"] != "rows":
-            changes = (False, True)
+            changes = suiting
         elif "c_down" in kernel.boxes:
             changes = (None, False, True)
         at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
         for once in at_once:
-            orders = dict.fromkeys(
-                arranged(compute, layouts, swapped, once) for swapped in changes for layouts in layouts_of(kernel)
-            )
-            able = [
-                order for order in orders if order is not None and (not once or form is None or _finishes(order, form))
-            ]
+            orders = list[Order]()
+            for swapped in changes:
+                for layouts in layouts_of(kernel):
+                    order = operands.arranged(compute, layouts, swapped, at_once=once)
+                    if order is not None and order not in orders:
+                        orders.append(order)
+                    if order is not None and kernel.boxes and not (order.p.is_copied or order.q.is_copied):
+                        break  # its layouts differ in how copies of factors lie
+            able = [order for order in orders if not once or form is None or _finishes(order, form)]
             for order in able:
                 # The first copies least. With boxes another one may have better tiles, but is not worth a copy of C.
-                if not kernel.boxes or order is able[0] or not (order.transposed or order.c.is_copied):
+                is_able = not kernel.boxes or order is able[0] or not (order.transposed or order.c.is_copied)
+                if is_able and order.swapped in suiting:
                     yield kernel, once, order
 
 
@@ -272,60 +269,6 @@ def _plan(
     problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
     launch = choice.kernel.launch(*order.mnk, **choice.params)
     return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)
-
-
-def _shape(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
-    """The product as a kernel sees it, which with ``at_once`` applies the epilogue."""
-    p, q, c = (place.used for place in (order.p, order.q, order.c))
-    batch = math.prod(order.batch)
-    of_p, of_q = strides_of(p), strides_of(q)
-    p_vector, q_vector = _vector(order.p, across=of_p.down), _vector(order.q, across=not of_q.down)
-    vectors = None if form is None or not at_once else form.boxed(swapped=order.swapped).vectors
-    m, n, k = order.mnk
-    return EngineShape(
-        order.compute,
-        c.dtype,
-        m,
-        n,
-        k,
-        batch,
-        start_of_lines(p),
-        start_of_lines(q),
-        of_p.down,
-        not of_q.down,
-        p_vector,
-        q_vector,
-        vectors,
-        form is not None and form.blocks is not None,
-        is_down(c),
-    )
-
-
-def _vector(place: OrderedMatrix, *, across: bool) -> int:
-    """The most bytes of an access to a factor. ``across`` k a row has no more than its own elements, unless it is a copy."""
-    x = place.used
-    most = vector_bytes(strides_of(x), x.dtype, (x.rows, x.columns))
-    if not across or place.is_copied:
-        return most
-    inner = x.rows if is_down(x) else x.columns
-    return math.gcd(most, inner * itemsize_of(x.dtype))
-
-
-def _copies_s(order: Order, form: FinishForm | None, at_once: bool, gpu: Device) -> float:
-    """Seconds of the copies before and after, of all products, and of the launch that applies the epilogue."""
-    ratio = gpu.card.memory_ratio
-    before, after = [[copy_of(order, x) for x in places if x.is_copied] for places in ((order.p, order.q), (order.c,))]
-    if form is not None and not at_once:
-        return copies_seconds(before, ratio) + finish_seconds(after[0], form, ratio)
-    return copies_seconds(before, ratio) + copies_seconds(after, ratio)
-
-
-def _sums_s(order: Order, way: Way, gpu: Device) -> float:
-    if way.parts == 1:
-        return 0
-    m, n, _ = order.mnk
-    elements, sums = m * n * math.prod(order.batch), sums_dtype(order.compute)
-    return sum_seconds(way.parts, elements, sums, order.c.used.dtype, gpu.card.memory_ratio)
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import UsageError, did_you_mean
 from ..host.cached_property import cached_property
 from ..host.disk import fingerprint
-from .expression import Expression, function_of
+from .expression import Expression
 from .parameters import Parameter
 
 #: What every GPU since compute capability 3.0 can launch: threads a block; threads along x, y, z; blocks along x, y, z.
@@ -210,25 +209,6 @@ class CudaKernel:
         """
         return 0 if self.finishes is None else vectors * self.finishes(**params)
 
-    def seconds(self, **values: float) -> float:
-        """The predicted time of a launch, of a kernel with a table ``time``: for all parameters and what TIMED names,
-        without ``lines``, which follows from the others."""
-        lines = values["a_start"] == values["b_start"] == 128
-        return float(_timed(self)(**{LINE: 128 // int(values["size"]), "lines": lines}, **values))
-
-    def sets(self, m: int, n: int, k: int, itemsize: int) -> list[dict[str, int]]:
-        """All sets of parameters that the header of a kernel of the engine names for a product whose elements have so many
-        bytes: the defaults, and the presets that may be taken."""
-        defaults, *presets = _checked_sets(self)
-        known = {"m": m, "n": n, "k": k, "size": itemsize}
-        sets = zip(self.presets, presets, strict=True)
-        return [defaults, *(params for preset, params in sets if preset.when.of(known | params))]
-
-    def blocks_of(self, m: int, n: int, k: int, params: Mapping[str, int]) -> int:
-        """The blocks of a launch with all of these parameters, which were checked."""
-        values = {"m": m, "n": n, "k": k, **params}
-        return math.prod(extent.of(values) for extent in self.grid)
-
     def holds(self, m: int, n: int, k: int, **params: int) -> frozenset[str]:
         """The macros of ``given`` whose conditions hold for a size, if the operands lie at multiples of 16 bytes."""
         values = {"m": m, "n": n, "k": k} | self.params | params
@@ -265,18 +245,6 @@ class CudaKernel:
         if not self.persistent:
             return launch
         return replace(launch, grid=(launched(launch.blocks, sms, self.checked(params)), 1, 1))
-
-
-@functools.cache
-def _timed(kernel: CudaKernel) -> Callable[..., float]:
-    """Its table ``time`` as one function: a plan computes some hundred times."""
-    return function_of(kernel.time, [*TIMED, LINE, *kernel.params])
-
-
-@functools.cache
-def _checked_sets(kernel: CudaKernel) -> tuple[dict[str, int], ...]:
-    """All parameters of the defaults and of each preset."""
-    return tuple(kernel.checked(params) for params in ({}, *(preset.params for preset in kernel.presets)))
 
 
 def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:

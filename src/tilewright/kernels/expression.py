@@ -1,7 +1,7 @@
 """Arithmetic as text in a kernel's header: of whole numbers for grid, block, memory and parameters, of real ones for times.
 
 A header may come from any file, so an expression is run as Python only after it has been parsed, and every node found to be
-one of the few kinds of arithmetic. A plan computes some ten thousand of them.
+one of the few kinds of arithmetic. ``columns`` computes those of a plan, of which there are many, as arrays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REAL = frozenset({"sqrt"})
 _ARITHMETIC = ast.Add | ast.Sub | ast.Mult | ast.FloorDiv | ast.Mod | ast.Div
 _COMPARISONS = ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE
 #: The names that code finds: these functions and no others, neither those of Python.
-_KNOWN: dict[str, Any] = {**_FUNCTIONS, "__builtins__": {}}
+KNOWN: dict[str, Any] = {**_FUNCTIONS, "__builtins__": {}}
 
 #: Names that have a meaning in every expression.
 RESERVED = frozenset({"m", "n", "k", *_FUNCTIONS})
@@ -81,7 +81,7 @@ class Expression:
     def of(self, values: Mapping[str, Any]) -> Any:
         """The same, of values that are not copied."""
         try:
-            return eval(_code(self.text), _KNOWN, values)  # every node has been checked
+            return eval(_code(self.text), KNOWN, values)  # every node has been checked
         except ZeroDivisionError:
             given = ", ".join(f"{name}={value}" for name, value in values.items())
             raise UsageError(f"expression {self.text!r} divides by zero at {given}") from None
@@ -90,22 +90,6 @@ class Expression:
     def names(self) -> frozenset[str]:
         """The names that need a value."""
         return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)) - _FUNCTIONS.keys()
-
-
-def function_of(steps: Mapping[str, Expression], names: Iterable[str]) -> Callable[..., Any]:
-    """A function of ``names``, of which only those that are used need a value: the last of these expressions, each of which
-    may use those before it. As one function they take a fifth of the time.
-
-    >>> steps = {"area": Expression.parse("m * n", ["m", "n"]), "twice": Expression.parse("2 * area", ["area"])}
-    >>> function_of(steps, ["m", "n", "k"])(m=2, n=3)
-    12
-    """
-    lines = [f"def steps({', '.join(f'{name}=None' for name in names)}):"]
-    lines += [f"    {name} = ({expression.text})" for name, expression in steps.items()]
-    space = dict(_KNOWN)
-    exec("\n".join([*lines, f"    return {list(steps)[-1]}"]), space)  # every expression has been checked
-    function: Callable[..., Any] = space["steps"]
-    return function
 
 
 def _check(node: ast.expr, names: frozenset[str], real: bool) -> None:

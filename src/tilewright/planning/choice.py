@@ -9,7 +9,7 @@ threads; with many threads ``of_many`` takes another kernel that has the same bi
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -56,13 +56,19 @@ AnyKernel = TypeVar("AnyKernel", Kernel, "CudaKernel", "Kernel | CudaKernel")
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[AnyKernel]):
-    """A kernel, the dtype it works in, all of its parameters, and the reasons for kernel and parameters."""
+    """A kernel, the dtype it works in, all of its parameters, and the reasons for kernel and parameters; the latter as text,
+    or as a function that makes it, which takes longer than the choice."""
 
     kernel: AnyKernel
     compute: str
     params: Mapping[str, Any]
     why: str
-    why_params: str = "the kernel's own"
+    reasons: str | Callable[[], str] = "the kernel's own"
+
+    @property
+    def why_params(self) -> str:
+        """The reasons for the parameters."""
+        return self.reasons if isinstance(self.reasons, str) else self.reasons()
 
 
 def check_words(precision: str | float, algorithm: str) -> None:

@@ -9,7 +9,7 @@ from ..errors import UsageError
 from ..kernels.cuda_kernel import Card, CudaKernel
 from .bounds import blocks_bound
 from .choice import COMPUTED_IN, ROUNDED, SPLIT, WIDEST, AnyKernel, Choice, choose_gpu, engine_on_gpu
-from .ways import EngineShape, ways
+from .ways import EngineShape, timed_ways
 
 #: The longest side of the blocks for which the kernel's parameters are chosen. The bits of a product do not depend on these.
 _SIDE = 16384
@@ -59,7 +59,7 @@ def choose_streamed(
         for kernel in engine_on_gpu(parted, capability):
             if kernel.suits is not None and kernel.suits(m=m, n=n, k=k, batch=1):
                 block = EngineShape(parted, dtype, min(m, _SIDE), min(n, _SIDE), min(k, _SIDE))
-                best = ways(kernel, block, Card(gpu, sms))[0]
+                best = timed_ways(kernel, block, Card(gpu, sms)).fastest
                 why = f"tensor cores of compute capability {capability} multiply float16 parts faster than float32"
                 return Choice(kernel, parted, best.params, why, "predicted to be the fastest for large blocks")
     dtype = dtype_in_blocks(dtype, precision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,16 @@ Shape = tuple[int, int, int]
 def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
     """The parameters stored for exactly this source, on a GPU of this name, for sizes within a factor of √2 of the same
     powers of two; None if there are none."""
-    return tuned_file(kernel.source_hash, gpu, dtype, shape).read_as(lambda stored: kernel.checked(stored["params"]))
+    file = tuned_file(kernel.source_hash, gpu, dtype, shape)
+    return None if file.is_absent else file.read_as(lambda stored: kernel.checked(stored["params"]))
 
 
 def tuned_file(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
     """The file for (m, n, k) and sizes like it."""
-    bucket = [round(math.log2(max(1, size))) for size in shape]
-    return CacheFile("tuned", f"{fingerprint(source_hash, gpu, dtype, bucket)}.json")
+    m, n, k = (round(math.log2(max(1, size))) for size in shape)
+    return _file_of(source_hash, gpu, dtype, m, n, k)
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_of(source_hash: str, gpu: str, dtype: str, m: int, n: int, k: int) -> CacheFile:
+    return CacheFile("tuned", f"{fingerprint(source_hash, gpu, dtype, [m, n, k])}.json")

@@ -6,22 +6,31 @@ tiles for all multiprocessors, k can be cut into parts, whose sums another kerne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..host.machine import seconds_text
-from ..kernels.cuda_kernel import Card, CudaKernel, blocks_at_once
+from ..kernels.cuda_kernel import Card, CudaKernel
+from ..kernels.expression import cdiv
+from ..kernels.sets import Column, Index, Sets, sets_for
 from ..problem import itemsize_of
 from .tuned import best_params
 
 #: A part of k has at least so many steps, and there are so many parts at most.
 _LEAST_STEPS, _MOST_PARTS = 4, 256
+#: What times depend on as a shape says it.
+_OF_SHAPE = ("m", "n", "k", "batch", "a_start", "b_start", "a_vector", "b_vector")
+#: How many of the fastest ways a plan names.
+NAMED = 4
 #: The most bytes of shared memory of a block, on GPUs that have kernels that apply epilogues.
 MOST_SHARED = 227 * 1024
 
 
-@dataclass(frozen=True)
-class EngineShape:
+class EngineShape(NamedTuple):
     """The product as a kernel sees it. ``out``: the dtype that it stores. ``a_start``, ``b_start``: of how many bytes, at
     most 128, the beginnings of what follows each other of A or of B are multiples. ``a_down``: columns of A follow each
     other in memory; ``b_across``: rows of B do; ``c_down``: columns of C do. ``a_vector``, ``b_vector``: the most bytes that
@@ -55,6 +64,27 @@ class Way:
     seconds: float
 
 
+class TimedWays(NamedTuple):
+    """Ways to compute a product with one kernel, as columns: the numbers of their sets of parameters, the parts of k, and
+    the predicted seconds of the launch. ``is_cut``: some have several parts."""
+
+    sets: Sets
+    numbers: Index
+    parts: Column
+    seconds: Column
+    is_cut: bool = False
+
+    def way(self, number: int) -> Way:
+        """The one with this number."""
+        params = self.sets.params[self.numbers[number]]
+        return Way(self.sets.kernel, params, int(self.parts[number]), float(self.seconds[number]))
+
+    @property
+    def fastest(self) -> Way:
+        """The one that is predicted to be the fastest, of several the first."""
+        return self.way(int(self.seconds.argmin()))
+
+
 def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
     """Every way that the kernel's header names, the fastest first. If ``tilewright tune`` found parameters for this GPU,
     only with these.
@@ -65,21 +95,36 @@ def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
     >>> [(way.params["BN"], way.parts) for way in ways(hopper, product, Card())][:1]
     [(256, 1)]
     """
-    shape = product.m, product.n, product.k
+    found = timed_ways(kernel, product, card)
+    return [found.way(number) for number in found.seconds.argsort(kind="stable")]
+
+
+def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWays:
+    """The same as columns, in the order of the header."""
+    m, n, k = shape = product.m, product.n, product.k
     tuned = best_params(kernel, card.name, product.dtype, shape) if card.name else None
-    m, n, k = shape
-    is_finished, found = product.vectors is not None, []
-    for params in kernel.sets(m, n, k, itemsize_of(product.dtype)) if tuned is None else [kernel.checked(tuned)]:
-        if product.blocks and not (kernel.blocks and kernel.blocks(**params)):
-            continue
-        if is_finished:
-            shared = kernel.launch(*shape, **params).shared_bytes
-            if shared + kernel.shared_to_finish(params, product.vectors or 0) > MOST_SHARED:
-                continue
-        blocks = kernel.blocks_of(m, n, k, params) * product.batch
-        for parts in (1,) if is_finished else _parts(kernel, params, product, blocks, card.sms):
-            found.append(Way(kernel, params, parts, _seconds(kernel, params, product, parts, blocks, card)))
-    return sorted(found, key=lambda way: way.seconds)
+    size, is_finished = itemsize_of(product.dtype), product.vectors is not None
+    layout = size, card.sms, card.memory_ratio, product.a_down, product.b_across, is_finished, product.blocks
+    sets = sets_for(kernel, layout, tuned)
+    index = sets.allowed(m, n, k)
+    if product.blocks:
+        index = index[sets.in_blocks[index]]
+    if is_finished:
+        index = index[sets.shared(index, m, n, k, product.vectors or 0) <= MOST_SHARED]
+    blocks = sets.blocks(index, m, n, k) * product.batch
+    cut = None if is_finished or kernel.step is None else _parts(sets, index, blocks, k, card.sms)
+    out_size = itemsize_of(product.out)
+    varied: Any = {name: getattr(product, name) for name in _OF_SHAPE}
+    if cut is None:
+        varied |= {"blocks": blocks, "parts": 1, "part": k, "out_size": out_size, "c_down": product.c_down}
+        return TimedWays(sets, index, np.ones(len(index)), sets.seconds(index, **varied))
+    numbers, parts = cut
+    index, blocks, is_whole = index[numbers], blocks[numbers] * parts, parts == 1
+    step = sets.step[index]
+    part = np.where(is_whole, k, np.ceil(np.ceil(k / step) / parts) * step)
+    out = np.where(is_whole, out_size, itemsize_of(sums_dtype(product.dtype)))
+    varied |= {"blocks": blocks, "parts": parts, "part": part, "out_size": out, "c_down": is_whole * product.c_down}
+    return TimedWays(sets, index, parts, sets.seconds(index, cut=True, **varied), is_cut=True)
 
 
 def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int, parts: int) -> int:
@@ -89,13 +134,13 @@ def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int
     >>> part_steps(cuda_engine()["cuda/hopper"], {}, "bfloat16", 640, 3)
     4
     """
-    return _part_steps(-(-k // kernel.step_of_k(itemsize_of(dtype), params)), parts)
+    return cdiv(cdiv(k, kernel.step_of_k(itemsize_of(dtype), params)), parts)
 
 
 def why_first(found: list[tuple[Way, float, tuple[str, ...]]]) -> str:
     """Why the first of these ways was chosen: it and the next ones with their times in seconds, in which copies count, and
     with words on what each computes and copies."""
-    (first, seconds, words), others = found[0], found[1:4]
+    (first, seconds, words), *others = found
     lost = [f"{_name(way, text, first, words)}: {seconds_text(other)}" for way, other, text in others]
     return f"predicted to be the fastest, {seconds_text(seconds)}" + (f"; next {'; '.join(lost)}" if lost else "")
 
@@ -110,72 +155,40 @@ def _name(way: Way, words: tuple[str, ...], first: Way, words_of_first: tuple[st
     return ", ".join(changed)
 
 
-def _part_steps(steps: int, parts: int) -> int:
-    return -(-steps // parts)
+def _parts(sets: Sets, index: Index, blocks: Column, k: int, sms: int) -> tuple[Index, Column] | None:
+    """Which of these sets are tried with which numbers of parts of k: each with 1, and with some that occupy all
+    multiprocessors; None if all only with 1."""
+    steps = np.ceil(k / sets.step[index])
+    most = np.minimum(np.floor(steps / _LEAST_STEPS), _MOST_PARTS)
+    if most.max() < 2:
+        return None
+    fill = np.floor(sets.at_once[index] / np.maximum(1, blocks))
+    few = [] if sets.kernel.persistent else [_fewer_generations(int(each), sms) for each in blocks]
+    if fill.max() < 1 and not any(few):
+        return None
+    wanted = np.array([np.floor(fill / 2), fill, 2 * fill, 4 * fill, *itertools.zip_longest(*few, fillvalue=0)])
+    parts = np.ones((len(wanted) + 1, len(index)))
+    parts[1:] = np.ceil(steps / np.ceil(steps / np.maximum(1, np.minimum(wanted, most))))
+    parts.sort(axis=0)
+    is_new = np.ones(parts.shape, bool)
+    np.not_equal(parts[1:], parts[:-1], out=is_new[1:])
+    return is_new.T.nonzero()[0], parts.T[is_new.T]
 
 
-def _parts(kernel: CudaKernel, params: Mapping[str, int], product: EngineShape, blocks: int, sms: int) -> Iterator[int]:
-    yield 1
-    step = kernel.step_of_k(itemsize_of(product.dtype), params)
-    if not step:
-        return
-    steps = -(-product.k // step)
-    fill = blocks_at_once(sms, {**params, "PER_SM": 1}) // max(1, blocks)
-    few = () if kernel.persistent else _fewer_generations(blocks, sms)
-    wanted = {min(parts, steps // _LEAST_STEPS, _MOST_PARTS) for parts in (fill // 2, fill, 2 * fill, 4 * fill, *few)}
-    yield from sorted({-(-steps // _part_steps(steps, parts)) for parts in wanted if parts > 1} - {1})
-
-
-def _fewer_generations(blocks: int, sms: int) -> Iterator[int]:
+def _fewer_generations(blocks: int, sms: int) -> list[int]:
     """Small numbers of parts, each with which the multiprocessors wait less for the last ones than with the one before.
 
-    >>> list(_fewer_generations(288, 132))  # three generations of whole tiles, five of halves
+    >>> _fewer_generations(288, 132)  # three generations of whole tiles, five of halves
     [2, 3, 5]
     """
-    least = float(-(-blocks // sms))
-    for parts in range(2, 9):
-        generations = -(-blocks * parts // sms)
-        if generations < 0.95 * least * parts:
-            least = generations / parts
-            yield parts
-
-
-def _seconds(
-    kernel: CudaKernel,
-    params: Mapping[str, int],
-    product: EngineShape,
-    parts: int,
-    blocks: int,
-    card: Card,
-) -> float:
-    part = product.k
-    if parts > 1:
-        part = part_steps(kernel, params, product.dtype, product.k, parts) * kernel.step_of_k(
-            itemsize_of(product.dtype), params
-        )
-    return kernel.seconds(
-        **params,
-        m=product.m,
-        n=product.n,
-        k=product.k,
-        batch=product.batch,
-        parts=parts,
-        part=part,
-        size=itemsize_of(product.dtype),
-        out_size=itemsize_of(product.out if parts == 1 else sums_dtype(product.dtype)),
-        sms=card.sms,
-        memory_ratio=card.memory_ratio,
-        blocks=blocks * parts,
-        a_start=product.a_start,
-        b_start=product.b_start,
-        a_down=product.a_down,
-        b_across=product.b_across,
-        a_vector=product.a_vector,
-        b_vector=product.b_vector,
-        finished=product.vectors is not None,
-        scaled=product.blocks,
-        c_down=product.c_down and parts == 1,
-    )
+    found, least = [], float(-(-blocks // sms))
+    if blocks < 0.951 * sms * least:  # else no number of parts has 5% fewer
+        for parts in range(2, 9):
+            generations = -(-blocks * parts // sms)
+            if generations < 0.95 * least * parts:
+                least = generations / parts
+                found.append(parts)
+    return found
 
 
 def sums_dtype(compute: str) -> str:

@@ -151,7 +151,7 @@ load = "max(brought / cache, of_group / 1.1e12 * (NEAR * SPLIT == 1), 1.07e-6 / 
 from_registers = "a_down * (size == 4) * (0.92 * multiply + 8.9e-8)"
 step = "max(multiply, load, crowded, from_registers) + 0.19 * min(multiply, load) + (3.5e-8 + 1.55e-9 * many) * together * alone"
 steps = "cdiv(part, LINE) * step * (1 + 0.049 * (BM > BN) + 0.052 * (BM * BN <= 8192) * (blocks > sms))"
-room = "(sms - sms // 11 * (SPLIT * NEAR * CLUSTER * BESIDE > 2)) // NEAR * NEAR"
+room = "max(NEAR, (sms - sms // 11 * (SPLIT * NEAR * CLUSTER * BESIDE > 2)) // NEAR * NEAR)"
 whole = "cdiv(blocks, room) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, (n + c_down * (m - n)) * out_size % 16)"

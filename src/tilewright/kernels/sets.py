@@ -1,0 +1,150 @@
+"""The sets of parameters that the header of a kernel of the engine names, as columns of arrays: which may be taken for a
+shape, their blocks, and their predicted times.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..host.cached_property import cached_property
+from .columns import Staged, staged
+from .cuda_kernel import LINE, TIMED, CudaKernel, blocks_at_once
+from .expression import Expression
+
+Column = npt.NDArray[np.float64]
+#: Numbers of sets.
+Index = npt.NDArray[np.intp]
+
+#: Names of TIMED of which a kernel's sets are prepared for each value: they have few.
+LAYOUT = ("size", "sms", "memory_ratio", "a_down", "b_across", "finished", "scaled")
+#: Those that are columns where k is cut.
+_CUT = ("parts", "part", "out_size", "c_down")
+_VARIED = tuple(name for name in TIMED if name not in LAYOUT)
+
+
+class Sets:
+    """Sets of parameters of a kernel for operands that lie alike: ``layout`` has a value for each name of LAYOUT. What
+    follows from these is computed once. ``params``: the only set; else those of the header, with their conditions."""
+
+    def __init__(self, kernel: CudaKernel, layout: Mapping[str, float], params: Mapping[str, int] | None) -> None:
+        size = int(layout["size"])
+        self.kernel, self.params = kernel, _checked_sets(kernel) if params is None else (dict(params),)
+        columns = {name: np.array([each[name] for each in self.params], float) for name in kernel.params}
+        self._given = {**layout, LINE: 128 // size, **columns}
+        self._blocks, self._times = self._table(_blocks(kernel)), self._table(_times(kernel))
+        self._conditions, first = list[tuple[slice, _Table]](), 1
+        for text, alike in itertools.groupby(kernel.presets if params is None else (), lambda preset: preset.when.text):
+            some = slice(first, first := first + len(list(alike)))
+            given = self._given | {name: column[some] for name, column in columns.items()}
+            self._conditions.append((some, _Table(_condition(kernel, text), given)))
+        at_once = [blocks_at_once(int(layout["sms"]), {**each, "PER_SM": 1}) for each in self.params]
+        #: The blocks that run at once, one on a multiprocessor, and the elements of k of which its parts consist.
+        self.at_once = np.array(at_once, float)
+        self.step = np.array([kernel.step_of_k(size, each) for each in self.params], float)
+
+    def _table(self, code: Staged) -> _Table:
+        return _Table(code, self._given)
+
+    @cached_property
+    def in_blocks(self) -> npt.NDArray[np.bool_]:
+        """Whether each multiplies operands with scales of blocks."""
+        return np.array([self.kernel.blocks is not None and self.kernel.blocks(**each) for each in self.params], bool)
+
+    @cached_property
+    def _shared(self) -> _Table:
+        return self._table(_shared(self.kernel))
+
+    @cached_property
+    def _cut_times(self) -> _Table:
+        return self._table(_times(self.kernel, cut=True))
+
+    def allowed(self, m: int, n: int, k: int) -> Index:
+        """The numbers of the sets that may be taken for a shape."""
+        found = np.ones(len(self.params), bool)
+        for some, condition in self._conditions:
+            found[some] = condition(None, m=m, n=n, k=k)
+        return found.nonzero()[0]
+
+    def blocks(self, index: Index, m: int, n: int, k: int) -> Column:
+        """The blocks of a launch, with each of these sets."""
+        return self._blocks(index, m=m, n=n, k=k)
+
+    def shared(self, index: Index, m: int, n: int, k: int, vectors: int) -> Column:
+        """Bytes of shared memory of a block, if it applies an epilogue with so many vectors that have a number for each
+        column."""
+        return self._shared(index, m=m, n=n, k=k, vectors=vectors)
+
+    def seconds(self, index: Index, *, cut: bool = False, **varied: Any) -> Column:
+        """The predicted times with each of these sets. ``varied``: values of all other names of TIMED but ``lines``. The
+        blocks are a column; with ``cut`` so are parts, part, out_size and c_down."""
+        lines = varied["a_start"] == varied["b_start"] == 128
+        try:
+            with np.errstate(divide="raise", invalid="raise"):
+                return (self._cut_times if cut else self._times)(index, lines=lines, **varied)
+        except FloatingPointError as error:
+            raise ZeroDivisionError(f"{self.kernel.name}: {error}") from None
+
+
+def sets_for(kernel: CudaKernel, layout: tuple[float, ...], params: Mapping[str, int] | None = None) -> Sets:
+    """The sets of a kernel, or only ``params``, for a layout whose values are in the order of LAYOUT."""
+    return _sets_for(kernel, layout, None if params is None else tuple(params.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _sets_for(kernel: CudaKernel, layout: tuple[float, ...], params: tuple[tuple[str, int], ...] | None) -> Sets:
+    return Sets(kernel, dict(zip(LAYOUT, layout, strict=True)), None if params is None else dict(params))
+
+
+class _Table:
+    """A function of columns after its first stage, of the sets with the numbers ``index``; of all if that is None."""
+
+    def __init__(self, code: Staged, given: Mapping[str, Any]) -> None:
+        self._numbers, rows = code.prepare(**given)
+        self._finish, self._rows = code.finish, np.array(rows, float) if rows else np.empty((0, 1))
+
+    def __call__(self, index: Index | None, **others: Any) -> Any:
+        rows = self._rows if index is None or not len(self._rows) else self._rows.take(index, axis=1)
+        found = self._finish(self._numbers, rows, **others)
+        return found if index is None or isinstance(found, np.ndarray) else np.full(len(index), float(found))
+
+
+@functools.cache
+def _checked_sets(kernel: CudaKernel) -> tuple[dict[str, int], ...]:
+    """All parameters of the defaults and of each preset."""
+    return tuple(kernel.checked(params) for params in ({}, *(preset.params for preset in kernel.presets)))
+
+
+@functools.cache
+def _times(kernel: CudaKernel, *, cut: bool = False) -> Staged:
+    """Its table ``time``."""
+    return staged(kernel.time, _fixed(kernel), _VARIED, {*kernel.params, "blocks", *(_CUT if cut else ())})
+
+
+@functools.cache
+def _blocks(kernel: CudaKernel) -> Staged:
+    extents = {f"along_{axis}": extent for axis, extent in zip("xyz", kernel.grid, strict=False)}
+    steps = extents | {"blocks": Expression.parse(" * ".join(extents), extents)}
+    return staged(steps, _fixed(kernel), ("m", "n", "k"), kernel.params)
+
+
+@functools.cache
+def _shared(kernel: CudaKernel) -> Staged:
+    steps = {"shared": kernel.shared, "each": kernel.finishes or Expression.parse(0, ())}
+    steps["needed"] = Expression.parse("shared + vectors * each", ["vectors", *steps])
+    return staged(steps, _fixed(kernel), ("m", "n", "k", "vectors"), kernel.params)
+
+
+@functools.cache
+def _condition(kernel: CudaKernel, text: str) -> Staged:
+    when = next(preset.when for preset in kernel.presets if preset.when.text == text)
+    return staged({"when": when}, _fixed(kernel), ("m", "n", "k"), kernel.params)
+
+
+def _fixed(kernel: CudaKernel) -> tuple[str, ...]:
+    return (*LAYOUT, LINE, *kernel.params)
