@@ -484,12 +484,15 @@ def test_a_forked_process_multiplies() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+def run(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command, known = [sys.executable, "-c", code, *arguments], os.environ | variables
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=known)
 
 
 def test_a_process_may_end_while_it_holds() -> None:
-    done = run("""
+    """With a thread that goes on multiplying, by NumPy's loops at the end. If OpenBLAS has threads of its own then, it may
+    wait for one of them forever: a job takes the place of the word that ends it."""
+    code = """
 import atexit, threading, numpy as np, tilewright as tw
 a = np.ones((400, 400))
 class AtEnd:
@@ -504,7 +507,8 @@ def forever():
 tw.accelerate_numpy()
 threading.Thread(target=forever, daemon=True).start()
 print((a @ a)[1, 0])
-""")
+"""
+    done = run(code, OPENBLAS_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["400.0"] * len(done.stdout.split())
     assert len(done.stdout.split()) >= 2
