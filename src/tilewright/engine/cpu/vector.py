@@ -36,10 +36,10 @@ AHEAD = 256
 #: An X of at most so many bytes may be in a near last cache, and is read without prefetches: each takes the place of a load.
 #: With one vector or two, products of 1,000² elements to 2,000² take up to a fifth less on Zen 4 that way.
 NEAR = codegen.setting("vector.near", 0 if FAR else caches(machine())[2] // 2)
-#: With so many vectors, an X of at most so many bytes is read by the tiles of ``cpu/direct``, in blocks of so many bytes of a
-#: row: Z is written once. With 17 vectors and 1,000² numbers it takes half the time on Zen 4, and less on a Xeon, if X is in
-#: the last cache, and a fifth less if it comes from memory. With 8 it takes a fifth longer from there: long rows are read
-#: faster, and so is an X that no last cache holds.
+#: With so many vectors, an X of at most so many bytes is read by the tiles of ``cpu/direct``, in blocks of so many bytes of
+#: a row: Z is written once. With 17 vectors and 1,000² numbers it takes half the time on Zen 4, and less on a Xeon, if X is
+#: in the last cache, and a fifth less if it comes from memory. With 8 it takes a fifth longer from there: long rows are
+#: read faster, and so is an X that no last cache holds.
 TILED_FROM, TILED_BLOCK = 13, 1024
 TILED = codegen.setting("vector.tiled", min(caches(machine())[2] // 2, 32 << 20))
 #: Most steps of k between additions to Z.
