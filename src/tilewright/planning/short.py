@@ -51,7 +51,7 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     known = small_products.known_of_any_work if out_dtype is None and a.itemsize >= 4 else small_products.decline
     if (result := known(a, b, out)) is not None:
         if limit == 1:
-            shared_products.remember_shape(a.dtype, (a.shape[0], b.shape[1], a.shape[1]), 1, True, None)
+            _remember_alone(*shapes, key)
         return result
     if how is None:
         how = _sharing(*shapes, key, out_dtype, 1)
@@ -99,6 +99,12 @@ def _product_of_rows(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | Non
     if c.shape[-1] != b.shape[1] or product_by_short_way(rows, b, c.reshape(len(rows), b.shape[1])) is None:
         return None
     return c
+
+
+@functools.lru_cache(maxsize=1024)
+def _remember_alone(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey) -> None:
+    """Have the C front compute products of this shape by one thread; once, for vectors come here again."""
+    shared_products.remember_shape(key[0], (a[0], b[1], a[1]), 1, True, None)
 
 
 @functools.lru_cache(maxsize=1024)
