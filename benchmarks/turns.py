@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tilewright.lab.explain.measure import gpu_and_driver
 from tilewright.lab.inputs.environment import environment
 
 CODE = """
@@ -123,13 +124,6 @@ def revision(tree: Path) -> str:
     return found.stdout.strip() or tree.resolve().name
 
 
-def gpu() -> dict[str, str]:
-    """The name of the first GPU, and its driver."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
-    name, driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().split(", ")
-    return {"gpu": name, "driver": driver}
-
-
 def main() -> None:
     """Measure, print and append the record."""
     out, old, new = map(Path, sys.argv[1:4])
@@ -149,7 +143,7 @@ def main() -> None:
     print(f"geometric mean of {len(ratios)}: {mean:.3f}")
     command = shlex.join(["python", "benchmarks/turns.py", "OUT.jsonl", "OLD", "NEW", str(rounds), where])
     operands = "uniform [-1, 1), small integers" if where == "cpu" else "uniform [-0.5, 0.5)"
-    known = environment(operands=operands, command=command) | (gpu() if where == "gpu" else {})
+    known = environment(operands=operands, command=command) | (gpu_and_driver() if where == "gpu" else {})
     record = {"kind": "turns", "environment": known}
     revisions = {"old": revision(old), "new": revision(new), "geometric_mean": mean}
     with out.open("a") as file:

@@ -114,16 +114,9 @@ def _fastest(
     blocks = np.array([sets.blocks(index, shape.m, shape.n, shape.k) for shape in shapes])
     part = blocks.T @ [float(shape.k) for shape in shapes] / np.maximum(1, blocks.sum(axis=0))
     one = np.ones(len(index))
-    varied: Any = {
-        "parts": one,
-        "part": part,
-        "out_size": size * one,
-        "c_down": 0 * one,
-        "a_start": 128,
-        "b_start": 128,
-    }
-    varied |= {"a_vector": GRANULE, "b_vector": GRANULE}
-    seconds = sets.seconds(index, cut=True, m=m, n=n, k=k, batch=len(shapes), blocks=blocks.sum(axis=0), **varied)
+    columns = {"blocks": blocks.sum(axis=0), "parts": one, "part": part, "out_size": size * one, "c_down": 0 * one}
+    aligned = {"a_start": 128, "b_start": 128, "a_vector": GRANULE, "b_vector": GRANULE}
+    seconds = sets.seconds(index, cut=True, m=m, n=n, k=k, batch=len(shapes), **columns, **aligned)
     best = int(seconds.argmin())
     return sets.params[best], float(seconds[best])
 

@@ -15,16 +15,14 @@ import numpy as np
 
 from .expression import KNOWN, Expression
 
+#: Operations that are written alike of numbers and of columns.
+_SIGNS = {
+    **{"Add": "+", "Sub": "-", "Mult": "*", "Div": "/"},
+    **{"Lt": "<", "LtE": "<=", "Gt": ">", "GtE": ">=", "Eq": "==", "NotEq": "!="},
+}
 #: The code of each operation, of numbers and of columns.
 _OPERATIONS: dict[str, tuple[str, str]] = {
-    **{
-        f"{kind}": (f"{{}} {sign} {{}}",) * 2
-        for kind, sign in (("Add", "+"), ("Sub", "-"), ("Mult", "*"), ("Div", "/"))
-    },
-    **{
-        f"{kind}": (f"{{}} {sign} {{}}",) * 2 for kind, sign in (("Lt", "<"), ("LtE", "<="), ("Gt", ">"), ("GtE", ">="))
-    },
-    **{f"{kind}": (f"{{}} {sign} {{}}",) * 2 for kind, sign in (("Eq", "=="), ("NotEq", "!="))},
+    **{kind: (f"{{}} {sign} {{}}",) * 2 for kind, sign in _SIGNS.items()},
     "FloorDiv": ("{} // {}", "floor({} / {})"),
     "Mod": ("{} % {}", "remainder({}, {})"),
     "cdiv": ("-(-{} // {})", "ceil({} / {})"),

@@ -120,11 +120,16 @@ def check_gpu(name: str) -> None:
         raise UsageError(f"--measure counts on this machine's {gpu.name}: give --gpu {shlex.quote(card.name)}")
 
 
-def tools() -> dict[str, str]:
-    """The GPU's name, and the versions of its driver and of the profiler."""
+def gpu_and_driver() -> dict[str, str]:
+    """The first GPU's name, and the version of its driver."""
     query = "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"
     gpu, _, driver = _printed("nvidia-smi", *query).partition(", ")
-    return {"gpu": gpu, "driver": driver, "ncu": _printed(str(hardware.find_ncu()), "--version").rpartition("\n")[2]}
+    return {"gpu": gpu, "driver": driver}
+
+
+def tools() -> dict[str, str]:
+    """The same, and the version of the profiler."""
+    return {**gpu_and_driver(), "ncu": _printed(str(hardware.find_ncu()), "--version").rpartition("\n")[2]}
 
 
 def _printed(*command: str) -> str:
