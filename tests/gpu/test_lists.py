@@ -202,11 +202,17 @@ def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
 # ---- by tensor maps
 
 
+def lists_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the kernels that take lists were slow."""
+    fastest = listed._fastest
+    monkeypatch.setattr(listed, "_fastest", lambda *product: (fastest(*product)[0], 1.0))
+
+
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
 def test_products_of_any_height_by_tensor_maps(gpu: Any, monkeypatch: pytest.MonkeyPatch, transposed: bool) -> None:
     """Also empty ones, in two launches; nothing is read beyond the rows of a matrix, or written beyond those of C."""
     monkeypatch.setattr(scattered_lists, "MOST_RAGGED", 4)
-    monkeypatch.setattr(listed, "_seconds", lambda *_: 1.0)  # as if the kernels that take lists were slow
+    lists_are_slow(monkeypatch)
     a, b = operands(BF16, [(m, 24, 72) for m in (130, 0, 1, 40, 7)])
     x, y = scattered(gpu, a, 64 * 72), scattered(gpu, b, 8, transposed)
     check(tw.matmul(x, y), a, b)
@@ -215,7 +221,7 @@ def test_products_of_any_height_by_tensor_maps(gpu: Any, monkeypatch: pytest.Mon
 
 def test_matrices_that_lie_too_far_apart_for_a_tensor_map(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxed_product, "_MOST_SCATTERED", 8)
-    monkeypatch.setattr(listed, "_seconds", lambda *_: 1.0)
+    lists_are_slow(monkeypatch)
     a, b = operands(BF16, [(m, 24, 72) for m in (9, 4)])
     check(tw.matmul(scattered(gpu, a, 64), scattered(gpu, b, 8)), a, b)
     assert [name for name, _ in gpu.launches] == ["mma"]
@@ -224,7 +230,7 @@ def test_matrices_that_lie_too_far_apart_for_a_tensor_map(gpu: Any, monkeypatch:
 @pytest.mark.parametrize("changed", [{"k": 80}, {"n": 32}, {"gap": 4}], ids=str)
 def test_lists_that_tensor_maps_do_not_find(gpu: Any, monkeypatch: pytest.MonkeyPatch, changed: dict[str, int]) -> None:
     """Other widths or depths, and addresses within a granule."""
-    monkeypatch.setattr(listed, "_seconds", lambda *_: 1.0)
+    lists_are_slow(monkeypatch)
     sizes = {"n": 24, "k": 72, **changed}
     a, b = operands(BF16, [(9, 24, 72), (5, sizes["n"], sizes["k"])])
     gap = changed.get("gap", 8)

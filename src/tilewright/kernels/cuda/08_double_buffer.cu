@@ -7,7 +7,7 @@ grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 dtypes = ["float32"]
 capability = "5.0"
 constraints = ["BM % TM == 0", "BN % TN == 0", "BM // TM * (BN // TN) <= 1024", "BM // TM * (BN // TN) >= 32", "BM * BK // 4 % (BM // TM * (BN // TN)) == 0", "BK * BN // 4 % (BM // TM * (BN // TN)) == 0", "(BM + 4 + BN) * BK * 8 <= 49152"]
-spills = ["sm_100"]
+spills = ["sm_90a", "sm_100", "sm_121"]
 tile = ["BN", "BM"]
 
 [formulas]

@@ -7,7 +7,7 @@ grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 dtypes = ["float32"]
 capability = "5.0"
 constraints = ["BM % WM == 0", "BN % WN == 0", "WM % TM == 0", "WN % TN == 0", "WM // TM * (WN // TN) == 32", "BM // WM * (BN // WN) <= 32", "BM * BK // 4 % (BM // WM * (BN // WN) * 32) == 0", "BK * BN // 4 % (BM // WM * (BN // WN) * 32) == 0", "(BM + 4 + BN) * BK * 8 <= 49152"]
-spills = ["sm_75", "sm_80", "sm_100"]
+spills = ["sm_75", "sm_80", "sm_90a", "sm_100"]
 tile = ["BN", "BM"]
 
 [formulas]

@@ -243,11 +243,8 @@ class _GpuEvents:
 
     def __init__(self, gpu: Device, host: Events) -> None:
         self.host = host
-        stream = gpu.new_stream()
-        self._zero = stream.mark()
-        self._zero.wait()
-        stream.close()
-        self._zero_s = host.now()
+        self._gpu = gpu
+        self._zero, self._zero_s = self._now()
         self._spans: list[tuple[str, str, Event, Future[Event]]] = []
 
     def add(self, lane: str, name: str, begun: Event, end: Future[Event]) -> None:
@@ -255,10 +252,21 @@ class _GpuEvents:
 
     def report(self) -> None:
         """Add all spans that ended to the host's events; the GPU must be idle."""
+        # A host that is busy learns late of an event: the earlier reading is nearer, and no span ends after this one.
+        last, last_s = self._now()
+        zero_s = min(self._zero_s, last_s - last.since(self._zero))
         for lane, name, begun, end in self._spans:
             if end.done() and end.exception() is None:
-                at = (self._zero_s + event.since(self._zero) for event in (begun, end.result()))
+                at = (zero_s + event.since(self._zero) for event in (begun, end.result()))
                 self.host.add(lane, name, *at)
+
+    def _now(self) -> tuple[Event, float]:
+        """An event of this moment, and the host's clock when it knows of the event."""
+        stream = self._gpu.new_stream()
+        event = stream.mark()
+        event.wait()
+        stream.close()
+        return event, self.host.now()
 
 
 def _block_shapes(grid: Grid) -> Iterator[tuple[int, int, int]]:
