@@ -15,13 +15,14 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
-from tilewright.arrays import gpu_array, matmul
+from tilewright.arrays.gpu_array import GpuArray
+from tilewright.arrays.matmul import plan_of_views
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.lab.inputs.environment import environment
+from tilewright.runtime.gpu.device import describe
 
 NAME = "NVIDIA H100 80GB HBM3"
 DTYPES = ("bfloat16", "float16", "float32", "float64", "complex64", "int8", "float8_e4m3fn")
@@ -29,22 +30,22 @@ DTYPES = ("bfloat16", "float16", "float32", "float64", "complex64", "int8", "flo
 FIRST = 5
 
 
-def operands(rng: np.random.Generator, dtype: str) -> tuple[gpu_array.GpuArray, gpu_array.GpuArray]:
+def operands(rng: np.random.Generator, dtype: str, ordinal: int) -> tuple[GpuArray, GpuArray]:
     """Two matrices at addresses of their own."""
     m, k, n = int(rng.integers(1, 6000)), *(int(x) for x in rng.integers(64, 4000, 2))
     return (
-        gpu_array.GpuArray(1 << 30, (m, k), (k, 1), dtype, 0),
-        gpu_array.GpuArray(1 << 40, (k, n), (1, k), dtype, 0),
+        GpuArray(1 << 30, (m, k), (k, 1), dtype, ordinal),
+        GpuArray(1 << 40, (k, n), (1, k), dtype, ordinal),
     )
 
 
-def planned(dtype: str, count: int) -> list[float]:
+def planned(dtype: str, count: int, ordinal: int) -> list[float]:
     """The seconds of each plan."""
     rng, seconds = np.random.default_rng(17), []
     for _ in range(FIRST + count):
-        a, b = operands(rng, dtype)
+        a, b = operands(rng, dtype, ordinal)
         begun = time.perf_counter()
-        matmul._plan(*matmul._key(a, b, None, True, "standard", None))
+        plan_of_views(a, b)
         seconds.append(time.perf_counter() - begun)
     return seconds[FIRST:]
 
@@ -53,9 +54,8 @@ def main() -> None:
     """Measure, print and append the record."""
     out, count = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 60
     card = Card.of(NAME, 132, 2_619_000, 5120)
-    device: Any = SimpleNamespace(capability="9.0", sms=132, name=NAME, card=card, ordinal=0)
-    matmul.gpu_at = lambda ordinal: device  # of any number
-    found = {dtype: planned(dtype, count) for dtype in DTYPES}
+    ordinal = describe(SimpleNamespace(capability="9.0", sms=132, name=NAME, card=card))
+    found = {dtype: planned(dtype, count, ordinal) for dtype in DTYPES}
     for dtype, seconds in found.items():
         print(f"{dtype:14} median {1e3 * statistics.median(seconds):6.2f} ms, longest {1e3 * max(seconds):6.2f}")
     command = f"python benchmarks/plan_shapes.py OUT.jsonl {count}"

@@ -13,9 +13,10 @@ import numpy as np
 
 from ..host.sources import PACKAGE
 from ..problem import itemsize_of
+from ..runtime.gpu.archive import engine_file
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.memory import GRANULE
-from ..runtime.gpu.nvrtc import Compiled, compile_file
+from ..runtime.gpu.nvrtc import Compiled
 from .gpu_array import Matrix, merged_axes
 from .order import Order, OrderedMatrix
 
@@ -305,4 +306,4 @@ def _lanes(x: int, y: int, across: bool) -> int:
 @functools.cache
 def compiled_pack(name: str, arch: str, **macros: object) -> Compiled:
     """The source ``name`` of the folder of kernels that copy, add or finish, compiled when it is first asked for."""
-    return compile_file(_PACK / f"{name}.cu", arch=arch, defines=macros)
+    return engine_file(_PACK / f"{name}.cu", arch, macros)

@@ -139,6 +139,14 @@ def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precisi
         gpu.keep_until_now(stream, workspace)
 
 
+def plan_of_views(
+    x: GpuArray, y: GpuArray, *, views: bool = True, precision: str | float = "standard", out_dtype: str | None = None
+) -> GpuPlan:
+    """The plan of a product of two arrays whose GPU may be one that is only described. ``views``: the result may be a
+    transposed view. Raises ShapeError, DTypeError."""
+    return _plan(*_key(x, y, None, views, precision, out_dtype))
+
+
 def plan_on_gpu(
     a: Any,
     b: Any,

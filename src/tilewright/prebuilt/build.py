@@ -165,14 +165,21 @@ def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(
-        prog="python -m tilewright.prebuilt", description="Build the engine's machine code."
+        prog="python -m tilewright.prebuilt", description="Build the engine's machine code, or the kernels of GPUs."
     )
     levels = ", ".join(level.name for level in LEVELS)
     parser.add_argument("levels", nargs="*", metavar="LEVEL", help=f"of {levels}; by default this machine's best one")
     parser.add_argument("--jobs", type=int, help="processes; by default one for each processor")
+    parser.add_argument("--gpu", metavar="ARCH", help="build the archive of a GPU's kernels instead, such as sm_90a")
+    parser.add_argument("--count", type=int, help="products that are planned to find them, of each dtype and layout")
     options = parser.parse_args(arguments)
     try:
-        make_current(options.levels, options.jobs)
+        if options.gpu:
+            from . import gpu
+
+            gpu.build_archive(options.gpu, count=options.count or gpu.COUNT, jobs=options.jobs)
+        else:
+            make_current(options.levels, options.jobs)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

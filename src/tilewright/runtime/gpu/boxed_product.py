@@ -270,8 +270,11 @@ def _steps_of_scales(p: BoxedProduct) -> bytes:
 def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
     of_a, of_b = p.factors or (p.dtype, p.dtype)
     # A pair of numbers of eight bytes is half a sector: where rows begin at the other half, sectors would be written in two.
-    together = 4 if itemsize_of(p.out) == 8 else 2
+    size = itemsize_of(p.out)
+    together = 4 if size == 8 else 2
     in_pairs = not p.c.down and (p.c.step | p.c.next) % together == 0 and p.n % 2 == 0 and p.aligned
+    # Others store rows through shared memory, and read pairs only of a C that is added.
+    needs_pairs = size == 8 or (size == 1 and not in_boxes) or (p.epilogue is not None and p.epilogue.beta != 0)
     return {
         "TYPE": p.dtype.upper(),
         "TYPE_A": of_a.upper(),
@@ -280,7 +283,7 @@ def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
         "A_DOWN": int(p.a.down),
         "B_ACROSS": int(not p.b.down),
         "STORE_BOXES": int(in_boxes),
-        "STORE_PAIRS": int(in_pairs),
+        "STORE_PAIRS": int(in_pairs and needs_pairs),
         **({} if p.epilogue is None else p.epilogue.macros),
         **({} if p.blocks is None else {"BLOCKS": 1}),
         **({"C_DOWN": 1} if p.c.down else {}),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from .wake import wake
 
 _lock = threading.Lock()
 _open: dict[int, Device] = {}
+_described = itertools.count(-1, -1)
 _pages = HostPages()
 
 
@@ -38,6 +40,13 @@ def gpu_at(ordinal: int) -> Device:
     Raises UnavailableError, with the reason, if there is no driver, no such GPU, or no ``cuda.core``.
     """
     return _open.get(ordinal) or _opened(ordinal)
+
+
+def describe(gpu: Any) -> int:
+    """Give a description of a GPU that is not here a number, which no other gets: plans for it are made of its facts."""
+    gpu.ordinal = ordinal = next(_described)
+    _open[ordinal] = gpu
+    return ordinal
 
 
 def open_device(ordinal: int = 0) -> Device:

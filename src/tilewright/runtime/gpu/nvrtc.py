@@ -13,7 +13,7 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,25 +39,28 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled source: its PTX and its binary for ``arch``. ``lowered``: names as in C++ that were asked for, and their
-    names in the binary."""
+    """A compiled source: its PTX, or what makes it, and its binary for ``arch``. ``lowered``: names as in C++ that were
+    asked for, and their names in the binary. ``entries``: the kernels in it, by their names in the binary, in the order of
+    the source. ``waits``: whether they wait until the launch before them has ended, so that they may begin before that."""
 
     name: str
     arch: str
-    ptx: str
+    text: str | Callable[[], str]
     cubin: bytes
     log: str
     lowered: Mapping[str, str] = field(default_factory=dict)
+    entries: tuple[str, ...] = ()
+    waits: bool = False
+
+    @cached_property
+    def ptx(self) -> str:
+        """Its PTX."""
+        return self.text if isinstance(self.text, str) else self.text()
 
     @cached_property
     def resources(self) -> dict[str, Resources]:
         """The resources of each of its kernels. Products do not need them: reading the binary takes 0.1 s."""
         return read_resources(self.cubin)
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """The kernels in it, by their names in the binary, in the order of the source."""
-        return tuple(re.findall(r"^\s*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", self.ptx, re.MULTILINE))
 
     def entry(self, function: str) -> str:
         """The name in the binary of the kernel that the source calls ``function``: ``extern "C"`` or not, in a namespace, or
@@ -66,11 +69,6 @@ class Compiled:
         Raises UsageError if there is none, or several (overloads, instances of a template).
         """
         return found_entry(self.name, self.entries, self.lowered.get(function, function))
-
-    @property
-    def waits(self) -> bool:
-        """Whether its kernels wait until the launch before them has ended, so that they may begin before that."""
-        return "griddepcontrol.wait" in self.ptx
 
     def readable(self, entry: str) -> str:
         """The name of a kernel as it was asked for, else as C++ writes it; ``entry`` is its name in the binary."""
@@ -164,7 +162,23 @@ def compile_source(
         if includes.complete:
             _cache(key, result)
     ptx, cubin, log, lowered = result
-    return Compiled(name, arch, ptx, cubin, log, lowered)
+    return compiled_of(name, arch, ptx, cubin, log, lowered)
+
+
+def compiled_of(
+    name: str, arch: str, ptx: str, cubin: bytes, log: str = "", lowered: Mapping[str, str] | None = None
+) -> Compiled:
+    """What was compiled, with the facts that its PTX tells."""
+    entries = re.findall(r"^\s*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", ptx, re.MULTILINE)
+    return Compiled(name, arch, ptx, cubin, log, lowered or {}, tuple(entries), "griddepcontrol.wait" in ptx)
+
+
+def compile_alone(path: Path, arch: str, macros: Mapping[str, str]) -> Compiled:
+    """A file of kernels, compiled without the lines of its source, and not cached: for an archive."""
+    source, folders = path.read_text(encoding="utf-8-sig"), folders_of(str(path), ())
+    headers = headers_needed(included(source, folders), compiler())
+    ptx, cubin, *_ = _compile(source, str(path), arch, macros, folders, headers, (), optimised=True, lines=False)
+    return compiled_of(str(path), arch, ptx, cubin)
 
 
 def compile_file(
@@ -197,14 +211,15 @@ def _compile(
     headers: Sequence[Path] | None,
     names: Sequence[str],
     optimised: bool,
+    lines: bool = True,
 ) -> _Result:
     """PTX, cubin, log and lowered names of one run of the compiler. ``headers``: folders of CUDA's own headers
-    (``cuda_fp16.h``, …); None for those that NVRTC brings."""
+    (``cuda_fp16.h``, …); None for those that NVRTC brings. ``lines``: with the lines of the source, which are most of it."""
     core, nvrtc = _cuda()
     options = core.ProgramOptions(
         name=name,
         arch=arch,
-        lineinfo=optimised,
+        lineinfo=optimised and lines,
         debug=not optimised,
         define_macro=list(macros.items()) or None,
         include_path=[str(folder) for folder in [*folders, *(headers or ())]],

@@ -16,9 +16,10 @@ import numpy as np
 
 from ...errors import UsageError
 from ...kernels.cuda_kernel import CudaKernel
+from .archive import engine_kernel
 from .compilations import Compilations
 from .device import Device
-from .nvrtc import Compiled, compile_kernel, compile_with
+from .nvrtc import Compiled, compile_kernel
 
 #: ``product(a, b, c, stream)``: addresses, and the handle of a stream of that GPU (an int, or an object with a ``handle``).
 #: With an epilogue the addresses of its arrays follow.
@@ -140,8 +141,8 @@ def _compilation(form: ProductForm, arch: str) -> Future[Compiled]:
 
 @functools.cache
 def compiled_once(kernel: CudaKernel, arch: str, chosen: Chosen, macros: tuple[tuple[str, object], ...]) -> Compiled:
-    """The kernel with these parameters and macros, compiled when it is first asked for."""
-    return compile_with(kernel, dict(chosen), arch, dict(macros))
+    """The kernel with these parameters and macros, loaded or compiled when it is first asked for."""
+    return engine_kernel(kernel, dict(chosen), arch, dict(macros))
 
 
 def stream_handle(stream: Any) -> int:

@@ -15,10 +15,11 @@ from concurrent.futures import Future
 
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel, launched
+from .archive import engine_file, engine_kernel
 from .boxes import BoxedLauncher, BoxedOperand
 from .compilations import Compilations
 from .device import Device
-from .nvrtc import Compiled, compile_file, compile_with
+from .nvrtc import Compiled
 from .product import MOST
 from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct, least_bound, whole_bits
 from .split_product import SplitLaunches
@@ -109,7 +110,7 @@ def _multiply(
     a, b = product.a, product.b
     given = {"MODULI": a.moduli, "BOUND": int(bound)}
     key = kernel, device.arch, *sorted(values.items()), *given.items()
-    compiled = _compilations.begin(key, functools.partial(compile_with, kernel, values, device.arch, given)).result()
+    compiled = _compilations.begin(key, functools.partial(engine_kernel, kernel, values, device.arch, given)).result()
     planes, k = (1, a.sampled) if bound else (a.moduli, a.k)
     launch = kernel.launch(a.lines, b.lines, k, **values)
     operands = [_boxed(x, planes, kernel.box(name, 1, values)) for name, x in zip(("a", "b_down"), (a, b), strict=True)]
@@ -163,5 +164,5 @@ def _flagged(device: Device, product: ResidueProduct) -> BoxedLauncher:
 
 
 def _compilation(name: str, arch: str, **macros: object) -> Future[Compiled]:
-    work = functools.partial(compile_file, _ENGINE / "pack" / f"{name}.cu", arch=arch, defines=macros)
+    work = functools.partial(engine_file, _ENGINE / "pack" / f"{name}.cu", arch, macros)
     return _compilations.begin((name, arch, *macros.items()), work)

@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel, launched
+from .archive import engine_file, engine_kernel
 from .boxes import BoxedLauncher
 from .compilations import Compilations
 from .device import Device
 from .memory import GRANULE
-from .nvrtc import Compiled, compile_file, compile_with
+from .nvrtc import Compiled
 from .product import MOST
 from .split_operand import FLAGGED, LINES, WIDE_STEP, WIDEST, SplitOperand, SplitProduct, allowed_excess
 from .strided_product import Strides, vector_bytes
@@ -205,7 +206,7 @@ def _multiply_code(arch: str, kernel: CudaKernel, product: SplitProduct, values:
         "ADD": int(product.add),
     }
     key = kernel, arch, *sorted(values.items()), *given.items()
-    return _compilations.begin(key, functools.partial(compile_with, kernel, values, arch, given))
+    return _compilations.begin(key, functools.partial(engine_kernel, kernel, values, arch, given))
 
 
 def _flagged(device: Device, product: SplitProduct, limit: int) -> BoxedLauncher:
@@ -249,5 +250,5 @@ def _strides(product: SplitProduct) -> tuple[Strides, Strides, Strides]:
 
 
 def _compilation(name: str, arch: str, **macros: object) -> Future[Compiled]:
-    work = functools.partial(compile_file, _PACK / f"{name}.cu", arch=arch, defines=macros)
+    work = functools.partial(engine_file, _PACK / f"{name}.cu", arch, macros)
     return _compilations.begin((name, arch, *macros.items()), work)

@@ -1,0 +1,186 @@
+"""Build the archive of an architecture: the engine's kernels for its GPUs, compiled before a product needs them.
+
+Which kernels these are, the planner says: it plans products of all dtypes, layouts and alignments with random sizes, and
+what each of them would launch is noted in place of being loaded. Kernels with boxes have many sets of parameters; of these
+every set that was chosen is compiled for every layout that was met.
+"""
+
+from __future__ import annotations
+
+import itertools
+import lzma
+import multiprocessing
+import sqlite3
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..arrays.gpu_array import GpuArray
+from ..arrays.matmul import plan_of_views
+from ..arrays.paired import prepare_paired
+from ..catalog import cuda_engine
+from ..errors import did_you_mean
+from ..host.machine import machine
+from ..kernels.cuda_kernel import Card
+from ..runtime.cpu.library import BUILT
+from ..runtime.gpu.archive import TABLES, Request, archive_name, requests, sources_key
+from ..runtime.gpu.device import describe
+from ..runtime.gpu.nvrtc import compile_alone, compiler
+from .tools import BuildError, put
+
+Say = Callable[[str], object]
+Case = tuple[str, str, str | None]
+
+#: The GPUs of an architecture that products are planned for: compute capability, name, multiprocessors, and the clock (kHz)
+#: and the width (bits) of the memory.
+GPUS = {
+    "sm_80": ("8.0", [("NVIDIA A100-SXM4-80GB", 108, 1_593_000, 5120)]),
+    "sm_86": ("8.6", [("NVIDIA A10", 72, 6_251_000, 384), ("NVIDIA GeForce RTX 3090", 82, 9_751_000, 384)]),
+    "sm_89": ("8.9", [("NVIDIA L40S", 142, 9_001_000, 384), ("NVIDIA L4", 58, 6_251_000, 192)]),
+    "sm_90a": ("9.0", [("NVIDIA H200", 132, 3_201_000, 6144), ("NVIDIA H100 PCIe", 114, 1_593_000, 5120)]),
+    "sm_100a": ("10.0", [("NVIDIA B200", 148, 3_996_000, 8192)]),
+    "sm_120a": ("12.0", [("NVIDIA GeForce RTX 5090", 170, 14_001_000, 512)]),
+}
+#: Products that are planned of each dtype, GPU and pair of layouts.
+COUNT = 2000
+#: Dtype and precision of the operands, and dtype of the result.
+CASES: tuple[Case, ...] = (
+    ("bfloat16", "standard", None),
+    ("float16", "standard", None),
+    ("float32", "standard", None),
+    ("float64", "standard", None),
+    ("complex64", "standard", None),
+    ("complex128", "standard", None),
+    ("int8", "standard", None),
+    ("float8_e4m3fn", "standard", "bfloat16"),
+)
+#: Multiples that sizes are drawn as: any, what aligns a row of two or four bytes to words, to granules, and whole tiles.
+_MULTIPLES = (1, 2, 8, 64)
+
+
+class _Described:
+    """A GPU that is not here: what plans depend on, and launches that do nothing."""
+
+    def __init__(self, arch: str, capability: str, name: str, sms: int, clock: int, bits: int) -> None:
+        self.arch, self.capability, self.name, self.sms = arch, capability, name, sms
+        self.card = Card.of(name, sms, clock, bits)
+
+    def __enter__(self) -> _Described:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def launcher(self, *_: Any) -> Callable[..., None]:
+        return _nothing
+
+    boxed_launcher = launcher
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def build_archive(
+    arch: str,
+    cases: Sequence[Case] = CASES,
+    count: int = COUNT,
+    folder: Path = BUILT,
+    jobs: int | None = None,
+    say: Say = print,
+) -> Path:
+    """Build the archive of an architecture; returns its path. Raises BuildError for one that is not known."""
+    if arch not in GPUS:
+        raise BuildError(f"no GPU is known for {arch!r}; {did_you_mean(arch, GPUS)}")
+    say(f"planning products for {arch} …")
+    return write_archive(arch, every_set(needed(arch, cases, count)), folder, jobs, say)
+
+
+def write_archive(
+    arch: str, wanted: Sequence[Request], folder: Path = BUILT, jobs: int | None = None, say: Say = print
+) -> Path:
+    """Compile these kernels, and put the archive into a folder; returns its path."""
+    begun, jobs = time.perf_counter(), jobs or machine().usable_cores
+    say(f"building {archive_name(arch)}: {len(wanted)} kernels, in {jobs} processes …")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / archive_name(arch)
+        rows = sqlite3.connect(file)
+        rows.executescript(TABLES)
+        rows.execute("INSERT INTO about VALUES (?, ?)", (sources_key(), compiler()))
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            for row in pool.map(_row, wanted, chunksize=8):
+                rows.execute("INSERT INTO kernels VALUES (?, ?, ?, ?)", row)
+        rows.commit()
+        rows.close()
+        path = put(file, folder)
+    say(f"built {path.name}: {path.stat().st_size / 1e6:.1f} MB in {time.perf_counter() - begun:.0f} s")
+    return path
+
+
+def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list[Request]:
+    """The kernels that random products ask for, in the order of the cases."""
+    capability, gpus = GPUS[arch]
+    with requests() as asked:
+        for (name, *facts), (dtype, precision, out_dtype) in itertools.product(gpus, cases):
+            gpu: Any = _Described(arch, capability, name, *facts)
+            ordinal = describe(gpu)
+            rng = np.random.default_rng(seed)
+            for i in range(count):
+                for laid in itertools.product((False, True), (False, True)):
+                    x, y = _operands(rng, dtype, laid, ordinal)
+                    plan = plan_of_views(x, y, views=i % 5 > 0, precision=precision, out_dtype=out_dtype)
+                    prepare_paired(plan, gpu)
+    return list(asked)
+
+
+def _operands(rng: np.random.Generator, dtype: str, down: tuple[bool, bool], ordinal: int) -> tuple[GpuArray, GpuArray]:
+    """Two matrices of a dtype on a GPU, each ``down`` its columns in memory or not; some are of a batch."""
+    multiple = int(rng.choice(_MULTIPLES))
+    m, k, n = (int(rng.integers(1, 6000)) if rng.random() < 0.5 else int(2 ** rng.uniform(0, 14)) for _ in range(3))
+    k, n = (-(-size // multiple) * multiple for size in (k, n))
+    batch = () if rng.random() < 0.9 else (int(rng.integers(2, 64)),)
+    return tuple(  # type: ignore[return-value]
+        GpuArray(at, (*batch, *shape), (*[shape[0] * shape[1]] * len(batch), *_strides(shape, d)), dtype, ordinal)
+        for at, shape, d in zip((1 << 30, 1 << 40), ((m, k), (k, n)), down, strict=True)
+    )
+
+
+def _strides(shape: tuple[int, int], down: bool) -> tuple[int, int]:
+    return (1, shape[0]) if down else (shape[1], 1)
+
+
+def every_set(wanted: Iterable[Request]) -> list[Request]:
+    """These kernels, and of those with boxes every set of parameters that one of them has with all macros that another has:
+    which of many sets is the fastest changes with each size."""
+    kernels = {kernel.path: kernel for kernel in cuda_engine().values() if kernel.boxes}
+    groups: dict[Any, tuple[dict[Any, None], dict[Any, None]]] = defaultdict(lambda: ({}, {}))
+    found = dict.fromkeys(wanted)
+    for path, arch, macros in found:
+        if path in kernels:
+            own = frozenset(kernels[path].params)
+            sets, others = groups[path, arch, tuple(macro for macro in macros if macro[0] in _TYPES)]
+            sets[tuple(macro for macro in macros if macro[0] in own)] = None
+            others[tuple(macro for macro in macros if macro[0] not in own)] = None
+    more = (
+        Request(path, arch, tuple(sorted(params + other)))
+        for (path, arch, _), (sets, others) in groups.items()
+        for params, other in itertools.product(sets, others)
+    )
+    return [*(found | dict.fromkeys(more))]
+
+
+#: Macros by which the best sets of parameters differ much.
+_TYPES = {"TYPE", "TYPE_A", "TYPE_B", "OUT"}
+
+
+def _row(request: Request) -> tuple[str, str, int, bytes]:
+    compiled = compile_alone(request.path, request.arch, dict(request.macros))
+    packed = lzma.compress(compiled.cubin, format=lzma.FORMAT_ALONE)
+    return request.key, " ".join(compiled.entries), int(compiled.waits), packed

@@ -1,0 +1,163 @@
+"""Kernels of the engine that were compiled before a product needs them: an archive for each architecture.
+
+``python -m tilewright.prebuilt --gpu sm_90a`` writes one, a database of SQLite with a row for each kernel, from which a
+process reads those that it launches. What an archive lacks is compiled when a product first asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import lzma
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...host import sources
+from ...host.disk import fingerprint
+from ...host.sources import PACKAGE
+from ...kernels.cuda_kernel import CudaKernel
+from .nvrtc import Compiled, compile_file, compile_with
+
+#: The folders of archives: of this package, and of one that has nothing else.
+_BUILT, _OTHER = PACKAGE / "prebuilt" / "built", "tilewright_cuda"
+#: The files that kernels of the engine are compiled from.
+SOURCES = ("engine/cuda/*.cu", "engine/cuda/*.cuh", "engine/cuda/pack/*.cu", "kernels/cuda/*.cuh")
+#: To be changed with the tables or the way of compiling.
+FORMAT = 1
+TABLES = """
+CREATE TABLE about (sources TEXT, compiler TEXT);
+CREATE TABLE kernels (key TEXT PRIMARY KEY, entries TEXT, waits INTEGER, cubin BLOB);
+"""
+
+
+class Request(NamedTuple):
+    """A kernel that a product needs: its file, the architecture, and macros with their values."""
+
+    path: Path
+    arch: str
+    macros: tuple[tuple[str, str], ...]
+
+    @property
+    def key(self) -> str:
+        """Its name in an archive."""
+        return fingerprint(self.path.relative_to(PACKAGE).as_posix(), self.macros)
+
+
+def engine_kernel(kernel: CudaKernel, values: Mapping[str, int], arch: str, macros: Mapping[str, object]) -> Compiled:
+    """A kernel of the engine with these parameters and macros, from the archive, or compiled. Raises what ``compile_with``
+    raises."""
+    found = _found(kernel.path, arch, {**macros, **kernel.checked(values)}, kernel.source)
+    return found or compile_with(kernel, values, arch, macros)
+
+
+def engine_file(path: Path, arch: str, macros: Mapping[str, object]) -> Compiled:
+    """The same of a file without a header, such as one that copies operands."""
+    return _found(path, arch, macros, None) or compile_file(path, arch=arch, defines=macros)
+
+
+@contextlib.contextmanager
+def requests() -> Iterator[dict[Request, None]]:
+    """What products ask for while this holds, in place of compiling it."""
+    global _asked
+    asked: dict[Request, None] = {}
+    _asked = asked
+    try:
+        yield asked
+    finally:
+        _asked = None
+
+
+_asked: dict[Request, None] | None = None
+
+
+def sources_key() -> str:
+    """A key of the files that an archive was compiled from."""
+    return fingerprint(FORMAT, *sources.files(SOURCES))
+
+
+def _found(path: Path, arch: str, macros: Mapping[str, object], source: str | None) -> Compiled | None:
+    """The kernel from the archive. ``source``: the text of the file, if that may be another one than an archive has."""
+    request = Request(path, arch, tuple(sorted((name, str(value)) for name, value in macros.items())))
+    if _asked is not None:
+        _asked[request] = None
+        return Compiled(str(path), arch, "", b"", "", entries=_Any(), waits=False)
+    archive = _archive(arch)
+    if archive is None or (source is not None and source != _text(path)):
+        return None
+    return archive.find(request)
+
+
+class _Any(tuple[str, ...]):
+    """The kernels of a file that was not compiled: any."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8-sig") if path.is_relative_to(PACKAGE) else ""
+
+
+@functools.cache
+def _archive(arch: str) -> _Archive | None:
+    """The archive of an architecture, if there is one of these sources that can be read."""
+    other = importlib.util.find_spec(_OTHER)
+    folders = [_BUILT, *map(Path, (other and other.submodule_search_locations) or ())]
+    for path in (folder / archive_name(arch) for folder in folders):
+        if path.is_file():
+            with contextlib.suppress(OSError, *_damages()):
+                archive = _Archive(path)
+                if archive.sources == sources_key():
+                    return archive
+    return None
+
+
+def archive_name(arch: str) -> str:
+    """The file name of an architecture's archive."""
+    return f"{arch}.kernels"
+
+
+def _damages() -> tuple[type[Exception], ...]:
+    """What reading a damaged archive raises."""
+    import sqlite3
+
+    return sqlite3.Error, lzma.LZMAError
+
+
+class _Archive:
+    """An archive, open for reading."""
+
+    def __init__(self, path: Path) -> None:
+        import sqlite3  # takes 5 ms, and only a GPU needs it
+
+        self._lock = threading.Lock()
+        self._rows = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
+        )
+        self.sources: str = self._row("SELECT sources FROM about")[0]
+
+    def find(self, request: Request) -> Compiled | None:
+        """The kernel, if it is there and undamaged. Its PTX, which the microscope reads, is compiled when somebody asks for
+        it."""
+        try:
+            row = self._row("SELECT entries, waits, cubin FROM kernels WHERE key = ?", request.key)
+            if row is None:
+                return None
+            entries, waits, packed = row
+            cubin = lzma.decompress(packed)
+        except _damages():
+            return None
+        path, arch, macros = request
+
+        def ptx() -> str:
+            return compile_file(path, arch=arch, defines=dict(macros)).ptx
+
+        return Compiled(str(path), arch, ptx, cubin, "", entries=tuple(entries.split()), waits=bool(waits))
+
+    def _row(self, query: str, *values: str) -> Any:
+        with self._lock:
+            return self._rows.execute(query, values).fetchone()

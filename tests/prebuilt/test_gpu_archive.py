@@ -1,0 +1,164 @@
+"""Archives of GPU kernels: what products ask for, what an archive gives, and what makes it useless."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.arrays.gpu_array import GpuArray
+from tilewright.arrays.matmul import plan_of_views
+from tilewright.arrays.paired import prepare_paired
+from tilewright.catalog import cuda_engine
+from tilewright.errors import UnavailableError
+from tilewright.prebuilt import build, gpu
+from tilewright.runtime.gpu import archive, nvrtc, product
+from tilewright.runtime.gpu.archive import Request, engine_file, engine_kernel
+
+ARCH = "sm_80"
+BF16 = ("bfloat16", "standard", None)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Request]]:
+    """An archive of the kernels of a few products, and what they are."""
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+    wanted = gpu.needed(ARCH, [("complex128", "standard", None)], 1)[:2]
+    folder = tmp_path_factory.mktemp("built")
+    gpu.write_archive(ARCH, wanted, folder, jobs=1, say=lambda _: None)
+    return folder, wanted
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No archive is open, and none is found, before a test and after it."""
+    monkeypatch.setattr(archive, "_BUILT", Path("nowhere"))
+    archive._archive.cache_clear()
+    product.compiled_once.cache_clear()
+    yield
+    archive._archive.cache_clear()
+    product.compiled_once.cache_clear()
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that the compiler is asked for; it compiles none."""
+    asked: list[str] = []
+
+    def refuse(source: str, *, name: str, **_: Any) -> Any:
+        asked.append(Path(name).name)
+        raise UnavailableError("no compiler")
+
+    monkeypatch.setattr(nvrtc, "compile_source", refuse)
+    return asked
+
+
+def test_products_ask_for_kernels(compiles: list[str]) -> None:
+    """Nothing is compiled to find them; two dtypes ask for different ones, and the same again for the same."""
+    first, second = (gpu.needed("sm_90a", [case], 3) for case in (BF16, ("float64", "standard", None)))
+    assert first
+    assert second
+    assert not set(first) & {request for request in second if "hopper" in request.path.name}
+    assert {request.arch for request in first} == {"sm_90a"}
+    assert all(request.path.is_file() and request.macros == tuple(sorted(request.macros)) for request in first)
+    assert not compiles
+
+
+def test_every_set_of_parameters_for_every_layout() -> None:
+    path = cuda_engine()["cuda/hopper"].path
+    one = Request(path, "sm_90a", (("A_DOWN", "0"), ("BM", "64"), ("BN", "64"), ("TYPE", "INT8")))
+    two = Request(path, "sm_90a", (("A_DOWN", "1"), ("BM", "128"), ("BN", "64"), ("TYPE", "INT8")))
+    other = Request(path, "sm_90a", (("A_DOWN", "1"), ("BM", "192"), ("BN", "64"), ("TYPE", "TF32")))
+    found = gpu.every_set([one, two, other])
+    assert len(found) == 5
+    assert Request(path, "sm_90a", (("A_DOWN", "0"), ("BM", "128"), ("BN", "64"), ("TYPE", "INT8"))) in found
+
+
+def test_an_archive_has_what_the_compiler_makes(
+    built: tuple[Path, list[Request]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, wanted = built
+    compiled = [nvrtc.compile_file(path, arch=arch, defines=dict(macros)) for path, arch, macros in wanted]
+    monkeypatch.setattr(archive, "_BUILT", folder)
+    for (path, arch, macros), other in zip(wanted, compiled, strict=True):
+        found = engine_file(path, arch, dict(macros))
+        assert isinstance(found.text, type(lambda: ""))  # from the archive
+        assert (found.entries, found.waits, found.name) == (other.entries, other.waits, other.name)
+        assert 0 < len(found.cubin) < len(other.cubin)  # which has the lines of the source
+        assert found.ptx == other.ptx
+
+
+def test_a_product_is_prepared_without_a_compiler(
+    built: tuple[Path, list[Request]], compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, wanted = built
+    monkeypatch.setattr(archive, "_BUILT", folder)
+    for path, arch, macros in wanted:
+        assert engine_file(path, arch, dict(macros)).cubin
+    assert not compiles
+
+
+def test_what_it_lacks_is_compiled(
+    built: tuple[Path, list[Request]], compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other macros, another architecture, a kernel whose source was changed, other sources, and a damaged file."""
+    folder, (request, *_) = built
+    monkeypatch.setattr(archive, "_BUILT", folder)
+    kernel = next(kernel for kernel in cuda_engine().values() if kernel.boxes == {} and kernel.path == request.path)
+    values = {name: int(value) for name, value in request.macros if name in kernel.params}
+    macros = {name: value for name, value in request.macros if name not in kernel.params}
+    assert engine_kernel(kernel, values, ARCH, macros).cubin
+    changed = replace(kernel, source=kernel.source + "// another\n")
+    for given in ((changed, values, ARCH, macros), (kernel, values, ARCH, macros | {"MORE": 1})):
+        with pytest.raises(UnavailableError, match="no compiler"):
+            engine_kernel(*given)
+    with pytest.raises(UnavailableError, match="no compiler"):
+        engine_kernel(kernel, values, "sm_86", macros)
+    assert len(compiles) == 3
+
+
+@pytest.mark.parametrize("harm", ["sources", "row", "file", "empty"])
+def test_an_archive_that_is_no_use(
+    built: tuple[Path, list[Request]],
+    compiles: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: str,
+) -> None:
+    folder, (request, *_) = built
+    file = tmp_path / archive.archive_name(ARCH)
+    file.write_bytes((folder / file.name).read_bytes())
+    if harm in ("sources", "row"):
+        rows = sqlite3.connect(file)
+        rows.execute("UPDATE about SET sources = 'x'" if harm == "sources" else "UPDATE kernels SET cubin = x'00ff'")
+        rows.commit()
+        rows.close()
+    else:
+        file.write_bytes(b"no database, whatever it is called" * (harm == "file"))
+    monkeypatch.setattr(archive, "_BUILT", tmp_path)
+    with pytest.raises(UnavailableError, match="no compiler"):
+        engine_file(request.path, ARCH, dict(request.macros))
+    assert compiles
+
+
+def test_an_architecture_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert build.main(["--gpu", "sm_90"]) == 1
+    assert "did you mean sm_90a" in capsys.readouterr().err
+
+
+def test_plans_of_a_described_gpu(compiles: list[str]) -> None:
+    """They are those of that GPU, and what they need is noted whatever the operands are."""
+    described: Any = gpu._Described("sm_90a", "9.0", "NVIDIA H200", 132, 3_201_000, 6144)
+    ordinal = gpu.describe(described)
+    x, y = (GpuArray(1 << at, (512, 512), (512, 1), "float16", ordinal) for at in (30, 40))
+    with archive.requests() as asked:
+        prepare_paired(plan_of_views(x, y), described)
+    assert {request.path.name for request in asked} == {"hopper.cu"}
+    assert plan_of_views(x, y).gpu == "NVIDIA H200"
+    assert np.dtype(plan_of_views(x, y).order.dtype) == np.float16
+    assert not compiles
