@@ -210,8 +210,12 @@ def test_a_missing_header_that_a_toolkit_has(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "of_a_toolkit.h").write_text("")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    source = f"#include <of_a_toolkit.h>\n{NAMES}"
+    if includes.headers_needed(includes.included(source, []), nvrtc.compiler()) is not None:
+        run("ns::m", source)  # an NVRTC without headers is given the toolkit's folders
+        return
     with pytest.raises(CompileError, match=f"hint: it is in {tmp_path}/include: give this folder"):
-        run("ns::m", f"#include <of_a_toolkit.h>\n{NAMES}")
+        run("ns::m", source)
 
 
 def test_an_older_compiler_takes_the_headers_of_a_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,22 @@ def test_an_archive_that_is_no_use(
     assert compiles
 
 
+def test_twins_are_stored_as_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of float16 and one of bfloat16, of which each comes back as the compiler makes it."""
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+    wanted = [
+        next(request for request in gpu.needed(ARCH, [(dtype, "standard", None)], 1) if request.path.name == "mma.cu")
+        for dtype in ("bfloat16", "float16")
+    ]
+    file = gpu.write_archive(ARCH, wanted, tmp_path, jobs=1, say=lambda _: None)
+    rows = sqlite3.connect(file).execute("SELECT base, length(cubin) FROM kernels ORDER BY base").fetchall()
+    assert [base for base, _ in rows] == [None, wanted[0].key]
+    assert rows[1][1] * 10 < rows[0][1]
+    monkeypatch.setattr(archive, "_BUILT", tmp_path)
+    for path, arch, macros in wanted:
+        assert engine_file(path, arch, dict(macros)).cubin == nvrtc.compile_alone(path, arch, dict(macros)).cubin
+
+
 def test_an_architecture_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert build.main(["--gpu", "sm_90"]) == 1
     assert "did you mean sm_90a" in capsys.readouterr().err

@@ -29,7 +29,7 @@ from ..errors import did_you_mean
 from ..host.machine import machine
 from ..kernels.cuda_kernel import Card
 from ..runtime.cpu.library import BUILT
-from ..runtime.gpu.archive import TABLES, Request, archive_name, requests, sources_key
+from ..runtime.gpu.archive import TABLES, Request, archive_name, difference, requests, sources_key
 from ..runtime.gpu.device import describe
 from ..runtime.gpu.nvrtc import compile_alone, compiler
 from .tools import BuildError, put
@@ -115,8 +115,8 @@ def write_archive(
         rows.executescript(TABLES)
         rows.execute("INSERT INTO about VALUES (?, ?)", (sources_key(), compiler()))
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            for row in pool.map(_row, wanted, chunksize=8):
-                rows.execute("INSERT INTO kernels VALUES (?, ?, ?, ?)", row)
+            for alike in pool.map(_rows, _twins(wanted), chunksize=8):
+                rows.executemany("INSERT INTO kernels VALUES (?, ?, ?, ?, ?)", alike)
         rows.commit()
         rows.close()
         path = put(file, folder)
@@ -180,7 +180,24 @@ def every_set(wanted: Iterable[Request]) -> list[Request]:
 _TYPES = {"TYPE", "TYPE_A", "TYPE_B", "OUT"}
 
 
-def _row(request: Request) -> tuple[str, str, int, bytes]:
-    compiled = compile_alone(request.path, request.arch, dict(request.macros))
-    packed = lzma.compress(compiled.cubin, format=lzma.FORMAT_ALONE)
-    return request.key, " ".join(compiled.entries), int(compiled.waits), packed
+def _twins(wanted: Iterable[Request]) -> list[list[Request]]:
+    """The kernels, those together whose binaries are nearly equal: instructions of float16 and bfloat16 differ in a bit."""
+    found = defaultdict[Any, list[Request]](list)
+    for request in wanted:
+        macros = ((name, "HALF" if value in ("FLOAT16", "BFLOAT16") else value) for name, value in request.macros)
+        found[request.path, request.arch, tuple(macros)].append(request)
+    return list(found.values())
+
+
+def _rows(alike: Sequence[Request]) -> list[tuple[str, str, int, str | None, bytes]]:
+    """The rows of kernels, which an archive has as differences from the first of them where that can be."""
+    rows, first = list[tuple[str, str, int, str | None, bytes]](), b""
+    for request in alike:
+        compiled = compile_alone(request.path, request.arch, dict(request.macros))
+        cubin, base = compiled.cubin, None
+        if len(first) == len(cubin):
+            cubin, base = difference(cubin, first), alike[0].key
+        first = first or cubin
+        packed = lzma.compress(cubin, format=lzma.FORMAT_ALONE)
+        rows.append((request.key, " ".join(compiled.entries), int(compiled.waits), base, packed))
+    return rows

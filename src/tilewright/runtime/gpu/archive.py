@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...host import sources
 from ...host.disk import fingerprint
 from ...host.sources import PACKAGE
@@ -27,9 +29,11 @@ _BUILT, _OTHER = PACKAGE / "prebuilt" / "built", "tilewright_cuda"
 SOURCES = ("engine/cuda/*.cu", "engine/cuda/*.cuh", "engine/cuda/pack/*.cu", "kernels/cuda/*.cuh")
 #: To be changed with the tables or the way of compiling.
 FORMAT = 1
+#: ``base``: the key of a kernel that the cubin differs from in few bytes, so that the difference is stored.
 TABLES = """
+PRAGMA page_size = 1024;
 CREATE TABLE about (sources TEXT, compiler TEXT);
-CREATE TABLE kernels (key TEXT PRIMARY KEY, entries TEXT, waits INTEGER, cubin BLOB);
+CREATE TABLE kernels (key TEXT PRIMARY KEY, entries TEXT, waits INTEGER, base TEXT, cubin BLOB);
 """
 
 
@@ -116,6 +120,15 @@ def _archive(arch: str) -> _Archive | None:
     return None
 
 
+def difference(cubin: bytes, base: bytes) -> bytes:
+    """The bits in which two binaries of one length differ; of those and one of the two, the other.
+
+    >>> difference(b"mma.f16", b"mma.bf6")
+    b'\\x00\\x00\\x00\\x00\\x04W\\x00'
+    """
+    return (np.frombuffer(cubin, np.uint8) ^ np.frombuffer(base, np.uint8)).tobytes()
+
+
 def archive_name(arch: str) -> str:
     """The file name of an architecture's archive."""
     return f"{arch}.kernels"
@@ -144,11 +157,14 @@ class _Archive:
         """The kernel, if it is there and undamaged. Its PTX, which the microscope reads, is compiled when somebody asks for
         it."""
         try:
-            row = self._row("SELECT entries, waits, cubin FROM kernels WHERE key = ?", request.key)
+            row = self._row("SELECT entries, waits, base, cubin FROM kernels WHERE key = ?", request.key)
             if row is None:
                 return None
-            entries, waits, packed = row
+            entries, waits, base, packed = row
             cubin = lzma.decompress(packed)
+            if base is not None:
+                (of_base,) = self._row("SELECT cubin FROM kernels WHERE key = ?", base)
+                cubin = difference(cubin, lzma.decompress(of_base))
         except _damages():
             return None
         path, arch, macros = request
