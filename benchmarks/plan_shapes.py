@@ -22,7 +22,7 @@ from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.matmul import plan_of_views
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.gpu.device import describe
+from tilewright.runtime.gpu.device import add_described
 
 NAME = "NVIDIA H100 80GB HBM3"
 DTYPES = ("bfloat16", "float16", "float32", "float64", "complex64", "int8", "float8_e4m3fn")
@@ -54,7 +54,7 @@ def main() -> None:
     """Measure, print and append the record."""
     out, count = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 60
     card = Card.of(NAME, 132, 2_619_000, 5120)
-    ordinal = describe(SimpleNamespace(capability="9.0", sms=132, name=NAME, card=card))
+    ordinal = add_described(SimpleNamespace(capability="9.0", sms=132, name=NAME, card=card))
     found = {dtype: planned(dtype, count, ordinal) for dtype in DTYPES}
     for dtype, seconds in found.items():
         print(f"{dtype:14} median {1e3 * statistics.median(seconds):6.2f} ms, longest {1e3 * max(seconds):6.2f}")

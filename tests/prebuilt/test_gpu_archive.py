@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -93,11 +94,20 @@ def test_an_archive_has_what_the_compiler_makes(
         assert found.ptx == other.ptx
 
 
+@pytest.mark.parametrize("is_apart", [False, True], ids=["in the package", "in one of its own"])
 def test_a_product_is_prepared_without_a_compiler(
-    built: tuple[Path, list[Request]], compiles: list[str], monkeypatch: pytest.MonkeyPatch
+    built: tuple[Path, list[Request]],
+    compiles: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_apart: bool,
 ) -> None:
     folder, wanted = built
-    monkeypatch.setattr(archive, "_BUILT", folder)
+    if is_apart:
+        shutil.copytree(folder, tmp_path / "tilewright_cuda")
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        monkeypatch.setattr(archive, "_BUILT", folder)
     for path, arch, macros in wanted:
         assert engine_file(path, arch, dict(macros)).cubin
     assert not compiles
@@ -170,7 +180,7 @@ def test_an_architecture_that_is_not_known(capsys: pytest.CaptureFixture[str]) -
 def test_plans_of_a_described_gpu(compiles: list[str]) -> None:
     """They are those of that GPU, and what they need is noted whatever the operands are."""
     described: Any = gpu._Described("sm_90a", "9.0", "NVIDIA H200", 132, 3_201_000, 6144)
-    ordinal = gpu.describe(described)
+    ordinal = gpu.add_described(described)
     x, y = (GpuArray(1 << at, (512, 512), (512, 1), "float16", ordinal) for at in (30, 40))
     with archive.requests() as asked:
         prepare_paired(plan_of_views(x, y), described)

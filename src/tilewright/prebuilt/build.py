@@ -172,12 +172,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, help="processes; by default one for each processor")
     parser.add_argument("--gpu", metavar="ARCH", help="build the archive of a GPU's kernels instead, such as sm_90a")
     parser.add_argument("--count", type=int, help="products that are planned to find them, of each dtype and layout")
+    parser.add_argument(
+        "--folder", type=Path, default=BUILT, help="where the archive is put; by default in the package"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.gpu:
             from . import gpu
 
-            gpu.build_archive(options.gpu, count=options.count or gpu.COUNT, jobs=options.jobs)
+            gpu.build_archive(options.gpu, count=options.count or gpu.COUNT, folder=options.folder, jobs=options.jobs)
         else:
             make_current(options.levels, options.jobs)
     except BuildError as error:

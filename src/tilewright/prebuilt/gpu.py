@@ -7,6 +7,7 @@ every set that was chosen is compiled for every layout that was met.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import lzma
 import multiprocessing
@@ -25,12 +26,12 @@ from ..arrays.gpu_array import GpuArray
 from ..arrays.matmul import plan_of_views
 from ..arrays.paired import prepare_paired
 from ..catalog import cuda_engine
-from ..errors import did_you_mean
+from ..errors import DTypeError, did_you_mean
 from ..host.machine import machine
 from ..kernels.cuda_kernel import Card
 from ..runtime.cpu.library import BUILT
-from ..runtime.gpu.archive import TABLES, Request, archive_name, difference, requests, sources_key
-from ..runtime.gpu.device import describe
+from ..runtime.gpu.archive import TABLES, Request, archive_key, archive_name, difference, requests
+from ..runtime.gpu.device import add_described
 from ..runtime.gpu.nvrtc import compile_alone, compiler
 from .tools import BuildError, put
 
@@ -113,7 +114,7 @@ def write_archive(
         file = Path(name) / archive_name(arch)
         rows = sqlite3.connect(file)
         rows.executescript(TABLES)
-        rows.execute("INSERT INTO about VALUES (?, ?)", (sources_key(), compiler()))
+        rows.execute("INSERT INTO about VALUES (?, ?)", (archive_key(), compiler()))
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
             for alike in pool.map(_rows, _twins(wanted), chunksize=8):
                 rows.executemany("INSERT INTO kernels VALUES (?, ?, ?, ?, ?)", alike)
@@ -130,13 +131,14 @@ def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list
     with requests() as asked:
         for (name, *facts), (dtype, precision, out_dtype) in itertools.product(gpus, cases):
             gpu: Any = _Described(arch, capability, name, *facts)
-            ordinal = describe(gpu)
+            ordinal = add_described(gpu)
             rng = np.random.default_rng(seed)
             for i in range(count):
                 for laid in itertools.product((False, True), (False, True)):
                     x, y = _operands(rng, dtype, laid, ordinal)
-                    plan = plan_of_views(x, y, views=i % 5 > 0, precision=precision, out_dtype=out_dtype)
-                    prepare_paired(plan, gpu)
+                    with contextlib.suppress(DTypeError):  # which not every architecture multiplies
+                        plan = plan_of_views(x, y, views=i % 5 > 0, precision=precision, out_dtype=out_dtype)
+                        prepare_paired(plan, gpu)
     return list(asked)
 
 

@@ -77,7 +77,7 @@ def requests() -> Iterator[dict[Request, None]]:
 _asked: dict[Request, None] | None = None
 
 
-def sources_key() -> str:
+def archive_key() -> str:
     """A key of the files that an archive was compiled from."""
     return fingerprint(FORMAT, *sources.files(SOURCES))
 
@@ -115,7 +115,7 @@ def _archive(arch: str) -> _Archive | None:
         if path.is_file():
             with contextlib.suppress(OSError, *_damages()):
                 archive = _Archive(path)
-                if archive.sources == sources_key():
+                if archive.sources == archive_key():
                     return archive
     return None
 

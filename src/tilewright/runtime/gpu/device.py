@@ -42,7 +42,7 @@ def gpu_at(ordinal: int) -> Device:
     return _open.get(ordinal) or _opened(ordinal)
 
 
-def describe(gpu: Any) -> int:
+def add_described(gpu: Any) -> int:
     """Give a description of a GPU that is not here a number, which no other gets: plans for it are made of its facts."""
     gpu.ordinal = ordinal = next(_described)
     _open[ordinal] = gpu
