@@ -7,7 +7,11 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib
+import os
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,10 +78,49 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
     module_name, attribute = _PUBLIC[name]
-    module = importlib.import_module(f".{module_name}", __name__)
+    with _gate:
+        _importing.append(_thread.get_ident())
+    try:
+        module = importlib.import_module(f".{module_name}", __name__)
+    finally:
+        _importing.remove(_thread.get_ident())
     value = getattr(module, attribute) if attribute else module
     globals()[name] = value
     return value
+
+
+#: Threads that import a module for ``__getattr__``; a fork closes the gate to further ones.
+_importing: list[int] = []
+_gate = _thread.RLock()
+
+
+def _before_fork() -> None:
+    """Wait until no other thread imports a module of this package: the child would have a lock that nothing releases, and
+    wait for it at its first product. Ten seconds at most, lest what is imported waits for this fork."""
+    until = time.monotonic() + 10
+    _gate.acquire()
+    while _others_import() and time.monotonic() < until:
+        _gate.release()
+        time.sleep(0.001)
+        _gate.acquire()
+
+
+def _others_import() -> bool:
+    own = _thread.get_ident()
+    if own in _importing:
+        return any(thread != own for thread in _importing)
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(f"{__name__}.")]
+    begun = any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in modules)
+    return begun or bool(_importing)
+
+
+def _after_fork_in_child() -> None:
+    _importing[:] = [thread for thread in _importing if thread == _thread.get_ident()]
+    _gate.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_gate.release, after_in_child=_after_fork_in_child)
 
 
 def __dir__() -> list[str]:

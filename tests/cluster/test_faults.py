@@ -532,7 +532,7 @@ def test_workers_with_too_little_memory_are_named_as_the_cause(client: Client, m
         tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, memory="1MiB")
     taken = float(str(refused.value).partition("buffers take ")[2].partition(" MiB")[0])
     monkeypatch.setattr(session, "_memory", lambda *_: int(taken * 2**20) + (200 << 10))
-    with pytest.raises(MemoryLimitError, match=r"a worker has \S+ GiB, .*: start workers with more memory"):
+    with pytest.raises(MemoryLimitError, match=r"a worker has \S+ [GM]iB, .*: start workers with more memory"):
         tw.multiply("a.npy", "b.npy", "c.npy", cluster=client)
 
 

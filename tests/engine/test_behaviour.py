@@ -342,6 +342,26 @@ def test_a_fork_while_other_threads_multiply() -> None:
     assert child(RIGHT + textwrap.dedent(script)) == "True"
 
 
+@forks
+def test_a_fork_while_another_thread_imports_the_engine() -> None:
+    """The child has the lock of a module that no thread of it releases; it waited for ever at its first product."""
+    script = """
+    import faulthandler, os, threading
+    import numpy as np, tilewright as tw
+    def right():
+        return (tw.matmul(np.ones((64, 64)), np.ones((64, 64))) == 64).all()
+    workers = [threading.Thread(target=right) for _ in range(3)]
+    [worker.start() for worker in workers]
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.dump_traceback_later(60, exit=True)
+        os._exit(0 if right() else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    [worker.join() for worker in workers]
+    """
+    assert child(script) == "0"
+
+
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 #: Hands out jobs by a counter, waits for all of them, and takes minutes for 2000 of them.

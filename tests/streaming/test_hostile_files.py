@@ -91,9 +91,18 @@ def test_a_result_that_no_disk_holds_is_refused_before_it_is_planned(left: str, 
     )
     for call in (tw.multiply, tw.plan_multiply):
         with pytest.raises(MemoryLimitError, match=r"takes [\d,]+ steps .* and a plan has at most 500,000: give more"):
-            call(x, y, tmp_path / "c.npy", device="cpu")
+            call(x, y, tmp_path / "c.npy", device="cpu", memory="4GiB")
     with pytest.raises(MemoryLimitError, match="more than an address can reach"):
         tw.multiply(x, y, device="cpu")
+
+
+def test_the_least_that_is_named_leaves_few_enough_steps_to_plan() -> None:
+    """In 64 MiB even the steps of such a plan do not fit, and of blocks a little larger there are too many."""
+    a, b = np.empty((5, 0), np.float32), np.empty((0, 2**46), np.float32)
+    with pytest.raises(MemoryLimitError, match="cannot be cut small enough") as refused:
+        tw.plan_multiply(a, b, "c.npy", device="cpu", memory="64MiB")
+    least = int(str(refused.value).partition(" (")[2].partition(" bytes)")[0].rpartition("(")[2])
+    assert tw.plan_multiply(a, b, "c.npy", device="cpu", memory=least).grid.n == 2**46
 
 
 def test_a_plan_of_many_steps_is_still_made() -> None:

@@ -67,7 +67,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             begin, end = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted).groups()
             status = 206
             headers["Content-Range"] = f"bytes {begin}-{end}/{len(body)}"
-            body = body[int(begin) : int(end) + 1 - server.short]
+            # Without a copy, which would outlive the answer for a moment.
+            body = memoryview(body)[int(begin) : int(end) + 1 - server.short]
         self.send_response(status)
         if server.lengths:
             headers["Content-Length"] = str(len(body))

@@ -128,8 +128,9 @@ def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator
 
 
 def can_be_cut(m: int, n: int, k: int, room: Room, itemsize: int) -> bool:
-    """Whether any cut fits."""
-    return any(shares(grid, room, itemsize) for small in (True, False) for grid in cuts(m, n, k, room, small=small))
+    """Whether any cut fits that leaves few enough steps to plan."""
+    every = (grid for small in (True, False) for grid in cuts(m, n, k, room, small=small))
+    return any(multiplications(grid) <= MOST_PLANNED and shares(grid, room, itemsize) for grid in every)
 
 
 def without_cut_chunks(grids: Sequence[Grid], chunk: int) -> Sequence[Grid]:

@@ -83,7 +83,8 @@ def plan_stream(
         all_cuts += cuts(m, n, k, room, small=small)
         fit = fit or without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
     if not fit:
-        least = min(all_cuts, key=lambda grid: room.least_bytes(grid, itemsize))
+        planned = [grid for grid in all_cuts if multiplications(grid) <= MOST_PLANNED]  # with any memory
+        least = min(planned or all_cuts, key=lambda grid: room.least_bytes(grid, itemsize))
         raise MemoryLimitError(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {room.limit_text}: "
             f"it needs at least {room.needed_text(least, itemsize)}"
