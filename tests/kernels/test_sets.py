@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.catalog import cuda_engine
+from tilewright.kernels import columns
 from tilewright.kernels.columns import staged
 from tilewright.kernels.cuda_kernel import LINE, TIMED, CudaKernel
 from tilewright.kernels.expression import Expression
@@ -68,11 +69,11 @@ def test_columns_are_what_the_expressions_say(kernel: CudaKernel, largest: int) 
             one_by_one(kernel, known | sets.params[i] | {name: values[at] for name, values in varied.items()})
             for at, i in enumerate(allowed)
         ]
-        columns = {name: np.array(values, float) for name, values in varied.items()}
+        given_columns = {name: np.array(values, float) for name, values in varied.items()}
         if not cut:
-            columns |= {name: varied[name][0] for name in ("parts", "part", "out_size", "c_down")}
+            given_columns |= {name: varied[name][0] for name in ("parts", "part", "out_size", "c_down")}
         rest = {name: given[name] for name in TIMED if name not in (*LAYOUT, "lines", *varied)}
-        found = sets.seconds(index, cut=cut, **rest, **columns)
+        found = sets.seconds(index, cut=cut, **rest, **given_columns)
         # Columns round whole numbers beyond 2^53, which Python does not.
         np.testing.assert_allclose(found, expected, rtol=0 if largest < 2**31 else 1e-12)
 
@@ -81,12 +82,77 @@ def test_columns_are_what_the_expressions_say(kernel: CudaKernel, largest: int) 
     "(A > 2) + (m > 3) + (B > 1)", "-(A > 2) - (B > 1)", "min(A, m, B) + max(1, B)", "A % B + m // A + cdiv(m, B)",
     "(1 < A <= B) * (m != 4) / B", "sqrt(A) * sqrt(m) + 7 % 4", "5", "m * 2", "A",
 ])  # fmt: skip
-def test_columns_have_the_arithmetic_of_numbers(text: str) -> None:
+@pytest.mark.parametrize("by", ["C", "NumPy"])
+def test_columns_have_the_arithmetic_of_numbers(text: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more columns than a strip has, too."""
+    if by == "NumPy":
+        monkeypatch.setattr(columns, "front", lambda: None)
+    elif columns.front() is None:
+        pytest.skip("the C front is not built: python -m tilewright.prebuilt")
     expression = Expression.parse(text, ["A", "B", "m"], real=True)
-    a, b = [1, 2, 3, 7], [2, 2, 1, 9]
-    prepare, finish = staged({"value": expression}, ["A", "B"], ["m"], ["A", "B"])
-    for m in (3, 4, 10):
-        numbers, columns = prepare(A=np.array(a, float), B=np.array(b, float))
-        found = finish(numbers, columns, m=m)
+    a, b = [1, 2, 3, 7] * 40, [2, 2, 1, 9] * 40
+    program = staged({"value": expression}, ["A", "B"], ["m"], ["A", "B"])
+    prepared = program.prepare({"A": np.array(a, float), "B": np.array(b, float)})
+    for m, index in ((3, None), (4, None), (10, np.array([1, 3, 158]))):
+        found = program.finish(prepared, index, {"m": m})
         expected = [expression.of({"A": x, "B": y, "m": m}) for x, y in zip(a, b, strict=True)]
-        assert np.broadcast_to(found, 4).tolist() == expected
+        assert found.tolist() == (expected if index is None else [expected[i] for i in index])
+
+
+@pytest.mark.parametrize("by", ["C", "NumPy"])
+def test_a_division_by_zero_is_an_error(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if by == "NumPy":
+        monkeypatch.setattr(columns, "front", lambda: None)
+    for text in ("A / m", "A // m", "A % m", "cdiv(A, m)", "m / (A - 2)"):
+        program = staged({"value": Expression.parse(text, ["A", "m"], real=True)}, ["A"], ["m"], ["A"])
+        with pytest.raises(ZeroDivisionError):
+            program.finish(program.prepare({"A": np.array([1.0, 2.0])}), None, {"m": 0})
+
+
+def test_c_computes_the_bits_that_numpy_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times, blocks and conditions of all kernels."""
+    draw, found = random.Random(7), list[list[np.ndarray[Any, Any]]]()
+    given = [(kernel, drawn(draw, kernel, 5000)) for kernel in KERNELS for _ in range(20)]
+    for front in (columns.front, lambda: None):
+        monkeypatch.setattr(columns, "front", front)
+        found.append([])
+        for kernel, values in given:
+            sets = sets_for(kernel, tuple(values[name] for name in LAYOUT))
+            index = sets.allowed(*(values[name] for name in "mnk"))
+            blocks = sets.blocks(index, *(values[name] for name in "mnk"))
+            rest = {name: values[name] for name in TIMED if name in values and name not in (*LAYOUT, "lines")}
+            rest |= {"blocks": blocks, "parts": 1, "part": values["k"], "out_size": 2, "c_down": False}
+            found[-1] += [index, blocks, sets.seconds(index, **rest)]
+    for by_c, by_numpy in zip(*found, strict=True):
+        np.testing.assert_array_equal(by_c, by_numpy)
+
+
+def test_a_program_that_does_not_fit_its_values_is_refused() -> None:
+    """The C front reads and writes nothing outside of what it is given."""
+    native = columns.front()
+    if native is None:
+        pytest.skip("the C front is not built: python -m tilewright.prebuilt")
+    expression = Expression.parse("A * m + B", ["A", "B", "m"])
+    program = staged({"value": expression}, ["A"], ["m", "B"], ["A", "B"])
+    numbers, table, _ = program.prepare({"A": np.arange(70.0)})
+    index, b, out = np.arange(70), np.ones(70), np.empty(70)
+    good: list[Any] = [program._code, program._columns, numbers, (2,), table, index, (b,), out]
+    native.evaluate(*good)
+    np.testing.assert_array_equal(out, 2 * np.arange(70.0) + 1)
+    code = program._code
+    wrong: dict[int, list[Any]] = {
+        0: [b"", code[:-4], code + b"1234", code[:24] + b"\xff" * len(code[24:]), code[:24] + b"\x7f" * len(code[24:])],
+        1: [0, -1, 2],
+        2: [np.ones(1)],
+        3: [(), (1, 2)],
+        4: [table[:, :3].copy(), np.empty((0, 0))],
+        5: [index[:9], index + 1, index - 1],
+        6: [(), (b, b), (b[:9],), (b,) * 9],
+        7: [np.empty(9)],
+    }
+    for place, values in wrong.items():
+        for value in values:
+            with pytest.raises(ValueError, match="do not fit"):
+                native.evaluate(*good[:place], value, *good[place + 1 :])
+    with pytest.raises((TypeError, BufferError)):
+        native.evaluate(*good[:7], b"no place to write")

@@ -20,6 +20,8 @@ from .plan import GpuPlan
 
 #: The sides of the tiles of most kernels are multiples of this, and a border has so many rows or columns at most.
 _TILE, _MOST = 64, 16
+#: The most of k with which C of a kernel with boxes is parted, of operands of 16 bits.
+_SHORT = 64
 #: The share of the time of one kernel that the pieces may take at most: predictions are not better than that.
 _GAINS = 0.98
 
@@ -84,6 +86,9 @@ def peeled_plan(
     if len(x.shape) != 2 or len(y.shape) != 2 or whole.predicted is None or whole.finish is not None:
         return whole
     (m, k), n = x.shape, y.shape[1]
+    if whole.kernel.boxes and itemsize_of(x.dtype) == 2 and k > _SHORT:
+        # Tiles have any eight columns, so little of them is empty: borders gained nothing with thousands of random products.
+        return whole
     rows, columns = _inner(m), _inner(n)
     if not rows * columns * k or (rows, columns) == (m, n):
         return whole

@@ -1,108 +1,198 @@
-"""Expressions of a kernel's header as functions of arrays: the times of all sets of parameters at once.
+"""Expressions of a kernel's header as programs over columns: the times of all sets of parameters at once.
 
-What depends on *fixed* names alone is computed once, by a first function; a second one computes the rest for each shape.
-Both are generated from the parsed expressions. Values of columns are float64, in which whole numbers below 2^53 and their
-quotients, rounded down or up, are exact. Numbers that are no columns stay Python's.
+A value is a number, or a column with a number for each set; all are float64, in which whole numbers below 2^53 and their
+quotients, rounded down or up, are exact. What depends on *fixed* names alone is computed once. The C front runs the rest
+for each shape (``native/columns.c``), or NumPy, with the same bits.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from .expression import KNOWN, Expression
+from ..native import front
+from .expression import Expression
 
-#: Operations that are written alike of numbers and of columns.
-_SIGNS = {
-    **{"Add": "+", "Sub": "-", "Mult": "*", "Div": "/"},
-    **{"Lt": "<", "LtE": "<=", "Gt": ">", "GtE": ">=", "Eq": "==", "NotEq": "!="},
+#: What computes each operation; the order is that of ``native/columns.c``.
+_COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mult": lambda a, b: a * b,
+    "Div": np.true_divide,
+    "FloorDiv": lambda a, b: np.floor(np.true_divide(a, b)),
+    "Mod": np.remainder,
+    "cdiv": lambda a, b: np.ceil(np.true_divide(a, b)),
+    "min": np.minimum,
+    "max": np.maximum,
+    "sqrt": lambda a, _: np.sqrt(a),
+    "USub": lambda a, _: -a,
+    "Lt": lambda a, b: (a < b) * 1.0,
+    "LtE": lambda a, b: (a <= b) * 1.0,
+    "Gt": lambda a, b: (a > b) * 1.0,
+    "GtE": lambda a, b: (a >= b) * 1.0,
+    "Eq": lambda a, b: (a == b) * 1.0,
+    "NotEq": lambda a, b: (a != b) * 1.0,
 }
-#: The code of each operation, of numbers and of columns.
-_OPERATIONS: dict[str, tuple[str, str]] = {
-    **{kind: (f"{{}} {sign} {{}}",) * 2 for kind, sign in _SIGNS.items()},
-    "FloorDiv": ("{} // {}", "floor({} / {})"),
-    "Mod": ("{} % {}", "remainder({}, {})"),
-    "cdiv": ("-(-{} // {})", "ceil({} / {})"),
-    "min": ("min({}, {})", "minimum({}, {})"),
-    "max": ("max({}, {})", "maximum({}, {})"),
-    "sqrt": ("sqrt({})", "square_root({})"),
-    "USub": ("-{}",) * 2,
-    "UAdd": ("+{}",) * 2,
-}
-_COMPARISONS = frozenset({"Lt", "LtE", "Gt", "GtE", "Eq", "NotEq"})
-_NUMPY = {
-    **{"minimum": np.minimum, "maximum": np.maximum, "remainder": np.remainder},
-    **{"floor": np.floor, "ceil": np.ceil, "square_root": np.sqrt, "array": np.array, "float": float},
-}
+OPERATIONS = tuple(_COMPUTED)
+
+Column = npt.NDArray[np.float64]
+#: Numbers of sets.
+Index = npt.NDArray[np.intp]
+_ALL: Index = np.empty(0, np.intp)
 
 
-class _Coded(NamedTuple):
-    """The code of a value. ``is_truth``: a column of bool, of which NumPy makes no sums."""
+class _Node(NamedTuple):
+    """A value of an expression: a name, a constant, or an operation on values before it."""
 
-    code: str
-    is_fixed: bool
+    name: str = ""
+    constant: float = 0.0
+    operation: str = ""
+    of: tuple[int, int] = (0, 0)
+    is_fixed: bool = True
     is_column: bool = False
-    is_truth: bool = False
-    is_constant: bool = False
-
-
-class Staged(NamedTuple):
-    """``prepare(**fixed)``: the numbers and columns that ``finish(numbers, columns, **others)`` takes, which computes the
-    value of the last expression."""
-
-    prepare: Callable[..., tuple[list[Any], list[Any]]]
-    finish: Callable[..., Any]
 
 
 def staged(
     steps: Mapping[str, Expression], fixed: Collection[str], others: Collection[str], columns: Collection[str]
 ) -> Staged:
-    """Expressions, each of which may use those before it, as two functions. Of the names ``fixed`` and ``others`` those of
-    ``columns`` are columns.
+    """A program for expressions, each of which may use those before it; its result is the last. Of the names ``fixed`` and
+    ``others`` those of ``columns`` are columns.
 
     >>> steps = {"area": Expression.parse("m * n", ["m", "n"]), "twice": Expression.parse("2 * B * area", ["B", "area"])}
-    >>> prepare, finish = staged(steps, ["B"], ["m", "n"], ["B"])
-    >>> finish(*prepare(B=np.array([1.0, 8.0])), m=2, n=3)
+    >>> program = staged(steps, ["B"], ["m", "n"], ["B"])
+    >>> prepared = program.prepare({"B": np.array([1.0, 8.0])})
+    >>> program.finish(prepared, None, {"m": 2, "n": 3})
     array([12., 96.])
     """
     code = _Code(fixed, others, columns)
     for name, expression in steps.items():
         code.known[name] = code.value(expression.tree)
-    result = code.taken(code.known[list(steps)[-1]])
-    carried = [[text for text, is_column in code.carried.items() if is_column == wanted] for wanted in (False, True)]
-    lines = [f"def prepare({', '.join(f'{name}=None' for name in fixed)}):", *code.lines[True]]
-    lines += [f"    return [{', '.join(carried[0])}], [{', '.join(carried[1])}]"]
-    lines += [f"def finish(numbers, columns, {', '.join(f'{name}=None' for name in others)}):"]
-    lines += [
-        f"    [{', '.join(carried[0])}] = numbers",
-        f"    [{', '.join(carried[1])}] = columns",
-        *code.lines[False],
-    ]
-    space: dict[str, Any] = {**KNOWN, **_NUMPY}
-    exec("\n".join([*lines, f"    return {result}"]), space)  # every expression has been checked
-    return Staged(space["prepare"], space["finish"])
+    return Staged(code.values, code.known[list(steps)[-1]])
+
+
+class Prepared(NamedTuple):
+    """The numbers that a program takes from its fixed values, the columns as rows of a table, and their length."""
+
+    numbers: Column
+    table: Column
+    size: int
+
+
+class Staged:
+    """A program of two stages."""
+
+    def __init__(self, values: Sequence[_Node], result: int) -> None:
+        self._values, self._result = values, result
+        used = {result}
+        for number in range(len(values) - 1, -1, -1):
+            if number in used and values[number].operation:
+                used.update(values[number].of)
+        second = [i for i in sorted(used) if not values[i].is_fixed]
+        taken = {i for number in second for i in values[number].of if values[number].operation} | {result}
+        carried, names = [i for i in sorted(taken) if values[i].is_fixed], [i for i in second if values[i].name]
+        self._carried, self._given = (
+            [[i for i in group if values[i].is_column == is_column] for is_column in (False, True)]
+            for group in (carried, names)
+        )
+        self._steps = [i for i in second if values[i].operation]
+        self._code, self._columns = self._coded()
+
+    def _coded(self) -> tuple[bytes, int]:
+        """The second stage as ``Program`` of ``native/columns.c``, and how many columns it has, with its own."""
+        places: dict[int, int] = {}
+        ends = [0, 0]
+        for groups in (self._carried, self._given, [[i for i in self._steps if not self._values[i].is_column], []]):
+            for is_column, group in enumerate(groups):
+                for number in group:
+                    places[number] = ~ends[1] if is_column else ends[0]
+                    ends[is_column] += 1
+        for number in self._steps:
+            if self._values[number].is_column:
+                places[number] = ~ends[1]
+                ends[1] += 1
+        given = len(self._carried[0]) + len(self._given[0])
+        head = [ends[0], given, len(self._carried[1]), len(self._given[1]), len(self._steps), places[self._result]]
+        steps = (
+            (OPERATIONS.index(value.operation), places[number], *(places[i] for i in value.of))
+            for number, value in ((number, self._values[number]) for number in self._steps)
+        )
+        return np.array([*head, *(word for step in steps for word in step)], np.int32).tobytes(), ends[1]
+
+    def prepare(self, given: Mapping[str, Any]) -> Prepared:
+        """The first stage, for the values of the fixed names."""
+        found: dict[int, Any] = {}
+        for number, value in enumerate(self._values):
+            if value.is_fixed and (not value.name or value.name in given):
+                found[number] = _computed(value, found, given)
+        numbers, rows = ([found[i] for i in carried] for carried in self._carried)
+        table = np.ascontiguousarray(rows, float) if rows else np.empty((0, 0))
+        return Prepared(np.array(numbers, float), table, max((np.size(each) for each in given.values()), default=1))
+
+    def finish(self, prepared: Prepared, index: Index | None, others: Mapping[str, Any]) -> Column:
+        """The result for the sets with the numbers ``index``; None for all. ``others`` has a value for each other name.
+
+        Raises ZeroDivisionError.
+        """
+        values, columns = ([others[self._values[i].name] for i in given] for given in self._given)
+        given = tuple(np.ascontiguousarray(column, float) for column in columns)
+        size = prepared.size if index is None else len(index)
+        native = front()
+        if native is None:
+            return self._by_numpy(prepared, index, others, size)
+        out = np.empty(size)
+        index = _ALL if index is None else index
+        if size:
+            native.evaluate(
+                self._code, self._columns, prepared.numbers, tuple(values), prepared.table, index, given, out
+            )
+        return out
+
+    def _by_numpy(self, prepared: Prepared, index: Index | None, others: Mapping[str, Any], size: int) -> Column:
+        found: dict[int, Any] = dict(zip(self._carried[0], prepared.numbers, strict=True))
+        table = prepared.table if index is None else prepared.table.take(index, axis=1) if len(prepared.table) else ()
+        found |= dict(zip(self._carried[1], table, strict=True))
+        with np.errstate(divide="raise", invalid="raise"):
+            try:
+                for number in (*self._given[0], *self._given[1], *self._steps):
+                    found[number] = _computed(self._values[number], found, others)
+            except FloatingPointError as error:
+                raise ZeroDivisionError(str(error)) from None
+        return np.full(size, found[self._result]) if np.ndim(found[self._result]) == 0 else found[self._result]
+
+
+def _computed(value: _Node, found: Mapping[int, Any], given: Mapping[str, Any]) -> Any:
+    """A value, of those before it and of the names that are given."""
+    if value.name:
+        column = np.asarray(given[value.name], float)
+        return column if column.ndim else column[()]
+    if not value.operation:
+        return np.float64(value.constant)
+    a, b = value.of
+    return _COMPUTED[value.operation](found[a], found[b])
 
 
 class _Code:
-    """The lines of both functions; what occurs twice is computed once."""
+    """The values of expressions; what occurs twice is computed once."""
 
     def __init__(self, fixed: Collection[str], others: Collection[str], columns: Collection[str]) -> None:
-        self.known = {name: _Coded(name, name in fixed, name in columns) for name in (*fixed, *others)}
-        self.lines: dict[bool, list[str]] = {True: [], False: []}
-        #: What the second function takes from the first one, and whether it is a column.
-        self.carried: dict[str, bool] = {}
-        self._found: dict[str, _Coded] = {}
+        self.values: list[_Node] = []
+        self._found: dict[_Node, int] = {}
+        names = (_Node(name, is_fixed=name in fixed, is_column=name in columns) for name in (*fixed, *others))
+        self.known = {value.name: self._numbered(value) for value in names}
 
-    def value(self, node: ast.expr) -> _Coded:
-        """The value of an expression that has been checked."""
+    def value(self, node: ast.expr) -> int:
+        """The number of the value of an expression that has been checked."""
         match node:
             case ast.Constant(value=number):
-                return _Coded(repr(number), True, is_constant=True)
+                return self._numbered(_Node(constant=float(number)))  # type: ignore[arg-type]
             case ast.Name(id=name):
                 return self.known[name]
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.value(operand)
             case ast.UnaryOp(op=op, operand=operand):
                 return self._of(type(op).__name__, self.value(operand))
             case ast.BinOp(left=left, op=op, right=right):
@@ -112,42 +202,24 @@ class _Code:
                 found = [self._of(type(op).__name__, *values[i : i + 2]) for i, op in enumerate(ops)]
                 return self._chain("Mult", found)
             case ast.Call(func=ast.Name(id=name), args=args):
-                values = [self.value(each) for each in args]
-                return self._of(name, *values) if name in ("cdiv", "sqrt") else self._chain(name, values)
+                return self._chain(name, [self.value(each) for each in args])
         raise AssertionError(ast.dump(node))
 
-    def _chain(self, operation: str, values: list[_Coded]) -> _Coded:
+    def _chain(self, operation: str, values: list[int]) -> int:
         first, *others = values
+        if operation == "sqrt":
+            return self._of(operation, first)
         for other in others:
             first = self._of(operation, first, other)
         return first
 
-    def _of(self, operation: str, *values: _Coded) -> _Coded:
-        is_column = any(value.is_column for value in values)
-        is_fixed = all(value.is_fixed for value in values)
-        # Columns that the second function takes are numbers.
-        is_truth = is_column and all(value.is_truth and value.is_fixed == is_fixed for value in values)
-        if is_truth and operation not in ("Mult", *_COMPARISONS):
-            values, is_truth = tuple(self._named("{} * array(1.0)", [value]) for value in values), False
-        if is_column:
-            values = tuple(v if v.is_column else self._named("array(float({}))", [v], is_column=False) for v in values)
-        is_truth = is_column and (is_truth or operation in _COMPARISONS)
-        return self._named(_OPERATIONS[operation][is_column], values, is_column=is_column, is_truth=is_truth)
+    def _of(self, operation: str, *values: int) -> int:
+        known = [self.values[number] for number in values]
+        is_fixed, is_column = all(value.is_fixed for value in known), any(value.is_column for value in known)
+        return self._numbered(_Node("", 0.0, operation, (values[0], values[-1]), is_fixed, is_column))
 
-    def _named(
-        self, template: str, values: Collection[_Coded], *, is_column: bool = True, is_truth: bool = False
-    ) -> _Coded:
-        """A value that is computed by this code, of the stage to which all of these belong."""
-        is_fixed = all(value.is_fixed for value in values)
-        text = template.format(*(value.code if is_fixed else self.taken(value) for value in values))
-        if text not in self._found:
-            name = f"t{len(self._found)}"
-            self.lines[is_fixed].append(f"    {name} = {text}")
-            self._found[text] = _Coded(name, is_fixed, is_column, is_truth)
-        return self._found[text]
-
-    def taken(self, value: _Coded) -> str:
-        """Its code in the second function."""
-        if value.is_fixed and not value.is_constant:
-            self.carried[value.code] = value.is_column
-        return value.code
+    def _numbered(self, value: _Node) -> int:
+        if value not in self._found:
+            self._found[value] = len(self.values)
+            self.values.append(value)
+        return self._found[value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -156,6 +157,11 @@ class CudaKernel:
 
     def checked(self, params: Mapping[str, int]) -> dict[str, int]:
         """All parameters: ``params``, else the defaults. Raises UsageError for an unknown name or a forbidden value."""
+        if all(type(value) is int for value in params.values()):
+            return dict(_checked(self, tuple(params.items())))
+        return self._checked(params)
+
+    def _checked(self, params: Mapping[str, int]) -> dict[str, int]:
         known = {p.name: p for p in self.parameters}
         for name, value in params.items():
             if name not in known:
@@ -245,6 +251,12 @@ class CudaKernel:
         if not self.persistent:
             return launch
         return replace(launch, grid=(launched(launch.blocks, sms, self.checked(params)), 1, 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def _checked(kernel: CudaKernel, params: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """Plans ask again and again for the sets of parameters of a header."""
+    return kernel._checked(dict(params))
 
 
 def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:

@@ -13,13 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..host.cached_property import cached_property
-from .columns import Staged, staged
+from .columns import Column, Index, Staged, staged
 from .cuda_kernel import LINE, TIMED, CudaKernel, blocks_at_once
 from .expression import Expression
-
-Column = npt.NDArray[np.float64]
-#: Numbers of sets.
-Index = npt.NDArray[np.intp]
 
 #: Names of TIMED of which a kernel's sets are prepared for each value: they have few.
 LAYOUT = ("size", "sms", "memory_ratio", "a_down", "b_across", "finished", "scaled")
@@ -68,7 +64,7 @@ class Sets:
         """The numbers of the sets that may be taken for a shape."""
         found = np.ones(len(self.params), bool)
         for some, condition in self._conditions:
-            found[some] = condition(None, m=m, n=n, k=k)
+            found[some] = condition(None, m=m, n=n, k=k) != 0
         return found.nonzero()[0]
 
     def blocks(self, index: Index, m: int, n: int, k: int) -> Column:
@@ -85,9 +81,8 @@ class Sets:
         blocks are a column; with ``cut`` so are parts, part, out_size and c_down."""
         lines = varied["a_start"] == varied["b_start"] == 128
         try:
-            with np.errstate(divide="raise", invalid="raise"):
-                return (self._cut_times if cut else self._times)(index, lines=lines, **varied)
-        except FloatingPointError as error:
+            return (self._cut_times if cut else self._times)(index, lines=lines, **varied)
+        except ZeroDivisionError as error:
             raise ZeroDivisionError(f"{self.kernel.name}: {error}") from None
 
 
@@ -102,16 +97,13 @@ def _sets_for(kernel: CudaKernel, layout: tuple[float, ...], params: tuple[tuple
 
 
 class _Table:
-    """A function of columns after its first stage, of the sets with the numbers ``index``; of all if that is None."""
+    """A program after its first stage, of the sets with the numbers ``index``; of all if that is None."""
 
     def __init__(self, code: Staged, given: Mapping[str, Any]) -> None:
-        self._numbers, rows = code.prepare(**given)
-        self._finish, self._rows = code.finish, np.array(rows, float) if rows else np.empty((0, 1))
+        self._code, self._prepared = code, code.prepare(given)
 
-    def __call__(self, index: Index | None, **others: Any) -> Any:
-        rows = self._rows if index is None or not len(self._rows) else self._rows.take(index, axis=1)
-        found = self._finish(self._numbers, rows, **others)
-        return found if index is None or isinstance(found, np.ndarray) else np.full(len(index), float(found))
+    def __call__(self, index: Index | None, **others: Any) -> Column:
+        return self._code.finish(self._prepared, index, others)
 
 
 @functools.cache

@@ -447,6 +447,7 @@ static PyMethodDef functions[] = {
     {"connect", (PyCFunction)connect, METH_FASTCALL, NULL},
     {"remember", remember, METH_VARARGS, NULL},
     {"replay", replay, METH_O, NULL},
+    {"evaluate", (PyCFunction)evaluate, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

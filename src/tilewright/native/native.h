@@ -7,6 +7,8 @@
 
 /* replay(program): a function run(*addresses, stream) that makes recorded launches and returns 0 or a status. */
 PyObject *replay(PyObject *module, PyObject *program);
+/* evaluate(program, …): a program over columns of float64 (columns.c). */
+PyObject *evaluate(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 /* The type Exchange, with the methods key, product and read, for the tensors of one library. */
 extern PyType_Spec exchange_type;
 
