@@ -172,6 +172,26 @@ def test_twins_are_stored_as_differences(tmp_path: Path, monkeypatch: pytest.Mon
         assert engine_file(path, arch, dict(macros)).cubin == nvrtc.compile_alone(path, arch, dict(macros)).cubin
 
 
+def test_equal_binaries_are_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of alignments that lead to the same code; also where a kernel of float16 differs from one that is stored like that."""
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
+    request = next(r for r in gpu.needed(ARCH, [BF16], 3) if r.path.name == "slices_mma.cu")
+    macros = dict(request.macros) | {"A_VECTOR": "16", "B_VECTOR": "2"}
+    types = [{}, {name: "FLOAT16" for name in ("TYPE", "OUT") if macros[name] == "BFLOAT16"}]
+    wanted = [
+        request._replace(macros=tuple(sorted((macros | {"C_VECTOR": vector} | of_type).items())))
+        for vector in ("4", "2")
+        for of_type in types
+    ]
+    file = gpu.write_archive(ARCH, wanted, tmp_path, jobs=1, say=lambda _: None)
+    keys = {request.key: request for request in wanted}
+    stored = dict(sqlite3.connect(file).execute("SELECT key, base FROM kernels").fetchall())
+    assert [stored[request.key] for request in wanted] == [None, wanted[0].key, wanted[0].key, wanted[2].key]
+    monkeypatch.setattr(archive, "_BUILT", tmp_path)
+    for path, arch, given in keys.values():
+        assert engine_file(path, arch, dict(given)).cubin == nvrtc.compile_alone(path, arch, dict(given)).cubin
+
+
 def test_an_architecture_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert build.main(["--gpu", "sm_90"]) == 1
     assert "did you mean sm_90a" in capsys.readouterr().err

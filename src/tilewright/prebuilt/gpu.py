@@ -1,8 +1,8 @@
 """Build the archive of an architecture: the engine's kernels for its GPUs, compiled before a product needs them.
 
 Which kernels these are, the planner says: it plans products of all dtypes, layouts and alignments with random sizes, and
-what each of them would launch is noted in place of being loaded. Kernels with boxes have many sets of parameters; of these
-every set that was chosen is compiled for every layout that was met.
+what each of them would launch is noted in place of being loaded. Of the kernels that multiply, every set of parameters that
+was chosen is compiled for every layout and alignment that was met.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from .tools import BuildError, put
 
 Say = Callable[[str], object]
 Case = tuple[str, str, str | None]
+#: A row of the table ``kernels`` of an archive.
+_Row = tuple[str, str, int, str | None, bytes]
 
 #: The GPUs of an architecture that products are planned for: compute capability, name, multiprocessors, and the clock (kHz)
 #: and the width (bits) of the memory.
@@ -112,12 +114,12 @@ def write_archive(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / archive_name(arch)
-        rows = sqlite3.connect(file)
+        rows, once = sqlite3.connect(file), _once()
         rows.executescript(TABLES)
         rows.execute("INSERT INTO about VALUES (?, ?)", (archive_key(), compiler()))
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
             for alike in pool.map(_rows, _twins(wanted), chunksize=8):
-                rows.executemany("INSERT INTO kernels VALUES (?, ?, ?, ?, ?)", alike)
+                rows.executemany("INSERT INTO kernels VALUES (?, ?, ?, ?, ?)", map(once, alike))
         rows.commit()
         rows.close()
         path = put(file, folder)
@@ -159,9 +161,9 @@ def _strides(shape: tuple[int, int], down: bool) -> tuple[int, int]:
 
 
 def every_set(wanted: Iterable[Request]) -> list[Request]:
-    """These kernels, and of those with boxes every set of parameters that one of them has with all macros that another has:
-    which of many sets is the fastest changes with each size."""
-    kernels = {kernel.path: kernel for kernel in cuda_engine().values() if kernel.boxes}
+    """These kernels, and of those that multiply every set of parameters that one of them has with all macros that another
+    has: which of many sets is the fastest changes with each size."""
+    kernels = {kernel.path: kernel for kernel in cuda_engine().values()}
     groups: dict[Any, tuple[dict[Any, None], dict[Any, None]]] = defaultdict(lambda: ({}, {}))
     found = dict.fromkeys(wanted)
     for path, arch, macros in found:
@@ -191,15 +193,32 @@ def _twins(wanted: Iterable[Request]) -> list[list[Request]]:
     return list(found.values())
 
 
-def _rows(alike: Sequence[Request]) -> list[tuple[str, str, int, str | None, bytes]]:
+def _once() -> Callable[[_Row], _Row]:
+    """Makes of a row whose binary an earlier one has a row without difference from that: two alignments often lead to the
+    same code."""
+    known: dict[bytes, str] = {}
+
+    def once(row: _Row) -> _Row:
+        key, entries, waits, base, packed = row
+        if base is not None or (first := known.setdefault(packed, key)) == key:
+            return row
+        return key, entries, waits, first, _packed(bytes(len(lzma.decompress(packed))))
+
+    return once
+
+
+def _packed(cubin: bytes) -> bytes:
+    return lzma.compress(cubin, format=lzma.FORMAT_ALONE)
+
+
+def _rows(alike: Sequence[Request]) -> list[_Row]:
     """The rows of kernels, which an archive has as differences from the first of them where that can be."""
-    rows, first = list[tuple[str, str, int, str | None, bytes]](), b""
+    rows, first = list[_Row](), b""
     for request in alike:
         compiled = compile_alone(request.path, request.arch, dict(request.macros))
         cubin, base = compiled.cubin, None
         if len(first) == len(cubin):
             cubin, base = difference(cubin, first), alike[0].key
         first = first or cubin
-        packed = lzma.compress(cubin, format=lzma.FORMAT_ALONE)
-        rows.append((request.key, " ".join(compiled.entries), int(compiled.waits), base, packed))
+        rows.append((request.key, " ".join(compiled.entries), int(compiled.waits), base, _packed(cubin)))
     return rows

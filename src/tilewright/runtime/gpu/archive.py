@@ -29,7 +29,7 @@ _BUILT, _OTHER = PACKAGE / "prebuilt" / "built", "tilewright_cuda"
 SOURCES = ("engine/cuda/*.cu", "engine/cuda/*.cuh", "engine/cuda/pack/*.cu", "kernels/cuda/*.cuh")
 #: To be changed with the tables or the way of compiling.
 FORMAT = 1
-#: ``base``: the key of a kernel that the cubin differs from in few bytes, so that the difference is stored.
+#: ``base``: the key of a kernel that the cubin differs from in few bytes or in none, so that the difference is stored.
 TABLES = """
 PRAGMA page_size = 1024;
 CREATE TABLE about (sources TEXT, compiler TEXT);
@@ -157,14 +157,11 @@ class _Archive:
         """The kernel, if it is there and undamaged. Its PTX, which the microscope reads, is compiled when somebody asks for
         it."""
         try:
-            row = self._row("SELECT entries, waits, base, cubin FROM kernels WHERE key = ?", request.key)
+            row = self._row("SELECT entries, waits FROM kernels WHERE key = ?", request.key)
             if row is None:
                 return None
-            entries, waits, base, packed = row
-            cubin = lzma.decompress(packed)
-            if base is not None:
-                (of_base,) = self._row("SELECT cubin FROM kernels WHERE key = ?", base)
-                cubin = difference(cubin, lzma.decompress(of_base))
+            entries, waits = row
+            cubin = self._cubin(request.key)
         except _damages():
             return None
         path, arch, macros = request
@@ -173,6 +170,11 @@ class _Archive:
             return compile_file(path, arch=arch, defines=dict(macros)).ptx
 
         return Compiled(str(path), arch, ptx, cubin, "", entries=tuple(entries.split()), waits=bool(waits))
+
+    def _cubin(self, key: str) -> bytes:
+        base, packed = self._row("SELECT base, cubin FROM kernels WHERE key = ?", key)
+        cubin = lzma.decompress(packed)
+        return cubin if base is None else difference(cubin, self._cubin(base))
 
     def _row(self, query: str, *values: str) -> Any:
         with self._lock:
