@@ -133,15 +133,18 @@ def _ensured() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
 
 
 def _ensured_by_python(body: Callable[[], Any], cleanup: Callable[[], None]) -> Any:
+    errors: list[BaseException] = []
     try:
         return body()
+    except BaseException as error:
+        errors.append(error)
+        raise
     finally:
-        interrupts: list[BaseException] = []
         while True:
             try:
                 cleanup()
                 break
             except BaseException as interrupt:  # of a signal handler: the clean-up itself raises nothing
-                interrupts.append(interrupt)
-        if interrupts:
-            raise interrupts[0]
+                errors.append(interrupt)
+        if errors:
+            raise errors[0]
