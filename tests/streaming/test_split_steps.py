@@ -260,13 +260,13 @@ def test_a_kernel_is_compiled_once_for_all_shapes_that_share_it(
     begun: list[str] = []
     may_end = threading.Event()
 
-    def compile_slowly(what: Any, *_: Any, **__: Any) -> Any:
+    def compile_slowly(what: Any, *_: Any) -> Any:
         begun.append(getattr(what, "stem", "split_hopper"))
         assert may_end.wait(30)
         raise CompileError("not now")
 
     monkeypatch.setattr(split_product, "_compilations", Compilations())
-    for name in ("compile_file", "compile_with"):
+    for name in ("engine_file", "engine_kernel"):
         monkeypatch.setattr(split_product, name, compile_slowly)
     steps = SplitSteps(gpu, CHOICE)  # type: ignore[arg-type]
     steps.compile_ahead([(512, 512, 512), (256, 512, 512), (512, 384, 512)])

@@ -67,9 +67,10 @@ def _compile(
     headers: Sequence[Path] | None,
     names: Sequence[str],
     optimised: bool,
+    lines: bool = True,
 ) -> tuple[str, bytes, str, dict[str, str]]:
-    if headers is None or not optimised:  # cuda.core finds the headers that NVRTC brings
-        return _WITH_BINARY(source, name, arch, macros, folders, headers, names, optimised)
+    if headers is None or not optimised or not lines:  # cuda.core finds the headers that NVRTC brings
+        return _WITH_BINARY(source, name, arch, macros, folders, headers, names, optimised, lines)
     _, nv = nvrtc._cuda()
     virtual = arch.replace("sm_", "compute_")
     options = [f"-arch={virtual}", "-lineinfo", *(f"-D{key}={value}" for key, value in macros.items())]
