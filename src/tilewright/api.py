@@ -17,13 +17,13 @@ from .by_blocks import plan_by_blocks, run_by_blocks
 from .epilogue import Epilogue, asked_dtypes
 from .errors import MemoryLimitError, TilewrightError, UsageError
 from .lists import is_list_of_matrices, multiply_lists
-from .operands import admit, admit_out, array_or_shape, can_write, native, rows_of_batch
-from .planning.host import HostPlan, host_plan
+from .operands import admit, admit_out, array_or_shape, native, rows_of_batch
+from .planning.host import host_plan
 from .planning.plan import Plan
+from .planning.run import multiplied
 from .planning.short import product_by_short_way
 from .problem import combine_shapes, itemsize_of
 from .runtime.cpu import small_products
-from .runtime.cpu.narrowed import multiply_narrowed
 from .runtime.gpu.wake import wake_named
 
 #: The precision, the algorithm and the device that ``gemm`` has.
@@ -223,32 +223,13 @@ def _matmul(
         whole = np.empty(plan_.layout.result, plan_.dtype) if target is None else target
         _matmul(rows, y, whole.reshape(len(rows), *y.shape[1:]), precision, algorithm, device, wide)
         return whole if out is None else out
-    if plan_.narrows:
-        x, y = native(x, plan_.dtype), native(y, plan_.dtype)
-        run = functools.partial(_run, plan_, algorithm, device)
-        narrow = multiply_narrowed(run, x, y, plan_.working_dtype, plan_.layout.result, target)
-        if narrow is not None:
-            return narrow if out is None else out
-        plan_ = plan_.unnarrowed
-    x, y = native(x, plan_.working_dtype), native(y, plan_.working_dtype)
-    direct = target is not None and plan_.dtype == plan_.stored_dtype and can_write(target, plan_.stored_dtype, x, y)
-    c = target if direct else np.empty(plan_.layout.result, plan_.made_dtype)
-    assert c is not None
-    _run(plan_, algorithm, device, x, y, c)
-    if target is not None:
-        if not direct:
-            with np.errstate(all="ignore"):  # a narrower dtype may overflow to infinity
-                np.copyto(target, _rounded(c, plan_.dtype), casting="same_kind")
+    by_blocks = (
+        None if device in (None, "cpu") else functools.partial(run_by_blocks, algorithm=algorithm, device=device)
+    )
+    result = multiplied(plan_, x, y, target, by_blocks)
+    if out is not None:
         return out
-    result = _rounded(c, plan_.dtype)
     return result if result.ndim else result[()]
-
-
-def _run(plan_: HostPlan, algorithm: str, device: str | None, x: np.ndarray, y: np.ndarray, c: np.ndarray) -> None:
-    if device in (None, "cpu"):
-        plan_.run(x, y, c)
-    else:
-        run_by_blocks(plan_, x, y, c, algorithm, device)
 
 
 def _matmul_into(
@@ -277,7 +258,7 @@ def _matmul_into(
             if runs_as_gemm(x, y, out, epilogue.alpha):
                 admit_out(out, (x.shape[0], y.shape[1]), asked)
                 plan_, s, t, target = plan_gemm(epilogue.alpha, x, y, epilogue.beta, out)
-                run_gemm(plan_, s, t, x, y, target, matmul)
+                run_gemm(plan_, s, t, x, y, target)
                 return out
     product = np.asarray(_matmul(x, y, None, precision, algorithm, device, wide))
     target = np.empty(product.shape, asked) if out is None else admit_out(out, product.shape, asked)
@@ -369,12 +350,3 @@ def plan(
     if device in (None, "cpu"):
         return plan_
     return plan_by_blocks(plan_, algorithm, device)
-
-
-def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    if c.dtype == dtype:
-        return c
-    if dtype.kind == "b":
-        return c != 0
-    with np.errstate(over="ignore"):  # a float16 product may overflow to infinity, as with NumPy
-        return c.astype(dtype)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.arrays.buffers import host_product
 from tilewright.errors import DTypeError, ShapeError, UsageError
+from tilewright.planning import gemm
 from tilewright.planning.gemm import GemmPlan
-from tilewright.planning.host import HostPlan
+from tilewright.planning.host import HostPlan, host_plan
 from tilewright.planning.plan import Plan
 from tilewright.runtime.cpu import small_products
 from tilewright.streaming.places import places
@@ -125,6 +127,36 @@ def test_gemm_runs_the_plan_that_is_printed(
     np.testing.assert_allclose(c, want, atol=1e-12)
     kernels = [plan.kernel for plan in ran]
     assert kernels == ([] if way == "scale" else [planned.kernel])
+
+
+def test_gemm_plans_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the last rows, where C is combined with panels and these are fewer."""
+    planned: list[tuple[int, ...]] = []
+
+    def noted(a: tuple[int, ...], *others: Any) -> HostPlan:
+        planned.append(a)
+        return host_plan(a, *others)
+
+    monkeypatch.setattr(gemm, "host_plan", noted)
+    monkeypatch.setattr(gemm, "PANEL_BYTES", 64 * 70 * 8)
+    a, b = operands((200, 60), (60, 70), "float64")
+    for alpha, beta, expected in (
+        (1.0, 0.0, [(200, 60)]),
+        (0.0, 1.0, [(200, 60)]),
+        (2.0, 1.0, [(200, 60), (64, 60), (8, 60)]),
+    ):
+        planned.clear()
+        c = np.ones((200, 70))
+        tw.gemm(alpha, a, b, beta, c)
+        np.testing.assert_allclose(c, alpha * (a @ b) + beta, atol=1e-12)
+        assert planned == expected
+
+
+def test_a_narrower_dtype_is_left_where_magnitudes_need_it_also_for_a_compiled_program() -> None:
+    """That is how JAX and ``torch.compile`` ask for products on the host."""
+    a, b = np.full((700, 700), 1e200), np.full((700, 700), 1e-200)
+    assert tw.plan(a, b, precision="fast").compute == "float32"
+    np.testing.assert_allclose(host_product(a, b, "fast"), np.full((700, 700), 700.0), rtol=1e-5)
 
 
 def test_a_c_that_no_kernel_may_write_is_combined() -> None:

@@ -13,6 +13,7 @@ import pytest
 import tilewright as tw
 from tilewright import api
 from tilewright.errors import DTypeError, ShapeError, UsageError, VerificationError
+from tilewright.planning.host import HostPlan
 
 M, N, K = 700, 650, 600
 
@@ -136,13 +137,13 @@ def test_matmul_verified(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_wrong_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = api._run
+    right = HostPlan.run
 
-    def wrong(plan: Any, algorithm: str, device: Any, x: np.ndarray, y: np.ndarray, c: np.ndarray) -> None:
-        right(plan, algorithm, device, x, y, c)
+    def wrong(plan: HostPlan, x: np.ndarray, y: np.ndarray, c: np.ndarray) -> None:
+        right(plan, x, y, c)
         c[610, 71] += 1e-8
 
-    monkeypatch.setattr(api, "_run", wrong)
+    monkeypatch.setattr(HostPlan, "run", wrong)
     monkeypatch.setattr(api, "small_products", SimpleNamespace(known=lambda *_: None))
     a, b = operands()
     with pytest.raises(

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..operands import admit, native
 from ..planning.host import host_plan
+from ..planning.run import multiplied
 from . import dlpack
 from .matmul import multiply_views
 
@@ -30,6 +31,8 @@ def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str | fl
 def host_product(a: np.ndarray, b: np.ndarray, precision: str | float) -> np.ndarray:
     """The product of two arrays on the host, in the dtype in which it was computed: the caller rounds it to that of a, b."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype, precision, "classical")
+    if plan.narrows:  # if magnitudes allow it
+        return multiplied(plan, a, b)
     c = np.empty(plan.layout.result, plan.made_dtype)
     plan.run(native(a, plan.working_dtype), native(b, plan.working_dtype), c)
     return c

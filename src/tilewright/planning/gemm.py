@@ -3,7 +3,6 @@ product."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,6 +14,7 @@ from ..operands import admit_out, can_write, is_masked, native, promoted
 from ..problem import ProductShapes, combine_shapes
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
+from .run import multiplied
 
 #: The approximate size in bytes of a panel of rows of C, which is combined with a separate product.
 PANEL_BYTES = 64 << 20
@@ -98,18 +98,17 @@ def run_gemm(
     a: np.ndarray,
     b: np.ndarray,
     c: np.ndarray,
-    multiply: Callable[..., Any],
 ) -> None:
-    """Run what ``plan_gemm`` returned, on the same operands; ``multiply`` is ``matmul``."""
+    """Run what ``plan_gemm`` returned, on the same operands."""
     with np.errstate(all="ignore"):
         if plan.way == "scale":
             _scale(c, beta)
         elif plan.way == "product":
-            multiply(a, b, out=c)
+            multiplied(plan, a, b, c)
         elif plan.way == "add":
             plan.run(native(a, plan.working_dtype), native(b, plan.working_dtype), c)
         else:
-            _combine(plan.panel, alpha, a, b, beta, c, multiply)
+            _combine(plan, alpha, a, b, beta, c)
 
 
 def _scale(c: np.ndarray, beta: np.ndarray) -> None:
@@ -119,23 +118,17 @@ def _scale(c: np.ndarray, beta: np.ndarray) -> None:
         np.multiply(c, beta, out=c)
 
 
-def _combine(
-    rows: int,
-    alpha: np.ndarray,
-    a: np.ndarray,
-    b: np.ndarray,
-    beta: np.ndarray,
-    c: np.ndarray,
-    multiply: Callable[..., Any],
-) -> None:
-    """C ← α·A·B + β·C for ``rows`` rows of C at a time, so that the array that holds A·B stays small."""
+def _combine(plan: GemmPlan, alpha: np.ndarray, a: np.ndarray, b: np.ndarray, beta: np.ndarray, c: np.ndarray) -> None:
+    """C ← α·A·B + β·C for so many rows of C at a time as the plan is for, so that the array that holds A·B stays small."""
     if np.may_share_memory(c, a):
         a = a.copy()
     if np.may_share_memory(c, b):
         b = b.copy()
-    for row in range(0, c.shape[0], rows):
-        band = c[row : row + rows]
-        product = multiply(a[row : row + rows], b)
+    for row in range(0, c.shape[0], plan.panel):
+        band, factor = c[row : row + plan.panel], a[row : row + plan.panel]
+        is_whole = len(factor) == plan.layout.m
+        each = plan if is_whole else host_plan(factor.shape, b.shape, a.dtype, b.dtype)
+        product = multiplied(each, factor, b)
         if product.dtype.kind in "iu" and band.dtype.kind in "iu":  # NumPy would add uint64 and int64 as float64
             product = product.astype(band.dtype, copy=False)
         if alpha != 1:
