@@ -6,6 +6,7 @@ import lzma
 import multiprocessing
 import shutil
 import sqlite3
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -139,6 +140,29 @@ def test_what_it_lacks_is_compiled(
     with pytest.raises(UnavailableError, match="no compiler"):
         engine_kernel(kernel, values, "sm_86", macros)
     assert len(compiles) == 3
+
+
+def test_a_python_without_sqlite_compiles(
+    built: tuple[Path, list[Request]], compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, (request, *_) = built
+    monkeypatch.setattr(archive, "_BUILT", folder)
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    with pytest.raises(UnavailableError, match="no compiler"):
+        engine_file(request.path, ARCH, dict(request.macros))
+    assert compiles
+
+
+def test_what_there_is_in_a_line(
+    built: tuple[Path, list[Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert archive.describe_archives().startswith("none: ")
+    folder, wanted = built
+    file = tmp_path / archive.archive_name(ARCH)
+    file.write_bytes((folder / file.name).read_bytes())
+    file.with_name(archive.archive_name("sm_86")).write_bytes(b"damaged")
+    monkeypatch.setattr(archive, "_BUILT", tmp_path)
+    assert archive.describe_archives() == f"sm_80: {len(wanted)}; sm_86: of other sources, or damaged: not used"
 
 
 @pytest.mark.parametrize("harm", ["sources", "row", "file", "empty"])

@@ -33,6 +33,7 @@ def info_command(
     from ..lab.bench.first_call import known_first_call, measure_first_call
     from ..runtime.cpu.machine_code import describe_code
     from ..runtime.cpu.peaks import roofs
+    from ..runtime.gpu.archive import describe_archives
     from ..terminal import show_facts, steps_shown
 
     check_writeable("json", json_file, dash=True)
@@ -53,6 +54,7 @@ def info_command(
             "tuned": (kept := blocking.stored_blocking()) and kept.found,
         }
         known["narrow_products"], known["machine_code"] = narrow, describe_code()
+        known["gpu_kernels"] = describe_archives()
         write_json(json_file, machine().as_dict() | known)
     else:
         show_facts(
@@ -64,6 +66,7 @@ def info_command(
                 ("blocking", blocking.describe()),
                 ("narrow products", narrow),
                 ("machine code", describe_code()),
+                ("GPU kernels", describe_archives()),
             ],
         )
         start = first.describe() if first else [("first product", "not measured here yet: tilewright info --measure")]

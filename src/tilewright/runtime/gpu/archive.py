@@ -109,15 +109,33 @@ def _text(path: Path) -> str:
 @functools.cache
 def _archive(arch: str) -> _Archive | None:
     """The archive of an architecture, if there is one of these sources that can be read."""
-    other = importlib.util.find_spec(_OTHER)
-    folders = [_BUILT, *map(Path, (other and other.submodule_search_locations) or ())]
-    for path in (folder / archive_name(arch) for folder in folders):
+    for path in (folder / archive_name(arch) for folder in _folders()):
         if path.is_file():
-            with contextlib.suppress(OSError, *_damages()):
+            with contextlib.suppress(ImportError, OSError, *_damages()):
                 archive = _Archive(path)
                 if archive.sources == archive_key():
                     return archive
     return None
+
+
+def _folders() -> list[Path]:
+    other = importlib.util.find_spec(_OTHER)
+    return [_BUILT, *map(Path, (other and other.submodule_search_locations) or ())]
+
+
+def archive_name(arch: str) -> str:
+    """The file name of an architecture's archive."""
+    return f"{arch}.kernels"
+
+
+def describe_archives() -> str:
+    """Which archives there are, and whether they are used, in a line."""
+    archs = sorted({path.stem for folder in _folders() for path in folder.glob(archive_name("*"))})
+    texts = [
+        f"{arch}: {found.count:,}" if (found := _archive(arch)) else f"{arch}: of other sources, or damaged: not used"
+        for arch in archs
+    ]
+    return "; ".join(texts) or "none: the first product that needs a kernel compiles it"
 
 
 def difference(cubin: bytes, base: bytes) -> bytes:
@@ -129,15 +147,12 @@ def difference(cubin: bytes, base: bytes) -> bytes:
     return (np.frombuffer(cubin, np.uint8) ^ np.frombuffer(base, np.uint8)).tobytes()
 
 
-def archive_name(arch: str) -> str:
-    """The file name of an architecture's archive."""
-    return f"{arch}.kernels"
-
-
 def _damages() -> tuple[type[Exception], ...]:
-    """What reading a damaged archive raises."""
-    import sqlite3
-
+    """What reading a damaged archive raises; of a Python without SQLite nothing is read."""
+    try:
+        import sqlite3
+    except ImportError:
+        return ()
     return sqlite3.Error, lzma.LZMAError
 
 
@@ -152,6 +167,12 @@ class _Archive:
             f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
         )
         self.sources: str = self._row("SELECT sources FROM about")[0]
+
+    @property
+    def count(self) -> int:
+        """How many kernels it has."""
+        found: int = self._row("SELECT count(*) FROM kernels")[0]
+        return found
 
     def find(self, request: Request) -> Compiled | None:
         """The kernel, if it is there and undamaged. Its PTX, which the microscope reads, is compiled when somebody asks for
