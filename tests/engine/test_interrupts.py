@@ -6,6 +6,7 @@ and in a process of their own, for they take over signals and tracing.
 
 from __future__ import annotations
 
+import _thread
 import json
 import re
 import subprocess
@@ -139,6 +140,23 @@ def test_apart_raises_what_the_function_raises_and_leaves_no_thread() -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(10)
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_where_no_thread_can_be_started_the_function_runs_on_this_one(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is no memory for a thread: nobody waits for one that never began."""
+
+    def refused(*_: object) -> None:
+        raise error("can't start new thread")
+
+    for holder, name in ((threading.Thread, "start"), (_thread, "start_new_thread")):
+        with monkeypatch.context() as patch:
+            patch.setattr(holder, name, refused)
+            assert run_on_thread(threading.current_thread) is threading.current_thread()
+            with pytest.raises(ZeroDivisionError):
+                run_on_thread(lambda: 1 / 0, stop=lambda: None)
 
 
 class _WithALock:

@@ -81,14 +81,14 @@ class _ThreadRun:
         thread = threading.Thread(target=self._work, name="tilewright apart", daemon=True)
         try:
             self._launch(functools.partial(self._start, thread))
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             self._refused.append(None)
         self._wait()
 
     def _start(self, thread: threading.Thread) -> None:
         try:
             thread.start()
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             self._refused.append(None)
             self._bell.put(None)
 
