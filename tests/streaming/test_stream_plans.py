@@ -103,6 +103,20 @@ def test_a_plan_is_made_soon_and_keeps_to_its_room(case: str, monkeypatch: pytes
         assert plan.cost.in_bytes == (m * k + k * n) * plan.itemsize, "everything fits: it comes once"
 
 
+sides = st.integers(1, 10**5)
+
+
+@given(sides, sides, sides, st.integers(1000, 10**9))
+def test_the_least_is_below_what_known_orders_move_and_above_known_bounds(m: int, n: int, k: int, room: int) -> None:
+    least, once = least_elements(m, n, k, room), m * k + k * n + m * n
+    assert least >= once
+    assert least >= (1 - 1e-6) * (2 * m * n * k / math.sqrt(room) - 2 * room)
+    side = math.isqrt(room + 1) - 1  # of a square of C that stays, beside a column of A and a row of B
+    assert least <= math.ceil(m / side) * k * n + math.ceil(n / side) * m * k + m * n
+    rows = (room - k - 1) // k  # of A that stay, beside a column of B and an element of C
+    assert rows < 1 or least <= m * k + math.ceil(m / rows) * k * n + m * n
+
+
 @pytest.mark.parametrize("case", ["65536 in 11 GB", "files", "CPU", "tall", "huge k", "primes", "vector"])
 def test_no_candidate_is_much_faster(case: str) -> None:
     """Of all cuts, orders and shares of the room whose schedules are short."""

@@ -22,15 +22,14 @@ def least_elements(m: int, n: int, k: int, room: int) -> int:
     """
     work, short = m * n * k, max(1, min(m, n, k))
     if not work:
-        return 0
+        return m * n
     best = max(1.0, room) * max(math.sqrt(max(1, room)), room / short)  # multiply-adds of a part, for the largest bound
-    parts = {1, max(1, math.floor(work / best)), math.ceil(work / best)}
     bounds = []
-    for p in parts:
+    for p in {max(1, math.floor(work / best)), math.ceil(work / best)}:
         each, longer = divmod(work, p)  # parts of two sizes, which differ by one
         short_ones, long_ones = (_elements_of_part(m, n, k, x) for x in (each, each + 1))
         bounds.append((p - longer) * short_ones + longer * long_ones - (p - 1) * room)
-    return math.floor(max(bounds))
+    return max(m * k + k * n + m * n, math.ceil(max(bounds) * (1 - 1e-12)))  # less than rounding could add
 
 
 def _elements_of_part(m: int, n: int, k: int, work: int) -> float:
