@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.simulated_place import Device, SimulatedPlace, replay
@@ -149,10 +149,11 @@ lengths = st.one_of(st.integers(0, 3), st.integers(1, 2000), st.sampled_from([25
 
 
 @few
-@given(lengths, lengths, lengths, st.integers(0, 1 << 24), st.integers(0, 1 << 24))
-def test_any_sizes(m: int, n: int, k: int, place: int, host: int) -> None:
+@given(lengths, lengths, lengths, st.integers(0, 1 << 24), st.integers(0, 1 << 24), st.booleans())
+@example(1000, 1000, 600, 4608 << 10, 0, True)
+def test_any_sizes(m: int, n: int, k: int, place: int, host: int, files: bool) -> None:
     least = min(Room(0).least_bytes(grid, 8) for grid in cuts.cuts(m, n, k, Room(0)))
-    plan = plan_stream(m, n, k, "float64", 8, Room(max(place, least), host), CPU)
+    plan = plan_stream(m, n, k, "float64", 8, Room(max(place, least), host, files=files), CPU)
     right(plan)
     assert str(plan)
 
@@ -250,6 +251,16 @@ def test_a_result_goes_no_faster_than_it_is_written() -> None:
     plan = plan_stream(*CASES["small"])
     slow = dataclasses.replace(H200, write_bytes=1e6)
     assert cost(plan.schedule(), slow, 4).total_s > 1000 * 1000 * 4 / 1e6
+
+
+def test_short_rows_of_tiles_take_time() -> None:
+    plan = plan_stream(*CASES["CPU"])
+    slow = dataclasses.replace(CPU, row_s=1e-3)
+    m, n, across = plan.grid.m, plan.grid.n, plan.grid.tiles[1]
+    later = cost(plan.schedule(), slow, 4).total_s - plan.cost.total_s
+    assert later == pytest.approx(1e-3 * (m * across - plan.grid.size(plan.tiles[-1])[0]), rel=0.1)
+    wide = plan_stream(*CASES["CPU"][:-1], slow)
+    assert m * n / wide.grid.bn < m * n / plan.grid.bn, "fewer rows, which are longer"
 
 
 def test_strips_read_as_much_and_move_more() -> None:

@@ -143,10 +143,10 @@ def long_cuts(m: int, n: int, k: int, room: Room, itemsize: int) -> Iterator[Gri
         for length in (m, n)
     )
     for step in _steps(k, room):
-        steps = Grid(m, n, k, m, n, step, room.kc).steps
+        steps = max(2, Grid(m, n, k, m, n, step, room.kc).steps)
         by_rows = ([Grid(m, n, k, x, y, step, room.kc) for y in columns] for x in rows)
         by_columns = ([Grid(m, n, k, x, y, step, room.kc) for x in rows] for y in columns)
-        for lines, resident in ((by_rows, (steps + 1, 2, 1)), (by_columns, (2, steps + 1, 1))):
+        for lines, resident in ((by_rows, (steps, 2, 1)), (by_columns, (2, steps, 1))):
             for line, slots in itertools.product(lines, ((2, 2, 1), resident)):
                 count = bisect.bisect_left(line, True, key=lambda cut: not fits(cut, slots))
                 yield from line[max(0, count - 1) : count]
@@ -276,6 +276,7 @@ def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int 
     (down, across), steps = grid.tiles, grid.steps
     cached = room.host_slots(grid, itemsize)
     least = least_s(grid, itemsize, rates, places)
+    written = grid.m * across * rates.row_s
     best = math.inf
     for a, b, _ in shares(grid, room, itemsize):
         of_b = max(1, across * steps)
@@ -285,7 +286,7 @@ def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int 
         moved = grid.m * grid.k * a_passes + grid.k * grid.n * b_loads
         fetched = grid.m * grid.k * a_passes + grid.k * grid.n * b_reads
         waited = max(moved / rates.in_bytes, fetched / rates.read_bytes)
-        best = min(best, max(itemsize * waited / places, least + itemsize * moved * rates.copy_s))
+        best = min(best, max(itemsize * waited / places, least + itemsize * moved * rates.copy_s + written))
     return best
 
 

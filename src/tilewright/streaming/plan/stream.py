@@ -44,7 +44,7 @@ NEARLY = 1.01
 #: The same for operands in files: other processes read too, and a cold disk is slower than it was measured to be.
 NEARLY_OF_FILES = 1.2
 #: The same where the CPU reads files, for a plan that moves more than ENOUGH times the least; then rectangles are tried too.
-NEARLY_OF_MANY_BYTES, ENOUGH = 1.05, 1.3
+NEARLY_OF_MANY_BYTES, ENOUGH = 1.1, 1.3
 #: Estimates (``promised_s``) within this factor count as equal.
 ABOUT = 1.05
 #: Tiles that each of several places should have at least: with fewer no place can take over tiles of a slow one.
