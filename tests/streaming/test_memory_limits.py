@@ -20,11 +20,14 @@ import tilewright as tw
 from tilewright.engine.cuts import PackedBlocks
 from tilewright.errors import MemoryLimitError
 from tilewright.files.array import ArraySource
+from tilewright.files.chunked import ChunkedSource
 from tilewright.host.machine import described_machine, machine
 from tilewright.kernels.blocking import analytic
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.streaming.places import places, rates
 from tilewright.streaming.plan.cost import Rates
+from tilewright.streaming.plan.cuts import may_be_cut
+from tilewright.streaming.plan.stream import plan_stream
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_limits.py"
 MIB = 1 << 20
@@ -194,3 +197,21 @@ def test_a_plan_of_many_steps_takes_memory_itself() -> None:
             tw.plan_multiply(zeros, zeros, device="cpu", memory="8MiB")
         steps = tw.plan_multiply(zeros, zeros, device="cpu", memory="64MiB").grid
     assert 1000 * steps.steps * steps.tiles[0] * steps.tiles[1] < 32 * MIB
+
+
+# ---- what is moved ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grain", [(1, 1), (256, 256)])
+@pytest.mark.parametrize("name", ["graviton", "laptop-4-cores", "no-l3", "zen4"])
+def test_files_are_not_read_much_more_often_than_a_small_memory_needs(
+    name: str, grain: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With squares alone it is 1.7 to 2.4 times the least."""
+    monkeypatch.setattr(places, "choose_on_cpu", lambda *_: kernel_of(name, "float64"))
+    source = ChunkedSource((4000, 4000), np.dtype("float64"), grain, lambda *_: np.empty(0))
+    placed = places.place_product([source] * 2, source.dtype, tw_options(64), 2)
+    plan = plan_stream(4000, 4000, 4000, "float64", 8, placed.room, Rates(1e11, 5e8, 1e9, latency_s=5e-4))
+    assert sum(plan.moved_bytes) <= 1.65 * plan.least_bytes
+    assert plan.place_bytes <= placed.room.for_blocks(plan.grid) < 64 * MIB
+    assert may_be_cut(plan.grid, placed.room), "--resume takes the cut from the journal"

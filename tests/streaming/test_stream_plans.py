@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.simulated_place import Device, SimulatedPlace, replay
@@ -103,6 +103,20 @@ def test_a_plan_is_made_soon_and_keeps_to_its_room(case: str, monkeypatch: pytes
         assert plan.cost.in_bytes == (m * k + k * n) * plan.itemsize, "everything fits: it comes once"
 
 
+sides = st.integers(1, 10**5)
+
+
+@given(sides, sides, sides, st.integers(1000, 10**9))
+def test_the_least_is_below_what_known_orders_move_and_above_known_bounds(m: int, n: int, k: int, room: int) -> None:
+    least, once = least_elements(m, n, k, room), m * k + k * n + m * n
+    assert least >= once
+    assert least >= (1 - 1e-6) * (2 * m * n * k / math.sqrt(room) - 2 * room)
+    side = math.isqrt(room + 1) - 1  # of a square of C that stays, beside a column of A and a row of B
+    assert least <= math.ceil(m / side) * k * n + math.ceil(n / side) * m * k + m * n
+    rows = (room - k - 1) // k  # of A that stay, beside a column of B and an element of C
+    assert rows < 1 or least <= m * k + math.ceil(m / rows) * k * n + m * n
+
+
 @pytest.mark.parametrize("case", ["65536 in 11 GB", "files", "CPU", "tall", "huge k", "primes", "vector"])
 def test_no_candidate_is_much_faster(case: str) -> None:
     """Of all cuts, orders and shares of the room whose schedules are short."""
@@ -135,10 +149,11 @@ lengths = st.one_of(st.integers(0, 3), st.integers(1, 2000), st.sampled_from([25
 
 
 @few
-@given(lengths, lengths, lengths, st.integers(0, 1 << 24), st.integers(0, 1 << 24))
-def test_any_sizes(m: int, n: int, k: int, place: int, host: int) -> None:
+@given(lengths, lengths, lengths, st.integers(0, 1 << 24), st.integers(0, 1 << 24), st.booleans())
+@example(1000, 1000, 600, 4608 << 10, 0, True)
+def test_any_sizes(m: int, n: int, k: int, place: int, host: int, files: bool) -> None:
     least = min(Room(0).least_bytes(grid, 8) for grid in cuts.cuts(m, n, k, Room(0)))
-    plan = plan_stream(m, n, k, "float64", 8, Room(max(place, least), host), CPU)
+    plan = plan_stream(m, n, k, "float64", 8, Room(max(place, least), host, files=files), CPU)
     right(plan)
     assert str(plan)
 
@@ -236,6 +251,16 @@ def test_a_result_goes_no_faster_than_it_is_written() -> None:
     plan = plan_stream(*CASES["small"])
     slow = dataclasses.replace(H200, write_bytes=1e6)
     assert cost(plan.schedule(), slow, 4).total_s > 1000 * 1000 * 4 / 1e6
+
+
+def test_short_rows_of_tiles_take_time() -> None:
+    plan = plan_stream(*CASES["CPU"])
+    slow = dataclasses.replace(CPU, row_s=1e-3)
+    m, n, across = plan.grid.m, plan.grid.n, plan.grid.tiles[1]
+    later = cost(plan.schedule(), slow, 4).total_s - plan.cost.total_s
+    assert later == pytest.approx(1e-3 * (m * across - plan.grid.size(plan.tiles[-1])[0]), rel=0.1)
+    wide = plan_stream(*CASES["CPU"][:-1], slow)
+    assert m * n / wide.grid.bn < m * n / plan.grid.bn, "fewer rows, which are longer"
 
 
 def test_strips_read_as_much_and_move_more() -> None:

@@ -148,6 +148,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     gpus = _gpus(_device_for(dtype, options.device))
     (m, k), n = sources[0].shape, sources[1].shape[1]
     stored = [source.dtype.name for source in sources]
+    in_memory = all(isinstance(source, ArraySource) for source in sources)
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
     if not gpus:
         if options.device_memory is not None:
@@ -161,13 +162,12 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
         workspace = functools.partial(_step_bytes, choice.kernel.workspace, choice.kernel.counters, size, kc)
         while True:  # fewer threads take less
             of_step = functools.partial(workspace, threads)
-            room = Room.within(free, buffers, grain=64, kc=kc, chunk=chunk, workspace=of_step)
+            room = Room.within(free, buffers, grain=64, kc=kc, chunk=chunk, files=not in_memory, workspace=of_step)
             fits = of_step(SMALL, SMALL, kc) <= WORKSPACE_SHARE * free and can_be_cut(m, n, k, room, size)
             if fits or threads == 1:
                 return Placement(choice, room, threads, free)
             threads -= 1
     chunks = Chunks.within(limit)
-    in_memory = all(isinstance(source, ArraySource) for source in sources)
     host = 0 if in_memory else _left(free, own_bytes(free) + chunks.nbytes)
     stated = None if options.device_memory is None else parse_bytes("device_memory", options.device_memory)
     free_there = min(gpu.memory_bytes()[0] for gpu in gpus)

@@ -25,7 +25,8 @@ class Rates:
     is copied out at ``out_bytes``. ``wave`` is (rows, columns, number) of the tiles that are computed at once. A last wave
     that is not full takes as long as a full one. For each ``depth`` of k a wave takes ``wave_s`` in addition to its
     operations, for reading and writing C. ``copy_s`` is the time for multiplying that a copied byte costs, where the same
-    processors do both, or where blocks are split after they were copied. All places together read at most
+    processors do both, or where blocks are split after they were copied; ``row_s`` is what a row of a tile costs that is
+    written to a file. All places together read at most
     ``most_read_bytes``, which may be more than one place can read, and write at most ``write_bytes``. ``peers`` copy blocks
     from each other, so that each block is read once.
     """
@@ -39,6 +40,7 @@ class Rates:
     wave_s: float = 0.0
     depth: int | None = None
     copy_s: float = 0.0
+    row_s: float = 0.0
     write_bytes: float = math.inf
     most_read_bytes: float | None = None
     stage_bytes: float = math.inf
@@ -120,7 +122,7 @@ def cost(
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
     loads, multiplies, stores = _Lane(), _Lane(), _Lane()
     read, moved, stored = 0.0, 0, 0
-    copied = 0  # since the previous multiplication
+    copied = rows = 0  # bytes, and rows of tiles, since the previous multiplication
     out_bytes = min(rates.out_bytes, rates.write_bytes)
     hits, fills = (cached.hits, cached.fills) if cached else ({}, {})
     part = {operand: 1 / places for operand, places in (sharers or {"a": 1, "b": 1}).items()}
@@ -137,11 +139,11 @@ def cost(
                     host_s += size / rates.stage_bytes
                 loads.add(max(size / rates.in_bytes, host_s) + rates.latency_s, multiplies.end(load.after))
             x, y = step.needs
-            step_s = computing(m, n, depths[step.p]) + copied * rates.copy_s
+            step_s = computing(m, n, depths[step.p]) + copied * rates.copy_s + rows * rates.row_s
             multiplies.add(step_s, max(loads.end(x), loads.end(y), stores.end(step.after)))
-            copied = 0
+            copied = rows = 0
         size = m * n * itemsize
-        stored, copied = stored + size, copied + size
+        stored, copied, rows = stored + size, copied + size, rows + m
         stores.add(size / out_bytes + rates.latency_s, multiplies.end(tile_store.after))
     return Cost(loads.spans, multiplies.spans, stores.spans, moved, math.ceil(read), stored)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +22,9 @@ SIDES = (256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16
 #: Sides of tiles that are tried where no others fit.
 SMALL_SIDES = (64, 128)
 DEPTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-#: From so many chunks on it matters little that a block cuts those at its edges.
-MANY_CHUNKS = 4
+#: From so many chunks on it matters little that a block cuts those at its edges; where memory is short, from fewer on: then
+#: fewer bytes are read though some chunks are read twice.
+MANY_CHUNKS, ENOUGH_CHUNKS = 4, 3
 #: What threads, their stacks and the plan itself take of a caller's limit: this share of it, and at most these bytes. A plan
 #: takes about STEP_BYTES for each step; if this is more than OWN_BYTES, blocks have less.
 OWN_SHARE, OWN_BYTES, STEP_BYTES = 8, 16 << 20, 1000
@@ -35,7 +37,8 @@ MOST_PLANNED = 500_000
 class Room:
     """What a grid must fit: ``place`` bytes where blocks are multiplied, and ``host`` bytes of the host's memory for blocks
     that are read again. The sides of tiles are multiples of ``grain``. Blocks that begin and end at multiples of ``chunk``
-    are preferred: a chunk of a file that is cut is read and decoded for each of its parts.
+    are preferred: a chunk of a file that is cut is read and decoded for each of its parts. ``files``: the CPU
+    reads operands from files.
 
     The order of additions must not depend on the grid that is chosen. So either a step is a whole number of the parts of at
     most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``; 0 leaves it free.
@@ -53,6 +56,7 @@ class Room:
     kc: int = 1
     step: int = 0
     chunk: int = 1
+    files: bool = False
     planes: int = 0
     reserved: int = 0
     buffers: int = 0
@@ -117,14 +121,43 @@ def least_limit(nbytes: int) -> int:
 def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator[Grid]:
     """Even cuts, each once, the largest steps first; ``small`` ones have SMALL_SIDES."""
     seen = set()
-    steps = [room.step] if room.step else [_step(k, depth, room.kc) for depth in reversed(_doubled(DEPTHS, k))]
     for side in SMALL_SIDES if small else _doubled(SIDES, max(m, n)):
-        for grain in dict.fromkeys((room.grain, math.lcm(room.grain, room.chunk))):
-            for step in steps:
+        for grain in _grains(room):
+            for step in _steps(k, room):
                 cut = Grid(m, n, k, _even(m, side, grain), _even(n, side, grain), step, room.kc)
                 if cut not in seen:
                     seen.add(cut)
                     yield cut
+
+
+def long_cuts(m: int, n: int, k: int, room: Room, itemsize: int) -> Iterator[Grid]:
+    """Cuts into rectangles, some of them more than once. For each length of one side the other side is the longest that fits
+    beside two blocks of each operand; or beside all blocks of a row of A's, or of a column of B's, which then are loaded
+    once."""
+
+    def fits(cut: Grid, slots: Slots) -> bool:
+        return place_elements(cut, slots, room.planes) * itemsize <= room.for_blocks(cut)
+
+    rows, columns = (
+        sorted({_even(length, side, grain) for side in _doubled(SIDES, length) for grain in _grains(room)})
+        for length in (m, n)
+    )
+    for step in _steps(k, room):
+        steps = max(2, Grid(m, n, k, m, n, step, room.kc).steps)
+        by_rows = ([Grid(m, n, k, x, y, step, room.kc) for y in columns] for x in rows)
+        by_columns = ([Grid(m, n, k, x, y, step, room.kc) for x in rows] for y in columns)
+        for lines, resident in ((by_rows, (steps, 2, 1)), (by_columns, (2, steps, 1))):
+            for line, slots in itertools.product(lines, ((2, 2, 1), resident)):
+                count = bisect.bisect_left(line, True, key=lambda cut: not fits(cut, slots))
+                yield from line[max(0, count - 1) : count]
+
+
+def _steps(k: int, room: Room) -> list[int]:
+    return [room.step] if room.step else [_step(k, depth, room.kc) for depth in reversed(_doubled(DEPTHS, k))]
+
+
+def _grains(room: Room) -> Iterable[int]:
+    return dict.fromkeys((room.grain, math.lcm(room.grain, room.chunk)))
 
 
 def can_be_cut(m: int, n: int, k: int, room: Room, itemsize: int) -> bool:
@@ -133,11 +166,11 @@ def can_be_cut(m: int, n: int, k: int, room: Room, itemsize: int) -> bool:
     return any(multiplications(grid) <= MOST_PLANNED and shares(grid, room, itemsize) for grid in every)
 
 
-def without_cut_chunks(grids: Sequence[Grid], chunk: int) -> Sequence[Grid]:
+def without_cut_chunks(grids: Sequence[Grid], chunk: int, many: int = MANY_CHUNKS) -> Sequence[Grid]:
     """The grids whose blocks cut few or no chunks of files; all where there are none of these."""
 
     def keeps(length: int, part: int) -> bool:
-        return part >= length or part % chunk == 0 or part >= MANY_CHUNKS * chunk
+        return part >= length or part % chunk == 0 or part >= many * chunk
 
     whole = [grid for grid in grids if all(map(keeps, (grid.m, grid.n, grid.k), (grid.bm, grid.bn, grid.bk)))]
     return whole or grids
@@ -243,6 +276,7 @@ def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int 
     (down, across), steps = grid.tiles, grid.steps
     cached = room.host_slots(grid, itemsize)
     least = least_s(grid, itemsize, rates, places)
+    written = grid.m * across * rates.row_s
     best = math.inf
     for a, b, _ in shares(grid, room, itemsize):
         of_b = max(1, across * steps)
@@ -252,7 +286,7 @@ def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int 
         moved = grid.m * grid.k * a_passes + grid.k * grid.n * b_loads
         fetched = grid.m * grid.k * a_passes + grid.k * grid.n * b_reads
         waited = max(moved / rates.in_bytes, fetched / rates.read_bytes)
-        best = min(best, max(itemsize * waited / places, least + itemsize * moved * rates.copy_s))
+        best = min(best, max(itemsize * waited / places, least + itemsize * moved * rates.copy_s + written))
     return best
 
 

@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from ...errors import MemoryLimitError, UsageError
 from .cost import Cost, Rates, cost
 from .cuts import (
+    ENOUGH_CHUNKS,
     MOST_PLANNED,
     Room,
     Slots,
     cuts,
     least_s,
+    long_cuts,
     multiplications,
     promised_s,
     shares,
@@ -41,6 +43,8 @@ BUDGET = 8_000
 NEARLY = 1.01
 #: The same for operands in files: other processes read too, and a cold disk is slower than it was measured to be.
 NEARLY_OF_FILES = 1.2
+#: The same where the CPU reads files, for a plan that moves more than ENOUGH times the least; then rectangles are tried too.
+NEARLY_OF_MANY_BYTES, ENOUGH = 1.1, 1.3
 #: Estimates (``promised_s``) within this factor count as equal.
 ABOUT = 1.05
 #: Tiles that each of several places should have at least: with fewer no place can take over tiles of a slow one.
@@ -81,7 +85,7 @@ def plan_stream(
     fit: Sequence[Grid] = ()
     for small in (False, True):
         all_cuts += cuts(m, n, k, room, small=small)
-        fit = fit or without_cut_chunks([grid for grid in all_cuts if shares(grid, room, itemsize)], room.chunk)
+        fit = fit or [grid for grid in all_cuts if shares(grid, room, itemsize)]
     if not fit:
         planned = [grid for grid in all_cuts if multiplications(grid) <= MOST_PLANNED]  # with any memory
         least = min(planned or all_cuts, key=lambda grid: room.least_bytes(grid, itemsize))
@@ -89,6 +93,7 @@ def plan_stream(
             f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {room.limit_text}: "
             f"it needs at least {room.needed_text(least, itemsize)}"
         )
+    fit = without_cut_chunks(fit, room.chunk)
     steps = min(map(multiplications, fit))
     if steps > MOST_PLANNED:
         raise MemoryLimitError(
@@ -104,7 +109,7 @@ def plan_stream(
     tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]
     best = alone = tasks[0].best(fit)
     if len(tasks) == 1:
-        return alone
+        return tasks[0].with_long_cuts(alone)
     widest = tasks[-1].best(fit)
     # Fewer places need no plan if the most places pay even against the lower bound of their time.
     if any(widest.cost.total_s >= WORTH * task.bound_s(fit) for task in tasks[:-1]):
@@ -226,6 +231,15 @@ class _PlanSearch:
         plans = [self._best(some) for some in (many, few) if some]
         return plans[-1] if plans[-1].cost.total_s < MUCH * plans[0].cost.total_s else plans[0]
 
+    def with_long_cuts(self, plan: StreamPlan) -> StreamPlan:
+        """``plan``, or a better one whose tiles are rectangles, where fewer bytes are worth more time."""
+        if not self._moves_many_bytes(plan):
+            return plan
+        grid = plan.grid
+        cuts_ = dict.fromkeys(long_cuts(grid.m, grid.n, grid.k, self.room, self.itemsize))
+        grids = without_cut_chunks(list(cuts_), self.room.chunk, ENOUGH_CHUNKS)
+        return self._best_first([plan, self.best(grids)] if grids else [plan])[0]
+
     def _best(self, grids: Sequence[Grid]) -> StreamPlan:
         most = max(MOST_STEPS, 2 * min(multiplications(grid) for grid in grids))
         short = [grid for grid in grids if multiplications(grid) <= most]
@@ -244,7 +258,8 @@ class _PlanSearch:
 
     def _best_first(self, plans: Sequence[StreamPlan]) -> list[StreamPlan]:
         """Those that are about as fast as the fastest, by the bytes they move; then the others, by time."""
-        limit_s = min(plan.cost.total_s for plan in plans) * self._nearly
+        fastest = min(plans, key=lambda plan: plan.cost.total_s)
+        limit_s = fastest.cost.total_s * self._nearly(fastest)
 
         def rank(plan: StreamPlan) -> tuple[float, ...]:
             cost_ = plan.cost
@@ -268,7 +283,7 @@ class _PlanSearch:
 
     def _limit_s(self, plan: StreamPlan) -> float:
         """The longest time that a plan better than this one can take."""
-        return plan.cost.total_s * (1.0 if plan.comes_once else self._nearly)
+        return plan.cost.total_s * (1.0 if plan.comes_once else self._nearly(plan))
 
     def timed(self, grid: Grid, order: str, slots: Slots, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
         """The plan of these choices, with the predicted cost of its longest part."""
@@ -282,9 +297,15 @@ class _PlanSearch:
             grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room
         )
 
-    @property
-    def _nearly(self) -> float:
-        return NEARLY_OF_FILES if self.room.host else NEARLY
+    def _moves_many_bytes(self, plan: StreamPlan) -> bool:
+        """Whether fewer bytes are worth more time: they are read from files, and far from the least."""
+        moved = plan.cost.in_bytes + plan.cost.out_bytes
+        return self.room.files and self.places == 1 and moved > ENOUGH * plan.least_bytes
+
+    def _nearly(self, plan: StreamPlan) -> float:
+        if self.room.host:
+            return NEARLY_OF_FILES
+        return NEARLY_OF_MANY_BYTES if self._moves_many_bytes(plan) else NEARLY
 
     def _orders_and_slots(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
         orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]
