@@ -183,6 +183,7 @@ _NO_FACTS = {
     "threads",
     "first_call",
     "blocking",
+    "gpu_kernels",
     "narrow_products",
     "machine_code",
 }
