@@ -178,11 +178,11 @@ class _Archive:
         """The kernel, if it is there and undamaged. Its PTX, which the microscope reads, is compiled when somebody asks for
         it."""
         try:
-            row = self._row("SELECT entries, waits FROM kernels WHERE key = ?", request.key)
+            row = self._row("SELECT entries, waits, base, cubin FROM kernels WHERE key = ?", request.key)
             if row is None:
                 return None
-            entries, waits = row
-            cubin = self._cubin(request.key)
+            entries, waits, *stored = row
+            cubin = self._unpacked(*stored)
         except _damages():
             return None
         path, arch, macros = request
@@ -192,10 +192,11 @@ class _Archive:
 
         return Compiled(str(path), arch, ptx, cubin, "", entries=tuple(entries.split()), waits=bool(waits))
 
-    def _cubin(self, key: str) -> bytes:
-        base, packed = self._row("SELECT base, cubin FROM kernels WHERE key = ?", key)
+    def _unpacked(self, base: str | None, packed: bytes) -> bytes:
         cubin = lzma.decompress(packed)
-        return cubin if base is None else difference(cubin, self._cubin(base))
+        if base is None:
+            return cubin
+        return difference(cubin, self._unpacked(*self._row("SELECT base, cubin FROM kernels WHERE key = ?", base)))
 
     def _row(self, query: str, *values: str) -> Any:
         with self._lock:
