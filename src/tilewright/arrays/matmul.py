@@ -13,7 +13,7 @@ from typing import Any
 
 from ..epilogue import Epilogue
 from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
-from ..planning.choice import check_words, computed_on_gpu, is_resolved
+from ..planning.choice import asked_precision, check_words, computed_on_gpu, is_resolved
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
@@ -186,6 +186,7 @@ def _plan(
     out_dtype: str | None,
     form: FinishForm | None = None,
 ) -> GpuPlan:
+    precision = asked_precision(precision)
     first, second = GpuArray(*x), GpuArray(*y)
     target = None if out is None else GpuArray(*out)
     whole = _planned(first, second, target, disjoint, views, precision, out_dtype, form)

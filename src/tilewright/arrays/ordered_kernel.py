@@ -67,8 +67,8 @@ def why_fastest(tried: Sequence[OrderedKernel], gpu: Device, form: FinishForm | 
     return why_first(sorted(ranked, key=lambda each: each[1])[:NAMED])
 
 
-def shape_of(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
-    """The product as a kernel sees it, which with ``at_once`` applies the epilogue."""
+def shape_of(order: Order, form: FinishForm | None, at_once: bool, *, invariant: bool = False) -> EngineShape:
+    """The product as a kernel sees it, which with ``at_once`` applies the epilogue; ``invariant`` as in ``EngineShape``."""
     p, q, c = (place.used for place in (order.p, order.q, order.c))
     batch = math.prod(order.batch)
     of_p, of_q = strides_of(p), strides_of(q)
@@ -91,6 +91,7 @@ def shape_of(order: Order, form: FinishForm | None, at_once: bool) -> EngineShap
         vectors,
         form is not None and form.blocks is not None,
         is_down(c),
+        invariant,
     )
 
 

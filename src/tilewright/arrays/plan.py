@@ -12,8 +12,18 @@ from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
-from ..planning.choice import RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, takes_fastest
-from ..planning.plan import Plan, Rows, rate_text
+from ..planning.choice import (
+    INVARIANT,
+    RESIDUES,
+    ROUNDED,
+    SPLIT,
+    Choice,
+    choose_gpu,
+    engine_on_gpu,
+    invariant_on_gpu,
+    takes_fastest,
+)
+from ..planning.plan import INVARIANT_ROW, Plan, Rows, rate_text
 from ..planning.ways import sums_dtype
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
@@ -119,6 +129,8 @@ class GpuPlan(Plan):
         if takes_fastest(self.problem.precision) and not self.problem.dtype.startswith("float8"):
             computed = {SPLIT: "float32", RESIDUES: "float64"}.get(self.compute, self.compute)
             rows += bound_rows("gpu", self.problem.dtype, computed, self.problem.k)
+        if self.problem.precision == INVARIANT:
+            rows.append(INVARIANT_ROW)
         if self.finish is not None:
             by = "by the same kernel" if self.finished_at_once else "by one more kernel"
             rows.append(("result", f"{self.finish}, {by}"))
@@ -144,7 +156,8 @@ def gpu_plan(
 
     Raises DTypeError where no kernel is for them.
     """
-    by_engine = (_by_engine(operands, compute, gpu, form, splits) for compute in computes)
+    invariant = precision == INVARIANT
+    by_engine = (_by_engine(operands, compute, gpu, form, splits, invariant) for compute in computes)
     able = (plan for plan in by_engine if plan is not None)
     found = (
         min(able, key=lambda plan: plan.predicted or 0, default=None) if takes_fastest(precision) else next(able, None)
@@ -156,7 +169,7 @@ def gpu_plan(
             f"scale_a and scale_b are those of blocks: on a GPU they are for float8, precision 'standard' and compute "
             f"capability 9.0; this is {computes[0]} on {gpu.capability}"
         )
-    for compute in computes:
+    for compute in () if invariant else computes:
         order = None if compute in _PARTED.values() else operands.arranged(compute, RowMajor(), None, at_once=False)
         if order is None:
             continue
@@ -176,18 +189,24 @@ def _for_precision(plan: GpuPlan, precision: str | float) -> GpuPlan:
     return replace(plan, problem=replace(plan.problem, precision=precision))
 
 
-def _by_engine(operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool) -> GpuPlan | None:
-    """The plan by the engine's kernels; None if there is none for this product."""
+def _by_engine(
+    operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool, invariant: bool
+) -> GpuPlan | None:
+    """The plan by the engine's kernels; None if there is none for this product. The same bits for rows that are alike, if
+    it is ``invariant``."""
     tried, best, least = list[OrderedKernel](), None, math.inf
     parted = _PARTED.get(compute, "") if splits else ""
     splitting = engine_on_gpu(RESIDUES if parted in RESIDUES_IN else parted, gpu.capability) if parted else ()
-    plain = () if compute == parted else engine_on_gpu(compute, gpu.capability)
+    engine = invariant_on_gpu if invariant else engine_on_gpu
+    plain = () if compute == parted else engine(compute, gpu.capability)
     compute = made_dtype(compute) if compute == parted else compute
-    for kernel, once, order in _tried((*plain, *splitting), operands, compute, form):
+    # Of complex numbers Cᵀ = Bᵀ·Aᵀ adds the same terms in another order.
+    straight = invariant and compute.startswith("complex")
+    for kernel, once, order in _tried((*plain, *splitting), operands, compute, form, straight=straight):
         if not min(*order.mnk, *order.batch):
             choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
             return _plan(order, choice, gpu, form=form)
-        copied, shape = copies_s(order, form, once, gpu), shape_of(order, form, once)
+        copied, shape = copies_s(order, form, once, gpu), shape_of(order, form, once, invariant=invariant)
         if kernel in splitting:
             if not can_split(order, parted):
                 continue
@@ -207,9 +226,10 @@ def _by_engine(operands: Operands, compute: str, gpu: Device, form: FinishForm |
 
 
 def _tried(
-    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None
+    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
 ) -> Iterator[tuple[CudaKernel, bool, Order]]:
-    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue."""
+    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
+    ``straight``: only C = A·B is computed."""
     in_blocks = form is not None and form.blocks is not None
     for kernel in kernels:
         if in_blocks and kernel.blocks is None:
@@ -218,7 +238,7 @@ def _tried(
         if not suiting:
             continue
         changes: tuple[bool | None, ...] = (None,)
-        if in_blocks:
+        if in_blocks or straight:
             changes = (False,)
         elif kernel.strides and kernel.strides["c"] != "rows":
             changes = suiting

@@ -19,6 +19,8 @@
     suits = "n >= 8"                                # where matmul prefers it to the rungs below; default: where none does.
                                                     # Of the engine's kernels (also over batch): where it is considered
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
+    invariant = "SPLIT == 1"                        # parameters with which an element of C has the bits that its row of A
+                                                    # and its column of B give, in any product
 
     persistent = true                               # a block takes one part of C after another; default false
 
@@ -101,6 +103,7 @@ _EXAMPLE = f"the file must begin with a comment that says how the kernel is laun
 
 #: What may precede the header: lines of ``//`` and of the preprocessor.
 _ABOVE = r"(?:\s|//[^\n]*+|#[^\n]*+)*+"
+_HEADER = _ABOVE + r"/\*(.*?)\*/"
 _COMMENTS = r"//[^\n]*|/\*.*?\*/"
 #: The name of a function after ``__global__``, its type, and attributes such as ``__launch_bounds__(256)``.
 _FUNCTION = r"\b__global__\b(?:[^;{}()]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{}()]*?\b(\w+)\s*\("
@@ -122,6 +125,16 @@ def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
         raise HeaderError(f"kernel file {path}: {error}") from None
 
 
+def code_of(source: str) -> str:
+    """A source without its header, which the compiler does not read.
+
+    >>> code_of("/* idea = 'x' */ int x;")
+    ' int x;'
+    """
+    match = re.match(_HEADER, source, re.DOTALL)
+    return source if match is None else source[match.end() :]
+
+
 def _only_function(source: str) -> str | None:
     """The kernel that a source defines; None if it defines several, or none outside of macros."""
     found = set(re.findall(_FUNCTION, re.sub(_COMMENTS, " ", source, flags=re.DOTALL)))
@@ -129,7 +142,7 @@ def _only_function(source: str) -> str | None:
 
 
 def _toml(source: str) -> dict[str, Any]:
-    match = re.match(_ABOVE + r"/\*(.*?)\*/", source, re.DOTALL)
+    match = re.match(_HEADER, source, re.DOTALL)
     if match is None:
         raise WrongHeaderError(f"has no header: {_EXAMPLE}")
     import tomllib  # only needed for kernels on a GPU
@@ -141,6 +154,8 @@ def _toml(source: str) -> dict[str, Any]:
         raise WrongHeaderError(f"its first block comment is not TOML: {error}; {_EXAMPLE}") from None
 
 
+#: Optional keys that are expressions over the parameters alone.
+_OF_PARAMETERS = ("finishes", "blocks", "invariant")
 _KEYS = (
     "idea",
     "parent",
@@ -167,7 +182,8 @@ _KEYS = (
     "time",
     "formulas",
     "given",
-    *("finishes", "blocks", "params"),
+    *_OF_PARAMETERS,
+    "params",
 )
 _STRIDES = ("any", "either", "rows", "columns")
 _FORMULA = r"global_(load|store)_(requests|sectors)|shared_(load|store)_(requests|wavefronts)"
@@ -189,7 +205,7 @@ class _Header:
         parameters = tuple(parameter_of(name, table) for name, table in self._table("params").items())
         names = [p.name for p in parameters]
         sizes = ["m", "n", "k", *names]
-        optional: Any = {k: self._expression(k, self.toml[k], names) for k in ("finishes", "blocks") if k in self.toml}
+        optional: Any = {k: self._expression(k, self.toml[k], names) for k in _OF_PARAMETERS if k in self.toml}
         kernel = CudaKernel(
             **known,
             entry=self._string("entry", entry, r"[A-Za-z_][\w:]*(<[\w:, ]+>)?", "the name of a function"),

@@ -5,6 +5,7 @@ entry = "hopper"
 dtypes = ["bfloat16", "float16", "tf32", "int8", "float8_fast"]
 stores = ["bfloat16", "float16", "float32", "int8", "int32"]
 capability = "9.0a"
+invariant = "SPLIT == 1"
 persistent = true
 step = "LINE"
 block = ["128 * (BM // 64 + 1)"]
