@@ -44,7 +44,7 @@ def matmul_on_gpu(
     library must know of the product.
 
     Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
-    little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
+    little memory (then nothing is written), UsageError, UnavailableError without ``cuda.bindings``.
     """
     asked = None if precision == "standard" and out_dtype is None else (precision, out_dtype)
     if epilogue is None and algorithm == "classical" and (way := short_ways.get(type(a))) is not None:

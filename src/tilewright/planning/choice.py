@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..catalog import cuda_catalog, cuda_engine, engine
+from ..catalog import cuda_catalog, cuda_engine, cuda_engine_for, engine
 from ..engine.numpy_product import numpy_product
 from ..errors import DTypeError, UnavailableError, UsageError, did_you_mean
 from ..kernels import Kernel
@@ -308,8 +308,7 @@ def _no_bound(dtype: str, precision: object) -> tuple[str, ...]:
 @functools.cache
 def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
     """The engine's kernels for a dtype on a GPU of that compute capability."""
-    able = (kernel for kernel in cuda_engine().values() if dtype in kernel.dtypes and kernel.fits(capability))
-    return tuple(able)
+    return tuple(kernel for kernel in cuda_engine_for(dtype) if kernel.fits(capability))
 
 
 @functools.cache
