@@ -30,9 +30,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         (64, 32, 5, 100, "bfloat16", True, False),
         (64, 32, 64, 97, "bfloat16", False, False),
-        (64, 48, 33, 104, "bfloat16", True, True),
+        (64, 48, 40, 104, "bfloat16", True, True),
         (64, 48, 70, 61, "float32", True, False),
-        (128, 32, 130, 72, "bfloat16", False, True),
+        (128, 32, 136, 72, "bfloat16", False, True),
         (128, 48, 100, 50, "float32", False, False),
     ],
 )
