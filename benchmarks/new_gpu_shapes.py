@@ -4,9 +4,9 @@
 
 Each case has 40 shapes in one process: texts of any length times a layer's weights, or sizes that are all random. A time is
 that of the host until the product is done. Every product is compared with that of float64. The record has all times, and how
-many kernels were compiled: with an archive (``python -m tilewright.prebuilt --gpu sm_90a``) none are. Before that, each dtype
-has the first product of a process timed, ours with the import of this package, and PyTorch's in another process; both after
-PyTorch has begun to use the GPU.
+many kernels were compiled: with an archive (``python -m tilewright.prebuilt --gpu sm_90a``) none are. Before that, the
+first product of a process is timed for each dtype, ours with the import of this package, and PyTorch's in another process;
+both after PyTorch has begun to use the GPU.
 """
 
 from __future__ import annotations

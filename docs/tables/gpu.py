@@ -170,9 +170,9 @@ def gpu_layers(name: str, asked: str = "") -> str:
         rows.append([f"{n} × {k}", *(f"{of[m]['gflops'] / 1000:.0f} ({of[m]['ratio']:.2f})" for m in counts)])
     mean = exp(sum(log(line["ratio"]) for line in lines) / len(lines))
     return (
-        f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T{asked})` of bfloat16 by rows of `x`, and in brackets R, the time of "
-        f"`torch.matmul(x, weight.T)` over ours in the same run, both as a user calls them and with other operands at "
-        f"each call; {mean:.2f} in the geometric mean. {known['gpu']}, PyTorch {known['torch']}. "
+        f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T{asked})` of bfloat16 by rows of `x`, and in brackets R, the "
+        f"time of `torch.matmul(x, weight.T)` over ours in the same run, both as a user calls them and with other operands "
+        f"at each call; {mean:.2f} in the geometric mean. {known['gpu']}, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
@@ -190,8 +190,8 @@ def gpu_invariant(name: str, rows: str) -> str:
             f"{total['standard_differ']:,} of {total['standard_rows']:,} without `invariant=True`"
         )
     return (
-        f"{gpu_layers(name, ', invariant=True')}\n\nRows whose bits differ from those of the same rows in a larger product, in a "
-        f"batch, at another place or with other strides: {'; '.join(texts)}. Record: {linked(rows)}, made by "
+        f"{gpu_layers(name, ', invariant=True')}\n\nRows whose bits differ from those of the same rows in a larger product, "
+        f"in a batch, at another place or with other strides: {'; '.join(texts)}. Record: {linked(rows)}, made by "
         f"`{found[0]['environment']['command']}`."
     )
 
