@@ -26,7 +26,8 @@ from tilewright.runtime.gpu.residue_operand import (
     residues_of_rows,
     whole_bits,
 )
-from tilewright.runtime.gpu.residue_product import prepare_residue_product
+from tilewright.runtime.gpu.residue_product import residue_steps
+from tilewright.runtime.gpu.steps import load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -74,8 +75,7 @@ def by_kernel(
     made = residues_of_rows(m, n, k, moduli)
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan))).pointer]
     workspace = gpu.allocate(made.workspace_bytes)
-    run = prepare_residue_product(gpu, kernel, made, NARROW | params)
-    run(*at, workspace.pointer, 1)
+    load(gpu, residue_steps(gpu.sms, kernel, NARROW | params, made))(*at, workspace.pointer, 1)
     first = made.a.workspace_bytes + made.b.workspace_bytes + made.residues_bytes(params.get("BN", 64))
     everything = gpu.get(workspace, np.uint8, (made.workspace_bytes,))
     gpu.flags = everything[first : first + 4 * made.parts].view(np.int32)

@@ -23,10 +23,11 @@ from .gpu_array import GpuArray
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import Operands
-from .paired import AnyLaunches, paired_plan, prepare_paired
+from .paired import paired_plan
 from .peeled import peeled_plan
 from .plan import GpuPlan, gpu_plan
 from .repeated import finished_ways, short_ways
+from .steps import Launches, prepare
 
 
 def matmul_on_gpu(
@@ -86,7 +87,7 @@ def submit_product(
     out: Any = None,
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
-) -> tuple[Any, AnyLaunches]:
+) -> tuple[Any, Launches]:
     """Submit the product of ``arrays`` a and b to the caller's stream: the result, which is ``out`` where the third array is
     its memory, and what was launched. Raises what ``matmul_on_gpu`` raises."""
     x, y, target = arrays
@@ -231,9 +232,9 @@ def _planned(
 
 
 @functools.lru_cache(maxsize=1024)
-def _launches(*key: Any) -> AnyLaunches:
+def _launches(*key: Any) -> Launches:
     plan = _plan(*key)
-    return prepare_paired(plan, gpu_at(plan.ordinal))
+    return prepare(plan, gpu_at(plan.ordinal))
 
 
 def check_words_on_gpu(precision: str | float, algorithm: str) -> None:

@@ -17,10 +17,10 @@ from ..kernels.sets import Column
 from ..planning.ways import NAMED, EngineShape, TimedWays, Way, sums_dtype, timed_ways, why_first
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device
-from ..runtime.gpu.strided_product import vector_bytes
+from ..runtime.gpu.layout import Matrix
 from .copies import copies_seconds, copy_of, sum_seconds
 from .finish import FinishForm, finish_seconds
-from .layouts import is_down, start_of_lines, strides_of
+from .layouts import given_by_strides, is_down, start_of_lines
 from .order import Order, OrderedMatrix
 
 #: What a kernel computes.
@@ -71,8 +71,8 @@ def shape_of(order: Order, form: FinishForm | None, at_once: bool) -> EngineShap
     """The product as a kernel sees it, which with ``at_once`` applies the epilogue."""
     p, q, c = (place.used for place in (order.p, order.q, order.c))
     batch = math.prod(order.batch)
-    of_p, of_q = strides_of(p), strides_of(q)
-    p_vector, q_vector = _vector(order.p, across=of_p.down), _vector(order.q, across=not of_q.down)
+    of_p, of_q = given_by_strides(p), given_by_strides(q)
+    p_vector, q_vector = _vector(order.p, of_p, across=of_p.down), _vector(order.q, of_q, across=not of_q.down)
     vectors = None if form is None or not at_once else form.boxed(swapped=order.swapped).vectors
     m, n, k = order.mnk
     return EngineShape(
@@ -94,10 +94,9 @@ def shape_of(order: Order, form: FinishForm | None, at_once: bool) -> EngineShap
     )
 
 
-def _vector(place: OrderedMatrix, *, across: bool) -> int:
+def _vector(place: OrderedMatrix, given: Matrix, *, across: bool) -> int:
     """The most bytes of an access to a factor. ``across`` k a row has no more than its own elements, unless it is a copy."""
-    x = place.used
-    most = vector_bytes(strides_of(x), x.dtype, (x.rows, x.columns))
+    x, most = place.used, given.vector_bytes
     if not across or place.is_copied:
         return most
     inner = x.rows if is_down(x) else x.columns

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..errors import DTypeError
 from ..host.machine import bytes_text
@@ -19,6 +20,7 @@ from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.split_operand import SplitProduct
+from ..runtime.gpu.steps import WORKSPACE, Place, Step
 from .dtypes import made_dtype
 from .finish import FinishForm
 from .layouts import RowMajor, layouts_of
@@ -50,6 +52,12 @@ class GpuPlan(Plan):
     #: What becomes of the product before it is stored, and whether the kernel that multiplies does it, or another one.
     finish: FinishForm | None = None
     finished_at_once: bool = False
+    #: The plans whose steps are those of this one, if it has none of its own, and the steps before them. What a plan says of
+    #: one kernel is then that of the first.
+    pieces: tuple[PlanPiece, ...] = ()
+    before: tuple[Step, ...] = ()
+    #: What else it prints.
+    notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def device(self) -> str:
@@ -69,6 +77,8 @@ class GpuPlan(Plan):
     @property
     def workspace_bytes(self) -> int:
         """Bytes for these copies, for operands that are split, and for the sums of parts of k."""
+        if self.pieces:
+            return max(buffers[WORKSPACE].offset + plan.workspace_bytes for plan, buffers in self.pieces)
         split = self.split
         return self.order.workspace_bytes + self.parts_bytes + (split.workspace_bytes if split else 0)
 
@@ -126,7 +136,15 @@ class GpuPlan(Plan):
             *rows,
             ("copies", "; ".join(self.copies) or "none"),
             ("workspace", str(bytes_text(self.workspace_bytes))),
+            *self.notes,
         ]
+
+
+class PlanPiece(NamedTuple):
+    """A plan whose steps are some of another one's, and where a, b, C and the workspace begin for it there."""
+
+    plan: GpuPlan
+    buffers: tuple[Place, Place, Place, Place]
 
 
 def gpu_plan(

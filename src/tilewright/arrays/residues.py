@@ -5,8 +5,7 @@ from __future__ import annotations
 from ..planning.plan import Rows
 from ..problem import RESIDUES_IN
 from ..runtime.gpu.residue_operand import MOST_K, ResidueOperand, ResidueProduct, residue_bound, whole_bits
-from .gpu_array import Matrix, merged_axes
-from .layouts import strides_of
+from .layouts import given_by_strides
 from .order import Order
 
 #: Bytes a second that the launches before and after the product move, and seconds of these launches. Fitted to records of an
@@ -18,16 +17,14 @@ _READ, _WRITTEN = 16, 8
 
 def can_be_residues(order: Order) -> bool:
     """Whether this is one product, whose sums the residues determine."""
-    return not merged_axes(order.batch, *(place.used_steps for place in (order.p, order.q, order.c))) and (
-        order.mnk[2] <= MOST_K
-    )
+    return not order.axes and order.mnk[2] <= MOST_K
 
 
 def residues_of(order: Order, compute: str) -> ResidueProduct:
     """The product of an order for which ``can_be_residues`` holds, in a dtype of ``RESIDUES_IN``."""
     a, b, c = (place.used for place in (order.p, order.q, order.c))
-    of_a, of_b = (_operand(x, RESIDUES_IN[compute]) for x in (a, b.transposed))
-    return ResidueProduct(of_a, of_b, c.row, c.alignment)
+    of_a, of_b = (ResidueOperand(given_by_strides(x), RESIDUES_IN[compute]) for x in (a, b.transposed))
+    return ResidueProduct(of_a, of_b, c)
 
 
 def residues_seconds(order: Order, compute: str, memory_ratio: float) -> float:
@@ -55,9 +52,3 @@ def residues_rows(k: int, moduli: int) -> Rows:
             f"infinity or a NaN: the GPU decides for each tile",
         ),
     ]
-
-
-def _operand(matrix: Matrix, moduli: int) -> ResidueOperand:
-    """The rows of a matrix as lines."""
-    laid = strides_of(matrix, 0)
-    return ResidueOperand(matrix.rows, matrix.columns, laid.row, laid.column, matrix.alignment, moduli)

@@ -9,8 +9,7 @@ from ..planning.plan import Rows
 from ..problem import RESIDUES_IN
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, split_bound
-from .gpu_array import Matrix, merged_axes
-from .layouts import strides_of
+from .layouts import given_by_strides
 from .order import Order
 from .residues import can_be_residues, residues_of, residues_seconds
 
@@ -26,7 +25,7 @@ def can_split(order: Order, compute: str = SPLIT) -> bool:
     split in two. Of float64 as residues, what ``can_be_residues`` says."""
     if compute in RESIDUES_IN:
         return can_be_residues(order)
-    return len(_axes(order)) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
+    return len(order.axes) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
 
 
 def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduct:
@@ -36,10 +35,11 @@ def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduc
 
 def _split_of(order: Order, compute: str) -> SplitProduct:
     planes = PLANES[compute]
-    batch, *nexts = (_axes(order) or [(1, 0, 0, 0)])[0]
+    batch, *nexts = (order.axes or [(1, 0, 0, 0)])[0]
     a, b, c = (place.used for place in (order.p, order.q, order.c))
-    of_a, of_b = _operand(a, nexts[0], batch, planes), _operand(b.transposed, nexts[1], batch, planes)
-    return SplitProduct(of_a, of_b, c.row, nexts[2], batch, c.alignment)
+    factors = (given_by_strides(*each) for each in zip((a, b.transposed), nexts, strict=False))
+    of_a, of_b = (SplitOperand(x, batch if x.next else 1, planes) for x in factors)
+    return SplitProduct(of_a, of_b, c._replace(next=nexts[2]), batch)
 
 
 def split_seconds(order: Order, compute: str, memory_ratio: float) -> float:
@@ -81,14 +81,3 @@ def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Ro
             f"decides for each tile, so that the classical bound {k}·2⁻²⁴·|A||B| always holds",
         ),
     ]
-
-
-def _axes(order: Order) -> list[tuple[int, ...]]:
-    return merged_axes(order.batch, *(place.used_steps for place in (order.p, order.q, order.c)))
-
-
-def _operand(matrix: Matrix, step: int, batch: int, planes: int) -> SplitOperand:
-    """The rows of a matrix as lines."""
-    laid = strides_of(matrix, step)
-    matrices = batch if step else 1
-    return SplitOperand(matrix.rows, matrix.columns, laid.row, laid.column, step, matrices, matrix.alignment, planes)

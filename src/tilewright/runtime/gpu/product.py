@@ -16,8 +16,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...kernels.cuda_kernel import CudaKernel
-from .archive import engine_kernel
-from .compilations import Compilations
+from .compilations import Chosen, Compilations, chosen_params
 from .device import Device
 from .nvrtc import Compiled, compile_kernel
 
@@ -27,9 +26,6 @@ GpuProduct = Callable[..., None]
 
 #: The largest size: kernels count rows, columns and steps in 32 bits, and round them up to whole tiles.
 MOST = 2**31 - 1024
-
-#: Parameters, by name.
-Chosen = tuple[tuple[str, int], ...]
 
 #: Bytes of which all addresses must be multiples where a macro of a kernel's table ``given`` is set.
 ALIGNMENT = 16
@@ -76,7 +72,7 @@ def prepare_gpu_product(
     >>> product(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream().cuda_stream)  # doctest: +SKIP
     """
     with _lock:
-        return _prepared(device, kernel, dtype, (m, n, k), add, _chosen(params))
+        return _prepared(device, kernel, dtype, (m, n, k), add, chosen_params(params))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -129,7 +125,7 @@ def compile_ahead(
     """
     for given in {kernel.holds(*shape, **params) for shape in shapes}:
         for add in (False, True):
-            _compilation(ProductForm(kernel, add, _chosen(params), given), device.arch)
+            _compilation(ProductForm(kernel, add, chosen_params(params), given), device.arch)
 
 
 def _compilation(form: ProductForm, arch: str) -> Future[Compiled]:
@@ -139,19 +135,9 @@ def _compilation(form: ProductForm, arch: str) -> Future[Compiled]:
     return _compilations.begin((form, arch), work)
 
 
-@functools.cache
-def compiled_once(kernel: CudaKernel, arch: str, chosen: Chosen, macros: tuple[tuple[str, object], ...]) -> Compiled:
-    """The kernel with these parameters and macros, loaded or compiled when it is first asked for."""
-    return engine_kernel(kernel, dict(chosen), arch, dict(macros))
-
-
 def stream_handle(stream: Any) -> int:
     """The handle of a stream: an int, or an object with a ``handle``."""
     return stream if type(stream) is int else int(getattr(stream, "handle", stream))
-
-
-def _chosen(params: Mapping[str, int] | None) -> Chosen:
-    return tuple(sorted((params or {}).items()))
 
 
 def _nothing(a: int, b: int, c: int, stream: Any) -> None:
