@@ -14,7 +14,7 @@ from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.runtime.gpu.boxed_product import prepare_ragged_product
-from tilewright.runtime.gpu.multiply import Multiply
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -79,7 +79,7 @@ def test_a_block_takes_many_tiles_and_parts(gpu: Any, params: dict[str, int], do
             (by_columns if d else by_rows)(*x.shape, "float64", y.shape[1] + y.shape[1] % 2)
             for x, y, d in zip((a, b), lines, down, strict=True)
         )
-        what = Multiply("float64", of_a, of_b, by_rows(m, n, "float64", following=m * n), 1, parts, steps)
+        what = EngineProduct("float64", of_a, of_b, by_rows(m, n, "float64", following=m * n), 1, parts, steps)
         multiply(gpu, BOXES, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
         cut = [slice(i * steps * 16, (i + 1) * steps * 16 if i + 1 < parts else k) for i in range(parts)]
         for sums, part in zip(gpu.get(c, np.dtype(np.float64), (parts, m, n)), cut, strict=True):
@@ -98,7 +98,7 @@ def test_products_with_rows_of_their_own_number_take_one_launch(gpu: Any) -> Non
         by_rows(k, n, "float64", following=k * n),
         by_rows(len(a), n, "float64"),
     )
-    what = Multiply("float64", of_a, of_b, of_c)
+    what = EngineProduct("float64", of_a, of_b, of_c)
     prepare_ragged_product(gpu, BOXES, what, rows, tuple(BOXES.params.items()))(
         memory[0].pointer, memory[1].pointer, c.pointer, 0
     )

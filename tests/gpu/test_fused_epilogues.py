@@ -18,7 +18,7 @@ from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, ShapeError
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.multiply import BoxedEpilogue, Multiply
+from tilewright.runtime.gpu.engine_product import BoxedEpilogue, EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -205,7 +205,7 @@ def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> No
     memory = [gpu.put(x) for x in (a.view(bits), np.ascontiguousarray(b.T).view(bits), bias, rows)]
     c = gpu.allocate(m * n * 2)
     factors = by_rows(m, k, kind), by_columns(k, n, kind)
-    what = Multiply(dtype, *factors, by_rows(m, n, "bfloat16"), epilogue=epilogue)
+    what = EngineProduct(dtype, *factors, by_rows(m, n, "bfloat16"), epilogue=epilogue)
     x, y, of_bias, of_rows = (each.pointer for each in memory)
     multiply(gpu, kernel, what, params, (x, y, c.pointer), (of_bias, of_rows, 0))
     check(gpu.get(c, BF16, (m, n)), expected(a, b, bias=bias, scale_a=rows, activation="relu"), BF16)
@@ -219,7 +219,7 @@ def test_columns_of_the_result_may_follow_each_other(gpu: Any, params: dict[str,
     memory = [gpu.put(x) for x in (a.view(np.uint16), np.ascontiguousarray(b.T).view(np.uint16), bias)]
     c = gpu.put(np.ascontiguousarray(before.T).view(np.uint16))
     of_b, of_c = by_columns(k, n, "bfloat16"), by_columns(m, n, "bfloat16")
-    what = Multiply("bfloat16", by_rows(m, k, "bfloat16"), of_b, of_c, epilogue=epilogue)
+    what = EngineProduct("bfloat16", by_rows(m, k, "bfloat16"), of_b, of_c, epilogue=epilogue)
     x, y, of_bias = (each.pointer for each in memory)
     multiply(gpu, HOPPER, what, params, (x, y, c.pointer), (of_bias, 0, 0))
     exact = 2 * (a.astype(np.float64) @ b.astype(np.float64)) + 0.5 * before.astype(np.float64) + bias[:, None]

@@ -13,7 +13,7 @@ from support import simulated_libraries as fake
 from support.multiplied import by_columns, by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, UsageError
-from tilewright.runtime.gpu.multiply import Multiply
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -163,7 +163,7 @@ def test_a_block_of_the_promoted_kernel_takes_many_tiles(gpu: Any, params: dict[
         memory = [gpu.put(np.pad(x.view(np.uint8), ((0, 0), (0, step - k)))) for x in (a, np.ascontiguousarray(b.T))]
         c = gpu.allocate(m * n * out.itemsize)
         factors = by_rows(m, k, "float8_e4m3fn", step), by_columns(k, n, "float8_e5m2", step)
-        what = Multiply("float8", *factors, by_rows(m, n, out.name))
+        what = EngineProduct("float8", *factors, by_rows(m, n, out.name))
         multiply(gpu, PROMOTED, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
         np.testing.assert_array_equal(gpu.get(c, out, (m, n)), exact(a, b, out))
         for each in (c, *memory):

@@ -12,7 +12,7 @@ from support import simulated_libraries as fake
 from support.multiplied import by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
-from tilewright.runtime.gpu.multiply import Multiply
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -33,7 +33,7 @@ def test_blocks_of_a_cluster_take_tiles_next_to_each_other(gpu: Any, near: int) 
     memory = [gpu.put(x.view(np.uint16)) for x in (a, b)]
     c = gpu.allocate(parts * m * n * 4)
     of_c = by_rows(m, n, "float32", following=m * n)
-    what = Multiply("bfloat16", by_rows(m, k, "bfloat16"), by_rows(k, n, "bfloat16"), of_c, 1, parts, 5)
+    what = EngineProduct("bfloat16", by_rows(m, k, "bfloat16"), by_rows(k, n, "bfloat16"), of_c, 1, parts, 5)
     params = {"BM": 64, "BN": 64, "STAGES": 12, "NEAR": near, "GROUP": 4}
     multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     sums = gpu.get(c, np.dtype(np.float32), (parts, m, n))

@@ -13,7 +13,7 @@ from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
 from tilewright.catalog import cuda_engine
-from tilewright.runtime.gpu.multiply import BoxedEpilogue, Multiply
+from tilewright.runtime.gpu.engine_product import BoxedEpilogue, EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -59,7 +59,7 @@ def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int], m: int, n: i
     memory = [gpu.put(np.ascontiguousarray(x.T)) for x in (a, b)]
     c = gpu.allocate(m * n * 4)
     of_c = (by_columns if c_down else by_rows)(m, n, "float32")
-    what = Multiply("tf32", by_columns(m, k, "float32"), by_columns(k, n, "float32"), of_c)
+    what = EngineProduct("tf32", by_columns(m, k, "float32"), by_columns(k, n, "float32"), of_c)
     multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     found = gpu.get(c, np.dtype(np.float32), (n, m)).T if c_down else gpu.get(c, np.dtype(np.float32), (m, n))
     np.testing.assert_array_equal(found, a @ b)
@@ -74,7 +74,7 @@ def test_an_epilogue_finds_its_rows(gpu: Any, out: str) -> None:
     c = gpu.put(np.zeros((m, n), dtype))
     epilogue = BoxedEpilogue(1.0, 0.0, None, ("float32", 1), True, None, None)
     factors = by_columns(m, k, "float32"), by_columns(k, n, "float32")
-    what = Multiply("tf32", *factors, by_rows(m, n, out), epilogue=epilogue)
+    what = EngineProduct("tf32", *factors, by_rows(m, n, out), epilogue=epilogue)
     x, y, of_bias = (each.pointer for each in memory)
     multiply(gpu, HOPPER, what, {}, (x, y, c.pointer), (of_bias, 0, 0))
     found = gpu.get(c, np.dtype(dtype), (m, n))

@@ -15,7 +15,7 @@ from support.multiplied import by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.multiply import BoxedEpilogue, Multiply
+from tilewright.runtime.gpu.engine_product import BoxedEpilogue, EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -52,7 +52,7 @@ def product(
     x, y, of_bias = (each.pointer for each in memory)
     c = gpu.allocate(parts[0] * m * n * 4)
     factors = by_rows(m, k, "bfloat16"), by_rows(k, n, "bfloat16", padded.shape[1])
-    what = Multiply("bfloat16", *factors, by_rows(m, n, "float32", following=m * n), 1, *parts, epilogue=epilogue)
+    what = EngineProduct("bfloat16", *factors, by_rows(m, n, "float32", following=m * n), 1, *parts, epilogue=epilogue)
     multiply(gpu, kernel, what, params, (x, y, c.pointer), [] if epilogue is None else [of_bias, 0, 0])
     exact = a.astype(np.float64) @ b.astype(np.float64)
     return gpu.get(c, FLOAT32, (parts[0], m, n)).sum(0), exact if epilogue is None else np.maximum(2 * exact + bias, 0)

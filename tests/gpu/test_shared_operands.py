@@ -16,7 +16,7 @@ from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.kernels.cuda_kernel import Card, CudaKernel
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.multiply import Multiply
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -48,7 +48,7 @@ def check(
     factors = [
         (by_columns if is_down else by_rows)(*x.shape, "bfloat16") for x, is_down in zip((a, b), down, strict=True)
     ]
-    what = Multiply("bfloat16", *factors, by_rows(m, n, "bfloat16"))
+    what = EngineProduct("bfloat16", *factors, by_rows(m, n, "bfloat16"))
     multiply(gpu, kernel, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(BF16)
     np.testing.assert_array_equal(gpu.get(c, BF16, (m, n)), exact)

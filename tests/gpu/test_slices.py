@@ -15,8 +15,8 @@ from support import simulated_libraries as fake
 from support.multiplied import by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.planning.ways import sums_dtype
+from tilewright.runtime.gpu.engine_product import EngineProduct
 from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.multiply import Multiply
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -85,7 +85,7 @@ def check(
     memory = [gpu.put(x.view(np.uint8)) for x, _ in operands]
     kernel = cuda_engine()[name]
     cut = (parts, -(-k // (kernel.step_of_k(kind.itemsize, kernel.checked(params)) * parts))) if parts > 1 else ()
-    what = Multiply(dtype, *(laid for _, laid in operands), batch, *cut)
+    what = EngineProduct(dtype, *(laid for _, laid in operands), batch, *cut)
     multiply(gpu, kernel, what, params, [x.pointer for x in memory])
     got = gpu.get(memory[2], empty.dtype, operands[2][0].shape)
     for each in memory:
@@ -138,6 +138,6 @@ def test_a_missing_barrier_is_found(gpu: Any) -> None:
     source = kernel.source.replace('#include "slices_fma.cuh"', body.replace("#pragma once", ""))
     broken = replace(kernel, source=source)
     memory = [gpu.put(np.ones(size, np.float32)) for size in (16 * 64, 64 * 16, 16 * 16)]
-    product = Multiply("float32", *(by_rows(*shape, "float32") for shape in ((16, 64), (64, 16), (16, 16))))
+    product = EngineProduct("float32", *(by_rows(*shape, "float32") for shape in ((16, 64), (64, 16), (16, 16))))
     with pytest.raises(AssertionError, match="nothing orders"):
         multiply(gpu, broken, product, {"LN": 4, "WARPS_K": 2}, [x.pointer for x in memory])

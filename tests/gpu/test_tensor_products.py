@@ -24,7 +24,7 @@ from tilewright.arrays.order import Operands
 from tilewright.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.multiply import Multiply
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -207,7 +207,7 @@ def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int]) -> None:
         stored = np.ascontiguousarray(b.T) if down else np.pad(b, ((0, 0), (0, of_b.step - n)))
         memory = [gpu.put(x.view(np.uint16)) for x in (a, stored)]
         of_c = (by_columns if c_down else by_rows)(m, n, "bfloat16")
-        what = Multiply("bfloat16", by_rows(m, k, "bfloat16"), of_b, of_c)
+        what = EngineProduct("bfloat16", by_rows(m, k, "bfloat16"), of_b, of_c)
         multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
         found = gpu.get(c, BF16, (n, m)).T if c_down else gpu.get(c, BF16, (m, n))
         np.testing.assert_array_equal(found, product(a, b))
@@ -234,7 +234,7 @@ def test_rows_that_begin_anywhere_are_stored_alone(gpu: Any, params: dict[str, i
         before = np.full((20, step), 7, dtype)
         c = gpu.put(before.view(f"u{size}"))
         of_c = by_rows(18, n, out, step)._replace(alignment=size)
-        what = Multiply("bfloat16", by_rows(18, k, "bfloat16"), by_rows(k, n, "bfloat16", 176), of_c)
+        what = EngineProduct("bfloat16", by_rows(18, k, "bfloat16"), by_rows(k, n, "bfloat16", 176), of_c)
         multiply(gpu, HOPPER, what, params, (x, y, c.pointer + first * size))
         wanted = before.reshape(-1)
         for row in range(18):
@@ -259,7 +259,7 @@ def test_the_last_columns_of_a_tile_that_is_no_multiple_of_128_bytes_wide(
     memory = [gpu.put(x.view(np.uint16)) for x in (a, b)]
     c = gpu.allocate(m * n * kind.itemsize)
     factors = by_rows(m, k, "bfloat16"), by_rows(k, n, "bfloat16", b.shape[1])
-    what = Multiply("bfloat16", *factors, by_rows(m, n, out))
+    what = EngineProduct("bfloat16", *factors, by_rows(m, n, out))
     multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     exact = a.astype(np.float64) @ b[:, :n].astype(np.float64)
     np.testing.assert_array_equal(gpu.get(c, kind, (m, n)), exact.astype(kind))
@@ -276,7 +276,7 @@ def test_a_buffer_that_is_stored_from_is_not_written(gpu: Any, tmp_path: Path) -
     a, b, of_c = (by_rows(*shape, "bfloat16") for shape in ((m, k), (k, n), (m, n)))
     addresses = memory[0].pointer, memory[1].pointer, c.pointer
     with pytest.raises(AssertionError, match="still"):
-        multiply(gpu, broken, Multiply("bfloat16", a, b, of_c), {"BN": 64, "STAGES": 8}, addresses)
+        multiply(gpu, broken, EngineProduct("bfloat16", a, b, of_c), {"BN": 64, "STAGES": 8}, addresses)
 
 
 # ---- the model

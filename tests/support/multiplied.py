@@ -7,8 +7,8 @@ from typing import Any
 
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu.boxed_product import boxed_step
+from tilewright.runtime.gpu.engine_product import EngineProduct
 from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.multiply import Multiply
 from tilewright.runtime.gpu.steps import BIAS, C, Place, load
 from tilewright.runtime.gpu.strided_product import strided_step
 
@@ -26,7 +26,7 @@ def by_columns(rows: int, columns: int, dtype: str, step: int = 0) -> Matrix:
 def multiply(
     gpu: Any,
     kernel: CudaKernel,
-    product: Multiply,
+    product: EngineProduct,
     params: Mapping[str, int],
     addresses: Sequence[int],
     arrays: Sequence[int] = (),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime.gpu import compilations, nvrtc, product
+from tilewright.runtime.gpu import compilations, nvrtc
 from tilewright.runtime.gpu.compilations import Compilations
 from tilewright.runtime.gpu.launch import Attributes
 from tilewright.runtime.gpu.nvrtc import Compiled
@@ -16,7 +16,7 @@ _SHARED = re.compile(r"\.shared\b[^;\n]*?\.b(\d+)\s+[\w$]+(?:\[(\d+)\])?;")
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 _WITH_BINARY = nvrtc._compile
 #: What is compiled once in a process; a GPU that the same process uses must not be given any of it.
-_compilations = {module: Compilations() for module in (compilations, product)}
+_compilations = Compilations()
 
 
 def install(monkeypatch: Any) -> None:
@@ -24,8 +24,7 @@ def install(monkeypatch: Any) -> None:
     for there is no binary to read."""
     monkeypatch.setattr(nvrtc, "_compile", _compile)
     monkeypatch.setattr(nvrtc, "_FORMAT", "PTX alone")
-    for module, begun in _compilations.items():
-        monkeypatch.setattr(module, "_compilations", begun)
+    monkeypatch.setattr(compilations, "_compilations", _compilations)
 
 
 def attributes(compiled: Compiled, entry: str) -> Attributes:

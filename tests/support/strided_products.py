@@ -10,8 +10,8 @@ import numpy as np
 from support.multiplied import multiply
 from tilewright.catalog import cuda_engine
 from tilewright.problem import itemsize_of
+from tilewright.runtime.gpu.engine_product import EngineProduct
 from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.multiply import Multiply
 
 
 def whole(*shape: int, dtype: str) -> np.ndarray:
@@ -46,7 +46,7 @@ def check(
     steps = -(-k // kernel.checked(params)["BK"])
     memory = [gpu.put(x) for x in (of_a, of_b, of_c)]
     cut = parts, -(-steps // parts)
-    what = Multiply(dtype, laid_a, laid_b, laid_c, batch, *cut, padded)
+    what = EngineProduct(dtype, laid_a, laid_b, laid_c, batch, *cut, padded)
     multiply(gpu, kernel, what, params, [x.pointer for x in memory])
     got = gpu.get(memory[2], dtype, of_c.shape)
     for each in memory:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..host.sources import PACKAGE
 from ..problem import itemsize_of
-from ..runtime.gpu.compilations import Code
+from ..runtime.gpu.compilations import KernelCode
 from ..runtime.gpu.layout import Matrix
 from ..runtime.gpu.memory import GRANULE
 from ..runtime.gpu.steps import KernelLaunch, Place, Step
@@ -276,6 +276,6 @@ def _lanes(x: int, y: int, across: bool) -> int:
     return min(most_x, 5, max(2, 5 - most_y))
 
 
-def pack_code(name: str, **macros: object) -> Code:
+def pack_code(name: str, **macros: object) -> KernelCode:
     """The source ``name`` of the folder of kernels that copy, add or finish."""
-    return Code(_PACK / f"{name}.cu", tuple(macros.items()))
+    return KernelCode(_PACK / f"{name}.cu", tuple(macros.items()))

@@ -7,7 +7,7 @@ from typing import Any
 from ..epilogue import Epilogue, vector_step
 from ..errors import DTypeError, OperandError
 from ..problem import combine_shapes
-from ..runtime.gpu.multiply import ScaleBlocks
+from ..runtime.gpu.engine_product import ScaleBlocks
 from .finish import RESULTS_OF_EPILOGUES, FinishForm
 from .gpu_array import GpuArray
 from .libraries import Library, library_of

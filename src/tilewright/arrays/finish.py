@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..epilogue import epilogue_text
 from ..problem import itemsize_of
-from ..runtime.gpu.multiply import BoxedEpilogue, ScaleBlocks
+from ..runtime.gpu.engine_product import BoxedEpilogue, ScaleBlocks
 from ..runtime.gpu.steps import BIAS, SCALE_A, SCALE_B, KernelLaunch, Place, Step
 from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy, pack_code
 

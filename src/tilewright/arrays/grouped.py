@@ -21,9 +21,9 @@ from ..planning.ways import EngineShape
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import MOST_RAGGED, prepare_ragged_product
 from ..runtime.gpu.device import gpu_at
+from ..runtime.gpu.engine_product import EngineProduct
 from ..runtime.gpu.layout import Matrix, row_major_matrix
 from ..runtime.gpu.memory import GRANULE
-from ..runtime.gpu.multiply import Multiply
 from .gpu_array import GpuArray
 from .layouts import Boxes, is_down
 from .libraries import Library, library_of, memory_error
@@ -209,7 +209,7 @@ def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[G
         ranked = whole_ways(kernel, shape, gpu.card)
         best = min(ranked, key=lambda way: way.seconds * padded_rows(rows, way.params))
         a = Matrix(m, k, *_strides(x), x.dtype)
-        product = Multiply(x.dtype, a, of_b, row_major_matrix(m, n, x.dtype))
+        product = EngineProduct(x.dtype, a, of_b, row_major_matrix(m, n, x.dtype))
         with gpu:
             multiply = prepare_ragged_product(gpu, kernel, product, tuple(rows), tuple(best.params.items()))
     tops = [0, *itertools.accumulate(rows)]

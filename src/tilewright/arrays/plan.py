@@ -26,8 +26,7 @@ from .finish import FinishForm
 from .layouts import RowMajor, layouts_of
 from .order import Operands, Order
 from .ordered_kernel import CHANGED, STRAIGHT, OrderedKernel, copies_s, shape_of, why_fastest
-from .residues import residues_rows
-from .split import can_split, rounded_rows, split_of, split_rows, split_seconds
+from .split import can_split, residues_rows, rounded_rows, split_of, split_rows, split_seconds
 
 #: The dtype of the parts of operands, if they are split: with some of these no number is multiplied as it is.
 _PARTED = {"float32": SPLIT, "float64": RESIDUES, ROUNDED: ROUNDED} | {dtype: dtype for dtype in RESIDUES_IN}

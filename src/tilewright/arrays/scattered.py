@@ -15,9 +15,9 @@ from ..planning.ways import EngineShape, Way, ways
 from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import MOST_RAGGED, prepare_scattered_product
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.engine_product import EngineProduct
 from ..runtime.gpu.layout import Matrix, row_major_matrix
 from ..runtime.gpu.memory import GRANULE
-from ..runtime.gpu.multiply import Multiply
 from .layouts import Boxes, is_down
 
 #: ``submit(addresses, c, stream)``: whether the matrices were near enough to each other; else nothing was submitted.
@@ -50,7 +50,7 @@ def scattered_launches(
         if any(some):
             m, n = sum(some), y.columns
             c = row_major_matrix(m, n, x.dtype)._replace(alignment=math.gcd(GRANULE, n * 2))
-            product = Multiply(x.dtype, x._replace(rows=m), of_b, c)
+            product = EngineProduct(x.dtype, x._replace(rows=m), of_b, c)
             launches.append((first, some, sum(rows[:first]) * n * 2, product))
 
     def submit(addresses: Any, c: int, stream: int) -> bool:

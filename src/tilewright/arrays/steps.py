@@ -12,12 +12,12 @@ from ..problem import itemsize_of
 from ..runtime.gpu.boxed_product import boxed_step
 from ..runtime.gpu.compilations import chosen_params
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.engine_product import EngineProduct
 from ..runtime.gpu.layout import row_major_matrix
-from ..runtime.gpu.multiply import Multiply
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.residue_product import residue_steps
 from ..runtime.gpu.split_product import PartsOfK, split_product_steps
-from ..runtime.gpu.steps import OPERANDS, WORKSPACE, A, B, C, Clear, Place, RungLaunch, Step, Submit, load
+from ..runtime.gpu.steps import OPERANDS, WORKSPACE, A, B, C, Clear, Place, RungLaunch, Step, SubmitSteps, load
 from ..runtime.gpu.strided_product import strided_step
 from .copies import copy_of, copy_steps, sum_step
 from .finish import finish_steps
@@ -33,7 +33,7 @@ class Launches(NamedTuple):
     operands, workspace and the epilogue's arrays at these addresses. The GPU must be the current one."""
 
     plan: GpuPlan
-    submit: Submit
+    submit: SubmitSteps
 
 
 def prepare(plan: GpuPlan, gpu: Device) -> Launches:
@@ -101,7 +101,7 @@ def _parts_of_k(plan: GpuPlan, gpu: Device, axis: Axis) -> PartsOfK:
     return PartsOfK(plan.parts, steps, add)
 
 
-def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> Multiply:
+def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> EngineProduct:
     """The products along an axis of the batch, as the kernel is given them."""
     order, form, (batch, *nexts) = plan.order, plan.finish, axis
     matrices = zip((order.p.used, order.q.used, order.c.used), nexts, strict=True)
@@ -113,9 +113,9 @@ def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> Multiply:
     padded, blocks = (order.p.is_copied, order.q.is_copied), form.blocks if form else None
     if pieces is not None:
         sums = row_major_matrix(c.rows, c.columns, sums_dtype(plan.compute), batch * plan.parts)
-        return Multiply(plan.compute, a, b, sums, batch, plan.parts, pieces.steps, padded, None, blocks)
+        return EngineProduct(plan.compute, a, b, sums, batch, plan.parts, pieces.steps, padded, None, blocks)
     epilogue = form.boxed(swapped=order.swapped) if form and plan.finished_at_once else None
-    return Multiply(plan.compute, a, b, c, batch, padded=padded, epilogue=epilogue, blocks=blocks)
+    return EngineProduct(plan.compute, a, b, c, batch, padded=padded, epilogue=epilogue, blocks=blocks)
 
 
 def _applied(plan: GpuPlan) -> tuple[Place, ...]:

@@ -13,10 +13,10 @@ import numpy as np
 from ...kernels.cuda_kernel import CudaKernel, launched
 from ...problem import itemsize_of
 from .boxes import BoxedLauncher, BoxedOperand
-from .compilations import Chosen, Code, chosen_params
+from .compilations import Chosen, KernelCode, chosen_params
 from .device import Device
+from .engine_product import BoxedEpilogue, EngineProduct, ScaleBlocks
 from .memory import GRANULE
-from .multiply import BoxedEpilogue, Multiply, ScaleBlocks
 from .product import MOST, GpuProduct, stream_handle
 from .steps import A, B, C, KernelLaunch, Place, Step
 
@@ -35,7 +35,7 @@ def are_whole(itemsize: int, *lengths: int) -> bool:
 
 
 def boxed_step(
-    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: Multiply, arrays: Sequence[Place] = ()
+    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[Place] = ()
 ) -> Step:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1; the addresses of A and B, and their strides,
     are multiples of 16 bytes. ``arrays``: the places of those that it applies. Raises UsageError for parameters that the
@@ -59,7 +59,7 @@ def boxed_step(
     if p.epilogue is not None:
         shared += kernel.shared_to_finish(values, p.epilogue.vectors)
     size_of_launch = launched(launch.blocks * p.batch * p.parts, sms, values), launch.threads, shared
-    code = Code(kernel, tuple(_macros(p, in_boxes).items()), chosen_params(params))
+    code = KernelCode(kernel, tuple(_macros(p, in_boxes).items()), chosen_params(params))
     return Step(
         KernelLaunch(code, kernel.entry, size_of_launch, call, (of_a, of_b, of_c)),
         (Place(A), Place(B), Place(C if in_boxes else A), Place(C), *arrays),
@@ -74,7 +74,7 @@ MOST_RAGGED = 256
 def prepare_ragged_product(
     device: Device,
     kernel: CudaKernel,
-    product: Multiply,
+    product: EngineProduct,
     rows: tuple[int, ...],
     chosen: Chosen,
 ) -> GpuProduct:
@@ -100,7 +100,7 @@ ScatteredProduct = Callable[[Any, int, Any], bool]
 def prepare_scattered_product(
     device: Device,
     kernel: CudaKernel,
-    product: Multiply,
+    product: EngineProduct,
     rows: tuple[int, ...],
     chosen: Chosen,
 ) -> ScatteredProduct:
@@ -138,7 +138,7 @@ def prepare_scattered_product(
 def _ragged_launch(
     device: Device,
     kernel: CudaKernel,
-    p: Multiply,
+    p: EngineProduct,
     rows: tuple[int, ...],
     values: Mapping[str, int],
     operands: list[BoxedOperand],
@@ -151,7 +151,7 @@ def _ragged_launch(
         tops.append(tops[-1] + count)
         bands.append(bands[-1] + -(-count // band))
     given = {**_macros(p, in_boxes=False), "RAGGED": MOST_RAGGED, **macros}
-    compiled = Code(kernel, tuple(given.items()), tuple(sorted(values.items()))).compiled(device.arch)
+    compiled = KernelCode(kernel, tuple(given.items()), tuple(sorted(values.items()))).compiled(device.arch)
     m, n, k = p.sizes
     launch = kernel.launch(bands[-1] * band, n, k, **values)
     call = _CALL.pack(p.c.step, 0, m, n, k, len(rows), 0, int(p.b.next != 0), 1, MOST)
@@ -165,14 +165,14 @@ def _ragged_launch(
     return run, call if macros else whole
 
 
-def _steps_of_scales(p: Multiply) -> bytes:
+def _steps_of_scales(p: EngineProduct) -> bytes:
     """What ``Call`` has of epilogue and blocks."""
     e = p.epilogue or BoxedEpilogue(1.0, 0.0, None, None, False, None, None)
     scales = p.blocks or ScaleBlocks(e.row_scales or 0, e.column_scales or 0, 0, 0)
     return _FINISH.pack((e.bias or ("", 0))[1], *scales, e.alpha, e.beta)
 
 
-def _macros(p: Multiply, in_boxes: bool) -> dict[str, object]:
+def _macros(p: EngineProduct, in_boxes: bool) -> dict[str, object]:
     # A pair of numbers of eight bytes is half a sector: where rows begin at the other half, sectors would be written in two.
     size, narrow = itemsize_of(p.c.dtype), p.compute.startswith("float8")
     together = 4 if size == 8 else 2
@@ -195,7 +195,7 @@ def _macros(p: Multiply, in_boxes: bool) -> dict[str, object]:
 
 
 def _operand(
-    kernel: CudaKernel, name: str, p: Multiply, batch: int, params: Mapping[str, int], m: int = 1 << 30
+    kernel: CudaKernel, name: str, p: EngineProduct, batch: int, params: Mapping[str, int], m: int = 1 << 30
 ) -> BoxedOperand:
     matrix = {"a": p.a, "b": p.b, "c": p.c}[name]
     dtype, down = matrix.dtype if name == "c" else p.compute, matrix.down

@@ -58,7 +58,7 @@ class Compilations:
             self._jobs.clear()
 
 
-class Code(NamedTuple):
+class KernelCode(NamedTuple):
     """What is compiled: a kernel of the engine with these parameters, or a file without a header; and the macros."""
 
     source: CudaKernel | Path

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
-from .compilations import Chosen, Code
+from .compilations import Chosen, KernelCode
 from .device import Device
 from .layout import Matrix
 from .product import stream_handle
@@ -61,7 +61,7 @@ def prepare_listed_product(
         "C_VECTOR": max(size, aligned),
         "LISTED": table,
     }
-    compiled = Code(kernel, tuple(macros.items()), tuple(sorted(chosen))).compiled(device.arch)
+    compiled = KernelCode(kernel, tuple(macros.items()), tuple(sorted(chosen))).compiled(device.arch)
     launches = [kernel.launch(shape.m, shape.n, shape.k, **params) for shape in shapes]
     given = np.zeros(1, _given(table))[0]
     for name, column in (("m", 0), ("n", 1), ("k", 2), ("at_c", 5)):

@@ -17,16 +17,16 @@ from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...problem import itemsize_of
 from .boxed_product import boxed_step
 from .boxes import BoxedOperand, Mapped, check_box_rows, mapped_arguments
+from .engine_product import EngineProduct
 from .layout import row_major_matrix
 from .memory import GRANULE
-from .multiply import Multiply
 from .nvrtc import Compiled, compile_with
 from .steps import KernelLaunch
 from .strided_product import strided_step
 
 #: How the arguments of a kernel refer to operands: the number of one, 0 (A), 1 (B) or 2 (C), and how it lies if the kernel
 #: takes its tensor map.
-Place = tuple[int, BoxedOperand | None]
+Taken = tuple[int, BoxedOperand | None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PlainLaunch:
     compiled: Compiled
     entry: str
     launch: Launch
-    places: tuple[Place, ...]
+    places: tuple[Taken, ...]
     rest: tuple[Any, ...]
 
     def arguments(self, operands: Sequence[Any]) -> list[Any]:
@@ -97,7 +97,7 @@ def _of_engine(
                 f"those of A have {k * size} bytes, those of B {n * size}"
             )
     make = boxed_step if kernel.boxes else strided_step
-    step, places = make(sms, kernel, params, Multiply(dtype, a, b, c))
+    step, places = make(sms, kernel, params, EngineProduct(dtype, a, b, c))
     assert isinstance(step, KernelLaunch)
     compiled, (blocks, threads, shared) = step.code.compiled(arch), step.size
     taken = itertools.zip_longest((at.buffer for at in places), step.maps)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel, launched
 from .boxes import BoxedOperand
-from .compilations import Code, chosen_params
+from .compilations import KernelCode, chosen_params
 from .product import MOST
 from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct, least_bound, whole_bits
 from .split_operand import as_they_lie
@@ -73,7 +73,7 @@ def _prepare(product: ResidueProduct) -> tuple[KernelLaunch, KernelLaunch]:
     macros: dict[str, object] = {"MODULI": a.moduli, "BITS": whole_bits(a.k, a.moduli)}
     for i, operand in enumerate((a, b)):
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
-    code = Code(_ENGINE / "pack" / "write_residues.cu", tuple(macros.items()))
+    code = KernelCode(_ENGINE / "pack" / "write_residues.cu", tuple(macros.items()))
     call = a.packed() + b.packed() + _PREPARE.pack(a.every, product.parts)
     return (
         KernelLaunch(code, "find_magnitudes", (a.finding + b.finding, _THREADS, 0), call),
@@ -91,7 +91,7 @@ def _multiply(
     operands = (_boxed(x, planes, kernel.box(name, 1, values)) for name, x in zip(("a", "b_down"), (a, b), strict=True))
     call = _MULTIPLY.pack(a.lines, b.lines, k, planes, least_bound(a.k, a.moduli), 0)
     size = launched(launch.blocks * planes, sms, values), launch.threads, launch.shared_bytes
-    code = Code(kernel, (("MODULI", a.moduli), ("BOUND", int(bound))), chosen_params(values))
+    code = KernelCode(kernel, (("MODULI", a.moduli), ("BOUND", int(bound))), chosen_params(values))
     return KernelLaunch(code, kernel.entry, size, call, tuple(operands))
 
 
@@ -108,7 +108,7 @@ def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
     down, across = -(-m // FLAGGED[0]), -(-n // width)
     blocks = down * across * FLAGGED[0] * width // _BLOCK_BYTES
     call = _RECONSTRUCT.pack(c.row, m, n, down, across)
-    code = Code(_ENGINE / "pack" / "reconstruct.cu", macros)
+    code = KernelCode(_ENGINE / "pack" / "reconstruct.cu", macros)
     return KernelLaunch(code, "reconstruct", (blocks, _THREADS, 0), call)
 
 
@@ -130,5 +130,5 @@ def _flagged(product: ResidueProduct) -> KernelLaunch:
     strides = (number for x in laid for number in (x.row, x.column, 0))
     call = _FLAGGED.pack(*strides, a.lines, b.lines, a.k, 1, 1, MOST)
     threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32
-    code = Code(_ENGINE / "pack" / "multiply_flagged_f64.cu", tuple(macros.items()))
+    code = KernelCode(_ENGINE / "pack" / "multiply_flagged_f64.cu", tuple(macros.items()))
     return KernelLaunch(code, "multiply_flagged_f64", (product.parts, threads, shared), call)

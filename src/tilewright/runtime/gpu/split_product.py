@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel, launched
-from .compilations import Code, chosen_params
+from .compilations import KernelCode, chosen_params
 from .layout import row_major_matrix
 from .product import MOST
 from .split_operand import FLAGGED, LINES, WIDE_STEP, WIDEST, SplitOperand, SplitProduct, allowed_excess, as_they_lie
@@ -87,7 +87,7 @@ def split_step(*operands: tuple[SplitOperand, Place, Place]) -> Step:
         macros |= {f"ALONG_{i}": int(x.along), f"VECTOR_{i}": int(x.is_whole)}
     structure = b"".join(x.packed(first.blocks) for x, *_ in two)
     places = (place for x, at, parts in two for place in (at, parts, parts.after(x.planes_bytes)))
-    code = Code(_PACK / "split_matrices.cu", tuple(macros.items()))
+    code = KernelCode(_PACK / "split_matrices.cu", tuple(macros.items()))
     return Step(
         KernelLaunch(code, "split_matrices", (blocks, _THREADS, held * _THREADS * 16), structure), tuple(places)
     )
@@ -144,7 +144,7 @@ def _multiply(
     sizes = m, n, k, product.batch, int(a.matrix.next != 0), int(b.matrix.next != 0)
     call = _CALL.pack(c.row, c.next, *sizes, a.groups, b.groups, limit, count, steps, 0)
     size = launched(launch.blocks * product.batch * count, sms, values), launch.threads, launch.shared_bytes
-    code = Code(kernel, tuple(macros.items()), chosen_params(values))
+    code = KernelCode(kernel, tuple(macros.items()), chosen_params(values))
     return KernelLaunch(code, kernel.entry, size, call, operands)
 
 
@@ -170,5 +170,5 @@ def _flagged(product: SplitProduct, limit: int) -> KernelLaunch:
     sizes = a.lines, b.lines, a.k, product.batch, 1, MOST
     call = _FLAGGED.pack(*strides, *sizes, *nexts, a.groups, b.groups, limit, WIDEST)
     threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32
-    code = Code(_PACK / "multiply_flagged.cu", tuple(macros.items()))
+    code = KernelCode(_PACK / "multiply_flagged.cu", tuple(macros.items()))
     return KernelLaunch(code, "multiply_flagged", (product.tiles, threads, shared), call)

@@ -16,18 +16,17 @@ import numpy as np
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
 from .boxes import BoxedOperand
-from .compilations import Chosen, Code
+from .compilations import Chosen, KernelCode
 from .device import Device
+from .launch import Launcher
 from .layout import Matrix
 from .product import prepare_gpu_product
 
 #: The buffers of a product: its matrices, the workspace, and the arrays of an epilogue.
 A, B, C, WORKSPACE, BIAS, SCALE_A, SCALE_B = range(7)
 
-#: ``run(stream, *addresses)``: one launch.
-Run = Callable[..., None]
-#: ``submit(a, b, c, workspace, stream, *arrays)``: all launches; addresses, and the handle of a stream.
-Submit = Callable[..., None]
+#: ``submit(a, b, c, workspace, stream, *arrays)``: makes all launches; addresses, and the handle of a stream.
+SubmitSteps = Callable[..., None]
 
 
 class Place(NamedTuple):
@@ -51,13 +50,13 @@ class KernelLaunch:
     of ``maps``, addresses, and ``rest``: a structure as its bytes, or numbers. The first of its places are those of the
     maps."""
 
-    code: Code
+    code: KernelCode
     entry: str
     size: tuple[int, int, int]
     rest: bytes | tuple[np.generic, ...]
     maps: tuple[BoxedOperand, ...] = ()
 
-    def load(self, gpu: Device) -> Run:
+    def load(self, gpu: Device) -> Launcher:
         """The launch on a GPU, compiled, loaded and checked."""
         compiled, rest, count = self.code.compiled(gpu.arch), self.rest, len(self.maps)
         entry = compiled.entry(self.entry)
@@ -77,7 +76,7 @@ class RungLaunch:
     sizes: tuple[int, int, int]
     params: Chosen
 
-    def load(self, gpu: Device) -> Run:
+    def load(self, gpu: Device) -> Launcher:
         """The launch on a GPU, as ``prepare_gpu_product`` prepares it."""
         product = prepare_gpu_product(gpu, self.kernel, self.dtype, *self.sizes, params=dict(self.params))
         return lambda stream, a, b, c: product(a, b, c, stream)
@@ -89,7 +88,7 @@ class Clear:
 
     matrix: Matrix
 
-    def load(self, gpu: Device) -> Run:
+    def load(self, gpu: Device) -> Launcher:
         """The function that clears it."""
         c, size = self.matrix, itemsize_of(self.matrix.dtype)
         if not c.nbytes:
@@ -114,13 +113,13 @@ class Step(NamedTuple):
 _lock = threading.Lock()
 
 
-def load(gpu: Device, steps: Iterable[Step]) -> Submit:
+def load(gpu: Device, steps: Iterable[Step]) -> SubmitSteps:
     """A function that makes these launches in their order, and does not wait for them: compiled, loaded and checked now. The
     GPU must be the calling thread's current one now and at each call.
 
     Raises UsageError for parameters that a kernel does not take, CompileError, LaunchError.
     """
-    runs, launches = dict[Any, Run](), list[tuple[Run, tuple[Place, ...]]]()
+    runs, launches = dict[Any, Launcher](), list[tuple[Launcher, tuple[Place, ...]]]()
     with _lock:
         for launch, places in steps:
             if launch not in runs:

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from ...kernels.cuda_kernel import CudaKernel, launched
-from .compilations import Code, chosen_params
+from .compilations import KernelCode, chosen_params
+from .engine_product import EngineProduct
 from .layout import Matrix
-from .multiply import Multiply
 from .steps import OPERANDS, KernelLaunch, Place, Step
 
 #: The last parameter of such a kernel, ``Call`` in ``engine/cuda/strided.cuh``.
@@ -18,7 +18,7 @@ _MOST_BLOCKS = 2**31 - 1
 
 
 def strided_step(
-    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: Multiply, arrays: Sequence[Place] = ()
+    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[Place] = ()
 ) -> Step:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1. Raises UsageError for parameters that the
     kernel does not take."""
@@ -40,7 +40,7 @@ def strided_step(
     strides = (number for x in (p.a, p.b, p.c) for number in (x.row, x.column, x.next))
     call = _CALL.pack(*strides, m, n, k, p.batch, p.parts, p.part_steps)
     size = min(blocks, _MOST_BLOCKS), launch.threads, launch.shared_bytes
-    code = Code(kernel, tuple(macros.items()), chosen_params(params))
+    code = KernelCode(kernel, tuple(macros.items()), chosen_params(params))
     return Step(KernelLaunch(code, kernel.entry, size, call), (*OPERANDS, *arrays))
 
 

@@ -18,7 +18,7 @@ from ...runtime.gpu.device import Device
 from ...runtime.gpu.product import compile_ahead, prepare_gpu_product
 from ...runtime.gpu.split_operand import split_of_rows
 from ...runtime.gpu.split_product import parts_steps, split_step
-from ...runtime.gpu.steps import A, B, Place, Step, Submit, compile_steps, load
+from ...runtime.gpu.steps import A, B, Place, Step, SubmitSteps, compile_steps, load
 from ..plan.schedule import Multiply
 
 
@@ -86,7 +86,7 @@ class SplitSteps:
                 self._loads[slot] = load_number
         multiply(*at, 0, stream)
 
-    def _loaded(self, shape: tuple[int, int, int], add: bool) -> list[Submit]:
+    def _loaded(self, shape: tuple[int, int, int], add: bool) -> list[SubmitSteps]:
         return [load(self._gpu, steps) for steps in self._steps(shape, add)]
 
     def _steps(self, shape: tuple[int, int, int], add: bool) -> tuple[list[Step], list[Step], list[Step]]:

@@ -55,7 +55,7 @@ class ScaleBlocks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Multiply:
+class EngineProduct:
     """C = A·B for each product of a batch, and of each of ``parts`` of k, of ``part_steps`` of the kernel's steps, whose
     sums then follow each other like a batch. ``compute``: the dtype in which the kernel multiplies. ``padded``: of A and of
     B, whether a row (``down``: a column) may be read to the end of its last vector. The arrays of an ``epilogue``, or of
