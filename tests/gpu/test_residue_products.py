@@ -122,7 +122,7 @@ def test_other_numbers_of_moduli(moduli: int) -> None:
 
 
 def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.arrays.plan._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
+    monkeypatch.setattr("tilewright.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
     a, b = uniform(40, 260), uniform(260, 50, seed=2)
     tensors = [fake.Tensor.of(gpu, x) for x in (a, b)]
     taken = []
@@ -300,7 +300,7 @@ def test_what_the_plan_says(gpu: Any) -> None:
 def test_only_large_products_of_standard_precision_are_computed_so(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((4096, 4096)))
     assert tw.plan(x, x).kernel is RESIDUES

@@ -126,7 +126,7 @@ def test_numbers_that_float16_does_not_have(gpu: Any) -> None:
 def test_the_plan_says_what_becomes_of_the_operands(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((4096, 4096), np.float32))
     plan = tw.plan(x, x, precision="fast")

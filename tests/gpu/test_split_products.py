@@ -307,7 +307,7 @@ def test_what_the_plan_says(gpu: Any) -> None:
 def test_ieee_and_short_k_are_not_split(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((1024, 1024), np.float32))
     assert tw.plan(x, x).kernel is SPLIT

@@ -16,8 +16,7 @@ from support.changed_kernels import changed
 from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
-from tilewright.arrays import matmul
-from tilewright.arrays import plan as plans
+from tilewright.arrays import choose, matmul
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.layouts import layouts_of
 from tilewright.arrays.order import Operands
@@ -100,7 +99,7 @@ def test_out_keeps_what_lies_around_it(gpu: Any, layout: str) -> None:
 @pytest.mark.parametrize("shapes", [((33, 35), (35, 37)), ((2, 70, 41), (2, 41, 133))], ids=str)
 def test_copies_may_lie_along_k(gpu: Any, monkeypatch: pytest.MonkeyPatch, shapes: Any) -> None:
     """Of a row-major B that must be copied anyway, the copy may be transposed: then tiles have any width."""
-    monkeypatch.setattr(plans, "layouts_of", lambda kernel: layouts_of(kernel)[1:])
+    monkeypatch.setattr(choose, "layouts_of", lambda kernel: layouts_of(kernel)[1:])
     a, b = whole(*shapes[0]), whole(*shapes[1], seed=2)
     x, y = tensor(gpu, a), tensor(gpu, b)
     assert [text.endswith("transposed") for text in tw.plan(x, y).copies] == [False, True]
@@ -157,8 +156,8 @@ def test_either_order_stores_the_result_where_it_is(
     gpu: Any, monkeypatch: pytest.MonkeyPatch, swapped: bool, layout: str
 ) -> None:
     """C = A·B and Cᵀ = Bᵀ·Aᵀ: neither copies, whichever way ``out`` lies."""
-    tried = plans._tried
-    monkeypatch.setattr(plans, "_tried", lambda *given: (x for x in tried(*given) if x[2].swapped == swapped))
+    tried = choose._tried
+    monkeypatch.setattr(choose, "_tried", lambda *given: (x for x in tried(*given) if x[2].swapped == swapped))
     for m, n, k in ((72, 200, 40), (40, 56, 35)):
         a, b, out = whole(m, k), whole(k, n, seed=2), tensor(gpu, np.zeros((m, n), BF16), layout)
         x, y = tensor(gpu, a, "wider"), tensor(gpu, b, "columns")

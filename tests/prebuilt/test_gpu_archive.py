@@ -18,7 +18,7 @@ import pytest
 
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.matmul import plan_of_views
-from tilewright.arrays.steps import prepare
+from tilewright.arrays.plan import prepare
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UnavailableError
 from tilewright.prebuilt import build, gpu
@@ -233,7 +233,7 @@ def test_plans_of_a_described_gpu(compiles: list[str]) -> None:
     ordinal = gpu.add_described(described)
     x, y = (GpuArray(1 << at, (512, 512), (512, 1), "float16", ordinal) for at in (30, 40))
     with archive.requests() as asked:
-        prepare(plan_of_views(x, y), described)
+        prepare(plan_of_views(x, y))
     assert {request.path.name for request in asked} == {"hopper.cu"}
     assert plan_of_views(x, y).gpu == "NVIDIA H200"
     assert np.dtype(plan_of_views(x, y).order.dtype) == np.float16

@@ -16,6 +16,7 @@ from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError, Us
 from ..planning.choice import check_words, computed_on_gpu, is_resolved
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
+from .choose import gpu_plan
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .epilogue_arrays import finish_form
 from .finish import RESULTS_OF_EPILOGUES, FinishForm
@@ -25,9 +26,8 @@ from .matrix import GpuMatrix
 from .order import Operands
 from .paired import paired_plan
 from .peeled import peeled_plan
-from .plan import GpuPlan, gpu_plan
+from .plan import GpuPlan, Launches, prepare
 from .repeated import finished_ways, short_ways
-from .steps import Launches, prepare
 
 
 def matmul_on_gpu(
@@ -234,7 +234,7 @@ def _planned(
 @functools.lru_cache(maxsize=1024)
 def _launches(*key: Any) -> Launches:
     plan = _plan(*key)
-    return prepare(plan, gpu_at(plan.ordinal))
+    return prepare(plan)
 
 
 def check_words_on_gpu(precision: str | float, algorithm: str) -> None:

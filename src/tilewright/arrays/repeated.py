@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from ..runtime.gpu.device import Device
     from ..runtime.gpu.recording import Replay
     from .gpu_array import GpuArray
-    from .plan import GpuPlan
-    from .steps import Launches
+    from .plan import GpuPlan, Launches
 
 #: For types of arrays, ``way(a, b, out, asked)``: their product, or None if it must go the long way.
 short_ways: dict[type, Callable[..., Any]] = {}

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..arrays.gpu_array import GpuArray
 from ..arrays.matmul import plan_of_views
-from ..arrays.steps import prepare
+from ..arrays.plan import prepare
 from ..catalog import cuda_engine
 from ..errors import DTypeError, did_you_mean
 from ..host.machine import machine
@@ -140,7 +140,7 @@ def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list
                     x, y = _operands(rng, dtype, laid, ordinal)
                     with contextlib.suppress(DTypeError):  # which not every architecture multiplies
                         plan = plan_of_views(x, y, views=i % 5 > 0, precision=precision, out_dtype=out_dtype)
-                        prepare(plan, gpu)
+                        prepare(plan)
     return list(asked)
 
 
