@@ -13,12 +13,11 @@ from support.epilogues import BF16, E4, F16, F32, I8, check, expected, reals, wh
 from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
-from tilewright.arrays.finish import FinishForm
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, ShapeError
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.engine_product import BoxedEpilogue, EngineProduct
+from tilewright.runtime.gpu.engine_product import EngineProduct, FinishForm
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -200,7 +199,7 @@ def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> No
     m, n, k = 300, 520, 128
     dtype, kind, element = ("bfloat16", "bfloat16", BF16) if kernel is HOPPER else ("float8", "float8_e4m3fn", E4)
     a, b, bias, rows = whole(m, k, dtype=element), whole(k, n, dtype=element), reals(n), reals(m, seed=8)
-    epilogue = BoxedEpilogue(1.0, 0.0, "relu", ("float32", 1), False, 1, None)
+    epilogue = FinishForm(1.0, 0.0, "relu", ("float32", 1), 1, None, m)
     bits = np.uint16 if kernel is HOPPER else np.uint8
     memory = [gpu.put(x) for x in (a.view(bits), np.ascontiguousarray(b.T).view(bits), bias, rows)]
     c = gpu.allocate(m * n * 2)
@@ -215,7 +214,7 @@ def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> No
 def test_columns_of_the_result_may_follow_each_other(gpu: Any, params: dict[str, int]) -> None:
     m, n, k = 136, 330, 64
     a, b, bias, before = whole(m, k, dtype=BF16), whole(k, n, dtype=BF16), reals(m), whole(m, n, dtype=BF16, seed=4)
-    epilogue = BoxedEpilogue(2.0, 0.5, "relu", ("float32", 1), True, None, None)
+    epilogue = FinishForm(2.0, 0.5, "relu", ("float32", 1), None, None, m).transposed
     memory = [gpu.put(x) for x in (a.view(np.uint16), np.ascontiguousarray(b.T).view(np.uint16), bias)]
     c = gpu.put(np.ascontiguousarray(before.T).view(np.uint16))
     of_b, of_c = by_columns(k, n, "bfloat16"), by_columns(m, n, "bfloat16")
@@ -250,5 +249,5 @@ def test_vectors_must_fit_into_shared_memory() -> None:
 
 def test_rows_and_columns_of_the_kernel_are_exchanged_where_it_multiplies_transposes() -> None:
     form = FinishForm(1.0, 0.0, None, ("bfloat16", 1), 1, None, 8)
-    assert (form.boxed(swapped=False).vectors, form.boxed(swapped=True).vectors) == (1, 1)
-    assert form.boxed(swapped=True).bias_by_row
+    assert (form.vectors, form.transposed.vectors) == (1, 1)
+    assert form.transposed.by_row

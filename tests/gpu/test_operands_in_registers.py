@@ -13,7 +13,7 @@ from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
 from tilewright.catalog import cuda_engine
-from tilewright.runtime.gpu.engine_product import BoxedEpilogue, EngineProduct
+from tilewright.runtime.gpu.engine_product import EngineProduct, FinishForm
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -72,7 +72,7 @@ def test_an_epilogue_finds_its_rows(gpu: Any, out: str) -> None:
     memory = [gpu.put(x) for x in (np.ascontiguousarray(a.T), np.ascontiguousarray(b.T), bias)]
     dtype = np.float32 if out == "float32" else np.uint16
     c = gpu.put(np.zeros((m, n), dtype))
-    epilogue = BoxedEpilogue(1.0, 0.0, None, ("float32", 1), True, None, None)
+    epilogue = FinishForm(1.0, 0.0, None, ("float32", 1), None, None, m).transposed
     factors = by_columns(m, k, "float32"), by_columns(k, n, "float32")
     what = EngineProduct("tf32", *factors, by_rows(m, n, out), epilogue=epilogue)
     x, y, of_bias = (each.pointer for each in memory)

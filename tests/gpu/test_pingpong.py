@@ -15,14 +15,14 @@ from support.multiplied import by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.engine_product import BoxedEpilogue, EngineProduct
+from tilewright.runtime.gpu.engine_product import EngineProduct, FinishForm
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
 HOPPER = cuda_engine()["cuda/hopper"]
 BF16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 SMALL = {"BN": 64, "STAGES": 3, "PINGPONG": 1}
-BIASED = BoxedEpilogue(2.0, 0.0, "relu", ("float32", 1), False, None, None)
+BIASED = FinishForm(2.0, 0.0, "relu", ("float32", 1), None, None, 0)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def product(
     *,
     parts: tuple[int, int] = (1, 1 << 30),
     kernel: CudaKernel = HOPPER,
-    epilogue: BoxedEpilogue | None = None,
+    epilogue: FinishForm | None = None,
 ) -> tuple[Any, Any]:
     """What the kernel stores of A·B, parts of k apart, and what is right."""
     m, n, k = shape

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from tilewright.arrays.finish import FinishForm
 from tilewright.arrays.gpu_array import GpuArray, contiguous_strides
 from tilewright.arrays.matmul import _key, _plan
 from tilewright.arrays.plan import GpuPlan
 from tilewright.prebuilt import gpu
 from tilewright.runtime.gpu.device import add_described
-from tilewright.runtime.gpu.engine_product import ScaleBlocks
+from tilewright.runtime.gpu.engine_product import FinishForm, ScaleBlocks
 from tilewright.runtime.gpu.steps import SCALE_A, SCALE_B, WORKSPACE, A, B, C, Clear, KernelLaunch, Place, Step
 
 CAPABILITY, ((NAME, *FACTS), *_) = gpu.GPUS["sm_90a"]

@@ -23,10 +23,11 @@ from ..planning.choice import RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engi
 from ..planning.ways import NAMED, EngineShape, TimedWays, Way, sums_dtype, timed_ways, why_first
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.engine_product import FinishForm
 from ..runtime.gpu.layout import Matrix
 from .copies import copies_seconds, copy_of, sum_seconds
 from .dtypes import made_dtype
-from .finish import FinishForm, finish_seconds
+from .finish import finish_seconds
 from .layouts import RowMajor, given_by_strides, is_down, layouts_of, start_of_lines
 from .order import Operands, Order, OrderedMatrix
 from .plan import CHANGED, STRAIGHT, GpuPlan
@@ -82,7 +83,7 @@ def _shape_of(order: Order, form: FinishForm | None, at_once: bool) -> EngineSha
     batch = math.prod(order.batch)
     of_p, of_q = given_by_strides(p), given_by_strides(q)
     p_vector, q_vector = _vector(order.p, of_p, across=of_p.down), _vector(order.q, of_q, across=not of_q.down)
-    vectors = None if form is None or not at_once else form.boxed(swapped=order.swapped).vectors
+    vectors = None if form is None or not at_once else (form.transposed if order.swapped else form).vectors
     m, n, k = order.mnk
     return EngineShape(
         order.compute,

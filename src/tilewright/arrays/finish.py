@@ -6,50 +6,15 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from ..epilogue import epilogue_text
 from ..problem import itemsize_of
-from ..runtime.gpu.engine_product import BoxedEpilogue, ScaleBlocks
-from ..runtime.gpu.steps import BIAS, SCALE_A, SCALE_B, KernelLaunch, Place, Step
+from ..runtime.gpu.engine_product import FinishForm
+from ..runtime.gpu.steps import KernelLaunch, Place, Step
 from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy, pack_code
 
 RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
 #: Elements that a block finishes along x and y, its threads, and the most blocks of a launch.
 _TILE, _THREADS, _MOST_BLOCKS = (128, 8), 256, 1 << 16
-
-
-class FinishForm(NamedTuple):
-    """An epilogue without its arrays' addresses: what a plan depends on. Of an array it has the stride, and of the bias the
-    dtype; None for what is absent. ``rows`` are those of one product. Scales of ``blocks`` are left to the kernel that
-    multiplies."""
-
-    alpha: float
-    beta: float
-    activation: str | None
-    bias: tuple[str, int] | None
-    scale_a: int | None
-    scale_b: int | None
-    rows: int
-    blocks: ScaleBlocks | None = None
-
-    def __str__(self) -> str:
-        steps = {"bias": self.bias, "scale_a": self.scale_a, "scale_b": self.scale_b}
-        arrays = [name for name, step in steps.items() if step is not None]
-        product = "A·B" if self.blocks is None else "A·B with scales of blocks"
-        return epilogue_text(self.alpha, self.beta, self.activation, arrays, product)
-
-    def places(self, c: Place) -> tuple[Place, Place, Place]:
-        """The places of bias and scales; that of C for an array that is absent, whose address is not used."""
-        has_blocks = self.blocks is not None
-        there = self.bias is not None, has_blocks or self.scale_a is not None, has_blocks or self.scale_b is not None
-        bias, of_a, of_b = (Place(x) if found else c for x, found in zip((BIAS, SCALE_A, SCALE_B), there, strict=True))
-        return bias, of_a, of_b
-
-    def boxed(self, *, swapped: bool) -> BoxedEpilogue:
-        """The same for a kernel that applies it, whose C is transposed where ``swapped``."""
-        scales = (self.scale_b, self.scale_a) if swapped else (self.scale_a, self.scale_b)
-        return BoxedEpilogue(self.alpha, self.beta, self.activation, self.bias, swapped, *scales)
 
 
 def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[Place], *, swapped: bool) -> list[Step]:

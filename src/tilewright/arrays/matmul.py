@@ -16,10 +16,11 @@ from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError, Us
 from ..planning.choice import check_words, computed_on_gpu, is_resolved
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
+from ..runtime.gpu.engine_product import FinishForm
 from .choose import gpu_plan
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .epilogue_arrays import finish_form
-from .finish import RESULTS_OF_EPILOGUES, FinishForm
+from .finish import RESULTS_OF_EPILOGUES
 from .gpu_array import GpuArray
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix

@@ -20,7 +20,7 @@ from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.boxed_product import boxed_step
 from ..runtime.gpu.compilations import chosen_params
 from ..runtime.gpu.device import Device, gpu_at
-from ..runtime.gpu.engine_product import EngineProduct
+from ..runtime.gpu.engine_product import EngineProduct, FinishForm
 from ..runtime.gpu.layout import row_major_matrix
 from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.residue_product import residue_steps
@@ -30,7 +30,7 @@ from ..runtime.gpu.steps import OPERANDS, WORKSPACE, A, B, C, Clear, Place, Rung
 from ..runtime.gpu.strided_product import strided_step
 from .copies import copy_of, copy_steps, sum_step
 from .dtypes import made_dtype
-from .finish import FinishForm, finish_steps
+from .finish import finish_steps
 from .layouts import Boxes, given_by_strides
 from .order import Order
 from .split import residues_rows, rounded_rows, split_of, split_rows
@@ -262,7 +262,9 @@ def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> EngineProdu
     if pieces is not None:
         sums = row_major_matrix(c.rows, c.columns, sums_dtype(plan.compute), batch * plan.parts)
         return EngineProduct(plan.compute, a, b, sums, batch, plan.parts, pieces.steps, padded, None, blocks)
-    epilogue = form.boxed(swapped=order.swapped) if form and plan.finished_at_once else None
+    epilogue = None
+    if form is not None and plan.finished_at_once:
+        epilogue = form.transposed if order.swapped else form
     return EngineProduct(plan.compute, a, b, c, batch, padded=padded, epilogue=epilogue, blocks=blocks)
 
 

@@ -15,7 +15,7 @@ from ...problem import itemsize_of
 from .boxes import BoxedLauncher, BoxedOperand
 from .compilations import Chosen, KernelCode, chosen_params
 from .device import Device
-from .engine_product import BoxedEpilogue, EngineProduct, ScaleBlocks
+from .engine_product import EngineProduct, FinishForm, ScaleBlocks
 from .memory import GRANULE
 from .product import MOST, GpuProduct, stream_handle
 from .steps import A, B, C, KernelLaunch, Place, Step
@@ -167,8 +167,8 @@ def _ragged_launch(
 
 def _steps_of_scales(p: EngineProduct) -> bytes:
     """What ``Call`` has of epilogue and blocks."""
-    e = p.epilogue or BoxedEpilogue(1.0, 0.0, None, None, False, None, None)
-    scales = p.blocks or ScaleBlocks(e.row_scales or 0, e.column_scales or 0, 0, 0)
+    e = p.epilogue or FinishForm(1.0, 0.0, None, None, None, None, 0)
+    scales = p.blocks or ScaleBlocks(e.scale_a or 0, e.scale_b or 0, 0, 0)
     return _FINISH.pack((e.bias or ("", 0))[1], *scales, e.alpha, e.beta)
 
 

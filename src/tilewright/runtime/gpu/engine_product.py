@@ -5,43 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...epilogue import epilogue_text
 from .layout import Matrix
 from .product import MOST
-
-
-@dataclass(frozen=True)
-class BoxedEpilogue:
-    """What a kernel makes of its sums S before it stores them: activation(α · row scale · column scale · S + β · C + bias),
-    where rows and columns are those of its C. Of scales and bias this has the elements from one to the next, 0 where all
-    have the same, or None where they are absent; of the bias also the dtype. ``bias_by_row``: each row has a number."""
-
-    alpha: float
-    beta: float
-    activation: str | None
-    bias: tuple[str, int] | None
-    bias_by_row: bool
-    row_scales: int | None
-    column_scales: int | None
-
-    @property
-    def vectors(self) -> int:
-        """How many of its arrays have a number for each column."""
-        return int(self.bias is not None and not self.bias_by_row) + int(self.column_scales is not None)
-
-    @property
-    def macros(self) -> dict[str, object]:
-        """What the kernel is compiled with."""
-        by_row, by_column = (scales is not None for scales in (self.row_scales, self.column_scales))
-        return {
-            "FINISHED": 1,
-            "VECTORS": self.vectors,
-            "FACTORS": int(self.alpha != 1 or by_row),
-            "SCALED": by_row + 2 * by_column,
-            "ADDS": int(self.beta != 0),
-            "BIASED": 0 if self.bias is None else 1 if self.bias_by_row else 2,
-            "BIAS": (self.bias or ("float32", 0))[0].upper(),
-            "ACTIVATION": (self.activation or "none").upper(),
-        }
+from .steps import BIAS, SCALE_A, SCALE_B, Place
 
 
 class ScaleBlocks(NamedTuple):
@@ -52,6 +19,60 @@ class ScaleBlocks(NamedTuple):
     column: int
     next_of_rows: int
     next_of_columns: int
+
+
+class FinishForm(NamedTuple):
+    """An epilogue without its arrays' addresses: what a plan depends on. Of an array it has the stride, and of the bias the
+    dtype; None for what is absent. ``rows`` are those of one product. Scales of ``blocks`` are left to the kernel that
+    multiplies. ``by_row``: the bias has a number for each row, of a C that is transposed."""
+
+    alpha: float
+    beta: float
+    activation: str | None
+    bias: tuple[str, int] | None
+    scale_a: int | None
+    scale_b: int | None
+    rows: int
+    blocks: ScaleBlocks | None = None
+    by_row: bool = False
+
+    def __str__(self) -> str:
+        steps = {"bias": self.bias, "scale_a": self.scale_a, "scale_b": self.scale_b}
+        arrays = [name for name, step in steps.items() if step is not None]
+        product = "A·B" if self.blocks is None else "A·B with scales of blocks"
+        return epilogue_text(self.alpha, self.beta, self.activation, arrays, product)
+
+    def places(self, c: Place) -> tuple[Place, Place, Place]:
+        """The places of bias and scales; that of C for an array that is absent, whose address is not used."""
+        has_blocks = self.blocks is not None
+        there = self.bias is not None, has_blocks or self.scale_a is not None, has_blocks or self.scale_b is not None
+        bias, of_a, of_b = (Place(x) if found else c for x, found in zip((BIAS, SCALE_A, SCALE_B), there, strict=True))
+        return bias, of_a, of_b
+
+    @property
+    def transposed(self) -> FinishForm:
+        """The same for Cᵀ = Bᵀ·Aᵀ."""
+        return self._replace(scale_a=self.scale_b, scale_b=self.scale_a, by_row=not self.by_row)
+
+    @property
+    def vectors(self) -> int:
+        """How many of its arrays have a number for each column."""
+        return int(self.bias is not None and not self.by_row) + int(self.scale_b is not None)
+
+    @property
+    def macros(self) -> dict[str, object]:
+        """What a kernel is compiled with that applies it to its sums before it stores them."""
+        of_rows, of_columns = self.scale_a is not None, self.scale_b is not None
+        return {
+            "FINISHED": 1,
+            "VECTORS": self.vectors,
+            "FACTORS": int(self.alpha != 1 or of_rows),
+            "SCALED": of_rows + 2 * of_columns,
+            "ADDS": int(self.beta != 0),
+            "BIASED": 0 if self.bias is None else 1 if self.by_row else 2,
+            "BIAS": (self.bias or ("float32", 0))[0].upper(),
+            "ACTIVATION": (self.activation or "none").upper(),
+        }
 
 
 @dataclass(frozen=True)
@@ -69,7 +90,7 @@ class EngineProduct:
     parts: int = 1
     part_steps: int = MOST
     padded: tuple[bool, bool] = (False, False)
-    epilogue: BoxedEpilogue | None = None
+    epilogue: FinishForm | None = None
     blocks: ScaleBlocks | None = None
 
     @property
