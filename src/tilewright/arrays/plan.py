@@ -3,7 +3,6 @@ that run. ``choose`` makes them."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -107,7 +106,7 @@ class GpuPlan(Plan):
         """Predicted seconds on an idle GPU, copies included; None for kernels without a model."""
         return self.predicted
 
-    @functools.cached_property
+    @property
     def steps(self) -> list[Step]:
         """What runs: the launches in their order, and where their operands begin."""
         return _steps_of(self, gpu_at(self.ordinal))
