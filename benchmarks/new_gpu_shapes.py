@@ -4,12 +4,15 @@
 
 Each case has 40 shapes in one process: texts of any length times a layer's weights, or sizes that are all random. A time is
 that of the host until the product is done. Every product is compared with that of float64. The record has all times, and how
-many kernels were compiled: with an archive (``python -m tilewright.prebuilt --gpu sm_90a``) none are.
+many kernels were compiled: with an archive (``python -m tilewright.prebuilt --gpu sm_90a``) none are. Before that, the
+first product of a process is timed for each dtype, ours with the import of this package, and PyTorch's in another process;
+both after PyTorch has begun to use the GPU.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +34,22 @@ CASES = (
     ("float64", 800, 900, 1e-13),
 )
 SHAPES = 40
+#: Dtypes of first products, and the program of such a process: the dtype, and whose product.
+FIRST = ("bfloat16", "float16", "float32", "float64", "complex64", "complex128", "int8")
+PROCESS = """
+import sys, time, torch
+kind = getattr(torch, sys.argv[1])
+a, b = ((8 * torch.randn(size, device="cuda")).to(kind) for size in ((1000, 1536), (1536, 2048)))
+torch.cuda.synchronize()
+begun = time.perf_counter()
+if sys.argv[2] == "ours":
+    import tilewright
+    tilewright.matmul(a, b)
+else:
+    torch._int_mm(a, b) if kind is torch.int8 else a @ b
+torch.cuda.synchronize()
+print(time.perf_counter() - begun)
+"""
 
 
 def timed(product: Callable[[], Any]) -> tuple[Any, float]:
@@ -69,8 +88,17 @@ def case(name: str, k: int, n: int, allowed: float) -> dict[str, Any]:
     return found
 
 
+def first_product(dtype: str, whose: str) -> float:
+    """Seconds of the first product of a process: the median of three processes, of which the first fills the page cache."""
+    command = [sys.executable, "-c", PROCESS, dtype, whose]
+    return float(np.median([float(subprocess.check_output(command)) for _ in range(3)]))
+
+
 def main() -> None:
     """Measure, print and append the record."""
+    firsts = {dtype: [first_product(dtype, whose) for whose in ("ours", "torch")] for dtype in FIRST}
+    for dtype, (ours, theirs) in firsts.items():
+        print(f"{dtype:10} first product of a process {ours:.3f} s, torch {theirs:.3f}: {ours - theirs:.3f} more")
     timed(lambda: matrix(8, 8, torch.bfloat16) @ matrix(8, 8, torch.bfloat16))
     begun = time.perf_counter()
     timed(lambda: tw.matmul(matrix(8, 8, torch.bfloat16), matrix(8, 8, torch.bfloat16)))
@@ -85,7 +113,13 @@ def main() -> None:
     compiled = len(list(path.parent.glob("*.json"))) if path else 0
     print(f"the first product of the process {start:.2f} s; {compiled} kernels compiled")
     command = "python benchmarks/new_gpu_shapes.py OUT.jsonl"
-    facts = {"kind": "new_shapes", "gpu": torch.cuda.get_device_name(), "start_s": start, "compiled": compiled}
+    facts = {
+        "kind": "new_shapes",
+        "gpu": torch.cuda.get_device_name(),
+        "start_s": start,
+        "compiled": compiled,
+        "process_s": firsts,
+    }
     record = facts | {"environment": environment(operands="uniform [-1, 1)", command=command), "cases": found}
     with Path(sys.argv[1]).open("a") as file:
         file.write(json.dumps(record) + "\n")

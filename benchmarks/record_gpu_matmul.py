@@ -7,6 +7,7 @@
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-narrow-h200.jsonl narrow
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-double-h200.jsonl double
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-layers-h200.jsonl layers
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-invariant-h200.jsonl invariant
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-complex-h200.jsonl complex
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-wide-h100.jsonl wide
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-promised-h100.jsonl promised
@@ -18,9 +19,9 @@ row-major B), and float32 with ``precision="fast"``, otherwise of B transposed i
 ``torch._int_mm``, ``cublasGemmEx`` for int8, which is faster, and ``torch.matmul`` with TF32 on.
 The fifth, "double", measures float64, from residues where that is faster, and as ``float64_ieee`` by float64 alone.
 "layers" measures products of layers of language models in bfloat16: a few or many rows by a weight that is transposed in
-memory, as ``torch.nn.Linear`` has it; "complex" complex64 and complex128; and "wide" float32 of lognormal operands (σ = 4),
-whose rows and columns span too many binades for float16. "promised" measures float64 with ``precision="fast"`` and numbers,
-which need fewer residues.
+memory, as ``torch.nn.Linear`` has it, and "invariant" the same by ``matmul(…, invariant=True)``; "complex" complex64 and
+complex128; and "wide" float32 of lognormal operands (σ = 4), whose rows and columns span too many binades for float16.
+"promised" measures float64 with ``precision="fast"`` and numbers, which need fewer residues.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
@@ -54,7 +55,7 @@ SAMPLES = 7
 DTYPES = {
     "": ("float32", "float64"), "half": ("bfloat16", "float16"), "full": ("float32", "float32_ieee", "float64"),
     "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "tf32_rows", "float32_fast"),
-    "double": ("float64_ieee", "float64"), "layers": ("bfloat16",),
+    "double": ("float64_ieee", "float64"), "layers": ("bfloat16",), "invariant": ("bfloat16_invariant",),
     "complex": ("complex64", "complex128"), "wide": ("float32", "float32_ieee"),
     "promised": ("float64", "float64_1e-9", "float64_1e-6", "float64_fast"),
 }  # fmt: skip
@@ -211,7 +212,7 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, what: str =
         plan = tw.plan(a, b, **NARROW[dtype][1])
         return measured(torch, shape, dtype, calls, worst, plan) | {"reference": NARROW[dtype][2]}
     name, _, precision = dtype.partition("_")
-    transposed = what == "layers"
+    transposed = what in ("layers", "invariant")
     asked: str | float = float(precision) if precision[:1].isdigit() else precision or "standard"
     kind, says = getattr(torch, name), {"precision": asked}
     outer = (batch,) if batch > 1 else ()
@@ -290,6 +291,7 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
             "narrow": NARROW_SHAPES,
             "double": DOUBLE_SHAPES,
             "layers": LAYERS,
+            "invariant": LAYERS,
             "complex": COMPLEX_SHAPES,
             "wide": WIDE_SHAPES,
             "promised": PROMISED_SHAPES,

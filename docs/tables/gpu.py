@@ -159,8 +159,9 @@ def gpu_near(name: str) -> str:
     )
 
 
-def gpu_layers(name: str) -> str:
-    """The same for layers of language models: a row for each weight, a column for each number of rows that it multiplies."""
+def gpu_layers(name: str, asked: str = "") -> str:
+    """The same for layers of language models: a row for each weight, a column for each number of rows that it multiplies.
+    ``asked``: more arguments of the call."""
     known, lines = lines_of(name)
     counts = sorted({line["m"] for line in lines})
     rows = [["weight", *(f"{m:,}" for m in counts)]]
@@ -169,10 +170,29 @@ def gpu_layers(name: str) -> str:
         rows.append([f"{n} × {k}", *(f"{of[m]['gflops'] / 1000:.0f} ({of[m]['ratio']:.2f})" for m in counts)])
     mean = exp(sum(log(line["ratio"]) for line in lines) / len(lines))
     return (
-        f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T)` of bfloat16 by rows of `x`, and in brackets R, the time of "
-        f"`torch.matmul(x, weight.T)` over ours in the same run, both as a user calls them and with other operands at "
-        f"each call; {mean:.2f} in the geometric mean. {known['gpu']}, PyTorch {known['torch']}. "
+        f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T{asked})` of bfloat16 by rows of `x`, and in brackets R, the "
+        f"time of `torch.matmul(x, weight.T)` over ours in the same run, both as a user calls them and with other operands "
+        f"at each call; {mean:.2f} in the geometric mean. {known['gpu']}, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
+def gpu_invariant(name: str, rows: str) -> str:
+    """The same for invariant products, and how many of their rows were compared with those of other products."""
+    found = [line for line in records_of(rows) if line["kind"] == "invariant_rows"]
+    texts = []
+    for line in found:
+        of = [counts for counts in line.values() if isinstance(counts, dict) and "invariant_rows" in counts]
+        total = {key: sum(counts[key] for counts in of) for key in of[0]}
+        place = line.get("gpu", line["environment"]["processor"])
+        texts.append(
+            f"{place}: {total['invariant_differ']:,} of {total['invariant_rows']:,} rows, and "
+            f"{total['standard_differ']:,} of {total['standard_rows']:,} without `invariant=True`"
+        )
+    return (
+        f"{gpu_layers(name, ', invariant=True')}\n\nRows whose bits differ from those of the same rows in a larger product, "
+        f"in a batch, at another place or with other strides: {'; '.join(texts)}. Record: {linked(rows)}, made by "
+        f"`{found[0]['environment']['command']}`."
     )
 
 

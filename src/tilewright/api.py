@@ -18,6 +18,7 @@ from .epilogue import Epilogue, asked_dtypes
 from .errors import MemoryLimitError, TilewrightError, UsageError
 from .lists import is_list_of_matrices, multiply_lists
 from .operands import admit, admit_out, array_or_shape, native, rows_of_batch
+from .planning.choice import INVARIANT, are_all_invariant, asked_precision
 from .planning.host import host_plan
 from .planning.plan import Plan
 from .planning.run import multiplied
@@ -28,6 +29,8 @@ from .runtime.gpu.wake import wake_named
 
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
+#: Whether every product is invariant.
+_ALL_INVARIANT = are_all_invariant()
 #: The arguments of an epilogue.
 _EPILOGUE = ("alpha", "beta", "bias", "activation", "scale_a", "scale_b")
 
@@ -48,6 +51,7 @@ def matmul(
     activation: str | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
+    invariant: bool = False,
     verify: bool = False,
 ) -> Any:
     """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
@@ -85,6 +89,11 @@ def matmul(
     on a GPU in tf32. ``plan`` prints the bounds. ``algorithm="strassen"`` takes fewer multiplications where the product is
     large enough to gain by it, with a wider, normwise error bound, which ``plan`` prints; it is for float32 and float64.
 
+    ``invariant``, or ``precision="invariant"``: within the bound of "standard" the bits of a row of the result follow from
+    that row of ``a`` and from ``b`` alone, on one kind of machine: not from the number of rows, their place, their strides,
+    or the batch. So a request to a model gets the same answer, whichever others are computed with it. Few rows may take
+    longer. ``$TILEWRIGHT_INVARIANT=1`` asks for it everywhere.
+
     ``verify`` checks the product afterwards, in O(n²) operations on the host, and logs the error: ``tilewright.verify``.
 
     Arrays on a GPU (of PyTorch, CuPy, JAX or any library with DLPack or CUDA's array interface) are multiplied there, on
@@ -117,6 +126,8 @@ def matmul(
         plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
     except ValueError:  # of an array
         plain = False
+    if invariant or (_ALL_INVARIANT and algorithm == "classical"):
+        precision = asked_precision(precision, invariant=invariant)
     try:
         if precision == "standard" and algorithm == "classical" and device is None and plain and not verify:
             if out_dtype is None and (result := small_products.known(a, b, out)) is not None:
@@ -223,13 +234,22 @@ def _matmul(
         whole = np.empty(plan_.layout.result, plan_.dtype) if target is None else target
         _matmul(rows, y, whole.reshape(len(rows), *y.shape[1:]), precision, algorithm, device, wide)
         return whole if out is None else out
-    by_blocks = (
-        None if device in (None, "cpu") else functools.partial(run_by_blocks, algorithm=algorithm, device=device)
-    )
+    by_blocks = None
+    if device not in (None, "cpu"):
+        _check_blocks(precision, device)
+        by_blocks = functools.partial(run_by_blocks, algorithm=algorithm, device=device)
     result = multiplied(plan_, x, y, target, by_blocks)
     if out is not None:
         return out
     return result if result.ndim else result[()]
+
+
+def _check_blocks(precision: str | float, device: str | None) -> None:
+    """Raises UsageError for a precision that products by blocks do not have."""
+    if precision == INVARIANT:
+        raise UsageError(
+            f"device {device!r} multiplies by blocks, whose sizes depend on the shape: it has no invariant products"
+        )
 
 
 def _matmul_into(
@@ -289,6 +309,7 @@ def plan(
     activation: str | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
+    invariant: bool = False,
 ) -> Plan:
     """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
 
@@ -305,6 +326,8 @@ def plan(
     >>> print(tw.plan((3, 4), (4, 5)).problem)
     (3×4) · (4×5) float64
     """
+    if invariant or algorithm == "classical":
+        precision = asked_precision(precision, invariant=invariant)
     scaled = np.ndim(alpha) or np.ndim(beta) or not (alpha == 1 and beta == 0)
     finishes = not (bias is activation is scale_a is scale_b is None)
     given = (out, alpha, beta, bias, activation, scale_a, scale_b)
@@ -349,4 +372,5 @@ def plan(
     plan_ = replace(plan_, finish=finish) if finish else plan_
     if device in (None, "cpu"):
         return plan_
+    _check_blocks(precision, device)
     return plan_by_blocks(plan_, algorithm, device)

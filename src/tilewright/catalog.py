@@ -67,9 +67,19 @@ def _kernels_in(folder: str) -> list[Kernel]:
 @functools.cache
 def cuda_engine() -> dict[str, CudaKernel]:
     """The engine's CUDA kernels by name: ``matmul`` dispatches to them, and they are no rungs of the ladder."""
-    paths = (PACKAGE / "engine/cuda").glob("[a-z]*.cu")
-    kernels = [_cuda_kernel(path, "cuda") for path in sorted(paths)]
+    kernels = [_engine_kernel(path) for path in _engine_files()]
     return {k.name: k for k in kernels}
+
+
+@functools.cache
+def cuda_engine_for(dtype: str) -> tuple[CudaKernel, ...]:
+    """Those that multiply a dtype. Other headers are not read: all of them take a tenth of a second."""
+    named = (path for path in _engine_files() if re.search(rf'^dtypes = \[.*"{dtype}"', path.read_text("utf-8"), re.M))
+    return tuple(map(_engine_kernel, named))
+
+
+def _engine_files() -> list[Path]:
+    return sorted((PACKAGE / "engine/cuda").glob("[a-z]*.cu"))
 
 
 @functools.cache
@@ -85,6 +95,11 @@ def load_cuda_file(path: str | Path) -> CudaKernel:
     if not path.is_file():
         raise UsageError(f"kernel file {path} does not exist")
     return _cuda_kernel(path, "my")
+
+
+@functools.cache
+def _engine_kernel(path: Path) -> CudaKernel:
+    return _cuda_kernel(path, "cuda")
 
 
 def _cuda_kernel(path: Path, folder: str) -> CudaKernel:

@@ -14,6 +14,7 @@ from .api import matmul
 from .errors import TilewrightError, UnavailableError
 from .host.limits import get_threads
 from .native import front
+from .planning.choice import are_all_invariant
 from .planning.host import MOST_WORK_OF_EACH, WORK_SHARED
 from .runtime.cpu.facts import MOST_WORK_OF_BATCH
 from .runtime.cpu.interrupts import run_on_thread
@@ -89,7 +90,8 @@ def accelerate_numpy() -> Acceleration:
     What does not call ``matmul`` stays NumPy's: ``np.dot``, ``np.inner``, ``np.tensordot``, plain ``np.einsum``, LAPACK.
     ``python -m tilewright run script.py`` runs a whole program like this.
 
-    Raises UnavailableError where the C front was not built, or where there is no machine code.
+    Raises UnavailableError where the C front was not built, where there is no machine code, and with
+    ``$TILEWRIGHT_INVARIANT``, which these loops cannot keep.
 
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6).reshape(2, 3)
@@ -98,6 +100,8 @@ def accelerate_numpy() -> Acceleration:
     array([[ 5, 14],
            [14, 50]])
     """
+    if are_all_invariant():
+        raise UnavailableError("$TILEWRIGHT_INVARIANT is set: which of NumPy's loops multiplies depends on the shape")
     run_on_thread(_begin)
     return Acceleration()
 

@@ -6,9 +6,12 @@ to ``torch.matmul``. PyTorch 2.4 or later is needed.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .arrays.torch_operator import product
+from .planning.choice import INVARIANT
 
 #: The devices on which we multiply; of others, such as "meta", PyTorch refuses to tell whether autocast is on.
 _AUTOCAST = ("cpu", "cuda")
@@ -44,21 +47,29 @@ def _by_autocast(x: torch.Tensor) -> torch.Tensor:
 class Linear(torch.nn.Linear):
     """``torch.nn.Linear`` whose products, forward and backward, are Tilewright's: the same constructor, parameters and
     ``state_dict``. The weight is read as it is, and its gradient has its layout. The bias is added in its own dtype to sums
-    that are not rounded yet, also inside of autocast.
+    that are not rounded yet, also inside of autocast. With ``invariant`` a row of the result has the same bits whichever
+    rows are computed with it, as ``tilewright.matmul`` says.
 
     >>> import torch, tilewright.torch
     >>> tilewright.torch.Linear(4, 3)(torch.ones(2, 4)).shape
     torch.Size([2, 3])
     """
 
+    invariant = False
+
+    def __init__(self, *args: Any, invariant: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.invariant = invariant
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(…, in_features) to (…, out_features)."""
         weight = _by_autocast(self.weight)  # before it is transposed: so its gradient is rounded row by row
-        return product(_by_autocast(input), weight.t(), "standard", self.bias)
+        precision = INVARIANT if self.invariant else "standard"
+        return product(_by_autocast(input), weight.t(), precision, self.bias)
 
 
-def replace_linear(model: torch.nn.Module) -> torch.nn.Module:
-    """Make every ``torch.nn.Linear`` of a model a ``Linear``, in place; returns the model.
+def replace_linear(model: torch.nn.Module, *, invariant: bool = False) -> torch.nn.Module:
+    """Make every ``torch.nn.Linear`` of a model a ``Linear``, in place, which is ``invariant`` or not; returns the model.
 
     Parameters, hooks and the optimizer's references stay. Subclasses of ``torch.nn.Linear``, which may compute something
     else, are left.
@@ -70,5 +81,5 @@ def replace_linear(model: torch.nn.Module) -> torch.nn.Module:
     """
     for module in model.modules():
         if type(module) is torch.nn.Linear:
-            module.__class__ = Linear
+            module.__class__, module.invariant = Linear, invariant
     return model

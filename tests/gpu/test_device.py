@@ -1,4 +1,4 @@
-"""The GPU's wrapper: what it refuses and how it says so. A stand-in plays ``cuda.core``, so that this runs without a GPU;
+"""The GPU's wrapper: what it refuses and how it says so. A stand-in plays the driver, so that this runs without a GPU;
 ``record_counters.py`` launches the same refusals on a real one (``REFUSED``).
 """
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 import doctest
 import itertools
-import sys
 import weakref
 from enum import IntEnum
 from types import SimpleNamespace
@@ -20,7 +19,9 @@ from tilewright.errors import LaunchError, MemoryLimitError, OperandError, Tilew
 from tilewright.runtime.gpu import device as module
 from tilewright.runtime.gpu import driver, memory
 from tilewright.runtime.gpu import launch as launching
+from tilewright.runtime.gpu import stream as streaming
 from tilewright.runtime.gpu.device import Device, gpu_at, open_device
+from tilewright.runtime.gpu.driver import DeviceFacts
 from tilewright.runtime.gpu.launch import extent
 from tilewright.runtime.gpu.memory import HostPages, Memory
 from tilewright.runtime.gpu.nvrtc import Compiled
@@ -35,52 +36,21 @@ class Status(IntEnum):
     CUDA_ERROR_INVALID_VALUE = 1
 
 
-class StandEvent:
-    def __init__(self, stand: Stand, **options: Any) -> None:
-        self.options, self.stand, self.number = options, stand, len(stand.events)
-        stand.events.append(self)
-        self.is_done = False
-
-    def sync(self) -> None:
-        self.stand.note("wait for", self.number)
-
-    def __sub__(self, earlier: StandEvent) -> float:
-        self.stand.note("time", earlier.number, self.number)
-        return 1.5
-
-
-class StandStream:
-    def __init__(self, stand: Stand, handle: int) -> None:
-        self.stand, self.handle = stand, handle
-
-    def sync(self) -> None:
-        self.stand.do("sync")
-
-    def record(self, event: StandEvent) -> None:
-        self.stand.note("record", event.number, self.handle)
-
-    def wait(self, other: Any) -> None:
-        self.stand.note("order", getattr(other, "handle", None), self.handle)
-
-    def close(self) -> None:
-        self.stand.note("close", self.handle)
-
-
 class Stand:
     """A GPU of numbers: remembers its launches; ``fails`` maps what to do to the error it ends with."""
 
     def __init__(self, **fails: str) -> None:
         self.fails, self.launches, self.shared, self.calls = fails, [], [], []  # type: ignore[var-annotated]
-        self.events: list[StandEvent] = []
+        self.events: list[int] = []
+        self.reached: set[int] = set()
         self.current: list[int] = []
         self.streams: list[int] = []
         self.status = Status.CUDA_SUCCESS
         self.cluster = 0  # blocks of a cluster, with which the kernel was compiled
 
-    def do(self, what: str, result: Any = None) -> Any:
-        if what in self.fails:
-            raise RuntimeError(self.fails[what])
-        return result
+    def do(self, what: str, *answer: Any) -> tuple[Any, ...]:
+        """A function of the driver's bindings: the error that it is to fail with, or what was asked for."""
+        return (SimpleNamespace(name=self.fails[what]),) if what in self.fails else (Status.CUDA_SUCCESS, *answer)
 
     def launched(self, _function: int, *given: int) -> tuple[Any]:
         """The driver's ``cuLaunchKernel``: a size, a stream, and where the addresses of the arguments are."""
@@ -94,11 +64,9 @@ class Stand:
         self.launches.append((config, tuple(args)))
         return (Status.CUDA_SUCCESS,)
 
-    def note(self, *what: Any) -> None:
-        """Something asked of ``cuda.core``, which raises its errors."""
-        self.calls.append(what)
-        if self.status:
-            raise RuntimeError(self.status.name)
+    def new_event(self, flags: int) -> tuple[Any, int]:
+        self.events.append(flags)
+        return Status.CUDA_SUCCESS, len(self.events) - 1
 
     def call(self, *args: Any, answer: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         """A function of the driver's bindings: returns the status, then what was asked for."""
@@ -106,35 +74,48 @@ class Stand:
         return (self.status, *answer)
 
     def open(self) -> Device:
-        known = SimpleNamespace(
-            num_regs=40, shared_size_bytes=1024, local_size_bytes=0, max_threads_per_block=256,
-            max_dynamic_shared_size_bytes=48 << 10, required_cluster_width=self.cluster,
+        attributes = dict(  # noqa: C408
+            NUM_REGS=40, SHARED_SIZE_BYTES=1024, LOCAL_SIZE_BYTES=0, MAX_THREADS_PER_BLOCK=256,
+            MAX_DYNAMIC_SHARED_SIZE_BYTES=48 << 10, REQUIRED_CLUSTER_WIDTH=self.cluster,
         )  # fmt: skip
-        kernel = SimpleNamespace(attributes={}, arguments_info=[(0, width) for width in WIDTHS], handle=7)
-        limits = {f"max_{name}_dim_{axis}": 1024 for name in ("block", "grid") for axis in "xyz"}
         streams = itertools.count(3)
-        gpu = SimpleNamespace(
-            create_stream=lambda: StandStream(self, next(streams)), create_event=lambda options: StandEvent(self, **options),
-            compute_capability=(9, 0), name="Stand-in", device_id=0,
-            properties=SimpleNamespace(
-                **limits, max_shared_memory_per_block_optin=232_448, multiprocessor_count=132, l2_cache_size=60 << 20,
-                memory_clock_rate=3_201_000, global_memory_bus_width=6144,
-            ),
-            pci_bus_id="0000:17:00.0",
-            allocate=lambda size, stream: self.do("allocate", SimpleNamespace(handle=4096, close=lambda: None)),
-        )  # fmt: skip
-        kernel.attributes = type("ByDevice", (), {"__getitem__": lambda _, which: known})()
-        code = SimpleNamespace(get_kernel=lambda entry: self.do("load", kernel))
-        core = SimpleNamespace(
-            ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: code), LaunchConfig=SimpleNamespace,
-            EventOptions=dict, Stream=SimpleNamespace(from_handle=lambda handle: StandStream(self, handle)),
-        )  # fmt: skip
+        named = {f"CU_FUNC_ATTRIBUTE_{name}": name for name in (*attributes, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED")}
+        facts = DeviceFacts(
+            0,
+            "Stand-in",
+            "9.0",
+            132,
+            60 << 20,
+            232_448,
+            (1024,) * 3,
+            (1024,) * 3,
+            3_201_000,
+            6144,
+            "0000:17:00.0",
+            True,
+        )
         played = SimpleNamespace(
-            CUresult=Status, CUdevice=int, CUfunction=int, cuLaunchKernel=self.launched,
-            CUfunction_attribute=SimpleNamespace(
-                CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
-                CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED=14),
+            CUresult=Status, CUdevice=int, CUfunction=int, cuLaunchKernel=self.launched, cuuint64_t=int,
+            CUfunction_attribute=SimpleNamespace(**named),
+            CUmemPool_attribute=SimpleNamespace(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD=4),
+            cuLibraryLoadData=lambda code, *_: self.do("load", code),
+            cuLibraryGetKernel=lambda library, name: (Status.CUDA_SUCCESS, 7),
+            cuKernelGetAttribute=lambda name, kernel, device: (Status.CUDA_SUCCESS, attributes[name]),
+            cuKernelGetParamInfo=lambda kernel, i: (0, 0, WIDTHS[i]) if i < len(WIDTHS) else (1, 0, 0),
             cuKernelSetAttribute=lambda *args: (self.shared.append(args), (self.status,))[1],
+            cuStreamCreateWithPriority=lambda flags, priority: (Status.CUDA_SUCCESS, next(streams)),
+            cuStreamSynchronize=lambda stream: self.do("sync"),
+            cuStreamWaitEvent=lambda stream, event, flags: self.call("order", event, stream),
+            cuStreamDestroy=lambda stream: self.call("close", stream),
+            cuEventCreate=self.new_event,
+            cuEventRecord=lambda event, stream: self.call("record", event, stream),
+            cuEventSynchronize=lambda event: self.call("wait for", event),
+            cuEventQuery=lambda event: (0 if event in self.reached else 600,),
+            cuEventElapsedTime=lambda start, end: self.call("time", start, end, answer=(1.5,)),
+            cuDeviceGetMemPool=lambda device: (Status.CUDA_SUCCESS, 20),
+            cuMemPoolGetAttribute=lambda pool, name: (Status.CUDA_SUCCESS, 1),
+            cuMemAllocFromPoolAsync=lambda nbytes, pool, stream: self.do("allocate", 4096),
+            cuMemFreeAsync=lambda pointer, stream: (Status.CUDA_SUCCESS,),
             cuMemcpyHtoDAsync=lambda *_: (self.status,), cuMemcpyDtoHAsync=lambda *_: (self.status,),
             cuMemsetD8Async=lambda *args: self.call("fill", *args),
             cuMemcpyDtoDAsync=lambda *args: self.call("copy", *args),
@@ -150,15 +131,15 @@ class Stand:
             cuDeviceCanAccessPeer=lambda *devices: self.call("can reach", *devices, answer=(1,)),
             cuCtxEnablePeerAccess=lambda *args: self.call("reach", *args),
         )  # fmt: skip
-        driver.driver = launching.driver = module.driver = lambda: played  # type: ignore[assignment]
-        self.core, self.played, self.gpu = core, played, gpu
-        return Device(core, gpu)
+        driver.driver = launching.driver = module.driver = streaming.driver = lambda: played  # type: ignore[assignment]
+        self.played, self.facts = played, facts
+        return Device(facts, 55)
 
 
 @pytest.fixture(autouse=True)
 def restored_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """``Stand.open`` replaces it."""
-    for user in (driver, launching, module):
+    for user in (driver, launching, module, streaming):
         monkeypatch.setattr(user, "driver", user.driver)
 
 
@@ -201,13 +182,15 @@ def test_more_shared_memory_is_asked_for() -> None:
     launch(stand, shared_bytes=48 << 10)
     assert stand.shared == []
     launch(stand, shared_bytes=100 << 10)
-    assert stand.shared == [(8, 100 << 10, 7, 0)]
+    assert stand.shared == [("MAX_DYNAMIC_SHARED_SIZE_BYTES", 100 << 10, 7, 0)]
     stand.status = Status.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE"):
         launch(stand, shared_bytes=100 << 10)
 
 
-@pytest.mark.parametrize(("cluster", "asked"), [(0, []), (8, []), (16, [(14, 1, 7, 0)])])
+@pytest.mark.parametrize(
+    ("cluster", "asked"), [(0, []), (8, []), (16, [("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1, 7, 0)])]
+)
 def test_clusters_that_not_every_card_takes_are_asked_for(cluster: int, asked: list[tuple[int, ...]]) -> None:
     stand = Stand()
     stand.cluster = cluster
@@ -318,7 +301,7 @@ def test_a_prepared_launch_is_checked_once_and_made_as_often_as_wanted() -> None
 def test_the_timer_asks_the_gpus_own_clock() -> None:
     stand = Stand()
     timer = stand.open().timer()
-    assert [event.options for event in stand.events] == [{"timing_enabled": True}] * 2
+    assert stand.events == [0, 0], "a thread that waits for them spins"
     timer.start()
     assert timer.stop() == 1.5e-3
     assert stand.calls == [("record", 0, 3), ("record", 1, 3), ("wait for", 1), ("time", 0, 1)]
@@ -338,9 +321,9 @@ def test_streams_and_events() -> None:
     assert second.mark().since(event) == 1.5e-3
     second.close()
     assert stand.calls == [
-        ("record", 0, 4), ("order", None, 5), ("wait for", 0), ("record", 1, 5), ("time", 0, 1), ("close", 5)
+        ("record", 0, 4), ("order", 0, 5), ("wait for", 0), ("record", 1, 5), ("time", 0, 1), ("close", 5)
     ]  # fmt: skip
-    assert stand.events[0].options == {"timing_enabled": True, "blocking_sync": True}
+    assert stand.events[0] == 1, "a thread that waits for it sleeps"
     first.mark()
     assert len(stand.events) == 2, "an event that nobody needs any more is used again"
     stand.status = Status.CUDA_ERROR_INVALID_VALUE
@@ -366,7 +349,7 @@ def test_streams_of_libraries_are_ordered_while_the_gpu_is_current() -> None:
     gpu.order(7, 7)
     assert stand.calls == []
     gpu.order(0, 7)
-    assert stand.calls == [("order", 1, 7)], "0 is the default stream of all threads"
+    assert stand.calls == [("record", 0, 1), ("order", 0, 7)], "1 is the default stream of all threads"
     assert stand.current == []
 
 
@@ -381,7 +364,7 @@ def test_things_live_until_their_stream_is_done() -> None:
         gpu.keep_until_now(stream, things.pop())
     assert stand.calls == [("record", 0, 7), ("record", 1, 1)]
     assert all(thing() for thing in alive)
-    stand.events[0].is_done = True
+    stand.reached.add(0)
     gpu.keep_until_now(7, None)
     assert [thing() is None for thing in alive] == [False, True]
 
@@ -459,17 +442,17 @@ def test_a_gpu_is_opened_once_and_the_context_before_stays(monkeypatch: pytest.M
     stand.open()
     contexts, woken = [11], []
 
-    def make(ordinal: int) -> Any:
-        assert woken == [ordinal, "waited"], "the context was made while cuda.core was imported"
+    def retained(ordinal: int) -> tuple[Any, int]:
+        assert woken == [ordinal, "waited"], "the context was made while the bindings were imported"
         stand.calls.append(("open", ordinal))
-        return stand.gpu
+        return Status.CUDA_SUCCESS, 55
 
-    stand.core.Device, stand.gpu.set_current = make, lambda: contexts.append(55)
     waking = SimpleNamespace(join=lambda: woken.append("waited"))
     monkeypatch.setattr(module, "wake", lambda ordinal: (woken.append(ordinal), waking)[1])
+    monkeypatch.setattr(DeviceFacts, "of", lambda ordinal: stand.facts)
+    stand.played.cuInit, stand.played.cuDevicePrimaryCtxRetain = lambda flags: (Status.CUDA_SUCCESS,), retained
     stand.played.cuCtxGetCurrent = lambda: (Status.CUDA_SUCCESS, contexts[-1])
     stand.played.cuCtxSetCurrent = lambda context: (contexts.append(context), (Status.CUDA_SUCCESS,))[1]
-    monkeypatch.setitem(sys.modules, "cuda.core", stand.core)
     monkeypatch.setattr(module, "_open", {})
     gpu = gpu_at(0)
     assert contexts == [11, 55, 11], "the context that was current is current again"
@@ -483,6 +466,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr(module, "_open", {})
-    monkeypatch.setattr(module.importlib, "import_module", absent)
-    with pytest.raises(UnavailableError, match=r"GPU 0 cannot be used: No module named 'cuda.core'; pip install"):
+    monkeypatch.setattr(driver.importlib, "import_module", absent)
+    driver.driver.cache_clear()
+    with pytest.raises(UnavailableError, match=r"GPU 0 cannot be used: No module named 'cuda.bindings.+; pip install"):
         open_device()

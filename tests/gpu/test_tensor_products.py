@@ -157,7 +157,9 @@ def test_either_order_stores_the_result_where_it_is(
 ) -> None:
     """C = A·B and Cᵀ = Bᵀ·Aᵀ: neither copies, whichever way ``out`` lies."""
     tried = choose._tried
-    monkeypatch.setattr(choose, "_tried", lambda *given: (x for x in tried(*given) if x[2].swapped == swapped))
+    monkeypatch.setattr(
+        choose, "_tried", lambda *given, **says: (x for x in tried(*given, **says) if x[2].swapped == swapped)
+    )
     for m, n, k in ((72, 200, 40), (40, 56, 35)):
         a, b, out = whole(m, k), whole(k, n, seed=2), tensor(gpu, np.zeros((m, n), BF16), layout)
         x, y = tensor(gpu, a, "wider"), tensor(gpu, b, "columns")

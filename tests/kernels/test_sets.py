@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.catalog import cuda_engine
+from tilewright.catalog import cuda_engine, cuda_engine_for
 from tilewright.kernels import columns
 from tilewright.kernels.columns import staged
 from tilewright.kernels.cuda_kernel import LINE, TIMED, CudaKernel
 from tilewright.kernels.expression import Expression
+from tilewright.kernels.header import check_launches
 from tilewright.kernels.sets import LAYOUT, sets_for
 from tilewright.problem import itemsize_of
 
@@ -156,3 +157,14 @@ def test_a_program_that_does_not_fit_its_values_is_refused() -> None:
                 native.evaluate(*good[:place], value, *good[place + 1 :])
     with pytest.raises((TypeError, BufferError)):
         native.evaluate(*good[:7], b"no place to write")
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_defaults_and_presets_of_the_engine_can_be_launched(kernel: CudaKernel) -> None:
+    check_launches(kernel)
+
+
+def test_headers_are_read_for_the_dtypes_that_they_name() -> None:
+    for dtype in {dtype for kernel in KERNELS for dtype in kernel.dtypes}:
+        assert list(cuda_engine_for(dtype)) == [kernel for kernel in KERNELS if dtype in kernel.dtypes]
+    assert cuda_engine_for("float") == ()

@@ -19,7 +19,17 @@ import numpy as np
 from ..errors import DTypeError
 from ..kernels.cuda_kernel import CudaKernel
 from ..kernels.sets import Column
-from ..planning.choice import RESIDUES, ROUNDED, SPLIT, Choice, choose_gpu, engine_on_gpu, takes_fastest
+from ..planning.choice import (
+    INVARIANT,
+    RESIDUES,
+    ROUNDED,
+    SPLIT,
+    Choice,
+    choose_gpu,
+    engine_on_gpu,
+    invariant_on_gpu,
+    takes_fastest,
+)
 from ..planning.ways import NAMED, EngineShape, TimedWays, Way, sums_dtype, timed_ways, why_first
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
@@ -77,8 +87,8 @@ def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | No
     return why_first(sorted(ranked, key=lambda each: each[1])[:NAMED])
 
 
-def _shape_of(order: Order, form: FinishForm | None, at_once: bool) -> EngineShape:
-    """The product as a kernel sees it, which with ``at_once`` applies the epilogue."""
+def _shape_of(order: Order, form: FinishForm | None, at_once: bool, *, invariant: bool) -> EngineShape:
+    """The product as a kernel sees it, which with ``at_once`` applies the epilogue; ``invariant`` as in ``EngineShape``."""
     p, q, c = (place.used for place in (order.p, order.q, order.c))
     batch = math.prod(order.batch)
     of_p, of_q = given_by_strides(p), given_by_strides(q)
@@ -101,6 +111,7 @@ def _shape_of(order: Order, form: FinishForm | None, at_once: bool) -> EngineSha
         vectors,
         form is not None and form.blocks is not None,
         is_down(c),
+        invariant,
     )
 
 
@@ -137,7 +148,8 @@ def gpu_plan(
 
     Raises DTypeError where no kernel is for them.
     """
-    by_engine = (_by_engine(operands, compute, gpu, form, splits) for compute in computes)
+    invariant = precision == INVARIANT
+    by_engine = (_by_engine(operands, compute, gpu, form, splits, invariant) for compute in computes)
     able = (plan for plan in by_engine if plan is not None)
     found = (
         min(able, key=lambda plan: plan.predicted or 0, default=None) if takes_fastest(precision) else next(able, None)
@@ -149,7 +161,7 @@ def gpu_plan(
             f"scale_a and scale_b are those of blocks: on a GPU they are for float8, precision 'standard' and compute "
             f"capability 9.0; this is {computes[0]} on {gpu.capability}"
         )
-    for compute in computes:
+    for compute in () if invariant else computes:
         order = None if compute in _PARTED.values() else operands.arranged(compute, RowMajor(), None, at_once=False)
         if order is None:
             continue
@@ -169,18 +181,24 @@ def _for_precision(plan: GpuPlan, precision: str | float) -> GpuPlan:
     return replace(plan, problem=replace(plan.problem, precision=precision))
 
 
-def _by_engine(operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool) -> GpuPlan | None:
-    """The plan by the engine's kernels; None if there is none for this product."""
+def _by_engine(
+    operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool, invariant: bool
+) -> GpuPlan | None:
+    """The plan by the engine's kernels; None if there is none for this product. The same bits for rows that are alike, if
+    it is ``invariant``."""
     tried, best, least = list[_Candidate](), None, math.inf
     parted = _PARTED.get(compute, "") if splits else ""
     splitting = engine_on_gpu(RESIDUES if parted in RESIDUES_IN else parted, gpu.capability) if parted else ()
-    plain = () if compute == parted else engine_on_gpu(compute, gpu.capability)
+    engine = invariant_on_gpu if invariant else engine_on_gpu
+    plain = () if compute == parted else engine(compute, gpu.capability)
     compute = made_dtype(compute) if compute == parted else compute
-    for kernel, once, order in _tried((*plain, *splitting), operands, compute, form):
+    # Of complex numbers Cᵀ = Bᵀ·Aᵀ adds the same terms in another order.
+    straight = invariant and compute.startswith("complex")
+    for kernel, once, order in _tried((*plain, *splitting), operands, compute, form, straight=straight):
         if not min(*order.mnk, *order.batch):
             choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
             return _plan(order, choice, gpu, form=form)
-        copied, shape = _copies_s(order, form, once, gpu), _shape_of(order, form, once)
+        copied, shape = _copies_s(order, form, once, gpu), _shape_of(order, form, once, invariant=invariant)
         if kernel in splitting:
             if not can_split(order, parted):
                 continue
@@ -200,9 +218,10 @@ def _by_engine(operands: Operands, compute: str, gpu: Device, form: FinishForm |
 
 
 def _tried(
-    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None
+    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
 ) -> Iterator[tuple[CudaKernel, bool, Order]]:
-    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue."""
+    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
+    ``straight``: only C = A·B is computed."""
     in_blocks = form is not None and form.blocks is not None
     for kernel in kernels:
         if in_blocks and kernel.blocks is None:
@@ -211,7 +230,7 @@ def _tried(
         if not suiting:
             continue
         changes: tuple[bool | None, ...] = (None,)
-        if in_blocks:
+        if in_blocks or straight:
             changes = (False,)
         elif kernel.strides and kernel.strides["c"] != "rows":
             changes = suiting

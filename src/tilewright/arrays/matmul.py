@@ -13,7 +13,7 @@ from typing import Any
 
 from ..epilogue import Epilogue
 from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
-from ..planning.choice import check_words, computed_on_gpu, is_resolved
+from ..planning.choice import asked_precision, check_words, computed_on_gpu, is_resolved
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
 from ..runtime.gpu.engine_product import FinishForm
@@ -46,7 +46,7 @@ def matmul_on_gpu(
     library must know of the product.
 
     Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
-    little memory (then nothing is written), UsageError, UnavailableError without ``cuda.core``.
+    little memory (then nothing is written), UsageError, UnavailableError without ``cuda.bindings``.
     """
     asked = None if precision == "standard" and out_dtype is None else (precision, out_dtype)
     if epilogue is None and algorithm == "classical" and (way := short_ways.get(type(a))) is not None:
@@ -188,6 +188,7 @@ def _plan(
     out_dtype: str | None,
     form: FinishForm | None = None,
 ) -> GpuPlan:
+    precision = asked_precision(precision)
     first, second = GpuArray(*x), GpuArray(*y)
     target = None if out is None else GpuArray(*out)
     whole = _planned(first, second, target, disjoint, views, precision, out_dtype, form)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
-from ..planning.choice import PLANES, RESIDUES, ROUNDED, SPLIT, Choice, takes_fastest
-from ..planning.plan import Plan, Rows, rate_text
+from ..planning.choice import INVARIANT, PLANES, RESIDUES, ROUNDED, SPLIT, Choice, takes_fastest
+from ..planning.plan import INVARIANT_ROW, Plan, Rows, rate_text
 from ..planning.ways import part_steps, sums_dtype
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.boxed_product import boxed_step
@@ -140,6 +140,8 @@ class GpuPlan(Plan):
         if takes_fastest(self.problem.precision) and not self.problem.dtype.startswith("float8"):
             computed = {SPLIT: "float32", RESIDUES: "float64"}.get(self.compute, self.compute)
             rows += bound_rows("gpu", self.problem.dtype, computed, self.problem.k)
+        if self.problem.precision == INVARIANT:
+            rows.append(INVARIANT_ROW)
         if self.finish is not None:
             by = "by the same kernel" if self.finished_at_once else "by one more kernel"
             rows.append(("result", f"{self.finish}, {by}"))

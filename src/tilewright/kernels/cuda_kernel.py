@@ -121,6 +121,7 @@ class CudaKernel:
     time: dict[str, Expression] = field(default_factory=dict)
     given: dict[str, Expression] = field(default_factory=dict)
     finishes: Expression | None = None
+    invariant: Expression | None = None
     blocks: Expression | None = None
 
     @cached_property

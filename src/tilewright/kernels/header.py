@@ -19,6 +19,8 @@
     suits = "n >= 8"                                # where matmul prefers it to the rungs below; default: where none does.
                                                     # Of the engine's kernels (also over batch): where it is considered
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
+    invariant = "SPLIT == 1"                        # parameters with which an element of C has the bits that its row of A
+                                                    # and its column of B give, in any product
 
     persistent = true                               # a block takes one part of C after another; default false
 
@@ -84,6 +86,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeaderError, UsageError, did_you_mean
+from ..host.sources import PACKAGE
 from .cuda_kernel import LINE, TIMED, CudaKernel, Preset
 from .expression import RESERVED, Expression
 from .parameters import MACRO, WrongHeaderError, parameter_of
@@ -101,6 +104,8 @@ _EXAMPLE = f"the file must begin with a comment that says how the kernel is laun
 
 #: What may precede the header: lines of ``//`` and of the preprocessor.
 _ABOVE = r"(?:\s|//[^\n]*+|#[^\n]*+)*+"
+_HEADER = _ABOVE + r"/\*(.*?)\*/"
+_ENGINE = PACKAGE / "engine" / "cuda"
 _COMMENTS = r"//[^\n]*|/\*.*?\*/"
 #: The name of a function after ``__global__``, its type, and attributes such as ``__launch_bounds__(256)``.
 _FUNCTION = r"\b__global__\b(?:[^;{}()]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{}()]*?\b(\w+)\s*\("
@@ -117,9 +122,35 @@ def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
         raise UsageError(f"kernel file {path}: cannot be read as text: {error}") from None
     try:
         header = _Header(_toml(source))
-        return header.kernel(name=name, order=order, path=path, source=source, entry=_only_function(source) or entry)
+        function = header.toml.get("entry") or _only_function(source) or entry
+        kernel = header.kernel(name=name, order=order, path=path, source=source, entry=function)
+        if path.parent != _ENGINE:  # whose headers a test checks: the first product of a process waits for them
+            check_launches(kernel)
+        return kernel
     except WrongHeaderError as error:
         raise HeaderError(f"kernel file {path}: {error}") from None
+
+
+def check_launches(kernel: CudaKernel) -> None:
+    """Raises WrongHeaderError where the defaults of a kernel, or a preset, cannot be launched."""
+    for what, params in (
+        ("its own defaults are", {}),
+        *((f"presets[{i}] is", preset.params) for i, preset in enumerate(kernel.presets)),
+    ):
+        try:
+            kernel.launch(1, 1, 1, **params)
+        except UsageError as error:
+            raise WrongHeaderError(f"{what} refused: {error}") from None
+
+
+def code_of(source: str) -> str:
+    """A source without its header, which the compiler does not read.
+
+    >>> code_of("/* idea = 'x' */ int x;")
+    ' int x;'
+    """
+    match = re.match(_HEADER, source, re.DOTALL)
+    return source if match is None else source[match.end() :]
 
 
 def _only_function(source: str) -> str | None:
@@ -129,7 +160,7 @@ def _only_function(source: str) -> str | None:
 
 
 def _toml(source: str) -> dict[str, Any]:
-    match = re.match(_ABOVE + r"/\*(.*?)\*/", source, re.DOTALL)
+    match = re.match(_HEADER, source, re.DOTALL)
     if match is None:
         raise WrongHeaderError(f"has no header: {_EXAMPLE}")
     import tomllib  # only needed for kernels on a GPU
@@ -141,6 +172,8 @@ def _toml(source: str) -> dict[str, Any]:
         raise WrongHeaderError(f"its first block comment is not TOML: {error}; {_EXAMPLE}") from None
 
 
+#: Optional keys that are expressions over the parameters alone.
+_OF_PARAMETERS = ("finishes", "blocks", "invariant")
 _KEYS = (
     "idea",
     "parent",
@@ -167,7 +200,8 @@ _KEYS = (
     "time",
     "formulas",
     "given",
-    *("finishes", "blocks", "params"),
+    *_OF_PARAMETERS,
+    "params",
 )
 _STRIDES = ("any", "either", "rows", "columns")
 _FORMULA = r"global_(load|store)_(requests|sectors)|shared_(load|store)_(requests|wavefronts)"
@@ -189,8 +223,8 @@ class _Header:
         parameters = tuple(parameter_of(name, table) for name, table in self._table("params").items())
         names = [p.name for p in parameters]
         sizes = ["m", "n", "k", *names]
-        optional: Any = {k: self._expression(k, self.toml[k], names) for k in ("finishes", "blocks") if k in self.toml}
-        kernel = CudaKernel(
+        optional: Any = {k: self._expression(k, self.toml[k], names) for k in _OF_PARAMETERS if k in self.toml}
+        return CudaKernel(
             **known,
             entry=self._string("entry", entry, r"[A-Za-z_][\w:]*(<[\w:, ]+>)?", "the name of a function"),
             idea=self._string("idea", "", r"(?s).*\S.*", "a sentence"),
@@ -225,16 +259,6 @@ class _Header:
             given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},
             **optional,
         )
-        try:
-            kernel.launch(1, 1, 1)
-        except UsageError as error:
-            raise WrongHeaderError(f"its own defaults are refused: {error}") from None
-        for i, preset in enumerate(kernel.presets):
-            try:
-                kernel.launch(1, 1, 1, **preset.params)
-            except UsageError as error:
-                raise WrongHeaderError(f"presets[{i}] is refused: {error}") from None
-        return kernel
 
     def _suits(self) -> Expression | None:
         engine = {"boxes", "strides"} & set(self.toml)

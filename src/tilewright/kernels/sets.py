@@ -53,6 +53,12 @@ class Sets:
         return np.array([self.kernel.blocks is not None and self.kernel.blocks(**each) for each in self.params], bool)
 
     @cached_property
+    def invariant(self) -> npt.NDArray[np.bool_]:
+        """Whether the bits of a row of C follow from that row of A and from B alone."""
+        rule = self.kernel.invariant
+        return np.array([rule is not None and rule(**each) for each in self.params], bool)
+
+    @cached_property
     def _shared(self) -> _Table:
         return self._table(_shared(self.kernel))
 

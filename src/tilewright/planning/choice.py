@@ -9,13 +9,14 @@ threads; with many threads ``of_many`` takes another kernel that has the same bi
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..catalog import cuda_catalog, cuda_engine, engine
+from ..catalog import cuda_catalog, cuda_engine, cuda_engine_for, engine
 from ..engine.numpy_product import numpy_product
-from ..errors import DTypeError, UsageError, did_you_mean
+from ..errors import DTypeError, UnavailableError, UsageError, did_you_mean
 from ..kernels import Kernel
 from ..operands import DTYPES, NUMPY_DTYPES
 from ..problem import RESIDUES_IN, Problem, itemsize_of
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     from ..kernels.cuda_kernel import CudaKernel
 
 ALGORITHMS = ("classical", "strassen")
-PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast")
+PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast", "invariant")
+#: The bound of "standard", and the bits of a row of C follow from that row of A and from B alone.
+INVARIANT = "invariant"
+#: The environment variable with which every product of "standard" precision is invariant: any value but 0.
+VARIABLE = "TILEWRIGHT_INVARIANT"
 
 #: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
 _ON_GPUS = {"tf32": ("float32", "tf32")}
@@ -80,10 +85,28 @@ def check_words(precision: str | float, algorithm: str) -> None:
         elif word not in known:
             number = " (or a number, which bounds the error)" if name == "precision" else ""
             raise UsageError(f"{name} {word!r} is not known: {did_you_mean(str(word), known)}{number}")
-    if is_resolved(precision) and algorithm != "classical":
+    if (is_resolved(precision) or precision == INVARIANT) and algorithm != "classical":
         raise UsageError(
             f"algorithm {algorithm!r} has a normwise error bound: precision {precision!r} is for 'classical'"
         )
+
+
+@functools.cache
+def are_all_invariant() -> bool:
+    """Whether ``$TILEWRIGHT_INVARIANT`` asks for it; read once."""
+    return os.environ.get(VARIABLE, "0") not in ("", "0")
+
+
+def asked_precision(precision: str | float, *, invariant: bool = False) -> str | float:
+    """The precision that is planned for: "invariant" for "standard" if that is asked for, here or by the environment.
+
+    Raises UsageError for a precision that has no invariant products.
+    """
+    if precision == "standard":
+        return INVARIANT if invariant or are_all_invariant() else precision
+    if invariant and precision != INVARIANT:
+        raise UsageError(f"precision {precision!r}: only products of 'standard' precision can be invariant")
+    return precision
 
 
 def is_resolved(precision: str | float) -> bool:
@@ -136,15 +159,24 @@ def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> 
     if is_resolved(problem.precision):
         path = _cpu_path(problem, compiles)
         widest = dtype if path.word == "standard" else path.compute
+    sizes = _LARGE if problem.precision == INVARIANT else (problem.m, problem.n, problem.k)
+    if problem.precision == INVARIANT and (dtype in NUMPY_DTYPES or not compiles):
+        reason = f"no kernel multiplies {dtype}" if dtype in NUMPY_DTYPES else why_numpy()
+        raise UnavailableError(f"precision {INVARIANT!r}: products of NumPy depend on their shape; {reason}")
     if dtype in NUMPY_DTYPES and algorithm == "classical":
         return _chosen(numpy_product, dtype, f"no kernel multiplies {dtype}")
     if not compiles:
         return _chosen(numpy_product, COMPUTED_IN.get(widest, widest), why_numpy())
-    if widest == dtype and (summing := _summing(operands, problem, algorithm)) is not None:
+    if widest == dtype and (summing := _summing(operands, problem.dtype, algorithm, sizes)) is not None:
         return _chosen(summing, operands, f"the engine's fastest kernel for {operands} whose sums are {dtype}")
     for compute in dict.fromkeys((widest, COMPUTED_IN.get(widest, widest))):
-        kernel, why = _suiting(compute, algorithm, problem.m, problem.n, problem.k)
+        kernel, why = _suiting(compute, algorithm, *sizes)
         if kernel is not None:
+            why = (
+                why
+                if sizes is not _LARGE
+                else f"the engine's fastest kernel for large products of {compute}, of any shape"
+            )
             return _chosen(kernel, compute, why)
     known = {dtype for kernel in _highest_first(algorithm) for dtype in kernel.dtypes}
     possible = ", ".join(name for name in DTYPES if {name, COMPUTED_IN.get(name)} & known)
@@ -161,10 +193,9 @@ def of_many(choice: Choice[Kernel], problem: Problem, threads: int) -> Choice[Ke
     return _chosen(other, choice.compute, f"it has the bits of {choice.kernel.name}, and is faster with many threads")
 
 
-def _summing(operands: str, problem: Problem, algorithm: str) -> Kernel | None:
-    """The highest kernel that multiplies these operands to sums of the problem's dtype."""
-    shape = problem.m, problem.n, problem.k
-    able = (kernel for kernel in _highest_first(algorithm) if kernel.sums.get(operands) == problem.dtype)
+def _summing(operands: str, dtype: str, algorithm: str, shape: tuple[int, int, int]) -> Kernel | None:
+    """The highest kernel that multiplies these operands to sums of that dtype."""
+    able = (kernel for kernel in _highest_first(algorithm) if kernel.sums.get(operands) == dtype)
     return next((kernel for kernel in able if kernel.suits is None or kernel.suits(*shape)), None)
 
 
@@ -277,8 +308,15 @@ def _no_bound(dtype: str, precision: object) -> tuple[str, ...]:
 @functools.cache
 def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
     """The engine's kernels for a dtype on a GPU of that compute capability."""
-    able = (kernel for kernel in cuda_engine().values() if dtype in kernel.dtypes and kernel.fits(capability))
-    return tuple(able)
+    return tuple(kernel for kernel in cuda_engine_for(dtype) if kernel.fits(capability))
+
+
+@functools.cache
+def invariant_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
+    """Those of ``engine_on_gpu`` that make invariant products, all with the same bits: they are for the newest GPUs."""
+    able = [kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None]
+    of_newest = {float(kernel.capability.rstrip("af")): kernel.capability for kernel in able}
+    return tuple(kernel for kernel in able if kernel.capability == of_newest[max(of_newest)])
 
 
 def choose_gpu(

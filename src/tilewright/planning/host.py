@@ -20,8 +20,18 @@ from ..runtime.cpu.batch import as_matrices, multiply_batch
 from ..runtime.cpu.runner import Product, runner
 from ..runtime.cpu.shared_products import Sharing
 from .bounds import bound_rows
-from .choice import Choice, check_words, choose_adding_cpu, choose_cpu, error_factor, is_resolved, of_many
-from .plan import Plan, Rows, rate_text
+from .choice import (
+    INVARIANT,
+    Choice,
+    asked_precision,
+    check_words,
+    choose_adding_cpu,
+    choose_cpu,
+    error_factor,
+    is_resolved,
+    of_many,
+)
+from .plan import INVARIANT_ROW, Plan, Rows, rate_text
 from .prediction import BlockSizes, Prediction, predict
 
 #: The least multiply-adds of a product that threads share: two threads that stand by are faster than one from 90³ on.
@@ -75,6 +85,7 @@ class HostPlan(Plan):
     def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """Multiply arrays of the planned shapes and of ``working_dtype`` into ``c``, which has ``stored_dtype``."""
         plain = self.threads == 1 and not self.adds and self.working_dtype == self.stored_dtype
+        plain = plain and self.problem.precision != INVARIANT
         short = short_way(self.kernel, self.working_dtype) if plain else small_products.decline
         multiply_batch(short, self._product, self.bands, *as_matrices(self.layout, a, b, c))
 
@@ -226,6 +237,8 @@ class HostPlan(Plan):
 
     def _error(self) -> Rows:
         """The error bound, where it is not the classical one, and those of the paths that were not chosen."""
+        if self.problem.precision == INVARIANT:
+            return [INVARIANT_ROW]
         if is_resolved(self.problem.precision):
             return bound_rows("cpu", self.problem.dtype, self.compute, self.problem.k)
         factor = error_factor(self.kernel, self.problem)
@@ -281,6 +294,8 @@ def plan_alone(
     result: np.dtype | None,
 ) -> HostPlan:
     """The plan for one thread."""
+    if algorithm == "classical":
+        precision = asked_precision(precision)
     shapes, dtype = combine_shapes(a, b), promoted(a_key[0], b_key[0]) if result is None else result
     operands = a_key[0].name if a_key[0].name == b_key[0].name else ""
     problem = Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch), precision=precision)

@@ -16,6 +16,8 @@ from .choice import Choice
 
 #: The printed lines of a plan: labels and texts.
 Rows = list[tuple[str, str]]
+#: What a plan says of an invariant product.
+INVARIANT_ROW = ("bits", "those of a row of C follow from that row of A and from B alone")
 
 
 class Plan(ABC):

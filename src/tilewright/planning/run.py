@@ -9,6 +9,7 @@ import numpy as np
 
 from ..operands import can_write, native
 from ..runtime.cpu.narrowed import multiply_narrowed
+from .choice import INVARIANT
 from .host import HostPlan
 
 #: ``run(plan, a, b, c)``: multiplies arrays of its ``working_dtype`` into ``c``.
@@ -30,6 +31,10 @@ def multiplied(
         plan = plan.unnarrowed
     x, y = native(x, plan.working_dtype), native(y, plan.working_dtype)
     direct = target is not None and plan.dtype == plan.stored_dtype and can_write(target, plan.stored_dtype, x, y)
+    if direct and target is not None and plan.problem.precision == INVARIANT:
+        direct = target.strides[-1:] == (
+            target.itemsize,
+        )  # Cᵀ = Bᵀ·Aᵀ adds the terms of complex products in another order
     c = target if direct and target is not None else np.empty(plan.layout.result, plan.made_dtype)
     run(plan, x, y, c)
     if target is None:

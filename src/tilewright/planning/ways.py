@@ -35,7 +35,8 @@ class EngineShape(NamedTuple):
     most 128, the beginnings of what follows each other of A or of B are multiples. ``a_down``: columns of A follow each
     other in memory; ``b_across``: rows of B do; ``c_down``: columns of C do. ``a_vector``, ``b_vector``: the most bytes that
     one access may have. ``vectors``: those of an epilogue that the kernel applies, with a number for each of its columns;
-    None where it applies none. ``blocks``: each 128 of k have scales of their own."""
+    None where it applies none. ``blocks``: each 128 of k have scales of their own. ``invariant``: the bits of a row of C
+    must follow from that row of A and from B alone, so k is not cut."""
 
     dtype: str
     out: str
@@ -52,6 +53,7 @@ class EngineShape(NamedTuple):
     vectors: int | None = None
     blocks: bool = False
     c_down: bool = False
+    invariant: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,13 +108,17 @@ def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWay
     size, is_finished = itemsize_of(product.dtype), product.vectors is not None
     layout = size, card.sms, card.memory_ratio, product.a_down, product.b_across, is_finished, product.blocks
     sets = sets_for(kernel, layout, tuned)
+    if product.invariant and tuned is not None and not sets.invariant[0]:
+        sets = sets_for(kernel, layout)
     index = sets.allowed(m, n, k)
+    if product.invariant:
+        index = index[sets.invariant[index]]
     if product.blocks:
         index = index[sets.in_blocks[index]]
     if is_finished:
         index = index[sets.shared(index, m, n, k, product.vectors or 0) <= MOST_SHARED]
     blocks = sets.blocks(index, m, n, k) * product.batch
-    cut = None if is_finished or kernel.step is None else _parts(sets, index, blocks, k, card.sms)
+    cut = None if is_finished or product.invariant or kernel.step is None else _parts(sets, index, blocks, k, card.sms)
     out_size = itemsize_of(product.out)
     varied: Any = {name: getattr(product, name) for name in _OF_SHAPE}
     if cut is None:

@@ -62,6 +62,10 @@ CASES: tuple[Case, ...] = (
     ("complex128", "standard", None),
     ("int8", "standard", None),
     ("float8_e4m3fn", "standard", "bfloat16"),
+    ("bfloat16", "invariant", None),
+    ("float16", "invariant", None),
+    ("float32", "invariant", None),
+    ("float64", "invariant", None),
 )
 #: Multiples that sizes are drawn as: any, what aligns a row of two or four bytes to words, to granules, and whole tiles.
 _MULTIPLES = (1, 2, 8, 64)

@@ -3,6 +3,7 @@ idea = "float64 by tensor cores, with fragments loaded 16 bytes at a time: for a
 row = "S3"
 dtypes = ["float64"]
 capability = "8.0"
+invariant = "1"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * BK * (BM + BN + 4) * 8"

@@ -4,6 +4,7 @@ row = "S0.9, S3"
 entry = "dmma_boxes"
 dtypes = ["float64"]
 capability = "9.0a"
+invariant = "1"
 persistent = true
 step = "LINE"
 block = ["BM // WM * (BN // WN) * 32 + 128"]

@@ -3,6 +3,7 @@ idea = "complex128 by tensor cores: four real products, whose sums are real and 
 row = "S3"
 dtypes = ["complex128"]
 capability = "8.0"
+invariant = "1"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * BK * (BM + BN + 8) * 16"

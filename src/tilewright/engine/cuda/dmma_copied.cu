@@ -3,6 +3,7 @@ idea = "The same as dmma_boxes for rows that begin anywhere: four warps copy 8 b
 row = "S0.9, S3"
 dtypes = ["float64"]
 capability = "9.0a"
+invariant = "1"
 persistent = true
 step = "BK"
 block = ["BM // WM * (BN // WN) * 32 + 128"]

@@ -5,6 +5,7 @@ entry = "hopper"
 dtypes = ["bfloat16", "float16", "tf32", "int8", "float8_fast"]
 stores = ["bfloat16", "float16", "float32", "int8", "int32"]
 capability = "9.0a"
+invariant = "SPLIT == 1"
 persistent = true
 step = "LINE"
 block = ["128 * (BM // 64 + 1)"]
@@ -76,6 +77,11 @@ presets = [
         { BM = 64, BN = [96, 112, 144, 160], STAGES = 8, CLUSTER = 2, GROUP = 8 },
         { BM = 64, BN = [176, 192], STAGES = 7, CLUSTER = 2, GROUP = 8 },
         { BM = 64, BN = [208, 224], STAGES = 6, CLUSTER = 2, GROUP = 8 },
+    ] },
+    # Few rows, whose columns are few enough for every multiprocessor to have a tile though k is not cut.
+    { rate = 100, when = "(m <= 256) * (k >= 1024) * (cdiv(n, 64) * cdiv(m, BM) <= 132)", params = [
+        { BM = 64, BN = [32, 48], STAGES = 13 },
+        { BN = [32, 48], STAGES = 8 },
     ] },
     { rate = 100, when = "m * n <= 2097152", params = [
         { BN = [64, 128], STAGES = 6, SPLIT = [2, 4] },
@@ -176,7 +182,7 @@ seconds = "1.6e-6 + late + max(tiles, memory) + (0.34 - 0.11 * (crowded > 1.05 *
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }
-BN = { default = 256, min = 64, max = 256, step = 8 }
+BN = { default = 256, values = [32, 48, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168, 176, 184, 192, 200, 208, 216, 224, 232, 240, 248, 256] }
 STAGES = { default = 4, min = 2, max = 13 }
 CLUSTER = { default = 1, values = [1, 2, 4] }
 BESIDE = { default = 1, values = [1, 2, 4] }

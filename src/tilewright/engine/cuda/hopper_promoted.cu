@@ -5,6 +5,7 @@ entry = "hopper"
 dtypes = ["float8"]
 stores = ["bfloat16", "float16", "float32"]
 capability = "9.0a"
+invariant = "1"
 persistent = true
 step = "LINE"
 block = ["128 * (BM // 64 + 1)"]

@@ -4,6 +4,7 @@ row = "S0.9, S2"
 dtypes = ["tf32"]
 stores = ["bfloat16", "float16", "float32"]
 capability = "8.0"
+invariant = "1"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * (max(BM * (BK + 4), BK * (BM + 8)) + max(BN * (BK + 4), BK * (BN + 8))) * 4"

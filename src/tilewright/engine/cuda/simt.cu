@@ -3,6 +3,7 @@ idea = "float32 by multiply-adds, 8×16 elements of C for each thread: the pipel
 row = "S0.9, S1.20, S2"
 dtypes = ["float32"]
 capability = "8.0"
+invariant = "1"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * BK * (BM + 4 + BN + 4) * 4"

@@ -3,6 +3,7 @@ idea = "complex64 by four multiply-adds for each of a product."
 row = "S0.9"
 dtypes = ["complex64"]
 capability = "8.0"
+invariant = "1"
 block = ["BM // WM * (BN // WN) * 32"]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
 shared = "STAGES * BK * (BM + 4 + BN + 4) * 8"

@@ -4,7 +4,9 @@
 
 #define FOUR(letter, d, i) letter(d[i]), letter(d[i + 1]), letter(d[i + 2]), letter(d[i + 3])
 #define EIGHT(letter, d, i) FOUR(letter, d, i), FOUR(letter, d, i + 4)
-#define D_32(letter, d) EIGHT(letter, d, 0), EIGHT(letter, d, 8), EIGHT(letter, d, 16), EIGHT(letter, d, 24)
+#define D_16(letter, d) EIGHT(letter, d, 0), EIGHT(letter, d, 8)
+#define D_24(letter, d) D_16(letter, d), EIGHT(letter, d, 16)
+#define D_32(letter, d) D_24(letter, d), EIGHT(letter, d, 24)
 #define D_36(letter, d) D_32(letter, d), FOUR(letter, d, 32)
 #define D_40(letter, d) D_32(letter, d), EIGHT(letter, d, 32)
 #define D_44(letter, d) D_40(letter, d), FOUR(letter, d, 40)
@@ -29,11 +31,11 @@
 #define D_120(letter, d) D_112(letter, d), EIGHT(letter, d, 112)
 #define D_124(letter, d) D_120(letter, d), FOUR(letter, d, 120)
 #define D_128(letter, d) D_120(letter, d), EIGHT(letter, d, 120)
-#define N_32 \
+#define N_16 \
     "%0, %1, %2, %3, %4, %5, %6, %7, " \
-    "%8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, " \
-    "%24, %25, %26, %27, %28, %29, %30, %31"
+    "%8, %9, %10, %11, %12, %13, %14, %15"
+#define N_24 N_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define N_32 N_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define N_36 N_32 ", %32, %33, %34, %35"
 #define N_40 N_36 ", %36, %37, %38, %39"
 #define N_44 N_40 ", %40, %41, %42, %43"
@@ -81,7 +83,11 @@
             JOIN(N_, REGISTERS) "}, {" N_0 ", " N_1 ", " N_2 ", " N_3 "}, " N_4 ", p" TAIL ";\n}" \
             : JOIN(D_, REGISTERS)(LETTER, d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep)); \
     }
-#if WIDTH == 64
+#if WIDTH == 32
+DEFINE_WGMMA(16, "%16", "%17", "%18", "%19", "%20", "%21")
+#elif WIDTH == 48
+DEFINE_WGMMA(24, "%24", "%25", "%26", "%27", "%28", "%29")
+#elif WIDTH == 64
 DEFINE_WGMMA(32, "%32", "%33", "%34", "%35", "%36", "%37")
 #elif WIDTH == 72
 DEFINE_WGMMA(36, "%36", "%37", "%38", "%39", "%40", "%41")

@@ -21,6 +21,7 @@ from ...host import sources
 from ...host.disk import fingerprint
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel
+from ...kernels.header import code_of
 from .nvrtc import Compiled, compile_file, compile_with
 
 #: The folders of archives: of this package, and of one that has nothing else.
@@ -78,8 +79,8 @@ _asked: dict[Request, None] | None = None
 
 
 def archive_key() -> str:
-    """A key of the files that an archive was compiled from."""
-    return fingerprint(FORMAT, *sources.files(SOURCES))
+    """A key of the code that an archive was compiled from. Headers, which predict times, are not compiled."""
+    return fingerprint(FORMAT, *(code_of(path.read_text(encoding="utf-8-sig")) for path in sources.files(SOURCES)))
 
 
 def _found(path: Path, arch: str, macros: Mapping[str, object], source: str | None) -> Compiled | None:

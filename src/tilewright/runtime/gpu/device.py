@@ -6,12 +6,10 @@ A GPU is opened once, and kernels that were loaded for it stay loaded. Other lib
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +18,9 @@ from numpy.typing import NDArray
 from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageError
 from ...kernels.cuda_kernel import Card
 from .boxes import BoxedLauncher, BoxedOperand, Mapped
-from .driver import attempt, call, driver, first_line, restored_context
+from .driver import DeviceFacts, call, driver, first_line, restored_context
 from .launch import Attributes, Extent, Kernels, Launcher, Submission
-from .memory import HostPages, Memory
+from .memory import HostPages, Memory, Owned
 from .nvrtc import Compiled
 from .recording import Replay, recorded, recording_with
 from .stream import Event, Stream, Timer
@@ -37,7 +35,7 @@ _pages = HostPages()
 def gpu_at(ordinal: int) -> Device:
     """The GPU of that number; the calling thread's current context stays as it is.
 
-    Raises UnavailableError, with the reason, if there is no driver, no such GPU, or no ``cuda.core``.
+    Raises UnavailableError, with the reason, if there is no driver, no such GPU, or no ``cuda.bindings``.
     """
     return _open.get(ordinal) or _opened(ordinal)
 
@@ -66,11 +64,13 @@ def _opened(ordinal: int) -> Device:
         if ordinal not in _open:
             waking = wake(ordinal)
             try:
-                core = importlib.import_module("cuda.core")  # takes 0.07 s
+                driver()  # takes 0.02 s to import
                 waking.join()
-                device = core.Device(ordinal)
-                device.set_current()
-                _open[ordinal] = Device(core, device)
+                call("the driver", "cuInit", 0)
+                facts = DeviceFacts.of(ordinal)
+                (context,) = call(f"GPU {ordinal}", "cuDevicePrimaryCtxRetain", driver().CUdevice(ordinal))
+                call(f"GPU {ordinal}", "cuCtxSetCurrent", context)
+                _open[ordinal] = Device(facts, context)
             except Exception as error:  # a missing package, library, driver or device: each raises another class
                 advice = "; pip install 'tilewright[cuda]'" if isinstance(error, ModuleNotFoundError) else ""
                 raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}{advice}") from None
@@ -90,30 +90,20 @@ class Device:
     this process on the GPU.
     """
 
-    def __init__(self, core: Any, device: Any) -> None:
-        self._device = device
-        self._kernels = Kernels(core, device)
-        (self.context,) = call("the GPU", "cuCtxGetCurrent")
+    def __init__(self, facts: DeviceFacts, context: Any) -> None:
+        self._facts, self.context = facts, context
+        self._kernels = Kernels(facts)
         self._push, self._pop = driver().cuCtxPushCurrent, driver().cuCtxPopCurrent
-        # A thread that waits for an event sleeps; for a timer's event it spins.
-        timed = functools.partial(core.EventOptions, timing_enabled=True)
-        self._make_event = functools.partial(device.create_event, timed(blocking_sync=True))
-        self._make_spinning_event = functools.partial(device.create_event, timed())
         self._unused: list[Any] = []
-        self._own = device.create_stream()
-        self._stream = self._stream_of(self._own)
+        self._stream = Stream.new(context, self._unused)
         self._waiting: deque[tuple[Event, Any]] = deque()
-        self.ordinal = int(device.device_id)
-        self.name = str(device.name)
-        major, minor = device.compute_capability
-        self.capability = f"{major}.{minor}"
-        facts = device.properties
+        self.ordinal, self.name, self.capability = facts.ordinal, facts.name, facts.capability
         #: Multiprocessors, and bytes of the second-level cache.
-        self.sms, self.l2_bytes = int(facts.multiprocessor_count), int(facts.l2_cache_size)
+        self.sms, self.l2_bytes = facts.sms, facts.l2_bytes
         #: Bytes of shared memory that a block can have at most, static and dynamic together.
-        self.max_shared_bytes = int(facts.max_shared_memory_per_block_optin)
+        self.max_shared_bytes = facts.shared_bytes
         #: What predicted times depend on.
-        self.card = Card.of(self.name, self.sms, facts.memory_clock_rate, facts.global_memory_bus_width)
+        self.card = Card.of(self.name, self.sms, facts.memory_clock, facts.memory_bits)
         #: Page-locked memory of the host, for all GPUs.
         self.pages = _pages
 
@@ -128,7 +118,7 @@ class Device:
     @property
     def pci_bus_id(self) -> str:
         """Its place on the bus, such as "0000:17:00.0": the one name that every tool uses."""
-        return str(self._device.pci_bus_id)
+        return self._facts.pci_bus_id
 
     def memory_bytes(self) -> tuple[int, int]:
         """Bytes of its memory that are free now, and bytes in all."""
@@ -165,7 +155,7 @@ class Device:
 
     def new_stream(self) -> Stream:
         """A new stream, which does not wait for any other by itself."""
-        return self._stream_of(attempt("make a stream", self._device.create_stream))
+        return Stream.new(self.context, self._unused)
 
     def wait(self, what: str = "the GPU") -> None:
         """Wait until all work of its own stream is done. Raises LaunchError for an error of that work."""
@@ -173,26 +163,25 @@ class Device:
 
     def timer(self) -> Timer:
         """A clock for the work of this device's own stream."""
-        return Timer(self._own, self._make_spinning_event)
+        return Timer(self.stream)
 
     def order(self, earlier: int, later: int) -> None:
         """Work submitted to the stream ``later`` from now on waits for the present work of ``earlier``; both are handles."""
         if earlier == later:
             return
         with self:
-            streams = [self._kernels.stream_of(handle) for handle in (later, earlier)]
-            attempt(f"GPU {self.ordinal}, order of streams", streams[0].wait, streams[1])
+            self._stream_of(later).after(self._stream_of(earlier).mark())
 
     def keep_until_now(self, stream: int, things: Any) -> None:
         """Keep ``things`` alive until all work submitted to the stream so far is done; does not wait."""
         with _lock, self:
             while self._waiting and self._waiting[0][0].is_reached:
                 self._waiting.popleft()
-            marked = self._stream_of(self._kernels.stream_of(stream)).mark()
-            self._waiting.append((marked, things))
+            self._waiting.append((self._stream_of(stream).mark(), things))
 
-    def _stream_of(self, stream: Any) -> Stream:
-        return Stream(stream, self.context, self._make_event, self._unused, self._kernels.streams)
+    def _stream_of(self, handle: int) -> Stream:
+        """The stream with that handle, which may be another library's."""
+        return Stream(handle, self.context, self._unused)
 
     # ---- other GPUs
 
@@ -204,7 +193,7 @@ class Device:
     def reach(self, other: Device) -> None:
         """Let this GPU read the other's memory directly; if the driver refuses, copies go through the host."""
         with self:
-            attempt("reach a GPU", driver().cuCtxEnablePeerAccess, other.context, 0)
+            driver().cuCtxEnablePeerAccess(other.context, 0)
 
     # ---- memory
 
@@ -213,8 +202,11 @@ class Device:
 
         Raises LaunchError if the GPU does not have enough.
         """
-        what = f"{nbytes:,} bytes on {self.name}"
-        return Memory(attempt(what, self._device.allocate, max(1, nbytes), stream=self._own), nbytes)
+        what, stream = f"{nbytes:,} bytes on {self.name}", self._stream.handle
+        if self._pool is None:
+            return self._at_once(what, nbytes)
+        (pointer,) = call(what, "cuMemAllocFromPoolAsync", max(1, nbytes), self._pool, stream)
+        return Memory(Owned(int(pointer), lambda: driver().cuMemFreeAsync(pointer, stream)), nbytes)
 
     def reserve(self, nbytes: int) -> Memory:
         """Uninitialised memory that comes from no pool: other GPUs can access it, and ``close`` frees it at once.
@@ -225,8 +217,24 @@ class Device:
         if nbytes > free:
             raise MemoryLimitError(f"{nbytes:,} bytes on {self.name} are needed, {free:,} are free")
         with self:
-            (pointer,) = call(f"{nbytes:,} bytes on {self.name}", "cuMemAlloc", max(1, nbytes))
-        return Memory(SimpleNamespace(handle=pointer, close=lambda: call("free memory", "cuMemFree", pointer)), nbytes)
+            return self._at_once(f"{nbytes:,} bytes on {self.name}", nbytes)
+
+    def _at_once(self, what: str, nbytes: int) -> Memory:
+        (pointer,) = call(what, "cuMemAlloc", max(1, nbytes))
+        return Memory(Owned(int(pointer), lambda: call("free memory", "cuMemFree", pointer)), nbytes)
+
+    @functools.cached_property
+    def _pool(self) -> Any:
+        """Where memory comes from that is allocated in the order of a stream; None on a GPU that has no such. What is freed
+        stays there for the next request, unless another library has said how much does."""
+        if not self._facts.has_pools:
+            return None
+        what, d = "the memory pool", driver()
+        (pool,) = call(what, "cuDeviceGetMemPool", d.CUdevice(self.ordinal))
+        threshold = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        if int(call(what, "cuMemPoolGetAttribute", pool, threshold)[0]) == 0:
+            call(what, "cuMemPoolSetAttribute", pool, threshold, d.cuuint64_t(2**64 - 1))
+        return pool
 
     def put(self, array: NDArray[Any]) -> Memory:
         """A copy of a NumPy array on the GPU, in C order."""

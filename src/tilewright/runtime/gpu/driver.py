@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import LaunchError
 
@@ -40,17 +40,12 @@ def first_line(error: Exception) -> str:
     return lines[0] if lines and lines[0] else type(error).__name__
 
 
-def attempt(what: str, function: Any, *args: Any, **named: Any) -> Any:
-    """Call a function of ``cuda.core``. Its exceptions become LaunchError, whose message begins with ``what``."""
-    try:
-        return function(*args, **named)
-    except Exception as error:  # cuda.core's own class is not public
-        raise LaunchError(message(what, first_line(error))) from None
-
-
 def call(what: str, function: str, *args: Any) -> tuple[Any, ...]:
     """Call a function of the driver; returns its results after the status. Raises LaunchError if the status is an error."""
-    status, *answer = attempt(what, getattr(driver(), function), *args)
+    try:
+        status, *answer = getattr(driver(), function)(*args)
+    except Exception as error:  # of a driver that is not there, or does not have the function
+        raise LaunchError(message(what, first_line(error))) from None
     if status != 0:
         raise LaunchError(message(what, status.name))
     return tuple(answer)
@@ -60,6 +55,54 @@ def call(what: str, function: str, *args: Any) -> tuple[Any, ...]:
 def driver() -> Any:
     """NVIDIA's bindings of the driver, imported at the first call."""
     return importlib.import_module("cuda.bindings.driver")
+
+
+class DeviceFacts(NamedTuple):
+    """What the driver says of a GPU: its number, name and compute capability, its multiprocessors, bytes of its second-level
+    cache, and of the shared memory that a block can have at most; the most threads of a ``block`` and blocks of a ``grid``
+    along each axis; the clock (kHz) and the width (bits) of its memory; its place on the bus; and whether memory can be
+    allocated in the order of a stream."""
+
+    ordinal: int
+    name: str
+    capability: str
+    sms: int
+    l2_bytes: int
+    shared_bytes: int
+    block: tuple[int, ...]
+    grid: tuple[int, ...]
+    memory_clock: int
+    memory_bits: int
+    pci_bus_id: str
+    has_pools: bool
+
+    @classmethod
+    def of(cls, ordinal: int) -> DeviceFacts:
+        """Those of a GPU of this process. Raises LaunchError."""
+        what = f"GPU {ordinal}"
+        (device,) = call(what, "cuDeviceGet", ordinal)
+
+        def fact(name: str) -> int:
+            attribute = getattr(driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+            return int(call(what, "cuDeviceGetAttribute", attribute, device)[0])
+
+        def text(function: str, length: int) -> str:
+            return str(call(what, function, length, device)[0].split(b"\0")[0].decode())
+
+        return cls(
+            ordinal,
+            text("cuDeviceGetName", 128),
+            f"{fact('COMPUTE_CAPABILITY_MAJOR')}.{fact('COMPUTE_CAPABILITY_MINOR')}",
+            fact("MULTIPROCESSOR_COUNT"),
+            fact("L2_CACHE_SIZE"),
+            fact("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            tuple(fact(f"MAX_BLOCK_DIM_{axis}") for axis in "XYZ"),
+            tuple(fact(f"MAX_GRID_DIM_{axis}") for axis in "XYZ"),
+            fact("MEMORY_CLOCK_RATE"),
+            fact("GLOBAL_MEMORY_BUS_WIDTH"),
+            text("cuDeviceGetPCIBusId", 13),
+            bool(fact("MEMORY_POOLS_SUPPORTED")),
+        )
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import LaunchError, OperandError, UsageError
 from .boxes import BoxedArguments, BoxedLauncher, BoxedOperand, FixedArguments
-from .driver import attempt, call, driver, message
+from .driver import DeviceFacts, call, driver, message
 from .memory import Memory
 from .nvrtc import Compiled
 from .recording import recorded_words, recording_with
@@ -27,8 +27,6 @@ Submission = Callable[[], None]
 #: The same for any stream and arguments: ``Device.launcher`` describes the arguments of a call.
 Launcher = Callable[..., None]
 
-#: ``CU_STREAM_LEGACY``
-_LEGACY_STREAM = 1
 #: The most blocks of a cluster that every card takes.
 _PORTABLE_CLUSTER = 8
 
@@ -62,31 +60,29 @@ def _bits(number: Any) -> int:
     return int.from_bytes(np.asarray(number).tobytes()[:8], "little")
 
 
+@dataclass
+class _Kernel:
+    """A loaded kernel, and the most bytes of dynamic shared memory that a launch of it may have now."""
+
+    handle: Any
+    attributes: Attributes
+    dynamic_bytes: int
+
+
 class Kernels:
     """Compiled kernels on one GPU, each loaded once."""
 
-    def __init__(self, core: Any, device: Any) -> None:
-        self._core, self._device = core, device
-        self._loaded: dict[tuple[bytes, str], Any] = {}
-        #: The stream objects of ``cuda.core``, by handle.
-        self.streams: dict[int, Any] = {}
-        limits = device.properties
-        self._limits = {
-            "block": (limits.max_block_dim_x, limits.max_block_dim_y, limits.max_block_dim_z),
-            "grid": (limits.max_grid_dim_x, limits.max_grid_dim_y, limits.max_grid_dim_z),
-        }
-        self._max_shared_bytes = int(limits.max_shared_memory_per_block_optin)
+    def __init__(self, facts: DeviceFacts) -> None:
+        self._facts = facts
+        self._loaded: dict[tuple[bytes, str], _Kernel] = {}
 
     def attributes(self, compiled: Compiled, entry: str) -> Attributes:
         """The driver's facts about a kernel, which is loaded first. Raises LaunchError if the driver refuses the binary."""
-        kernel = self._load(compiled, entry)
-        known = attempt(f"{compiled.name}: {entry}", lambda: kernel.attributes[self._device])
-        return Attributes(known.num_regs, known.shared_size_bytes, known.local_size_bytes, known.max_threads_per_block)
+        return self._load(compiled, entry).attributes
 
     def arguments(self, compiled: Compiled, entry: str, args: Sequence[Any]) -> list[Any]:
         """The arguments, converted for the kernel. Raises UsageError and OperandError for those that it cannot take."""
-        kernel = self._load(compiled, entry)
-        sizes = [size for _, size in attempt(f"{compiled.name}: {entry}", lambda: kernel.arguments_info)]
+        sizes = _argument_sizes(self._load(compiled, entry).handle)
         if len(sizes) != len(args):
             raise UsageError(f"{compiled.name}: {entry} takes {len(sizes)} arguments, given {len(args)}")
         return [argument(i, size, value) for i, (size, value) in enumerate(zip(sizes, args, strict=True))]
@@ -129,11 +125,8 @@ class Kernels:
         what = (
             f"{compiled.name}: {entry}, {grid} blocks of {block} threads, {shared_bytes} bytes of dynamic shared memory"
         )
-        kernel = self._load(compiled, entry)
-        self._check(what, self.attributes(compiled, entry), (grid, 1, 1), (block, 1, 1), shared_bytes)
-        if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
-            self._set(what, kernel, "MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
-        function, run = driver().CUfunction(int(kernel.handle)), driver().cuLaunchKernel
+        function = self._checked(what, compiled, entry, (grid, 1, 1), (block, 1, 1), shared_bytes)
+        run = driver().cuLaunchKernel
         waits = compiled.waits
         unused: list[BoxedArguments] = []
 
@@ -178,54 +171,77 @@ class Kernels:
         """The kernel, loaded for launches of this size, which are checked; and how errors name them."""
         shape = f"{tuple(blocks)} blocks of {tuple(threads)} threads, {shared_bytes} bytes of dynamic shared memory"
         what = f"{compiled.name}: {entry}, {shape}"
+        return what, self._checked(what, compiled, entry, blocks, threads, shared_bytes)
+
+    def _checked(
+        self,
+        what: str,
+        compiled: Compiled,
+        entry: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared_bytes: int,
+    ) -> Any:
+        """The function of a loaded kernel, allowed to have as much shared memory, if a launch of this size is possible."""
         kernel = self._load(compiled, entry)
-        self._check(what, self.attributes(compiled, entry), blocks, threads, shared_bytes)
-        if shared_bytes > kernel.attributes[self._device].max_dynamic_shared_size_bytes:
-            self._set(what, kernel, "MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
-        # The driver's function itself: by ``cuda.core`` a launch takes several microseconds more.
-        return what, driver().CUfunction(int(kernel.handle))
+        self._check(what, kernel.attributes, grid, block, shared_bytes)
+        if shared_bytes > kernel.dynamic_bytes:
+            self._set(what, kernel.handle, "MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
+            kernel.dynamic_bytes = shared_bytes
+        return driver().CUfunction(int(kernel.handle))
 
-    def stream_of(self, handle: int) -> Any:
-        """The stream with that handle, which may be another library's; 0 is the legacy default stream."""
-        if handle not in self.streams:
-            self.streams[handle] = self._core.Stream.from_handle(handle or _LEGACY_STREAM)
-        return self.streams[handle]
-
-    def _load(self, compiled: Compiled, entry: str) -> Any:
+    def _load(self, compiled: Compiled, entry: str) -> _Kernel:
         key = (compiled.cubin, entry)
         if key not in self._loaded:
-
-            def load() -> Any:
-                return self._core.ObjectCode.from_cubin(compiled.cubin, name=compiled.name).get_kernel(entry)
-
-            major, minor = self._device.compute_capability
-            what = f"{compiled.name}: {entry}, compiled for {compiled.arch}, on compute capability {major}.{minor}"
-            self._loaded[key] = kernel = attempt(what, load)
-            if kernel.attributes[self._device].required_cluster_width > _PORTABLE_CLUSTER:
-                self._set(what, kernel, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+            capability = self._facts.capability
+            what = f"{compiled.name}: {entry}, compiled for {compiled.arch}, on compute capability {capability}"
+            (library,) = call(what, "cuLibraryLoadData", compiled.cubin, [], [], 0, [], [], 0)
+            (handle,) = call(what, "cuLibraryGetKernel", library, entry.encode())
+            names = ("NUM_REGS", "SHARED_SIZE_BYTES", "LOCAL_SIZE_BYTES", "MAX_THREADS_PER_BLOCK")
+            attributes = Attributes(*(self._get(what, handle, name) for name in names))
+            dynamic = self._get(what, handle, "MAX_DYNAMIC_SHARED_SIZE_BYTES")
+            self._loaded[key] = _Kernel(handle, attributes, dynamic)
+            if self._get(what, handle, "REQUIRED_CLUSTER_WIDTH") > _PORTABLE_CLUSTER:
+                self._set(what, handle, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
         return self._loaded[key]
 
     def _check(self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
         """Refuse what the driver would refuse without a reason."""
         for name, sizes in (("grid", grid), ("block", block)):
-            if any(size > most for size, most in zip(sizes, self._limits[name], strict=True)):
-                raise LaunchError(f"{what}: a {name} can be at most {self._limits[name]}")
+            limits = getattr(self._facts, name)
+            if any(size > most for size, most in zip(sizes, limits, strict=True)):
+                raise LaunchError(f"{what}: a {name} can be at most {limits}")
         threads = math.prod(block)
         if threads > has.max_threads:
             raise LaunchError(
                 f"{what}: {threads} threads are too many: with {has.registers} registers each, and within the kernel's "
                 f"own launch bounds, a block can have {has.max_threads}"
             )
-        if has.shared_bytes + shared_bytes > self._max_shared_bytes:
+        if has.shared_bytes + shared_bytes > self._facts.shared_bytes:
             raise LaunchError(
                 f"{what}: too much shared memory: {has.shared_bytes} bytes static and {shared_bytes} dynamic, "
-                f"a block on {self._device.name} can have {self._max_shared_bytes}"
+                f"a block on {self._facts.name} can have {self._facts.shared_bytes}"
             )
 
-    def _set(self, what: str, kernel: Any, attribute: str, value: int) -> None:
+    def _set(self, what: str, handle: Any, attribute: str, value: int) -> None:
         """Allow what the driver refuses otherwise."""
-        name = getattr(driver().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{attribute}")
-        call(what, "cuKernelSetAttribute", name, value, kernel.handle, driver().CUdevice(self._device.device_id))
+        call(what, "cuKernelSetAttribute", _named(attribute), value, handle, driver().CUdevice(self._facts.ordinal))
+
+    def _get(self, what: str, handle: Any, attribute: str) -> int:
+        (value,) = call(what, "cuKernelGetAttribute", _named(attribute), handle, driver().CUdevice(self._facts.ordinal))
+        return int(value)
+
+
+def _named(attribute: str) -> Any:
+    return getattr(driver().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{attribute}")
+
+
+def _argument_sizes(handle: Any) -> list[int]:
+    """Bytes of each parameter of a kernel; the driver has an error for the one after the last."""
+    sizes: list[int] = []
+    while (found := driver().cuKernelGetParamInfo(handle, len(sizes)))[0] == 0:
+        sizes.append(int(found[2]))
+    return sizes
 
 
 # ---- what a launch is given ------------------------------------------------------------------------------------------
@@ -251,7 +267,7 @@ def extent(name: str, value: Extent) -> tuple[int, int, int]:
 
 
 def argument(index: int, size: int, value: Any) -> Any:
-    """An argument as ``cuda.core`` takes it: an address as an int, a number as the unsigned integer with its bits.
+    """An argument as a launch takes it: an address as an int, a number as the unsigned integer with its bits.
 
     ``size`` is the size of the kernel's parameter in bytes. Raises OperandError for a value that does not fit.
     """

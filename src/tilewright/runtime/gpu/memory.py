@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
@@ -17,6 +18,22 @@ from .driver import call
 GRANULE = 16
 #: Bytes of a line of a GPU's caches.
 LINE_BYTES = 128
+
+
+class Owned:
+    """An address, and what frees it: once, or at the end of its life."""
+
+    def __init__(self, handle: int, free: Callable[[], object]) -> None:
+        self.handle, self._free = handle, [free]
+
+    def close(self) -> None:
+        """Free it."""
+        while self._free:
+            self._free.pop()()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at the end of the process the driver may be gone
+            self.close()
 
 
 class Memory:

@@ -1,13 +1,20 @@
-"""Streams of a GPU, events on them, by ``cuda.core``, and copies on a stream."""
+"""Streams of a GPU, events on them, and copies on a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .driver import attempt, call
+from .driver import call, driver
+
+#: ``CU_EVENT_BLOCKING_SYNC``: a thread that waits sleeps. ``CU_STREAM_NON_BLOCKING``: work of the default stream is not
+#: waited for.
+_SLEEPING, _NON_BLOCKING = 1, 1
+#: ``CU_STREAM_LEGACY``: the default stream of all threads.
+_LEGACY_STREAM = 1
+#: ``CUDA_ERROR_NOT_READY``
+_NOT_READY = 600
 
 
 class Event:
@@ -18,55 +25,57 @@ class Event:
 
     def wait(self) -> None:
         """Wait until it is reached, without the GIL. Raises LaunchError for an error that stopped the GPU before."""
-        attempt("the GPU", self.event.sync)
+        call("the GPU", "cuEventSynchronize", self.event)
 
     @property
     def is_reached(self) -> bool:
         """Whether all work before it is done; does not wait."""
-        return bool(attempt("the GPU", lambda: self.event.is_done))
+        if driver().cuEventQuery(self.event)[0] == _NOT_READY:
+            return False
+        call("the GPU", "cuEventQuery", self.event)
+        return True
 
     def since(self, earlier: Event) -> float:
         """Seconds since the event ``earlier``, by the GPU's clock; both must be reached."""
-        milliseconds = attempt("read the clock", lambda: self.event - earlier.event)
-        return float(milliseconds) / 1000
+        return _seconds(earlier.event, self.event)
 
     def __del__(self) -> None:
         self._unused.append(self.event)
 
 
 class Stream:
-    """Work of one GPU that is done in order. ``make_event`` and ``unused`` belong to its device: making an event takes
-    longer than recording one, so events are reused. Until it is closed, launches find the stream in ``known`` by its
-    handle."""
+    """Work of one GPU that is done in order. ``unused`` are events of its device that nobody needs: making an event takes
+    longer than recording one."""
 
-    def __init__(
-        self, stream: Any, context: Any, make_event: Callable[[], Any], unused: list[Any], known: dict[int, Any]
-    ) -> None:
-        self._stream, self._context, self._make_event, self._unused = stream, context, make_event, unused
-        self.handle, self._known = int(stream.handle), known
-        known[self.handle] = stream
+    def __init__(self, handle: int, context: Any, unused: list[Any]) -> None:
+        self.handle, self._context, self._unused = handle, context, unused
+
+    @classmethod
+    def new(cls, context: Any, unused: list[Any]) -> Stream:
+        """A new stream of the current GPU, which does not wait for any other by itself."""
+        (stream,) = call("make a stream", "cuStreamCreateWithPriority", _NON_BLOCKING, 0)
+        return cls(int(stream), context, unused)
 
     def mark(self) -> Event:
-        """An event at the present end of the stream."""
+        """An event at the present end of the stream. Its GPU must be the current one."""
         try:
             event = self._unused.pop()
         except IndexError:
-            event = attempt("make an event", self._make_event)
-        attempt("mark a stream", self._stream.record, event)
+            (event,) = call("make an event", "cuEventCreate", _SLEEPING)
+        call("mark a stream", "cuEventRecord", event, self.handle or _LEGACY_STREAM)
         return Event(event, self._unused)
 
     def after(self, event: Event) -> None:
         """Work that is submitted from now on begins when ``event`` is reached; the host does not wait."""
-        attempt("wait for another stream", self._stream.wait, event.event)
+        call("wait for another stream", "cuStreamWaitEvent", self.handle or _LEGACY_STREAM, event.event, 0)
 
     def wait(self, what: str = "the GPU") -> None:
         """Wait until all submitted work is done. Raises LaunchError for an error of that work, which ``what`` names."""
-        attempt(what, self._stream.sync)
+        call(what, "cuStreamSynchronize", self.handle)
 
     def close(self) -> None:
         """Close the stream: submitted work is still done, but no more can be submitted."""
-        self._known.pop(self.handle, None)
-        attempt("close a stream", self._stream.close)
+        call("close a stream", "cuStreamDestroy", self.handle)
 
     # ---- copies, which do not wait
 
@@ -94,16 +103,21 @@ class Stream:
 class Timer:
     """The time between two points of a stream, by the GPU's own clock. ``stop`` spins while it waits."""
 
-    def __init__(self, stream: Any, make_event: Callable[[], Any]) -> None:
+    def __init__(self, stream: int) -> None:
         self._stream = stream
-        self._start, self._end = (attempt("create an event", make_event) for _ in range(2))
+        self._start, self._end = (call("create an event", "cuEventCreate", 0)[0] for _ in range(2))
 
     def start(self) -> None:
         """Start the clock at the time when all work submitted before is done."""
-        attempt("start the clock", self._stream.record, self._start)
+        call("start the clock", "cuEventRecord", self._start, self._stream)
 
     def stop(self) -> float:
         """Seconds from ``start`` until all work submitted since is done; waits for it. Raises as ``Stream.wait`` does."""
-        attempt("stop the clock", self._stream.record, self._end)
-        attempt("the GPU", self._end.sync)
-        return float(attempt("read the clock", lambda: self._end - self._start)) / 1000
+        call("stop the clock", "cuEventRecord", self._end, self._stream)
+        call("the GPU", "cuEventSynchronize", self._end)
+        return _seconds(self._start, self._end)
+
+
+def _seconds(start: Any, end: Any) -> float:
+    (milliseconds,) = call("read the clock", "cuEventElapsedTime", start, end)
+    return float(milliseconds) / 1000
