@@ -36,10 +36,12 @@ from tilewright.catalog import cuda_engine
 from tilewright.planning.bounds import path_bound, promised_bound
 from tilewright.planning.choice import computed_on_gpu
 from tilewright.problem import RESIDUES_IN
+from tilewright.runtime.gpu.layout import row_major_matrix
 from tilewright.runtime.gpu.residue_operand import CLASSICAL, residues_of_rows
-from tilewright.runtime.gpu.residue_product import prepare_residue_product
+from tilewright.runtime.gpu.residue_product import residue_steps
 from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct
-from tilewright.runtime.gpu.split_product import prepare_split_product
+from tilewright.runtime.gpu.split_product import split_product_steps
+from tilewright.runtime.gpu.steps import load
 
 Matrices = list[np.ndarray]
 #: Products of one call, and multiply-adds of all of them, at most.
@@ -168,29 +170,22 @@ def directly(gpu: Gpu, kind: Kind, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if kind.kernel == "cuda/residues_hopper":
         computes = computed_on_gpu("float64", kind.precision, k=k)
         made: Any = residues_of_rows(m, n, k, RESIDUES_IN.get(computes[0], CLASSICAL))
-        prepare: Callable[..., Any] = prepare_residue_product
+        make: Callable[..., Any] = residue_steps
     else:
         planes = 1 if kind.kernel == "cuda/rounded_hopper" else 2
-        of_a, of_b = (m, k, k, 1, m * k, count), (n, k, 1, n, k * n, count)
-        aligned = [16 if each % 4 == 0 or count == 1 else 4 for each in (m * k, k * n, m * n)]
+        of_a, of_b, of_c = (row_major_matrix(*shape, "float32", count) for shape in ((m, k), (k, n), (m, n)))
         made = SplitProduct(
-            SplitOperand(*of_a, aligned[0], planes),
-            SplitOperand(*of_b, aligned[1], planes),
-            n,
-            m * n,
-            count,
-            aligned[2],
+            SplitOperand(of_a, count, planes), SplitOperand(of_b.transposed, count, planes), of_c, count
         )
-        prepare = prepare_split_product
+        make = split_product_steps
     given = gpu.put(a), gpu.put(b)
     c, workspace = (
         gpu.put(np.full((count, m, n), np.nan, a.dtype)),
         gpu.put(np.zeros(made.workspace_bytes // 4 + 1, np.float32)),
     )
     with gpu.device:
-        prepare(gpu.device, kernel, made, kernel.checked({}))(
-            *(x.data_ptr() for x in (*given, c, workspace)), gpu.stream
-        )
+        submit = load(gpu.device, make(gpu.device.sms, kernel, {}, made))
+        submit(*(x.data_ptr() for x in (*given, c, workspace)), gpu.stream)
     return gpu.get(c)
 
 

@@ -137,9 +137,10 @@ def flagged(gpu: Gpu, a: Matrix, b: Matrix, plan: Any) -> tuple[int, int] | None
     """How many parts of C a product from split operands or residues computes from the operands themselves, and how many
     parts there are; None for other kernels. The launches are made again, with a workspace that is read."""
     from tilewright.runtime.gpu.residue_operand import residues_of_rows
-    from tilewright.runtime.gpu.residue_product import prepare_residue_product
-    from tilewright.runtime.gpu.split_operand import FLAGGED, LINES, SplitProduct, allowed_excess, split_of_rows
-    from tilewright.runtime.gpu.split_product import prepare_split_product
+    from tilewright.runtime.gpu.residue_product import residue_steps
+    from tilewright.runtime.gpu.split_operand import FLAGGED, LINES, allowed_excess, split_of_rows
+    from tilewright.runtime.gpu.split_product import split_product_steps
+    from tilewright.runtime.gpu.steps import load
 
     name, params, (m, k), n = plan.kernel.name, dict(plan.params), a.shape, b.shape[1]
     planes = {"cuda/split_hopper": 2, "cuda/rounded_hopper": 1, "cuda/residues_hopper": 0}.get(name)
@@ -147,14 +148,14 @@ def flagged(gpu: Gpu, a: Matrix, b: Matrix, plan: Any) -> tuple[int, int] | None
         return None
     kernel = cuda_engine()[name]
     if planes:
-        made: Any = SplitProduct(*split_of_rows(m, n, k, planes), n, 0, 1)
+        made: Any = split_of_rows(m, n, k, planes)
     else:
         made = residues_of_rows(m, n, k, plan.split.a.moduli)
     result, workspace = gpu.empty(m * n * a.itemsize // 4), gpu.empty(made.workspace_bytes // 4 + 1)
     arrays = [gpu.put(a), gpu.put(b), result, workspace]
     with gpu.device:
-        prepare = prepare_split_product if planes else prepare_residue_product
-        prepare(gpu.device, kernel, made, params)(*(x.data_ptr() for x in arrays), gpu.stream)
+        make: Any = split_product_steps if planes else residue_steps
+        load(gpu.device, make(gpu.device.sms, kernel, params, made))(*(x.data_ptr() for x in arrays), gpu.stream)
 
     def words(at: int, count: int) -> Matrix:
         return np.ascontiguousarray(gpu.get(workspace[at // 4 : at // 4 + count])).view(np.int32)

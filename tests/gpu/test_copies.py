@@ -12,10 +12,11 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
-from tilewright.arrays.copies import MatrixCopy, prepare_copies
-from tilewright.arrays.gpu_array import Matrix
+from tilewright.arrays.copies import MatrixCopy, copy_steps
 from tilewright.arrays.layouts import Boxes
 from tilewright.catalog import cuda_engine
+from tilewright.runtime.gpu.layout import Matrix
+from tilewright.runtime.gpu.steps import WORKSPACE, A, B, C, Place, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -32,6 +33,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.install(monkeypatch, [found])
     fake.engine_alone(monkeypatch, cuda_engine()["cuda/hopper"])
     return found
+
+
+def copy_matrices(gpu: Any, copies: list[MatrixCopy], *addresses: int) -> None:
+    """Make copies of matrices at the first addresses to the others."""
+    given = list(zip(copies, (Place(A), Place(B)), (Place(C), Place(WORKSPACE)), strict=False))
+    a, b, c, workspace = addresses if len(copies) == 2 else (addresses[0], 0, addresses[1], 0)
+    load(gpu, copy_steps(given, gpu.card.memory_ratio))(a, b, c, workspace, 7)
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -85,7 +93,7 @@ def test_all_layouts_and_types(gpu: Any, layouts: tuple[str, str], types: tuple[
             ((2, step, next_to),),
         )
         before = gpu.bytes_of(result).copy()
-        prepare_copies(gpu, [copy])(0, memory.pointer + offset * source.itemsize, result.pointer)
+        copy_matrices(gpu, [copy], memory.pointer + offset * source.itemsize, result.pointer)
         expected = seen(x[offset:], 2, step, rows, columns, laid).astype(target)
         got = gpu.get(result, target, -1)
         np.testing.assert_array_equal(seen(got, 2, next_to, rows, columns, to), expected)
@@ -103,8 +111,8 @@ def test_rows_are_copied_from_any_address(gpu: Any, rows: int, columns: int, ste
     memory, to = gpu.put(x), -(-columns // 64) * 64
     target = gpu.allocate(rows * to * 2)
     source = Matrix(rows, columns, step, 1, "float16", math.gcd(16, 2 * offset))
-    copy = prepare_copies(gpu, [MatrixCopy(source, Matrix(rows, columns, to, 1, "float16"), True)])
-    copy(0, memory.pointer + 2 * offset, target.pointer)
+    copy = MatrixCopy(source, Matrix(rows, columns, to, 1, "float16"), True)
+    copy_matrices(gpu, [copy], memory.pointer + 2 * offset, target.pointer)
     got = gpu.get(target, np.float16, (rows, to))[:, :columns]
     np.testing.assert_array_equal(got, seen(x[offset:], 1, 0, rows, columns, (step, 1))[0])
 
@@ -121,7 +129,7 @@ def test_conversions_round_once(gpu: Any, source: str, target: str) -> None:
         expected = given.astype(numpy_dtype(target))
     memory, to = gpu.put(given), gpu.allocate(expected.nbytes)
     copy = MatrixCopy(Matrix(70, 33, 33, 1, source), Matrix(70, 33, 1, 70, target))
-    prepare_copies(gpu, [copy])(0, memory.pointer, to.pointer)
+    copy_matrices(gpu, [copy], memory.pointer, to.pointer)
     got = gpu.get(to, expected.dtype, (33, 70)).T
     with np.errstate(all="ignore"):
         same = (got == expected) | (np.isnan(got.astype(float)) & np.isnan(expected.astype(float)))
@@ -137,7 +145,7 @@ def test_conjugates(gpu: Any, dtype: str) -> None:
     x = values(dtype, 35) + 1j * values(dtype, 35).real.astype(np.float32)
     memory, to = gpu.put(x), gpu.allocate(x.nbytes)
     copy = MatrixCopy(Matrix(5, 7, 7, 1, dtype), Matrix(5, 7, 1, 5, dtype), conjugate=True)
-    prepare_copies(gpu, [copy])(0, memory.pointer, to.pointer)
+    copy_matrices(gpu, [copy], memory.pointer, to.pointer)
     np.testing.assert_array_equal(gpu.get(to, dtype, (7, 5)).T, x.reshape(5, 7).conj())
 
 
@@ -151,7 +159,7 @@ def test_two_copies_are_one_launch(gpu: Any) -> None:
         ),
         MatrixCopy(Matrix(20, 30, 30, 1, "float16"), Matrix(20, 30, 1, 24, "float32"), True),
     ]
-    prepare_copies(gpu, copies)(7, first.pointer, to.pointer, second.pointer, other.pointer)
+    copy_matrices(gpu, copies, first.pointer, second.pointer, to.pointer, other.pointer)
     assert gpu.launches == [("copy_matrices", 7)]
     np.testing.assert_array_equal(gpu.get(to, BF16, (2, 2, 40, 16))[..., :9], x[:, ::2].astype(BF16))
     np.testing.assert_array_equal(gpu.get(other, np.float32, (30, 24))[:, :20].T, y)
@@ -159,7 +167,7 @@ def test_two_copies_are_one_launch(gpu: Any) -> None:
 
 def test_nothing_is_copied_of_matrices_without_elements(gpu: Any) -> None:
     copy = MatrixCopy(Matrix(0, 5, 5, 1, "float32"), Matrix(0, 5, 8, 1, "float32"))
-    prepare_copies(gpu, [copy])(0, 1, 2)
+    copy_matrices(gpu, [copy], 1, 2)
     assert gpu.launches == []
 
 
@@ -206,7 +214,7 @@ def test_a_kernel_finds_every_element_of_a_copy(name: str, along_k: bool, shape:
     dtypes = {"cuda/hopper": ["bfloat16", "int8", "float32"], "cuda/dmma_boxes": ["float64"]}.get(name, ["float8_e5m2"])
     for dtype, steps, operand in itertools.product(dtypes, [(7, 1), (1, 7), (14, 2), (1, 1)], (0, 1)):
         made = layouts.copy(operand, Matrix(rows, columns, *steps, dtype), dtype)
-        laid = layouts.laid(operand, made, 0)
+        laid = layouts.given(operand, made)
         for i, j in itertools.product(range(rows), range(columns)):
             by_map = j * laid.step + i if laid.down else i * laid.step + j
             assert by_map == i * made.row + j * made.column, (dtype, steps, operand)

@@ -11,8 +11,10 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
+from support.multiplied import by_columns, by_rows, multiply
 from tilewright.catalog import cuda_engine
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product, prepare_ragged_product
+from tilewright.runtime.gpu.boxed_product import prepare_ragged_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -73,9 +75,12 @@ def test_a_block_takes_many_tiles_and_parts(gpu: Any, params: dict[str, int], do
         memory = [gpu.put(np.pad(x, ((0, 0), (0, x.shape[1] % 2)))) for x in lines]
         c = gpu.allocate(parts * m * n * 8)
         steps = -(-k // 16 // parts) if parts > 1 else 1 << 20
-        of_a, of_b = (Laid(x.shape[1] + x.shape[1] % 2, down=d) for x, d in zip(lines, down, strict=True))
-        what = BoxedProduct("float64", "float64", m, n, k, 1, of_a, of_b, Laid(n, m * n), True, parts, steps)
-        prepare_boxed_product(gpu, BOXES, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+        of_a, of_b = (
+            (by_columns if d else by_rows)(*x.shape, "float64", y.shape[1] + y.shape[1] % 2)
+            for x, y, d in zip((a, b), lines, down, strict=True)
+        )
+        what = EngineProduct("float64", of_a, of_b, by_rows(m, n, "float64", following=m * n), 1, parts, steps)
+        multiply(gpu, BOXES, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
         cut = [slice(i * steps * 16, (i + 1) * steps * 16 if i + 1 < parts else k) for i in range(parts)]
         for sums, part in zip(gpu.get(c, np.dtype(np.float64), (parts, m, n)), cut, strict=True):
             np.testing.assert_array_equal(sums, a[:, part] @ b[part])
@@ -88,7 +93,12 @@ def test_products_with_rows_of_their_own_number_take_one_launch(gpu: Any) -> Non
     a, b = whole(sum(rows), k), whole(len(rows), k, n, seed=2)
     memory = [gpu.put(x) for x in (a, b)]
     c = gpu.allocate(sum(rows) * n * 8)
-    what = BoxedProduct("float64", "float64", sum(rows), n, k, 1, Laid(k), Laid(n, k * n), Laid(n), True)
+    of_a, of_b, of_c = (
+        by_rows(*a.shape, "float64"),
+        by_rows(k, n, "float64", following=k * n),
+        by_rows(len(a), n, "float64"),
+    )
+    what = EngineProduct("float64", of_a, of_b, of_c)
     prepare_ragged_product(gpu, BOXES, what, rows, tuple(BOXES.params.items()))(
         memory[0].pointer, memory[1].pointer, c.pointer, 0
     )

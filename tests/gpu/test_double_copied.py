@@ -14,9 +14,9 @@ from support.strided_products import check, whole
 from tilewright.catalog import cuda_engine
 from tilewright.lab.explain.cuda import explain
 from tilewright.runtime.gpu import listed_product
+from tilewright.runtime.gpu.layout import Matrix
 from tilewright.runtime.gpu.listed_product import ListedShape, prepare_listed_product
 from tilewright.runtime.gpu.nvrtc import compile_file
-from tilewright.runtime.gpu.strided_product import Strides
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -76,8 +76,8 @@ def test_lists_are_one_launch(gpu: Any, down: tuple[bool, bool]) -> None:
     shapes = tuple(
         ListedShape(
             *(m, n, k),
-            Strides(*((1, m) if down[0] else (k, 1)), down=down[0], alignment=8),
-            Strides(*((1, k) if down[1] else (n, 1)), down=down[1], alignment=8),
+            Matrix(m, k, *((1, m) if down[0] else (k, 1)), "float64", 8, down=down[0]),
+            Matrix(k, n, *((1, k) if down[1] else (n, 1)), "float64", 8, down=down[1]),
             int(at) * 8,
         )
         for (m, n, k), at in zip(sizes, of_c[:-1], strict=True)

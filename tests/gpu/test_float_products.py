@@ -11,10 +11,11 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.strided_products import check, stored, whole
-from tilewright.arrays.copies import prepare_sum
-from tilewright.arrays.gpu_array import Matrix
+from tilewright.arrays.copies import sum_step
 from tilewright.catalog import cuda_engine
 from tilewright.errors import OperandError
+from tilewright.runtime.gpu.layout import Matrix
+from tilewright.runtime.gpu.steps import A, C, Place, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -136,6 +137,10 @@ def test_conjugates_that_were_not_computed(gpu: Any) -> None:
 # ---- sums of parts
 
 
+def add(gpu: Any, parts: int, batch: int, dtype: str, target: Matrix, sums: int, c: int) -> None:
+    load(gpu, [sum_step(gpu.sms, parts, batch, dtype, target, (Place(A), Place(C)))])(sums, 0, c, 0, 0)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("gap", [0, 3])
 @pytest.mark.parametrize("parts", [2, 3, 13])
@@ -146,15 +151,14 @@ def test_parts_are_added_in_the_same_order(gpu: Any, dtype: str, gap: int, parts
     sums = np.random.default_rng(5).uniform(-1, 1, (batch, parts, m, n)).astype(dtype)
     of_c, laid = stored(np.full((batch, m, n), 7, dtype), False, gap, dtype)
     memory = [gpu.put(x) for x in (sums, of_c)]
-    target = Matrix(m, n, laid.row, 1, dtype)
-    prepare_sum(gpu, parts, batch, dtype, target, laid.next)(memory[0].pointer, memory[1].pointer, 0)
+    add(gpu, parts, batch, dtype, laid, memory[0].pointer, memory[1].pointer)
     got = gpu.get(memory[1], dtype, of_c.shape)
     eighths = [sums[:, i * parts // 8 : (i + 1) * parts // 8] for i in range(8)]
     expected = sum(sum(each[:, i] for i in range(each.shape[1])) for each in eighths if each.size)
     np.testing.assert_array_equal(got[..., :n], expected)
     np.testing.assert_array_equal(got[..., n:], of_c[..., n:])
     columns = gpu.put(np.zeros((batch, n, m), dtype))
-    prepare_sum(gpu, parts, batch, dtype, Matrix(m, n, 1, m, dtype), m * n)(memory[0].pointer, columns.pointer, 0)
+    add(gpu, parts, batch, dtype, Matrix(m, n, 1, m, dtype, next=m * n), memory[0].pointer, columns.pointer)
     np.testing.assert_array_equal(gpu.get(columns, dtype, (batch, n, m)), expected.swapaxes(1, 2))
     of_many = "many_" * (sms == 1)
     entries = [f"add_{of_many}parts", f"add_{of_many}parts_across"] if n == 64 else ["add_single_parts"] * 2

@@ -11,13 +11,13 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.epilogues import BF16, E4, F16, F32, I8, check, expected, reals, whole
 from support.layouts import laid
+from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
-from tilewright.arrays.finish import FinishForm
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, ShapeError
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.boxed_product import BoxedEpilogue, BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct, FinishForm
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -197,18 +197,16 @@ WAYS = [
 def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> None:
     """More tiles than blocks, and rows and columns beyond the edges."""
     m, n, k = 300, 520, 128
-    dtype, kinds = ("bfloat16", None) if kernel is HOPPER else ("float8", ("float8_e4m3fn",) * 2)
-    element = BF16 if kernel is HOPPER else E4
+    dtype, kind, element = ("bfloat16", "bfloat16", BF16) if kernel is HOPPER else ("float8", "float8_e4m3fn", E4)
     a, b, bias, rows = whole(m, k, dtype=element), whole(k, n, dtype=element), reals(n), reals(m, seed=8)
-    epilogue = BoxedEpilogue(1.0, 0.0, "relu", ("float32", 1), False, 1, None)
+    epilogue = FinishForm(1.0, 0.0, "relu", ("float32", 1), 1, None, m)
     bits = np.uint16 if kernel is HOPPER else np.uint8
     memory = [gpu.put(x) for x in (a.view(bits), np.ascontiguousarray(b.T).view(bits), bias, rows)]
     c = gpu.allocate(m * n * 2)
-    what = BoxedProduct(
-        dtype, "bfloat16", m, n, k, 1, Laid(k), Laid(k, down=True), Laid(n), True, factors=kinds, epilogue=epilogue
-    )
+    factors = by_rows(m, k, kind), by_columns(k, n, kind)
+    what = EngineProduct(dtype, *factors, by_rows(m, n, "bfloat16"), epilogue=epilogue)
     x, y, of_bias, of_rows = (each.pointer for each in memory)
-    prepare_boxed_product(gpu, kernel, what, params)(x, y, c.pointer, 0, of_bias, of_rows, 0)
+    multiply(gpu, kernel, what, params, (x, y, c.pointer), (of_bias, of_rows, 0))
     check(gpu.get(c, BF16, (m, n)), expected(a, b, bias=bias, scale_a=rows, activation="relu"), BF16)
 
 
@@ -216,13 +214,13 @@ def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> No
 def test_columns_of_the_result_may_follow_each_other(gpu: Any, params: dict[str, int]) -> None:
     m, n, k = 136, 330, 64
     a, b, bias, before = whole(m, k, dtype=BF16), whole(k, n, dtype=BF16), reals(m), whole(m, n, dtype=BF16, seed=4)
-    epilogue = BoxedEpilogue(2.0, 0.5, "relu", ("float32", 1), True, None, None)
+    epilogue = FinishForm(2.0, 0.5, "relu", ("float32", 1), None, None, m).transposed
     memory = [gpu.put(x) for x in (a.view(np.uint16), np.ascontiguousarray(b.T).view(np.uint16), bias)]
     c = gpu.put(np.ascontiguousarray(before.T).view(np.uint16))
-    of_b, of_c = Laid(k, down=True), Laid(m, down=True)
-    what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, Laid(k), of_b, of_c, True, epilogue=epilogue)
+    of_b, of_c = by_columns(k, n, "bfloat16"), by_columns(m, n, "bfloat16")
+    what = EngineProduct("bfloat16", by_rows(m, k, "bfloat16"), of_b, of_c, epilogue=epilogue)
     x, y, of_bias = (each.pointer for each in memory)
-    prepare_boxed_product(gpu, HOPPER, what, params)(x, y, c.pointer, 0, of_bias, 0, 0)
+    multiply(gpu, HOPPER, what, params, (x, y, c.pointer), (of_bias, 0, 0))
     exact = 2 * (a.astype(np.float64) @ b.astype(np.float64)) + 0.5 * before.astype(np.float64) + bias[:, None]
     check(gpu.get(c, BF16, (n, m)).T, np.maximum(exact, 0), BF16)
 
@@ -251,5 +249,5 @@ def test_vectors_must_fit_into_shared_memory() -> None:
 
 def test_rows_and_columns_of_the_kernel_are_exchanged_where_it_multiplies_transposes() -> None:
     form = FinishForm(1.0, 0.0, None, ("bfloat16", 1), 1, None, 8)
-    assert (form.boxed(swapped=False).vectors, form.boxed(swapped=True).vectors) == (1, 1)
-    assert form.boxed(swapped=True).bias_by_row
+    assert (form.vectors, form.transposed.vectors) == (1, 1)
+    assert form.transposed.by_row

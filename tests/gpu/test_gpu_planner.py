@@ -21,7 +21,9 @@ from tilewright.planning import tuned
 from tilewright.planning.choice import choose_gpu as choose
 from tilewright.planning.choice import engine_on_gpu
 from tilewright.planning.ways import EngineShape, ways
+from tilewright.runtime.gpu import compilations
 from tilewright.runtime.gpu import product as gpu_product
+from tilewright.runtime.gpu.archive import engine_kernel
 from tilewright.runtime.gpu.compilations import Compilations
 from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.runtime.gpu.product import MOST, prepare_gpu_product
@@ -206,7 +208,7 @@ def forget_products() -> None:
 def test_addresses_decide_which_form_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = fake.Gpu(1 << 16)
     device.executes = True
-    monkeypatch.setattr(gpu_product, "_compilations", Compilations())
+    monkeypatch.setattr(compilations, "_compilations", Compilations())
     forget_products()
     rng = np.random.default_rng(3)
     a, b = rng.integers(-8, 9, (10, 3)).astype("f4"), rng.integers(-8, 9, (3, 12)).astype("f4")
@@ -217,7 +219,7 @@ def test_addresses_decide_which_form_runs(monkeypatch: pytest.MonkeyPatch) -> No
         product(first.pointer, second.pointer + shift, result.pointer, 77)
         np.testing.assert_array_equal(device.get(result, "f4", (10, 12)), a @ b)
         device.fill(result, 0xFF)
-        assert [sorted(form.given) for form, _ in gpu_product._compilations._jobs] == forms
+        assert [[name for name, _ in code.macros] for code, _ in compilations._compilations._jobs] == forms
     forget_products()
 
 
@@ -237,20 +239,20 @@ def test_a_product_is_prepared_once() -> None:
 
 def test_a_kernel_is_compiled_ahead_on_threads_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = fake.Gpu(1 << 16)
-    monkeypatch.setattr(gpu_product, "_compilations", Compilations())
+    monkeypatch.setattr(compilations, "_compilations", Compilations())
     forget_products()
     compiling, may_end = threading.Barrier(3), threading.Event()
     begun: list[bool] = []
 
-    def slow(kernel: Any, given: Any, *, arch: str, add: bool, **params: int) -> Any:
-        begun.append(add)
+    def slow(kernel: Any, values: Any, arch: str, macros: Any) -> Any:
+        begun.append("ACCUMULATE" in macros)
         compiling.wait(30)
         assert may_end.wait(30)
         if len(begun) == 2:
             raise CompileError("only this once")
-        return compile_kernel(kernel, given, arch=arch, add=add, **params)
+        return engine_kernel(kernel, values, arch, macros)
 
-    monkeypatch.setattr(gpu_product, "compile_kernel", slow)
+    monkeypatch.setattr(compilations, "engine_kernel", slow)
     for _ in range(2):
         gpu_product.compile_ahead(device, BANKS, {}, [(2, 2, 3), (5, 2, 4)])  # of the same form
     compiling.wait(30)  # both are under way at once, and nobody waits for them

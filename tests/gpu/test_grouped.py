@@ -11,10 +11,12 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
+from support.multiplied import by_rows
 from tilewright.arrays import grouped
 from tilewright.catalog import cuda_engine
 from tilewright.errors import OperandError, ShapeError
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_ragged_product
+from tilewright.runtime.gpu.boxed_product import prepare_ragged_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -123,7 +125,8 @@ def test_ragged_products_of_every_kind_of_tile(gpu: Any, params: dict[str, int])
     a, b = whole(sum(rows), k), whole(len(rows), k, 72)
     memory = [gpu.put(each.view(np.uint16)) for each in (a, b)]
     c = gpu.allocate(sum(rows) * n * 2)
-    what = BoxedProduct("bfloat16", "bfloat16", sum(rows), n, k, 1, Laid(k), Laid(72, 72 * k), Laid(n), True)
+    factors = by_rows(sum(rows), k, "bfloat16"), by_rows(k, n, "bfloat16", 72, 72 * k)
+    what = EngineProduct("bfloat16", *factors, by_rows(sum(rows), n, "bfloat16"))
     run = prepare_ragged_product(gpu, cuda_engine()["cuda/hopper"], what, tuple(rows), tuple(params.items()))
     run(memory[0].pointer, memory[1].pointer, c.pointer, 0)
     tops = np.cumsum([0, *rows])

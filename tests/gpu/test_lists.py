@@ -24,8 +24,8 @@ from tilewright.arrays.repeated_lists import RepeatedLists
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.runtime.gpu import boxed_product, listed_product
+from tilewright.runtime.gpu.layout import row_major_matrix
 from tilewright.runtime.gpu.listed_product import ListedShape, prepare_listed_product
-from tilewright.runtime.gpu.strided_product import Strides
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 #: (m, n, k) of products, also of empty ones.
@@ -187,7 +187,11 @@ def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
     at = [np.cumsum([0, *(x.nbytes for x in side)]) for side in (a, b)]
     addresses = np.array([m.pointer + int(p) for m, tops in zip(memory, at, strict=True) for p in tops[:2]])
     shapes = tuple(
-        ListedShape(m, n, k, Strides(k, 1, alignment=2), Strides(n, 1, alignment=2), i * 3 * 9 * dtype.itemsize)
+        ListedShape(
+            *(m, n, k),
+            *(row_major_matrix(*shape, dtype.name)._replace(alignment=2) for shape in ((m, k), (k, n))),
+            i * 3 * 9 * dtype.itemsize,
+        )
         for i, (m, n, k) in enumerate(sizes)
     )
     for preset in kernel.presets:

@@ -10,9 +10,10 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
+from support.multiplied import by_columns, by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, UsageError
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -161,9 +162,9 @@ def test_a_block_of_the_promoted_kernel_takes_many_tiles(gpu: Any, params: dict[
         a, b = whole(m, k, dtype=E4), whole(k, n, dtype=E5)
         memory = [gpu.put(np.pad(x.view(np.uint8), ((0, 0), (0, step - k)))) for x in (a, np.ascontiguousarray(b.T))]
         c = gpu.allocate(m * n * out.itemsize)
-        laid, factors = (Laid(step), Laid(step, down=True), Laid(n)), ("float8_e4m3fn", "float8_e5m2")
-        what = BoxedProduct("float8", out.name, m, n, k, 1, *laid, True, factors=factors)
-        prepare_boxed_product(gpu, PROMOTED, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+        factors = by_rows(m, k, "float8_e4m3fn", step), by_columns(k, n, "float8_e5m2", step)
+        what = EngineProduct("float8", *factors, by_rows(m, n, out.name))
+        multiply(gpu, PROMOTED, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
         np.testing.assert_array_equal(gpu.get(c, out, (m, n)), exact(a, b, out))
         for each in (c, *memory):
             each.close()

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from support import simulated_libraries as fake
+from support.multiplied import by_columns, by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -47,11 +48,10 @@ def test_every_way_of_storing(gpu: Any, bm: int, bn: int, m: int, n: int, out: s
     memory, size = [gpu.put(x.view(np.uint16)) for x in (a, laid_b)], (n if c_down else m) * step_c
     c = gpu.allocate(size * dtype.itemsize)
     gpu.fill(c, 0xFF)
-    what = BoxedProduct(
-        "bfloat16", out, m, n, k, 1, Laid(k), Laid(step_b, down=b_down), Laid(step_c, down=c_down), c_down or n % 8 == 0
-    )
-    params = {"BM": bm, "BN": bn, "STAGES": 3}
-    prepare_boxed_product(gpu, HOPPER, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+    of_b = (by_columns if b_down else by_rows)(k, n, "bfloat16", step_b)
+    of_c = (by_columns if c_down else by_rows)(m, n, out, step_c)._replace(alignment=16 if c_down or n % 8 == 0 else 2)
+    what, params = EngineProduct("bfloat16", by_rows(m, k, "bfloat16"), of_b, of_c), {"BM": bm, "BN": bn, "STAGES": 3}
+    multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     found = gpu.get(c, np.dtype(np.uint16) if out == "bfloat16" else dtype, (size,)).view(dtype)
     found = found.reshape(n if c_down else m, step_c).astype(np.float64)
     expected = a.astype(np.float64) @ b.astype(np.float64)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from support import simulated_libraries as fake
+from support.multiplied import by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -31,9 +32,10 @@ def test_blocks_of_a_cluster_take_tiles_next_to_each_other(gpu: Any, near: int) 
     a, b = (np.random.default_rng(i).integers(-4, 5, shape).astype(BF16) for i, shape in enumerate(((m, k), (k, n))))
     memory = [gpu.put(x.view(np.uint16)) for x in (a, b)]
     c = gpu.allocate(parts * m * n * 4)
-    what = BoxedProduct("bfloat16", "float32", m, n, k, 1, Laid(k), Laid(n), Laid(n, m * n), True, parts, 5)
+    of_c = by_rows(m, n, "float32", following=m * n)
+    what = EngineProduct("bfloat16", by_rows(m, k, "bfloat16"), by_rows(k, n, "bfloat16"), of_c, 1, parts, 5)
     params = {"BM": 64, "BN": 64, "STAGES": 12, "NEAR": near, "GROUP": 4}
-    prepare_boxed_product(gpu, HOPPER, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+    multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     sums = gpu.get(c, np.dtype(np.float32), (parts, m, n))
     np.testing.assert_array_equal(sums.sum(0), a.astype(np.float64) @ b.astype(np.float64))
 

@@ -10,9 +10,10 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
+from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
 from tilewright.catalog import cuda_engine
-from tilewright.runtime.gpu.boxed_product import BoxedEpilogue, BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct, FinishForm
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -57,9 +58,9 @@ def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int], m: int, n: i
     a, b = whole(m, k), whole(k, n, seed=2)
     memory = [gpu.put(np.ascontiguousarray(x.T)) for x in (a, b)]
     c = gpu.allocate(m * n * 4)
-    of_c = Laid(m, down=True) if c_down else Laid(n)
-    what = BoxedProduct("tf32", "float32", m, n, k, 1, Laid(m, down=True), Laid(k, down=True), of_c, True)
-    prepare_boxed_product(gpu, HOPPER, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+    of_c = (by_columns if c_down else by_rows)(m, n, "float32")
+    what = EngineProduct("tf32", by_columns(m, k, "float32"), by_columns(k, n, "float32"), of_c)
+    multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     found = gpu.get(c, np.dtype(np.float32), (n, m)).T if c_down else gpu.get(c, np.dtype(np.float32), (m, n))
     np.testing.assert_array_equal(found, a @ b)
 
@@ -71,11 +72,11 @@ def test_an_epilogue_finds_its_rows(gpu: Any, out: str) -> None:
     memory = [gpu.put(x) for x in (np.ascontiguousarray(a.T), np.ascontiguousarray(b.T), bias)]
     dtype = np.float32 if out == "float32" else np.uint16
     c = gpu.put(np.zeros((m, n), dtype))
-    epilogue = BoxedEpilogue(1.0, 0.0, None, ("float32", 1), True, None, None)
-    layouts = Laid(m, down=True), Laid(k, down=True), Laid(n)
-    what = BoxedProduct("tf32", out, m, n, k, 1, *layouts, True, epilogue=epilogue)
+    epilogue = FinishForm(1.0, 0.0, None, ("float32", 1), None, None, m).transposed
+    factors = by_columns(m, k, "float32"), by_columns(k, n, "float32")
+    what = EngineProduct("tf32", *factors, by_rows(m, n, out), epilogue=epilogue)
     x, y, of_bias = (each.pointer for each in memory)
-    prepare_boxed_product(gpu, HOPPER, what, {})(x, y, c.pointer, 0, of_bias, 0, 0)
+    multiply(gpu, HOPPER, what, {}, (x, y, c.pointer), (of_bias, 0, 0))
     found = gpu.get(c, np.dtype(dtype), (m, n))
     exact = (a @ b + bias[:, None]).astype(np.float32)
     if out == "bfloat16":

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from support import simulated_libraries as fake
+from support.multiplied import by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.boxed_product import BoxedEpilogue, BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct, FinishForm
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
 HOPPER = cuda_engine()["cuda/hopper"]
 BF16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 SMALL = {"BN": 64, "STAGES": 3, "PINGPONG": 1}
-BIASED = BoxedEpilogue(2.0, 0.0, "relu", ("float32", 1), False, None, None)
+BIASED = FinishForm(2.0, 0.0, "relu", ("float32", 1), None, None, 0)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def product(
     *,
     parts: tuple[int, int] = (1, 1 << 30),
     kernel: CudaKernel = HOPPER,
-    epilogue: BoxedEpilogue | None = None,
+    epilogue: FinishForm | None = None,
 ) -> tuple[Any, Any]:
     """What the kernel stores of A·B, parts of k apart, and what is right."""
     m, n, k = shape
@@ -50,10 +51,9 @@ def product(
     memory = [gpu.put(x.view(f"u{x.itemsize}")) for x in (a, padded, bias)]
     x, y, of_bias = (each.pointer for each in memory)
     c = gpu.allocate(parts[0] * m * n * 4)
-    laid = Laid(k), Laid(padded.shape[1]), Laid(n, m * n)
-    what = BoxedProduct("bfloat16", "float32", m, n, k, 1, *laid, True, *parts, epilogue=epilogue)
-    run = prepare_boxed_product(gpu, kernel, what, params)
-    run(x, y, c.pointer, 0, *([] if epilogue is None else [of_bias, 0, 0]))
+    factors = by_rows(m, k, "bfloat16"), by_rows(k, n, "bfloat16", padded.shape[1])
+    what = EngineProduct("bfloat16", *factors, by_rows(m, n, "float32", following=m * n), 1, *parts, epilogue=epilogue)
+    multiply(gpu, kernel, what, params, (x, y, c.pointer), [] if epilogue is None else [of_bias, 0, 0])
     exact = a.astype(np.float64) @ b.astype(np.float64)
     return gpu.get(c, FLOAT32, (parts[0], m, n)).sum(0), exact if epilogue is None else np.maximum(2 * exact + bias, 0)
 

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from support import ptx_alone
-from tilewright.runtime.gpu.nvrtc import Compiled
+from tilewright.runtime.gpu import steps  # noqa: F401  # imports all that compiles for a GPU
+from tilewright.runtime.gpu.compilations import Compilations
 
 
 def kept() -> dict[tuple[str, str], Any]:
-    """All functions of the package that return a compiled source and keep it, by module and name."""
+    """All that the package has compiled and keeps, by module and name."""
     return {
         (module, name): value
         for module in list(sys.modules)
         if module.startswith("tilewright.")
         for name, value in list(vars(sys.modules[module]).items())  # a deferred function imports what it is made of
-        if hasattr(value, "cache_info") and value.__annotations__.get("return") == Compiled.__name__
+        if isinstance(value, Compilations)
     }
 
 
@@ -27,4 +28,4 @@ def test_a_gpu_of_the_same_process_is_given_none_of_it(monkeypatch: pytest.Monke
     before = kept()
     ptx_alone.install(monkeypatch)
     assert before
-    assert [name for name, function in kept().items() if function is before[name]] == []
+    assert [name for name, compilations in kept().items() if compilations is before[name]] == []

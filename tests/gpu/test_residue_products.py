@@ -26,7 +26,8 @@ from tilewright.runtime.gpu.residue_operand import (
     residues_of_rows,
     whole_bits,
 )
-from tilewright.runtime.gpu.residue_product import prepare_residue_product
+from tilewright.runtime.gpu.residue_product import residue_steps
+from tilewright.runtime.gpu.steps import load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -74,8 +75,7 @@ def by_kernel(
     made = residues_of_rows(m, n, k, moduli)
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan))).pointer]
     workspace = gpu.allocate(made.workspace_bytes)
-    run = prepare_residue_product(gpu, kernel, made, NARROW | params)
-    run(*at, workspace.pointer, 1)
+    load(gpu, residue_steps(gpu.sms, kernel, NARROW | params, made))(*at, workspace.pointer, 1)
     first = made.a.workspace_bytes + made.b.workspace_bytes + made.residues_bytes(params.get("BN", 64))
     everything = gpu.get(workspace, np.uint8, (made.workspace_bytes,))
     gpu.flags = everything[first : first + 4 * made.parts].view(np.int32)
@@ -122,7 +122,7 @@ def test_other_numbers_of_moduli(moduli: int) -> None:
 
 
 def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.arrays.plan._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
+    monkeypatch.setattr("tilewright.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
     a, b = uniform(40, 260), uniform(260, 50, seed=2)
     tensors = [fake.Tensor.of(gpu, x) for x in (a, b)]
     taken = []
@@ -300,7 +300,7 @@ def test_what_the_plan_says(gpu: Any) -> None:
 def test_only_large_products_of_standard_precision_are_computed_so(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((4096, 4096)))
     assert tw.plan(x, x).kernel is RESIDUES

@@ -17,8 +17,9 @@ from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.planning.bounds import fast_bound, path_bound
 from tilewright.planning.choice import ROUNDED
 from tilewright.planning.streamed import choose_streamed
-from tilewright.runtime.gpu.split_operand import SplitProduct, split_of_rows
-from tilewright.runtime.gpu.split_product import prepare_product_of_parts, prepare_split, prepare_split_product
+from tilewright.runtime.gpu.split_operand import split_of_rows
+from tilewright.runtime.gpu.split_product import parts_steps, split_product_steps, split_step
+from tilewright.runtime.gpu.steps import WORKSPACE, A, B, Place, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -80,17 +81,16 @@ def by_kernel(
     gpu = fake.Gpu(1 << 22)
     gpu.sms = 2
     (m, k), n = a.shape, b.shape[1]
-    made = SplitProduct(*split_of_rows(m, n, k, 1), n, 0, 1, add=add)
+    made = split_of_rows(m, n, k, 1, add)
     x, y = gpu.put(a).pointer, gpu.put(b).pointer
     of_c = gpu.put(c if add else np.full_like(c, np.nan))
     z = of_c.pointer
-    if not add:
-        prepare_split_product(gpu, chosen, made, params)(x, y, z, gpu.allocate(made.workspace_bytes).pointer, 1)
-    else:
-        parts = [gpu.allocate(operand.workspace_bytes).pointer for operand in (made.a, made.b)]
-        for at, operand, to in zip((x, y), (made.a, made.b), parts, strict=True):
-            prepare_split(gpu, operand)(at, to, 1)
-        prepare_product_of_parts(gpu, chosen, made, params)(x, y, z, *parts, 1)
+    steps = split_product_steps(gpu.sms, chosen, params, made)
+    if add:  # each operand alone
+        parts = Place(WORKSPACE), Place(WORKSPACE, made.a.workspace_bytes)
+        splits = (split_step(each) for each in zip((made.a, made.b), (Place(A), Place(B)), parts, strict=True))
+        steps = [*splits, *parts_steps(gpu.sms, chosen, params, made, parts)]
+    load(gpu, steps)(x, y, z, gpu.allocate(made.workspace_bytes).pointer, 1)
     return gpu.get(of_c, np.float32, (m, n))
 
 
@@ -126,7 +126,7 @@ def test_numbers_that_float16_does_not_have(gpu: Any) -> None:
 def test_the_plan_says_what_becomes_of_the_operands(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((4096, 4096), np.float32))
     plan = tw.plan(x, x, precision="fast")

@@ -11,11 +11,12 @@ import pytest
 from support import simulated_libraries as fake
 from support.changed_kernels import changed
 from support.epilogues import BF16, whole
+from support.multiplied import by_columns, by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.kernels.cuda_kernel import Card, CudaKernel
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -44,9 +45,11 @@ def check(
         for x, is_down in zip((a, b), down, strict=True)
     ]
     c = gpu.allocate(m * n * 2)
-    laid = [Laid(x.shape[0] if is_down else x.shape[1], down=is_down) for x, is_down in zip((a, b), down, strict=True)]
-    what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, *laid, Laid(n), True)
-    prepare_boxed_product(gpu, kernel, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+    factors = [
+        (by_columns if is_down else by_rows)(*x.shape, "bfloat16") for x, is_down in zip((a, b), down, strict=True)
+    ]
+    what = EngineProduct("bfloat16", *factors, by_rows(m, n, "bfloat16"))
+    multiply(gpu, kernel, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(BF16)
     np.testing.assert_array_equal(gpu.get(c, BF16, (m, n)), exact)
 

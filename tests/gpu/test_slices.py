@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from support import simulated_libraries as fake
+from support.multiplied import by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.planning.ways import sums_dtype
-from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
+from tilewright.runtime.gpu.layout import Matrix
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -49,7 +51,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
-def stored(values: np.ndarray, down: bool, gap: int) -> tuple[np.ndarray, Strides]:
+def stored(values: np.ndarray, down: bool, gap: int) -> tuple[np.ndarray, Matrix]:
     """Matrices of a batch in memory by rows, or ``down`` by columns, after each of which NaN fill a gap."""
     lines = values.swapaxes(-1, -2) if down else values
     memory = np.full((*lines.shape[:-1], lines.shape[-1] + gap), np.nan, values.dtype)
@@ -57,7 +59,8 @@ def stored(values: np.ndarray, down: bool, gap: int) -> tuple[np.ndarray, Stride
     step = memory.shape[-1]
     following = memory.shape[-2] * step
     alignment = int(np.gcd(16, following * values.itemsize))
-    return memory, Strides(*((1, step) if down else (step, 1)), following, down, alignment)
+    strides = (1, step) if down else (step, 1)
+    return memory, Matrix(*values.shape[-2:], *strides, values.dtype.name, alignment, following, down)
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
@@ -82,8 +85,8 @@ def check(
     memory = [gpu.put(x.view(np.uint8)) for x, _ in operands]
     kernel = cuda_engine()[name]
     cut = (parts, -(-k // (kernel.step_of_k(kind.itemsize, kernel.checked(params)) * parts))) if parts > 1 else ()
-    what = StridedProduct(dtype, out, m, n, k, batch, *(laid for _, laid in operands), *cut)
-    prepare_strided_product(gpu, kernel, what, params)(*(x.pointer for x in memory), 0)
+    what = EngineProduct(dtype, *(laid for _, laid in operands), batch, *cut)
+    multiply(gpu, kernel, what, params, [x.pointer for x in memory])
     got = gpu.get(memory[2], empty.dtype, operands[2][0].shape)
     for each in memory:
         each.close()
@@ -135,9 +138,6 @@ def test_a_missing_barrier_is_found(gpu: Any) -> None:
     source = kernel.source.replace('#include "slices_fma.cuh"', body.replace("#pragma once", ""))
     broken = replace(kernel, source=source)
     memory = [gpu.put(np.ones(size, np.float32)) for size in (16 * 64, 64 * 16, 16 * 16)]
-    laid = Strides(64, 1), Strides(16, 1), Strides(16, 1)
-    run = prepare_strided_product(
-        gpu, broken, StridedProduct("float32", "float32", 16, 16, 64, 1, *laid), {"LN": 4, "WARPS_K": 2}
-    )
+    product = EngineProduct("float32", *(by_rows(*shape, "float32") for shape in ((16, 64), (64, 16), (16, 16))))
     with pytest.raises(AssertionError, match="nothing orders"):
-        run(*(x.pointer for x in memory), 0)
+        multiply(gpu, broken, product, {"LN": 4, "WARPS_K": 2}, [x.pointer for x in memory])

@@ -13,13 +13,15 @@ from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
 from tilewright.arrays import libraries, matmul
-from tilewright.arrays.copies import prepare_sum
-from tilewright.arrays.gpu_array import GpuArray, Matrix
+from tilewright.arrays.copies import sum_step
+from tilewright.arrays.gpu_array import GpuArray
 from tilewright.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu import split_operand, split_product
-from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound
-from tilewright.runtime.gpu.split_product import PartsOfK, prepare_split_product
+from tilewright.runtime.gpu.layout import row_major_matrix
+from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound, split_of_rows
+from tilewright.runtime.gpu.split_product import PartsOfK, split_product_steps
+from tilewright.runtime.gpu.steps import WORKSPACE, C, Place, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -84,9 +86,10 @@ def test_every_set_of_parameters(params: dict[str, int], k: int) -> None:
 
 def by_kernel(gpu: Any, kernel: CudaKernel, a: np.ndarray, b: np.ndarray, params: dict[str, int]) -> np.ndarray:
     (m, k), n = a.shape, b.shape[1]
-    made = SplitProduct(SplitOperand(m, k, k, 1), SplitOperand(n, k, 1, n), n, 0, 1)
+    made = split_of_rows(m, n, k)
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan, np.float32))).pointer]
-    prepare_split_product(gpu, kernel, made, params)(*at, gpu.allocate(made.workspace_bytes).pointer, 1)
+    steps = split_product_steps(gpu.sms, kernel, params, made)
+    load(gpu, steps)(*at, gpu.allocate(made.workspace_bytes).pointer, 1)
     return gpu.get(c, np.float32, (m, n))
 
 
@@ -98,11 +101,13 @@ def test_pieces_of_a_long_k_are_summed_apart(params: dict[str, int]) -> None:
     batch, m, n, k, steps = 2, 140, 72, 700, 2 if "CHUNK" not in params else 4
     a, b = uniform(batch, m, k), uniform(batch, k, n, seed=2)
     a[1, 3, 5] = np.inf
-    made = SplitProduct(SplitOperand(m, k, k, 1, m * k, batch), SplitOperand(n, k, 1, n, n * k, batch), n, m * n, batch)
-    pieces = PartsOfK(3, steps, prepare_sum(gpu, 3, batch, "float32", Matrix(m, n, n, 1, "float32"), m * n))
+    of_a, of_b, of_c = (row_major_matrix(*shape, "float32", batch) for shape in ((m, k), (k, n), (m, n)))
+    made = SplitProduct(SplitOperand(of_a, batch), SplitOperand(of_b.transposed, batch), of_c, batch)
+    places = Place(WORKSPACE, made.workspace_bytes), Place(C)
+    pieces = PartsOfK(3, steps, sum_step(gpu.sms, 3, batch, "float32", of_c, places))
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((batch, m, n), np.nan, np.float32))).pointer]
     workspace = gpu.allocate(made.workspace_bytes + pieces.many * c.nbytes)
-    prepare_split_product(gpu, SPLIT, made, params, pieces)(*at, workspace.pointer, 1)
+    load(gpu, split_product_steps(gpu.sms, SPLIT, params, made, pieces))(*at, workspace.pointer, 1)
     found, finite = gpu.get(c, np.float32, (batch, m, n)), np.arange(m) != 3
     assert worst(found[0], a[0], b[0]) < 6
     assert worst(found[1][finite], a[1][finite], b[1]) < 6
@@ -111,8 +116,8 @@ def test_pieces_of_a_long_k_are_summed_apart(params: dict[str, int]) -> None:
 
 def test_long_lines_are_split_by_more_blocks(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_operand, "_LONG", 1900)
-    assert SplitOperand(1, 1900, 1900, 1).blocks == 8
-    assert SplitOperand(1, 2100, 2100, 1).blocks == 16
+    assert SplitOperand(row_major_matrix(1, 1900, "float32")).blocks == 8
+    assert SplitOperand(row_major_matrix(1, 2100, "float32")).blocks == 16
     a, b = uniform(35, 2100), uniform(2100, 9, seed=2)
     assert worst(by_kernel(gpu, SPLIT, a, b, {}), a, b) < 6
 
@@ -302,7 +307,7 @@ def test_what_the_plan_says(gpu: Any) -> None:
 def test_ieee_and_short_k_are_not_split(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((1024, 1024), np.float32))
     assert tw.plan(x, x).kernel is SPLIT

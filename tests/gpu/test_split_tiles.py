@@ -11,10 +11,11 @@ import pytest
 
 from support import simulated_libraries as fake
 from support.changed_kernels import changed
+from support.multiplied import by_rows, multiply
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -37,8 +38,8 @@ def product(
     memory = [gpu.put(x.view(f"u{x.itemsize}")) for x in (a, b)]
     c = gpu.allocate(m * n * out.itemsize)
     names = [str(dtype) for dtype in (a.dtype, out)]
-    what = BoxedProduct(*names, m, n, k, 1, Laid(k), Laid(n), Laid(n), True)
-    prepare_boxed_product(gpu, kernel, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+    what = EngineProduct(names[0], by_rows(m, k, names[0]), by_rows(k, n, names[0]), by_rows(m, n, names[1]))
+    multiply(gpu, kernel, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     return gpu.get(c, out, (m, n))
 
 

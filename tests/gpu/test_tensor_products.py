@@ -14,16 +14,16 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.changed_kernels import changed
 from support.layouts import laid
+from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
-from tilewright.arrays import matmul
-from tilewright.arrays import plan as plans
+from tilewright.arrays import choose, matmul
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.layouts import layouts_of
 from tilewright.arrays.order import Operands
 from tilewright.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Laid, prepare_boxed_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -99,7 +99,7 @@ def test_out_keeps_what_lies_around_it(gpu: Any, layout: str) -> None:
 @pytest.mark.parametrize("shapes", [((33, 35), (35, 37)), ((2, 70, 41), (2, 41, 133))], ids=str)
 def test_copies_may_lie_along_k(gpu: Any, monkeypatch: pytest.MonkeyPatch, shapes: Any) -> None:
     """Of a row-major B that must be copied anyway, the copy may be transposed: then tiles have any width."""
-    monkeypatch.setattr(plans, "layouts_of", lambda kernel: layouts_of(kernel)[1:])
+    monkeypatch.setattr(choose, "layouts_of", lambda kernel: layouts_of(kernel)[1:])
     a, b = whole(*shapes[0]), whole(*shapes[1], seed=2)
     x, y = tensor(gpu, a), tensor(gpu, b)
     assert [text.endswith("transposed") for text in tw.plan(x, y).copies] == [False, True]
@@ -156,9 +156,9 @@ def test_either_order_stores_the_result_where_it_is(
     gpu: Any, monkeypatch: pytest.MonkeyPatch, swapped: bool, layout: str
 ) -> None:
     """C = A·B and Cᵀ = Bᵀ·Aᵀ: neither copies, whichever way ``out`` lies."""
-    tried = plans._tried
+    tried = choose._tried
     monkeypatch.setattr(
-        plans, "_tried", lambda *given, **says: (x for x in tried(*given, **says) if x[2].swapped == swapped)
+        choose, "_tried", lambda *given, **says: (x for x in tried(*given, **says) if x[2].swapped == swapped)
     )
     for m, n, k in ((72, 200, 40), (40, 56, 35)):
         a, b, out = whole(m, k), whole(k, n, seed=2), tensor(gpu, np.zeros((m, n), BF16), layout)
@@ -204,12 +204,12 @@ def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int]) -> None:
         k = 136
         a, b = whole(m, k), whole(k, n)
         c = gpu.allocate(m * n * 2)
-        laid = Laid(k, down=True) if down else Laid(-(-n // 8) * 8)
-        stored = np.ascontiguousarray(b.T) if down else np.pad(b, ((0, 0), (0, laid.step - n)))
+        of_b = by_columns(k, n, "bfloat16") if down else by_rows(k, n, "bfloat16", -(-n // 8) * 8)
+        stored = np.ascontiguousarray(b.T) if down else np.pad(b, ((0, 0), (0, of_b.step - n)))
         memory = [gpu.put(x.view(np.uint16)) for x in (a, stored)]
-        of_c = Laid(m, down=True) if c_down else Laid(n)
-        what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, Laid(k), laid, of_c, True)
-        prepare_boxed_product(gpu, HOPPER, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+        of_c = (by_columns if c_down else by_rows)(m, n, "bfloat16")
+        what = EngineProduct("bfloat16", by_rows(m, k, "bfloat16"), of_b, of_c)
+        multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
         found = gpu.get(c, BF16, (n, m)).T if c_down else gpu.get(c, BF16, (m, n))
         np.testing.assert_array_equal(found, product(a, b))
         for each in (c, *memory):
@@ -234,8 +234,9 @@ def test_rows_that_begin_anywhere_are_stored_alone(gpu: Any, params: dict[str, i
         step = n + 2 + first % 3
         before = np.full((20, step), 7, dtype)
         c = gpu.put(before.view(f"u{size}"))
-        what = BoxedProduct("bfloat16", out, 18, n, k, 1, Laid(k), Laid(176), Laid(step), False)
-        prepare_boxed_product(gpu, HOPPER, what, params)(x, y, c.pointer + first * size, 0)
+        of_c = by_rows(18, n, out, step)._replace(alignment=size)
+        what = EngineProduct("bfloat16", by_rows(18, k, "bfloat16"), by_rows(k, n, "bfloat16", 176), of_c)
+        multiply(gpu, HOPPER, what, params, (x, y, c.pointer + first * size))
         wanted = before.reshape(-1)
         for row in range(18):
             wanted[first + row * step :][:n] = exact[row, :n]
@@ -258,8 +259,9 @@ def test_the_last_columns_of_a_tile_that_is_no_multiple_of_128_bytes_wide(
     a, b = whole(m, k), whole(k, n + -n % 8)
     memory = [gpu.put(x.view(np.uint16)) for x in (a, b)]
     c = gpu.allocate(m * n * kind.itemsize)
-    what = BoxedProduct("bfloat16", out, m, n, k, 1, Laid(k), Laid(b.shape[1]), Laid(n), True)
-    prepare_boxed_product(gpu, HOPPER, what, params)(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+    factors = by_rows(m, k, "bfloat16"), by_rows(k, n, "bfloat16", b.shape[1])
+    what = EngineProduct("bfloat16", *factors, by_rows(m, n, out))
+    multiply(gpu, HOPPER, what, params, (memory[0].pointer, memory[1].pointer, c.pointer))
     exact = a.astype(np.float64) @ b[:, :n].astype(np.float64)
     np.testing.assert_array_equal(gpu.get(c, kind, (m, n)), exact.astype(kind))
 
@@ -272,10 +274,10 @@ def test_a_buffer_that_is_stored_from_is_not_written(gpu: Any, tmp_path: Path) -
     m, n, k = 128, 256, 64
     memory = [gpu.put(x.view(np.uint16)) for x in (whole(m, k), whole(k, n))]
     c = gpu.allocate(m * n * 2)
-    what = BoxedProduct("bfloat16", "bfloat16", m, n, k, 1, Laid(k), Laid(n), Laid(n), True)
-    run = prepare_boxed_product(gpu, broken, what, {"BN": 64, "STAGES": 8})
+    a, b, of_c = (by_rows(*shape, "bfloat16") for shape in ((m, k), (k, n), (m, n)))
+    addresses = memory[0].pointer, memory[1].pointer, c.pointer
     with pytest.raises(AssertionError, match="still"):
-        run(memory[0].pointer, memory[1].pointer, c.pointer, 0)
+        multiply(gpu, broken, EngineProduct("bfloat16", a, b, of_c), {"BN": 64, "STAGES": 8}, addresses)
 
 
 # ---- the model

@@ -12,10 +12,12 @@ import pytest
 from support import simulated_libraries as fake
 from tilewright.catalog import cuda_engine
 from tilewright.host.sources import PACKAGE
-from tilewright.runtime.gpu import split_product
+from tilewright.runtime.gpu import compilations, split_product
 from tilewright.runtime.gpu.compilations import Compilations
+from tilewright.runtime.gpu.layout import Matrix, row_major_matrix
 from tilewright.runtime.gpu.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, wide_bound
-from tilewright.runtime.gpu.split_product import prepare_split_product
+from tilewright.runtime.gpu.split_product import split_product_steps
+from tilewright.runtime.gpu.steps import load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -41,7 +43,7 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Change:
         assert source.count(before) == 1
         (engine / file).write_text(source.replace(before, after))
         monkeypatch.setattr(split_product, "_PACK", engine / "pack")
-        monkeypatch.setattr(split_product, "_compilations", Compilations())
+        monkeypatch.setattr(compilations, "_compilations", Compilations())
 
     return changed
 
@@ -50,13 +52,13 @@ def product(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.nda
     """A·B, added to C if that is given; the operands lie row by row or column by column."""
     gpu = fake.Gpu(1 << 23)
     gpu.sms = 4
-    (m, k), n = a.shape, b.shape[1]
-    of_a, of_b = ([step // 4 for step in x.strides] for x in (a, b))
-    made = SplitProduct(SplitOperand(m, k, *of_a), SplitOperand(n, k, of_b[1], of_b[0]), n, 0, 1, add=c is not None)
+    m, n = len(a), b.shape[1]
+    of_a, of_b = (Matrix(*x.shape, *(step // 4 for step in x.strides), "float32") for x in (a, b.T))
+    made = SplitProduct(SplitOperand(of_a), SplitOperand(of_b), row_major_matrix(m, n, "float32"), add=c is not None)
     stored = [x if x.flags.c_contiguous else x.T for x in (a, b)]
     out = gpu.put(np.full((m, n), np.nan, np.float32) if c is None else c)
     at = [*(gpu.put(x).pointer for x in stored), out.pointer, gpu.allocate(made.workspace_bytes).pointer]
-    prepare_split_product(gpu, SPLIT, made, {})(*at, 1)
+    load(gpu, split_product_steps(gpu.sms, SPLIT, {}, made))(*at, 1)
     return gpu.get(out, np.float32, (m, n))
 
 

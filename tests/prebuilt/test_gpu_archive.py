@@ -18,11 +18,11 @@ import pytest
 
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.arrays.matmul import plan_of_views
-from tilewright.arrays.paired import prepare_paired
+from tilewright.arrays.plan import prepare
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UnavailableError
 from tilewright.prebuilt import build, gpu
-from tilewright.runtime.gpu import archive, nvrtc, product
+from tilewright.runtime.gpu import archive, compilations, nvrtc
 from tilewright.runtime.gpu.archive import Request, engine_file, engine_kernel
 
 ARCH = "sm_80"
@@ -44,10 +44,10 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No archive is open, and none is found, before a test and after it."""
     monkeypatch.setattr(archive, "_BUILT", Path("nowhere"))
     archive._archive.cache_clear()
-    product.compiled_once.cache_clear()
+    compilations._compilations.clear()
     yield
     archive._archive.cache_clear()
-    product.compiled_once.cache_clear()
+    compilations._compilations.clear()
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_plans_of_a_described_gpu(compiles: list[str]) -> None:
     ordinal = gpu.add_described(described)
     x, y = (GpuArray(1 << at, (512, 512), (512, 1), "float16", ordinal) for at in (30, 40))
     with archive.requests() as asked:
-        prepare_paired(plan_of_views(x, y), described)
+        prepare(plan_of_views(x, y))
     assert {request.path.name for request in asked} == {"hopper.cu"}
     assert plan_of_views(x, y).gpu == "NVIDIA H200"
     assert np.dtype(plan_of_views(x, y).order.dtype) == np.float16

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.arrays import copies, finish, paired
-from tilewright.runtime.gpu import (
-    boxed_product,
-    listed_product,
-    nvrtc,
-    product,
-    residue_product,
-    split_product,
-    strided_product,
-)
+from tilewright.runtime.gpu import compilations, nvrtc
 from tilewright.runtime.gpu.compilations import Compilations
 from tilewright.runtime.gpu.launch import Attributes
 from tilewright.runtime.gpu.nvrtc import Compiled
@@ -26,9 +16,7 @@ _SHARED = re.compile(r"\.shared\b[^;\n]*?\.b(\d+)\s+[\w$]+(?:\[(\d+)\])?;")
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")
 _WITH_BINARY = nvrtc._compile
 #: What is compiled once in a process; a GPU that the same process uses must not be given any of it.
-_compilations = {module: Compilations() for module in (product, residue_product, split_product)}
-_compiled_once = functools.cache(product.compiled_once.__wrapped__)
-_compiled_pack = functools.cache(copies.compiled_pack.__wrapped__)
+_compilations = Compilations()
 
 
 def install(monkeypatch: Any) -> None:
@@ -36,12 +24,7 @@ def install(monkeypatch: Any) -> None:
     for there is no binary to read."""
     monkeypatch.setattr(nvrtc, "_compile", _compile)
     monkeypatch.setattr(nvrtc, "_FORMAT", "PTX alone")
-    for module, begun in _compilations.items():
-        monkeypatch.setattr(module, "_compilations", begun)
-    for module in (product, boxed_product, listed_product, strided_product):
-        monkeypatch.setattr(module, "compiled_once", _compiled_once)
-    for module in (copies, finish, paired):
-        monkeypatch.setattr(module, "compiled_pack", _compiled_pack)
+    monkeypatch.setattr(compilations, "_compilations", _compilations)
 
 
 def attributes(compiled: Compiled, entry: str) -> Attributes:

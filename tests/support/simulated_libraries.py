@@ -14,7 +14,7 @@ import numpy as np
 
 from support import ptx_alone
 from support.simulated_gpu import BASE, SimulatedGpu
-from tilewright.arrays import dlpack, grouped, host_copy, libraries, matmul, repeated
+from tilewright.arrays import dlpack, grouped, host_copy, libraries, matmul, plan, repeated
 from tilewright.arrays.dtypes import DTYPES, RESULTS
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import LaunchError
@@ -318,13 +318,13 @@ def cupy_module(gpus: list[Gpu]) -> Any:
 
 def rungs_alone(monkeypatch: Any) -> None:
     """As if the engine had no kernel of its own, so that the ladder's highest rung multiplies."""
-    monkeypatch.setattr("tilewright.arrays.plan.engine_on_gpu", lambda dtype, capability: ())
+    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", lambda dtype, capability: ())
 
 
 def engine_alone(monkeypatch: Any, kernel: Any) -> None:
     """As if the engine had this kernel alone, also for shapes that others serve faster."""
     monkeypatch.setattr(
-        "tilewright.arrays.plan.engine_on_gpu",
+        "tilewright.arrays.choose.engine_on_gpu",
         lambda dtype, capability: [kernel] if dtype in kernel.dtypes and kernel.fits(capability) else [],
     )
 
@@ -342,7 +342,7 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     torch, cupy = torch_module(gpus), cupy_module(gpus)
     monkeypatch.setitem(__import__("sys").modules, "torch", torch)
     monkeypatch.setitem(__import__("sys").modules, "cupy", cupy)
-    for module in (grouped, matmul, libraries, host_copy):
+    for module in (grouped, matmul, plan, libraries, host_copy):
         monkeypatch.setattr(module, "gpu_at", lambda ordinal: gpus[ordinal])
     # Of the real modules others are kept, so that a library of these is not met after the test.
     monkeypatch.setattr(libraries, "_known", {})

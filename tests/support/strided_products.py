@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from support.multiplied import multiply
 from tilewright.catalog import cuda_engine
 from tilewright.problem import itemsize_of
-from tilewright.runtime.gpu.strided_product import StridedProduct, Strides, prepare_strided_product
+from tilewright.runtime.gpu.engine_product import EngineProduct
+from tilewright.runtime.gpu.layout import Matrix
 
 
 def whole(*shape: int, dtype: str) -> np.ndarray:
@@ -19,7 +21,7 @@ def whole(*shape: int, dtype: str) -> np.ndarray:
     return (values + 1j * rng.integers(-4, 5, shape) if "complex" in dtype else values).astype(dtype)
 
 
-def stored(values: np.ndarray, down: bool, gap: int, dtype: str) -> tuple[np.ndarray, Strides]:
+def stored(values: np.ndarray, down: bool, gap: int, dtype: str) -> tuple[np.ndarray, Matrix]:
     """Matrices of a batch in memory by rows, or ``down`` by columns, with a gap after each of these."""
     lines = values.swapaxes(-1, -2) if down else values
     memory = np.full((*lines.shape[:-1], lines.shape[-1] + gap), 99, dtype)
@@ -27,7 +29,7 @@ def stored(values: np.ndarray, down: bool, gap: int, dtype: str) -> tuple[np.nda
     step = memory.shape[-1]
     following = memory.shape[-2] * step if values.ndim > 2 else 0
     alignment = int(np.gcd(16, following * itemsize_of(dtype)))
-    return memory, Strides(*((1, step) if down else (step, 1)), following, down, alignment)
+    return memory, Matrix(*values.shape[-2:], *((1, step) if down else (step, 1)), dtype, alignment, following, down)
 
 
 def check(
@@ -44,8 +46,8 @@ def check(
     steps = -(-k // kernel.checked(params)["BK"])
     memory = [gpu.put(x) for x in (of_a, of_b, of_c)]
     cut = parts, -(-steps // parts)
-    what = StridedProduct(dtype, dtype, m, n, k, batch, laid_a, laid_b, laid_c, *cut, padded)
-    prepare_strided_product(gpu, kernel, what, params)(*(x.pointer for x in memory), 0)
+    what = EngineProduct(dtype, laid_a, laid_b, laid_c, batch, *cut, padded)
+    multiply(gpu, kernel, what, params, [x.pointer for x in memory])
     got = gpu.get(memory[2], dtype, of_c.shape)
     for each in memory:
         each.close()

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..host.sources import PACKAGE
 from ..problem import itemsize_of
-from ..runtime.gpu.archive import engine_file
-from ..runtime.gpu.device import Device
+from ..runtime.gpu.compilations import KernelCode
+from ..runtime.gpu.layout import Matrix
 from ..runtime.gpu.memory import GRANULE
-from ..runtime.gpu.nvrtc import Compiled
-from .gpu_array import Matrix, merged_axes
+from ..runtime.gpu.steps import KernelLaunch, Place, Step
+from .gpu_array import merged_axes
 from .order import Order, OrderedMatrix
 
 _PACK = PACKAGE / "engine" / "cuda" / "pack"
@@ -50,11 +50,6 @@ _CACHED = 2e7
 #: Seconds of a launch that follows another in a graph.
 NEXT_LAUNCH_S = 1.7e-6
 
-#: ``copy(stream, source, target, …)``: the handle of a stream, and the addresses of source and target of each copy.
-Copies = Callable[..., None]
-#: ``add(source, target, stream)``: addresses, and the handle of a stream.
-Add = Callable[[int, int, int], None]
-
 
 @dataclass(frozen=True)
 class MatrixCopy:
@@ -76,29 +71,27 @@ class MatrixCopy:
         """Elements of all matrices."""
         return self.source.rows * self.source.columns * math.prod(axis[0] for axis in self.batch)
 
+    # ---- as its kernel does it: along x the elements of the source follow each other, or are nearest ----------------
 
-@dataclass(frozen=True)
-class _Job:
-    """A copy as its kernel does it: along x the elements of the source follow each other, or are nearest."""
+    @functools.cached_property
+    def down(self) -> bool:
+        """Whether x is along the columns of the source."""
+        return _direction(self.source)
 
-    copy: MatrixCopy
-    down: bool = field(init=False)
-    across: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        source, target = (_direction(m) for m in (self.copy.source, self.copy.target))
-        object.__setattr__(self, "down", source)
-        object.__setattr__(self, "across", source != target)
+    @functools.cached_property
+    def across(self) -> bool:
+        """Whether the copy transposes."""
+        return self.down != _direction(self.target)
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Bytes of an element of source and target."""
-        return itemsize_of(self.copy.source.dtype), itemsize_of(self.copy.target.dtype)
+        return itemsize_of(self.source.dtype), itemsize_of(self.target.dtype)
 
     @property
     def extents(self) -> tuple[int, int]:
         """Elements along x and y."""
-        rows, columns = self.copy.source.rows, self.copy.source.columns
+        rows, columns = self.source.rows, self.source.columns
         return (rows, columns) if self.down else (columns, rows)
 
     def steps(self, matrix: Matrix) -> tuple[int, int]:
@@ -114,17 +107,16 @@ class _Job:
     @property
     def is_shifted(self) -> bool:
         """Whether vectors along x may begin within a granule."""
-        y, size, source = self.extents[1], self.sizes[0], self.copy.source
-        steps = [self.steps(source)[1]] * (y > 1) + [axis[1] for axis in self.copy.batch]
+        y, size, source = self.extents[1], self.sizes[0], self.source
+        steps = [self.steps(source)[1]] * (y > 1) + [axis[1] for axis in self.batch]
         return math.gcd(source.alignment, *(step * size for step in steps)) % GRANULE != 0
 
     @property
     def seconds(self) -> float:
         """The predicted time, in a launch with others."""
-        copy = self.copy
-        moved_s = copy.elements * (_moved_bytes(copy.source) / READ + _moved_bytes(copy.target) / WRITTEN)
+        moved_s = self.elements * (_moved_bytes(self.source) / READ + _moved_bytes(self.target) / WRITTEN)
         _, across, down = self.parts
-        warps_s = across * down * math.prod(axis[0] for axis in copy.batch) * _WARP_S
+        warps_s = across * down * math.prod(axis[0] for axis in self.batch) * _WARP_S
         return max(warps_s, moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1))
 
     @property
@@ -137,12 +129,12 @@ class _Job:
     def macros(self, i: int) -> dict[str, object]:
         """What the kernel is compiled with for this job, its number ``i``."""
         (x, y), (size, out) = self.extents, self.sizes
-        source, target = self.copy.source, self.copy.target
+        source, target = self.source, self.target
         (from_x, _), (to_x, to_y) = self.steps(source), self.steps(target)
         inner, count = (to_y, y) if self.across else (to_x, x)
         outer, rows = (to_x, x) if self.across else (to_y, y)
-        whole = math.gcd(target.alignment, outer * out * (rows > 1), *(step * out for _, _, step in self.copy.batch))
-        same = source.dtype == target.dtype and not self.copy.conjugate
+        whole = math.gcd(target.alignment, outer * out * (rows > 1), *(step * out for _, _, step in self.batch))
+        same = source.dtype == target.dtype and not self.conjugate
         types = [_BITS[size]] * 2 if same else [_TYPES[source.dtype], _TYPES[target.dtype]]
         return {
             f"FROM_{i}": types[0],
@@ -151,17 +143,16 @@ class _Job:
             f"LOADS_{i}": int(from_x == 1 or x == 1),
             f"SHIFTED_{i}": int(self.is_shifted),
             f"STORES_{i}": int((inner == 1 or count == 1) and whole % GRANULE == 0),
-            f"CONJUGATE_{i}": int(self.copy.conjugate),
+            f"CONJUGATE_{i}": int(self.conjugate),
         }
 
     def packed(self, axes: int) -> tuple[bytes, int]:
         """``Job`` of the kernel as bytes, with so many axes of the batch, and its number of blocks."""
-        copy = self.copy
         x, y = self.extents
-        (from_x, from_y), (to_x, to_y) = self.steps(copy.source), self.steps(copy.target)
+        (from_x, from_y), (to_x, to_y) = self.steps(self.source), self.steps(self.target)
         outer, rows = (to_x, x) if self.across else (to_y, y)
-        room = max(y if self.across else x, outer if copy.own and rows > 1 else 0)
-        lengths, from_next, to_next = zip(*[(1, 0, 0)] * (axes - len(copy.batch)), *copy.batch, strict=True)
+        room = max(y if self.across else x, outer if self.own and rows > 1 else 0)
+        lengths, from_next, to_next = zip(*[(1, 0, 0)] * (axes - len(self.batch)), *self.batch, strict=True)
         (low, high), (to_low, _) = (self.reach(target) for target in (False, True))
         lanes, across, down = self.parts
         count = across * down * math.prod(lengths)
@@ -174,9 +165,9 @@ class _Job:
 
     def reach(self, target: bool) -> tuple[int, int]:
         """The elements from the first one of all matrices to those at the lowest and the highest address."""
-        matrix = self.copy.target if target else self.copy.source
+        matrix = self.target if target else self.source
         axes = [(matrix.rows, matrix.row), (matrix.columns, matrix.column)]
-        steps = [(n - 1) * step for n, step in (*axes, *((axis[0], axis[1 + target]) for axis in self.copy.batch))]
+        steps = [(n - 1) * step for n, step in (*axes, *((axis[0], axis[1 + target]) for axis in self.batch))]
         return sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
 
 
@@ -189,55 +180,42 @@ def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
     return MatrixCopy(place.original, place.used, True, tuple(merged_axes(lengths, steps, used_steps)))
 
 
-def prepare_copies(device: Device, copies: Sequence[MatrixCopy]) -> Copies:
-    """A function that does one or two copies, in as few launches as take the least time: compiled and checked now; a call
-    takes microseconds and does not wait for the copies. The GPU must be the thread's current one, here and at each call."""
-    jobs = [(i, _Job(copy)) for i, copy in enumerate(copies) if copy.elements]
-    together, apart = _seconds([job for _, job in jobs], device.card.memory_ratio)
-    some = [jobs] if together <= apart else [[job] for job in jobs]
-    launches = [_launch_of(device, each) for each in some if each]
-
-    def copy(stream: int, *addresses: int) -> None:
-        for launch in launches:
-            launch(stream, *addresses)
-
-    return launches[0] if len(launches) == 1 else copy
+def copy_steps(copies: Sequence[tuple[MatrixCopy, Place, Place]], memory_ratio: float) -> list[Step]:
+    """The launches of one or two copies, each with the places of the first source and target, as few as take the least time
+    on a card of that ``memory_ratio``."""
+    filled = [each for each in copies if each[0].elements]
+    together, apart = _seconds([copy for copy, *_ in filled], memory_ratio)
+    some = [filled] if together <= apart else [[each] for each in filled]
+    return [_step_of(each) for each in some if each]
 
 
-def _launch_of(device: Device, numbered: Sequence[tuple[int, _Job]]) -> Copies:
-    """A function that does these of the copies, with their numbers, in one launch."""
-    jobs = [job for _, job in numbered]
-    axes = max(1, *(len(job.copy.batch) for job in jobs))
-    packed = [job.packed(axes) for job in jobs]
-    macros: dict[str, object] = {"JOBS": len(jobs), "AXES": axes}
-    for at, job in enumerate(jobs):
-        macros |= job.macros(at)
-    size = sum(blocks for _, blocks in packed), _WARPS * 32, 0
-    structure = b"".join(data for data, _ in packed)
-    run = device.boxed_launcher(
-        compiled_pack("copy_matrices", device.arch, **macros), "copy_matrices", size, (), structure
-    )
-    lowest = [job.reach(target)[0] * job.sizes[target] for job in jobs for target in (False, True)]
-    given = [2 * i + target for i, _ in numbered for target in (False, True)]
-
-    def copy(stream: int, *addresses: int) -> None:
-        run(stream, (), tuple(addresses[i] + low for i, low in zip(given, lowest, strict=True)))
-
-    return copy
+def _step_of(copies: Sequence[tuple[MatrixCopy, Place, Place]]) -> Step:
+    """The launch that does all of these copies."""
+    axes = max(1, *(len(copy.batch) for copy, *_ in copies))
+    packed = [copy.packed(axes) for copy, *_ in copies]
+    macros: dict[str, object] = {"JOBS": len(copies), "AXES": axes}
+    places = list[Place]()
+    for i, (copy, source, target) in enumerate(copies):
+        macros |= copy.macros(i)
+        for place, is_target, size in zip((source, target), (False, True), copy.sizes, strict=True):
+            places.append(place.after(copy.reach(is_target)[0] * size))
+    code, structure = pack_code("copy_matrices", **macros), b"".join(data for data, _ in packed)
+    blocks = sum(each for _, each in packed)
+    return Step(KernelLaunch(code, "copy_matrices", (blocks, _WARPS * 32, 0), structure), tuple(places))
 
 
 def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
     """The predicted time of copies, on a card of that ``memory_ratio``."""
-    return min(_seconds([_Job(copy) for copy in copies], memory_ratio)) if copies else 0
+    return min(_seconds(copies, memory_ratio)) if copies else 0
 
 
-def _seconds(jobs: Sequence[_Job], memory_ratio: float) -> tuple[float, float]:
+def _seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> tuple[float, float]:
     """The predicted times of copies in one launch, and in a launch each. A copy that transposes needs so many registers that
     fewer warps have a place, also those of a copy beside it that does not."""
     ratio = (1 + memory_ratio) / 2  # much of what is written stays in the cache until the product reads it
-    moved = ratio * sum(job.seconds for job in jobs)
-    is_mixed = len({job.across for job in jobs}) > 1
-    return _LAUNCH_S + moved * (_MIXED if is_mixed else 1), _LAUNCH_S + moved + NEXT_LAUNCH_S * (len(jobs) - 1)
+    moved = ratio * sum(copy.seconds for copy in copies)
+    is_mixed = len({copy.across for copy in copies}) > 1
+    return _LAUNCH_S + moved * (_MIXED if is_mixed else 1), _LAUNCH_S + moved + NEXT_LAUNCH_S * (len(copies) - 1)
 
 
 def sum_seconds(parts: Any, elements: int, sums: str, out: str, memory_ratio: float) -> Any:
@@ -251,12 +229,12 @@ def sum_seconds(parts: Any, elements: int, sums: str, out: str, memory_ratio: fl
 _BLOCKS_AT_ONCE = 8
 
 
-def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matrix, next_target: int) -> Add:
-    """A function that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
-    batch, into matrices like ``target``, ``next_target`` elements apart: in a fixed order, rounded once."""
-    compiled = compiled_pack("add_parts", device.arch, OUT=target.dtype.upper(), SUM=sums.upper())
+def sum_step(sms: int, parts: int, batch: int, sums: str, target: Matrix, places: tuple[Place, Place]) -> Step:
+    """The launch that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
+    batch, into matrices like ``target``: in a fixed order, rounded once. ``places`` are those of sums and target."""
+    code = pack_code("add_parts", OUT=target.dtype.upper(), SUM=sums.upper())
     each, size = 16 // itemsize_of(sums), target.rows * target.columns
-    follow = target.column == 1 and target.row == target.columns and (batch == 1 or next_target == size)
+    follow = target.column == 1 and target.row == target.columns and (batch == 1 or target.next == size)
     if target.columns % each and (size % each or not follow):  # 16 bytes would be of two rows
         each = 1
     is_single = each * itemsize_of(sums) < 16
@@ -266,17 +244,12 @@ def prepare_sum(device: Device, parts: int, batch: int, sums: str, target: Matri
         -(-target.rows // 16) * -(-target.columns // (2 * each)) * batch if across else -(-size * batch // (32 * each))
     )
     of_block = 1 if parts > 4 else 2 if parts > 2 else 4
-    is_many = is_single or pieces > of_block * _BLOCKS_AT_ONCE * device.sms
+    is_many = is_single or pieces > of_block * _BLOCKS_AT_ONCE * sms
     entry = "add_single_parts" if is_single else f"add_{'many_' * is_many}parts{'_across' * across}"
     blocks = -(-pieces // (of_block * (4 if is_many else 1)))
-    launch = device.launcher(compiled, entry, min(blocks, _MOST_BLOCKS), 256)
-    sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, next_target)))
-    counts = np.int32(parts), np.int32(batch)
-
-    def add(source: int, target: int, stream: int) -> None:
-        launch(stream, source, target, *sizes, *counts)
-
-    return add
+    sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, target.next)))
+    launch = KernelLaunch(code, entry, (min(blocks, _MOST_BLOCKS), 256, 0), (*sizes, np.int32(parts), np.int32(batch)))
+    return Step(launch, places)
 
 
 def _moved_bytes(matrix: Matrix) -> int:
@@ -303,7 +276,6 @@ def _lanes(x: int, y: int, across: bool) -> int:
     return min(most_x, 5, max(2, 5 - most_y))
 
 
-@functools.cache
-def compiled_pack(name: str, arch: str, **macros: object) -> Compiled:
-    """The source ``name`` of the folder of kernels that copy, add or finish, compiled when it is first asked for."""
-    return engine_file(_PACK / f"{name}.cu", arch, macros)
+def pack_code(name: str, **macros: object) -> KernelCode:
+    """The source ``name`` of the folder of kernels that copy, add or finish."""
+    return KernelCode(_PACK / f"{name}.cu", tuple(macros.items()))

@@ -7,8 +7,8 @@ from typing import Any
 from ..epilogue import Epilogue, vector_step
 from ..errors import DTypeError, OperandError
 from ..problem import combine_shapes
-from ..runtime.gpu.boxed_product import ScaleBlocks
-from .finish import RESULTS_OF_EPILOGUES, FinishForm
+from ..runtime.gpu.engine_product import FinishForm, ScaleBlocks
+from .finish import RESULTS_OF_EPILOGUES
 from .gpu_array import GpuArray
 from .libraries import Library, library_of
 

@@ -5,56 +5,25 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from ..epilogue import epilogue_text
 from ..problem import itemsize_of
-from ..runtime.gpu.boxed_product import BoxedEpilogue, ScaleBlocks
-from ..runtime.gpu.device import Device
-from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy, compiled_pack
+from ..runtime.gpu.engine_product import FinishForm
+from ..runtime.gpu.steps import KernelLaunch, Place, Step
+from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy, pack_code
 
 RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
 #: Elements that a block finishes along x and y, its threads, and the most blocks of a launch.
 _TILE, _THREADS, _MOST_BLOCKS = (128, 8), 256, 1 << 16
 
-#: ``finish(stream, sums, c, bias, scale_a, scale_b)``: the handle of a stream, and addresses; 0 for arrays that are absent.
-Finish = Callable[..., None]
 
-
-class FinishForm(NamedTuple):
-    """An epilogue without its arrays' addresses: what a plan depends on. Of an array it has the stride, and of the bias the
-    dtype; None for what is absent. ``rows`` are those of one product. Scales of ``blocks`` are left to the kernel that
-    multiplies."""
-
-    alpha: float
-    beta: float
-    activation: str | None
-    bias: tuple[str, int] | None
-    scale_a: int | None
-    scale_b: int | None
-    rows: int
-    blocks: ScaleBlocks | None = None
-
-    def __str__(self) -> str:
-        steps = {"bias": self.bias, "scale_a": self.scale_a, "scale_b": self.scale_b}
-        arrays = [name for name, step in steps.items() if step is not None]
-        product = "A·B" if self.blocks is None else "A·B with scales of blocks"
-        return epilogue_text(self.alpha, self.beta, self.activation, arrays, product)
-
-    def boxed(self, *, swapped: bool) -> BoxedEpilogue:
-        """The same for a kernel that applies it, whose C is transposed where ``swapped``."""
-        scales = (self.scale_b, self.scale_a) if swapped else (self.scale_a, self.scale_b)
-        return BoxedEpilogue(self.alpha, self.beta, self.activation, self.bias, swapped, *scales)
-
-
-def prepare_finish(device: Device, copy: MatrixCopy, form: FinishForm, *, swapped: bool) -> Finish:
-    """A function that finishes the sums of ``copy.source`` into ``copy.target``, of all products of its batch: compiled and
-    checked now. ``swapped``: both are transposed. The GPU must be the thread's current one, here and at each call."""
+def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[Place], *, swapped: bool) -> list[Step]:
+    """The launch, if there is an element, that finishes the sums of ``copy.source`` into ``copy.target``, of all products of
+    its batch. ``places``: of sums, C, bias and scales. ``swapped``: both matrices are transposed."""
     source, target = (m.transposed if swapped else m for m in (copy.source, copy.target))
     count = math.prod(axis[0] for axis in copy.batch)
-    if not source.rows * source.columns * count:
-        return _nothing
+    if not copy.elements:
+        return []
     across = abs(target.column) <= abs(target.row) or target.rows == 1
     extents = (source.columns, source.rows)[:: 1 if across else -1]
     steps = [(m.column, m.row)[:: 1 if across else -1] for m in (source, target)]
@@ -72,19 +41,14 @@ def prepare_finish(device: Device, copy: MatrixCopy, form: FinishForm, *, swappe
         "ACROSS": int(across),
         "AXES": len(axes),
     }
-    compiled = compiled_pack("finish", device.arch, **macros)
     lengths, from_next, to_next = zip(*axes, strict=True)
     long = *steps[0], *steps[1], *from_next, *to_next, bias_step, form.scale_a or 0, form.scale_b or 0
     short = *extents, *lengths, count, form.rows
     packed = struct.pack(f"<{len(long)}q2d{len(short)}I", *long, form.alpha, form.beta, *short)
     tiles = math.prod(-(-n // side) for n, side in zip(extents, _TILE, strict=True)) * count
     size = min(tiles, _MOST_BLOCKS), _THREADS, 0
-    run = device.boxed_launcher(compiled, "finish", size, (), packed + bytes(-len(packed) % 8))
-
-    def finish(stream: int, sums: int, c: int, *arrays: int) -> None:
-        run(stream, (), [sums, c, *(at or c for at in arrays)])  # the address of an absent array is not used
-
-    return finish
+    structure = packed + bytes(-len(packed) % 8)
+    return [Step(KernelLaunch(pack_code("finish", **macros), "finish", size, structure), tuple(places))]
 
 
 def finish_seconds(copy: MatrixCopy, form: FinishForm, memory_ratio: float) -> float:
@@ -92,7 +56,3 @@ def finish_seconds(copy: MatrixCopy, form: FinishForm, memory_ratio: float) -> f
     read, written = itemsize_of(copy.source.dtype), itemsize_of(copy.target.dtype)
     each = (read + written * (form.beta != 0)) / READ + written / WRITTEN
     return NEXT_LAUNCH_S + memory_ratio * copy.elements * each
-
-
-def _nothing(stream: int, *addresses: int) -> None:
-    """The epilogue of products without elements."""

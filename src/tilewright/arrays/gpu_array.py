@@ -1,4 +1,4 @@
-"""An array on a GPU, independent of its library: an address, a shape and strides; and the matrices in it."""
+"""An array on a GPU, independent of its library: an address, a shape and strides."""
 
 from __future__ import annotations
 
@@ -44,59 +44,6 @@ class GpuArray(NamedTuple):
     def repeats(self) -> bool:
         """Whether several elements of the array have the same place in memory, as after a broadcast."""
         return 0 not in self.shape and any(n > 1 and not s for n, s in zip(self.shape, self.strides, strict=True))
-
-
-class Matrix(NamedTuple):
-    """A matrix in memory: the next row begins ``row`` elements further, the next column ``column`` elements further."""
-
-    rows: int
-    columns: int
-    row: int
-    column: int
-    dtype: str
-    #: Bytes, at most a granule, of which its address and those of all others of its batch are multiples.
-    alignment: int = GRANULE
-
-    @property
-    def aligned(self) -> bool:
-        """Whether it begins at a whole granule."""
-        return self.alignment == GRANULE
-
-    @property
-    def transposed(self) -> Matrix:
-        """The transpose: the same memory."""
-        return self._replace(rows=self.columns, columns=self.rows, row=self.column, column=self.row)
-
-    @property
-    def is_row_major(self) -> bool:
-        """Whether its rows follow each other without a gap, as kernels need it."""
-        if not self.rows * self.columns:
-            return True
-        return (self.columns == 1 or self.column == 1) and (self.rows == 1 or self.row == self.columns)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its elements."""
-        return self.rows * self.columns * itemsize_of(self.dtype)
-
-    @property
-    def span_bytes(self) -> int:
-        """Bytes from its first element to its last, of strides that are not negative."""
-        if not self.rows * self.columns:
-            return 0
-        return ((self.rows - 1) * self.row + (self.columns - 1) * self.column + 1) * itemsize_of(self.dtype)
-
-    @property
-    def order(self) -> str:
-        """Its layout as text."""
-        if self.is_row_major:
-            return "row-major"
-        return "column-major" if self.transposed.is_row_major else f"strides of {self.row} and {self.column} elements"
-
-
-def row_major_matrix(rows: int, columns: int, dtype: str) -> Matrix:
-    """A matrix whose rows follow each other without a gap."""
-    return Matrix(rows, columns, columns, 1, dtype)
 
 
 def merged_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -19,10 +19,12 @@ from ..kernels.cuda_kernel import CudaKernel
 from ..planning.choice import engine_on_gpu
 from ..planning.ways import EngineShape
 from ..problem import itemsize_of
-from ..runtime.gpu.boxed_product import MOST_RAGGED, BoxedProduct, Laid, prepare_ragged_product
+from ..runtime.gpu.boxed_product import MOST_RAGGED, prepare_ragged_product
 from ..runtime.gpu.device import gpu_at
+from ..runtime.gpu.engine_product import EngineProduct
+from ..runtime.gpu.layout import Matrix, row_major_matrix
 from ..runtime.gpu.memory import GRANULE
-from .gpu_array import GpuArray, Matrix
+from .gpu_array import GpuArray
 from .layouts import Boxes, is_down
 from .libraries import Library, library_of, memory_error
 from .listed import listed_launches
@@ -200,13 +202,14 @@ def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[G
     gpu = gpu_at(x.device)
     rows, k, n = [each.shape[0] for each in xs], x.shape[1], y.shape[1]
     b = Matrix(k, n, *_strides(y), y.dtype)
-    of_b = Boxes(kernel).laid(1, b, (_distance(*ys[:2]) or 0) if len(ys) > 1 else 0)
+    of_b = Boxes(kernel).given(1, b, (_distance(*ys[:2]) or 0) if len(ys) > 1 else 0)
     m, multiply = sum(rows), None
     if m:
         shape = EngineShape(x.dtype, x.dtype, m, n, k, b_across=not of_b.down)
         ranked = whole_ways(kernel, shape, gpu.card)
         best = min(ranked, key=lambda way: way.seconds * padded_rows(rows, way.params))
-        product = BoxedProduct(x.dtype, x.dtype, m, n, k, 1, Laid(x.strides[0]), of_b, Laid(n), True)
+        a = Matrix(m, k, *_strides(x), x.dtype)
+        product = EngineProduct(x.dtype, a, of_b, row_major_matrix(m, n, x.dtype))
         with gpu:
             multiply = prepare_ragged_product(gpu, kernel, product, tuple(rows), tuple(best.params.items()))
     tops = [0, *itertools.accumulate(rows)]

@@ -13,11 +13,10 @@ from typing import Protocol
 
 from ..kernels.cuda_kernel import CudaKernel
 from ..problem import itemsize_of
-from ..runtime.gpu.boxed_product import Laid, are_whole
+from ..runtime.gpu.boxed_product import are_whole
+from ..runtime.gpu.layout import Matrix, row_major_matrix
 from ..runtime.gpu.memory import GRANULE, LINE_BYTES
-from ..runtime.gpu.strided_product import Strides, vector_bytes
 from .dtypes import made_dtype
-from .gpu_array import Matrix, row_major_matrix
 
 
 class Layouts(Protocol):
@@ -84,15 +83,15 @@ class Boxes:
     def stored(self, compute: str, dtype: str) -> str | None:
         return _stored(self.kernel.stores, compute, dtype)
 
-    def laid(self, operand: int, matrix: Matrix, step: int) -> Laid:
-        """How a matrix that fits lies, and the next of its batch, ``step`` elements further. A single row of ``b`` lies both
-        ways."""
+    def given(self, operand: int, matrix: Matrix, step: int = 0) -> Matrix:
+        """A matrix that fits as it is given to the kernel, the next of its batch ``step`` elements further. A single row of
+        ``b`` lies both ways."""
         down = is_down(matrix)
         if operand == 2:
             down = matrix.column != 1 and self._stores_down(matrix)
         elif not self._reads(operand, down, itemsize_of(matrix.dtype)):
             down = not down
-        return Laid(matrix.column if down else matrix.row, step, down)
+        return matrix._replace(next=step, down=down)
 
     def _stores_down(self, matrix: Matrix) -> bool:
         """Whether it stores C so, column after column: only of two or four bytes, and in boxes."""
@@ -118,10 +117,8 @@ class Strided:
     whole: bool = False
 
     def fits(self, operand: int, matrix: Matrix) -> bool:
-        if self.whole and operand < 2:
-            laid, shape = strides_of(matrix), (matrix.rows, matrix.columns)
-            if vector_bytes(laid, matrix.dtype, shape) < GRANULE:
-                return False
+        if self.whole and operand < 2 and given_by_strides(matrix).vector_bytes < GRANULE:
+            return False
         rows = matrix.columns == 1 or matrix.column == 1
         columns = matrix.rows == 1 or matrix.row == 1
         if min(matrix.row, matrix.column) < 0:
@@ -175,14 +172,17 @@ def start_of_lines(matrix: Matrix) -> int:
     return LINE_BYTES if outer == 1 else math.gcd(step * itemsize_of(matrix.dtype), LINE_BYTES)
 
 
-def strides_of(matrix: Matrix, step: int = 0) -> Strides:
-    """How a matrix lies, and the next of its batch, ``step`` elements further; a stride that is never used is 1, so that a
-    kernel finds elements that follow each other."""
+def given_by_strides(matrix: Matrix, step: int = 0) -> Matrix:
+    """A matrix as it is given to a kernel of strides, the next of its batch ``step`` elements further. A stride that is
+    never used is 1, so that the kernel finds elements that follow each other."""
+    rows, columns, row, column, dtype, alignment, *_ = matrix
     # Elements of a single row that lie apart are columns of one element each, which do follow each other.
-    down = is_down(matrix) or (matrix.rows == 1 and matrix.columns > 1 and matrix.column != 1)
-    row = 1 if down and matrix.rows == 1 else matrix.row
-    column = 1 if not down and matrix.columns == 1 else matrix.column
-    return Strides(row, column, step, down, matrix.alignment)
+    down = is_down(matrix) or (rows == 1 and columns > 1 and column != 1)
+    if down and rows == 1:
+        row = 1
+    if not down and columns == 1:
+        column = 1
+    return Matrix(rows, columns, row, column, dtype, alignment, step, down)
 
 
 @functools.cache

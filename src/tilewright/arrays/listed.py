@@ -16,10 +16,11 @@ from ..planning.tuned import best_params
 from ..planning.ways import EngineShape, timed_ways
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device
+from ..runtime.gpu.layout import Matrix
 from ..runtime.gpu.listed_product import TABLES, ListedShape, prepare_listed_product
 from ..runtime.gpu.memory import GRANULE
-from .gpu_array import GpuArray, Matrix
-from .layouts import Strided, strides_of
+from .gpu_array import GpuArray
+from .layouts import Strided, given_by_strides
 from .scattered import scattered_launches
 
 #: A launch of a single product takes so long on the host, as measured: a GPU that is faster waits for it.
@@ -50,7 +51,7 @@ def listed_launches(
         return None
     size = itemsize_of(dtype)
     shapes = [
-        ListedShape(p.rows, q.columns, p.columns, strides_of(p), strides_of(q), top * size)
+        ListedShape(p.rows, q.columns, p.columns, given_by_strides(p), given_by_strides(q), top * size)
         for p, q, top in zip(a, b, tops, strict=True)
     ]
     found, predicted = [], 0.0

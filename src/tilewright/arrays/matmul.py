@@ -16,16 +16,18 @@ from ..errors import DTypeError, LaunchError, MemoryLimitError, OperandError, Us
 from ..planning.choice import asked_precision, check_words, computed_on_gpu, is_resolved
 from ..problem import itemsize_of
 from ..runtime.gpu.device import gpu_at
+from ..runtime.gpu.engine_product import FinishForm
+from .choose import gpu_plan
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .epilogue_arrays import finish_form
-from .finish import RESULTS_OF_EPILOGUES, FinishForm
+from .finish import RESULTS_OF_EPILOGUES
 from .gpu_array import GpuArray
 from .libraries import Library, library_of, memory_error
 from .matrix import GpuMatrix
 from .order import Operands
-from .paired import AnyLaunches, paired_plan, prepare_paired
+from .paired import paired_plan
 from .peeled import peeled_plan
-from .plan import GpuPlan, gpu_plan
+from .plan import GpuPlan, Launches, prepare
 from .repeated import finished_ways, short_ways
 
 
@@ -86,7 +88,7 @@ def submit_product(
     out: Any = None,
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
-) -> tuple[Any, AnyLaunches]:
+) -> tuple[Any, Launches]:
     """Submit the product of ``arrays`` a and b to the caller's stream: the result, which is ``out`` where the third array is
     its memory, and what was launched. Raises what ``matmul_on_gpu`` raises."""
     x, y, target = arrays
@@ -232,9 +234,9 @@ def _planned(
 
 
 @functools.lru_cache(maxsize=1024)
-def _launches(*key: Any) -> AnyLaunches:
+def _launches(*key: Any) -> Launches:
     plan = _plan(*key)
-    return prepare_paired(plan, gpu_at(plan.ordinal))
+    return prepare(plan)
 
 
 def check_words_on_gpu(precision: str | float, algorithm: str) -> None:

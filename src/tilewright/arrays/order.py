@@ -14,9 +14,10 @@ from ..errors import DTypeError, ShapeError
 from ..kernels.cuda_kernel import CudaKernel
 from ..planning.ways import sums_dtype
 from ..problem import ProductShapes, collapsed, combine_shapes, itemsize_of
+from ..runtime.gpu.layout import Matrix, row_major_matrix
 from ..runtime.gpu.memory import GRANULE, LINE_BYTES
 from .dtypes import casts, dtype_in_memory, dtype_on_gpu, made_dtype, result_dtype
-from .gpu_array import GpuArray, Matrix, row_major_matrix
+from .gpu_array import GpuArray, merged_axes
 from .layouts import Layouts, is_down
 
 #: Parts of the workspace begin at multiples of this many bytes.
@@ -70,6 +71,11 @@ class Order(NamedTuple):
     def copies(self) -> tuple[str, ...]:
         """The copies before and after the product, as texts with bytes."""
         return tuple(_copy_text(place, self.swapped) for place in (self.p, self.q, self.c) if place.is_copied)
+
+    @property
+    def axes(self) -> list[tuple[int, ...]]:
+        """The axes of the batch, as few as possible: the length, and the elements from one P, Q and C to the next."""
+        return merged_axes(self.batch, self.p.used_steps, self.q.used_steps, self.c.used_steps)
 
     @property
     def mnk(self) -> tuple[int, int, int]:

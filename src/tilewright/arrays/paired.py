@@ -8,20 +8,16 @@ same precision, and only B is written anew. Where columns of B follow each other
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from ..host.machine import bytes_text, seconds_text
-from ..planning.plan import Rows
-from ..problem import itemsize_of
-from ..runtime.gpu.device import Device
-from .copies import compiled_pack
+from ..runtime.gpu.layout import Matrix
+from ..runtime.gpu.steps import WORKSPACE, A, B, C, KernelLaunch, Place, Step
+from .copies import pack_code
 from .gpu_array import GpuArray, contiguous_strides
-from .launches import Launches
-from .peeled import PeeledLaunches, prepare_peeled
-from .plan import GpuPlan
+from .plan import GpuPlan, PlanPiece
 
 _REALS = {"complex64": "float32", "complex128": "float64"}
 #: Elements of a row that a block writes at once, its threads, and the most blocks.
@@ -32,74 +28,6 @@ _ALIGNMENT = 1024
 _MOVED, _LAUNCH_S = 2.6e12, 2.5e-6
 #: The share of the time of a complex kernel that the real product may take at most: predictions are not better than that.
 _GAINS = 0.95
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """B as it is read: ``batch`` matrices of lines of numbers, in elements from line to line, number to number and matrix to
-    matrix; ``by_columns`` where its columns are the lines."""
-
-    real: str
-    batch: int
-    lines: int
-    numbers: int
-    line: int
-    number: int
-    next: int
-    by_columns: bool
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all pairs, up to where the other workspace begins."""
-        nbytes = 4 * self.batch * self.lines * self.numbers * itemsize_of(self.real)
-        return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-    @property
-    def seconds(self) -> float:
-        """The predicted time of writing them."""
-        return _LAUNCH_S + 1.5 * self.nbytes / _MOVED
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class PairedPlan(GpuPlan):
-    """The plan of a complex product that is computed as ``real``. What a plan says of a kernel, this says of the real one's.
-    ``turned``: Cᵀ = Bᵀ·Aᵀ is computed, and A is written as ``pairs``."""
-
-    real: GpuPlan
-    pairs: Pairs
-    turned: bool
-    #: The prediction for a complex kernel.
-    complex_s: float
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of B as reals, and of the real product's workspace behind it."""
-        return self.pairs.nbytes + self.real.workspace_bytes
-
-    def rows(self) -> Rows:
-        operand = "a" if self.turned else "b"
-        written = f"each number of {operand} is written as [[re, im], [−im, re]], {bytes_text(self.pairs.nbytes)}"
-        return [*super().rows(), ("reals", f"{written}; a kernel of complex numbers: {seconds_text(self.complex_s)}")]
-
-
-@dataclass(frozen=True)
-class PairedLaunches:
-    """All launches of such a plan, loaded."""
-
-    plan: PairedPlan
-    write: Callable[[int, int, int], None]
-    real: Launches | PeeledLaunches
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the workspace."""
-        return self.plan.workspace_bytes
-
-    def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """Submit all of it to ``stream``, for operands and workspace at these addresses. The GPU must be the current one."""
-        p, q = (b, a) if self.plan.turned else (a, b)
-        self.write(q, workspace, stream)
-        self.real.submit(p, workspace, c, workspace + self.plan.pairs.nbytes, stream)
 
 
 def paired_plan(
@@ -131,62 +59,54 @@ def paired_plan(
             continue
         if len(q.shape) > 3 or {p.strides[-1], c.strides[-1]} != {1}:
             continue
-        pairs = _pairs(q, real)
-        plan = planned(_by_columns(p, real), _as_reals(q, pairs), _by_columns(c, real))
-        if plan.predicted is None or (seconds := plan.predicted + pairs.seconds) > least:
+        b, batch = _matrices(q)
+        nbytes = -(-2 * batch * b.nbytes // _ALIGNMENT) * _ALIGNMENT
+        written_s = _LAUNCH_S + 1.5 * nbytes / _MOVED
+        plan = planned(_by_columns(p, real), _as_reals(q, b), _by_columns(c, real))
+        if plan.predicted is None or (seconds := plan.predicted + written_s) > least:
             continue
         order = plan.order._replace(shapes=shapes, shape=shape, dtype=x.dtype, operands=x.dtype, transposed=swapped)
-        given: Any = {field.name: getattr(plan, field.name) for field in fields(GpuPlan)}
-        given |= {"problem": whole.problem, "order": order, "predicted": seconds}
-        found = PairedPlan(**given, real=plan, pairs=pairs, turned=swapped, complex_s=whole.predicted)
+        first, second = (Place(B), Place(A)) if swapped else (Place(A), Place(B))
+        piece = PlanPiece(plan, (first, Place(WORKSPACE), Place(C), Place(WORKSPACE, nbytes)))
+        written = f"each number of {'ab'[second.buffer]} is written as [[re, im], [−im, re]], {bytes_text(nbytes)}"
+        note = f"{written}; a kernel of complex numbers: {seconds_text(whole.predicted)}"
+        found = replace(
+            plan,
+            problem=whole.problem,
+            order=order,
+            predicted=seconds,
+            before=(pairs_step(b, batch, second),),
+            pieces=(piece,),
+            notes=(("reals", note),),
+        )
         least = seconds
     return found
 
 
-#: All launches of any plan, loaded.
-AnyLaunches = Launches | PeeledLaunches | PairedLaunches
+def pairs_step(b: Matrix, batch: int, source: Place) -> Step:
+    """The launch that writes a batch of complex matrices as reals, to the beginning of the workspace."""
+    macros = {"DOUBLE": int(b.dtype == "complex128"), "BY_COLUMNS": int(b.down)}
+    lines, numbers, number = (b.columns, b.rows, b.row) if b.down else (b.rows, b.columns, b.column)
+    jobs = batch * lines * -(-numbers // _CHUNK)
+    sizes = tuple(map(np.int64, (lines, numbers, b.step, number, b.next)))
+    code, size = pack_code("write_pairs", **macros), (min(jobs, _MOST_BLOCKS), _THREADS, 0)
+    return Step(KernelLaunch(code, "write_pairs", size, (*sizes, np.int32(batch))), (source, Place(WORKSPACE)))
 
 
-def prepare_paired(plan: GpuPlan, gpu: Device) -> AnyLaunches:
-    """The launches of a plan, by reals, in pieces or neither. Raises what ``prepare_launches`` does."""
-    if not isinstance(plan, PairedPlan):
-        return prepare_peeled(plan, gpu)
-    with gpu:
-        write = _prepare_write(gpu, plan.pairs)
-    return PairedLaunches(plan, write, prepare_peeled(plan.real, gpu))
-
-
-def _prepare_write(gpu: Device, pairs: Pairs) -> Callable[[int, int, int], None]:
-    compiled = compiled_pack(
-        "write_pairs", gpu.arch, DOUBLE=int(pairs.real == "float64"), BY_COLUMNS=int(pairs.by_columns)
-    )
-    jobs = pairs.batch * pairs.lines * -(-pairs.numbers // _CHUNK)
-    launch = gpu.launcher(compiled, "write_pairs", min(jobs, _MOST_BLOCKS), _THREADS)
-    sizes = tuple(map(np.int64, (pairs.lines, pairs.numbers, pairs.line, pairs.number, pairs.next)))
-
-    def write(b: int, reals: int, stream: int) -> None:
-        launch(stream, b, reals, *sizes, np.int32(pairs.batch))
-
-    return write
-
-
-def _pairs(y: GpuArray, real: str) -> Pairs:
-    """How B is read: along its columns if their elements follow each other in memory."""
-    k, n = y.shape[-2:]
-    row, column = y.strides[-2:]
+def _matrices(y: GpuArray) -> tuple[Matrix, int]:
+    """B as it is read, along its columns if their elements follow each other in memory, and how many there are."""
+    (k, n), (row, column) = y.shape[-2:], y.strides[-2:]
     batch, following = (y.shape[0], y.strides[0]) if len(y.shape) == 3 and y.strides[0] else (1, 0)
-    if row == 1 and column != 1:
-        return Pairs(real, batch, n, k, column, row, following, True)
-    return Pairs(real, batch, k, n, row, column, following, False)
+    return Matrix(k, n, row, column, y.dtype, next=following, down=row == 1 != column), batch
 
 
-def _as_reals(y: GpuArray, pairs: Pairs) -> GpuArray:
-    """B as it is written, at the beginning of the workspace."""
-    k, n = 2 * y.shape[-2], 2 * y.shape[-1]
-    strides: tuple[int, ...] = (1, k) if pairs.by_columns else (n, 1)
+def _as_reals(y: GpuArray, b: Matrix) -> GpuArray:
+    """B as it is written."""
+    k, n = 2 * b.rows, 2 * b.columns
+    strides: tuple[int, ...] = (1, k) if b.down else (n, 1)
     if len(y.shape) == 3:
         strides = (k * n if y.strides[0] else 0, *strides)
-    return GpuArray(0, (*y.shape[:-2], k, n), strides, pairs.real, y.device)
+    return GpuArray(0, (*y.shape[:-2], k, n), strides, _REALS[b.dtype], y.device)
 
 
 def _by_columns(x: GpuArray, real: str) -> GpuArray:

@@ -7,16 +7,13 @@ take as long as it takes to read an operand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 from ..host.machine import seconds_text
-from ..planning.plan import Rows
 from ..problem import itemsize_of
-from ..runtime.gpu.device import Device
+from ..runtime.gpu.steps import WORKSPACE, A, B, C, Place
 from .gpu_array import GpuArray
-from .launches import Launches, prepare_launches
-from .plan import GpuPlan
+from .plan import GpuPlan, PlanPiece
 
 #: The sides of the tiles of most kernels are multiples of this, and a border has so many rows or columns at most.
 _TILE, _MOST = 64, 16
@@ -24,54 +21,6 @@ _TILE, _MOST = 64, 16
 _SHORT = 64
 #: The share of the time of one kernel that the pieces may take at most: predictions are not better than that.
 _GAINS = 0.98
-
-
-class PeeledPiece(NamedTuple):
-    """The plan of a part of C, and the bytes from the first elements of a, b and C to those that it reads and writes."""
-
-    plan: GpuPlan
-    offsets: tuple[int, int, int]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PeeledPlan(GpuPlan):
-    """The plan of a product in ``pieces``, the tiles first. What a plan says of one kernel, this says of theirs."""
-
-    pieces: tuple[PeeledPiece, ...] = ()
-    #: The prediction for one kernel.
-    whole_s: float = 0
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the workspace that all pieces use, one after another."""
-        return max(piece.plan.workspace_bytes for piece in self.pieces)
-
-    def rows(self) -> Rows:
-        borders = [piece.plan for piece in self.pieces[1:]]
-        texts = [
-            f"{each.problem.m}×{each.problem.n} by {each.kernel.name}, {seconds_text(each.predicted or 0)}"
-            for each in borders
-        ]
-        apart = f"{'; '.join(texts)}; one kernel for all of C: {seconds_text(self.whole_s)}"
-        return [*super().rows(), ("borders", apart)]
-
-
-@dataclass(frozen=True)
-class PeeledLaunches:
-    """All launches of such a plan, loaded: those of each piece, and its offsets."""
-
-    plan: PeeledPlan
-    pieces: tuple[tuple[Launches, tuple[int, int, int]], ...]
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the workspace."""
-        return self.plan.workspace_bytes
-
-    def submit(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """Submit all of it to ``stream``, for operands and workspace at these addresses. The GPU must be the current one."""
-        for launches, (to_a, to_b, to_c) in self.pieces:
-            launches.submit(a + to_a, b + to_b, c + to_c, workspace, stream)
 
 
 def peeled_plan(
@@ -94,30 +43,33 @@ def peeled_plan(
         return whole
     if out is None:
         out = GpuArray(0, (m, n), (1, m) if whole.order.transposed else (n, 1), whole.order.dtype, x.device)
-    pieces, seconds = list[PeeledPiece](), 0.0
+    pieces, seconds = list[PlanPiece](), 0.0
     for (top, bottom), (left, right) in _parts(rows, columns, m, n):
         cut = _part(x, (top, bottom), (0, k)), _part(y, (0, k), (left, right)), _part(out, (top, bottom), (left, right))
         plan = planned(*cut)
         if plan.predicted is None:
             return whole
         to_a, to_b, to_c = (part.pointer - all_of.pointer for part, all_of in zip(cut, (x, y, out), strict=True))
-        pieces.append(PeeledPiece(plan, (to_a, to_b, to_c)))
+        pieces.append(PlanPiece(plan, (Place(A, to_a), Place(B, to_b), Place(C, to_c), Place(WORKSPACE))))
         seconds += plan.predicted
         if seconds > _GAINS * whole.predicted:
             return whole
     tiles = pieces[0].plan
     of_all = whole.order
     order = tiles.order._replace(shapes=of_all.shapes, shape=of_all.shape, transposed=of_all.transposed)
-    given: Any = {field.name: getattr(tiles, field.name) for field in fields(GpuPlan)}
-    given |= {"problem": whole.problem, "order": order, "predicted": seconds}
-    return PeeledPlan(**given, pieces=tuple(pieces), whole_s=whole.predicted)
-
-
-def prepare_peeled(plan: GpuPlan, gpu: Device) -> Launches | PeeledLaunches:
-    """The launches of a plan, in pieces or not. Raises what ``prepare_launches`` does."""
-    if not isinstance(plan, PeeledPlan):
-        return prepare_launches(plan, gpu)
-    return PeeledLaunches(plan, tuple((prepare_launches(piece.plan, gpu), piece.offsets) for piece in plan.pieces))
+    borders = [
+        f"{each.problem.m}×{each.problem.n} by {each.kernel.name}, {seconds_text(each.predicted or 0)}"
+        for each, _ in pieces[1:]
+    ]
+    note = f"{'; '.join(borders)}; one kernel for all of C: {seconds_text(whole.predicted)}"
+    return replace(
+        tiles,
+        problem=whole.problem,
+        order=order,
+        predicted=seconds,
+        pieces=tuple(pieces),
+        notes=(("borders", note),),
+    )
 
 
 def _inner(size: int) -> int:

@@ -1,44 +1,41 @@
-"""Plans of products of arrays on a GPU: the layout of the operands, what is copied, and which kernel multiplies."""
+"""Plans of products of arrays on a GPU: the layout of the operands, what is copied, which kernel multiplies, and the steps
+that run. ``choose`` makes them."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..errors import DTypeError
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
-from ..planning.choice import (
-    INVARIANT,
-    RESIDUES,
-    ROUNDED,
-    SPLIT,
-    Choice,
-    choose_gpu,
-    engine_on_gpu,
-    invariant_on_gpu,
-    takes_fastest,
-)
+from ..planning.choice import INVARIANT, PLANES, RESIDUES, ROUNDED, SPLIT, Choice, takes_fastest
 from ..planning.plan import INVARIANT_ROW, Plan, Rows, rate_text
-from ..planning.ways import sums_dtype
+from ..planning.ways import part_steps, sums_dtype
 from ..problem import RESIDUES_IN, Problem, itemsize_of
-from ..runtime.gpu.device import Device
+from ..runtime.gpu.boxed_product import boxed_step
+from ..runtime.gpu.compilations import chosen_params
+from ..runtime.gpu.device import Device, gpu_at
+from ..runtime.gpu.engine_product import EngineProduct, FinishForm
+from ..runtime.gpu.layout import row_major_matrix
 from ..runtime.gpu.residue_operand import ResidueProduct
+from ..runtime.gpu.residue_product import residue_steps
 from ..runtime.gpu.split_operand import SplitProduct
+from ..runtime.gpu.split_product import PartsOfK, split_product_steps
+from ..runtime.gpu.steps import OPERANDS, WORKSPACE, A, B, C, Clear, Place, RungLaunch, Step, SubmitSteps, load
+from ..runtime.gpu.strided_product import strided_step
+from .copies import copy_of, copy_steps, sum_step
 from .dtypes import made_dtype
-from .finish import FinishForm
-from .layouts import RowMajor, layouts_of
-from .order import Operands, Order
-from .ordered_kernel import CHANGED, STRAIGHT, OrderedKernel, copies_s, shape_of, why_fastest
-from .residues import residues_rows
-from .split import can_split, rounded_rows, split_of, split_rows, split_seconds
+from .finish import finish_steps
+from .layouts import Boxes, given_by_strides
+from .order import Order
+from .split import residues_rows, rounded_rows, split_of, split_rows
 
-#: The dtype of the parts of operands, if they are split: with some of these no number is multiplied as it is.
-_PARTED = {"float32": SPLIT, "float64": RESIDUES, ROUNDED: ROUNDED} | {dtype: dtype for dtype in RESIDUES_IN}
+#: What a kernel computes.
+STRAIGHT, CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,6 +57,12 @@ class GpuPlan(Plan):
     #: What becomes of the product before it is stored, and whether the kernel that multiplies does it, or another one.
     finish: FinishForm | None = None
     finished_at_once: bool = False
+    #: The plans whose steps are those of this one, if it has none of its own, and the steps before them. What a plan says of
+    #: one kernel is then that of the first.
+    pieces: tuple[PlanPiece, ...] = ()
+    before: tuple[Step, ...] = ()
+    #: What else it prints.
+    notes: tuple[tuple[str, str], ...] = ()
 
     @property
     def device(self) -> str:
@@ -79,6 +82,8 @@ class GpuPlan(Plan):
     @property
     def workspace_bytes(self) -> int:
         """Bytes for these copies, for operands that are split, and for the sums of parts of k."""
+        if self.pieces:
+            return max(buffers[WORKSPACE].offset + plan.workspace_bytes for plan, buffers in self.pieces)
         split = self.split
         return self.order.workspace_bytes + self.parts_bytes + (split.workspace_bytes if split else 0)
 
@@ -86,7 +91,8 @@ class GpuPlan(Plan):
     def split(self) -> SplitProduct | ResidueProduct | None:
         """How operands of float32 are split for tensor cores of float16, or those of float64 become residues for those
         of int8; None where they are multiplied as they are."""
-        return split_of(self.order, self.compute) if self.compute in _PARTED.values() else None
+        is_split = self.compute in PLANES or self.compute in RESIDUES_IN
+        return split_of(self.order, self.compute) if is_split else None
 
     @property
     def parts_bytes(self) -> int:
@@ -99,6 +105,11 @@ class GpuPlan(Plan):
     def predicted_s(self) -> float | None:
         """Predicted seconds on an idle GPU, copies included; None for kernels without a model."""
         return self.predicted
+
+    @property
+    def steps(self) -> list[Step]:
+        """What runs: the launches in their order, and where their operands begin."""
+        return _steps_of(self, gpu_at(self.ordinal))
 
     def rows(self) -> Rows:
         params = ", ".join(f"{name}={value}" for name, value in self.params.items()) or "none"
@@ -138,157 +149,15 @@ class GpuPlan(Plan):
             *rows,
             ("copies", "; ".join(self.copies) or "none"),
             ("workspace", str(bytes_text(self.workspace_bytes))),
+            *self.notes,
         ]
 
 
-def gpu_plan(
-    operands: Operands,
-    computes: Sequence[str],
-    gpu: Device,
-    form: FinishForm | None = None,
-    splits: bool = False,
-    precision: str | float = "standard",
-) -> GpuPlan:
-    """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
-    be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
-    shape, or if ``precision`` takes the fastest, that one. ``splits``: operands of float32 may be split into float16,
-    and those of float64 be residues in int8, where the classical bound of the error holds.
+class PlanPiece(NamedTuple):
+    """A plan whose steps are some of another one's, and where a, b, C and the workspace begin for it there."""
 
-    Raises DTypeError where no kernel is for them.
-    """
-    invariant = precision == INVARIANT
-    by_engine = (_by_engine(operands, compute, gpu, form, splits, invariant) for compute in computes)
-    able = (plan for plan in by_engine if plan is not None)
-    found = (
-        min(able, key=lambda plan: plan.predicted or 0, default=None) if takes_fastest(precision) else next(able, None)
-    )
-    if found is not None:
-        return _for_precision(found, precision)
-    if form is not None and form.blocks is not None:
-        raise DTypeError(
-            f"scale_a and scale_b are those of blocks: on a GPU they are for float8, precision 'standard' and compute "
-            f"capability 9.0; this is {computes[0]} on {gpu.capability}"
-        )
-    for compute in () if invariant else computes:
-        order = None if compute in _PARTED.values() else operands.arranged(compute, RowMajor(), None, at_once=False)
-        if order is None:
-            continue
-        m, n, k = order.mnk
-        with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
-            choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
-            plan = _plan(order, choice, gpu, form=form)
-            return _for_precision(plan, precision)
-    raise DTypeError(
-        f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
-    )
-
-
-def _for_precision(plan: GpuPlan, precision: str | float) -> GpuPlan:
-    if plan.problem.precision == precision:
-        return plan
-    return replace(plan, problem=replace(plan.problem, precision=precision))
-
-
-def _by_engine(
-    operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool, invariant: bool
-) -> GpuPlan | None:
-    """The plan by the engine's kernels; None if there is none for this product. The same bits for rows that are alike, if
-    it is ``invariant``."""
-    tried, best, least = list[OrderedKernel](), None, math.inf
-    parted = _PARTED.get(compute, "") if splits else ""
-    splitting = engine_on_gpu(RESIDUES if parted in RESIDUES_IN else parted, gpu.capability) if parted else ()
-    engine = invariant_on_gpu if invariant else engine_on_gpu
-    plain = () if compute == parted else engine(compute, gpu.capability)
-    compute = made_dtype(compute) if compute == parted else compute
-    # Of complex numbers Cᵀ = Bᵀ·Aᵀ adds the same terms in another order.
-    straight = invariant and compute.startswith("complex")
-    for kernel, once, order in _tried((*plain, *splitting), operands, compute, form, straight=straight):
-        if not min(*order.mnk, *order.batch):
-            choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
-            return _plan(order, choice, gpu, form=form)
-        copied, shape = copies_s(order, form, once, gpu), shape_of(order, form, once, invariant=invariant)
-        if kernel in splitting:
-            if not can_split(order, parted):
-                continue
-            copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), shape._replace(dtype=parted)
-        tried.append(OrderedKernel(kernel, once, order, shape, copied))
-        if copied < least:  # else none can be faster
-            found, totals = tried[-1].timed(gpu)
-            number = int(totals.argmin()) if len(totals) else -1
-            if len(totals) and totals[number] < least:
-                best, least = (tried[-1], found.way(number)), float(totals[number])
-    if best is None:
-        return None
-    (_, once, order, shape, _), way = best
-    why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
-    choice = Choice(way.kernel, shape.dtype, way.params, why, functools.partial(why_fastest, tried, gpu, form))
-    return _plan(order, choice, gpu, way.parts, least, form=form, at_once=once)
-
-
-def _tried(
-    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
-) -> Iterator[tuple[CudaKernel, bool, Order]]:
-    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
-    ``straight``: only C = A·B is computed."""
-    in_blocks = form is not None and form.blocks is not None
-    for kernel in kernels:
-        if in_blocks and kernel.blocks is None:
-            continue
-        suiting = tuple(swapped for swapped in (False, True) if operands.suits(kernel, swapped))
-        if not suiting:
-            continue
-        changes: tuple[bool | None, ...] = (None,)
-        if in_blocks or straight:
-            changes = (False,)
-        elif kernel.strides and kernel.strides["c"] != "rows":
-            changes = suiting
-        elif "c_down" in kernel.boxes:
-            changes = (None, False, True)
-        at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
-        for once in at_once:
-            orders = list[Order]()
-            for swapped in changes:
-                for layouts in layouts_of(kernel):
-                    order = operands.arranged(compute, layouts, swapped, at_once=once)
-                    if order is not None and order not in orders:
-                        orders.append(order)
-                    if order is not None and kernel.boxes and not (order.p.is_copied or order.q.is_copied):
-                        break  # its layouts differ in how copies of factors lie
-            able = [order for order in orders if not once or form is None or _finishes(order, form)]
-            for order in able:
-                # The first copies least. With boxes another one may have better tiles, but is not worth a copy of C.
-                is_able = not kernel.boxes or order is able[0] or not (order.transposed or order.c.is_copied)
-                if is_able and order.swapped in suiting:
-                    yield kernel, once, order
-
-
-def _finishes(order: Order, form: FinishForm) -> bool:
-    """Whether a kernel that applies epilogues can apply this one: the result is rounded once, and C before is where the
-    kernel reads it; the rows of a batch that became one product do not have scales of their own."""
-    c = order.c
-    rows = order.mnk[1] if order.swapped else order.mnk[0]
-    return (
-        c.used.dtype == c.original.dtype
-        and sums_dtype(order.compute) in ("float32", "int32")
-        and not (form.beta != 0 and c.is_copied)
-        and (not form.scale_a or rows == form.rows)
-    )
-
-
-def _plan(
-    order: Order,
-    choice: Choice[CudaKernel],
-    gpu: Device,
-    parts: int = 1,
-    predicted: float | None = None,
-    *,
-    form: FinishForm | None = None,
-    at_once: bool = False,
-) -> GpuPlan:
-    shapes = order.shapes
-    problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
-    launch = choice.kernel.launch(*order.mnk, **choice.params)
-    return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)
+    plan: GpuPlan
+    buffers: tuple[Place, Place, Place, Place]
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:
@@ -299,3 +168,111 @@ def _extent(sizes: tuple[int, int, int]) -> str:
     """
     used = [size for i, size in enumerate(sizes) if size > 1 or not i]
     return "×".join(map(str, used))
+
+
+# ---- what runs ----------------------------------------------------------------------------------------------------------
+
+
+class Launches(NamedTuple):
+    """A plan, and ``submit(a, b, c, workspace, stream, *arrays)``, which submits all of it to the stream of that handle, for
+    operands, workspace and the epilogue's arrays at these addresses. The GPU must be the current one."""
+
+    plan: GpuPlan
+    submit: SubmitSteps
+
+
+def prepare(plan: GpuPlan) -> Launches:
+    """Compile and load the steps of a plan. Raises what ``load`` does."""
+    with (gpu := gpu_at(plan.ordinal)):
+        return Launches(plan, load(gpu, plan.steps))
+
+
+#: An axis of the batch: its length, and the elements from one P, Q and C to the next.
+Axis = tuple[int, ...]
+
+
+def _steps_of(plan: GpuPlan, gpu: Device) -> list[Step]:
+    """The copies of operands, the product, and what becomes of it."""
+    if plan.pieces:
+        return [*plan.before, *(step.moved(at) for piece, at in plan.pieces for step in piece.steps)]
+    order, ratio = plan.order, gpu.card.memory_ratio
+    given = (Place(B), Place(A), Place(C)) if order.swapped else OPERANDS
+    matrices = order.p, order.q, order.c
+    used = [at if x.at is None else Place(WORKSPACE, x.at) for x, at in zip(matrices, given, strict=True)]
+    copies = [(copy_of(order, x), at, to) for x, at, to in zip(matrices[:2], given, used, strict=False) if x.is_copied]
+    before = copy_steps(copies, ratio) if copies else []
+    steps = [*before, *_multiply_steps(plan, gpu, used)]
+    if plan.finish is not None and not plan.finished_at_once:
+        places = used[2], given[2], *plan.finish.places(given[2])
+        return [*steps, *finish_steps(copy_of(order, order.c), plan.finish, places, swapped=order.swapped)]
+    return steps + (copy_steps([(copy_of(order, order.c), used[2], given[2])], ratio) if order.c.is_copied else [])
+
+
+def _multiply_steps(plan: GpuPlan, gpu: Device, places: Sequence[Place]) -> list[Step]:
+    """The steps that compute all of C from A and B, for a kernel that finds the three at these places."""
+    order, axes = plan.order, plan.order.axes
+    is_empty = not math.prod((*order.mnk, *order.batch))
+    in_engine = bool(plan.kernel.boxes or plan.kernel.strides) and not is_empty
+    inner = max(axes) if axes and in_engine else (1, 0, 0, 0)
+    each = [Step(Clear(order.c.used), (Place(C),))] if is_empty else _steps_along(plan, gpu, inner)
+    rest = Place(WORKSPACE, order.workspace_bytes)
+    outer = [axis for axis in axes if axis is not inner]
+    found = list[Step]()
+    for at in itertools.product(*(range(n) for n, *_ in outer)):
+        buffers = list[Place]()
+        for i, (x, place) in enumerate(zip((order.p, order.q, order.c), places, strict=True), 1):
+            elements = sum(count * axis[i] for count, axis in zip(at, outer, strict=True))
+            buffers.append(place.after(elements * itemsize_of(x.used.dtype)))
+        found += [step.moved((*buffers, rest)) for step in each]
+    return found
+
+
+def _steps_along(plan: GpuPlan, gpu: Device, axis: Axis) -> list[Step]:
+    """The steps of the products along an axis of the batch, of a and b as the kernel is given them."""
+    order, kernel, params, split = plan.order, plan.kernel, plan.params, plan.split
+    if not (kernel.boxes or kernel.strides):
+        return [Step(RungLaunch(kernel, plan.compute, order.mnk, chosen_params(params)), OPERANDS)]
+    if isinstance(split, ResidueProduct):
+        return residue_steps(gpu.sms, kernel, params, split)
+    pieces = _parts_of_k(plan, gpu, axis) if plan.parts > 1 else None
+    if split is not None:
+        return split_product_steps(gpu.sms, kernel, params, split, pieces)
+    make = boxed_step if kernel.boxes else strided_step
+    multiply = make(gpu.sms, kernel, params, _multiply(plan, axis, pieces), _applied(plan))
+    return [multiply] if pieces is None else [multiply.moved((Place(A), Place(B), Place(WORKSPACE))), pieces.add]
+
+
+def _parts_of_k(plan: GpuPlan, gpu: Device, axis: Axis) -> PartsOfK:
+    order, split = plan.order, plan.split
+    steps = part_steps(plan.kernel, plan.params, plan.compute, order.mnk[2], plan.parts)
+    sums, c = Place(WORKSPACE, split.workspace_bytes if split else 0), order.c.used._replace(next=axis[3])
+    add = sum_step(gpu.sms, plan.parts, axis[0], sums_dtype(plan.compute), c, (sums, Place(C)))
+    return PartsOfK(plan.parts, steps, add)
+
+
+def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> EngineProduct:
+    """The products along an axis of the batch, as the kernel is given them."""
+    order, form, (batch, *nexts) = plan.order, plan.finish, axis
+    matrices = zip((order.p.used, order.q.used, order.c.used), nexts, strict=True)
+    if plan.kernel.boxes:
+        layouts = Boxes(plan.kernel)
+        a, b, c = (layouts.given(i, x, step) for i, (x, step) in enumerate(matrices))
+    else:
+        a, b, c = (given_by_strides(x, step) for x, step in matrices)
+    padded, blocks = (order.p.is_copied, order.q.is_copied), form.blocks if form else None
+    if pieces is not None:
+        sums = row_major_matrix(c.rows, c.columns, sums_dtype(plan.compute), batch * plan.parts)
+        return EngineProduct(plan.compute, a, b, sums, batch, plan.parts, pieces.steps, padded, None, blocks)
+    epilogue = None
+    if form is not None and plan.finished_at_once:
+        epilogue = form.transposed if order.swapped else form
+    return EngineProduct(plan.compute, a, b, c, batch, padded=padded, epilogue=epilogue, blocks=blocks)
+
+
+def _applied(plan: GpuPlan) -> tuple[Place, ...]:
+    """The places of the epilogue's arrays that the kernel reads: of bias, and of scales of its rows and of its columns."""
+    form = plan.finish
+    if form is None or not (plan.finished_at_once or form.blocks is not None):
+        return ()
+    bias, of_a, of_b = form.places(Place(C))
+    return (bias, of_b, of_a) if plan.order.swapped else (bias, of_a, of_b)

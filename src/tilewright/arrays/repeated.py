@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from ..runtime.gpu.device import Device
     from ..runtime.gpu.recording import Replay
     from .gpu_array import GpuArray
-    from .paired import AnyLaunches
-    from .plan import GpuPlan
+    from .plan import GpuPlan, Launches
 
 #: For types of arrays, ``way(a, b, out, asked)``: their product, or None if it must go the long way.
 short_ways: dict[type, Callable[..., Any]] = {}
@@ -190,7 +189,7 @@ class RepeatedProducts:
         self,
         arrays: tuple[Any, Any, Any],
         views: tuple[GpuArray, GpuArray, GpuArray | None],
-        launches: AnyLaunches,
+        launches: Launches,
         gpu: Device,
         asked: Any = None,
         epilogue: Epilogue | None = None,
@@ -209,7 +208,7 @@ class RepeatedProducts:
             return
         if len(self._known) >= _MOST_KEYS:
             self._known.clear()
-        order, nbytes, key = launches.plan.order, launches.workspace_bytes, found[0]
+        order, nbytes, key = launches.plan.order, launches.plan.workspace_bytes, found[0]
         if given is not None:
             key = (*key, asked, *given[0])
         elif to is not None:
@@ -234,7 +233,7 @@ class RepeatedProducts:
         self,
         key: Any,
         known: _Repeatable,
-        launches: AnyLaunches,
+        launches: Launches,
         gpu: Device,
         given: Sequence[int],
     ) -> int:

@@ -6,15 +6,18 @@ One map finds all A, another all B, wherever they lie, because it has a matrix a
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..kernels.cuda_kernel import Card, CudaKernel
 from ..planning.ways import EngineShape, Way, ways
 from ..problem import itemsize_of
-from ..runtime.gpu.boxed_product import MOST_RAGGED, BoxedProduct, Laid, prepare_scattered_product
+from ..runtime.gpu.boxed_product import MOST_RAGGED, prepare_scattered_product
 from ..runtime.gpu.device import Device
-from .gpu_array import Matrix
+from ..runtime.gpu.engine_product import EngineProduct
+from ..runtime.gpu.layout import Matrix, row_major_matrix
+from ..runtime.gpu.memory import GRANULE
 from .layouts import Boxes, is_down
 
 #: ``submit(addresses, c, stream)``: whether the matrices were near enough to each other; else nothing was submitted.
@@ -36,7 +39,7 @@ def scattered_launches(
     kernel = next((boxes.kernel for boxes in fitting if boxes.fits(0, x) and boxes.fits(1, y)), None)
     if kernel is None:
         return None
-    rows, of_b = [each.rows for each in a], Boxes(kernel).laid(1, y, 0)
+    rows, of_b = [each.rows for each in a], Boxes(kernel).given(1, y)
     way = min(
         whole_ways(kernel, EngineShape(x.dtype, x.dtype, x.rows, y.columns, y.rows), gpu.card),
         key=lambda way: _seconds(kernel, way, rows, y, gpu),
@@ -45,8 +48,9 @@ def scattered_launches(
     for first in range(0, len(rows), MOST_RAGGED):
         some = tuple(rows[first : first + MOST_RAGGED])
         if any(some):
-            m, n, k = sum(some), y.columns, y.rows
-            product = BoxedProduct(x.dtype, x.dtype, m, n, k, 1, Laid(x.row), of_b, Laid(n), aligned=n * 2 % 16 == 0)
+            m, n = sum(some), y.columns
+            c = row_major_matrix(m, n, x.dtype)._replace(alignment=math.gcd(GRANULE, n * 2))
+            product = EngineProduct(x.dtype, x._replace(rows=m), of_b, c)
             launches.append((first, some, sum(rows[:first]) * n * 2, product))
 
     def submit(addresses: Any, c: int, stream: int) -> bool:

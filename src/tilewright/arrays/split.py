@@ -1,4 +1,5 @@
-"""Products of float32 whose operands are split for tensor cores of float16: when they can be, and what it costs."""
+"""Products whose operands are split for narrower tensor cores, float32 into float16 and float64 into residues in int8: when
+they can be, and what it costs."""
 
 from __future__ import annotations
 
@@ -7,46 +8,52 @@ from collections.abc import Mapping
 from ..planning.choice import PLANES, SPLIT
 from ..planning.plan import Rows
 from ..problem import RESIDUES_IN
-from ..runtime.gpu.residue_operand import ResidueProduct
+from ..runtime.gpu.residue_operand import MOST_K, ResidueOperand, ResidueProduct, residue_bound, whole_bits
 from ..runtime.gpu.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, split_bound
-from .gpu_array import Matrix, merged_axes
-from .layouts import strides_of
+from .layouts import given_by_strides
 from .order import Order
-from .residues import can_be_residues, residues_of, residues_seconds
 
 #: Bytes a second that splitting moves where four neighbours can be read at once, and elsewhere; the seconds of its launch
 #: and of that for flagged parts, and those of each block of the latter that has nothing to do. Fitted to records of an H200.
 _MOVED, _MOVED_SINGLY, _LAUNCHES_S, _BLOCK_S = 2.95e12, 2.15e12, 2e-6, 2.4e-9
 #: Lines longer than this are mostly read twice, which takes so many times as long.
 _LONG, _TWICE = 24576, 1.4
+#: Bytes a second that the launches before and after a product of residues move, and seconds of these launches. Fitted to
+#: records of an H200.
+_MOVED_BEFORE, _MOVED_AFTER, _RESIDUES_S = 2.9e12, 2.6e12, 30e-6
+#: Bytes of an element of A or B that are read twice, and of a number of C that is written, beside the residues.
+_READ, _WRITTEN = 16, 8
 
 
 def can_split(order: Order, compute: str = SPLIT) -> bool:
     """Whether the whole batch is one launch, and the classical bound holds for lines whose magnitudes are alike if they are
-    split in two. Of float64 as residues, what ``can_be_residues`` says."""
+    split in two. Of float64, whether this is one product, whose sums the residues determine."""
     if compute in RESIDUES_IN:
-        return can_be_residues(order)
-    return len(_axes(order)) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
+        return not order.axes and order.mnk[2] <= MOST_K
+    return len(order.axes) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
 
 
 def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduct:
     """The products of an order for which ``can_split`` holds."""
-    return residues_of(order, compute) if compute in RESIDUES_IN else _split_of(order, compute)
-
-
-def _split_of(order: Order, compute: str) -> SplitProduct:
-    planes = PLANES[compute]
-    batch, *nexts = (_axes(order) or [(1, 0, 0, 0)])[0]
-    a, b, c = (place.used for place in (order.p, order.q, order.c))
-    of_a, of_b = _operand(a, nexts[0], batch, planes), _operand(b.transposed, nexts[1], batch, planes)
-    return SplitProduct(of_a, of_b, c.row, nexts[2], batch, c.alignment)
+    batch, *nexts = (order.axes or [(1, 0, 0, 0)])[0]
+    a, b, c = (x.used for x in (order.p, order.q, order.c))
+    of_a, of_b = given_by_strides(a, nexts[0]), given_by_strides(b.transposed, nexts[1])
+    if compute in RESIDUES_IN:
+        moduli = RESIDUES_IN[compute]
+        return ResidueProduct(ResidueOperand(of_a, moduli), ResidueOperand(of_b, moduli), c)
+    p, q = (SplitOperand(x, batch if x.next else 1, PLANES[compute]) for x in (of_a, of_b))
+    return SplitProduct(p, q, c._replace(next=nexts[2]), batch)
 
 
 def split_seconds(order: Order, compute: str, memory_ratio: float) -> float:
-    """The predicted time of splitting the operands, and of the launch for flagged parts where none is flagged."""
-    if compute in RESIDUES_IN:
-        return residues_seconds(order, compute, memory_ratio)
-    product = _split_of(order, compute)
+    """The predicted time of the launches beside the product, where nothing is flagged: those that split the operands, that
+    make float64 of the residues of C, and that look for flagged parts."""
+    product = split_of(order, compute)
+    if isinstance(product, ResidueProduct):
+        moduli = product.a.moduli
+        before = sum((_READ + moduli) * x.lines * x.k for x in (product.a, product.b))
+        after = (_WRITTEN + moduli) * product.a.lines * product.b.lines
+        return _RESIDUES_S + memory_ratio * (before / _MOVED_BEFORE + after / _MOVED_AFTER)
     moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
     twice = _TWICE if product.a.k > _LONG else 1
@@ -83,12 +90,19 @@ def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Ro
     ]
 
 
-def _axes(order: Order) -> list[tuple[int, ...]]:
-    return merged_axes(order.batch, *(place.used_steps for place in (order.p, order.q, order.c)))
-
-
-def _operand(matrix: Matrix, step: int, batch: int, planes: int) -> SplitOperand:
-    """The rows of a matrix as lines."""
-    laid = strides_of(matrix, step)
-    matrices = batch if step else 1
-    return SplitOperand(matrix.rows, matrix.columns, laid.row, laid.column, step, matrices, matrix.alignment, planes)
+def residues_rows(k: int, moduli: int) -> Rows:
+    """What a plan says of the accuracy."""
+    bound = residue_bound(k, moduli)
+    kept = f"the classical bound {k}·2⁻⁵³" if bound == k * 2.0**-53 else f"{bound:.2g}"
+    return [
+        (
+            "in",
+            f"int8x{moduli}: whole numbers of {whole_bits(k, moduli)} bits, known by residues modulo {moduli} numbers, "
+            f"which tensor cores multiply exactly",
+        ),
+        (
+            "flagged",
+            f"by float64, where a lower bound of |A||B| does not show the error to be within {kept}·|A||B|, or with an "
+            f"infinity or a NaN: the GPU decides for each tile",
+        ),
+    ]

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..arrays.gpu_array import GpuArray
 from ..arrays.matmul import plan_of_views
-from ..arrays.paired import prepare_paired
+from ..arrays.plan import prepare
 from ..catalog import cuda_engine
 from ..errors import DTypeError, did_you_mean
 from ..host.machine import machine
@@ -144,7 +144,7 @@ def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list
                     x, y = _operands(rng, dtype, laid, ordinal)
                     with contextlib.suppress(DTypeError):  # which not every architecture multiplies
                         plan = plan_of_views(x, y, views=i % 5 > 0, precision=precision, out_dtype=out_dtype)
-                        prepare_paired(plan, gpu)
+                        prepare(plan)
     return list(asked)
 
 

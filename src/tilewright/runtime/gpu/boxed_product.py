@@ -1,107 +1,27 @@
-"""One product by a kernel whose operands are tensor maps (``boxes`` in its header), prepared once for shapes and layouts."""
+"""Products by kernels whose operands are tensor maps (``boxes`` in their headers)."""
 
 from __future__ import annotations
 
 import functools
 import struct
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...kernels.cuda_kernel import CudaKernel, launched
 from ...problem import itemsize_of
 from .boxes import BoxedLauncher, BoxedOperand
+from .compilations import Chosen, KernelCode, chosen_params
 from .device import Device
+from .engine_product import EngineProduct, FinishForm, ScaleBlocks
 from .memory import GRANULE
-from .product import MOST, Chosen, GpuProduct, compiled_once, stream_handle
+from .product import MOST, GpuProduct, stream_handle
+from .steps import A, B, C, KernelLaunch, Place, Step
 
 #: The last parameter of such a kernel, ``Call`` in its source, and what it has of an epilogue.
 _CALL, _FINISH = struct.Struct("<qqiiiiiiii"), struct.Struct("<qqqqqff")
-
-_lock = threading.Lock()
-
-
-@dataclass(frozen=True)
-class Laid:
-    """How an operand lies: elements from one row to the next, or where ``down`` from one column to the next, while the other
-    way they follow each other; and elements to the operand of the next product of a batch, 0 where all have the same."""
-
-    step: int
-    next: int = 0
-    down: bool = False
-
-
-@dataclass(frozen=True)
-class BoxedEpilogue:
-    """What a kernel makes of its sums S before it stores them: activation(α · row scale · column scale · S + β · C + bias),
-    where rows and columns are those of its C. Of scales and bias this has the elements from one to the next, 0 where all
-    have the same, or None where they are absent; of the bias also the dtype. ``bias_by_row``: each row has a number."""
-
-    alpha: float
-    beta: float
-    activation: str | None
-    bias: tuple[str, int] | None
-    bias_by_row: bool
-    row_scales: int | None
-    column_scales: int | None
-
-    @property
-    def vectors(self) -> int:
-        """How many of its arrays have a number for each column."""
-        return int(self.bias is not None and not self.bias_by_row) + int(self.column_scales is not None)
-
-    @property
-    def macros(self) -> dict[str, object]:
-        """What the kernel is compiled with."""
-        by_row, by_column = (scales is not None for scales in (self.row_scales, self.column_scales))
-        return {
-            "FINISHED": 1,
-            "VECTORS": self.vectors,
-            "FACTORS": int(self.alpha != 1 or by_row),
-            "SCALED": by_row + 2 * by_column,
-            "ADDS": int(self.beta != 0),
-            "BIASED": 0 if self.bias is None else 1 if self.bias_by_row else 2,
-            "BIAS": (self.bias or ("float32", 0))[0].upper(),
-            "ACTIVATION": (self.activation or "none").upper(),
-        }
-
-
-class ScaleBlocks(NamedTuple):
-    """Scales of blocks: elements to the one of the next row of A, and of the next 128 columns of B; and in both to those of
-    the next 128 of k."""
-
-    row: int
-    column: int
-    next_of_rows: int
-    next_of_columns: int
-
-
-@dataclass(frozen=True)
-class BoxedProduct:
-    """C[m×n] = A[m×k]·B[k×n] for each product of a batch, and of each of ``parts`` of k, of ``part_steps`` steps of 128
-    bytes, whose sums then follow each other like a batch. ``aligned``: the address of C is a multiple of 16 bytes; those of
-    A and B must be, and their strides. ``factors``: the dtypes of A and B, if not ``dtype``. With an ``epilogue``, or
-    with scales of ``blocks``, a call has the addresses of bias, row scales and column scales behind the stream, 0 for those
-    that are absent."""
-
-    dtype: str
-    out: str
-    m: int
-    n: int
-    k: int
-    batch: int
-    a: Laid
-    b: Laid
-    c: Laid
-    aligned: bool
-    parts: int = 1
-    part_steps: int = MOST
-    factors: tuple[str, str] | None = None
-    epilogue: BoxedEpilogue | None = None
-    blocks: ScaleBlocks | None = None
 
 
 def are_whole(itemsize: int, *lengths: int) -> bool:
@@ -114,52 +34,36 @@ def are_whole(itemsize: int, *lengths: int) -> bool:
     return itemsize in (2, 4) and all(length * itemsize % GRANULE == 0 for length in lengths)
 
 
-def prepare_boxed_product(
-    device: Device, kernel: CudaKernel, product: BoxedProduct, params: Mapping[str, int]
-) -> GpuProduct:
-    """The product on ``device``: compiled, loaded and checked now, and cached. Sizes are at least 1.
-
-    The device must be the calling thread's current one now and at each call. Raises UsageError for parameters that the
-    kernel does not take, CompileError, LaunchError.
-    """
-    with _lock:
-        return _prepared(device, kernel, product, tuple(sorted(params.items())))
-
-
-@functools.lru_cache(maxsize=4096)
-def _prepared(device: Device, kernel: CudaKernel, p: BoxedProduct, chosen: Chosen) -> GpuProduct:
-    params = kernel.checked(dict(chosen))
-    inner = p.m if p.c.down else p.n
-    size = itemsize_of(p.out)
+def boxed_step(
+    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[Place] = ()
+) -> Step:
+    """The product on a GPU with so many multiprocessors. Sizes are at least 1; the addresses of A and B, and their strides,
+    are multiples of 16 bytes. ``arrays``: the places of those that it applies. Raises UsageError for parameters that the
+    kernel does not take."""
+    values, (m, n, k), size = kernel.checked(params), p.sizes, itemsize_of(p.c.dtype)
     # A box begins at a multiple of 16 bytes of a row, and so must the tiles.
     in_boxes = (
-        p.aligned and are_whole(size, inner, p.c.step, p.c.next) and (p.c.down or params["BN"] * size % GRANULE == 0)
+        p.c.aligned
+        and are_whole(size, m if p.c.down else n, p.c.step, p.c.next)
+        and (p.c.down or values["BN"] * size % GRANULE == 0)
     )
-    macros = _macros(p, in_boxes)
-    compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
-    launch = kernel.launch(p.m, p.n, p.k, **params)
-    operands = [
-        _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, p.batch, params, p.m),
-        _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, p.batch, params),
-    ]
+    launch = kernel.launch(m, n, k, **values)
+    of_a, of_b = _operand(kernel, "a", p, p.batch, values, m), _operand(kernel, "b", p, p.batch, values)
     # Where C is not stored in boxes, its map is not used, and that of A stands in its place.
-    operands.append(
-        _operand(kernel, "c", p.out, (p.m, p.n), p.c, p.batch * p.parts, params) if in_boxes else operands[0]
-    )
-    grid = launched(launch.blocks * p.batch * p.parts, device.sms, params)
+    of_c = _operand(kernel, "c", p, p.batch * p.parts, values) if in_boxes else of_a
     moves = int(p.a.next != 0), int(p.b.next != 0)
-    call = _CALL.pack(p.c.step, p.c.next, p.m, p.n, p.k, p.batch, *moves, p.parts, p.part_steps)
+    call = _CALL.pack(p.c.step, p.c.next, m, n, k, p.batch, *moves, p.parts, p.part_steps)
     shared = launch.shared_bytes
     if p.epilogue is not None or p.blocks is not None:
         call += _steps_of_scales(p)
     if p.epilogue is not None:
-        shared += kernel.shared_to_finish(params, p.epilogue.vectors)
-    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), (grid, launch.threads, shared), operands, call)
-
-    def product(a: int, b: int, c: int, stream: Any, *arrays: int) -> None:
-        run(stream_handle(stream), (a, b, c if in_boxes else a), (c, *(at or c for at in arrays)))
-
-    return product
+        shared += kernel.shared_to_finish(values, p.epilogue.vectors)
+    size_of_launch = launched(launch.blocks * p.batch * p.parts, sms, values), launch.threads, shared
+    code = KernelCode(kernel, tuple(_macros(p, in_boxes).items()), chosen_params(params))
+    return Step(
+        KernelLaunch(code, kernel.entry, size_of_launch, call, (of_a, of_b, of_c)),
+        (Place(A), Place(B), Place(C if in_boxes else A), Place(C), *arrays),
+    )
 
 
 #: The most products of one launch that have rows of their own number.
@@ -170,16 +74,16 @@ MOST_RAGGED = 256
 def prepare_ragged_product(
     device: Device,
     kernel: CudaKernel,
-    product: BoxedProduct,
+    product: EngineProduct,
     rows: tuple[int, ...],
     chosen: Chosen,
 ) -> GpuProduct:
     """Products of which each has its own number of ``rows``, on ``device``. The rows of all A follow each other, and so do
-    those of all C; ``product.m`` is their sum, and k is in one part. There are at most ``MOST_RAGGED`` of them."""
+    those of all C; ``product.a`` has their sum, and k is in one part. There are at most ``MOST_RAGGED`` of them."""
     values, p = kernel.checked(dict(chosen)), product
     operands = [
-        _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, 1, values),
-        _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, len(rows), values),
+        _operand(kernel, "a", p, 1, values),
+        _operand(kernel, "b", p, len(rows), values),
     ]
     run, call = _ragged_launch(device, kernel, p, rows, values, operands, {})
     return lambda a, b, c, stream: run(stream_handle(stream), (a, b, a), (c,), call)
@@ -196,17 +100,17 @@ ScatteredProduct = Callable[[Any, int, Any], bool]
 def prepare_scattered_product(
     device: Device,
     kernel: CudaKernel,
-    product: BoxedProduct,
+    product: EngineProduct,
     rows: tuple[int, ...],
     chosen: Chosen,
 ) -> ScatteredProduct:
     """The same for A and B at any addresses that are multiples of 16 bytes, within 32 GiB; the rows of all C follow each
     other."""
-    values, p, size = kernel.checked(dict(chosen)), product, itemsize_of(product.dtype)
-    most, row_bytes = max(rows), p.a.step * size
+    values, p = kernel.checked(dict(chosen)), product
+    most, row_bytes = max(rows), p.a.step * itemsize_of(p.compute)
     operands = [
-        _operand(kernel, "a", p.dtype, (most, p.k), p.a, 1, values),
-        _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, 1, values),
+        _operand(kernel, "a", replace(p, a=p.a._replace(rows=most)), 1, values),
+        _operand(kernel, "b", p, 1, values),
     ]
     operands = [operand._replace(matrices=_MOST_SCATTERED, next_bytes=GRANULE) for operand in operands]
     run, call = _ragged_launch(device, kernel, p, rows, values, operands, {"SCATTERED": 1})
@@ -234,7 +138,7 @@ def prepare_scattered_product(
 def _ragged_launch(
     device: Device,
     kernel: CudaKernel,
-    p: BoxedProduct,
+    p: EngineProduct,
     rows: tuple[int, ...],
     values: Mapping[str, int],
     operands: list[BoxedOperand],
@@ -247,9 +151,10 @@ def _ragged_launch(
         tops.append(tops[-1] + count)
         bands.append(bands[-1] + -(-count // band))
     given = {**_macros(p, in_boxes=False), "RAGGED": MOST_RAGGED, **macros}
-    compiled = compiled_once(kernel, device.arch, tuple(sorted(values.items())), tuple(given.items()))
-    launch = kernel.launch(bands[-1] * band, p.n, p.k, **values)
-    call = _CALL.pack(p.c.step, 0, p.m, p.n, p.k, len(rows), 0, int(p.b.next != 0), 1, MOST)
+    compiled = KernelCode(kernel, tuple(given.items()), tuple(sorted(values.items()))).compiled(device.arch)
+    m, n, k = p.sizes
+    launch = kernel.launch(bands[-1] * band, n, k, **values)
+    call = _CALL.pack(p.c.step, 0, m, n, k, len(rows), 0, int(p.b.next != 0), 1, MOST)
     call += b"".join(
         struct.pack(f"<{MOST_RAGGED + 1}i", *each, *[0] * (MOST_RAGGED - len(rows))) for each in (tops, bands)
     )
@@ -260,26 +165,25 @@ def _ragged_launch(
     return run, call if macros else whole
 
 
-def _steps_of_scales(p: BoxedProduct) -> bytes:
+def _steps_of_scales(p: EngineProduct) -> bytes:
     """What ``Call`` has of epilogue and blocks."""
-    e = p.epilogue or BoxedEpilogue(1.0, 0.0, None, None, False, None, None)
-    scales = p.blocks or ScaleBlocks(e.row_scales or 0, e.column_scales or 0, 0, 0)
+    e = p.epilogue or FinishForm(1.0, 0.0, None, None, None, None, 0)
+    scales = p.blocks or ScaleBlocks(e.scale_a or 0, e.scale_b or 0, 0, 0)
     return _FINISH.pack((e.bias or ("", 0))[1], *scales, e.alpha, e.beta)
 
 
-def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
-    of_a, of_b = p.factors or (p.dtype, p.dtype)
+def _macros(p: EngineProduct, in_boxes: bool) -> dict[str, object]:
     # A pair of numbers of eight bytes is half a sector: where rows begin at the other half, sectors would be written in two.
-    size = itemsize_of(p.out)
+    size, narrow = itemsize_of(p.c.dtype), p.compute.startswith("float8")
     together = 4 if size == 8 else 2
-    in_pairs = not p.c.down and (p.c.step | p.c.next) % together == 0 and p.n % 2 == 0 and p.aligned
+    in_pairs = not p.c.down and (p.c.step | p.c.next) % together == 0 and p.b.columns % 2 == 0 and p.c.aligned
     # Others store rows through shared memory, and read pairs only of a C that is added.
     needs_pairs = size == 8 or (size == 1 and not in_boxes) or (p.epilogue is not None and p.epilogue.beta != 0)
     return {
-        "TYPE": p.dtype.upper(),
-        "TYPE_A": of_a.upper(),
-        "TYPE_B": of_b.upper(),
-        "OUT": p.out.upper(),
+        "TYPE": p.compute.upper(),
+        "TYPE_A": (p.a.dtype if narrow else p.compute).upper(),
+        "TYPE_B": (p.b.dtype if narrow else p.compute).upper(),
+        "OUT": p.c.dtype.upper(),
         "A_DOWN": int(p.a.down),
         "B_ACROSS": int(not p.b.down),
         "STORE_BOXES": int(in_boxes),
@@ -291,19 +195,14 @@ def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
 
 
 def _operand(
-    kernel: CudaKernel,
-    name: str,
-    dtype: str,
-    shape: tuple[int, int],
-    laid: Laid,
-    batch: int,
-    params: Mapping[str, int],
-    m: int = 1 << 30,
+    kernel: CudaKernel, name: str, p: EngineProduct, batch: int, params: Mapping[str, int], m: int = 1 << 30
 ) -> BoxedOperand:
-    rows, columns = shape[::-1] if laid.down else shape
+    matrix = {"a": p.a, "b": p.b, "c": p.c}[name]
+    dtype, down = matrix.dtype if name == "c" else p.compute, matrix.down
+    rows, columns = (matrix.columns, matrix.rows) if down else (matrix.rows, matrix.columns)
     size = itemsize_of(dtype)
     # A stride over a single row is never used, but the driver wants one.
-    row = laid.step if rows > 1 else -(-columns * size // GRANULE) * GRANULE // size
-    count = batch if laid.next else 1
-    box = kernel.box(f"{name}_down" if laid.down else name, size, params, m)
-    return BoxedOperand(dtype, rows, columns, count, row * size, (laid.next or row * rows) * size, box)
+    row = matrix.step if rows > 1 else -(-columns * size // GRANULE) * GRANULE // size
+    count = batch if matrix.next else 1
+    box = kernel.box(f"{name}_down" if down else name, size, params, m)
+    return BoxedOperand(dtype, rows, columns, count, row * size, (matrix.next or row * rows) * size, box)

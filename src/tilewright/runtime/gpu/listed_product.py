@@ -14,9 +14,10 @@ import numpy as np
 
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
+from .compilations import Chosen, KernelCode
 from .device import Device
-from .product import Chosen, compiled_once, stream_handle
-from .strided_product import Strides, vector_bytes
+from .layout import Matrix
+from .product import stream_handle
 
 #: The sizes of the tables with which kernels are compiled, in products: a launch has at most 32,764 bytes of arguments.
 TABLES = 32, 64, 128, 256, 512
@@ -31,8 +32,8 @@ class ListedShape(NamedTuple):
     m: int
     n: int
     k: int
-    a: Strides
-    b: Strides
+    a: Matrix
+    b: Matrix
     at_c: int
 
 
@@ -55,18 +56,18 @@ def prepare_listed_product(
         "OUT": (out or dtype).upper(),
         "A_DOWN": int(down[0]),
         "B_ACROSS": int(not down[1]),
-        "A_VECTOR": min(vector_bytes(shape.a, dtype, (shape.m, shape.k)) for shape in shapes),
-        "B_VECTOR": min(vector_bytes(shape.b, dtype, (shape.k, shape.n)) for shape in shapes),
+        "A_VECTOR": min(shape.a.vector_bytes for shape in shapes),
+        "B_VECTOR": min(shape.b.vector_bytes for shape in shapes),
         "C_VECTOR": max(size, aligned),
         "LISTED": table,
     }
-    compiled = compiled_once(kernel, device.arch, tuple(sorted(chosen)), tuple(macros.items()))
+    compiled = KernelCode(kernel, tuple(macros.items()), tuple(sorted(chosen))).compiled(device.arch)
     launches = [kernel.launch(shape.m, shape.n, shape.k, **params) for shape in shapes]
     given = np.zeros(1, _given(table))[0]
     for name, column in (("m", 0), ("n", 1), ("k", 2), ("at_c", 5)):
         given[name][: len(shapes)] = [shape[column] for shape in shapes]
-    given["step_a"][: len(shapes)] = [shape.a.column if down[0] else shape.a.row for shape in shapes]
-    given["step_b"][: len(shapes)] = [shape.b.column if down[1] else shape.b.row for shape in shapes]
+    given["step_a"][: len(shapes)] = [shape.a.step for shape in shapes]
+    given["step_b"][: len(shapes)] = [shape.b.step for shape in shapes]
     given["first"][1 : len(shapes) + 1] = np.cumsum([launch.blocks for launch in launches])
     given["count"], blocks = len(shapes), int(given["first"][len(shapes)])
     if not blocks:

@@ -1,11 +1,12 @@
 """A launch of a kernel for one product of row-major operands without gaps: what the laboratory times, runs and explains.
 
 A rung takes three operands, m, n and k. A kernel of the engine takes a structure instead of the sizes, and some operands
-twice, as a tensor map and as an address; it is described here by what prepares it for ``matmul``.
+twice, as a tensor map and as an address; it is described here by the step that ``matmul`` takes.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,18 @@ from typing import Any
 from ...errors import UsageError
 from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...problem import itemsize_of
-from .boxed_product import BoxedProduct, Laid, prepare_boxed_product
-from .boxes import BoxedLauncher, BoxedOperand, Mapped, check_box_rows, mapped_arguments
+from .boxed_product import boxed_step
+from .boxes import BoxedOperand, Mapped, check_box_rows, mapped_arguments
+from .engine_product import EngineProduct
+from .layout import row_major_matrix
 from .memory import GRANULE
 from .nvrtc import Compiled, compile_with
-from .strided_product import StridedProduct, Strides, prepare_strided_product
+from .steps import KernelLaunch
+from .strided_product import strided_step
 
 #: How the arguments of a kernel refer to operands: the number of one, 0 (A), 1 (B) or 2 (C), and how it lies if the kernel
 #: takes its tensor map.
-Place = tuple[int, BoxedOperand | None]
+Taken = tuple[int, BoxedOperand | None]
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class PlainLaunch:
     compiled: Compiled
     entry: str
     launch: Launch
-    places: tuple[Place, ...]
+    places: tuple[Taken, ...]
     rest: tuple[Any, ...]
 
     def arguments(self, operands: Sequence[Any]) -> list[Any]:
@@ -74,32 +78,6 @@ def plain_launch(
     return PlainLaunch(compiled, compiled.entry(kernel.entry), launch, places, shape)
 
 
-class _Paper:
-    """In place of a GPU: writes down the one launch that is prepared for it."""
-
-    def __init__(self, arch: str, sms: int) -> None:
-        self.arch, self.sms = arch, sms
-
-    def boxed_launcher(
-        self,
-        compiled: Compiled,
-        entry: str,
-        size: tuple[int, int, int],
-        operands: Sequence[BoxedOperand],
-        structure: bytes,
-    ) -> BoxedLauncher:
-        """As ``Device.boxed_launcher``: a call of the result writes the launch down."""
-
-        def launch(stream: int, mapped: Sequence[int], pointers: Sequence[int]) -> None:  # noqa: ARG001
-            grid, block, shared_bytes = size
-            places = [*zip(mapped, operands, strict=True), *((i, None) for i in pointers)]
-            self.written = PlainLaunch(
-                compiled, entry, Launch((grid, 1, 1), (block, 1, 1), shared_bytes), tuple(places), (structure,)
-            )
-
-        return launch
-
-
 def _of_engine(
     kernel: CudaKernel, shape: tuple[int, int, int], dtype: str, params: Mapping[str, int], arch: str, sms: int
 ) -> PlainLaunch:
@@ -108,7 +86,7 @@ def _of_engine(
         raise UsageError(f"{kernel.name} at {m}x{n}x{k}: C or k is empty, so the engine launches no kernel")
     if kernel.suits is not None and not kernel.suits(m=m, n=n, k=k, batch=2):
         raise UsageError(f"{kernel.name} at {m}x{n}x{k}: it is for {kernel.suits.text}")
-    paper: Any = _Paper(arch, sms)
+    a, b, c = (row_major_matrix(*each, dtype) for each in ((m, k), (k, n), (m, n)))
     if kernel.boxes:
         size = itemsize_of(dtype)
         if "b" not in kernel.boxes or size not in (2, 8):
@@ -118,11 +96,10 @@ def _of_engine(
                 f"{kernel.name} takes A and B as tensor maps, whose rows must be multiples of {GRANULE} bytes: "
                 f"those of A have {k * size} bytes, those of B {n * size}"
             )
-        boxed = BoxedProduct(dtype, dtype, m, n, k, 1, Laid(k), Laid(n), Laid(n), aligned=True)
-        product = prepare_boxed_product(paper, kernel, boxed, params)
-    else:
-        strided = StridedProduct(dtype, dtype, m, n, k, 1, Strides(k, 1), Strides(n, 1), Strides(n, 1))
-        product = prepare_strided_product(paper, kernel, strided, params)
-    product(0, 1, 2, 0)
-    written: PlainLaunch = paper.written
-    return written
+    make = boxed_step if kernel.boxes else strided_step
+    step, places = make(sms, kernel, params, EngineProduct(dtype, a, b, c))
+    assert isinstance(step, KernelLaunch)
+    compiled, (blocks, threads, shared) = step.code.compiled(arch), step.size
+    taken = itertools.zip_longest((at.buffer for at in places), step.maps)
+    launch = Launch((blocks, 1, 1), (threads, 1, 1), shared)
+    return PlainLaunch(compiled, compiled.entry(step.entry), launch, tuple(taken), (step.rest,))

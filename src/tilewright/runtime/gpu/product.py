@@ -8,18 +8,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...errors import UsageError
 from ...kernels.cuda_kernel import CudaKernel
-from .archive import engine_kernel
-from .compilations import Compilations
+from .compilations import Chosen, KernelCode, chosen_params
 from .device import Device
-from .nvrtc import Compiled, compile_kernel
 
 #: ``product(a, b, c, stream)``: addresses, and the handle of a stream of that GPU (an int, or an object with a ``handle``).
 #: With an epilogue the addresses of its arrays follow.
@@ -28,27 +24,12 @@ GpuProduct = Callable[..., None]
 #: The largest size: kernels count rows, columns and steps in 32 bits, and round them up to whole tiles.
 MOST = 2**31 - 1024
 
-#: Parameters, by name.
-Chosen = tuple[tuple[str, int], ...]
-
 #: Bytes of which all addresses must be multiples where a macro of a kernel's table ``given`` is set.
 ALIGNMENT = 16
 
 
-@dataclass(frozen=True)
-class ProductForm:
-    """How a kernel is compiled: whether it adds to C, its parameters, and the macros of its table ``given`` that are set."""
-
-    kernel: CudaKernel
-    add: bool
-    chosen: Chosen
-    given: frozenset[str] = frozenset()
-
-
 #: Only one thread at a time may load kernels.
 _lock = threading.Lock()
-
-_compilations = Compilations()
 
 
 def prepare_gpu_product(
@@ -76,7 +57,7 @@ def prepare_gpu_product(
     >>> product(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream().cuda_stream)  # doctest: +SKIP
     """
     with _lock:
-        return _prepared(device, kernel, dtype, (m, n, k), add, _chosen(params))
+        return _prepared(device, kernel, dtype, (m, n, k), add, chosen_params(params))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -88,8 +69,12 @@ def _prepared(
     if not 0 <= min(shape) <= max(shape) <= MOST:
         m, n, k = shape
         raise UsageError(f"m={m}, n={n}, k={k}: a product on a GPU has sizes from 0 to {MOST}")
+    if add and not kernel.adds:
+        raise UsageError(f"{kernel.name} cannot add to C")
+    if not kernel.launch(*shape, **dict(chosen)).blocks or (add and not shape[2]):
+        return _nothing
     given = kernel.holds(*shape, **dict(chosen))
-    aligned = _loaded(device, ProductForm(kernel, add, chosen, given), shape)
+    aligned = _loaded(device, kernel, _code(kernel, chosen, add, given), shape)
     if not given:
         return aligned
 
@@ -98,23 +83,21 @@ def _prepared(
             aligned(a, b, c, stream)
             return
         with _lock:
-            anywhere = _loaded(device, ProductForm(kernel, add, chosen), shape)
+            anywhere = _loaded(device, kernel, _code(kernel, chosen, add), shape)
         anywhere(a, b, c, stream)
 
     return product
 
 
 @functools.lru_cache(maxsize=4096)
-def _loaded(device: Device, form: ProductForm, shape: tuple[int, int, int]) -> GpuProduct:
-    kernel, compiled = form.kernel, _compilation(form, device.arch).result()
-    launch = kernel.launch(*shape, **dict(form.chosen))
-    if not launch.blocks or (form.add and not shape[2]):
-        return _nothing
+def _loaded(device: Device, kernel: CudaKernel, code: KernelCode, shape: tuple[int, int, int]) -> GpuProduct:
+    compiled = code.compiled(device.arch)
+    launch = kernel.launch(*shape, **dict(code.params))
     run = device.launcher(compiled, compiled.entry(kernel.entry), launch.grid, launch.block, launch.shared_bytes)
-    rows, columns, steps = (np.int32(size) for size in shape)
+    sizes = tuple(map(np.int32, shape))
 
     def product(a: int, b: int, c: int, stream: Any) -> None:
-        run(stream_handle(stream), a, b, c, rows, columns, steps)
+        run(stream_handle(stream), a, b, c, *sizes)
 
     return product
 
@@ -129,29 +112,17 @@ def compile_ahead(
     """
     for given in {kernel.holds(*shape, **params) for shape in shapes}:
         for add in (False, True):
-            _compilation(ProductForm(kernel, add, _chosen(params), given), device.arch)
+            _code(kernel, chosen_params(params), add, given).begin(device.arch)
 
 
-def _compilation(form: ProductForm, arch: str) -> Future[Compiled]:
-    """The compilation of a kernel."""
-    params = dict(form.chosen)
-    work = functools.partial(compile_kernel, form.kernel, form.given, arch=arch, add=form.add, **params)
-    return _compilations.begin((form, arch), work)
-
-
-@functools.cache
-def compiled_once(kernel: CudaKernel, arch: str, chosen: Chosen, macros: tuple[tuple[str, object], ...]) -> Compiled:
-    """The kernel with these parameters and macros, loaded or compiled when it is first asked for."""
-    return engine_kernel(kernel, dict(chosen), arch, dict(macros))
+def _code(kernel: CudaKernel, chosen: Chosen, add: bool, given: Iterable[str] = ()) -> KernelCode:
+    """How the kernel is compiled: whether it adds to C, and the macros of its table ``given`` that are set."""
+    return KernelCode(kernel, tuple((name, 1) for name in (*["ACCUMULATE"] * add, *sorted(given))), chosen)
 
 
 def stream_handle(stream: Any) -> int:
     """The handle of a stream: an int, or an object with a ``handle``."""
     return stream if type(stream) is int else int(getattr(stream, "handle", stream))
-
-
-def _chosen(params: Mapping[str, int] | None) -> Chosen:
-    return tuple(sorted((params or {}).items()))
 
 
 def _nothing(a: int, b: int, c: int, stream: Any) -> None:

@@ -9,7 +9,8 @@ import math
 import struct
 from dataclasses import dataclass
 
-from .memory import GRANULE
+from .layout import Matrix, row_major_matrix
+from .split_operand import Lines
 
 #: ``MODULUS`` in ``engine/cuda/residues.cuh``.
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197)
@@ -31,28 +32,10 @@ _MOST_BITS, _BOUND_BITS = 50, 7
 
 
 @dataclass(frozen=True)
-class ResidueOperand:
-    """The rows of A or the columns of B, called lines, of ``k`` elements each: elements from one line to the next, and from
-    one of k to the next. ``alignment``: bytes of which the address is a multiple, at most 16. ``moduli``: how many
-    residues each element has."""
+class ResidueOperand(Lines):
+    """Lines of float64. ``moduli``: how many residues each element has."""
 
-    lines: int
-    k: int
-    line: int
-    step: int
-    alignment: int = GRANULE
     moduli: int = CLASSICAL
-
-    @property
-    def along(self) -> bool:
-        """Whether elements of a line are nearer to each other in memory than those of neighbouring lines."""
-        return abs(self.step) <= abs(self.line) if min(self.lines, self.k) > 1 else self.k > 1
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether two neighbours can be read at once."""
-        inner, outer = (self.step, self.line) if self.along else (self.line, self.step)
-        return inner == 1 and self.alignment == GRANULE and outer % 2 == 0
 
     @property
     def pitch(self) -> int:
@@ -113,18 +96,16 @@ class ResidueOperand:
         """``Operand`` in the source of the kernel."""
         at = self.sample_at, self.found_at, self.lines_at
         sizes = self.lines, self.k, self.pitch, self.sampled, self.parts, self.padded, self.finding, self.rounding
-        return _OPERAND.pack(self.line, self.step, *at, *sizes)
+        return _OPERAND.pack(self.matrix.row, self.matrix.column, *at, *sizes)
 
 
 @dataclass(frozen=True)
 class ResidueProduct:
-    """C[m×n] = A[m×k]·B[k×n] in float64. ``row_c``: elements from one row of C to the next. ``alignment``: bytes of which
-    the address of C is a multiple, at most 16."""
+    """C = A·B in float64."""
 
     a: ResidueOperand
     b: ResidueOperand
-    row_c: int
-    alignment: int = GRANULE
+    c: Matrix
 
     def residues_bytes(self, width: int) -> int:
         """Bytes of the residues of C, of tiles of 128×``width``."""
@@ -144,7 +125,8 @@ class ResidueProduct:
 
 def residues_of_rows(m: int, n: int, k: int, moduli: int = CLASSICAL) -> ResidueProduct:
     """The product of A[m×k] and B[k×n] as they lie row by row, without gaps."""
-    return ResidueProduct(ResidueOperand(m, k, k, 1, moduli=moduli), ResidueOperand(n, k, 1, n, moduli=moduli), n)
+    a, b, c = (row_major_matrix(*shape, "float64") for shape in ((m, k), (k, n), (m, n)))
+    return ResidueProduct(ResidueOperand(a, moduli), ResidueOperand(b.transposed, moduli), c)
 
 
 def whole_bits(k: int, moduli: int) -> int:

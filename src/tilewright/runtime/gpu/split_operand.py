@@ -8,7 +8,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from ...problem import itemsize_of
 from .boxes import BoxedOperand
+from .layout import Matrix, row_major_matrix
 from .memory import GRANULE
 
 #: Lines that a cluster splits, which have one excess.
@@ -31,32 +33,54 @@ _TILE = {1: 256, 2: 128}
 
 
 @dataclass(frozen=True)
-class SplitOperand:
-    """The rows of A or the columns of B, called lines, of ``k`` elements each: elements from one line to the next, from one
-    of k to the next, and from one of ``matrices`` to the next, or 0 if all products have the same. ``alignment``: bytes of
-    which the address and ``next`` are multiples, at most 16. ``planes``: the matrices of float16, two with the high and the
-    low parts, or one with the high parts alone."""
+class Lines:
+    """The rows of A or the columns of B, called lines, as the rows of a matrix: B is the transpose of its own."""
 
-    lines: int
-    k: int
-    line: int
-    step: int
-    next: int = 0
-    matrices: int = 1
-    alignment: int = GRANULE
-    planes: int = 2
+    matrix: Matrix
+
+    @property
+    def lines(self) -> int:
+        """The number of lines."""
+        return self.matrix.rows
+
+    @property
+    def k(self) -> int:
+        """Elements of a line."""
+        return self.matrix.columns
 
     @property
     def along(self) -> bool:
-        """Whether elements of a line follow each other in the planes, as in memory, rather than those of neighbouring
-        lines."""
-        return abs(self.step) <= abs(self.line) if min(self.lines, self.k) > 1 else self.k > 1
+        """Whether elements of a line are nearer to each other in memory than those of neighbouring lines; so they are in
+        what is made of them."""
+        x = self.matrix
+        return abs(x.column) <= abs(x.row) if min(x.rows, x.columns) > 1 else x.columns > 1
 
     @property
     def is_whole(self) -> bool:
-        """Whether four neighbours can be read at once."""
-        inner, outer = (self.step, self.line) if self.along else (self.line, self.step)
-        return inner == 1 and self.alignment == GRANULE and outer % 4 == 0 and self.next % 4 == 0
+        """Whether the neighbours in 16 bytes can be read at once."""
+        x = self.matrix
+        inner, outer = (x.column, x.row) if self.along else (x.row, x.column)
+        each = GRANULE // itemsize_of(x.dtype)
+        return inner == 1 and x.aligned and outer % each == 0 and x.next % each == 0
+
+
+def as_they_lie(a: Lines, b: Lines, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """A, B and C for a kernel that multiplies some parts of C from the operands themselves."""
+    of_a, of_b = a.matrix, b.matrix.transposed
+    return (
+        of_a._replace(down=of_a.row == 1 != of_a.column),
+        of_b._replace(down=of_b.row == 1 != of_b.column),
+        c._replace(column=1),
+    )
+
+
+@dataclass(frozen=True)
+class SplitOperand(Lines):
+    """Lines of ``matrices`` of float32, one if all products have the same. ``planes``: the matrices of float16, two with the
+    high and the low parts, or one with the high parts alone."""
+
+    matrices: int = 1
+    planes: int = 2
 
     @property
     def pitch(self) -> int:
@@ -103,7 +127,8 @@ class SplitOperand:
         """``Operand`` in the source of the kernel, if each line is split by so many blocks."""
         part = -(-self.k // (parts * 128)) * 128
         sizes = self.lines, self.k, self.matrices, self.groups, part, self.groups * self.matrices * parts
-        return OPERAND.pack(self.line, self.step, self.next, self.pitch, self.plane, self.words, *sizes)
+        x = self.matrix
+        return OPERAND.pack(x.row, x.column, x.next, self.pitch, self.plane, self.words, *sizes)
 
     def boxed(self, box: tuple[int, int]) -> BoxedOperand:
         """Its planes as the copy engine sees them: of each matrix the high parts, then the low ones."""
@@ -113,16 +138,12 @@ class SplitOperand:
 
 @dataclass(frozen=True)
 class SplitProduct:
-    """C[m×n] = A[m×k]·B[k×n] for each product of a batch, in float32. ``row_c`` and ``next_c``: elements from one row of C
-    to the next, and from one C to the next. ``alignment``: bytes of which the address of C is a multiple, at most 16. With
-    ``add`` the products are added to C, with one more rounding."""
+    """C = A·B for each product of a batch, in float32. With ``add`` the products are added to C, with one more rounding."""
 
     a: SplitOperand
     b: SplitOperand
-    row_c: int
-    next_c: int
-    batch: int
-    alignment: int = GRANULE
+    c: Matrix
+    batch: int = 1
     add: bool = False
 
     @property
@@ -137,9 +158,10 @@ class SplitProduct:
         return -(-self.a.lines // rows) * -(-self.b.lines // columns) * self.batch
 
 
-def split_of_rows(m: int, n: int, k: int, planes: int = 2) -> tuple[SplitOperand, SplitOperand]:
-    """A[m×k] and B[k×n] as they lie row by row, without gaps."""
-    return SplitOperand(m, k, k, 1, planes=planes), SplitOperand(n, k, 1, n, planes=planes)
+def split_of_rows(m: int, n: int, k: int, planes: int = 2, add: bool = False) -> SplitProduct:
+    """The product of A[m×k] and B[k×n] as they lie row by row, without gaps."""
+    a, b, c = (row_major_matrix(*shape, "float32") for shape in ((m, k), (k, n), (m, n)))
+    return SplitProduct(SplitOperand(a, planes=planes), SplitOperand(b.transposed, planes=planes), c, add=add)
 
 
 def split_bound(k: int, steps: int, excess: int = 0) -> float:

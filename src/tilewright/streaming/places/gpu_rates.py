@@ -22,7 +22,8 @@ from ...planning.choice import PLANES, Choice
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.memory import Pages
 from ...runtime.gpu.split_operand import split_of_rows
-from ...runtime.gpu.split_product import prepare_split
+from ...runtime.gpu.split_product import split_step
+from ...runtime.gpu.steps import A, Place, load
 from ...runtime.gpu.stream import Stream
 from ..plan.cuts import slot_elements
 from ..plan.grid import Grid, Tile
@@ -130,12 +131,13 @@ def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) 
 
 def _split_s(gpu: Device, depth: int, planes: int, room: int) -> float:
     """Seconds of splitting a byte of A or B, on average of both."""
-    operands = split_of_rows(SIDE, SIDE, depth, planes)
+    product = split_of_rows(SIDE, SIDE, depth, planes)
+    operands = product.a, product.b
     own, parts = (max(sizes) for sizes in zip(*((x.own_bytes, x.workspace_bytes) for x in operands), strict=True))
     with _stream_and_memory(gpu, min(COPY_BYTES, room // 4), own + parts) as (stream, page, at):
         _fill(stream, page, at, own, np.dtype(np.float32))
-        splits = [prepare_split(gpu, operand) for operand in operands]
-        works = [functools.partial(split, at, at + own, stream.handle) for split in splits]
+        splits = [load(gpu, [split_step((operand, Place(A), Place(A, own)))]) for operand in operands]
+        works = [functools.partial(split, at, 0, 0, 0, stream.handle) for split in splits]
         for work in works:
             work()
         return sum(_seconds_each(stream, *works)) / (2 * own)

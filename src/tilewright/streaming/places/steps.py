@@ -8,6 +8,7 @@ step that reads it, and until then its parts stay.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -15,8 +16,9 @@ from ...kernels.cuda_kernel import CudaKernel
 from ...planning.choice import PLANES, Choice
 from ...runtime.gpu.device import Device
 from ...runtime.gpu.product import compile_ahead, prepare_gpu_product
-from ...runtime.gpu.split_operand import SplitProduct, split_of_rows
-from ...runtime.gpu.split_product import PartsLaunches, compile_parts_ahead, prepare_product_of_parts, prepare_split
+from ...runtime.gpu.split_operand import split_of_rows
+from ...runtime.gpu.split_product import parts_steps, split_step
+from ...runtime.gpu.steps import A, B, Place, Step, SubmitSteps, compile_steps, load
 from ..plan.schedule import Multiply
 
 
@@ -67,31 +69,30 @@ class SplitSteps:
         self._gpu, self._choice, self._planes = gpu, choice, PLANES[choice.compute]
         #: The load whose block the parts behind a slot are of.
         self._loads: dict[int, int] = {}
-        self._split = functools.cache(functools.partial(prepare_split, gpu))
-        self._product = functools.cache(self._prepared)
+        self._submit = functools.cache(self._loaded)
 
     def compile_ahead(self, shapes: Iterable[tuple[int, int, int]]) -> None:
         """See ``Steps``."""
         for shape in shapes:
             for add in (False, True):
-                product = product_of_rows(*shape, add, self._planes)
-                compile_parts_ahead(self._gpu, self._choice.kernel, product, self._choice.params)
+                compile_steps(self._gpu.arch, itertools.chain(*self._steps(shape, add)))
 
     def __call__(self, step: Multiply, shape: tuple[int, int, int], at: Addresses, stream: Any) -> None:
         """See ``Steps``."""
-        operands = split_of_rows(*shape, self._planes)
-        parts_a, parts_b = (slot + x.own_bytes for slot, x in zip(at[:2], operands, strict=True))
-        for x, slot, parts, load in zip(operands, at[:2], (parts_a, parts_b), step.needs, strict=True):
-            if self._loads.get(slot) != load:
-                self._split(x)(slot, parts, stream)
-                self._loads[slot] = load
-        self._product(shape, not step.first)(at.a, at.b, at.c, parts_a, parts_b, stream)
+        *splits, multiply = self._submit(shape, not step.first)
+        for split, slot, load_number in zip(splits, at, step.needs, strict=False):
+            if self._loads.get(slot) != load_number:
+                split(*at, 0, stream)
+                self._loads[slot] = load_number
+        multiply(*at, 0, stream)
 
-    def _prepared(self, shape: tuple[int, int, int], add: bool) -> PartsLaunches:
-        product = product_of_rows(*shape, add, self._planes)
-        return prepare_product_of_parts(self._gpu, self._choice.kernel, product, self._choice.params)
+    def _loaded(self, shape: tuple[int, int, int], add: bool) -> list[SubmitSteps]:
+        return [load(self._gpu, steps) for steps in self._steps(shape, add)]
 
-
-def product_of_rows(m: int, n: int, k: int, add: bool, planes: int = 2) -> SplitProduct:
-    """C[m×n] = A[m×k]·B[k×n], or C += A·B, of matrices that lie row by row, without gaps."""
-    return SplitProduct(*split_of_rows(m, n, k, planes), n, 0, 1, add=add)
+    def _steps(self, shape: tuple[int, int, int], add: bool) -> tuple[list[Step], list[Step], list[Step]]:
+        """The steps that split A, those that split B, and those that multiply, or add to C, if their parts are known."""
+        product = split_of_rows(*shape, self._planes, add)
+        a, b = ((x, Place(at), Place(at, x.own_bytes)) for x, at in ((product.a, A), (product.b, B)))
+        parts = a[2], b[2]
+        multiply = parts_steps(self._gpu.sms, self._choice.kernel, self._choice.params, product, parts)
+        return [split_step(a)], [split_step(b)], multiply

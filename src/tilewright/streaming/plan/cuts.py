@@ -240,8 +240,8 @@ def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
     if planes:
         from ...runtime.gpu.split_operand import split_of_rows  # not needed on the CPU
 
-        of_a, of_b = split_of_rows(grid.bm, grid.bn, grid.bk, planes)
-        a, b = ((x.own_bytes + x.workspace_bytes) // 4 for x in (of_a, of_b))
+        product = split_of_rows(grid.bm, grid.bn, grid.bk, planes)
+        a, b = ((x.own_bytes + x.workspace_bytes) // 4 for x in (product.a, product.b))
     return a, b, grid.bm * grid.bn
 
 

@@ -1,0 +1,283 @@
+"""The one chooser of a product of arrays on a GPU: the kernels that are tried, each with an order of the operands, and their
+times.
+
+A new shape waits for these times, so only what a choice needs is computed; what a plan says of others is found again when it
+is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import DTypeError
+from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.sets import Column
+from ..planning.choice import (
+    INVARIANT,
+    RESIDUES,
+    ROUNDED,
+    SPLIT,
+    Choice,
+    choose_gpu,
+    engine_on_gpu,
+    invariant_on_gpu,
+    takes_fastest,
+)
+from ..planning.ways import NAMED, EngineShape, TimedWays, Way, sums_dtype, timed_ways, why_first
+from ..problem import RESIDUES_IN, Problem, itemsize_of
+from ..runtime.gpu.device import Device
+from ..runtime.gpu.engine_product import FinishForm
+from ..runtime.gpu.layout import Matrix
+from .copies import copies_seconds, copy_of, sum_seconds
+from .dtypes import made_dtype
+from .finish import finish_seconds
+from .layouts import RowMajor, given_by_strides, is_down, layouts_of, start_of_lines
+from .order import Operands, Order, OrderedMatrix
+from .plan import CHANGED, STRAIGHT, GpuPlan
+from .split import can_split, split_seconds
+
+#: The dtype of the parts of operands, if they are split: with some of these no number is multiplied as it is.
+_PARTED = {"float32": SPLIT, "float64": RESIDUES, ROUNDED: ROUNDED} | {dtype: dtype for dtype in RESIDUES_IN}
+
+
+class _Candidate(NamedTuple):
+    """A kernel with an order of the operands, the product as it sees it, and the seconds of all copies."""
+
+    kernel: CudaKernel
+    once: bool
+    order: Order
+    shape: EngineShape
+    copied: float
+
+    def timed(self, gpu: Device) -> tuple[TimedWays, Column]:
+        """The ways of the kernel, and their times with all copies and sums."""
+        found, order = timed_ways(self.kernel, self.shape, gpu.card), self.order
+        seconds = found.seconds + self.copied
+        if not found.is_cut:
+            return found, seconds
+        m, n, _ = order.mnk
+        elements, sums = m * n * math.prod(order.batch), sums_dtype(order.compute)
+        adding = sum_seconds(found.parts, elements, sums, order.c.used.dtype, gpu.card.memory_ratio)
+        return found, np.where(found.parts > 1, seconds + adding, seconds)
+
+
+def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | None) -> str:
+    """Why the fastest of all ways was chosen. The next ones are found when this text is wanted."""
+    ranked: list[tuple[Way, float, tuple[str, ...]]] = []
+    for each in tried:
+        found, totals = each.timed(gpu)
+        words = (
+            CHANGED if each.order.swapped else STRAIGHT,
+            " and ".join(each.order.copies) or "no copies",
+            ""
+            if form is None
+            else "the epilogue in the same kernel"
+            if each.once
+            else "the epilogue in another kernel",
+        )
+        fastest = np.lexsort((found.seconds, totals))[:NAMED]
+        ranked += [(found.way(number), float(totals[number]), words) for number in fastest]
+    return why_first(sorted(ranked, key=lambda each: each[1])[:NAMED])
+
+
+def _shape_of(order: Order, form: FinishForm | None, at_once: bool, *, invariant: bool) -> EngineShape:
+    """The product as a kernel sees it, which with ``at_once`` applies the epilogue; ``invariant`` as in ``EngineShape``."""
+    p, q, c = (place.used for place in (order.p, order.q, order.c))
+    batch = math.prod(order.batch)
+    of_p, of_q = given_by_strides(p), given_by_strides(q)
+    p_vector, q_vector = _vector(order.p, of_p, across=of_p.down), _vector(order.q, of_q, across=not of_q.down)
+    vectors = None if form is None or not at_once else (form.transposed if order.swapped else form).vectors
+    m, n, k = order.mnk
+    return EngineShape(
+        order.compute,
+        c.dtype,
+        m,
+        n,
+        k,
+        batch,
+        start_of_lines(p),
+        start_of_lines(q),
+        of_p.down,
+        not of_q.down,
+        p_vector,
+        q_vector,
+        vectors,
+        form is not None and form.blocks is not None,
+        is_down(c),
+        invariant,
+    )
+
+
+def _vector(place: OrderedMatrix, given: Matrix, *, across: bool) -> int:
+    """The most bytes of an access to a factor. ``across`` k a row has no more than its own elements, unless it is a copy."""
+    x, most = place.used, given.vector_bytes
+    if not across or place.is_copied:
+        return most
+    inner = x.rows if is_down(x) else x.columns
+    return math.gcd(most, inner * itemsize_of(x.dtype))
+
+
+def _copies_s(order: Order, form: FinishForm | None, at_once: bool, gpu: Device) -> float:
+    """Seconds of the copies before and after, of all products, and of the launch that applies the epilogue."""
+    ratio = gpu.card.memory_ratio
+    before, after = [[copy_of(order, x) for x in places if x.is_copied] for places in ((order.p, order.q), (order.c,))]
+    if form is not None and not at_once:
+        return copies_seconds(before, ratio) + finish_seconds(after[0], form, ratio)
+    return copies_seconds(before, ratio) + copies_seconds(after, ratio)
+
+
+def gpu_plan(
+    operands: Operands,
+    computes: Sequence[str],
+    gpu: Device,
+    form: FinishForm | None = None,
+    splits: bool = False,
+    precision: str | float = "standard",
+) -> GpuPlan:
+    """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
+    be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
+    shape, or if ``precision`` takes the fastest, that one. ``splits``: operands of float32 may be split into float16,
+    and those of float64 be residues in int8, where the classical bound of the error holds.
+
+    Raises DTypeError where no kernel is for them.
+    """
+    invariant = precision == INVARIANT
+    by_engine = (_by_engine(operands, compute, gpu, form, splits, invariant) for compute in computes)
+    able = (plan for plan in by_engine if plan is not None)
+    found = (
+        min(able, key=lambda plan: plan.predicted or 0, default=None) if takes_fastest(precision) else next(able, None)
+    )
+    if found is not None:
+        return _for_precision(found, precision)
+    if form is not None and form.blocks is not None:
+        raise DTypeError(
+            f"scale_a and scale_b are those of blocks: on a GPU they are for float8, precision 'standard' and compute "
+            f"capability 9.0; this is {computes[0]} on {gpu.capability}"
+        )
+    for compute in () if invariant else computes:
+        order = None if compute in _PARTED.values() else operands.arranged(compute, RowMajor(), None, at_once=False)
+        if order is None:
+            continue
+        m, n, k = order.mnk
+        with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
+            choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
+            plan = _plan(order, choice, gpu, form=form)
+            return _for_precision(plan, precision)
+    raise DTypeError(
+        f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
+    )
+
+
+def _for_precision(plan: GpuPlan, precision: str | float) -> GpuPlan:
+    if plan.problem.precision == precision:
+        return plan
+    return replace(plan, problem=replace(plan.problem, precision=precision))
+
+
+def _by_engine(
+    operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool, invariant: bool
+) -> GpuPlan | None:
+    """The plan by the engine's kernels; None if there is none for this product. The same bits for rows that are alike, if
+    it is ``invariant``."""
+    tried, best, least = list[_Candidate](), None, math.inf
+    parted = _PARTED.get(compute, "") if splits else ""
+    splitting = engine_on_gpu(RESIDUES if parted in RESIDUES_IN else parted, gpu.capability) if parted else ()
+    engine = invariant_on_gpu if invariant else engine_on_gpu
+    plain = () if compute == parted else engine(compute, gpu.capability)
+    compute = made_dtype(compute) if compute == parted else compute
+    # Of complex numbers Cᵀ = Bᵀ·Aᵀ adds the same terms in another order.
+    straight = invariant and compute.startswith("complex")
+    for kernel, once, order in _tried((*plain, *splitting), operands, compute, form, straight=straight):
+        if not min(*order.mnk, *order.batch):
+            choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
+            return _plan(order, choice, gpu, form=form)
+        copied, shape = _copies_s(order, form, once, gpu), _shape_of(order, form, once, invariant=invariant)
+        if kernel in splitting:
+            if not can_split(order, parted):
+                continue
+            copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), shape._replace(dtype=parted)
+        tried.append(_Candidate(kernel, once, order, shape, copied))
+        if copied < least:  # else none can be faster
+            found, totals = tried[-1].timed(gpu)
+            number = int(totals.argmin()) if len(totals) else -1
+            if len(totals) and totals[number] < least:
+                best, least = (tried[-1], found.way(number)), float(totals[number])
+    if best is None:
+        return None
+    (_, once, order, shape, _), way = best
+    why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
+    choice = Choice(way.kernel, shape.dtype, way.params, why, functools.partial(_why_fastest, tried, gpu, form))
+    return _plan(order, choice, gpu, way.parts, least, form=form, at_once=once)
+
+
+def _tried(
+    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
+) -> Iterator[tuple[CudaKernel, bool, Order]]:
+    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
+    ``straight``: only C = A·B is computed."""
+    in_blocks = form is not None and form.blocks is not None
+    for kernel in kernels:
+        if in_blocks and kernel.blocks is None:
+            continue
+        suiting = tuple(swapped for swapped in (False, True) if operands.suits(kernel, swapped))
+        if not suiting:
+            continue
+        changes: tuple[bool | None, ...] = (None,)
+        if in_blocks or straight:
+            changes = (False,)
+        elif kernel.strides and kernel.strides["c"] != "rows":
+            changes = suiting
+        elif "c_down" in kernel.boxes:
+            changes = (None, False, True)
+        at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
+        for once in at_once:
+            orders = list[Order]()
+            for swapped in changes:
+                for layouts in layouts_of(kernel):
+                    order = operands.arranged(compute, layouts, swapped, at_once=once)
+                    if order is not None and order not in orders:
+                        orders.append(order)
+                    if order is not None and kernel.boxes and not (order.p.is_copied or order.q.is_copied):
+                        break  # its layouts differ in how copies of factors lie
+            able = [order for order in orders if not once or form is None or _finishes(order, form)]
+            for order in able:
+                # The first copies least. With boxes another one may have better tiles, but is not worth a copy of C.
+                is_able = not kernel.boxes or order is able[0] or not (order.transposed or order.c.is_copied)
+                if is_able and order.swapped in suiting:
+                    yield kernel, once, order
+
+
+def _finishes(order: Order, form: FinishForm) -> bool:
+    """Whether a kernel that applies epilogues can apply this one: the result is rounded once, and C before is where the
+    kernel reads it; the rows of a batch that became one product do not have scales of their own."""
+    c = order.c
+    rows = order.mnk[1] if order.swapped else order.mnk[0]
+    return (
+        c.used.dtype == c.original.dtype
+        and sums_dtype(order.compute) in ("float32", "int32")
+        and not (form.beta != 0 and c.is_copied)
+        and (not form.scale_a or rows == form.rows)
+    )
+
+
+def _plan(
+    order: Order,
+    choice: Choice[CudaKernel],
+    gpu: Device,
+    parts: int = 1,
+    predicted: float | None = None,
+    *,
+    form: FinishForm | None = None,
+    at_once: bool = False,
+) -> GpuPlan:
+    shapes = order.shapes
+    problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
+    launch = choice.kernel.launch(*order.mnk, **choice.params)
+    return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)
