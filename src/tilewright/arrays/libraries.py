@@ -147,6 +147,10 @@ def _instance(library: Callable[..., Library], *name: str) -> Library:
 
 
 def _dtype(name: str, kind: str, dtype: str) -> str:
+    if name == "offsets":
+        if dtype != "int32":
+            raise DTypeError(f"offsets is a {kind} of {dtype} on a GPU: the ends of groups must be int32")
+        return dtype
     if dtype not in DTYPES and not (name == "out" and dtype in RESULTS):
         raise DTypeError(f"{name} is a {kind} of {dtype} on a GPU: {', '.join(DTYPES)} have kernels there; convert it")
     return dtype

@@ -260,6 +260,49 @@ def _ragged_launch(
     return run, call if macros else whole
 
 
+class Groups(NamedTuple):
+    """A ``number`` of groups of rows of A and C, each with a B of its own, or if ``of_k`` of k, each with a C of its own. Where
+    they end is known on the GPU alone."""
+
+    number: int
+    of_k: bool
+
+    @property
+    def macro(self) -> dict[str, object]:
+        """What kernels are compiled with."""
+        return {"GROUPED": "OF_K" if self.of_k else "OF_ROWS"}
+
+    def most_bands(self, rows: int, band: int) -> int:
+        """The most bands of so many rows that groups of ``rows`` rows in all, and those that follow the last, can have."""
+        return rows // band + min(self.number + 1, rows)
+
+
+@functools.lru_cache(maxsize=1024)
+def prepare_grouped_boxes(
+    device: Device, kernel: CudaKernel, product: BoxedProduct, groups: Groups, chosen: Chosen
+) -> GpuProduct:
+    """Products of groups on ``device``: ``run(a, b, c, offsets, stream)``, where ``offsets`` are the ends of the groups as
+    int32. ``product`` has all rows, or all of k, and the batch of its B, or of its C, are the groups. Of k both operands are
+    read in boxes of whole rows: A is laid ``down``, and B is not."""
+    values, p = kernel.checked(dict(chosen)), product
+    in_boxes = groups.of_k and p.aligned and are_whole(itemsize_of(p.out), p.n, p.c.step, p.c.next)
+    in_boxes = in_boxes and values["BN"] * itemsize_of(p.out) % GRANULE == 0
+    operands = [
+        _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, 1, values),
+        _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, groups.number, values),
+    ]
+    operands.append(_operand(kernel, "c", p.out, (p.m, p.n), p.c, groups.number, values) if in_boxes else operands[0])
+    compiled = compiled_once(kernel, device.arch, chosen, tuple({**_macros(p, in_boxes), **groups.macro}.items()))
+    band = values["BM"] * values["CLUSTER"]
+    rows = p.m if groups.of_k else groups.most_bands(p.m, band) * band
+    launch = kernel.launch(rows, p.n, p.k, **values)
+    grid = launched(launch.blocks * (groups.number if groups.of_k else 1), device.sms, values)
+    call = _CALL.pack(p.c.step, p.c.next, p.m, p.n, p.k, groups.number, 0, int(p.b.next != 0), 1, MOST)
+    size = grid, launch.threads, launch.shared_bytes
+    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, operands, call)
+    return lambda a, b, c, offsets, stream: run(stream_handle(stream), (a, b, c if in_boxes else a), (c, offsets))
+
+
 def _steps_of_scales(p: BoxedProduct) -> bytes:
     """What ``Call`` has of epilogue and blocks."""
     e = p.epilogue or BoxedEpilogue(1.0, 0.0, None, None, False, None, None)

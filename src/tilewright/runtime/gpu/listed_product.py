@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,12 +15,16 @@ import numpy as np
 
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
+from .boxed_product import Groups
 from .device import Device
-from .product import Chosen, compiled_once, stream_handle
-from .strided_product import Strides, vector_bytes
+from .product import MOST, Chosen, GpuProduct, compiled_once, stream_handle
+from .strided_product import StridedProduct, Strides, vector_bytes
 
 #: The sizes of the tables with which kernels are compiled, in products: a launch has at most 32,764 bytes of arguments.
 TABLES = 32, 64, 128, 256, 512
+
+#: ``Given`` of ``engine/cuda/lists.cuh`` for groups.
+_GROUPED = struct.Struct("<9q6i8x")
 
 #: ``run(addresses, c, stream)``: the addresses of all A, then of all B, as int64; that of the first C; and a stream.
 ListedProduct = Callable[[Any, int, Any], None]
@@ -86,6 +91,36 @@ def prepare_listed_product(
         run(stream_handle(stream), (), (*lowest.tolist(), c), structure)
 
     return product
+
+
+@functools.lru_cache(maxsize=1024)
+def prepare_grouped_product(
+    device: Device, kernel: CudaKernel, product: StridedProduct, groups: Groups, chosen: Chosen
+) -> GpuProduct:
+    """The same as ``boxed_product.prepare_grouped_boxes``, for A and B of any strides."""
+    p, params = product, kernel.checked(dict(chosen))
+    element, by_k = itemsize_of(p.dtype), groups.of_k
+    # A group may begin at any element of what is divided, also where these follow each other in memory.
+    of_a = vector_bytes(p.a, p.dtype, (p.m, p.k)) if p.a.down == by_k else element
+    of_b = element if by_k and p.b.down else vector_bytes(p.b, p.dtype, (p.k, p.n))
+    macros: dict[str, object] = {
+        "TYPE": p.dtype.upper(),
+        "OUT": p.out.upper(),
+        "A_DOWN": int(p.a.down),
+        "B_ACROSS": int(not p.b.down),
+        "A_VECTOR": of_a,
+        "B_VECTOR": of_b,
+        "C_VECTOR": vector_bytes(p.c, p.out, (p.m, p.n)),
+        **groups.macro,
+    }
+    compiled = compiled_once(kernel, device.arch, chosen, tuple(macros.items()))
+    band = params["BM"]
+    launch = kernel.launch(p.m if by_k else groups.most_bands(p.m, band) * band, p.n, p.k, **params)
+    blocks = launch.blocks * (groups.number if by_k else 1)
+    numbers = *p.a[:3], *p.b[:3], *p.c[:3], p.m, p.n, p.k, groups.number, 1, MOST
+    size = blocks, launch.threads, launch.shared_bytes
+    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, (), _GROUPED.pack(*numbers))
+    return lambda a, b, c, offsets, stream: run(stream_handle(stream), (), (a, b, c, offsets))
 
 
 def _given(table: int) -> np.dtype[Any]:
