@@ -7,11 +7,12 @@
 #ifndef GROUPED
 #define GROUPED 0
 #endif
-#if GROUPED
-#define OFFSETS const int* offsets,  // the parameter of a kernel: the ends of the groups
+#if GROUPED  // kernels have a parameter: the ends of the groups
+#define OFFSETS offsets
+#define OFFSETS_PARAMETER const int* offsets,
 #else
-#define OFFSETS
-constexpr const int* offsets = nullptr;
+#define OFFSETS nullptr
+#define OFFSETS_PARAMETER
 #endif
 
 struct Range { int begin, end; };

@@ -242,13 +242,13 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
 #if FINISHED || BLOCKS
        const void* bias, const float* row_scales, const float* column_scales,
 #endif
-       OFFSETS const __grid_constant__ Call call)
+       OFFSETS_PARAMETER const __grid_constant__ Call call)
 {
     Shared& s = *(Shared*)memory;
     if (GROUPED) wait_for_launch_before();  // it may write the ends of groups
     const int group = threadIdx.x / 128, number = TOGETHER > 1 ? cluster_rank() : 0;
     const int piece = SPLIT > 1 ? number : 0, rank = SHARING > 1 ? number : 0;
-    const Tiles tiles(call, offsets);
+    const Tiles tiles(call, OFFSETS);
     Ring<DEPTH> ring;
     // Rows beyond a C of few rows are zeros once and for all: to fill them again and again takes the copy engine time.
     const int rows_a = A_DOWN || RAGGED || GROUPED || BESIDE > 1 ? BM : min(BM, (call.m + 7) / 8 * 8);
@@ -279,7 +279,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
         for (; tile < tiles.count; tile = tiles.next(tile), place = tiles.place(tile, rank, piece)) {
             if (threadIdx.x == 0) {
                 const auto [top, left, z, first_step, steps, bottom] = place;
-                const Source from = source_of(call, z, offsets);
+                const Source from = source_of(call, z, OFFSETS);
                 for (int step = first_step; step < first_step + steps; step++, ring.advance()) {
                     Barrier& full = s.full[ring.slot];
                     unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];

@@ -261,8 +261,8 @@ def _ragged_launch(
 
 
 class Groups(NamedTuple):
-    """A ``number`` of groups of rows of A and C, each with a B of its own, or if ``of_k`` of k, each with a C of its own. Where
-    they end is known on the GPU alone."""
+    """A ``number`` of groups of rows of A and C, each with a B of its own, or if ``of_k`` of k, each with a C of its own.
+    Where they end is known on the GPU alone."""
 
     number: int
     of_k: bool
