@@ -285,8 +285,8 @@ def prepare_grouped_boxes(
     int32. ``product`` has all rows, or all of k, and the batch of its B, or of its C, are the groups. Of k both operands are
     read in boxes of whole rows: A is laid ``down``, and B is not."""
     values, p = kernel.checked(dict(chosen)), product
-    in_boxes = groups.of_k and p.aligned and are_whole(itemsize_of(p.out), p.n, p.c.step, p.c.next)
-    in_boxes = in_boxes and values["BN"] * itemsize_of(p.out) % GRANULE == 0
+    size = itemsize_of(p.out)
+    in_boxes = p.aligned and are_whole(size, p.n, p.c.step, p.c.next) and values["BN"] * size % GRANULE == 0
     operands = [
         _operand(kernel, "a", p.dtype, (p.m, p.k), p.a, 1, values),
         _operand(kernel, "b", p.dtype, (p.k, p.n), p.b, groups.number, values),
@@ -298,8 +298,8 @@ def prepare_grouped_boxes(
     launch = kernel.launch(rows, p.n, p.k, **values)
     grid = launched(launch.blocks * (groups.number if groups.of_k else 1), device.sms, values)
     call = _CALL.pack(p.c.step, p.c.next, p.m, p.n, p.k, groups.number, 0, int(p.b.next != 0), 1, MOST)
-    size = grid, launch.threads, launch.shared_bytes
-    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, operands, call)
+    shape = grid, launch.threads, launch.shared_bytes
+    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), shape, operands, call)
     return lambda a, b, c, offsets, stream: run(stream_handle(stream), (a, b, c if in_boxes else a), (c, offsets))
 
 
