@@ -270,6 +270,20 @@ def test_the_plan_depends_on_no_size_of_a_group(gpu: Any) -> None:
     assert by_offsets._plan.cache_info().misses == 1
 
 
+@pytest.mark.parametrize("shapes", SHAPES[:3], ids=str)
+@pytest.mark.parametrize("kind", [fake.Tensor, fake.CupyArray], ids=lambda kind: kind.__name__)
+def test_a_repetition_is_one_recorded_launch(gpu: Any, kind: Any, shapes: Any) -> None:
+    """With other arrays and other sizes of groups; the third call is made by machine code."""
+    kept = []
+    for number, ends in enumerate((ENDS, [1, 2, 3, 4, 150], [0, 80, 80, 90, 160])):
+        a, b = (whole(*shape, dtype=np.float16) + np.float16(number) for shape in shapes)
+        kept.append([kind.of(gpu, x) for x in (a, b, np.array(ends, np.int32))])
+        c = tw.grouped_matmul(*kept[-1])
+        np.testing.assert_array_equal(c.view, right(a, b, ends).astype(np.float16))
+        assert gpu.replays == max(0, number - 1)
+    assert len(gpu.launches) == 3
+
+
 def test_what_is_refused(gpu: Any) -> None:
     x, y, ends = whole(160, 72), whole(5, 72, 40), np.array(ENDS, np.int32)
     a, b, offsets = (fake.Tensor.of(gpu, each) for each in (x, y, ends))

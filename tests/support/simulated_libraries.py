@@ -14,7 +14,7 @@ import numpy as np
 
 from support import ptx_alone
 from support.simulated_gpu import BASE, SimulatedGpu
-from tilewright.arrays import dlpack, grouped, host_copy, libraries, matmul, offsets, repeated
+from tilewright.arrays import dlpack, grouped, host_copy, libraries, matmul, offsets, repeated, repeated_groups
 from tilewright.arrays.dtypes import DTYPES, RESULTS
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import LaunchError
@@ -353,4 +353,5 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     offsets._plan.cache_clear()
     repeated.short_ways.clear()
     repeated.finished_ways.clear()
+    repeated_groups.group_ways.clear()
     return torch, cupy
