@@ -42,11 +42,14 @@ def grouped_matmul(
 
     On a GPU ``offsets`` is an int32 array there. The call does not wait for it, so it can be captured in a CUDA graph, and
     makes one launch, of which size the groups may be. Operands of bfloat16, float16, float32 and float64 have kernels; on a
-    Hopper GPU those of 16 bits whose rows are multiples of 16 bytes take the tensor cores' fastest. Offsets that decrease or
+    Hopper GPU those of 16 bits whose rows are multiples of 16 bytes take the tensor cores' fastest, and groups of rows of
+    float8 are multiplied there, if the elements of ``a`` and of each ``b[g]`` follow each other along k. Offsets that decrease or
     are too large give undefined numbers, but nothing outside of the result is written. ``out`` must not overlap the
     operands. PyTorch records gradients. On the host the groups are multiplied one by one, in any dtype of ``matmul``.
 
-    ``out_dtype`` is that of the result, of 16-bit operands also "float32". ``scale_a`` and ``scale_b`` are not implemented.
+    ``out_dtype`` is that of the result: of 16-bit operands also "float32"; of float8 it is bfloat16, if none is given.
+    ``scale_a`` (m, ⌈k/128⌉) and ``scale_b`` (G, ⌈k/128⌉, ⌈n/128⌉), both float32, are scales of blocks of groups of rows, as of
+    ``matmul``: on a GPU of float8. With ``out``, ``out_dtype`` or scales no gradient is recorded.
 
     Raises ShapeError (also for offsets on the host that decrease or are too large), DTypeError, OperandError (arrays on
     different devices, offsets that are no whole numbers), UsageError, MemoryLimitError.
@@ -65,11 +68,12 @@ def grouped_matmul(
         again = way(a, b, offsets)
         if again is not None:
             return again
-    if scale_a is not None or scale_b is not None:
-        raise UsageError("scale_a, scale_b: products of groups have no scales yet; multiply operands that are scaled")
+    scales = [scale_a, scale_b] if scale_a is not None or scale_b is not None else []
+    if any(each is None for each in scales):
+        raise UsageError("scale_a and scale_b: one of them alone has no kernel; give both")
     if not is_of_a_library(a, b, offsets, out):
-        return _on_host(a, b, offsets, out, out_dtype)
-    on_gpu, plain = is_on_gpu(a, b, offsets, out), out is None and out_dtype is None
+        return _on_host(a, b, offsets, out, out_dtype, *scales)
+    on_gpu, plain = is_on_gpu(a, b, offsets, out), out is None and out_dtype is None and not scales
     library = library_of(a) if on_gpu else library_by_type(a)
     if plain and library is not None and library.name == "torch" and (not on_gpu or _records(a, b)):
         from .arrays.torch_grouped import grouped_product  # imported only here: it needs PyTorch
@@ -78,8 +82,8 @@ def grouped_matmul(
     if on_gpu:
         from .arrays.offsets import grouped_matmul_on_gpu  # imported only here: products on the host do not need it
 
-        return grouped_matmul_on_gpu(a, b, offsets, out, out_dtype)
-    return _on_host_of_library(a, b, offsets, out, out_dtype)
+        return grouped_matmul_on_gpu(a, b, offsets, out, out_dtype, *scales)
+    return _on_host_of_library(a, b, offsets, out, out_dtype, *scales)
 
 
 def _records(*arrays: Any) -> bool:
@@ -87,34 +91,38 @@ def _records(*arrays: Any) -> bool:
     return any((library := library_of(x)) is not None and library.records(x) for x in arrays)
 
 
-def _on_host_of_library(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any) -> Any:
+def _on_host_of_library(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, *scales: Any) -> Any:
     """The products of arrays of another library than NumPy, in the host's memory."""
     library = host_library(a, b, out)
     if library is None:
-        return _on_host(a, b, offsets, out, out_dtype)
+        return _on_host(a, b, offsets, out, out_dtype, *scales)
     for name, value in {"a": a, "b": b, "out": out}.items():
         library.refuse_recorded(value, name)
     x, y = library.operands(a, b, "standard")
     ends = None if offsets is None else library.array(offsets, "offsets")
+    scales = tuple(library.array(each, "scales") for each in scales)
     computed = library.computed(a, b, x, y, out_dtype)
     if out is None:
-        return library.answer(_on_host(x, y, ends, None, computed), a, b, out_dtype)
+        return library.answer(_on_host(x, y, ends, None, computed, *scales), a, b, out_dtype)
     target = library.target(out, "out")
-    _on_host(x, y, ends, target, computed)
+    _on_host(x, y, ends, target, computed, *scales)
     library.written(out, target)
     return out
 
 
-def _on_host(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any) -> Any:
+def _on_host(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, *scales: Any) -> Any:
     x, y = admit(a, "a"), admit(b, "b")
     shapes = combine_grouped_shapes(x.shape, y.shape, None if offsets is None else np.shape(offsets))
     if offsets is None:
         return matmul(x, y, out, out_dtype=out_dtype)
+    if scales and shapes.divides != "m":
+        raise UsageError(f"scale_a and scale_b are for groups of rows, here groups divide {shapes.divides}")
     parts = list(parts_of_groups(shapes, offsets))
     nothing = matmul(np.empty((0, 0), x.dtype), np.empty((0, 0), y.dtype), out_dtype=out_dtype)
     result = np.empty(shapes.result, nothing.dtype) if out is None else admit_out(out, shapes.result, nothing.dtype)
     for of_a, of_b, of_c in parts:
-        matmul(x[of_a], y[of_b], result[of_c], out_dtype=out_dtype)
+        given = {"scale_a": scales[0][of_a], "scale_b": scales[1][of_b]} if scales else {}
+        matmul(x[of_a], y[of_b], result[of_c], out_dtype=out_dtype, **given)
     if (rest := part_without_group(shapes, offsets)) is not None:
         result[rest] = 0
     return result if out is None else out

@@ -299,16 +299,66 @@ def test_what_is_refused(gpu: Any) -> None:
         (OperandError, "offsets is a ndarray that is not on a GPU", (a, b, ends), {}),
         (OperandError, "a is a ndarray that is not on a GPU", (x, b, offsets), {}),
         (DTypeError, "a is bfloat16, b is float16", (a, fake.Tensor.of(gpu, y.astype(np.float16)), offsets), {}),
-        (DTypeError, "a and b are int8", tuple(fake.Tensor.of(gpu, z.astype(np.int8)) for z in (x, y)) + (offsets,), {}),
+        (DTypeError, "a is int8: groups on a GPU",
+         tuple(fake.Tensor.of(gpu, z.astype(np.int8)) for z in (x, y)) + (offsets,), {}),
         (ShapeError, "the result is (160, 40) of bfloat16", (a, b, offsets), {"out": fake.Tensor.of(gpu, x)}),
         (OperandError, "out shares memory with an operand", (a, b, offsets), {"out": a.like(a.view[:, :40])}),
-        (UsageError, "no scales yet", (a, b, offsets), {"scale_a": a}),
+        (UsageError, "one of them alone", (a, b, offsets), {"scale_a": a}),
+        (UsageError, "for groups of rows of float8", (a, b, offsets), {"scale_a": a, "scale_b": b}),
         (OperandError, "rows or columns of each must follow", (a.like(a.view[:, ::2]), b.like(b.view[:, :36]), offsets), {}),
     ):  # fmt: skip
         with pytest.raises(error) as caught:
             tw.grouped_matmul(*arguments, **options)
         assert text in str(caught.value)
     assert not gpu.launches
+
+
+# ---- float8 --------------------------------------------------------------------------------------------------------------
+
+
+def scales_of(m: int, groups: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Powers of two for each row and 128 of k, and for each group and block of 128 × 128."""
+    rng, steps = np.random.default_rng(7), -(-k // 128)
+    of_a, of_b = rng.integers(-2, 3, (m, steps)), rng.integers(-2, 3, (groups, steps, -(-n // 128)))
+    return (2.0**of_a).astype(np.float32), (2.0**of_b).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtypes", [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")], ids=str)
+@pytest.mark.parametrize("has_scales", [False, True])
+def test_float8(gpu: Any, has_scales: bool, dtypes: tuple[str, str]) -> None:
+    """Rows that follow the last group have neither numbers nor scales, and are zeros."""
+    ends, n, k = [3, 3, 140, 140, 155], 200, 272
+    a, b = (
+        whole(*shape, dtype=getattr(ml_dtypes, each)) for shape, each in zip(((162, k), (5, n, k)), dtypes, strict=True)
+    )
+    scale_a, scale_b = scales_of(162, 5, n, k)
+    a[155:], scale_a[155:] = np.nan, np.nan
+    wide = np.repeat(scale_a, 128, 1)[:, :k], np.repeat(np.repeat(scale_b, 128, 1), 128, 2)[:, :k, :n]
+    factors = a.astype(float), b.swapaxes(1, 2).astype(float)
+    exact = right(*((x * s for x, s in zip(factors, wide, strict=True)) if has_scales else factors), ends)
+    x, y, offsets = (fake.Tensor.of(gpu, each) for each in (a, b, np.array(ends, np.int32)))
+    given = {"scale_a": fake.Tensor.of(gpu, scale_a), "scale_b": fake.Tensor.of(gpu, scale_b)} if has_scales else {}
+    c = tw.grouped_matmul(x, y.transpose(-1, -2), offsets, out_dtype="float32", **given)
+    np.testing.assert_array_equal(c.view, exact.astype(np.float32))
+    assert gpu.launches == [("hopper", 100)]
+    if has_scales:
+        with pytest.raises(ShapeError, match=r"scale_b is \(5, 3, 1\): of these operands it must be \(5, 3, 2\)"):
+            tw.grouped_matmul(x, y.transpose(-1, -2), offsets, **given | {"scale_b": given["scale_b"][:, :, :1]})
+    with pytest.raises(OperandError, match="float8 must follow each other along k"):
+        tw.grouped_matmul(x, fake.Tensor.of(gpu, b.swapaxes(1, 2).copy()), offsets)
+
+
+def test_scales_on_the_host() -> None:
+    a, b, (scale_a, scale_b) = (
+        whole(162, 272, dtype=np.float32),
+        whole(5, 272, 200, dtype=np.float32),
+        scales_of(162, 5, 200, 272),
+    )
+    wide = np.repeat(scale_a, 128, 1)[:, :272], np.repeat(np.repeat(scale_b, 128, 1), 128, 2)[:, :272, :200]
+    c = tw.grouped_matmul(a, b, ENDS, scale_a=scale_a, scale_b=scale_b)
+    np.testing.assert_array_equal(c, right(a * wide[0], b * wide[1], ENDS))
+    with pytest.raises(UsageError, match="for groups of rows, here groups divide k"):
+        tw.grouped_matmul(a, a.T, ENDS, scale_a=scale_a, scale_b=scale_b)
 
 
 # ---- the host ------------------------------------------------------------------------------------------------------------

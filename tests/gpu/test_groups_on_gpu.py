@@ -76,6 +76,27 @@ def test_random_groups(torch: Any, groups: int, total: int, k: int, n: int, dtyp
             assert torch.equal(tw.grouped_matmul(a, b, offsets, out=poisoned), exact.to(a.dtype))
 
 
+@pytest.mark.parametrize(("groups", "rows", "k", "n"), [(8, 700, 1024, 520), (64, 3000, 272, 200)], ids=str)
+def test_float8_with_scales_of_blocks(torch: Any, groups: int, rows: int, k: int, n: int) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("float8 needs a Hopper GPU")
+    ends = random_ends(groups, rows, 30, 3)
+    a, b = (whole(torch, *shape).to(torch.float8_e4m3fn) for shape in ((rows, k), (groups, n, k)))
+    scale_a, scale_b = (
+        2.0 ** torch.randint(-2, 3, shape, device="cuda").float()
+        for shape in ((rows, -(-k // 128)), (groups, -(-k // 128), -(-n // 128)))
+    )
+    wide_a = scale_a.repeat_interleave(128, 1)[:, :k]
+    wide_b = scale_b.repeat_interleave(128, 1).repeat_interleave(128, 2)[:, :k, :n]
+    exact = right(torch, a.double() * wide_a, b.double().mT * wide_b, ends)
+    scale_a[ends[-1] :] = float("nan")
+    offsets = torch.from_numpy(ends).cuda()
+    found = tw.grouped_matmul(a, b.mT, offsets, scale_a=scale_a, scale_b=scale_b, out_dtype="float32")
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-6)
+    plain = tw.grouped_matmul(a, b.mT, offsets)
+    assert torch.equal(plain, right(torch, a, b.mT, ends).bfloat16())
+
+
 def test_what_is_no_number_stays_in_its_group(torch: Any) -> None:
     ends = [50, 90, 150, 230]
     tokens, gradient = whole(torch, 260, 136), whole(torch, 260, 72)

@@ -12,63 +12,74 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..errors import DTypeError, OperandError, ShapeError
+from ..epilogue import block_shapes
+from ..errors import DTypeError, OperandError, ShapeError, UsageError
 from ..kernels.cuda_kernel import CudaKernel
 from ..planning.choice import engine_on_gpu
 from ..planning.ways import EngineShape, Way
 from ..problem import GroupedShapes, combine_grouped_shapes, itemsize_of
-from ..runtime.gpu.boxed_product import BoxedProduct, Groups, prepare_grouped_boxes
+from ..runtime.gpu.boxed_product import BoxedProduct, Groups, ScaleBlocks, prepare_grouped_boxes
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.listed_product import prepare_grouped_product
 from ..runtime.gpu.memory import GRANULE
 from ..runtime.gpu.strided_product import StridedProduct
-from .dtypes import dtype_name, result_dtype
+from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .gpu_array import GpuArray, Matrix, contiguous_strides
 from .layouts import Boxes, Strided, is_down, strides_of
 from .libraries import Library, gpu_at, library_of, memory_error
 from .matmul import matmul_on_gpu
 from .scattered import whole_ways
 
-#: The dtypes of operands.
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+#: The dtypes of operands, of which one of 8 bits may be multiplied by the other.
+DTYPES = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 
-#: ``run(a, b, c, offsets, stream)``: addresses, and the handle of a stream.
-Run = Callable[[int, int, int, int, int], None]
+#: ``run(a, b, c, offsets, stream)``: addresses, and the handle of a stream; the addresses of scales precede the stream.
+Run = Callable[..., None]
 
 
-def grouped_matmul_on_gpu(a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any = None) -> Any:
+def grouped_matmul_on_gpu(
+    a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any = None, scale_a: Any = None, scale_b: Any = None
+) -> Any:
     """``tilewright.grouped_matmul`` of arrays on one GPU; no gradient is recorded. Raises what that raises."""
     if offsets is None:
         combine_grouped_shapes(tuple(a.shape), tuple(b.shape), None)
         return matmul_on_gpu(a, b, out, out_dtype=out_dtype)
-    library, views = _views({"a": a, "b": b, "offsets": offsets, "out": out})
-    x, y, ends, target = views["a"], views["b"], views["offsets"], views.get("out")
-    if ends.strides not in ((1,), (0,)) and ends.shape[0] > 1:
-        raise OperandError(f"offsets has a stride of {ends.strides[0]} elements: pass a contiguous copy")
-    asked = None if out_dtype is None else dtype_name(out_dtype)
-    given = None if target is None else target.in_granule
-    plan = _plan(x.in_granule, y.in_granule, ends.shape, given, asked, library.views)
-    if target is not None and any(target.overlaps(each) for each in (x, y, ends)):
-        raise OperandError("out shares memory with an operand: pass another")
-    stream = library.stream(x.device)
-    if target is None:
-        try:
-            out, at = library.empty(plan.shape, plan.dtype, x.device)
-        except MemoryError as error:
-            raise memory_error(math.prod(plan.shape) * itemsize_of(plan.dtype), x.device, error) from None
-    else:
-        at = target.pointer
-    with gpu_at(x.device):
-        plan.run(x.pointer, y.pointer, at, ends.pointer, stream)
-    library.hold(stream, x.device, (x, y, ends, target))
-    if target is None and asked is None and library.groups is not None:
-        result = plan.shape, plan.dtype
-        library.groups.remember((a, b, offsets), plan.run, gpu_at(x.device), result, plan.transposed)
-    if target is not None:
+    scales = {"scale_a": scale_a, "scale_b": scale_b} if scale_a is not None else {}
+    library, views = _views({"a": a, "b": b, "offsets": offsets, "out": out, **scales})
+    plan = _plan_of(library, views, out_dtype)
+    stream, gpu = library.stream(views["a"].device), gpu_at(views["a"].device)
+    c, at = (out, views["out"].pointer) if out is not None else _allocated(library, plan, gpu)
+    given = [views[name].pointer for name in ("a", "b", "offsets", *scales)]
+    with gpu:
+        plan.run(given[0], given[1], at, *given[2:], stream)
+    library.hold(stream, gpu.ordinal, tuple(views.values()))
+    if out is not None:
         library.written(out)
         return out
-    c = library.answer(out)
+    if out_dtype is None and not scales and library.groups is not None:
+        library.groups.remember((a, b, offsets), plan.run, gpu, (plan.shape, plan.dtype), plan.transposed)
+    c = library.answer(c)
     return library.transposed(c) if plan.transposed else c
+
+
+def _plan_of(library: Library, views: dict[str, GpuArray], out_dtype: Any) -> _Plan:
+    """The plan of the product of these arrays."""
+    x, y, ends, target = views["a"], views["b"], views["offsets"], views.get("out")
+    if len(ends.shape) == 1 and ends.shape[0] > 1 and ends.strides != (1,):
+        raise OperandError(f"offsets has a stride of {ends.strides[0]} elements: pass a contiguous copy")
+    if target is not None and any(target.overlaps(each) for name, each in views.items() if name != "out"):
+        raise OperandError("out shares memory with an operand: pass another")
+    asked = None if out_dtype is None else dtype_name(out_dtype)
+    scales = tuple(views[name][1:4] for name in ("scale_a", "scale_b") if name in views)
+    given = None if target is None else target.in_granule
+    return _plan(x.in_granule, y.in_granule, ends.shape, given, asked, library.views, scales)
+
+
+def _allocated(library: Library, plan: _Plan, gpu: Device) -> tuple[Any, int]:
+    try:
+        return library.empty(plan.shape, plan.dtype, gpu.ordinal)
+    except MemoryError as error:
+        raise memory_error(math.prod(plan.shape) * itemsize_of(plan.dtype), gpu.ordinal, error) from None
 
 
 def _views(arrays: dict[str, Any]) -> tuple[Library, dict[str, GpuArray]]:
@@ -105,15 +116,19 @@ class _Plan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(a: Any, b: Any, ends: tuple[int, ...], out: Any, asked: str | None, views: bool) -> _Plan:
-    """The plan for arrays that are described without their owners, of which ``out`` may be None."""
+def _plan(
+    a: Any, b: Any, ends: tuple[int, ...], out: Any, asked: str | None, views: bool, scales: tuple[Any, ...]
+) -> _Plan:
+    """The plan for arrays that are described without their owners, of which ``out`` may be None, and ``scales`` none."""
     x, y, target = GpuArray(*a), GpuArray(*b), None if out is None else GpuArray(*out)
     shapes, gpu = combine_grouped_shapes(x.shape, y.shape, ends), gpu_at(x.device)
-    if x.dtype != y.dtype:
+    for name, each in (("a", x), ("b", y)):
+        if each.dtype not in DTYPES:
+            raise DTypeError(f"{name} is {each.dtype}: groups on a GPU can be {', '.join(DTYPES)}; convert it")
+    compute = dtype_on_gpu(x.dtype, y.dtype)
+    if compute != "float8" and x.dtype != y.dtype:
         raise DTypeError(f"a is {x.dtype}, b is {y.dtype}: groups are multiplied in one dtype; convert one of them")
-    if x.dtype not in DTYPES:
-        raise DTypeError(f"a and b are {x.dtype}: groups on a GPU can be {', '.join(DTYPES)}; convert them")
-    dtype = result_dtype(x.dtype, asked)
+    dtype, blocks = result_dtype(compute, asked), _checked_scales(shapes, compute, scales)
     if target is not None and (target.shape != shapes.result or target.dtype != dtype):
         raise ShapeError(f"out is {target.shape} of {target.dtype}: the result is {shapes.result} of {dtype}")
     if target is not None and target.repeats:
@@ -130,10 +145,29 @@ def _plan(a: Any, b: Any, ends: tuple[int, ...], out: Any, asked: str | None, vi
     if 0 in (shapes.k, shapes.groups):
         return _Plan(_clearing(gpu, stored), shape, dtype, transposed)
     if not turned:
-        return _Plan(_prepared(gpu, shapes, x, y, stored), shape, dtype, transposed)
+        return _Plan(_prepared(gpu, shapes, x, y, stored, blocks), shape, dtype, transposed)
     of_rows = GroupedShapes("m", shapes.groups, shapes.n, shapes.m, shapes.k, shapes.result[::-1])
     run = _prepared(gpu, of_rows, _transposed(y), _transposed(x), _transposed(stored))
     return _Plan(lambda a, b, *others: run(b, a, *others), shape, dtype, transposed)
+
+
+def _checked_scales(shapes: GroupedShapes, compute: str, scales: tuple[Any, ...]) -> ScaleBlocks | None:
+    """The scales of blocks, each given as shape, strides and dtype. Raises DTypeError, ShapeError and UsageError."""
+    if not scales:
+        return None
+    if shapes.divides != "m" or compute != "float8":
+        raise UsageError(
+            f"scale_a and scale_b are for groups of rows of float8, here groups divide {shapes.divides} of {compute}"
+        )
+    of_a, (steps, columns) = block_shapes(shapes.m, shapes.n, shapes.k)
+    needed = of_a, (shapes.groups, steps, columns)
+    for name, (shape, _, dtype), right in zip(("scale_a", "scale_b"), scales, needed, strict=True):
+        if dtype != "float32":
+            raise DTypeError(f"{name} is {dtype}: it must be float32")
+        if shape != right:
+            raise ShapeError(f"{name} is {shape}: of these operands it must be {right}, one for each block")
+    (row, next_of_rows), (next_group, next_of_columns, column) = scales[0][1], scales[1][1]
+    return ScaleBlocks(row, column, next_of_rows, next_of_columns, next_group)
 
 
 def _transposed(x: GpuArray) -> GpuArray:
@@ -161,20 +195,24 @@ def _matrix(x: GpuArray) -> tuple[Matrix, int]:
     return Matrix(rows, columns, row, column, x.dtype, math.gcd(GRANULE, x.pointer, step * size)), step
 
 
-def _prepared(gpu: Device, shapes: GroupedShapes, x: GpuArray, y: GpuArray, c: GpuArray) -> Run:
+def _prepared(
+    gpu: Device, shapes: GroupedShapes, x: GpuArray, y: GpuArray, c: GpuArray, blocks: ScaleBlocks | None = None
+) -> Run:
     """The launch by the kernel with boxes, if it takes matrices that lie like these, or by one that takes any strides."""
     (a, _), (b, next_b), (of_c, next_c) = map(_matrix, (x, y, c))
     groups, capability = Groups(shapes.groups, shapes.divides == "k"), gpu.capability
-    sizes = shapes.m, shapes.n, shapes.k
-    engine = [each for each in engine_on_gpu(x.dtype, capability) if c.dtype in (x.dtype, *each.stores)]
-    for boxes in (Boxes(each) for each in engine if each.boxes and itemsize_of(x.dtype) == 2):
+    sizes, compute = (shapes.m, shapes.n, shapes.k), dtype_on_gpu(x.dtype, y.dtype)
+    engine = [each for each in engine_on_gpu(compute, capability) if c.dtype in (compute, *each.stores)]
+    for boxes in (Boxes(each) for each in engine if each.boxes and itemsize_of(compute) <= 2):
         # A copy begins at a whole granule, and a group anywhere: what is divided must be rows of boxes.
         lie = is_down(a) == groups.of_k and not (groups.of_k and is_down(b)) and of_c.column == 1
         if lie and boxes.fits(0, a) and boxes.fits(1, b):
-            shape = _mean(shapes, x.dtype, c.dtype, b_across=not boxes.laid(1, b, next_b).down, a_down=groups.of_k)
+            shape = _mean(shapes, compute, c.dtype, b_across=not boxes.laid(1, b, next_b).down, a_down=groups.of_k)
+            shape = shape._replace(blocks=blocks is not None)
             chosen = _fastest(boxes.kernel, shape, groups, sizes[0], gpu)
             laid = boxes.laid(0, a, 0), boxes.laid(1, b, next_b), boxes.laid(2, of_c, next_c)
-            boxed = BoxedProduct(x.dtype, c.dtype, *sizes, 1, *laid, aligned=of_c.aligned)
+            factors = (x.dtype, y.dtype) if compute == "float8" else None
+            boxed = BoxedProduct(compute, c.dtype, *sizes, 1, *laid, of_c.aligned, factors=factors, blocks=blocks)
             with gpu:
                 return prepare_grouped_boxes(gpu, boxes.kernel, boxed, groups, chosen)
     for takes in (Strided(each) for each in engine if "lists" in each.strides):
@@ -185,6 +223,11 @@ def _prepared(gpu: Device, shapes: GroupedShapes, x: GpuArray, y: GpuArray, c: G
             strided = StridedProduct(x.dtype, c.dtype, *sizes, 1, laid_a, laid_b, strides_of(of_c, next_c))
             with gpu:
                 return prepare_grouped_product(gpu, takes.kernel, strided, groups, chosen)
+    if engine and compute == "float8":
+        raise OperandError(
+            f"a has strides {x.strides}, b {y.strides}: float8 must follow each other along k, whose rows are multiples of "
+            f"{GRANULE} bytes, and groups must divide rows; pass b.transpose of a contiguous (groups, n, k)"
+        )
     if not any("lists" in each.strides for each in engine):
         raise DTypeError(
             f"a and b are {x.dtype}, the result {c.dtype}: no kernel for groups on this GPU makes it of them"

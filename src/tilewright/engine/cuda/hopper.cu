@@ -347,7 +347,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                 for (int i = 0; i < BN / 2; i++) d[i] = 0;
 #if PROMOTED
 #if BLOCKS
-            Scales scales(call, { bias, row_scales, column_scales }, tile_top + half * 64, left, bottom, first_step, steps);
+            Scales scales(call, { bias, row_scales, column_scales }, tile_top + half * 64, left, bottom, z, first_step, steps);
 #else
             Scales scales;
 #endif

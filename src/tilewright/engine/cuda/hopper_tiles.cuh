@@ -23,6 +23,9 @@ struct Call {
     long long bias_step, row_scale_step, column_scale_step, row_scale_next, column_scale_next;
     float alpha, beta;
 #endif
+#if GROUPED && BLOCKS
+    long long column_scale_group;  // to the scales of the next group's B
+#endif
 #if RAGGED
     int tops[RAGGED + 1], bands[RAGGED + 1];
 #if SCATTERED

@@ -71,12 +71,13 @@ class BoxedEpilogue:
 
 class ScaleBlocks(NamedTuple):
     """Scales of blocks: elements to the one of the next row of A, and of the next 128 columns of B; and in both to those of
-    the next 128 of k."""
+    the next 128 of k; and to those of the next group's B."""
 
     row: int
     column: int
     next_of_rows: int
     next_of_columns: int
+    next_group: int = 0
 
 
 @dataclass(frozen=True)
@@ -283,7 +284,8 @@ def prepare_grouped_boxes(
 ) -> GpuProduct:
     """Products of groups on ``device``: ``run(a, b, c, offsets, stream)``, where ``offsets`` are the ends of the groups as
     int32. ``product`` has all rows, or all of k, and the batch of its B, or of its C, are the groups. Of k both operands are
-    read in boxes of whole rows: A is laid ``down``, and B is not."""
+    read in boxes of whole rows: A is laid ``down``, and B is not. With scales of ``blocks`` their addresses precede the
+    stream."""
     values, p = kernel.checked(dict(chosen)), product
     size = itemsize_of(p.out)
     in_boxes = p.aligned and are_whole(size, p.n, p.c.step, p.c.next) and values["BN"] * size % GRANULE == 0
@@ -298,16 +300,24 @@ def prepare_grouped_boxes(
     launch = kernel.launch(rows, p.n, p.k, **values)
     grid = launched(launch.blocks * (groups.number if groups.of_k else 1), device.sms, values)
     call = _CALL.pack(p.c.step, p.c.next, p.m, p.n, p.k, groups.number, 0, int(p.b.next != 0), 1, MOST)
+    if p.blocks is not None:
+        call += _steps_of_scales(p) + struct.pack("<q", p.blocks.next_group)
     shape = grid, launch.threads, launch.shared_bytes
     run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), shape, operands, call)
-    return lambda a, b, c, offsets, stream: run(stream_handle(stream), (a, b, c if in_boxes else a), (c, offsets))
+
+    def multiply(a: int, b: int, c: int, offsets: int, *others: Any) -> None:
+        *scales, stream = others
+        vectors = (c, *scales) if scales else ()  # a bias is absent
+        run(stream_handle(stream), (a, b, c if in_boxes else a), (c, *vectors, offsets))
+
+    return multiply
 
 
 def _steps_of_scales(p: BoxedProduct) -> bytes:
     """What ``Call`` has of epilogue and blocks."""
     e = p.epilogue or BoxedEpilogue(1.0, 0.0, None, None, False, None, None)
     scales = p.blocks or ScaleBlocks(e.row_scales or 0, e.column_scales or 0, 0, 0)
-    return _FINISH.pack((e.bias or ("", 0))[1], *scales, e.alpha, e.beta)
+    return _FINISH.pack((e.bias or ("", 0))[1], *scales[:4], e.alpha, e.beta)
 
 
 def _macros(p: BoxedProduct, in_boxes: bool) -> dict[str, object]:
