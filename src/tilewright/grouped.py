@@ -40,16 +40,17 @@ def grouped_matmul(
     Groups may be empty, and their sizes need no alignment. The result is zero where no group is: in rows or columns that
     follow the last group, and for groups of k that are empty. What follows the last group is not read.
 
-    On a GPU ``offsets`` is an int32 array there. The call does not wait for it, so it can be captured in a CUDA graph, and
-    makes one launch, of which size the groups may be. Operands of bfloat16, float16, float32 and float64 have kernels; on a
-    Hopper GPU those of 16 bits whose rows are multiples of 16 bytes take the tensor cores' fastest, and groups of rows of
-    float8 are multiplied there, if the elements of ``a`` and of each ``b[g]`` follow each other along k. Offsets that decrease or
-    are too large give undefined numbers, but nothing outside of the result is written. ``out`` must not overlap the
-    operands. PyTorch records gradients. On the host the groups are multiplied one by one, in any dtype of ``matmul``.
+    On a GPU ``offsets`` is an int32 array there. The call does not wait for it, so it can be captured in a CUDA graph,
+    and makes one launch, whatever the sizes of groups are. Operands of bfloat16, float16, float32 and float64 have
+    kernels; on a Hopper GPU those of 16 bits whose rows are multiples of 16 bytes take the tensor cores' fastest, and
+    groups of rows of float8 are multiplied there, if the elements of ``a`` and of each ``b[g]`` follow each other along
+    k. Offsets that decrease or are too large give undefined numbers, but nothing outside of the result is written.
+    ``out`` must not overlap the operands. PyTorch records gradients. On the host the groups are multiplied one by one, in
+    any dtype of ``matmul``.
 
     ``out_dtype`` is that of the result: of 16-bit operands also "float32"; of float8 it is bfloat16, if none is given.
-    ``scale_a`` (m, ⌈k/128⌉) and ``scale_b`` (G, ⌈k/128⌉, ⌈n/128⌉), both float32, are scales of blocks of groups of rows, as of
-    ``matmul``: on a GPU of float8. With ``out``, ``out_dtype`` or scales no gradient is recorded.
+    ``scale_a`` (m, ⌈k/128⌉) and ``scale_b`` (G, ⌈k/128⌉, ⌈n/128⌉), both float32, are scales of blocks of groups of rows,
+    as of ``matmul``: on a GPU of float8. With ``out``, ``out_dtype`` or scales no gradient is recorded.
 
     Raises ShapeError (also for offsets on the host that decrease or are too large), DTypeError, OperandError (arrays on
     different devices, offsets that are no whole numbers), UsageError, MemoryLimitError.

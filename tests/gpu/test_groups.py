@@ -39,7 +39,7 @@ CASES = [*((tiles, SIZES[i % 3]) for i, tiles in enumerate(TILES)), (TILES[1], S
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
-    found = fake.installed(monkeypatch, 1 << 23, sms=4)
+    found = fake.installed(monkeypatch, 1 << 21, sms=4)
     found.in_one_piece = True
     return found
 
@@ -164,11 +164,11 @@ def put(gpu: Any, x: np.ndarray, down: bool) -> Any:
 
 
 LAYOUTS = [(False, False), (True, False), (False, True), (True, True)]
-#: Each shape in every layout with the dtypes that have kernels of their own, and in two layouts on an older GPU.
+#: Each shape in every layout, in one layout with the dtypes that have kernels of their own, and in two on an older GPU.
 PRODUCTS = [
-    *itertools.product(["9.0"], [BF16, np.dtype("f4")], SHAPES, LAYOUTS),
-    *itertools.product(["8.0"], [BF16, np.dtype("f2"), np.dtype("f8")], SHAPES, LAYOUTS[:1]),
-    *itertools.product(["8.0"], [BF16], SHAPES, LAYOUTS[3:]),
+    *itertools.product(["9.0"], [BF16], SHAPES, LAYOUTS),
+    *itertools.product(["9.0"], [np.dtype("f4"), np.dtype("f8")], SHAPES, LAYOUTS[1:2]),
+    *itertools.product(["8.0"], [BF16], SHAPES, LAYOUTS[::3]),
 ]
 
 

@@ -255,7 +255,9 @@ def _fastest(
         return way.seconds if groups.of_k else way.seconds * max(filled, groups.number * band) / rows
 
     able = [way for way in whole_ways(kernel, shape, gpu.card) if _is_whole(way)]
-    return tuple(sorted(min(able, key=seconds).params.items()))
+    # What ``tilewright tune`` found for other products may be for blocks that share a tile.
+    params = min(able, key=seconds).params if able else kernel.params
+    return tuple(sorted(params.items()))
 
 
 def _is_whole(way: Way) -> bool:
