@@ -29,27 +29,37 @@ __device__ __forceinline__ Range range_of_group(const int* offsets, int group, i
 // A band: HEIGHT rows of one group, or fewer at its end. `number` is its number within the group.
 struct Band { int group, number; Range rows; };
 
-// Band `band` of all groups in their order, and of what follows the last group. A warp looks at 32 groups at once, and all of its threads
-// must ask. Beyond the last band the number is how many bands there are.
+template <int HEIGHT> __device__ __forceinline__ int bands_of(Range rows) { return (rows.end - rows.begin + HEIGHT - 1) / HEIGHT; }
+
+// The bands of all groups, and of what follows the last one. All threads of a warp must ask.
+template <int HEIGHT> __device__ __forceinline__ int count_bands(const int* offsets, int count, int size)
+{
+    int own = 0;
+    #pragma unroll 4
+    for (int group = threadIdx.x % 32; group <= count; group += 32) own += bands_of<HEIGHT>(range_of_group(offsets, group, count, size));
+    return __reduce_add_sync(0xFFFFFFFF, own);
+}
+
+// Band `band` of these. A warp looks at 32 groups at once. Beyond the last one it is a band without rows.
 template <int HEIGHT> __device__ __forceinline__ Band find_band(const int* offsets, int count, int size, int band)
 {
     const int lane = threadIdx.x % 32;
     int before = 0;  // bands of earlier groups
     for (int first = 0; first <= count; first += 32) {
         const Range rows = first + lane <= count ? range_of_group(offsets, first + lane, count, size) : Range { size, size };
-        const int own = (rows.end - rows.begin + HEIGHT - 1) / HEIGHT;
-        int through = own;  // bands up to this group, of these 32
+        const int own = bands_of<HEIGHT>(rows), all = __reduce_add_sync(0xFFFFFFFF, own);
+        if (before + all <= band) {
+            before += all;
+            continue;
+        }
+        int through = before + own;  // bands up to this group
         #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
-            const int others = __shfl_up_sync(0xFFFFFFFF, through, step);
+            const int others = __shfl_up_sync(0xFFFFFFFF, through, step) - before;
             through += lane >= step ? others : 0;
         }
-        const unsigned later = __ballot_sync(0xFFFFFFFF, before + through > band);
-        if (later) {
-            const int found = __ffs(later) - 1, inside = before + __shfl_sync(0xFFFFFFFF, through - own, found);
-            return { first + found, band - inside, { __shfl_sync(0xFFFFFFFF, rows.begin, found), __shfl_sync(0xFFFFFFFF, rows.end, found) } };
-        }
-        before += __shfl_sync(0xFFFFFFFF, through, 31);
+        const int found = __ffs(__ballot_sync(0xFFFFFFFF, through > band)) - 1, of_group = __shfl_sync(0xFFFFFFFF, through - own, found);
+        return { first + found, band - of_group, { __shfl_sync(0xFFFFFFFF, rows.begin, found), __shfl_sync(0xFFFFFFFF, rows.end, found) } };
     }
-    return { count, before, { size, size } };
+    return { count, 0, { size, size } };
 }

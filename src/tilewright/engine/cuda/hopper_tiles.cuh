@@ -7,8 +7,9 @@
 // `moves_a` and `moves_b` are 1 where each product has its own operand, 0 where all have the same. Of a long k each block may sum
 // one of `parts`, of `part_steps` steps; the sums of all parts follow each other like the products of a batch.
 // Up to RAGGED products may have rows of their own number: `tops` are the first rows of each in A and in C, in which their rows follow
-// each other, and `bands` its first row of tiles. If they are GROUPED, `batch` is the number of groups. If A and B are SCATTERED, their maps have a matrix at every 16 bytes, and `at_a`
-// and `at_b` say which; all end at the same row of the map of A, so that it has no rows beyond, and begin at `tops_a`.
+// each other, and `bands` its first row of tiles. If A and B are SCATTERED, their maps have a matrix at every 16 bytes, and `at_a`
+// and `at_b` say which; all end at the same row of the map of A, so that it has no rows beyond, and begin at `tops_a`. If products are
+// GROUPED, `batch` is the number of groups.
 #ifndef RAGGED
 #define RAGGED 0
 #endif
@@ -71,14 +72,14 @@ struct Tiles {
     const int* offsets;  // the ends of groups
     int rows, cols, steps, count, whole;  // tiles in all, and those that are not split
     __device__ Tiles(const Call& call, const int* offsets = nullptr)
-        : call(call), offsets(offsets), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / (BESIDE * BN) + 1), steps((call.k - 1) / LINE + 1),
-          count(rows * cols * call.batch * call.parts)
+        : call(call), offsets(offsets), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / (BESIDE * BN) + 1),
+          steps((call.k - 1) / LINE + 1), count(rows * cols * call.batch * call.parts)
     {
 #if RAGGED
         rows = call.bands[call.batch];
         count = rows * cols;
 #elif GROUPED == OF_ROWS
-        rows = find_band<CLUSTER * BM>(offsets, call.batch, call.m, 0x7FFFFFFF).number;
+        rows = count_bands<CLUSTER * BM>(offsets, call.batch, call.m);
         count = rows * cols;
 #endif
         whole = SPLIT > 1 ? count - count % gridDim.x : count;
