@@ -115,7 +115,7 @@ def test_gradients_are_those_of_each_expert(torch: Any) -> None:
     results = []
     for dtype, product in ((torch.bfloat16, lambda x, w: tw.grouped_matmul(x, w, offsets)),
                            (torch.float64, lambda x, w: right(torch, x, w, ends))):  # fmt: skip
-        x, w = (each.to(dtype).requires_grad_() for each in (tokens, weights))
+        x, w = (each.clone().to(dtype).requires_grad_() for each in (tokens, weights))
         c = product(x, w.mT)
         c.backward((torch.arange(c.numel(), device="cuda").reshape(c.shape) % 3 - 1).to(c.dtype))
         results.append((c, x.grad, w.grad))
