@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .api import plan as plan
     from .blas import gemm as gemm
     from .catalog import catalog as ladder
+    from .grouped import grouped_matmul as grouped_matmul
     from .host.limits import get_threads as get_threads
     from .host.limits import set_threads as set_threads
     from .host.limits import use_threads as use_threads
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "matmul": ("api", "matmul"),
     "gemm": ("blas", "gemm"),
+    "grouped_matmul": ("grouped", "grouped_matmul"),
     "plan": ("api", "plan"),
     "accelerate_numpy": ("numpy_loops", "accelerate_numpy"),
     "multiply": ("large", "multiply"),
@@ -61,6 +63,7 @@ __all__ = [
     "errors",
     "gemm",
     "get_threads",
+    "grouped_matmul",
     "info",
     "ladder",
     "matmul",

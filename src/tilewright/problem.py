@@ -122,6 +122,49 @@ def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
     return ProductShapes(m, n, k, batch, result)
 
 
+@dataclass(frozen=True)
+class GroupedShapes:
+    """How the shapes of a product of groups combine. ``divides`` is what the groups divide: "m", "n" or "k", or "" of two
+    batches. ``m``, ``n`` and ``k`` are whole: of what is divided the sizes of all groups together."""
+
+    divides: str
+    groups: int
+    m: int
+    n: int
+    k: int
+    result: Shape
+
+
+def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> GroupedShapes:
+    """Combine the shapes of two operands and of the ends of groups. Raises ShapeError.
+
+    >>> combine_grouped_shapes((10, 4), (3, 4, 5), (3,))
+    GroupedShapes(divides='m', groups=3, m=10, n=5, k=4, result=(10, 5))
+    >>> combine_grouped_shapes((4, 10), (10, 5), (3,)).result
+    (3, 4, 5)
+    """
+    divides = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}.get((len(a), len(b)))
+    if divides is None:
+        raise ShapeError(f"a is {a}, b is {b}: each must have two axes, or three where the first one counts groups")
+    if (offsets is None) == bool(divides):
+        rule = (
+            "an operand of two axes needs offsets, the ends of its groups"
+            if divides
+            else "of two batches there are none"
+        )
+        raise ShapeError(f"offsets is {'absent' if offsets is None else offsets}, a is {a}, b is {b}: {rule}")
+    if offsets is not None and len(offsets) != 1:
+        raise ShapeError(f"offsets is {offsets}: it must have one axis, with the end of each group")
+    counts = [shape[0] for shape in (a, b) if len(shape) == 3] + list(offsets or ())
+    if any(count != counts[0] for count in counts):
+        ends = "" if offsets is None else f", offsets is {offsets}"
+        raise ShapeError(f"a is {a}, b is {b}{ends}: they must have as many groups")
+    (m, k), (k_of_b, n) = a[-2:], b[-2:]
+    if k != k_of_b:
+        raise ShapeError(f"k mismatch: a is {a}, b is {b}: a.shape[-1] must equal b.shape[-2]")
+    return GroupedShapes(divides, counts[0], m, n, k, (m, n) if divides in ("m", "n") else (counts[0], m, n))
+
+
 def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     """The stride of all axes merged into one; None where they cannot be: an outer stride is not length · stride of the next.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .arrays.torch_grouped import grouped_product
 from .arrays.torch_operator import product
 from .planning.choice import INVARIANT
 
@@ -32,6 +33,21 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
     tensor([[1., 1.]])
     """
     return product(_by_autocast(a), _by_autocast(b), precision)
+
+
+def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+    """``tilewright.grouped_matmul`` of tensors, with gradients; inside ``torch.autocast`` in its dtype, as ``matmul``.
+
+    Raises what ``tilewright.grouped_matmul`` raises.
+
+    >>> import torch, tilewright.torch
+    >>> tokens, experts = torch.ones(3, 2), torch.stack([torch.eye(2), 10 * torch.eye(2)])
+    >>> tilewright.torch.grouped_matmul(tokens, experts, torch.tensor([1, 3], dtype=torch.int32))
+    tensor([[ 1.,  1.],
+            [10., 10.],
+            [10., 10.]])
+    """
+    return grouped_product(_by_autocast(a), _by_autocast(b), offsets)
 
 
 def _by_autocast(x: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ def module_names() -> list[str]:
 
 @pytest.mark.parametrize("name", module_names())
 def test_docstrings(name: str) -> None:
-    if name in ("tilewright.torch", "tilewright.arrays.torch_operator"):
+    if name in ("tilewright.torch", "tilewright.arrays.torch_operator", "tilewright.arrays.torch_grouped"):
         pytest.importorskip("torch", reason=NEEDS_TORCH)
     if name in ("tilewright.jax", "tilewright.arrays.jax_operator"):
         pytest.importorskip("jax", reason="jax is not installed: pip install 'tilewright[jax]'")

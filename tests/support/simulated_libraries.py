@@ -14,7 +14,7 @@ import numpy as np
 
 from support import ptx_alone
 from support.simulated_gpu import BASE, SimulatedGpu
-from tilewright.arrays import dlpack, grouped, host_copy, libraries, matmul, plan, repeated
+from tilewright.arrays import dlpack, grouped, host_copy, libraries, matmul, offsets, plan, repeated, repeated_groups
 from tilewright.arrays.dtypes import DTYPES, RESULTS
 from tilewright.catalog import cuda_catalog
 from tilewright.errors import LaunchError
@@ -342,7 +342,7 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     torch, cupy = torch_module(gpus), cupy_module(gpus)
     monkeypatch.setitem(__import__("sys").modules, "torch", torch)
     monkeypatch.setitem(__import__("sys").modules, "cupy", cupy)
-    for module in (grouped, matmul, plan, libraries, host_copy):
+    for module in (grouped, matmul, plan, libraries, host_copy, offsets):
         monkeypatch.setattr(module, "gpu_at", lambda ordinal: gpus[ordinal])
     # Of the real modules others are kept, so that a library of these is not met after the test.
     monkeypatch.setattr(libraries, "_known", {})
@@ -350,6 +350,8 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     ptx_alone.install(monkeypatch)
     matmul._plan.cache_clear()
     matmul._launches.cache_clear()
+    offsets._plan.cache_clear()
     repeated.short_ways.clear()
     repeated.finished_ways.clear()
+    repeated_groups.group_ways.clear()
     return torch, cupy

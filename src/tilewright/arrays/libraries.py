@@ -25,6 +25,7 @@ from .gpu_array import GpuArray, contiguous_strides
 from .matrix import GpuMatrix
 from .pieces import Pieces, pieces_of
 from .repeated import ArrayFunctions, RepeatedProducts
+from .repeated_groups import RepeatedGroups
 from .repeated_lists import RepeatedLists
 from .torch_functions import TorchFunctions
 
@@ -38,6 +39,8 @@ class Library:
     repeated: RepeatedProducts | None = None
     #: The same for lists of its arrays.
     lists: RepeatedLists | None = None
+    #: The same for groups of its arrays.
+    groups: RepeatedGroups | None = None
     #: Splits an array by its rows, where the library does that in one call.
     split: Callable[[Any, list[int]], Sequence[Any]] | None = None
 
@@ -147,6 +150,10 @@ def _instance(library: Callable[..., Library], *name: str) -> Library:
 
 
 def _dtype(name: str, kind: str, dtype: str) -> str:
+    if name == "offsets":
+        if dtype != "int32":
+            raise DTypeError(f"offsets is a {kind} of {dtype} on a GPU: the ends of groups must be int32")
+        return dtype
     if dtype not in DTYPES and not (name == "out" and dtype in RESULTS):
         raise DTypeError(f"{name} is a {kind} of {dtype} on a GPU: {', '.join(DTYPES)} have kernels there; convert it")
     return dtype
@@ -169,6 +176,7 @@ class Torch(Library):
         functions = ArrayFunctions(fast.key, fast.pointer, fast.stream, fast.unlike)
         self.repeated = RepeatedProducts(self, functions, interface)
         self.lists = None if interface is None else RepeatedLists(interface)
+        self.groups = RepeatedGroups(self, functions)
         # "Unsafe" are later writes to the tensor that was split, to which nothing else refers.
         self.split = getattr(torch, "unsafe_split_with_sizes", None)
         #: PyTorch before 2.4 gets no gradients from us.
@@ -242,7 +250,7 @@ class TorchSubclass(Torch):
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
-        self.repeated = self.lists = None
+        self.repeated = self.lists = self.groups = None
 
     def records(self, x: Any) -> bool:  # noqa: ARG002
         return self._can_record
@@ -257,6 +265,7 @@ class Cupy(Library):
         self._cupy = cupy
         functions = ArrayFunctions(self._key, operator.attrgetter("data.ptr"), self.stream, lambda *_: False)
         self.repeated = RepeatedProducts(self, functions, None)
+        self.groups = RepeatedGroups(self, functions)
 
     def on_gpu(self, x: Any) -> bool:
         return isinstance(x, self._cupy.ndarray)

@@ -67,8 +67,8 @@ constexpr int PLANES = 1;
 #include "dmma.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-dmma(const double* a, const double* b, double* c, const __grid_constant__ Given given)
+dmma(const double* a, const double* b, double* c, OFFSETS_PARAMETER const __grid_constant__ Given given)
 {
-    const Call& call = call_of_block(a, b, c, given);
+    const Call& call = call_of_block(a, b, c, given, OFFSETS);
     multiply_strided(a, b, c, call);
 }

@@ -248,15 +248,16 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
 #if FINISHED || BLOCKS
        const void* bias, const float* row_scales, const float* column_scales,
 #endif
-       const __grid_constant__ Call call)
+       OFFSETS_PARAMETER const __grid_constant__ Call call)
 {
     Shared& s = *(Shared*)memory;
+    if (GROUPED) wait_for_launch_before();  // it may write the ends of groups
     const int group = threadIdx.x / 128, number = TOGETHER > 1 ? cluster_rank() : 0;
     const int piece = SPLIT > 1 ? number : 0, rank = SHARING > 1 ? number : 0;
-    const Tiles tiles(call);
+    const Tiles tiles(call, OFFSETS);
     Ring<DEPTH> ring;
     // Rows beyond a C of few rows are zeros once and for all: to fill them again and again takes the copy engine time.
-    const int rows_a = A_DOWN || RAGGED || BESIDE > 1 ? BM : min(BM, (call.m + 7) / 8 * 8);
+    const int rows_a = A_DOWN || RAGGED || GROUPED || BESIDE > 1 ? BM : min(BM, (call.m + 7) / 8 * 8);
 
     if (rows_a < BM) {
         const int chunks = (BM - rows_a) * 8;
@@ -284,7 +285,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
         for (; tile < tiles.count; tile = tiles.next(tile), place = tiles.place(tile, rank, piece)) {
             if (threadIdx.x == 0) {
                 const auto [top, left, z, first_step, steps, bottom] = place;
-                const Source from = source_of(call, z);
+                const Source from = source_of(call, z, OFFSETS);
                 for (int step = first_step; step < first_step + steps; step++, ring.advance()) {
                     Barrier& full = s.full[ring.slot];
                     unsigned char *to_a = s.a[ring.slot], *to_b = s.b[ring.slot];
@@ -301,11 +302,11 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                     const int first_a = rank / CLUSTER * SHARE_A, first_b = rank % CLUSTER * SHARE_B;  // of the rows that this block loads
                     if (A_DOWN)
                         #pragma unroll
-                        for (int i = 0; i < BM; i += LINE) load_a(i * 128 + first_a * 128, from.row + top + i, step * LINE + first_a);
+                        for (int i = 0; i < BM; i += LINE) load_a(i * 128 + first_a * 128, from.row + top + i, from.k + step * LINE + first_a);
                     else load_a(first_a * 128, step * LINE, from.row + top + first_a);
                     if (B_ACROSS)
                         #pragma unroll
-                        for (int i = 0; i < ROWS_B / 64; i++) load_b(i * 8192 + first_b * 128, left + i * 64, step * LINE + first_b);
+                        for (int i = 0; i < ROWS_B / 64; i++) load_b(i * 8192 + first_b * 128, left + i * 64, from.k + step * LINE + first_b);
                     else load_b(first_b * 128, step * LINE, left + first_b);
                 }
             }
@@ -336,6 +337,10 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             // The other group has waited for all stages before. Before the very first tile there is none.
             if (PINGPONG && tile != tiles.first()) group_sync(TURN + half, 256);
             const int left = tile_left + (tiles.is_split(tile) ? piece * (BN / SPLIT) : 0);  // of what this block stores
+#if GROUPED == OF_K
+            const Range of_k = range_of_group(offsets, z, call.batch, call.k);
+            const int in_last_step = of_k.end - of_k.begin - (steps - 1) * LINE;  // of k
+#endif
             SUM sums_of[HEIGHT][BN / 2];
             SUM(&d)[BN / 2] = sums_of[0];
 #if FINISHED
@@ -348,7 +353,7 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                 for (int i = 0; i < BN / 2; i++) d[i] = 0;
 #if PROMOTED
 #if BLOCKS
-            Scales scales(call, { bias, row_scales, column_scales }, tile_top + half * 64, left, bottom, first_step, steps);
+            Scales scales(call, { bias, row_scales, column_scales }, tile_top + half * 64, left, bottom, z, first_step, steps);
 #else
             Scales scales;
 #endif
@@ -362,6 +367,9 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
 #else
             for (int step = 0; step < steps; step++) {
                 barrier_wait(s.full[ring.slot], ring.parity);
+#if GROUPED == OF_K
+                if (step + 1 == steps && in_last_step < LINE) clear_stage(s, ring.slot, half, in_last_step);
+#endif
                 const unsigned long long x = descriptor(s.a[ring.slot] + first_rows * 128, 16, 1024);
                 const unsigned long long y = descriptor(s.b[ring.slot], B_ACROSS ? 8192 : 16, 1024);
                 wgmma_fence();

@@ -13,10 +13,20 @@ struct Scales {
     int waiting;  // steps whose scales have not been loaded
     float row[2], block[ACROSS], factors[2][ACROSS][2];  // the next step's; of this step and the one before their products
 
-    __device__ __forceinline__ Scales(const Call& call, const Vectors& v, int top, int left, int bottom, int first, int steps)
+    __device__ __forceinline__ Scales(const Call& call, const Vectors& v, int top, int left, int bottom, int z, int first, int steps)
         : next_of_rows(call.row_scale_next), next_of_blocks(call.column_scale_next), waiting(steps)
     {
         const int thread = threadIdx.x % 128;
+        const float* column_scales = v.column_scales;
+#if GROUPED
+        column_scales += z * call.column_scale_group;
+        if (z == call.batch) {  // rows that follow the last group: their sums are zeros, and they have no scales
+            waiting = 0;
+            row[0] = row[1] = 0;
+            #pragma unroll
+            for (int i = 0; i < ACROSS; i++) block[i] = 0;
+        }
+#endif
         #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int at = min(top + thread / 32 * 16 + thread % 32 / 4 + 8 * r, bottom - 1);
@@ -25,7 +35,7 @@ struct Scales {
         #pragma unroll
         for (int i = 0; i < ACROSS; i++) {
             const int at = min(left / 128 + i, (call.n - 1) / 128);
-            of_blocks[i] = v.column_scales + at * call.column_scale_step + first * next_of_blocks;
+            of_blocks[i] = column_scales + at * call.column_scale_step + first * next_of_blocks;
         }
         load();
     }

@@ -1,5 +1,6 @@
 // The shared memory of a block of ``hopper.cu``, and who says that a stage of it may be written again.
 #pragma once
+#include "groups.cuh"
 
 // Two slabs for each group are on their way to C. They lie in the stage that was multiplied last, which is free for the next copies when
 // they have left: so the ring may have more stages. The first is where the group's own rows of A were, the second where B was, which
@@ -61,3 +62,24 @@ __device__ __forceinline__ void release(Shared& s, int slot)
         if (thread < MATES) barrier_arrive_at(s.empty[slot], mate(thread));
     } else if (thread == 0) barrier_arrive(s.empty[slot]);
 }
+
+#if GROUPED == OF_K
+static_assert(A_DOWN && B_ACROSS, "rows of boxes are steps of k");
+constexpr int CLEARED = 6;  // the barrier of all groups that clear a stage
+
+// Makes all steps of k but the first `kept` of a stage zeros, in both operands: they belong to another product, and may be no numbers. The
+// groups that read the stage share the work.
+__device__ __forceinline__ void clear_stage(Shared& s, int slot, int half, int kept)
+{
+    constexpr int WORKERS = PINGPONG ? 128 : 128 * GROUPS, BOXES_A = BM / 64, BOXES = BOXES_A + ROWS_B / 64, CHUNKS = 128 / 16;
+    const int chunks = (LINE - kept) * CHUNKS;  // of a box
+    for (int i = threadIdx.x % 128 + (PINGPONG ? 0 : half * 128); i < BOXES * chunks; i += WORKERS) {
+        const int box = i / chunks, at = box < BOXES_A ? box : box - BOXES_A;
+        unsigned char* rows = (box < BOXES_A ? s.a[slot] : s.b[slot]) + at * (LINE * 128) + kept * 128;
+        ((uint4*)rows)[i % chunks] = uint4 { 0, 0, 0, 0 };
+    }
+    publish_shared();
+    if (PINGPONG) group_sync(1 + half, WORKERS);
+    else group_sync(CLEARED, WORKERS);
+}
+#endif

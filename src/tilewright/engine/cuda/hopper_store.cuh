@@ -3,6 +3,7 @@
 #pragma once
 #include "shifts.cuh"
 
+#define MIXED (STORE_BOXES && GROUPED == OF_ROWS)  // boxes, where all of their rows belong to one group
 static_assert(STORE_BOXES || !C_DOWN, "columns are stored in boxes");
 
 __device__ __forceinline__ unsigned packed(Values values)
@@ -110,14 +111,14 @@ __device__ __forceinline__ Out (*slab_of(Shared& s, int slot, int half, int buff
 __device__ __forceinline__ void slabs_leave(int half)
 {
     if (STORE_BOXES && threadIdx.x % 128 == 0) store_wait_read<0>();
-    if (!STORE_BOXES) publish_shared();
+    if (!STORE_BOXES || MIXED) publish_shared();
     group_sync(1 + half, 128);
 }
 
-// Stores the sums of group `half`, whose first row is `top`, of product `z`. Rows from `bottom` on are not stored. `slot` is the stage
-// that was multiplied last, `buffer` the slab that is written next.
-template <int SUMS>
-__device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], const TensorMap& c, Out* elements_of_c, const Call& call,
+// Stores the sums of group `half`, whose first row is `top`, of product `z`, in BOXES or not. Rows from `bottom` on are not stored. `slot`
+// is the stage that was multiplied last, `buffer` the slab that is written next.
+template <bool BOXES, int SUMS>
+__device__ __forceinline__ void store_sums_by(Shared& s, const SUM (&d)[SUMS], const TensorMap& c, Out* elements_of_c, const Call& call,
                                            const Finish& finish, int half, int top, int left, int z, int bottom, int slot, int& buffer)
 {
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
@@ -138,8 +139,8 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
         Out(*to)[SLAB] = slab_of(s, slot, half, buffer);
         const Slab columns = finish.slab(s.columns[half], slab * SLAB);
         if (!OWN_SLABS && GROUPS > 1 && slab == 1) group_sync(READ, 128 * GROUPS);
-        if (STORE_BOXES && thread == 0) store_wait_read<1>();  // the slab before the last has left
-        if (STORE_BOXES) group_sync(1 + half, 128);
+        if (BOXES && thread == 0) store_wait_read<1>();  // the slab before the last has left
+        if (BOXES) group_sync(1 + half, 128);
 #if HALF
         #pragma unroll
         for (int i = 0; i < 4; i++) {  // 16 columns: 8×8 matrices of rows 0-7 and 8-15, then of the next 8 columns, if there are any
@@ -163,7 +164,7 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
             else *(Pair*)&to[row][(col / 4 ^ row % 8) * 4 + col % 4] = Pair{ (Out)x, (Out)y };
         }
 #endif
-        if (STORE_BOXES) {
+        if (BOXES) {
             publish_shared();
             group_sync(1 + half, 128);
             if (thread == 0 && C_DOWN)
@@ -202,4 +203,17 @@ __device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], cons
         }
     }
 #endif
+}
+
+// The same where a box would reach into the rows of the next group: those are stored row by row.
+template <int SUMS>
+__device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], const TensorMap& c, Out* elements_of_c, const Call& call,
+                                           const Finish& finish, int half, int top, int left, int z, int bottom, int slot, int& buffer)
+{
+    if (!MIXED || top + 64 <= bottom)
+        store_sums_by<STORE_BOXES>(s, d, c, elements_of_c, call, finish, half, top, left, MIXED ? 0 : z, bottom, slot, buffer);
+    else {
+        if (OWN_SLABS) slabs_leave(half);  // boxes of the tile before
+        store_sums_by<false>(s, d, c, elements_of_c, call, finish, half, top, left, 0, bottom, slot, buffer);
+    }
 }

@@ -1,13 +1,15 @@
 // What a call of ``hopper.cu`` multiplies, and the tiles of C in the order in which its blocks take them.
 #pragma once
 #include "bands.cuh"
+#include "groups.cuh"
 
 // What one call multiplies: C[m×n] of `batch` products, whose rows are `row_c` elements apart, and the next C `next_c`.
 // `moves_a` and `moves_b` are 1 where each product has its own operand, 0 where all have the same. Of a long k each block may sum
 // one of `parts`, of `part_steps` steps; the sums of all parts follow each other like the products of a batch.
 // Up to RAGGED products may have rows of their own number: `tops` are the first rows of each in A and in C, in which their rows follow
 // each other, and `bands` its first row of tiles. If A and B are SCATTERED, their maps have a matrix at every 16 bytes, and `at_a`
-// and `at_b` say which; all end at the same row of the map of A, so that it has no rows beyond, and begin at `tops_a`.
+// and `at_b` say which; all end at the same row of the map of A, so that it has no rows beyond, and begin at `tops_a`. If products are
+// GROUPED, `batch` is the number of groups.
 #ifndef RAGGED
 #define RAGGED 0
 #endif
@@ -22,6 +24,9 @@ struct Call {
     long long bias_step, row_scale_step, column_scale_step, row_scale_next, column_scale_next;
     float alpha, beta;
 #endif
+#if GROUPED && BLOCKS
+    long long column_scale_group;  // to the scales of the next group's B
+#endif
 #if RAGGED
     int tops[RAGGED + 1], bands[RAGGED + 1];
 #if SCATTERED
@@ -30,18 +35,20 @@ struct Call {
 #endif
 };
 
-// Where a product's operands lie in their maps: the row of A at C's row 0, and the numbers of the matrices.
+// Where a product's operands lie in their maps: the row of A at C's row 0, the first of k, and the numbers of the matrices.
 struct Source {
-    int row, a, b;
+    int row, k, a, b;
 };
 
-__device__ __forceinline__ Source source_of(const Call& call, int z)
+__device__ __forceinline__ Source source_of(const Call& call, int z, const int* offsets = nullptr)
 {
 #if SCATTERED
-    return { call.tops_a[z] - call.tops[z], call.at_a[z], call.at_b[z] };
+    return { call.tops_a[z] - call.tops[z], 0, call.at_a[z], call.at_b[z] };
+#elif GROUPED == OF_K
+    return { 0, range_of_group(offsets, z, call.batch, call.k).begin, 0, 0 };
 #else
     const int product = call.parts == 1 ? z : z / call.parts;
-    return { 0, product * call.moves_a, product * call.moves_b };
+    return { 0, 0, product * call.moves_a, product * call.moves_b };
 #endif
 }
 
@@ -62,13 +69,17 @@ __device__ __forceinline__ Place found(Place place)
 // last ones, which would not, are computed by clusters of SPLIT blocks, each of which sums a piece of k.
 struct Tiles {
     const Call& call;
+    const int* offsets;  // the ends of groups
     int rows, cols, steps, count, whole;  // tiles in all, and those that are not split
-    __device__ Tiles(const Call& call)
-        : call(call), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / (BESIDE * BN) + 1), steps((call.k - 1) / LINE + 1),
-          count(rows * cols * call.batch * call.parts)
+    __device__ Tiles(const Call& call, const int* offsets = nullptr)
+        : call(call), offsets(offsets), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / (BESIDE * BN) + 1),
+          steps((call.k - 1) / LINE + 1), count(rows * cols * call.batch * call.parts)
     {
 #if RAGGED
         rows = call.bands[call.batch];
+        count = rows * cols;
+#elif GROUPED == OF_ROWS
+        rows = count_bands<CLUSTER * BM>(offsets, call.batch, call.m);
         count = rows * cols;
 #endif
         whole = SPLIT > 1 ? count - count % gridDim.x : count;
@@ -85,8 +96,13 @@ struct Tiles {
     // Its steps of k, if it is not split.
     __device__ __forceinline__ int length(int tile) const
     {
+#if GROUPED
+        return place(tile, 0).steps;
+#else
         return call.parts == 1 ? steps : min(call.part_steps, steps - tile / (rows * cols) % call.parts * call.part_steps);
+#endif
     }
+#if !GROUPED
     __device__ __forceinline__ Place place(int tile, int rank, int piece = 0) const
     {
         const int z = call.batch * call.parts == 1 ? 0 : tile / (rows * cols);
@@ -109,4 +125,24 @@ struct Tiles {
 #endif
         return { (row * CLUSTER + rank % CLUSTER) * BM, left, z, part + first, length, call.m };
     }
+#else
+    // Every tile has a step at least, so that its sums are zeros at least: of an empty k that of a stage which is cleared, and of rows that
+    // follow the last group one beyond k, where the maps have zeros.
+    __device__ __forceinline__ Place place(int tile, int rank, int = 0) const
+    {
+        const int below = rank % CLUSTER * BM, aside = rank / CLUSTER * BN;
+#if GROUPED == OF_ROWS
+        const auto [row, column] = tile_in_bands(tile, rows, cols);
+        const auto [group, number, in_group] = find_band<CLUSTER * BM>(offsets, call.batch, call.m, row);
+        const int top = in_group.begin + number * CLUSTER * BM + below, left = column * BESIDE * BN + aside;
+        if (group < call.batch) return { top, left, group, 0, steps, in_group.end };
+        return { top, left, group, steps, 1, in_group.end };
+#else
+        const int z = tile / (rows * cols);
+        const auto [row, column] = tile_in_bands(tile - z * (rows * cols), rows, cols);
+        const auto [begin, end] = range_of_group(offsets, z, call.batch, call.k);
+        return { row * CLUSTER * BM + below, column * BESIDE * BN + aside, z, 0, max(1, (end - begin + LINE - 1) / LINE), call.m };
+#endif
+    }
+#endif
 };

@@ -1,5 +1,8 @@
-// Products of shapes of their own in one launch: LISTED is the most of them, or 0 where all products of a launch are alike.
+// Products of shapes of their own in one launch: LISTED is the most of them, or 0 where all products of a launch are alike, or where they
+// are groups of which only the GPU knows the sizes (``groups.cuh``).
 #pragma once
+#include "groups.cuh"
+#include "launches.cuh"
 #include "strided.cuh"
 
 #ifndef LISTED
@@ -16,7 +19,7 @@ struct Given {
 
 // The product of this block, whose addresses a, b and c become. It lies in shared memory, so that it takes no registers.
 template <typename T, typename Out>
-__device__ __forceinline__ const Call& call_of_block(const T*& a, const T*& b, Out*& c, const Given& all)
+__device__ __forceinline__ const Call& call_of_block(const T*& a, const T*& b, Out*& c, const Given& all, const int* = nullptr)
 {
     __shared__ Call call;
     int low = 0, high = all.count;  // first[low] <= the block < first[high]
@@ -37,12 +40,53 @@ __device__ __forceinline__ const Call& call_of_block(const T*& a, const T*& b, O
     return call;
 }
 
-__device__ __forceinline__ unsigned block_of_call(const Call& call) { return blockIdx.x - call.first_block; }
+#elif GROUPED
+typedef Call Given;  // what all groups have in common
+
+// The product of this block's group, which lies in shared memory, and whose addresses a, b and c become. What follows the last group is
+// the product of an empty k. There are more blocks than tiles: one that has no tile ends here.
+template <typename T, typename Out>
+__device__ __forceinline__ const Call& call_of_block(const T*& a, const T*& b, Out*& c, const Given& all, const int* offsets)
+{
+    __shared__ Call call;
+    wait_for_launch_before();  // it may write the ends of groups
+    const int columns = (all.n - 1) / BN + 1;
+    Call own = all;
+#if GROUPED == OF_ROWS
+    const auto [group, number, rows] = find_band<BM>(offsets, all.batch, all.m, blockIdx.x / columns);
+    if (rows.begin == rows.end) asm volatile("exit;");
+    a += rows.begin * all.row_a;
+    b += group * all.next_b;
+    c += rows.begin * all.row_c;
+    own.m = rows.end - rows.begin;
+    own.k = group < all.batch ? all.k : 0;
+    own.first_block = (blockIdx.x / columns - number) * columns;
+#else
+    const int tiles = ((all.m - 1) / BM + 1) * columns, group = blockIdx.x / tiles;
+    const Range range = range_of_group(offsets, group, all.batch, all.k);
+    a += range.begin * all.column_a;
+    b += range.begin * all.row_b;
+    c += group * all.next_c;
+    own.k = range.end - range.begin;
+    own.first_block = group * tiles;
+#endif
+    own.batch = 1;
+    if (threadIdx.x == 0) call = own;
+    __syncthreads();
+    return call;
+}
 #else
 typedef Call Given;
 
 template <typename T, typename Out>
-__device__ __forceinline__ const Call& call_of_block(const T*&, const T*&, Out*&, const Given& given) { return given; }
-
-__device__ __forceinline__ unsigned block_of_call(const Call&) { return blockIdx.x; }
+__device__ __forceinline__ const Call& call_of_block(const T*&, const T*&, Out*&, const Given& given, const int* = nullptr) { return given; }
 #endif
+
+__device__ __forceinline__ unsigned block_of_call(const Call& call)
+{
+#if LISTED || GROUPED
+    return blockIdx.x - call.first_block;
+#else
+    return blockIdx.x;
+#endif
+}

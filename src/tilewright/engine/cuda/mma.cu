@@ -55,8 +55,8 @@ GROUP = { default = 8, values = [1, 4, 8, 16, 32] }
 using namespace mma_sync;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-mma(const T* a, const T* b, Out* c, const __grid_constant__ Given given)
+mma(const T* a, const T* b, Out* c, OFFSETS_PARAMETER const __grid_constant__ Given given)
 {
-    const Call& call = call_of_block(a, b, c, given);
+    const Call& call = call_of_block(a, b, c, given, OFFSETS);
     multiply_strided(a, b, c, call);
 }

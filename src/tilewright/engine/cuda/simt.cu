@@ -83,8 +83,8 @@ constexpr int PLANES = 1;
 #include "simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-simt(const float* a, const float* b, float* c, const __grid_constant__ Given given)
+simt(const float* a, const float* b, float* c, OFFSETS_PARAMETER const __grid_constant__ Given given)
 {
-    const Call& call = call_of_block(a, b, c, given);
+    const Call& call = call_of_block(a, b, c, given, OFFSETS);
     multiply_strided(a, b, c, call);
 }

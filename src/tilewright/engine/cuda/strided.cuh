@@ -8,7 +8,7 @@
 struct Call {
     long long row_a, column_a, next_a, row_b, column_b, next_b, row_c, column_c, next_c;
     int m, n, k, batch, parts, part_steps;
-#if defined(LISTED) && LISTED
+#if LISTED || GROUPED
     int first_block;
 #endif
 };

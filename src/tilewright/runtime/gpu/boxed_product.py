@@ -6,7 +6,7 @@ import functools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -165,11 +165,59 @@ def _ragged_launch(
     return run, call if macros else whole
 
 
+class Groups(NamedTuple):
+    """A ``number`` of groups of rows of A and C, each with a B of its own, or if ``of_k`` of k, each with a C of its own.
+    Where they end is known on the GPU alone."""
+
+    number: int
+    of_k: bool
+
+    @property
+    def macro(self) -> dict[str, object]:
+        """What kernels are compiled with."""
+        return {"GROUPED": "OF_K" if self.of_k else "OF_ROWS"}
+
+    def most_bands(self, rows: int, band: int) -> int:
+        """The most bands of so many rows that groups of ``rows`` rows in all, and those that follow the last, can have."""
+        return rows // band + min(self.number + 1, rows)
+
+
+@functools.lru_cache(maxsize=1024)
+def prepare_grouped_boxes(
+    device: Device, kernel: CudaKernel, product: EngineProduct, groups: Groups, chosen: Chosen
+) -> GpuProduct:
+    """Products of groups on ``device``: ``run(a, b, c, offsets, stream)``, where ``offsets`` are the ends of the groups as
+    int32. ``product`` has all rows, or all of k, and the batch of its B, or of its C, are the groups. Of k both operands are
+    read in boxes of whole rows: A is given ``down``, and B is not. With scales of ``blocks`` their addresses precede the
+    stream."""
+    values, p, (m, n, k) = kernel.checked(dict(chosen)), product, product.sizes
+    size = itemsize_of(p.c.dtype)
+    in_boxes = p.c.aligned and are_whole(size, n, p.c.step, p.c.next) and values["BN"] * size % GRANULE == 0
+    of_a, of_b = _operand(kernel, "a", p, 1, values), _operand(kernel, "b", p, groups.number, values)
+    of_c = _operand(kernel, "c", p, groups.number, values) if in_boxes else of_a
+    code = KernelCode(kernel, tuple({**_macros(p, in_boxes), **groups.macro}.items()), chosen)
+    compiled, band = code.compiled(device.arch), values["BM"] * values["CLUSTER"]
+    launch = kernel.launch(m if groups.of_k else groups.most_bands(m, band) * band, n, k, **values)
+    grid = launched(launch.blocks * (groups.number if groups.of_k else 1), device.sms, values)
+    call = _CALL.pack(p.c.step, p.c.next, m, n, k, groups.number, 0, int(p.b.next != 0), 1, MOST)
+    if p.blocks is not None:
+        call += _steps_of_scales(p) + struct.pack("<q", p.blocks.next_group)
+    shape = grid, launch.threads, launch.shared_bytes
+    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), shape, (of_a, of_b, of_c), call)
+
+    def multiply(a: int, b: int, c: int, offsets: int, *others: Any) -> None:
+        *scales, stream = others
+        vectors = (c, *scales) if scales else ()  # a bias is absent
+        run(stream_handle(stream), (a, b, c if in_boxes else a), (c, *vectors, offsets))
+
+    return multiply
+
+
 def _steps_of_scales(p: EngineProduct) -> bytes:
     """What ``Call`` has of epilogue and blocks."""
     e = p.epilogue or FinishForm(1.0, 0.0, None, None, None, None, 0)
     scales = p.blocks or ScaleBlocks(e.scale_a or 0, e.scale_b or 0, 0, 0)
-    return _FINISH.pack((e.bias or ("", 0))[1], *scales, e.alpha, e.beta)
+    return _FINISH.pack((e.bias or ("", 0))[1], *scales[:4], e.alpha, e.beta)
 
 
 def _macros(p: EngineProduct, in_boxes: bool) -> dict[str, object]:

@@ -13,12 +13,13 @@ from .steps import BIAS, SCALE_A, SCALE_B, Place
 
 class ScaleBlocks(NamedTuple):
     """Scales of blocks: elements to the one of the next row of A, and of the next 128 columns of B; and in both to those of
-    the next 128 of k."""
+    the next 128 of k; and to those of the next group's B."""
 
     row: int
     column: int
     next_of_rows: int
     next_of_columns: int
+    next_group: int = 0
 
 
 class FinishForm(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,13 +15,18 @@ import numpy as np
 
 from ...kernels.cuda_kernel import CudaKernel
 from ...problem import itemsize_of
+from .boxed_product import Groups
 from .compilations import Chosen, KernelCode
 from .device import Device
+from .engine_product import EngineProduct
 from .layout import Matrix
-from .product import stream_handle
+from .product import MOST, GpuProduct, stream_handle
 
 #: The sizes of the tables with which kernels are compiled, in products: a launch has at most 32,764 bytes of arguments.
 TABLES = 32, 64, 128, 256, 512
+
+#: ``Given`` of ``engine/cuda/lists.cuh`` for groups.
+_GROUPED = struct.Struct("<9q6i8x")
 
 #: ``run(addresses, c, stream)``: the addresses of all A, then of all B, as int64; that of the first C; and a stream.
 ListedProduct = Callable[[Any, int, Any], None]
@@ -87,6 +93,35 @@ def prepare_listed_product(
         run(stream_handle(stream), (), (*lowest.tolist(), c), structure)
 
     return product
+
+
+@functools.lru_cache(maxsize=1024)
+def prepare_grouped_product(
+    device: Device, kernel: CudaKernel, product: EngineProduct, groups: Groups, chosen: Chosen
+) -> GpuProduct:
+    """The same as ``boxed_product.prepare_grouped_boxes``, for A and B of any strides."""
+    p, params, (m, n, k) = product, kernel.checked(dict(chosen)), product.sizes
+    element, by_k = itemsize_of(p.compute), groups.of_k
+    # A group may begin at any element of what is divided, also where these follow each other in memory.
+    macros: dict[str, object] = {
+        "TYPE": p.compute.upper(),
+        "OUT": p.c.dtype.upper(),
+        "A_DOWN": int(p.a.down),
+        "B_ACROSS": int(not p.b.down),
+        "A_VECTOR": p.a.vector_bytes if p.a.down == by_k else element,
+        "B_VECTOR": element if by_k and p.b.down else p.b.vector_bytes,
+        "C_VECTOR": p.c.vector_bytes,
+        **groups.macro,
+    }
+    compiled = KernelCode(kernel, tuple(macros.items()), chosen).compiled(device.arch)
+    band = params["BM"]
+    launch = kernel.launch(m if by_k else groups.most_bands(m, band) * band, n, k, **params)
+    blocks = launch.blocks * (groups.number if by_k else 1)
+    strides = (number for x in (p.a, p.b, p.c) for number in (x.row, x.column, x.next))
+    size = blocks, launch.threads, launch.shared_bytes
+    given = _GROUPED.pack(*strides, m, n, k, groups.number, 1, MOST)
+    run = device.boxed_launcher(compiled, compiled.entry(kernel.entry), size, (), given)
+    return lambda a, b, c, offsets, stream: run(stream_handle(stream), (), (a, b, c, offsets))
 
 
 def _given(table: int) -> np.dtype[Any]:
