@@ -13,11 +13,13 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.changed_kernels import changed
+from support.multiplied import by_columns, by_rows
 from tilewright.arrays import offsets as by_offsets
 from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.boxed_product import BoxedProduct, Groups, Laid, prepare_grouped_boxes
+from tilewright.runtime.gpu.boxed_product import Groups, prepare_grouped_boxes
+from tilewright.runtime.gpu.engine_product import EngineProduct
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 HOPPER = cuda_engine()["cuda/hopper"]
@@ -73,11 +75,11 @@ def of_rows(
     n, k, ends = 72, 80, np.cumsum(sizes, dtype=np.int32)
     a, b = whole(int(ends[-1]) + 7, k), whole(len(sizes), k, n)
     a[ends[-1] :] = np.nan
-    laid = Laid(k, n * k, True) if down else Laid(n, n * k)
+    of_b = (by_columns if down else by_rows)(k, n, "bfloat16")._replace(next=n * k)
     stored = [gpu.put(x) for x in (a, b.swapaxes(1, 2) if down else b, ends)]
     c = gpu.allocate(len(a) * n * 2)
     gpu.fill(c, 0xFF)
-    what = BoxedProduct("bfloat16", "bfloat16", len(a), n, k, 1, Laid(k), laid, Laid(n), True)
+    what = EngineProduct("bfloat16", by_rows(len(a), k, "bfloat16"), of_b, by_rows(len(a), n, "bfloat16"))
     run = prepare_grouped_boxes(gpu, kernel, what, Groups(len(sizes), False), tuple(sorted(params.items())))
     run(stored[0].pointer, stored[1].pointer, c.pointer, stored[2].pointer, 0)
     return gpu.get(c, BF16, (len(a), n)), right(a, b, ends).astype(BF16)
@@ -91,8 +93,8 @@ def of_k(gpu: Any, sizes: list[int], params: Any, kernel: CudaKernel = HOPPER) -
     stored = [gpu.put(x) for x in (a, b, ends)]
     c = gpu.allocate(len(sizes) * m * n * 2)
     gpu.fill(c, 0xFF)
-    laid = Laid(m, 0, True), Laid(n), Laid(n, m * n)
-    what = BoxedProduct("bfloat16", "bfloat16", m, n, len(a), 1, *laid, True)
+    of_a, of_b = by_columns(m, len(a), "bfloat16"), by_rows(len(a), n, "bfloat16")
+    what = EngineProduct("bfloat16", of_a, of_b, by_rows(m, n, "bfloat16", following=m * n))
     run = prepare_grouped_boxes(gpu, kernel, what, Groups(len(sizes), True), tuple(sorted(params.items())))
     run(stored[0].pointer, stored[1].pointer, c.pointer, stored[2].pointer, 0)
     return gpu.get(c, BF16, (len(sizes), m, n)), right(a.T, b, ends).astype(BF16)
