@@ -1,6 +1,6 @@
 """Counts rows of products whose bits change with the rows beside them: with ``invariant=True`` none should.
 
-    python benchmarks/invariant_rows.py OUT.jsonl [--seconds 60] [--seed 1] [--device cpu]
+    python benchmarks/invariant_rows.py OUT.jsonl [--seconds 60] [--seed 1] [--device cpu] [--dtypes float32,float64]
 
 Random products A·B of each dtype are computed whole, and then some of their rows again: of a part of A at any place, of any
 height and layout, in a batch, with a bias, or into a result of other strides. A line of the record has for each dtype the
@@ -126,10 +126,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
     asked = parser.parse_args()
     torch.manual_seed(asked.seed)
     made = Operands(np.random.default_rng(asked.seed), asked.device)
-    dtypes = [dtype for dtype in DTYPES if asked.device != "cpu" or not dtype.startswith("float8")]
+    named = asked.dtypes.split(",")
+    dtypes = [dtype for dtype in named if asked.device != "cpu" or not dtype.startswith("float8")]
     record: dict[str, Any] = {"kind": "invariant_rows", "device": asked.device, "seed": asked.seed}
     for dtype in dtypes:
         found = dict.fromkeys(("products", "invariant_rows", "invariant_differ", "standard_rows", "standard_differ"), 0)

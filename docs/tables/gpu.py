@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from math import exp, log
 from statistics import mean, median
 from typing import Any
@@ -180,15 +181,16 @@ def gpu_layers(name: str, asked: str = "") -> str:
 def gpu_invariant(name: str, rows: str) -> str:
     """The same for invariant products, and how many of their rows were compared with those of other products."""
     found = [line for line in records_of(rows) if line["kind"] == "invariant_rows"]
-    texts = []
+    totals: dict[str, Counter[str]] = {}
     for line in found:
-        of = [counts for counts in line.values() if isinstance(counts, dict) and "invariant_rows" in counts]
-        total = {key: sum(counts[key] for counts in of) for key in of[0]}
-        place = line.get("gpu", line["environment"]["processor"])
-        texts.append(
-            f"{place}: {total['invariant_differ']:,} of {total['invariant_rows']:,} rows, and "
-            f"{total['standard_differ']:,} of {total['standard_rows']:,} without `invariant=True`"
-        )
+        total = totals.setdefault(line.get("gpu", "the host"), Counter())
+        for counts in line.values():
+            total.update(counts if isinstance(counts, dict) and "invariant_rows" in counts else {})
+    texts = [
+        f"on {place} {total['invariant_differ']:,} of {total['invariant_rows']:,} rows, and "
+        f"{total['standard_differ']:,} of {total['standard_rows']:,} without `invariant=True`"
+        for place, total in totals.items()
+    ]
     return (
         f"{gpu_layers(name, ', invariant=True')}\n\nRows whose bits differ from those of the same rows in a larger product, "
         f"in a batch, at another place or with other strides: {'; '.join(texts)}. Record: {linked(rows)}, made by "
