@@ -180,7 +180,7 @@ def gpu_layers(name: str, asked: str = "") -> str:
 
 def gpu_invariant(name: str, rows: str) -> str:
     """The same for invariant products, and how many of their rows were compared with those of other products."""
-    found = [line for line in records_of(rows) if line["kind"] == "invariant_rows"]
+    found = list(map(json.loads, (RECORDS / f"{rows}.jsonl").read_text(encoding="utf-8").splitlines()))
     totals: dict[str, Counter[str]] = {}
     for line in found:
         total = totals.setdefault(line.get("gpu", "the host"), Counter())
@@ -195,6 +195,29 @@ def gpu_invariant(name: str, rows: str) -> str:
         f"{gpu_layers(name, ', invariant=True')}\n\nRows whose bits differ from those of the same rows in a larger product, "
         f"in a batch, at another place or with other strides: {'; '.join(texts)}. Record: {linked(rows)}, made by "
         f"`{found[0]['environment']['command']}`."
+    )
+
+
+def gpu_new_shapes(name: str) -> str:
+    """How long the first calls of shapes take that a process has not seen, and its first product."""
+    line = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    rows = [["first calls of 40 shapes", "median", "9 of 10 within", "all, PyTorch's"]]
+    for case, what in zip(line["cases"], ("all sizes random", "new m", "new m", "new m"), strict=True):
+        first = sorted(1e3 * seconds for seconds in case["first_s"])
+        theirs = 1e3 * sum(case["torch_first_s"])
+        rows.append(
+            [
+                f"{case['dtype']}, {what}",
+                f"{median(first):.1f} ms",
+                f"{first[int(0.9 * len(first))]:.1f} ms",
+                f"{sum(first):.0f} ms, {theirs:.0f}",
+            ]
+        )
+    more = [ours - theirs for ours, theirs in line["process_s"].values()]
+    return (
+        f"{table(rows)}\n\nWith an archive {line['compiled']} kernels were compiled. The first product of a process "
+        f"takes {min(more):.2f} to {max(more):.2f} s more than PyTorch's, {median(more):.2f} s in the median of {len(more)} dtypes. "
+        f"{line['gpu']}. Record: {linked(name)}, made by `{line['environment']['command']}`."
     )
 
 
