@@ -7,8 +7,8 @@ whole lines, of both layouts of each operand, in every dtype. Of each it times t
 1.3 times as long as the best, and a few others. A time is that of the GPU, from one event to another with launches back to
 back between them, each of other operands than those that a cache may hold; the ways of a product are sampled in turns. Each
 result is compared once with a product in float64. Only kernels that an archive has are measured, unless ``--compile`` is
-given. A line has a way: ``launch_s`` are the samples of the launch that multiplies, which ``predicted_s`` predicts, and
-``total_s`` those of all launches (``predicted_total_s``), where there are others: those that add parts of k, or split.
+given. A line of the record has a product with its ways (see ``lab.tune.costs``): the samples of the launch that multiplies,
+which a table ``time`` predicts, and where there are other launches, such as those that add parts of k, the samples of all.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tilewright.arrays.order import Operands
 from tilewright.arrays.ordered_kernel import OrderedKernel, copies_s, shape_of
 from tilewright.arrays.plan import _PARTED, _plan, _tried
 from tilewright.arrays.split import can_split, split_seconds
+from tilewright.catalog import cuda_engine
 from tilewright.planning.choice import (
     RESIDUES,
     Choice,
@@ -89,10 +90,14 @@ def drawn(rng: np.random.Generator) -> Iterator[Drawn]:
     weights = np.array([weight for *_, weight in CASES])
     while True:
         case = int(rng.choice(len(CASES), p=weights / weights.sum()))
-        size, sides = itemsize_of(CASES[case][0]), _sizes(rng)
-        batch, m, n, k = sides
-        if size * batch * max(m * k, k * n) <= MOST_BYTES and 8 * batch * m * n <= MOST_BYTES:
-            yield Drawn(case, *sides, bool(rng.random() < 0.3), bool(rng.random() < 0.4))
+        (dtype, precision, *_), (batch, m, n, k) = CASES[case], _sizes(rng)
+        downs = bool(rng.random() < 0.3), bool(rng.random() < 0.4)
+        if dtype.startswith("float8"):  # whose kernels take B along k alone, in whole granules
+            k, downs = -(-k // 16) * 16, (False, True)
+        if (dtype, precision) == ("float64", "standard"):  # residues are for large products
+            batch, m, n, k = 1, *(int(size) for size in 2 ** rng.uniform(10, 12.6, 3))
+        if itemsize_of(dtype) * batch * max(m * k, k * n) <= MOST_BYTES and 8 * batch * m * n <= MOST_BYTES:
+            yield Drawn(case, batch, m, n, k, *downs)
 
 
 def _sizes(rng: np.random.Generator) -> tuple[int, int, int, int]:
@@ -384,7 +389,9 @@ def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
     known |= {"cuda": torch.version.cuda, "l2_bytes": gpu.l2_bytes, **gauge.facts()}
     ways = shapes = 0
     with out.open("w", encoding="utf-8") as file, nullcontext() if compile_too else archived_only():
-        file.write(json.dumps({"kind": "launches header", "schema": 1, "environment": known}) + "\n")
+        kernels = {name: list(kernel.params) for name, kernel in cuda_engine().items()}
+        header = {"kind": "launches header", "schema": 1, "environment": known, "kernels": kernels}
+        file.write(json.dumps(header) + "\n")
         for number, product in enumerate(drawn(rng)):
             if time.perf_counter() - begun > seconds:
                 break
@@ -394,9 +401,9 @@ def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
                 skipped[str(error).splitlines()[0][:60]] += 1
                 continue
             clock = gauge.read() if number % 16 == 0 else {}
-            for line in lines:
-                file.write(json.dumps({"shape": number, **line, **clock}) + "\n")
-            file.flush()
+            if lines:
+                file.write(json.dumps({**lines_of(lines, list(kernels)), **clock}) + "\n")
+                file.flush()
             ways, shapes = ways + len(lines), shapes + bool(lines)
             if number == 60 and not ways:
                 raise SystemExit(f"nothing could be measured: {skipped.most_common(5)}")
@@ -439,6 +446,22 @@ def _longest(product: Drawn) -> float:
     """The longest product that is measured of its case."""
     dtype, precision, *_ = CASES[product.case]
     return MOST_SPLIT_S if dtype in ("float32", "float64") and precision in ("standard", "fast") else MOST_S
+
+
+def lines_of(found: list[dict[str, Any]], kernels: list[str]) -> dict[str, Any]:
+    """A product as a line of the record. ``lab.tune.costs`` reads it."""
+    shapes = list(dict.fromkeys(tuple(each["kernel_shape"]) for each in found))
+    first = found[0]
+    known = ("dtype", "precision", "out_dtype", "batch", "m", "n", "k", "a_down", "b_down")
+    ways = [
+        [
+            kernels.index(each["kernel"]), shapes.index(tuple(each["kernel_shape"])), list(each["params"].values()),
+            each["parts"], int(each["near"]), round((each["predicted_total_s"] - each["predicted_s"]) * 1e9),
+            *([round(sample * 1e9) for sample in each.get(name, [])] for name in ("launch_s", "total_s")),
+        ]
+        for each in found
+    ]  # fmt: skip
+    return {**{name: first[name] for name in known}, "shapes": shapes, "ways": ways}
 
 
 def _line(product: Drawn, prepared: Prepared, is_near: bool) -> dict[str, Any]:

@@ -15,9 +15,9 @@ tile = ["BN", "BM"]
 step = "BK"
 
 costs = [
-    "busy_least", "busy_each", "power_long", "power_of_small", "power_bytes", "single_copies", "single_of_wide",
+    "busy_least", "busy_each", "power_long", "power_of_small", "power_above", "single_copies", "single_of_wide",
     "single_of_three", "single_of_four", "multiply_rate", "three_blocks", "generation_s", "read_rate", "odd_written",
-    "write_rate", "large_c", "large_c_bytes", "tall_tiles", "odd_rate", "launch_s", "unhidden",
+    "write_rate", "large_c", "large_c_above", "tall_tiles", "odd_rate", "launch_s", "unhidden",
 ]
 
 [strides]
@@ -38,11 +38,11 @@ busy = "warps / (4 * cdiv(warps, 4)) * min(1, busy_least + busy_each * cdiv(warp
 full = "BLOCKS * cdiv(each, BLOCKS) * (each > rest) * (BLOCKS < 3)"
 turns = "max(each - rest + rest / busy, full)"
 single = "1 - (a_vector >= 16) * (b_vector >= 16)"
-power = "1 - (power_long + power_of_small * (BM * BN < 8192)) * ((m * k + k * n) * size * batch > power_bytes)"
+power = "1 - (power_long + power_of_small * (BM * BN < 8192)) * ((m * k + k * n) * size * batch > power_above)"
 slower = "single_copies - single_of_wide * (BN > 64) + single_of_three * (BLOCKS == 3) + single_of_four * (BLOCKS > 3)"
 tiles = "turns * BM * BN * part / (multiply_rate * power * (1 - three_blocks * (BLOCKS == 3)) / (1 + slower * single)) + cdiv(blocks, sms * BLOCKS) * generation_s"
 odd = "min(1, n * size % 16)"
-memory = "((m * k + k * n) / read_rate + m * n * parts * (1 + odd_written * odd) / write_rate) * size * batch * memory_ratio * (1 + large_c * (m * n * parts * size * batch > large_c_bytes) + tall_tiles * (BM > 64))"
+memory = "((m * k + k * n) / read_rate + m * n * parts * (1 + odd_written * odd) / write_rate) * size * batch * memory_ratio * (1 + large_c * (m * n * parts * size * batch > large_c_above) + tall_tiles * (BM > 64))"
 alone = "odd * m * n * parts * size * batch / odd_rate"
 seconds = "launch_s + max(tiles, memory, alone) + unhidden * min(tiles, max(memory, alone))"
 

@@ -18,9 +18,9 @@ constraints = [
 
 costs = [
     "alone_of_four", "alone_of_eight", "alone_of_narrow", "alone_always", "transposed", "long_small", "long_smaller",
-    "long_smallest", "long_work", "multiply_rate", "one_buffer", "warp_small", "warp_smaller", "tile_small",
-    "narrow_across", "narrow_short", "power_long", "power_bytes", "generation_s", "generation_alone_s", "stream_rate",
-    "stream_alone", "stream_turns", "stream_wide", "spilt_bytes", "read_rate", "spilt_written", "large_written",
+    "long_smallest", "long_above", "multiply_rate", "one_buffer", "warp_small", "warp_smaller", "tile_small",
+    "narrow_across", "narrow_short", "power_long", "power_above", "generation_s", "generation_alone_s", "stream_rate",
+    "stream_alone", "stream_turns", "stream_wide", "spilt_size", "read_rate", "spilt_written", "large_written",
     "write_rate", "write_near", "launch_s", "unhidden",
 ]
 
@@ -42,14 +42,14 @@ warps = "(BM // WM) * (BN // WN)"
 at_once = "warps * (each % PER_SM)"
 alone = "alone_of_four * (at_once == 4) + alone_of_eight * (at_once == 8) + alone_of_narrow * (at_once == 8) * (WN == 16) + alone_always * each * (warps * PER_SM == 4)"
 moved = "1 + transposed * (a_down == b_across)"
-long = "(long_small * (BM * BN < 16384) + long_smaller * (BM * BN < 12288) + long_smallest * (BM * BN < 8192)) * (m * n * k * batch > long_work)"
+long = "(long_small * (BM * BN < 16384) + long_smaller * (BM * BN < 12288) + long_smallest * (BM * BN < 8192)) * (m * n * k * batch > long_above)"
 rate = "multiply_rate * (1 - one_buffer * (BUFFERS == 1) - warp_small * (WM * WN < 1536) - warp_smaller * (WM * WN < 1024) - tile_small * (BM * BN < 8192) + (WN == 16) * (BM > 16) * (narrow_across * b_across - narrow_short * (BM == 32)) - long)"
-power = "1 - power_long * ((m * k + k * n) * size * batch > power_bytes)"
+power = "1 - power_long * ((m * k + k * n) * size * batch > power_above)"
 generations = "each * (generation_s + generation_alone_s * (PER_SM == 1))"
 multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
 streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (stream_rate + max(stream_alone * (PER_SM == 1), stream_turns * (each > 1), stream_wide * (BM + BN > 128))) * (min(BM, BN) < 32)"
 tiles = "max(multiplied, streamed)"
-spilt = "odd * min(1, m * n * parts * size * batch / spilt_bytes)"
+spilt = "odd * min(1, m * n * parts * size * batch / spilt_size)"
 memory = "((m * k + k * n) / read_rate + m * n * parts * (1 + spilt_written * spilt + large_written * (BM * BN >= 16384)) / (write_rate + write_near * (GROUP == 1))) * size * batch * memory_ratio"
 seconds = "launch_s + max(tiles, memory) + unhidden * min(multiplied, memory)"
 

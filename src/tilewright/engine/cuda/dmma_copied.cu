@@ -16,10 +16,10 @@ constraints = [
 ]
 
 costs = [
-    "alone_of_four", "alone_always", "transposed", "long_small", "long_smaller", "long_smallest", "long_work",
-    "multiply_rate", "one_buffer", "warp_small", "tile_small", "power_long", "power_bytes", "generation_s",
-    "generation_shared_s", "single_copies", "single_of_large", "single_of_three", "thin_read", "spilt_bytes",
-    "read_rate", "spilt_written", "large_written", "write_rate", "launch_s", "unhidden",
+    "alone_of_four", "alone_always", "transposed", "long_small", "long_smaller", "long_smallest", "long_above",
+    "multiply_rate", "one_buffer", "warp_small", "tile_small", "power_long", "power_above", "generation_s",
+    "generation_shared_s", "single_copies", "single_of_large", "single_of_three", "thin_read", "spilt_size", "read_rate",
+    "spilt_written", "large_written", "write_rate", "launch_s", "unhidden",
 ]
 
 [strides]
@@ -35,15 +35,15 @@ each = "cdiv(blocks, sms)"
 warps = "(BM // WM) * (BN // WN)"
 alone = "alone_of_four * (warps * (each % PER_SM) == 4) + alone_always * each * (warps * PER_SM == 4)"
 moved = "1 + transposed * (a_down == b_across)"
-long = "(long_small * (BM * BN < 16384) + long_smaller * (BM * BN < 12288) + long_smallest * (BM * BN < 8192)) * (m * n * k * batch > long_work)"
+long = "(long_small * (BM * BN < 16384) + long_smaller * (BM * BN < 12288) + long_smallest * (BM * BN < 8192)) * (m * n * k * batch > long_above)"
 rate = "multiply_rate * (1 - one_buffer * (BUFFERS == 1) * (PER_SM == 1) - warp_small * (WM * WN < 1536) - tile_small * (BM * BN < 8192) - long)"
-power = "1 - power_long * ((m * k + k * n) * size * batch > power_bytes)"
+power = "1 - power_long * ((m * k + k * n) * size * batch > power_above)"
 generations = "cdiv(blocks, sms * PER_SM) * (generation_s - generation_shared_s * (PER_SM > 1))"
 single = "1 - (a_vector >= 16) * (b_vector >= 16)"
 slower = "single * (single_copies + single_of_large * (BM * BN >= 16384) + single_of_three * (PER_SM > 2))"
 multiplied = "(each + alone) * BM * BN * part * moved * (1 + slower) / (rate * power) + generations"
 thin = "thin_read * (min(m, n) < 32)"
-spilt = "min(1, n * size % 16) * min(1, m * n * parts * size * batch / spilt_bytes)"
+spilt = "min(1, n * size % 16) * min(1, m * n * parts * size * batch / spilt_size)"
 memory = "((m * k + k * n) * (1 + thin) / read_rate + m * n * parts * (1 + spilt_written * spilt + large_written * (BM * BN >= 16384)) / write_rate) * size * batch * memory_ratio"
 seconds = "launch_s + max(multiplied, memory) + unhidden * min(multiplied, memory)"
 

@@ -100,8 +100,8 @@ presets = [
 
 costs = [
     "cut_half", "cut_quarter", "paired", "paired_registers", "tall_split", "small_turns", "many_turns", "cut_multiplied",
-    "odd_width", "paired_many", "lone_small", "lone_pingpong", "missed_memory", "missed_bytes", "missed_turns",
-    "missed_turns_memory", "adrift_step", "apart_bytes", "apart_small", "apart_lone", "multiply_rate", "few_faster",
+    "odd_width", "paired_many", "lone_small", "lone_pingpong", "missed_memory", "missed_above", "missed_turns",
+    "missed_turns_memory", "adrift_step", "apart_above", "apart_small", "apart_lone", "multiply_rate", "few_faster",
     "few_paired_faster", "cache_rate", "cache_paired", "cache_many", "cache_of_all", "cache_cut", "cache_cut_alone",
     "a_apart_paired", "a_apart_lone", "a_apart_odd", "b_apart_paired", "b_apart_lone", "b_apart_odd", "cut_read",
     "spare_read", "crowded_s", "crowded_memory_s", "crowded_paired_s", "crowded_byte_s", "crowded_cut", "crowded_tall",
@@ -109,10 +109,10 @@ costs = [
     "tall_steps", "small_steps", "store_s", "store_element_s", "store_tall_s", "odd_store_s", "odd_element_s",
     "odd_lost_s", "odd_lost_small_s", "odd_last_s", "odd_pingpong_s", "pingpong_steps", "split_s", "split_element_s",
     "split_parts_s", "split_two_s", "split_four_s", "split_eight_s", "cluster_s", "cluster_alone_s", "cluster_many_s",
-    "b_twice", "a_twice", "spilt_bytes", "odd_width_written", "wide_written", "spilt_written", "spilt_tall",
-    "spilt_tall_wide", "read_rate", "large_read", "large_bytes", "write_rate", "batch_paired", "sums_rate", "late_s",
+    "b_twice", "a_twice", "spilt_size", "odd_width_written", "wide_written", "spilt_written", "spilt_tall",
+    "spilt_tall_wide", "read_rate", "large_read", "large_above", "write_rate", "batch_paired", "sums_rate", "late_s",
     "late_paired_s", "late_near_s", "late_near_memory", "late_registers_s", "late_uneven", "launch_s", "unhidden",
-    "unhidden_crowded", "crowded_factor", "waiting_unhidden", "waiting_near", "waiting_paired", "waiting_split",
+    "unhidden_crowded", "crowded_above", "waiting_unhidden", "waiting_near", "waiting_paired", "waiting_split",
     "waiting_paired_s",
 ]
 
@@ -151,9 +151,9 @@ many = "CLUSTER * BESIDE > 2"
 alone = "blocks <= sms"
 slower = "(paired + paired_registers * a_down * (size == 4)) * together * (blocks > sms) + tall_split * (BM == 192) * (SPLIT > 1) + small_turns * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + many_turns * (blocks > 6 * sms) + cut_multiplied * cut + odd_width * (BN % 16 > 0) + paired_many * many"
 lone = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * (lone_small * (BM * BN <= 16384) * (blocks > sms) + lone_pingpong * PINGPONG * (BN > 128) * (blocks > 2 * sms))"
-missed = "(together == 0) * (missed_memory * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > missed_bytes) + (missed_turns + missed_turns_memory * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
+missed = "(together == 0) * (missed_memory * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > missed_above) + (missed_turns + missed_turns_memory * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
 adrift = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * adrift_step * max(0, cdiv(part, LINE) - 64)"
-apart = "(blocks > sms) * (min(m, n) * k * size > apart_bytes) * max(0, 3 - BM * BN / 8192) * (apart_small + apart_lone * (together == 0))"
+apart = "(blocks > sms) * (min(m, n) * k * size > apart_above) * max(0, 3 - BM * BN / 8192) * (apart_small + apart_lone * (together == 0))"
 multiply = "BM * BN * LINE / (multiply_rate / size) * (1 + slower + lone + missed + apart + adrift) / (1 + alone * (few_faster + few_paired_faster * together * (size < 4)))"
 cache = "min(cache_rate - cache_paired * together - cache_many * many, cache_of_all / min(blocks, sms), cache_cut + cache_cut_alone * alone + (cut == 0) * 1e12)"
 a_apart = "1 + (1 - a_start / 128) * (a_apart_paired + a_apart_lone * (together == 0)) + a_apart_odd * (a_start < 32)"
@@ -184,14 +184,14 @@ tiles = "turns + pieces * (store + split_s + BM * BN * (split_element_s * (SPLIT
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
 twice = "1 + b_twice * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
 far = "1 + a_twice * min(1, n // (BN + 1)) * (m > n)"
-spilt = "odd * min(1, m * n * out_size * batch / spilt_bytes)"
+spilt = "odd * min(1, m * n * out_size * batch / spilt_size)"
 written = "1 + odd_width_written * (BN % 64 > 0) + wide_written * (out_size == 4) * (1 - odd) + (spilt_written + spilt_tall * (BM == 192) + spilt_tall_wide * (BM == 192) * (out_size == 4)) * spilt"
-memory = "((m * k * far + k * n * twice / narrow) * size / (read_rate * (1 + large_read * ((m * k + k * n) * size > large_bytes))) + m * n * out_size * written / write_rate) * batch * memory_ratio * (1 - batch_paired * together * (batch > 1))"
+memory = "((m * k * far + k * n * twice / narrow) * size / (read_rate * (1 + large_read * ((m * k + k * n) * size > large_above))) + m * n * out_size * written / write_rate) * batch * memory_ratio * (1 - batch_paired * together * (batch > 1))"
 sums = "(parts > 1) * m * n * parts * out_size * batch / sums_rate"
 uneven = "(2 * blocks > sms) * (blocks < sms) * (1 - blocks / sms) * (NEAR == 1)"
 late = "late_s * (together == 0) * (2 * blocks > sms) * (blocks < 1 * sms) + late_paired_s * together * alone + (late_near_s + late_near_memory * memory) * (NEAR > 1) + late_registers_s * a_down * (size == 4) + late_uneven * memory * uneven"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
-seconds = "launch_s + late + max(tiles, memory) + (unhidden - unhidden_crowded * (crowded > crowded_factor * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (waiting_unhidden - waiting_near * (NEAR > 1) - waiting_paired * together - waiting_split * (SPLIT > 1))) * min(tiles, memory) - waiting_paired_s * waiting * together + sums + (NEAR > 8) * (sms <= 128)"
+seconds = "launch_s + late + max(tiles, memory) + (unhidden - unhidden_crowded * (crowded > crowded_above * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (waiting_unhidden - waiting_near * (NEAR > 1) - waiting_paired * together - waiting_split * (SPLIT > 1))) * min(tiles, memory) - waiting_paired_s * waiting * together + sums + (NEAR > 8) * (sms <= 128)"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }

@@ -21,8 +21,8 @@ constraints = [
 ]
 
 costs = [
-    "small_bytes", "scaled_wide", "scaled_narrow", "multiply_rate", "narrow_pieces", "small_pieces", "small_narrow",
-    "one_piece", "paired", "cache_rate", "cache_large", "large_bytes", "cache_larger", "larger_bytes", "cache_apart",
+    "small_below", "scaled_wide", "scaled_narrow", "multiply_rate", "narrow_pieces", "small_pieces", "small_narrow",
+    "one_piece", "paired", "cache_rate", "cache_large", "large_above", "cache_larger", "larger_above", "cache_apart",
     "generation_s", "odd_written", "memory_rate", "launch_s", "unhidden",
 ]
 
@@ -33,11 +33,11 @@ c = ["64", "LINE"]
 
 # As in ``hopper.cu``. Narrow pieces read A more often; where a step is one piece, nothing is multiplied while it is added.
 [time]
-small = "(m * k + k * n) * batch <= small_bytes"
+small = "(m * k + k * n) * batch <= small_below"
 scales = "(scaled_wide + scaled_narrow * (BN < 256)) * scaled"
 multiply = "BM * BN * 128 / multiply_rate * (1 + narrow_pieces * (WIDTH == 64) - small * (small_pieces * (WIDTH == 64) - small_narrow * (BN == 128)) + one_piece * (WIDTH == BN * CHUNK) + paired * (CLUSTER > 1) + scales)"
 operands = "(m * k + k * n) * batch"
-cache = "cache_rate - cache_large * (operands > large_bytes) - cache_larger * (operands > larger_bytes)"
+cache = "cache_rate - cache_large * (operands > large_above) - cache_larger * (operands > larger_above)"
 load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, cache_apart))"
 tiles = "cdiv(blocks, sms) * (generation_s + cdiv(part, 128) * (max(multiply, load) + load / 100))"
 memory = "(m * k + k * n + m * n * out_size * (1 + odd_written * min(1, n * out_size % 16))) * batch / memory_rate * memory_ratio"

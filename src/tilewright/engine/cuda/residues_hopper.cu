@@ -15,7 +15,7 @@ tile = ["BN", "128"]
 constraints = ["STAGES * (128 + BN) * 128 + 16 * BN + 16 * STAGES <= 232448"]
 
 costs = [
-    "multiply_rate", "power", "power_groups", "power_work", "lone", "narrow", "generation_s", "bound_s", "memory_rate",
+    "multiply_rate", "power", "power_groups", "power_above", "lone", "narrow", "generation_s", "bound_s", "memory_rate",
     "launch_s",
 ]
 
@@ -31,7 +31,7 @@ c = "rows"
 
 # `size` is the number of moduli. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
 [time]
-rate = "multiply_rate * (1 - (power + power_groups * (GROUP < 16)) * (m * n * k > power_work))"
+rate = "multiply_rate * (1 - (power + power_groups * (GROUP < 16)) * (m * n * k > power_above))"
 step = "BN * 128 * 128 * 2 / (rate / sms)"
 tiles = "cdiv(size * blocks, sms) * (cdiv(k, 128) * step * (1 + lone * (CLUSTER == 1) + narrow * (BN < 256)) + generation_s)"
 bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(8, k // 1024)), 128) * step + bound_s)"

@@ -16,7 +16,7 @@ step = "LINE"
 constraints = ["SLOTS * (BM + BN) * 128 + 16 * SLOTS <= 232448"]
 
 costs = [
-    "multiply_rate", "power", "power_work", "narrow", "lone", "store_s", "store_rate", "memory_rate", "launch_s",
+    "multiply_rate", "power", "power_above", "narrow", "lone", "store_s", "store_rate", "memory_rate", "launch_s",
     "unhidden",
 ]
 
@@ -35,7 +35,7 @@ c = "rows"
 # As in ``split_hopper.cu``, with one product for each step. Two blocks that share B need less of the second-level cache.
 [time]
 work = "m * n * k * batch"
-rate = "multiply_rate * (1 - power * (work > power_work) - narrow * (BN < 256) - lone * (CLUSTER == 1))"
+rate = "multiply_rate * (1 - power * (work > power_above) - narrow * (BN < 256) - lone * (CLUSTER == 1))"
 store = "store_s + sms * BM * BN * 4 / store_rate"
 tiles = "cdiv(blocks, sms) * (store + cdiv(part, LINE) * BM * BN * LINE / rate)"
 memory = "(m * k + k * n + m * n * parts) * 4 * batch / memory_rate * memory_ratio"

@@ -14,7 +14,7 @@ suits = "m <= 128"
 costs = [
     "multiply_rate", "multiply_wide_rate", "one_buffer_flight", "access_rate", "one_buffer_access", "down_access",
     "few_tall", "few_thin", "few_thin_one", "few_warps", "few_deep", "few_across", "take_rate", "flight_s",
-    "generation_s", "memory_rate", "cache_rate", "one_buffer_cache", "store_rate", "single_bytes", "single_share",
+    "generation_s", "memory_rate", "cache_rate", "one_buffer_cache", "store_rate", "single_above", "single_share",
     "single_wide", "launch_s", "unhidden",
 ]
 
@@ -44,7 +44,7 @@ sectors = "1 + b_across * (n > columns) * max(0, 32 / (columns * size) - 1)"
 memory = "(m * k + k * n * sectors) * size * batch / memory_rate * memory_ratio"
 cache = "blocks * taken * sectors / (cache_rate * (1 + one_buffer_cache * one))"
 stored = "m * n * batch * parts * out_size / store_rate"
-single = "max(a_vector < 16, b_vector < 16) * (m * k + k * n > single_bytes) * (single_share + single_wide * (size == 8))"
+single = "max(a_vector < 16, b_vector < 16) * (m * k + k * n > single_above) * (single_share + single_wide * (size == 8))"
 seconds = "launch_s + (max(tiles, memory, cache) + unhidden * min(tiles, memory)) * (1 + (size == 8) * (few + 2 * (TM * LM > 4)) + (size == 4) * (BUFFERS < 2) * (TM < 8) / 10) * (1 + single) + stored"
 
 [[presets]]

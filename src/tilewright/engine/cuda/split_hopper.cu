@@ -16,7 +16,7 @@ step = "LINE * CHUNK"
 constraints = ["SLOTS * (BM + BN) * 128 + 16 * SLOTS <= 232448"]
 
 costs = [
-    "multiply_rate", "power", "power_work", "narrow", "paired", "store_s", "store_rate", "memory_rate", "launch_s",
+    "multiply_rate", "power", "power_above", "narrow", "paired", "store_s", "store_rate", "memory_rate", "launch_s",
     "unhidden",
 ]
 
@@ -36,7 +36,7 @@ c = "rows"
 # records of an H200, whose power allows less for long.
 [time]
 work = "m * n * k * batch"
-rate = "multiply_rate * (1 - power * (work > power_work) - narrow * (BN == 64) + paired * (CLUSTER > 1) * (2 * (work > power_work) - 1))"
+rate = "multiply_rate * (1 - power * (work > power_above) - narrow * (BN == 64) + paired * (CLUSTER > 1) * (2 * (work > power_above) - 1))"
 store = "store_s + sms * BM * BN * 4 / store_rate"
 tiles = "cdiv(blocks, sms) * (store + cdiv(part, LINE * CHUNK) * CHUNK * 3 * BM * BN * LINE / rate)"
 memory = "(m * k + k * n + m * n * parts) * 4 * batch / memory_rate * memory_ratio"

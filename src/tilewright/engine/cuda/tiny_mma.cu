@@ -11,7 +11,7 @@ suits = "min(m <= 64, n <= 64, k <= 256, batch > 1)"
 
 costs = [
     "access_rate", "access_half_rate", "tile_s", "tile_element_s", "down", "step_s", "memory_rate", "cached",
-    "cached_bytes", "launch_s",
+    "cached_below", "launch_s",
 ]
 
 [strides]
@@ -29,7 +29,7 @@ spilled = "WM * WN * max(4, size) / 128 + (WM + WN) / 2 + 34 > 2048 / (PER_SM * 
 taken = "cdiv(tiles, sms) * max(accesses / (access_rate + access_half_rate * (size == 2)), (tile_s + WM * WN * tile_element_s) * (1 + down * (1 - b_across) * min(1, k / 64)))"
 waiting = "cdiv(k * size, 64) * step_s / BUFFERS"
 bytes = "(m * k + k * n + m * n) * size * batch"
-memory = "bytes / memory_rate / (1 + cached * (bytes < cached_bytes)) * memory_ratio"
+memory = "bytes / memory_rate / (1 + cached * (bytes < cached_below)) * memory_ratio"
 seconds = "launch_s + max(taken, memory, waiting) * (1 + spilled / 2)"
 
 [[presets]]
