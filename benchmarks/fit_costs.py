@@ -31,6 +31,8 @@ from tilewright.arrays.ordered_kernel import OrderedKernel, copies_s, shape_of
 from tilewright.arrays.plan import _PARTED, _plan, _tried
 from tilewright.arrays.split import can_split, split_seconds
 from tilewright.catalog import cuda_engine
+from tilewright.kernels.costs import cost_table, own_table, table_of
+from tilewright.lab.tune import costs
 from tilewright.planning.choice import (
     RESIDUES,
     Choice,
@@ -475,6 +477,37 @@ def _line(product: Drawn, prepared: Prepared, is_near: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# ---- the fit ---------------------------------------------------------------------------------------------------------
+
+
+def fit(record: Path, table: Path, *, slim: bool) -> None:
+    """Fit to a record, print what became of errors and regrets, and write the table."""
+    read = costs.read_record(record)
+    known, kernels = cost_table(table_of(read.card)), list(cuda_engine().values())
+    present = {kernel.name: known.costs_of(kernel) for kernel in kernels}
+    fit = costs.Fit(read, kernels, present, read.memory_ratio / known.memory_ratio)
+    before = fit.report(fit.costs)
+    for _ in range(2):  # the regrets of a kernel depend on the others
+        fit.improve()
+    if slim:
+        for name in fit.models:
+            fit.costs[name] = fit.slimmed(name)
+        fit.improve()
+    after = fit.report(fit.costs)
+    for title, found in (("before", before), ("after", after)):
+        print(title)
+        for name, line in found.items():
+            print(f"  {name:22}", *(f"{key} {value:.4g}" for key, value in line.items()))
+    found = {**present, **fit.costs}
+    is_own = table_of(read.card) == own_table(read.card)
+    content = {
+        "card": read.card, "memory_ratio": known.memory_ratio if is_own else read.memory_ratio, "record": record.name,
+        "before": before, "after": after,
+        "kernels": {name: {key: float(f"{cost:.4g}") for key, cost in each.items()} for name, each in found.items()},
+    }  # fmt: skip
+    table.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -483,7 +516,14 @@ def main() -> None:
     measuring.add_argument("--seconds", type=float, default=240)
     measuring.add_argument("--seed", type=int, default=1)
     measuring.add_argument("--compile", action="store_true", help="compile what no archive has")
+    fitting = commands.add_parser("fit", help="fit the costs to a record")
+    fitting.add_argument("record", type=Path)
+    fitting.add_argument("-o", "--table", type=Path, required=True)
+    fitting.add_argument("--slim", action="store_true", help="drop costs that do not earn their place")
     given = parser.parse_args()
+    if given.command == "fit":
+        fit(given.record, given.table, slim=given.slim)
+        return
     measure(given.out, given.seconds, given.seed, compile_too=given.compile)
 
 

@@ -256,11 +256,50 @@ class Fit:
         weights = (self.weights * mask)[model.numbers]
         return _loss(model.errors(costs), weights, np.zeros(1)) / max(weights.sum(), 1e-300)
 
+    def improve(self, tell: Callable[[str], object] = print) -> None:
+        """Fit each kernel. Its costs stay where the new ones are worse, for the products that are not reported: in errors of
+        those that decide, or in the regrets of all."""
+        both = ~self.split.reported
+        for name in self.models:
+            costs = self.fit(name)
+            before, after = (self.loss(name, each, self.split.deciding) for each in (self.costs[name], costs))
+            regret_before, regret_after = (
+                float(self.regrets(both, {name: c}).mean()) for c in (self.costs[name], costs)
+            )
+            is_better = after <= before and regret_after <= regret_before + LEAST_REGRET
+            tell(
+                f"{name}: error {before**0.5:.3f} -> {after**0.5:.3f}, regret {regret_before:.4f} -> {regret_after:.4f}"
+                f"{'' if is_better else ': not taken'}"
+            )
+            if is_better:
+                self.costs[name] = costs
+
+    def report(self, costs: Mapping[str, Costs]) -> dict[str, dict[str, float]]:
+        """Of all kernels together, and of each, what the products that are reported say of these costs."""
+        held, totals = self.split.reported, self.predicted(costs)
+        errors = np.exp(abs(np.log(totals / self.measured))) - 1
+        names = np.array([way.kernel for way in self.record.ways])
+        masks = {"all": held} | {name: held & (names == name) for name in self.models}
+        return {
+            name: {
+                "costs": sum(len(_counted(costs[each])) for each in self.models if name in ("all", each)),
+                "ways": int(mask.sum()),
+                "median_error": float(np.median(errors[mask])),
+                "error_of_90_percent": float(np.quantile(errors[mask], 0.9)),
+                "within_15_percent": float((errors[mask] <= 0.15).mean()),
+                "products": len(regret := regrets(self.products[mask], totals[mask], self.measured[mask])),
+                "mean_regret": float(regret.mean()),
+                "within_3_percent": float((regret <= 0.03).mean()),
+            }
+            for name, mask in masks.items()
+            if mask.any()
+        }
+
     def slimmed(self, name: str, tell: Callable[[str], object] = print) -> dict[str, float]:
         """The costs of a kernel without those that do not earn their place: if they are dropped, and others fitted again,
         neither the errors nor the regrets of the products that decide grow by more than a tolerance."""
         deciding, both = self.split.deciding, self.split.fitted | self.split.deciding
-        costs = self.costs[name]
+        costs = self.fit(name)
         most = self.loss(name, costs, deciding) * (1 + MORE_LOSS)
         most_regret = float(self.regrets(both, {name: costs}).mean()) + MORE_REGRET
         many, kept = max(1, len(costs) // 5), set[str]()
@@ -297,9 +336,19 @@ class Fit:
         slopes = _slopes(model, costs, free, errors)
         inverse = np.linalg.inv(slopes.T * weights @ slopes + _KEPT**2 * np.eye(len(free)))
         missed = dict(zip(free, 1 / np.diag(inverse), strict=True))
-        return sorted((each for each in free if _can_drop(model, costs, each)), key=missed.__getitem__)
+        told = {
+            each for each, slope in zip(free, slopes.T, strict=True) if slope.any()
+        }  # of others the record says nothing
+        return sorted((each for each in free if each in told and _can_drop(model, costs, each)), key=missed.__getitem__)
 
 
+def _counted(costs: Costs) -> list[str]:
+    """The costs that were not dropped."""
+    return [name for name, value in costs.items() if value not in _DROPPED]
+
+
+#: By how much the mean regret may grow where a kernel is fitted: noise of the measured times.
+LEAST_REGRET = 2e-5
 #: By how much errors and regrets may grow when costs are dropped, and how many costs are tried in vain before an end.
 MORE_LOSS, MORE_REGRET, PATIENCE = 0.04, 5e-4, 12
 
