@@ -1,6 +1,7 @@
 """Measures launches of the engine's kernels on a GPU, to which the costs in their tables ``time`` are fitted.
 
     python benchmarks/fit_costs.py measure OUT.jsonl [--seconds 240] [--seed 1] [--compile]
+    python benchmarks/fit_costs.py fit OUT.jsonl [-o src/tilewright/engine/cuda/costs/CARD.json]
 
 ``measure`` draws products at random: cubes, three sides of their own, thin, deep and flat ones, batches, half of them of
 whole lines, of both layouts of each operand, in every dtype. Of each it times the ways that are predicted to take at most
@@ -31,7 +32,7 @@ from tilewright.arrays.ordered_kernel import OrderedKernel, copies_s, shape_of
 from tilewright.arrays.plan import _PARTED, _plan, _tried
 from tilewright.arrays.split import can_split, split_seconds
 from tilewright.catalog import cuda_engine
-from tilewright.kernels.costs import cost_table, own_table, table_of
+from tilewright.kernels.costs import cached_table, cost_table, own_table, table_of
 from tilewright.lab.tune import costs
 from tilewright.planning.choice import (
     RESIDUES,
@@ -480,12 +481,12 @@ def _line(product: Drawn, prepared: Prepared, is_near: bool) -> dict[str, Any]:
 # ---- the fit ---------------------------------------------------------------------------------------------------------
 
 
-def fit(record: Path, table: Path, *, slim: bool) -> None:
+def fit(record: Path, table: Path | None, *, slim: bool) -> None:
     """Fit to a record, print what became of errors and regrets, and write the table."""
-    read = costs.read_record(record)
-    known, kernels = cost_table(table_of(read.card)), list(cuda_engine().values())
+    read, kernels = costs.read_record(record), list(cuda_engine().values())
+    known = cost_table(table_of(read.card))
     present = {kernel.name: known.costs_of(kernel) for kernel in kernels}
-    fit = costs.Fit(read, kernels, present, read.memory_ratio / known.memory_ratio)
+    fit = costs.Fit(read, kernels, present)
     before = fit.report(fit.costs)
     for _ in range(2):  # the regrets of a kernel depend on the others
         fit.improve()
@@ -498,14 +499,15 @@ def fit(record: Path, table: Path, *, slim: bool) -> None:
         print(title)
         for name, line in found.items():
             print(f"  {name:22}", *(f"{key} {value:.4g}" for key, value in line.items()))
-    found = {**present, **fit.costs}
-    is_own = table_of(read.card) == own_table(read.card)
-    content = {
-        "card": read.card, "memory_ratio": known.memory_ratio if is_own else read.memory_ratio, "record": record.name,
-        "before": before, "after": after,
-        "kernels": {name: {key: float(f"{cost:.4g}") for key, cost in each.items()} for name, each in found.items()},
-    }  # fmt: skip
-    table.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    rounded = {
+        name: {key: float(f"{cost:.4g}") for key, cost in each.items()}
+        for name, each in {**present, **fit.costs}.items()
+    }
+    content = {"card": read.card, "record": record.name, "before": before, "after": after, "kernels": rounded}
+    if table is None:
+        print(f"written: {cached_table(own_table(read.card)).write_json(content)}")
+    else:
+        table.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -518,7 +520,9 @@ def main() -> None:
     measuring.add_argument("--compile", action="store_true", help="compile what no archive has")
     fitting = commands.add_parser("fit", help="fit the costs to a record")
     fitting.add_argument("record", type=Path)
-    fitting.add_argument("-o", "--table", type=Path, required=True)
+    fitting.add_argument(
+        "-o", "--table", type=Path, help="default: in the user's cache, for products on such a card here"
+    )
     fitting.add_argument("--slim", action="store_true", help="drop costs that do not earn their place")
     given = parser.parse_args()
     if given.command == "fit":

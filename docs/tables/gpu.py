@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from math import exp, log
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 from tilewright.catalog import cuda_catalog
+from tilewright.kernels.costs import TABLES
 from tilewright.lab.bench.residency import residency
 from tilewright.records.bench import VERDICTS, BenchRecord
 
@@ -225,6 +227,28 @@ def gpu_held_out(name: str) -> str:
         f"for a call; predicted times of these are: {within}. `torch.matmul` has {len(ratios)} of all: R is {mean:.2f} in "
         f"the geometric mean, and from {min(ratios):.2f} to {max(ratios):.2f}. {known['gpu']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
+def gpu_costs(name: str) -> str:
+    """Of each kernel of the engine the fitted costs, and errors and regrets for products that they were not fitted to."""
+    fit = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
+    columns = ("costs", "ways", "median error", "90% within", "within 15%", "regret, mean", "regret ≤ 3%")
+    rows = [["kernel", *columns]]
+    for kernel, found in fit["after"].items():
+        shares = (f"{found[key]:.1%}" for key in ("median_error", "error_of_90_percent", "within_15_percent"))
+        regret = f"{found['mean_regret']:.2%}", f"{found['within_3_percent']:.0%}"
+        title = f"`{kernel}`" if "/" in kernel else kernel
+        rows.append([title, str(found["costs"]), f"{found['ways']:,}", *shares, *regret])
+    record = Path(fit["record"]).stem
+    known, before, after = lines_of(record)[0], fit["before"]["all"], fit["after"]["all"]
+    texts = (
+        f"{found['costs']} costs, {found['within_15_percent']:.1%} within 15%, a mean regret of {found['mean_regret']:.2%}"
+        for found in (before, after)
+    )
+    return (
+        f"{table(rows)}\n\nBefore the fit: {next(texts)}; after it: {next(texts)}. These are {after['products']} products "
+        f"that take no part in the fit. {known['gpu']}. Record: {linked(record)}, made by `{command(known)}`."
     )
 
 

@@ -47,9 +47,8 @@ def test_a_table_that_was_fitted_here_precedes_where_it_is_complete() -> None:
     present = cost_table(BASE)
     simt = {name: 2 * cost for name, cost in present.kernels["cuda/simt"].items()}
     own = {"cuda/simt": simt, "cuda/mma": {"launch_s": 1.0}}  # of another version: it lacks costs
-    cached_table(own_table(CARD)).write_json({"memory_ratio": 2.0, "kernels": own})
+    cached_table(own_table(CARD)).write_json({"kernels": own})
     assert table_of(CARD) == own_table(CARD) == "simulated-7"
     table = costs.cost_table("simulated-7")
-    assert table.memory_ratio == 2
     assert table.costs_of(cuda_engine()["cuda/simt"]) == simt
     assert table.costs_of(cuda_engine()["cuda/mma"]) == present.costs_of(cuda_engine()["cuda/mma"])

@@ -43,7 +43,7 @@ def simulated(path: Path, costs: dict[str, dict[str, float]], products: int = 15
     header = {"environment": card, "kernels": {kernel.name: list(kernel.params) for kernel in KERNELS}}
     path.write_text("\n".join(map(json.dumps, [header, *lines])) + "\n")
     present = {kernel.name: cost_table(BASE).costs_of(kernel) for kernel in KERNELS}
-    fit = Fit(read_record(path), KERNELS, present, 1.0)
+    fit = Fit(read_record(path), KERNELS, present)
     for name, model in fit.models.items():
         # The record's times are rounded to nanoseconds.
         np.testing.assert_allclose(model.errors(present[name]), 0, atol=2e-3)

@@ -2,7 +2,8 @@
 
 A header names its ``costs``, and ``engine/cuda/costs/CARD.json`` has their values, which ``benchmarks/fit_costs.py`` fits to
 measured launches. A table in the user's cache, fitted to the card at hand, precedes that of the package. A card without a
-table takes that of an H200, whose times are scaled by the ratio of their memories' datasheet rates.
+table takes that of an H200. Rates of memory are those with the datasheet rate of an H200: where they count, expressions
+scale them by ``memory_ratio``.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ BASE = "h200"
 
 
 class CostTable(NamedTuple):
-    """The costs of kernels by their names, and of what ``memory_ratio`` (see ``Card``) the card is that was measured."""
+    """The costs of kernels by their names."""
 
-    memory_ratio: float
     kernels: Mapping[str, Mapping[str, float]]
 
     def costs_of(self, kernel: CudaKernel) -> dict[str, float]:
@@ -68,7 +68,7 @@ def cost_table(name: str) -> CostTable:
     complete = {
         kernel: costs for kernel, costs in own.kernels.items() if {*packaged.kernels.get(kernel, ())} <= {*costs}
     }
-    return own._replace(kernels={**packaged.kernels, **complete})
+    return CostTable({**packaged.kernels, **complete})
 
 
 def cached_table(name: str) -> CacheFile:
@@ -81,4 +81,4 @@ def _in_package(name: str) -> Any:
 
 
 def _table(known: Mapping[str, Any]) -> CostTable:
-    return CostTable(float(known["memory_ratio"]), known["kernels"])
+    return CostTable(known["kernels"])

@@ -38,7 +38,6 @@ class Sets:
         columns = {name: np.array([each[name] for each in self.params], float) for name in kernel.params}
         self._given = {**layout, LINE: 128 // size, **columns}
         self._priced = self._given | table.costs_of(kernel)
-        self._priced["memory_ratio"] = layout["memory_ratio"] / table.memory_ratio
         self._blocks, self._times = self._table(_blocks(kernel)), _Table(_times(kernel), self._priced)
         self._conditions, first = list[tuple[slice, _Table]](), 1
         for text, alike in itertools.groupby(kernel.presets if params is None else (), lambda preset: preset.when.text):

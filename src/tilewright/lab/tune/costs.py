@@ -90,9 +90,9 @@ def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[t
 class Model:
     """The launches of a kernel in a record, as a program that predicts their times for any costs."""
 
-    def __init__(self, kernel: CudaKernel, record: Record, numbers: npt.NDArray[np.intp], memory_ratio: float) -> None:
+    def __init__(self, kernel: CudaKernel, record: Record, numbers: npt.NDArray[np.intp]) -> None:
         self.kernel, self.numbers = kernel, numbers
-        given = [_given(kernel, record.ways[i], record.sms, memory_ratio) for i in numbers]
+        given = [_given(kernel, record.ways[i], record) for i in numbers]
         columns = {name: np.array([each[name] for each in given], float) for name in given[0]}
         self._program = staged(kernel.time, tuple(columns), kernel.costs, set(columns))
         self._prepared = self._program.prepare(columns)
@@ -114,7 +114,7 @@ class Model:
         return found
 
 
-def _given(kernel: CudaKernel, way: Way, sms: int, memory_ratio: float) -> dict[str, float]:
+def _given(kernel: CudaKernel, way: Way, record: Record) -> dict[str, float]:
     """The value of each name of TIMED, of LINE and of the parameters, as ``planning.ways`` has them."""
     shape, params, parts = way.shape, kernel.checked(way.params), way.parts
     size, k, is_whole = itemsize_of(shape.dtype), shape.k, way.parts == 1
@@ -125,7 +125,7 @@ def _given(kernel: CudaKernel, way: Way, sms: int, memory_ratio: float) -> dict[
     of_shape = {name: getattr(shape, name) for name in TIMED if hasattr(shape, name)}
     of_shape |= {"c_down": is_whole and shape.c_down, "lines": shape.a_start == shape.b_start == 128}
     of_way = {"parts": parts, "part": part, "size": size, "out_size": out, "blocks": blocks}
-    of_card = {"sms": sms, "memory_ratio": memory_ratio}
+    of_card = {"sms": record.sms, "memory_ratio": record.memory_ratio}
     return {
         **of_shape, **of_way, **of_card, "finished": shape.vectors is not None, "scaled": shape.blocks,
         LINE: 128 // size, **params,
@@ -217,17 +217,16 @@ def regrets(products: npt.NDArray[np.intp], predicted: Column, measured: Column)
 class Fit:
     """The kernels of a record with their costs, at first those of a table."""
 
-    def __init__(
-        self, record: Record, kernels: Iterable[CudaKernel], costs: Mapping[str, Costs], memory_ratio: float
-    ) -> None:
+    def __init__(self, record: Record, kernels: Iterable[CudaKernel], costs: Mapping[str, Costs]) -> None:
         names = np.array([way.kernel for way in record.ways])
         self.record, self.split = record, Split.of(record)
         self.products = np.array([way.product for way in record.ways])
         self.measured = np.array([way.total_s for way in record.ways])
         self.others = np.array([way.others_s for way in record.ways])
         numbers = {kernel: (names == kernel.name).nonzero()[0] for kernel in kernels}
-        self.models = {k.name: Model(k, record, found, memory_ratio) for k, found in numbers.items() if len(found)}
-        self.costs = {name: dict(costs[name]) for name in self.models}
+        self.models = {k.name: Model(k, record, found) for k, found in numbers.items() if len(found)}
+        self.costs: dict[str, Costs] = {name: dict(costs[name]) for name in self.models}
+        self._known = dict[str, tuple[Any, Any]]()
         best = np.full(self.products.max() + 1, np.inf)
         np.minimum.at(best, self.products, self.measured)
         #: Ways that are far from the fastest count less.
@@ -237,7 +236,12 @@ class Fit:
         """The times of all ways with all their launches, with other costs for some kernels."""
         found = self.others.copy()
         for name, model in self.models.items():
-            found[model.numbers] += model.seconds((changed or {}).get(name) or self.costs[name])
+            costs = (changed or {}).get(name) or self.costs[name]
+            known, seconds = self._known.get(name, (None, None))
+            if known is not costs:  # most kernels keep their costs from one question to the next
+                seconds = model.seconds(costs)
+                self._known[name] = costs, seconds
+            found[model.numbers] += seconds
         return found
 
     def regrets(self, mask: Mask, changed: Mapping[str, Costs] | None = None) -> Column:
