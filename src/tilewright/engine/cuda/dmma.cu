@@ -29,7 +29,7 @@ lists = "either"
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Where only two blocks run at once, a
 # generation of few blocks takes the time of a full one. Copies of single numbers take time, and so do rows of C that begin anywhere
-# (`alone`). The rates are those of an H200, as its power allows for long.
+# (`alone`).
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"

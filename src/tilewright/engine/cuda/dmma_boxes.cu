@@ -33,8 +33,7 @@ b_down = ["BN", "LINE"]
 # Four warps of a multiprocessor multiply at half its rate, eight almost at all of it. Small warp tiles wait for shared memory, those of 16
 # columns less where B is read across, and for long small tiles take more power. Each generation of blocks stores its tiles last, unless
 # others of the multiprocessor still multiply. A long operand comes from memory at the rate of one multiprocessor. Odd rows of C have more
-# sectors than their numbers fill, which costs most where C is larger than the second-level cache. The rates are those of an H200, as its
-# power allows for long.
+# sectors than their numbers fill, which costs most where C is larger than the second-level cache.
 [time]
 odd = "min(1, n * size % 16)"
 each = "cdiv(blocks, sms)"

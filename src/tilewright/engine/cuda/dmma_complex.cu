@@ -27,7 +27,7 @@ lists = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Many small tiles wait for the second-level cache (`apart`). Each generation waits for its first stage, and
-# stores its tiles last. The rates are those of an H200, as its power allows for long.
+# stores its tiles last.
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"

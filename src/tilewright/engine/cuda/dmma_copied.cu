@@ -29,7 +29,7 @@ c = "rows"
 lists = "either"
 
 # As dmma_boxes', but slower, as the warps that copy take a share of the instructions, and of shared memory's accesses if they copy single
-# numbers. Of thin products most of what they copy are zeros. Fitted to launches on an H100.
+# numbers. Of thin products most of what they copy are zeros.
 [time]
 each = "cdiv(blocks, sms)"
 warps = "(BM // WM) * (BN // WN)"

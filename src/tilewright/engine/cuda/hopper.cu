@@ -142,8 +142,7 @@ c_down = ["16 - BN % 16", "LINE"]
 # blocks wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden; less so if those that share lines
 # are NEAR each other, in one group of multiprocessors, whose requests for a line become one. Only where there are more than 128
 # multiprocessors, at least one of at most eight groups has sixteen for certain. Odd rows of a C that the second-level cache does not hold
-# are `spilt` to memory in parts of sectors, most of them from tiles of 192 rows, and so each byte that is `written` takes longer. The rates
-# are those of an H200, as its power allows for long, by the times of 19,000 launches there and on an H100, each with other operands.
+# are `spilt` to memory in parts of sectors, most of them from tiles of 192 rows, and so each byte that is `written` takes longer.
 [time]
 cut = "b_across * (cut_half * (BN % 64 > 0) + cut_quarter * (BN % 32 > 0))"
 together = "CLUSTER * BESIDE > 1"

@@ -26,7 +26,7 @@ lists = "either"
 
 # A multiprocessor computes its blocks one after another; copies of less than 16 bytes are slower, and each step waits for
 # those of single elements, unless other blocks multiply meanwhile. Rows of C at `odd` addresses are stored by words that are put together
-# of two elements, and columns element by element. Rates are those of an H200.
+# of two elements, and columns element by element.
 [time]
 vector = "min(a_vector, b_vector)"
 slower = "1 + vector_half * (vector < 16) + vector_odd * (vector < 4) + tile_small * (BM * BN < 16384) + tile_smaller * (BM * BN < 4096)"

@@ -26,8 +26,7 @@ padded = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Each generation waits for its first stage, and stores its tiles last;
-# other blocks of the multiprocessor use memory meanwhile. Copies of single numbers of B take time from the multiply-adds. The rates are
-# those of an H200, as its power allows for long.
+# other blocks of the multiprocessor use memory meanwhile. Copies of single numbers of B take time from the multiply-adds.
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"

@@ -22,8 +22,7 @@ c = "rows"
 lists = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
-# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. The rates are those
-# of an H200, as its power allows for long.
+# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last.
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"

@@ -22,7 +22,7 @@ a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200, by the times of 640 launches. Lanes that have other rows of A, and columns of B that lie along k or few
+# Lanes that have other rows of A, and columns of B that lie along k or few
 # that lie across it, take parts of lines.
 [time]
 rows = "min(m, TM * LM)"

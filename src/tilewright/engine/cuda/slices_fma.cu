@@ -23,7 +23,7 @@ a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200. Of rows of B a block may read parts of sectors. Where columns of B lie along k, few lanes along k take parts of lines only; with one buffer more loads
+# Of rows of B a block may read parts of sectors. Where columns of B lie along k, few lanes along k take parts of lines only; with one buffer more loads
 # are under way there than it has. Of float64 a thread has few registers: many rows, and many buffers of columns, are slower.
 [time]
 rows = "min(m, TM * LM)"

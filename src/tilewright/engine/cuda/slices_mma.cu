@@ -23,7 +23,7 @@ a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200. An access has at most 16 bytes of a row, or of a column, and of what follows each other across k no
+# An access has at most 16 bytes of a row, or of a column, and of what follows each other across k no
 # more than a lane has of it. Where blocks are more than run at once, the last ones wait for memory alone.
 [time]
 rows = "min(m, WM * WARPS_M)"

@@ -19,7 +19,6 @@ a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200.
 [time]
 tiles = "cdiv(m, TM * LM) * cdiv(n, TN * LN) * batch"
 items = "cdiv(tiles * LM * LN, 32 * WARPS * sms)"

@@ -19,7 +19,7 @@ a = "either"
 b = "either"
 c = "any"
 
-# A warp waits for memory at each step of k. The rates are those of an H200.
+# A warp waits for memory at each step of k.
 [time]
 tiles = "cdiv(m, WM) * cdiv(n, WN) * batch"
 of_a = "min(a_vector, 16 - a_down * (16 - WM // 8 * size))"
