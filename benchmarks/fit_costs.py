@@ -30,8 +30,10 @@ from tilewright.arrays.launches import prepare_launches
 from tilewright.arrays.order import Operands
 from tilewright.arrays.ordered_kernel import OrderedKernel, copies_s, shape_of
 from tilewright.arrays.plan import _PARTED, _plan, _tried
+from tilewright.arrays.repeated import _gains_early
 from tilewright.arrays.split import can_split, split_seconds
 from tilewright.catalog import cuda_engine
+from tilewright.errors import LaunchError
 from tilewright.kernels.costs import cached_table, cost_table, own_table, table_of
 from tilewright.lab.tune import costs
 from tilewright.planning.choice import (
@@ -198,6 +200,8 @@ class Stand:
         self._c, self._workspace = (torch.empty(size, dtype=torch.uint8, device=device) for size in self.BYTES[2:])
         self._stream = torch.cuda.Stream()
         self._hertz, self._turn = 1.8e9, 0
+        #: Ways that are repeated as ``matmul`` repeats them, and others.
+        self.repeated = Counter[bool]()
 
     def pool(self, dtype: str) -> Any:
         """Random numbers of a dtype: the operands of all products lie in it."""
@@ -222,7 +226,7 @@ class Stand:
         choice = Choice(way.kernel, ordered.shape.dtype, way.params, "measured")
         launches = prepare_launches(_plan(ordered.order, choice, gpu, way.parts, total), gpu)
         assert launches.offsets == ((0, 0, 0),), "a batch is one launch"
-        return Prepared(self, product, candidate, launches)
+        return Prepared(self, product, candidate, launches, gpu)
 
     def sample(self, call: Callable[[], None], launches: int, host_s: float) -> Any:
         """Two events, with so many launches between them, which wait for the host to have submitted them all."""
@@ -239,7 +243,7 @@ class Stand:
     def places(self, sizes: tuple[int, int, int], workspace: int) -> tuple[int, int, int, int, Callable[[], int]]:
         """The address of the first set of operands, result and workspace, and what says the number of the next set: all
         memory is used before any again."""
-        steps = [-(-size // 512) * 512 for size in sizes]
+        steps = [-(-size // 4096) * 4096 for size in sizes]
         count = min(size // step for size, step in zip(self.BYTES, steps, strict=False))
         if count < 1 or workspace > self.BYTES[3]:
             raise MemoryError("too large for the memory that operands have")
@@ -279,7 +283,7 @@ class Stand:
 class Prepared:
     """A way of a product on a GPU."""
 
-    def __init__(self, stand: Stand, product: Drawn, candidate: Candidate, launches: Any) -> None:
+    def __init__(self, stand: Stand, product: Drawn, candidate: Candidate, launches: Any, gpu: Any) -> None:
         self.stand, self.candidate, self.launches = stand, candidate, launches
         dtype, order = CASES[product.case][0], candidate.ordered.order
         size, batch = itemsize_of(dtype), product.batch
@@ -292,18 +296,32 @@ class Prepared:
         self.host_s, self.times = 1e-5, {"launch_s": [], "total_s": []}
         expected = candidate.total if launches.split is not None else candidate.way.seconds
         self.count = int(min(max(SAMPLE_S / expected, LAUNCHES[0]), LAUNCHES[1]))
+        early = _gains_early(launches.plan, gpu)
+        alike = self._addresses(0)
+        self._whole = self._repeated(gpu.replay(launches.submit, alike, stand.stream, early), launches.submit)
+        self._alone = self._repeated(gpu.replay(self._multiply, alike, stand.stream, early), self._multiply)
 
     def run(self, turn: int | None = None, *, whole: bool = True) -> None:
         """All launches, or the one that multiplies alone, of the next set or of this one."""
-        turn = self._following() if turn is None else turn
+        addresses = self._addresses(self._following() if turn is None else turn)
+        if status := (self._whole if whole else self._alone)(*addresses, self.stand.stream):
+            raise LaunchError(f"a repeated launch returned {status}")
+
+    def _addresses(self, turn: int) -> tuple[int, int, int, int]:
+        """Of the operands, the result and the workspace of a set."""
         of_a, of_b, of_c = (step * turn for step in self._steps)
         c, workspace = self.stand.addresses
-        a, b, c = self._a + of_a, self._b + of_b, c + of_c
-        if whole:
-            self.launches.submit(a, b, c, workspace, self.stand.stream)
-        else:
-            p, q = (b, a) if self.candidate.ordered.order.swapped else (a, b)
-            self.launches.product(p, q, workspace if self.launches.adding is not None else c, self.stand.stream)
+        return self._a + of_a, self._b + of_b, c + of_c, workspace
+
+    def _multiply(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+        """The launch that multiplies."""
+        p, q = (b, a) if self.candidate.ordered.order.swapped else (a, b)
+        self.launches.product(p, q, workspace if self.launches.adding is not None else c, stream)
+
+    def _repeated(self, replay: Any, otherwise: Callable[..., None]) -> Callable[..., object]:
+        """As ``matmul`` repeats launches: where kernels begin before the launch before them has ended, they are faster."""
+        self.stand.repeated[replay is not None] += 1
+        return otherwise if replay is None else replay.run
 
     def sample(self) -> Iterator[tuple[str, int, Any]]:
         """A sample of each of its times: the name, the number of launches, and the two events."""
@@ -412,6 +430,7 @@ def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
                 raise SystemExit(f"nothing could be measured: {skipped.most_common(5)}")
             if number % 100 == 0:
                 print(f"{time.perf_counter() - begun:.0f} s: {shapes} products, {ways} ways", flush=True)
+    print(f"repeated as matmul does: {stand.repeated[True]}, launched one by one: {stand.repeated[False]}")
     print(f"{shapes} products, {ways} ways in {time.perf_counter() - begun:.0f} s; skipped: {skipped.most_common(12)}")
 
 
@@ -440,7 +459,7 @@ def _measured(
     for _ in range(SAMPLES):
         events = [(prepared, *each) for prepared, _ in ready for each in prepared.sample()]
         for prepared, name, count, (start, end) in events:
-            end.synchronize()
+            end.synchronize()  # which also raises what stopped a kernel
             prepared.times[name].append(start.elapsed_time(end) / 1e3 / count)
     return [_line(product, prepared, is_near) for prepared, is_near in ready]
 
