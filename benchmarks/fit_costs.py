@@ -36,6 +36,7 @@ from tilewright.catalog import cuda_engine
 from tilewright.errors import LaunchError
 from tilewright.kernels.costs import cached_table, cost_table, own_table, table_of
 from tilewright.lab.tune import costs
+from tilewright.native import front
 from tilewright.planning.choice import (
     RESIDUES,
     Choice,
@@ -407,7 +408,7 @@ def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
     command = f"python benchmarks/fit_costs.py measure OUT.jsonl --seconds {seconds:g} --seed {seed}"
     known = environment(operands="randn, int8 uniform", command=command + " --compile" * compile_too)
     known |= {"gpu": gpu.name, "sms": gpu.sms, "memory_ratio": gpu.card.memory_ratio, "torch": torch.__version__}
-    known |= {"cuda": torch.version.cuda, "l2_bytes": gpu.l2_bytes, **gauge.facts()}
+    known |= {"repeated": front() is not None, "cuda": torch.version.cuda, "l2_bytes": gpu.l2_bytes, **gauge.facts()}
     ways = shapes = 0
     with out.open("w", encoding="utf-8") as file, nullcontext() if compile_too else archived_only():
         kernels = {name: list(kernel.params) for name, kernel in cuda_engine().items()}
@@ -509,10 +510,12 @@ def fit(record: Path, table: Path | None, *, slim: bool) -> None:
     before = fit.report(fit.costs)
     for _ in range(2):  # the regrets of a kernel depend on the others
         fit.improve()
+    versions = [dict(fit.costs), present]
     if slim:
         for name in fit.models:
             fit.costs[name] = fit.slimmed(name)
-        fit.improve()
+        versions.insert(0, dict(fit.costs))
+    fit.settle(versions)
     after = fit.report(fit.costs)
     for title, found in (("before", before), ("after", after)):
         print(title)

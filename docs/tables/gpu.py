@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from math import exp, log
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -235,16 +234,18 @@ def gpu_costs(name: str) -> str:
     fit = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
     columns = ("costs", "ways", "median error", "90% within", "within 15%", "regret, mean", "regret ≤ 3%")
     rows = [["kernel", *columns]]
+    costs = {kernel: len(fit["kernels"][kernel]) for kernel in fit["after"] if kernel != "all"}
+    costs["all"] = sum(costs.values())
     for kernel, found in fit["after"].items():
         shares = (f"{found[key]:.1%}" for key in ("median_error", "error_of_90_percent", "within_15_percent"))
         regret = f"{found['mean_regret']:.2%}", f"{found['within_3_percent']:.0%}"
         title = f"`{kernel}`" if "/" in kernel else kernel
-        rows.append([title, str(found["costs"]), f"{found['ways']:,}", *shares, *regret])
-    record = Path(fit["record"]).stem
+        rows.append([title, str(costs[kernel]), f"{found['ways']:,}", *shares, *regret])
+    record = fit["record"].partition(".")[0]
     known, before, after = lines_of(record)[0], fit["before"]["all"], fit["after"]["all"]
     texts = (
-        f"{found['costs']} costs, {found['within_15_percent']:.1%} within 15%, a mean regret of {found['mean_regret']:.2%}"
-        for found in (before, after)
+        f"{many} costs, {found['within_15_percent']:.1%} within 15%, a mean regret of {found['mean_regret']:.2%}"
+        for many, found in ((before["costs"], before), (costs["all"], after))
     )
     return (
         f"{table(rows)}\n\nBefore the fit: {next(texts)}; after it: {next(texts)}. These are {after['products']} products "

@@ -39,7 +39,7 @@ def simulated(path: Path, costs: dict[str, dict[str, float]], products: int = 15
                 })  # fmt: skip
         if picked:
             lines.append(fit_costs.lines_of(picked, names))
-    card = {"gpu": gpu.name, "sms": gpu.sms, "memory_ratio": 1.0}
+    card = {"gpu": gpu.name, "sms": gpu.sms, "memory_ratio": 1.0, "repeated": True}
     header = {"environment": card, "kernels": {kernel.name: list(kernel.params) for kernel in KERNELS}}
     path.write_text("\n".join(map(json.dumps, [header, *lines])) + "\n")
     present = {kernel.name: cost_table(BASE).costs_of(kernel) for kernel in KERNELS}
@@ -90,14 +90,14 @@ def test_costs_that_make_nothing_better_are_not_taken(tmp_path: Path) -> None:
     told = list[str]()
     fit.improve(tell=told.append)
     taken = {line.partition(":")[0] for line in told if not line.endswith("not taken")}
-    assert len(told) > 10
+    assert len(told) > 5
     assert not taken & {"cuda/simt", "cuda/hopper", "cuda/mma", "cuda/dmma"}
     assert all(fit.costs[name] == present[name] for name in fit.models if name not in taken)
 
 
 def test_a_cost_without_effect_is_dropped(tmp_path: Path) -> None:
     true = changed(0)
-    true["cuda/mma"]["odd_step_s"] = 0.0
+    true["cuda/mma"]["odd_step_s"] = 0.0  # what waits for single elements, of which a record has many
     fit = simulated(tmp_path / "launches.jsonl", true)
     slim = fit.slimmed("cuda/mma", tell=lambda _: None)
     assert slim["odd_step_s"] == 0

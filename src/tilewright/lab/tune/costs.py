@@ -9,6 +9,7 @@ are fitted to, others decide which costs are dropped, and those of the rest, whi
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,8 +33,12 @@ _HUBER = 0.1
 _KEPT = 0.05
 #: Steps at most, the largest of one in the logarithm of a cost, and the least gain of one.
 _STEPS, _LARGEST, _GAIN = 40, 0.7, 1e-4
-#: What a dropped cost is: a share or a time is zero, a rate has no limit.
-_DROPPED = (0.0, 1e40)
+#: The factor by which a fit changes a cost at most: what a record does not tell apart should not become absurd.
+_FARTHEST = 2.0
+#: The ``memory_ratio`` of a card with slower memory.
+_SLOWER = 1.5
+#: Kernels of fewer ways keep their costs; and a launch always takes some time.
+_FEW, _LAUNCH = 40, "launch_s"
 
 
 class Way(NamedTuple):
@@ -52,17 +57,19 @@ class Way(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The measured ways, those of a product one after another, and facts of the card."""
+    """The measured ways, those of a product one after another, and facts of the card. ``repeated``: launches were measured
+    as ``matmul`` repeats them, and not one by one."""
 
     ways: list[Way]
     card: str
     sms: int
     memory_ratio: float
+    repeated: bool
 
 
 def read_record(path: Path) -> Record:
-    """The ways in a file."""
-    with path.open(encoding="utf-8") as file:
+    """The ways in a file, which may be compressed."""
+    with lzma.open(path, "rt") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
         header = json.loads(next(file))
         kernels = list(header["kernels"].items())
         ways = [
@@ -71,7 +78,7 @@ def read_record(path: Path) -> Record:
             for each in line["ways"]
         ]
     card = header["environment"]
-    return Record(ways, card["gpu"], card["sms"], card["memory_ratio"])
+    return Record(ways, card["gpu"], card["sms"], card["memory_ratio"], card.get("repeated", False))
 
 
 def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[tuple[str, list[str]]]) -> Way:
@@ -99,7 +106,7 @@ class Model:
         ways = [record.ways[i] for i in numbers]
         #: What is compared: the launch that multiplies, or where that was not measured alone, all launches.
         self.measured = np.array([way.total_s if way.launch_s is None else way.launch_s for way in ways])
-        self._beside = np.array([way.others_s if way.launch_s is None else 0.0 for way in ways])
+        self.beside = np.array([way.others_s if way.launch_s is None else 0.0 for way in ways])
 
     def seconds(self, costs: Costs) -> Column:
         """The predicted times of the launches that multiply. Raises ZeroDivisionError."""
@@ -108,7 +115,7 @@ class Model:
     def errors(self, costs: Costs) -> Column:
         """The logarithms of predicted over measured times."""
         with np.errstate(all="ignore"):
-            found: Column = np.log((self.seconds(costs) + self._beside) / self.measured)
+            found: Column = np.log((self.seconds(costs) + self.beside) / self.measured)
         if not np.isfinite(found).all():
             raise ZeroDivisionError(f"{self.kernel.name}: a predicted time is not a positive number")
         return found
@@ -140,11 +147,12 @@ def is_threshold(name: str) -> bool:
     return name.endswith(("_above", "_below"))
 
 
-def fitted(model: Model, costs: Costs, weights: Column, *, steps: int = _STEPS) -> dict[str, float]:
-    """Costs whose predicted times are nearest to the measured ones, by the method of Levenberg and Marquardt from ``costs``.
-    Those that were dropped stay dropped."""
-    free = [name for name, value in costs.items() if value not in _DROPPED and not is_threshold(name)]
+def fitted(model: Model, costs: Costs, weights: Column, present: Costs, *, steps: int = _STEPS) -> dict[str, float]:
+    """Costs whose predicted times are nearest to the measured ones, by the method of Levenberg and Marquardt from ``costs``,
+    and not too far from the ``present`` ones. Those that were dropped stay dropped."""
+    free = [name for name, value in costs.items() if value > 0 and not is_threshold(name)]
     begun = logs = np.log([costs[name] for name in free])
+    low, high = (np.log([present[name] for name in free]) + sign * np.log(_FARTHEST) for sign in (-1, 1))
     damping, errors = 1e-3, model.errors(costs)
     least = _loss(errors, weights, logs - begun)
     for _ in range(steps):
@@ -154,7 +162,7 @@ def fitted(model: Model, costs: Costs, weights: Column, *, steps: int = _STEPS) 
         downhill = slopes.T @ (counted * errors) + _KEPT**2 * (logs - begun)
         for _ in range(8):
             step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -downhill)
-            tried = logs + np.clip(step, -_LARGEST, _LARGEST)
+            tried = np.clip(logs + np.clip(step, -_LARGEST, _LARGEST), low, high)
             errors_there = model.errors(_with(costs, free, tried))
             loss = _loss(errors_there, weights, tried - begun)
             if loss < least:
@@ -214,6 +222,16 @@ def regrets(products: npt.NDArray[np.intp], predicted: Column, measured: Column)
     return found
 
 
+def _later_s(model: Model, costs: Costs) -> float:
+    """By how much later a kernel begins that is launched by itself than one that ``matmul`` repeats, which may begin before
+    the launch before it has ended: what the fastest tenth of the launches take longer than predicted. So the costs that
+    every launch has are not fitted to a record of such launches."""
+    if (model.beside > 0).any():  # of several launches, by which large products alone are computed
+        return 0.0
+    fastest = model.measured <= np.quantile(model.measured, 0.1)
+    return float(np.median((model.measured - model.seconds(costs))[fastest]))
+
+
 class Fit:
     """The kernels of a record with their costs, at first those of a table."""
 
@@ -226,7 +244,11 @@ class Fit:
         numbers = {kernel: (names == kernel.name).nonzero()[0] for kernel in kernels}
         self.models = {k.name: Model(k, record, found) for k, found in numbers.items() if len(found)}
         self.costs: dict[str, Costs] = {name: dict(costs[name]) for name in self.models}
-        self._known = dict[str, tuple[Any, Any]]()
+        self.present, self._known = dict(self.costs), dict[str, tuple[Any, Any]]()
+        for model in self.models.values() if not record.repeated else ():
+            later = _later_s(model, self.costs[model.kernel.name])
+            model.measured -= later
+            self.measured[model.numbers] -= later
         best = np.full(self.products.max() + 1, np.inf)
         np.minimum.at(best, self.products, self.measured)
         #: Ways that are far from the fastest count less.
@@ -252,7 +274,7 @@ class Fit:
         """The costs of a kernel that are nearest to the products that are fitted to."""
         model = self.models[name]
         weights = (self.weights * self.split.fitted)[model.numbers]
-        return fitted(model, costs or self.costs[name], weights, steps=steps)
+        return fitted(model, costs or self.costs[name], weights, self.present[name], steps=steps)
 
     def loss(self, name: str, costs: Costs, mask: Mask) -> float:
         """The mean error of a kernel, outliers as in the fit."""
@@ -265,6 +287,8 @@ class Fit:
         those that decide, or in the regrets of all."""
         both = ~self.split.reported
         for name in self.models:
+            if len(self.models[name].numbers) < _FEW:
+                continue
             costs = self.fit(name)
             before, after = (self.loss(name, each, self.split.deciding) for each in (self.costs[name], costs))
             regret_before, regret_after = (
@@ -277,6 +301,21 @@ class Fit:
             )
             if is_better:
                 self.costs[name] = costs
+
+    def settle(self, versions: Iterable[Mapping[str, Costs]], tell: Callable[[str], object] = print) -> None:
+        """Of each kernel take the first of these versions of costs with which the regrets are not larger than with another,
+        of the products that are reported and of the others; of the former never larger than with the last version."""
+        known = list(versions)
+        for name in self.models:
+            found = np.array([
+                [self.regrets(mask, {name: each[name]}).mean() for mask in (self.split.reported, ~self.split.reported)]
+                for each in known
+            ])  # fmt: skip
+            worse = (found - found.min(axis=0)).max(axis=1)
+            worse[found[:, 0] > found[-1, 0] + SETTLED] = np.inf
+            best = int((worse <= SETTLED).argmax()) if (worse <= SETTLED).any() else int(worse.argmin())
+            tell(f"{name}: version {best} of {len(known)}, regrets {' / '.join(f'{each[0]:.4f}' for each in found)}")
+            self.costs[name] = known[best][name]
 
     def report(self, costs: Mapping[str, Costs]) -> dict[str, dict[str, float]]:
         """Of all kernels together, and of each, what the products that are reported say of these costs."""
@@ -303,6 +342,8 @@ class Fit:
         """The costs of a kernel without those that do not earn their place: if they are dropped, and others fitted again,
         neither the errors nor the regrets of the products that decide grow by more than a tolerance."""
         deciding, both = self.split.deciding, self.split.fitted | self.split.deciding
+        if len(self.models[name].numbers) < _FEW:
+            return dict(self.costs[name])
         costs = self.fit(name)
         most = self.loss(name, costs, deciding) * (1 + MORE_LOSS)
         most_regret = float(self.regrets(both, {name: costs}).mean()) + MORE_REGRET
@@ -310,9 +351,7 @@ class Fit:
         while candidates := [each for each in self._least_missed(name, costs) if each not in kept]:
             some = candidates[:many]
             try:
-                tried = self.fit(
-                    name, steps=10, costs={**costs, **{each: _dropped(self.models[name], costs, each) for each in some}}
-                )
+                tried = self.fit(name, steps=10, costs={**costs, **dict.fromkeys(some, 0.0)})
                 is_good = (
                     self.loss(name, tried, deciding) <= most
                     and float(self.regrets(both, {name: tried}).mean()) <= most_regret
@@ -334,43 +373,38 @@ class Fit:
         """The costs that can be dropped, the one first whose loss the others can make good best (to first order)."""
         model, free = (
             self.models[name],
-            [each for each in costs if costs[each] not in _DROPPED and not is_threshold(each)],
+            [each for each in costs if costs[each] > 0 and not is_threshold(each)],
         )
         errors, weights = model.errors(costs), (self.weights * self.split.fitted)[model.numbers]
         slopes = _slopes(model, costs, free, errors)
         inverse = np.linalg.inv(slopes.T * weights @ slopes + _KEPT**2 * np.eye(len(free)))
         missed = dict(zip(free, 1 / np.diag(inverse), strict=True))
-        told = {
-            each for each, slope in zip(free, slopes.T, strict=True) if slope.any()
-        }  # of others the record says nothing
+        elsewhere = Model(model.kernel, self.record._replace(memory_ratio=_SLOWER), model.numbers)
+        most_here, most_there = (
+            abs(each).max(axis=0) for each in (slopes, _slopes(elsewhere, costs, free, elsewhere.errors(costs)))
+        )
+        # Of others, such as those that count where memory is slower, this card says nothing.
+        told = {each for each, here, there in zip(free, most_here, most_there, strict=True) if here > there / 2}
         return sorted((each for each in free if each in told and _can_drop(model, costs, each)), key=missed.__getitem__)
 
 
 def _counted(costs: Costs) -> list[str]:
     """The costs that were not dropped."""
-    return [name for name, value in costs.items() if value not in _DROPPED]
+    return [name for name, value in costs.items() if value > 0]
 
 
 #: By how much the mean regret may grow where a kernel is fitted: noise of the measured times.
 LEAST_REGRET = 2e-5
+#: By how much the mean regret with one version of the costs of a kernel may exceed that with another.
+SETTLED = 5e-4
 #: By how much errors and regrets may grow when costs are dropped, and how many costs are tried in vain before an end.
-MORE_LOSS, MORE_REGRET, PATIENCE = 0.04, 5e-4, 12
+MORE_LOSS, MORE_REGRET, PATIENCE = 0.04, 1e-4, 12
 
 
 def _can_drop(model: Model, costs: Costs, name: str) -> bool:
+    """Whether times can do without it: a share or a time that is zero, but no rate."""
     try:
-        _dropped(model, costs, name)
+        model.errors({**costs, name: 0.0})
     except ZeroDivisionError:
         return False
-    return True
-
-
-def _dropped(model: Model, costs: Costs, name: str) -> float:
-    """What a cost is that is dropped. Raises ZeroDivisionError where the times need it."""
-    for value in _DROPPED:
-        try:
-            model.errors({**costs, name: value})
-        except ZeroDivisionError:
-            continue
-        return value
-    raise ZeroDivisionError(f"{model.kernel.name}: no time without {name}")
+    return name != _LAUNCH
