@@ -113,6 +113,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu shapes": lambda: gpu.gpu_shapes("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
     "gpu shapes h100": lambda: gpu.gpu_shapes("gpu-matmul-half-h100", "gpu-matmul-full-h100"),
     "gpu predicted h100": lambda: gpu.gpu_predicted(*(f"gpu-matmul-{of}-h100" for of in ("half", "full", "layers"))),
+    "gpu costs": lambda: gpu.gpu_costs("h200"),
     "gpu near": lambda: gpu.gpu_near("near-blocks-h100"),
     "gpu double": lambda: gpu.gpu_shapes("gpu-matmul-double-h200"),
     "gpu wide": lambda: gpu.gpu_shapes("gpu-matmul-wide-h100"),

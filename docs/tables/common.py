@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,16 @@ def records_of(name: str) -> list[BenchRecord]:
     return read_records(RECORDS / f"{name}.jsonl")
 
 
+def text_of(path: Path) -> str:
+    """A record, which may be compressed."""
+    if path.suffix != ".xz" and path.is_file():
+        return path.read_text(encoding="utf-8")
+    return lzma.decompress(path.with_name(path.name.removesuffix(".xz") + ".xz").read_bytes()).decode()
+
+
 def lines_of(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The environment in the first line of a record, and its other lines."""
-    first, *others = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    first, *others = map(json.loads, text_of(RECORDS / f"{name}.jsonl").splitlines())
     return first["environment"], others
 
 
@@ -46,4 +54,5 @@ def command(environment: dict[str, Any]) -> str:
 
 def linked(name: str) -> str:
     """A link to a record."""
-    return f"[{name}](../benchmarks/{name}.jsonl)"
+    packed = "" if (RECORDS / f"{name}.jsonl").is_file() else ".xz"
+    return f"[{name}](../benchmarks/{name}.jsonl{packed})"

@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any
 
 from tilewright.catalog import cuda_catalog
+from tilewright.kernels.costs import TABLES
 from tilewright.lab.bench.residency import residency
 from tilewright.records.bench import VERDICTS, BenchRecord
 
@@ -216,8 +217,8 @@ def gpu_new_shapes(name: str) -> str:
     more = [ours - theirs for ours, theirs in line["process_s"].values()]
     return (
         f"{table(rows)}\n\nWith an archive {line['compiled']} kernels were compiled. The first product of a process "
-        f"takes {min(more):.2f} to {max(more):.2f} s more than PyTorch's, {median(more):.2f} s in the median of {len(more)} dtypes. "
-        f"{line['gpu']}. Record: {linked(name)}, made by `{line['environment']['command']}`."
+        f"takes {min(more):.2f} to {max(more):.2f} s more than PyTorch's, {median(more):.2f} s in the median of {len(more)} "
+        f"dtypes. {line['gpu']}. Record: {linked(name)}, made by `{line['environment']['command']}`."
     )
 
 
@@ -270,6 +271,30 @@ def gpu_held_out(name: str) -> str:
         f"for a call; predicted times of these are: {within}. `torch.matmul` has {len(ratios)} of all: R is {mean:.2f} in "
         f"the geometric mean, and from {min(ratios):.2f} to {max(ratios):.2f}. {known['gpu']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
+def gpu_costs(name: str) -> str:
+    """Of each kernel of the engine the fitted costs, and errors and regrets for products that they were not fitted to."""
+    fit = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
+    columns = ("costs", "ways", "median error", "90% within", "within 15%", "regret, mean", "regret ≤ 3%")
+    rows = [["kernel", *columns]]
+    costs = {kernel: len(fit["kernels"][kernel]) for kernel in fit["after"] if kernel != "all"}
+    costs["all"] = sum(costs.values())
+    for kernel, found in fit["after"].items():
+        shares = (f"{found[key]:.1%}" for key in ("median_error", "error_of_90_percent", "within_15_percent"))
+        regret = f"{found['mean_regret']:.2%}", f"{found['within_3_percent']:.0%}"
+        title = f"`{kernel}`" if "/" in kernel else kernel
+        rows.append([title, str(costs[kernel]), f"{found['ways']:,}", *shares, *regret])
+    record = fit["record"].partition(".")[0]
+    known, before, after = lines_of(record)[0], fit["before"]["all"], fit["after"]["all"]
+    texts = (
+        f"{many} costs, {found['within_15_percent']:.1%} within 15%, a mean regret of {found['mean_regret']:.2%}"
+        for many, found in ((before["costs"], before), (costs["all"], after))
+    )
+    return (
+        f"{table(rows)}\n\nBefore the fit: {next(texts)}; after it: {next(texts)}. These are {after['products']} products "
+        f"that take no part in the fit. {known['gpu']}. Record: {linked(record)}, made by `{command(known)}`."
     )
 
 

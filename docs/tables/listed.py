@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .common import RECORDS, command, table
+from .common import RECORDS, command, table, text_of
 
 
 def records() -> str:
     """A row a file, in alphabetical order."""
     rows = [["record", "machine", "made by"]]
     for path in sorted(RECORDS.glob("*.json*")):
-        environment = _environment(path.read_text(encoding="utf-8"), lines=path.suffix == ".jsonl")
+        environment = _environment(text_of(path), lines=path.suffix in (".jsonl", ".xz"))
         gpus = environment.get("gpus") or [environment.get("gpu")]
         several = f"{len(gpus)}× " if len(gpus) > 1 else ""
         where = f"{several}{gpus[0]}" if gpus[0] else environment.get("processor") or "–"

@@ -224,6 +224,10 @@ WRONG = [
         "strides must have a, b and c, each one of any, either, rows, columns",
     ),
     (LEAST + "[strides]\na = 'any'\nb = 'rows'\nc = 'all'\n", "strides must have a, b and c"),
+    (LEAST + "costs = ['Rate']\n[time]\nseconds = 1\n", "costs: Rate must be a word of small letters"),
+    (LEAST + "costs = ['parts']\n[time]\nseconds = 1\n", "costs: parts must be a word of small letters"),
+    (LEAST + "costs = ['rate']\n[time]\nrate = 1\nseconds = 1\n", "time.rate: must be a word of small letters"),
+    (LEAST + "[time]\nseconds = 'rate'\n", "time.seconds: expression 'rate': rate is not known"),
     (LEAST + "[time]\ntiles = 1\n", "time: the last of its expressions must be seconds, got tiles"),
     (LEAST + "[time]\nseconds = 'later'\nlater = 1\n", "time.seconds: expression 'later': later is not known"),
     (

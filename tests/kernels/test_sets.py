@@ -10,6 +10,7 @@ import pytest
 from tilewright.catalog import cuda_engine, cuda_engine_for
 from tilewright.kernels import columns
 from tilewright.kernels.columns import staged
+from tilewright.kernels.costs import BASE, cost_table
 from tilewright.kernels.cuda_kernel import LINE, TIMED, CudaKernel
 from tilewright.kernels.expression import Expression
 from tilewright.kernels.header import check_launches
@@ -48,7 +49,7 @@ def test_columns_are_what_the_expressions_say(kernel: CudaKernel, largest: int) 
         m, n, k = (given[name] for name in "mnk")
         sets = sets_for(kernel, tuple(given[name] for name in LAYOUT))
         conditions = [True, *(preset.when for preset in kernel.presets)]
-        known = given | {LINE: 128 // given["size"]}
+        known = given | {LINE: 128 // given["size"]} | cost_table(BASE).costs_of(kernel)
         allowed = [
             i
             for i, (when, each) in enumerate(zip(conditions, sets.params, strict=True))

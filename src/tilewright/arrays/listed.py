@@ -110,7 +110,7 @@ def _fastest(
     tuned = best_params(kernel, gpu.name, dtype, (round(m), round(n), round(k)))
     size, card = itemsize_of(dtype), gpu.card
     layout = size, card.sms, card.memory_ratio, shapes[0].a.down, not shapes[0].b.down, False, False
-    sets = sets_for(kernel, layout, tuned)
+    sets = sets_for(kernel, layout, tuned, card.table)
     index = np.arange(len(sets.params))
     blocks = np.array([sets.blocks(index, shape.m, shape.n, shape.k) for shape in shapes])
     part = blocks.T @ [float(shape.k) for shape in shapes] / np.maximum(1, blocks.sum(axis=0))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import UsageError, did_you_mean
 from ..host.cached_property import cached_property
 from ..host.disk import fingerprint
+from .costs import BASE, table_of
 from .expression import Expression
 from .parameters import Parameter
 
@@ -32,14 +33,16 @@ Dim3 = tuple[int, int, int]
 
 
 class Card(NamedTuple):
-    """A GPU, as far as predicted times depend on it; the one for which those of the engine's kernels were fitted, an H200.
+    """A GPU, as far as predicted times depend on it; by default an H200.
 
-    ``sms``: multiprocessors. ``memory_ratio``: the bandwidth of an H200's memory over that of this GPU's.
+    ``sms``: multiprocessors. ``memory_ratio``: the bandwidth of an H200's memory over that of this GPU's. ``table``: the
+    name of its table of costs (see ``costs``).
     """
 
     name: str = ""
     sms: int = 132
     memory_ratio: float = 1.0
+    table: str = BASE
 
     @classmethod
     def of(cls, name: str, sms: int, memory_clock_khz: int, bus_bits: int) -> Card:
@@ -49,7 +52,7 @@ class Card(NamedTuple):
         1.467
         """
         clock_and_bus = memory_clock_khz * bus_bits
-        return cls(name, sms, 3_201_000 * 6144 / clock_and_bus if clock_and_bus else 1.0)
+        return cls(name, sms, 3_201_000 * 6144 / clock_and_bus if clock_and_bus else 1.0, table_of(name))
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ class CudaKernel:
     persistent: bool = False
     stores: tuple[str, ...] = ()
     step: Expression | None = None
+    costs: tuple[str, ...] = ()
     time: dict[str, Expression] = field(default_factory=dict)
     given: dict[str, Expression] = field(default_factory=dict)
     finishes: Expression | None = None

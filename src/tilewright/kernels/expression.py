@@ -16,8 +16,9 @@ from typing import Any
 
 from ..errors import UsageError, did_you_mean
 
-#: Characters of an expression at most: no size needs more, and long ones can exhaust the parser.
-LONGEST = 300
+#: Characters of an expression at most, of whole numbers and of real ones: none needs more, and long ones can exhaust the
+#: parser.
+LONGEST, LONGEST_REAL = 300, 400
 
 
 def cdiv(a: int, b: int) -> int:
@@ -62,8 +63,8 @@ class Expression:
         0.001
         """
         text = str(text).strip()
-        if len(text) > LONGEST:
-            raise UsageError(f"expression of {len(text)} characters: {LONGEST} at most")
+        if len(text) > (most := LONGEST_REAL if real else LONGEST):
+            raise UsageError(f"expression of {len(text)} characters: {most} at most")
         try:
             tree = ast.parse(text, mode="eval").body
             _check(tree, frozenset(names), real)

@@ -35,9 +35,10 @@
     c = "rows"                                      # if copies are faster that it may read to the end of a vector
 
     step = "BK"                                     # a long k may be cut into parts, whole steps of so many elements
+    costs = ["launch_s", "rate"]                    # fitted numbers in its times; tables have their values (see ``costs``)
     [time]                                          # predicted seconds of a launch: expressions of real numbers, each over
-    tiles = "cdiv(blocks, sms) * part * 2e-9"       # those above it, the parameters, LINE and ``cuda_kernel.TIMED``
-    seconds = "2.5e-6 + tiles"                      # the last
+    tiles = "cdiv(blocks, sms) * part / rate"       # those above it, costs, parameters, LINE and ``cuda_kernel.TIMED``
+    seconds = "launch_s + tiles"                    # the last
 
     [formulas]                                      # counts by hand, for whole blocks; explain compares its own with them
     global_load_sectors = "m * n // 32 * k * 5"
@@ -197,6 +198,7 @@ _KEYS = (
     "boxes",
     "strides",
     "step",
+    "costs",
     "time",
     "formulas",
     "given",
@@ -255,6 +257,7 @@ class _Header:
             persistent=self._truth("persistent"),
             stores=self._strings("stores"),
             step=self._expression("step", self.toml["step"], [*names, LINE]) if "step" in self.toml else None,
+            costs=self._costs(names),
             time=self._time(names),
             given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},
             **optional,
@@ -271,12 +274,20 @@ class _Header:
             raise WrongHeaderError(f"strides must have a, b and c, each one of {', '.join(_STRIDES)}, got {table!r}")
         return table
 
+    def _costs(self, params: list[str]) -> tuple[str, ...]:
+        costs = self._strings("costs")
+        for name in costs:
+            if not re.fullmatch(r"[a-z_]+", name) or name in (*TIMED, *RESERVED, *params) or keyword.iskeyword(name):
+                raise WrongHeaderError(f"costs: {name} must be a word of small letters that has no other meaning")
+        return costs
+
     def _time(self, params: list[str]) -> dict[str, Expression]:
         known: dict[str, Expression] = {}
+        costs = self._costs(params)
         for name, text in self._table("time").items():
-            if not re.fullmatch(r"[a-z_]+", name) or name in TIMED or name in RESERVED or keyword.iskeyword(name):
+            if not re.fullmatch(r"[a-z_]+", name) or name in (*TIMED, *RESERVED, *costs) or keyword.iskeyword(name):
                 raise WrongHeaderError(f"time.{name}: must be a word of small letters that has no other meaning")
-            known[name] = self._expression(f"time.{name}", text, [*TIMED, LINE, *params, *known], real=True)
+            known[name] = self._expression(f"time.{name}", text, [*TIMED, LINE, *params, *costs, *known], real=True)
         if known and list(known)[-1] != "seconds":
             raise WrongHeaderError(f"time: the last of its expressions must be seconds, got {list(known)[-1]}")
         return known

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..host.cached_property import cached_property
 from .columns import Column, Index, Staged, staged
+from .costs import BASE, CostTable, cost_table
 from .cuda_kernel import LINE, TIMED, CudaKernel, blocks_at_once
 from .expression import Expression
 
@@ -26,14 +27,18 @@ _VARIED = tuple(name for name in TIMED if name not in LAYOUT)
 
 class Sets:
     """Sets of parameters of a kernel for operands that lie alike: ``layout`` has a value for each name of LAYOUT. What
-    follows from these is computed once. ``params``: the only set; else those of the header, with their conditions."""
+    follows from these is computed once. ``params``: the only set; else those of the header, with their conditions.
+    ``table``: the costs in their times."""
 
-    def __init__(self, kernel: CudaKernel, layout: Mapping[str, float], params: Mapping[str, int] | None) -> None:
+    def __init__(
+        self, kernel: CudaKernel, layout: Mapping[str, float], params: Mapping[str, int] | None, table: CostTable
+    ) -> None:
         size = int(layout["size"])
         self.kernel, self.params = kernel, _checked_sets(kernel) if params is None else (dict(params),)
         columns = {name: np.array([each[name] for each in self.params], float) for name in kernel.params}
         self._given = {**layout, LINE: 128 // size, **columns}
-        self._blocks, self._times = self._table(_blocks(kernel)), self._table(_times(kernel))
+        self._priced = self._given | table.costs_of(kernel)
+        self._blocks, self._times = self._table(_blocks(kernel)), _Table(_times(kernel), self._priced)
         self._conditions, first = list[tuple[slice, _Table]](), 1
         for text, alike in itertools.groupby(kernel.presets if params is None else (), lambda preset: preset.when.text):
             some = slice(first, first := first + len(list(alike)))
@@ -64,7 +69,7 @@ class Sets:
 
     @cached_property
     def _cut_times(self) -> _Table:
-        return self._table(_times(self.kernel, cut=True))
+        return _Table(_times(self.kernel, cut=True), self._priced)
 
     def allowed(self, m: int, n: int, k: int) -> Index:
         """The numbers of the sets that may be taken for a shape."""
@@ -92,14 +97,20 @@ class Sets:
             raise ZeroDivisionError(f"{self.kernel.name}: {error}") from None
 
 
-def sets_for(kernel: CudaKernel, layout: tuple[float, ...], params: Mapping[str, int] | None = None) -> Sets:
-    """The sets of a kernel, or only ``params``, for a layout whose values are in the order of LAYOUT."""
-    return _sets_for(kernel, layout, None if params is None else tuple(params.items()))
+def sets_for(
+    kernel: CudaKernel, layout: tuple[float, ...], params: Mapping[str, int] | None = None, table: str = BASE
+) -> Sets:
+    """The sets of a kernel, or only ``params``, for a layout whose values are in the order of LAYOUT, with the costs of the
+    table of this name."""
+    return _sets_for(kernel, layout, None if params is None else tuple(params.items()), table)
 
 
 @functools.lru_cache(maxsize=256)
-def _sets_for(kernel: CudaKernel, layout: tuple[float, ...], params: tuple[tuple[str, int], ...] | None) -> Sets:
-    return Sets(kernel, dict(zip(LAYOUT, layout, strict=True)), None if params is None else dict(params))
+def _sets_for(
+    kernel: CudaKernel, layout: tuple[float, ...], params: tuple[tuple[str, int], ...] | None, table: str
+) -> Sets:
+    given = dict(zip(LAYOUT, layout, strict=True))
+    return Sets(kernel, given, None if params is None else dict(params), cost_table(table))
 
 
 class _Table:
@@ -121,7 +132,9 @@ def _checked_sets(kernel: CudaKernel) -> tuple[dict[str, int], ...]:
 @functools.cache
 def _times(kernel: CudaKernel, *, cut: bool = False) -> Staged:
     """Its table ``time``."""
-    return staged(kernel.time, _fixed(kernel), _VARIED, {*kernel.params, "blocks", *(_CUT if cut else ())})
+    return staged(
+        kernel.time, (*_fixed(kernel), *kernel.costs), _VARIED, {*kernel.params, "blocks", *(_CUT if cut else ())}
+    )
 
 
 @functools.cache

@@ -14,6 +14,12 @@ constraints = [
 tile = ["BN", "BM"]
 step = "BK"
 
+costs = [
+    "busy_least", "busy_each", "power_long", "power_of_small", "power_above", "single_copies", "single_of_wide",
+    "single_of_three", "single_of_four", "multiply_rate", "three_blocks", "generation_s", "read_rate", "odd_written",
+    "write_rate", "large_c", "large_c_above", "tall_tiles", "odd_rate", "launch_s", "unhidden",
+]
+
 [strides]
 a = "either"
 b = "either"
@@ -23,22 +29,22 @@ lists = "either"
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. Where only two blocks run at once, a
 # generation of few blocks takes the time of a full one. Copies of single numbers take time, and so do rows of C that begin anywhere
-# (`alone`). The rates are those of an H200, as its power allows for long.
+# (`alone`).
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"
 warps = "max(1, rest * (BM // WM) * (BN // WN))"
-busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.75 + 0.112 * cdiv(warps, 4))"
+busy = "warps / (4 * cdiv(warps, 4)) * min(1, busy_least + busy_each * cdiv(warps, 4))"
 full = "BLOCKS * cdiv(each, BLOCKS) * (each > rest) * (BLOCKS < 3)"
 turns = "max(each - rest + rest / busy, full)"
 single = "1 - (a_vector >= 16) * (b_vector >= 16)"
-power = "1 - (0.07 + 0.07 * (BM * BN < 8192)) * ((m * k + k * n) * size * batch > 6e8)"
-slower = "0.14 - 0.03 * (BN > 64) + 0.15 * (BLOCKS == 3) + 0.58 * (BLOCKS > 3)"
-tiles = "turns * BM * BN * part / (2.1e11 * power * (1 - 0.02 * (BLOCKS == 3)) / (1 + slower * single)) + cdiv(blocks, sms * BLOCKS) * 4e-6"
+power = "1 - (power_long + power_of_small * (BM * BN < 8192)) * ((m * k + k * n) * size * batch > power_above)"
+slower = "single_copies - single_of_wide * (BN > 64) + single_of_three * (BLOCKS == 3) + single_of_four * (BLOCKS > 3)"
+tiles = "turns * BM * BN * part / (multiply_rate * power * (1 - three_blocks * (BLOCKS == 3)) / (1 + slower * single)) + cdiv(blocks, sms * BLOCKS) * generation_s"
 odd = "min(1, n * size % 16)"
-memory = "((m * k + k * n) / 3.8e12 + m * n * parts * (1 + 0.15 * odd) / 4.6e12) * size * batch * memory_ratio * (1 + 0.06 * (m * n * parts * size * batch > 3e8) + 0.125 * (BM > 64))"
-alone = "odd * m * n * parts * size * batch / 1.64e12"
-seconds = "2.6e-6 + max(tiles, memory, alone) + 0.108 * min(tiles, max(memory, alone))"
+memory = "((m * k + k * n) / read_rate + m * n * parts * (1 + odd_written * odd) / write_rate) * size * batch * memory_ratio * (1 + large_c * (m * n * parts * size * batch > large_c_above) + tall_tiles * (BM > 64))"
+alone = "odd * m * n * parts * size * batch / odd_rate"
+seconds = "launch_s + max(tiles, memory, alone) + unhidden * min(tiles, max(memory, alone))"
 
 [[presets]]
 rate = 100

@@ -16,6 +16,14 @@ constraints = [
     "PER_SM * (STAGES * ((BM + BN) * 128 + 16) + 1024) <= 233472",
 ]
 
+costs = [
+    "alone_of_four", "alone_of_eight", "alone_of_narrow", "alone_always", "transposed", "long_small", "long_smaller",
+    "long_smallest", "long_above", "multiply_rate", "one_buffer", "warp_small", "warp_smaller", "tile_small",
+    "narrow_across", "narrow_short", "power_long", "power_above", "generation_s", "generation_alone_s", "stream_rate",
+    "stream_alone", "stream_turns", "stream_wide", "spilt_size", "read_rate", "spilt_written", "large_written",
+    "write_rate", "write_near", "launch_s", "unhidden",
+]
+
 [boxes]
 a = ["BM", "LINE"]
 a_down = ["LINE", "LINE"]
@@ -25,25 +33,24 @@ b_down = ["BN", "LINE"]
 # Four warps of a multiprocessor multiply at half its rate, eight almost at all of it. Small warp tiles wait for shared memory, those of 16
 # columns less where B is read across, and for long small tiles take more power. Each generation of blocks stores its tiles last, unless
 # others of the multiprocessor still multiply. A long operand comes from memory at the rate of one multiprocessor. Odd rows of C have more
-# sectors than their numbers fill, which costs most where C is larger than the second-level cache. The rates are those of an H200, as its
-# power allows for long.
+# sectors than their numbers fill, which costs most where C is larger than the second-level cache.
 [time]
 odd = "min(1, n * size % 16)"
 each = "cdiv(blocks, sms)"
 warps = "(BM // WM) * (BN // WN)"
 at_once = "warps * (each % PER_SM)"
-alone = "1.1 * (at_once == 4) + 0.25 * (at_once == 8) + 0.55 * (at_once == 8) * (WN == 16) + 0.6 * each * (warps * PER_SM == 4)"
-moved = "1 + 0.02 * (a_down == b_across)"
-long = "(0.02 * (BM * BN < 16384) + 0.05 * (BM * BN < 12288) + 0.05 * (BM * BN < 8192)) * (m * n * k * batch > 2e10)"
-rate = "2.5e11 * (1 - 0.053 * (BUFFERS == 1) - 0.016 * (WM * WN < 1536) - 0.042 * (WM * WN < 1024) - 0.045 * (BM * BN < 8192) + (WN == 16) * (BM > 16) * (0.154 * b_across - 0.1 * (BM == 32)) - long)"
-power = "1 - 0.08 * ((m * k + k * n) * size * batch > 2e9)"
-generations = "each * (3.4e-7 + 9e-7 * (PER_SM == 1))"
+alone = "alone_of_four * (at_once == 4) + alone_of_eight * (at_once == 8) + alone_of_narrow * (at_once == 8) * (WN == 16) + alone_always * each * (warps * PER_SM == 4)"
+moved = "1 + transposed * (a_down == b_across)"
+long = "(long_small * (BM * BN < 16384) + long_smaller * (BM * BN < 12288) + long_smallest * (BM * BN < 8192)) * (m * n * k * batch > long_above)"
+rate = "multiply_rate * (1 - one_buffer * (BUFFERS == 1) - warp_small * (WM * WN < 1536) - warp_smaller * (WM * WN < 1024) - tile_small * (BM * BN < 8192) + (WN == 16) * (BM > 16) * (narrow_across * b_across - narrow_short * (BM == 32)) - long)"
+power = "1 - power_long * ((m * k + k * n) * size * batch > power_above)"
+generations = "each * (generation_s + generation_alone_s * (PER_SM == 1))"
 multiplied = "(each + alone) * BM * BN * part * moved / (rate * power) + generations"
-streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (3.6e10 + max(1e9 * (PER_SM == 1), 4e9 * (each > 1), 5e9 * (BM + BN > 128))) * (min(BM, BN) < 32)"
+streamed = "each * max(min(m, BM), min(n, BN)) * part * size / (stream_rate + max(stream_alone * (PER_SM == 1), stream_turns * (each > 1), stream_wide * (BM + BN > 128))) * (min(BM, BN) < 32)"
 tiles = "max(multiplied, streamed)"
-spilt = "odd * min(1, m * n * parts * size * batch / 5e7)"
-memory = "((m * k + k * n) / 4.7e12 + m * n * parts * (1 + 0.55 * spilt + 0.037 * (BM * BN >= 16384)) / (3.7e12 + 7.3e11 * (GROUP == 1))) * size * batch * memory_ratio"
-seconds = "2.7e-6 + max(tiles, memory) + 0.19 * min(multiplied, memory)"
+spilt = "odd * min(1, m * n * parts * size * batch / spilt_size)"
+memory = "((m * k + k * n) / read_rate + m * n * parts * (1 + spilt_written * spilt + large_written * (BM * BN >= 16384)) / (write_rate + write_near * (GROUP == 1))) * size * batch * memory_ratio"
+seconds = "launch_s + max(tiles, memory) + unhidden * min(multiplied, memory)"
 
 [[presets]]
 rate = 100

@@ -14,6 +14,11 @@ constraints = [
 tile = ["BN", "BM"]
 step = "BK"
 
+costs = [
+    "busy_least", "busy_each", "many_small", "multiply_rate", "generation_s", "read_rate", "read_across", "hidden_ratio",
+    "block_rate", "block_across", "launch_s", "thin_s",
+]
+
 [strides]
 a = "either"
 b = "either"
@@ -22,17 +27,17 @@ lists = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Many small tiles wait for the second-level cache (`apart`). Each generation waits for its first stage, and
-# stores its tiles last. The rates are those of an H200, as its power allows for long.
+# stores its tiles last.
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"
 warps = "max(1, rest * (BM // WM) * (BN // WN))"
-busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
+busy = "warps / (4 * cdiv(warps, 4)) * min(1, busy_least + busy_each * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
-apart = "0.13 * (BM * BN < 4096) * (blocks > 8 * sms)"
-tiles = "turns * BM * BN * part * (1 + apart) / 5.1e10 + cdiv(blocks, sms * BLOCKS) * 3e-6"
-memory = "(m * k + k * n + m * n * parts) * size * batch / min((3.5e12 + 0.65e12 * b_across) * (1 + 0.17 * max(0, memory_ratio - 1)) / memory_ratio, (26e9 + 8e9 * b_across) * blocks)"
-seconds = "4e-6 + max(tiles, memory) + (blocks > sms) * (m <= 32) * 3e-6"
+apart = "many_small * (BM * BN < 4096) * (blocks > 8 * sms)"
+tiles = "turns * BM * BN * part * (1 + apart) / multiply_rate + cdiv(blocks, sms * BLOCKS) * generation_s"
+memory = "(m * k + k * n + m * n * parts) * size * batch / min((read_rate + read_across * b_across) * (1 + hidden_ratio * max(0, memory_ratio - 1)) / memory_ratio, (block_rate + block_across * b_across) * blocks)"
+seconds = "launch_s + max(tiles, memory) + (blocks > sms) * (m <= 32) * thin_s"
 
 [[presets]]
 rate = 100

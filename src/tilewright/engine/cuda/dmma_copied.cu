@@ -15,6 +15,13 @@ constraints = [
     "PER_SM * (STAGES * ((BM + BN) * 128 + 16) + 2048) <= 233472",
 ]
 
+costs = [
+    "alone_of_four", "alone_always", "transposed", "long_small", "long_smaller", "long_smallest", "long_above",
+    "multiply_rate", "one_buffer", "warp_small", "tile_small", "power_long", "power_above", "generation_s",
+    "generation_shared_s", "single_copies", "single_of_large", "single_of_three", "thin_read", "spilt_size", "read_rate",
+    "spilt_written", "large_written", "write_rate", "launch_s", "unhidden",
+]
+
 [strides]
 a = "either"
 b = "either"
@@ -22,23 +29,23 @@ c = "rows"
 lists = "either"
 
 # As dmma_boxes', but slower, as the warps that copy take a share of the instructions, and of shared memory's accesses if they copy single
-# numbers. Of thin products most of what they copy are zeros. Fitted to launches on an H100.
+# numbers. Of thin products most of what they copy are zeros.
 [time]
 each = "cdiv(blocks, sms)"
 warps = "(BM // WM) * (BN // WN)"
-alone = "0.33 * (warps * (each % PER_SM) == 4) + 0.6 * each * (warps * PER_SM == 4)"
-moved = "1 + 0.02 * (a_down == b_across)"
-long = "(0.02 * (BM * BN < 16384) + 0.05 * (BM * BN < 12288) + 0.05 * (BM * BN < 8192)) * (m * n * k * batch > 2e10)"
-rate = "2.42e11 * (1 - 0.022 * (BUFFERS == 1) * (PER_SM == 1) - 0.03 * (WM * WN < 1536) - 0.03 * (BM * BN < 8192) - long)"
-power = "1 - 0.08 * ((m * k + k * n) * size * batch > 2e9)"
-generations = "cdiv(blocks, sms * PER_SM) * (1.56e-6 - 1.06e-7 * (PER_SM > 1))"
+alone = "alone_of_four * (warps * (each % PER_SM) == 4) + alone_always * each * (warps * PER_SM == 4)"
+moved = "1 + transposed * (a_down == b_across)"
+long = "(long_small * (BM * BN < 16384) + long_smaller * (BM * BN < 12288) + long_smallest * (BM * BN < 8192)) * (m * n * k * batch > long_above)"
+rate = "multiply_rate * (1 - one_buffer * (BUFFERS == 1) * (PER_SM == 1) - warp_small * (WM * WN < 1536) - tile_small * (BM * BN < 8192) - long)"
+power = "1 - power_long * ((m * k + k * n) * size * batch > power_above)"
+generations = "cdiv(blocks, sms * PER_SM) * (generation_s - generation_shared_s * (PER_SM > 1))"
 single = "1 - (a_vector >= 16) * (b_vector >= 16)"
-slower = "single * (0.13 + 0.02 * (BM * BN >= 16384) + 0.24 * (PER_SM > 2))"
+slower = "single * (single_copies + single_of_large * (BM * BN >= 16384) + single_of_three * (PER_SM > 2))"
 multiplied = "(each + alone) * BM * BN * part * moved * (1 + slower) / (rate * power) + generations"
-thin = "0.116 * (min(m, n) < 32)"
-spilt = "min(1, n * size % 16) * min(1, m * n * parts * size * batch / 1.9e8)"
-memory = "((m * k + k * n) * (1 + thin) / 4.7e12 + m * n * parts * (1 + 0.35 * spilt + 0.19 * (BM * BN >= 16384)) / 4.3e12) * size * batch * memory_ratio"
-seconds = "4.1e-6 + max(multiplied, memory) + 0.24 * min(multiplied, memory)"
+thin = "thin_read * (min(m, n) < 32)"
+spilt = "min(1, n * size % 16) * min(1, m * n * parts * size * batch / spilt_size)"
+memory = "((m * k + k * n) * (1 + thin) / read_rate + m * n * parts * (1 + spilt_written * spilt + large_written * (BM * BN >= 16384)) / write_rate) * size * batch * memory_ratio"
+seconds = "launch_s + max(multiplied, memory) + unhidden * min(multiplied, memory)"
 
 [[presets]]
 rate = 100

@@ -103,6 +103,24 @@ presets = [
     ] },
 ]
 
+costs = [
+    "cut_half", "cut_quarter", "paired", "paired_registers", "tall_split", "small_turns", "many_turns", "cut_multiplied",
+    "odd_width", "paired_many", "lone_small", "lone_pingpong", "missed_memory", "missed_above", "missed_turns",
+    "missed_turns_memory", "adrift_step", "apart_above", "apart_small", "apart_lone", "multiply_rate", "few_faster",
+    "few_paired_faster", "cache_rate", "cache_paired", "cache_many", "cache_of_all", "cache_cut", "cache_cut_alone",
+    "a_apart_paired", "a_apart_lone", "a_apart_odd", "b_apart_paired", "b_apart_lone", "b_apart_odd", "cut_read",
+    "spare_read", "crowded_s", "crowded_memory_s", "crowded_paired_s", "crowded_byte_s", "crowded_cut", "crowded_tall",
+    "group_rate", "stage_s", "registers_share", "registers_s", "step_unhidden", "paired_step_s", "many_step_s",
+    "tall_steps", "small_steps", "store_s", "store_element_s", "store_tall_s", "odd_store_s", "odd_element_s",
+    "odd_lost_s", "odd_lost_small_s", "odd_last_s", "odd_pingpong_s", "pingpong_steps", "split_s", "split_element_s",
+    "split_parts_s", "split_two_s", "split_four_s", "split_eight_s", "cluster_s", "cluster_alone_s", "cluster_many_s",
+    "b_twice", "a_twice", "spilt_size", "odd_width_written", "wide_written", "spilt_written", "spilt_tall",
+    "spilt_tall_wide", "read_rate", "large_read", "large_above", "write_rate", "batch_paired", "sums_rate", "late_s",
+    "late_paired_s", "late_near_s", "late_near_memory", "late_registers_s", "late_uneven", "launch_s", "unhidden",
+    "unhidden_crowded", "crowded_above", "waiting_unhidden", "waiting_near", "waiting_paired", "waiting_split",
+    "waiting_paired_s",
+]
+
 [boxes]
 a = ["min(BM // BESIDE, cdiv(m, 8) * 8 + (BESIDE > 1) * BM)", "LINE"]
 a_down = ["LINE // BESIDE", "LINE"]
@@ -129,56 +147,55 @@ c_down = ["16 - BN % 16", "LINE"]
 # blocks wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden; less so if those that share lines
 # are NEAR each other, in one group of multiprocessors, whose requests for a line become one. Only where there are more than 128
 # multiprocessors, at least one of at most eight groups has sixteen for certain. Odd rows of a C that the second-level cache does not hold
-# are `spilt` to memory in parts of sectors, most of them from tiles of 192 rows, and so each byte that is `written` takes longer. The rates
-# are those of an H200, as its power allows for long, by the times of 19,000 launches there and on an H100, each with other operands.
+# are `spilt` to memory in parts of sectors, most of them from tiles of 192 rows, and so each byte that is `written` takes longer.
 [time]
-cut = "b_across * (0.23 * (BN % 64 > 0) + 0.38 * (BN % 32 > 0))"
+cut = "b_across * (cut_half * (BN % 64 > 0) + cut_quarter * (BN % 32 > 0))"
 together = "CLUSTER * BESIDE > 1"
 many = "CLUSTER * BESIDE > 2"
 alone = "blocks <= sms"
-slower = "(0.012 + 0.03 * a_down * (size == 4)) * together * (blocks > sms) + 0.093 * (BM == 192) * (SPLIT > 1) + 0.117 * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + 0.061 * (blocks > 6 * sms) + 0.124 * cut + 0.065 * (BN % 16 > 0) + 0.0076 * many"
-lone = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * (0.016 * (BM * BN <= 16384) * (blocks > sms) + 0.015 * PINGPONG * (BN > 128) * (blocks > 2 * sms))"
-missed = "(together == 0) * (0.5 * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > 4e8) + (0.0116 + 0.024 * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
-adrift = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * 9.4e-4 * max(0, cdiv(part, LINE) - 64)"
-apart = "(blocks > sms) * (min(m, n) * k * size > 3e7) * max(0, 3 - BM * BN / 8192) * (0.27 + 0.071 * (together == 0))"
-multiply = "BM * BN * LINE / (7.3e12 / size) * (1 + slower + lone + missed + apart + adrift) / (1 + alone * (0.17 + 0.107 * together * (size < 4)))"
-cache = "min(1.4e11 - 3.3e10 * together - 2.1e9 * many, 1.6e13 / min(blocks, sms), 1.06e11 + 4.4e10 * alone + (cut == 0) * 1e12)"
-a_apart = "1 + (1 - a_start / 128) * (0.47 + 0.27 * (together == 0)) + 0.47 * (a_start < 32)"
-b_apart = "1 + (1 - b_start / 128) * (0.099 + 0.57 * (together == 0)) + 0.38 * (b_start < 32)"
+slower = "(paired + paired_registers * a_down * (size == 4)) * together * (blocks > sms) + tall_split * (BM == 192) * (SPLIT > 1) + small_turns * (8192 < BM * BN <= 16384) * (blocks > 4 * sms) + many_turns * (blocks > 6 * sms) + cut_multiplied * cut + odd_width * (BN % 16 > 0) + paired_many * many"
+lone = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * (lone_small * (BM * BN <= 16384) * (blocks > sms) + lone_pingpong * PINGPONG * (BN > 128) * (blocks > 2 * sms))"
+missed = "(together == 0) * (missed_memory * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > missed_above) + (missed_turns + missed_turns_memory * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
+adrift = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * adrift_step * max(0, cdiv(part, LINE) - 64)"
+apart = "(blocks > sms) * (min(m, n) * k * size > apart_above) * max(0, 3 - BM * BN / 8192) * (apart_small + apart_lone * (together == 0))"
+multiply = "BM * BN * LINE / (multiply_rate / size) * (1 + slower + lone + missed + apart + adrift) / (1 + alone * (few_faster + few_paired_faster * together * (size < 4)))"
+cache = "min(cache_rate - cache_paired * together - cache_many * many, cache_of_all / min(blocks, sms), cache_cut + cache_cut_alone * alone + (cut == 0) * 1e12)"
+a_apart = "1 + (1 - a_start / 128) * (a_apart_paired + a_apart_lone * (together == 0)) + a_apart_odd * (a_start < 32)"
+b_apart = "1 + (1 - b_start / 128) * (b_apart_paired + b_apart_lone * (together == 0)) + b_apart_odd * (b_start < 32)"
 spare = "(cdiv(n, BN) * BN - n) / BN / cdiv(blocks, sms)"
-columns = "(BN + (cdiv(BN, 64) * 64 - BN) * b_across) * (1 + 1.04 * cut) * (1 + 0.72 * spare * (1 - b_across))"
+columns = "(BN + (cdiv(BN, 64) * 64 - BN) * b_across) * (1 + cut_read * cut) * (1 + spare_read * spare * (1 - b_across))"
 rows = "BM - (1 - a_down) * (BM - min(BM, cdiv(m, 8) * 8))"
 brought = "(rows * a_apart / BESIDE + columns * b_apart / CLUSTER) * 128"
-crowded = "((6.2e-7 + 2.3e-7 * max(0, memory_ratio - 1) + 3.5e-7 * together) / (STAGES - 1) + brought * 4.8e-12) * (1 + 0.085 * cut + 0.12 * (BM == 192) * (BN < 128)) * (blocks > sms)"
+crowded = "((crowded_s + crowded_memory_s * max(0, memory_ratio - 1) + crowded_paired_s * together) / (STAGES - 1) + brought * crowded_byte_s) * (1 + crowded_cut * cut + crowded_tall * (BM == 192) * (BN < 128)) * (blocks > sms)"
 each = "min(sms, cdiv(blocks, batch * parts))"
 band = "min(GROUP, cdiv(m, BM * CLUSTER))"
 of_group = "min(blocks, sms) / each * min(1, each / (CLUSTER * BESIDE) / 8) * (max(1, band / 8) * rows * a_apart * CLUSTER + max(1, each / (CLUSTER * BESIDE) / max(band, 8)) * columns * b_apart * BESIDE) * 128"
-load = "max(brought / cache, of_group / 1.1e12 * (NEAR * SPLIT == 1), 1.07e-6 / STAGES)"
-from_registers = "a_down * (size == 4) * (0.92 * multiply + 8.9e-8)"
-step = "max(multiply, load, crowded, from_registers) + 0.19 * min(multiply, load) + (3.5e-8 + 1.55e-9 * many) * together * alone"
-steps = "cdiv(part, LINE) * step * (1 + 0.049 * (BM > BN) + 0.052 * (BM * BN <= 8192) * (blocks > sms))"
+load = "max(brought / cache, of_group / group_rate * (NEAR * SPLIT == 1), stage_s / STAGES)"
+from_registers = "a_down * (size == 4) * (registers_share * multiply + registers_s)"
+step = "max(multiply, load, crowded, from_registers) + step_unhidden * min(multiply, load) + (paired_step_s + many_step_s * many) * together * alone"
+steps = "cdiv(part, LINE) * step * (1 + tall_steps * (BM > BN) + small_steps * (BM * BN <= 8192) * (blocks > sms))"
 room = "max(NEAR, (sms - sms // 11 * (SPLIT * NEAR * CLUSTER * BESIDE > 2)) // NEAR * NEAR)"
 whole = "cdiv(blocks, room) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
 pieces = "cdiv(blocks - whole * room * SPLIT, room) * (SPLIT > 1)"
 odd = "min(1, (n + c_down * (m - n)) * out_size % 16)"
-store = "2.3e-7 + BM * BN * (1.8e-11 + 1.23e-12 * (BM == 192))"
-rows_alone = "odd * (9.7e-7 + BM * BN * 5.1e-12)"
-lost = "odd * (together == 0) * (blocks > sms) * (1.1e-7 + 3.3e-6 * (BM * BN <= 26624))"
-last = "odd * min(blocks, sms) * BM * BN * out_size * 1.4e-13 * memory_ratio"
+store = "store_s + BM * BN * (store_element_s + store_tall_s * (BM == 192))"
+rows_alone = "odd * (odd_store_s + BM * BN * odd_element_s)"
+lost = "odd * (together == 0) * (blocks > sms) * (odd_lost_s + odd_lost_small_s * (BM * BN <= 26624))"
+last = "odd * min(blocks, sms) * BM * BN * out_size * odd_last_s * memory_ratio"
 stored = "store + rows_alone"
-turns = "whole * (lost + PINGPONG * odd * 9.5e-7) + (PINGPONG == 0) * whole * (stored + steps) + PINGPONG * (2 * stored + whole * max(steps, stored + 0.64 * steps))"
-tiles = "turns + pieces * (store + 9.9e-7 + BM * BN * (3.7e-10 * (SPLIT - 1) / SPLIT + 4.8e-10 * (parts > 1)) + steps / SPLIT + 0.9e-6 * (SPLIT == 2) * (parts > 1) + 2.9e-7 * (SPLIT > 2) + 2.6e-6 * (SPLIT > 4)) + (1.05e-6 + 1.65e-7 * alone + 1.7e-8 * many) * together + last"
+turns = "whole * (lost + PINGPONG * odd * odd_pingpong_s) + (PINGPONG == 0) * whole * (stored + steps) + PINGPONG * (2 * stored + whole * max(steps, stored + pingpong_steps * steps))"
+tiles = "turns + pieces * (store + split_s + BM * BN * (split_element_s * (SPLIT - 1) / SPLIT + split_parts_s * (parts > 1)) + steps / SPLIT + split_two_s * (SPLIT == 2) * (parts > 1) + split_four_s * (SPLIT > 2) + split_eight_s * (SPLIT > 4)) + (cluster_s + cluster_alone_s * alone + cluster_many_s * many) * together + last"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
-twice = "1 + 0.35 * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
-far = "1 + 0.24 * min(1, n // (BN + 1)) * (m > n)"
-spilt = "odd * min(1, m * n * out_size * batch / 5.5e7)"
-written = "1 + 0.29 * (BN % 64 > 0) + 0.18 * (out_size == 4) * (1 - odd) + (0.21 + 0.4 * (BM == 192) + 0.28 * (BM == 192) * (out_size == 4)) * spilt"
-memory = "((m * k * far + k * n * twice / narrow) * size / (4.9e12 * (1 + 0.047 * ((m * k + k * n) * size > 3e8))) + m * n * out_size * written / 4.6e12) * batch * memory_ratio * (1 - 0.02 * together * (batch > 1))"
-sums = "(parts > 1) * m * n * parts * out_size * batch / 1.04e12"
+twice = "1 + b_twice * min(1, m // (BM * CLUSTER + 1)) / (memory_ratio * memory_ratio * memory_ratio)"
+far = "1 + a_twice * min(1, n // (BN + 1)) * (m > n)"
+spilt = "odd * min(1, m * n * out_size * batch / spilt_size)"
+written = "1 + odd_width_written * (BN % 64 > 0) + wide_written * (out_size == 4) * (1 - odd) + (spilt_written + spilt_tall * (BM == 192) + spilt_tall_wide * (BM == 192) * (out_size == 4)) * spilt"
+memory = "((m * k * far + k * n * twice / narrow) * size / (read_rate * (1 + large_read * ((m * k + k * n) * size > large_above))) + m * n * out_size * written / write_rate) * batch * memory_ratio * (1 - batch_paired * together * (batch > 1))"
+sums = "(parts > 1) * m * n * parts * out_size * batch / sums_rate"
 uneven = "(2 * blocks > sms) * (blocks < sms) * (1 - blocks / sms) * (NEAR == 1)"
-late = "4e-7 * (together == 0) * (2 * blocks > sms) * (blocks < 1 * sms) + 2.25e-7 * together * alone + (1.6e-7 + 0.077 * memory) * (NEAR > 1) + 1.2e-6 * a_down * (size == 4) + 0.32 * memory * uneven"
+late = "late_s * (together == 0) * (2 * blocks > sms) * (blocks < 1 * sms) + late_paired_s * together * alone + (late_near_s + late_near_memory * memory) * (NEAR > 1) + late_registers_s * a_down * (size == 4) + late_uneven * memory * uneven"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
-seconds = "1.6e-6 + late + max(tiles, memory) + (0.34 - 0.11 * (crowded > 1.05 * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (0.081 - 0.54 * (NEAR > 1) - 0.157 * together - 0.02 * (SPLIT > 1))) * min(tiles, memory) - 5.5e-7 * waiting * together + sums + (NEAR > 8) * (sms <= 128)"
+seconds = "launch_s + late + max(tiles, memory) + (unhidden - unhidden_crowded * (crowded > crowded_above * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (waiting_unhidden - waiting_near * (NEAR > 1) - waiting_paired * together - waiting_split * (SPLIT > 1))) * min(tiles, memory) - waiting_paired_s * waiting * together + sums + (NEAR > 8) * (sms <= 128)"
 
 [params]
 BM = { default = 128, values = [64, 128, 192] }

@@ -20,6 +20,12 @@ constraints = [
     "BN + WIDTH * (1 + (BN * CHUNK > WIDTH)) <= 384",  # sums of two rows of a thread, in registers
 ]
 
+costs = [
+    "small_below", "scaled_wide", "scaled_narrow", "multiply_rate", "narrow_pieces", "small_pieces", "small_narrow",
+    "one_piece", "paired", "cache_rate", "cache_large", "large_above", "cache_larger", "larger_above", "cache_apart",
+    "generation_s", "odd_written", "memory_rate", "launch_s", "unhidden",
+]
+
 [boxes]
 a = ["min(BM, cdiv(m, 8) * 8)", "LINE"]
 b_down = ["BN // CLUSTER", "LINE"]
@@ -27,15 +33,15 @@ c = ["64", "LINE"]
 
 # As in ``hopper.cu``. Narrow pieces read A more often; where a step is one piece, nothing is multiplied while it is added.
 [time]
-small = "(m * k + k * n) * batch <= 40e6"
-scales = "(0.08 + 0.07 * (BN < 256)) * scaled"
-multiply = "BM * BN * 128 / 5.1e12 * (1 + 0.06 * (WIDTH == 64) - small * (0.15 * (WIDTH == 64) - 0.12 * (BN == 128)) + 0.04 * (WIDTH == BN * CHUNK) + 0.01 * (CLUSTER > 1) + scales)"
+small = "(m * k + k * n) * batch <= small_below"
+scales = "(scaled_wide + scaled_narrow * (BN < 256)) * scaled"
+multiply = "BM * BN * 128 / multiply_rate * (1 + narrow_pieces * (WIDTH == 64) - small * (small_pieces * (WIDTH == 64) - small_narrow * (BN == 128)) + one_piece * (WIDTH == BN * CHUNK) + paired * (CLUSTER > 1) + scales)"
 operands = "(m * k + k * n) * batch"
-cache = "9.3e10 - 4.2e10 * (operands > 4.4e7) - 10e9 * (operands > 600e6)"
-load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, 7.5e10))"
-tiles = "cdiv(blocks, sms) * (8.8e-7 + cdiv(part, 128) * (max(multiply, load) + load / 100))"
-memory = "(m * k + k * n + m * n * out_size * (1 + 0.5 * min(1, n * out_size % 16))) * batch / 4.3e12 * memory_ratio"
-seconds = "2.9e-6 + max(tiles, memory) + 0.204 * min(tiles, memory)"
+cache = "cache_rate - cache_large * (operands > large_above) - cache_larger * (operands > larger_above)"
+load = "(BM + BN / CLUSTER) * 128 / (lines * cache + (1 - lines) * min(cache, cache_apart))"
+tiles = "cdiv(blocks, sms) * (generation_s + cdiv(part, 128) * (max(multiply, load) + load / 100))"
+memory = "(m * k + k * n + m * n * out_size * (1 + odd_written * min(1, n * out_size % 16))) * batch / memory_rate * memory_ratio"
+seconds = "launch_s + max(tiles, memory) + unhidden * min(tiles, memory)"
 
 [[presets]]
 rate = 100

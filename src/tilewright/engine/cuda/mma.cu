@@ -12,6 +12,12 @@ tile = ["BN", "BM"]
 step = "BK"
 constraints = ["BM % WM == 0", "BN % WN == 0", "WM % 16 == 0", "WN % 16 == 0"]
 
+costs = [
+    "vector_half", "vector_odd", "tile_small", "tile_smaller", "copy_rate", "odd_step_s", "generation_s",
+    "store_element_s", "multiply_rate", "memory_rate", "odd_store_rate", "down_store_rate", "apart_store_rate",
+    "launch_s",
+]
+
 [strides]
 a = "either"
 b = "either"
@@ -20,18 +26,18 @@ lists = "either"
 
 # A multiprocessor computes its blocks one after another; copies of less than 16 bytes are slower, and each step waits for
 # those of single elements, unless other blocks multiply meanwhile. Rows of C at `odd` addresses are stored by words that are put together
-# of two elements, and columns element by element. Rates are those of an H200.
+# of two elements, and columns element by element.
 [time]
 vector = "min(a_vector, b_vector)"
-slower = "1 + 0.45 * (vector < 16) + 0.94 * (vector < 4) + 0.4 * (BM * BN < 16384) + 0.4 * (BM * BN < 4096)"
-copied = "(BM + BN) * part * size / 3e10"
+slower = "1 + vector_half * (vector < 16) + vector_odd * (vector < 4) + tile_small * (BM * BN < 16384) + tile_smaller * (BM * BN < 4096)"
+copied = "(BM + BN) * part * size / copy_rate"
 each = "cdiv(blocks, sms)"
-waits = "(vector < 4) * cdiv(part, BK) * 1.3e-6 / min(3, each)"
-tiles = "each * (3.5e-8 + BM * BN * 4e-11 + max(BM * BN * part * slower / 1.13e12, copied, waits))"
+waits = "(vector < 4) * cdiv(part, BK) * odd_step_s / min(3, each)"
+tiles = "each * (generation_s + BM * BN * store_element_s + max(BM * BN * part * slower / multiply_rate, copied, waits))"
 odd = "n * out_size % 4 > 0"
-memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.7e12 * memory_ratio"
-stored = "m * n * out_size * batch * max(odd * (1 - c_down) / 1.7e12, c_down / 1.03e12, min(1, n * out_size % 16) / 8.4e12)"
-seconds = "4.7e-6 + max(tiles, memory + stored)"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / memory_rate * memory_ratio"
+stored = "m * n * out_size * batch * max(odd * (1 - c_down) / odd_store_rate, c_down / down_store_rate, min(1, n * out_size % 16) / apart_store_rate)"
+seconds = "launch_s + max(tiles, memory + stored)"
 
 [[presets]]
 rate = 80

@@ -12,6 +12,12 @@ tile = ["BN", "BM"]
 step = "BK"
 constraints = ["BM % WM == 0", "BN % WN == 0", "BM // WM * (BN // WN) <= 8"]
 
+costs = [
+    "vector_half", "vector_odd", "tile_small", "tile_smaller", "tile_smallest", "alone", "a_transposed", "copy_rate",
+    "flight_s", "generation_s", "store_element_s", "multiply_rate", "memory_rate", "down_store_rate", "apart_store_rate",
+    "narrow_store_rate", "launch_s",
+]
+
 [strides]
 a = "either"
 b = "either"
@@ -25,14 +31,14 @@ lists = "either"
 [time]
 vector = "min(a_vector, b_vector)"
 each = "cdiv(blocks, sms)"
-slower = "1 + 0.34 * (vector < 16) + 0.32 * (vector < 8) + 0.2 * (BM * BN < 16384) + 0.29 * (BM * BN < 8192) + 0.65 * (BM * BN < 4096) + 0.28 * (each < 2) + 0.2 * a_down"
+slower = "1 + vector_half * (vector < 16) + vector_odd * (vector < 8) + tile_small * (BM * BN < 16384) + tile_smaller * (BM * BN < 8192) + tile_smallest * (BM * BN < 4096) + alone * (each < 2) + a_transposed * a_down"
 stage = "(BM + BN) * BK * size"
 flight = "min(each, max(1, 184e3 // (STAGES * stage))) * (STAGES - 1) * stage"
-copied = "(BM + BN) * part * size / min(5e10, flight / 1.4e-6)"
-tiles = "each * (1.5e-7 + BM * BN * 1.8e-11 + max(BM * BN * part * slower / 5.7e11, copied))"
-memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / 3.6e12 * memory_ratio"
-stored = "m * n * out_size * batch * (c_down / 1.4e12 + (1 - c_down) * min(1, n * out_size % 16) / 5.4e13 + (BM == 32) / 9.2e12)"
-seconds = "4.7e-6 + max(tiles, memory + stored)"
+copied = "(BM + BN) * part * size / min(copy_rate, flight / flight_s)"
+tiles = "each * (generation_s + BM * BN * store_element_s + max(BM * BN * part * slower / multiply_rate, copied))"
+memory = "((m * k + k * n) * size + m * n * parts * out_size) * batch / memory_rate * memory_ratio"
+stored = "m * n * out_size * batch * (c_down / down_store_rate + (1 - c_down) * min(1, n * out_size % 16) / apart_store_rate + (BM == 32) / narrow_store_rate)"
+seconds = "launch_s + max(tiles, memory + stored)"
 
 [[presets]]
 rate = 80

@@ -14,6 +14,11 @@ shared = "STAGES * (128 + BN) * 128 + 16 * BN + 16 * STAGES"
 tile = ["BN", "128"]
 constraints = ["STAGES * (128 + BN) * 128 + 16 * BN + 16 * STAGES <= 232448"]
 
+costs = [
+    "multiply_rate", "power", "power_groups", "power_above", "lone", "narrow", "generation_s", "bound_s", "memory_rate",
+    "launch_s",
+]
+
 [boxes]
 a = ["128", "128"]
 b_down = ["BN // CLUSTER", "128"]
@@ -26,12 +31,12 @@ c = "rows"
 
 # `size` is the number of moduli. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
 [time]
-rate = "1.8e15 * (1 - (0.22 + 0.02 * (GROUP < 16)) * (m * n * k > 2e12))"
+rate = "multiply_rate * (1 - (power + power_groups * (GROUP < 16)) * (m * n * k > power_above))"
 step = "BN * 128 * 128 * 2 / (rate / sms)"
-tiles = "cdiv(size * blocks, sms) * (cdiv(k, 128) * step * (1 + 0.6 * (CLUSTER == 1) + 0.1 * (BN < 256)) + 2.3e-6)"
-bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(8, k // 1024)), 128) * step + 3e-6)"
-memory = "(m * k + k * n + m * n) * size / 3.9e12 * memory_ratio"
-seconds = "5.1e-6 + max(tiles, memory) + bound"
+tiles = "cdiv(size * blocks, sms) * (cdiv(k, 128) * step * (1 + lone * (CLUSTER == 1) + narrow * (BN < 256)) + generation_s)"
+bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(8, k // 1024)), 128) * step + bound_s)"
+memory = "(m * k + k * n + m * n) * size / memory_rate * memory_ratio"
+seconds = "launch_s + max(tiles, memory) + bound"
 
 [[presets]]
 rate = 100

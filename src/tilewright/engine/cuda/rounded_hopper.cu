@@ -15,6 +15,11 @@ tile = ["BN", "BM"]
 step = "LINE"
 constraints = ["SLOTS * (BM + BN) * 128 + 16 * SLOTS <= 232448"]
 
+costs = [
+    "multiply_rate", "power", "power_above", "narrow", "lone", "store_s", "store_rate", "memory_rate", "launch_s",
+    "unhidden",
+]
+
 [boxes]
 a = ["BM", "LINE"]
 a_down = ["LINE", "64"]
@@ -30,11 +35,11 @@ c = "rows"
 # As in ``split_hopper.cu``, with one product for each step. Two blocks that share B need less of the second-level cache.
 [time]
 work = "m * n * k * batch"
-rate = "2.7e12 * (1 - 0.1 * (work > 1e12) - 0.15 * (BN < 256) - 0.01 * (CLUSTER == 1))"
-store = "2.7e-6 + sms * BM * BN * 4 / 3.9e12"
+rate = "multiply_rate * (1 - power * (work > power_above) - narrow * (BN < 256) - lone * (CLUSTER == 1))"
+store = "store_s + sms * BM * BN * 4 / store_rate"
 tiles = "cdiv(blocks, sms) * (store + cdiv(part, LINE) * BM * BN * LINE / rate)"
-memory = "(m * k + k * n + m * n * parts) * 4 * batch / 3.9e12 * memory_ratio"
-seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
+memory = "(m * k + k * n + m * n * parts) * 4 * batch / memory_rate * memory_ratio"
+seconds = "launch_s + max(tiles, memory) + unhidden * min(tiles, memory)"
 
 [[presets]]
 rate = 100

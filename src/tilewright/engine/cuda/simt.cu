@@ -11,6 +11,12 @@ constraints = ["BM % WM == 0", "BN % WN == 0", "WM % TM == 0", "WN % TN == 0", "
 tile = ["BN", "BM"]
 step = "BK"
 
+costs = [
+    "busy_least", "busy_each", "multiply_rate", "rate_least", "short_steps", "single_copies", "single_of_long",
+    "single_of_small", "generation_s", "store_element_s", "written", "odd_written", "small_written", "odd_small_written",
+    "memory_rate", "launch_s", "overlap", "unhidden",
+]
+
 [strides]
 a = "either"
 b = "either"
@@ -20,20 +26,19 @@ padded = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
 # each of its four schedulers. Each generation waits for its first stage, and stores its tiles last;
-# other blocks of the multiprocessor use memory meanwhile. Copies of single numbers of B take time from the multiply-adds. The rates are
-# those of an H200, as its power allows for long.
+# other blocks of the multiprocessor use memory meanwhile. Copies of single numbers of B take time from the multiply-adds.
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"
 warps = "max(1, rest * (BM // WM) * (BN // WN))"
-busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.68 + 0.124 * cdiv(warps, 4))"
+busy = "warps / (4 * cdiv(warps, 4)) * min(1, busy_least + busy_each * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
 single = "1 - b_across * (b_vector >= 16)"
-rate = "2.05e11 * (1.035 - 3 / BM - 3 / BN - 0.085 * (BK < 16)) / (1 + single * (0.12 + 0.06 * (BK > 8) + 0.186 * (BM < 64)))"
-tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * 9.7e-7 + each * BM * BN * 1.03e-10"
+rate = "multiply_rate * (rate_least - 3 / BM - 3 / BN - short_steps * (BK < 16)) / (1 + single * (single_copies + single_of_long * (BK > 8) + single_of_small * (BM < 64)))"
+tiles = "turns * BM * BN * part / rate + cdiv(blocks, sms * BLOCKS) * generation_s + each * BM * BN * store_element_s"
 odd = "min(1, n * size % 16)"
-memory = "(m * k + k * n + m * n * parts * (0.71 + 0.07 * odd + 0.33 * (BM * BN <= 2048) + 0.176 * odd * (BM * BN <= 4096))) * size * batch / 3.6e12 * memory_ratio"
-seconds = "3.3e-6 + max(tiles, memory + 0.53 / BLOCKS * tiles) + 0.25 / BLOCKS * min(tiles, memory)"
+memory = "(m * k + k * n + m * n * parts * (written + odd_written * odd + small_written * (BM * BN <= 2048) + odd_small_written * odd * (BM * BN <= 4096))) * size * batch / memory_rate * memory_ratio"
+seconds = "launch_s + max(tiles, memory + overlap / BLOCKS * tiles) + unhidden / BLOCKS * min(tiles, memory)"
 
 [[presets]]
 rate = 100

@@ -11,6 +11,10 @@ constraints = ["BM % WM == 0", "BN % WN == 0", "WM % TM == 0", "WN % TN == 0", "
 tile = ["BN", "BM"]
 step = "BK"
 
+costs = [
+    "busy_least", "busy_each", "multiply_rate", "generation_s", "memory_rate", "launch_s", "overlap",
+]
+
 [strides]
 a = "either"
 b = "either"
@@ -18,17 +22,16 @@ c = "rows"
 lists = "either"
 
 # A multiprocessor multiplies at its full rate with eight warps, which full generations of blocks have; the rest may have fewer, some for
-# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last. The rates are those
-# of an H200, as its power allows for long.
+# each of its four schedulers. Each generation waits for its first stage, and stores its tiles last.
 [time]
 each = "cdiv(blocks, sms)"
 rest = "each % BLOCKS"
 warps = "max(1, rest * (BM // WM) * (BN // WN))"
-busy = "warps / (4 * cdiv(warps, 4)) * min(1, 0.76 + 0.12 * cdiv(warps, 4))"
+busy = "warps / (4 * cdiv(warps, 4)) * min(1, busy_least + busy_each * cdiv(warps, 4))"
 turns = "each - rest + rest / busy"
-tiles = "turns * BM * BN * part / 4.5e10 + cdiv(blocks, sms * BLOCKS) * 4.5e-6"
-memory = "(m * k + k * n + m * n * parts) * size * batch / 3.9e12 * memory_ratio"
-seconds = "4e-6 + max(tiles, memory + 0.25 / BLOCKS * tiles)"
+tiles = "turns * BM * BN * part / multiply_rate + cdiv(blocks, sms * BLOCKS) * generation_s"
+memory = "(m * k + k * n + m * n * parts) * size * batch / memory_rate * memory_ratio"
+seconds = "launch_s + max(tiles, memory + overlap / BLOCKS * tiles)"
 
 [[presets]]
 rate = 100

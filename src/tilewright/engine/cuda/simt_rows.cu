@@ -10,6 +10,10 @@ tile = ["BN", "BM"]
 step = "BK"
 suits = "min(m, n, k) >= 1024"
 
+costs = [
+    "multiply_rate", "single", "generation_s", "memory_rate", "launch_s", "unhidden",
+]
+
 [strides]
 a = "either"
 b = "rows"
@@ -18,9 +22,9 @@ c = "rows"
 # As simt's, but for launches of more blocks than a generation.
 [time]
 turns = "cdiv(blocks, sms)"
-tiles = "turns * BM * BN * part / (2.05e11 / (1 + 0.11 * (b_vector < 16))) + turns * 4.5e-6"
-memory = "(m * k + k * n + m * n * parts) * size * batch / 3.6e12 * memory_ratio"
-seconds = "5e-6 + tiles + 0.3 * memory"
+tiles = "turns * BM * BN * part / (multiply_rate / (1 + single * (b_vector < 16))) + turns * generation_s"
+memory = "(m * k + k * n + m * n * parts) * size * batch / memory_rate * memory_ratio"
+seconds = "launch_s + tiles + unhidden * memory"
 
 [params]
 BM = { default = 128, values = [128] }

@@ -11,12 +11,18 @@ tile = ["TN * LN * WARPS_N", "TM * LM"]
 constraints = ["WARPS_N * WARPS_K <= 16", "WARPS_K * WARPS_N * max(4, TM * TN) * 33 * 4 <= 229376", "32 % (LM * LN) == 0", "LM * LN >= 2"]
 suits = "m <= 64"
 
+costs = [
+    "multiply_rate", "multiply_wide_rate", "cut_down", "cut_across", "access_rate", "take_rate", "flight_s", "few_warps",
+    "generation_s", "read_rate", "read_wide", "across", "cache_rate", "sums_rate", "spilled_share", "spilled_half",
+    "launch_s", "unhidden",
+]
+
 [strides]
 a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200, by the times of 640 launches. Lanes that have other rows of A, and columns of B that lie along k or few
+# Lanes that have other rows of A, and columns of B that lie along k or few
 # that lie across it, take parts of lines.
 [time]
 rows = "min(m, TM * LM)"
@@ -24,17 +30,17 @@ columns = "min(n, TN * LN * WARPS_N)"
 taken = "part * (rows + columns) * size"
 turns = "cdiv(blocks, sms)"
 wide = "size == 16"
-arithmetic = "part * TM * LM * TN * LN * WARPS_N / (2.9e10 - 2.14e10 * wide)"
-cut = "(LM > 1) * (0.14 * LN * (1 - b_across) + 2.5 * (LN < 16) * b_across)"
-accesses = "part * size * LM * LN * WARPS_N * (TM + TN) * (1 + cut) / 3.1e11"
+arithmetic = "part * TM * LM * TN * LN * WARPS_N / (multiply_rate - multiply_wide_rate * wide)"
+cut = "(LM > 1) * (cut_down * LN * (1 - b_across) + cut_across * (LN < 16) * b_across)"
+accesses = "part * size * LM * LN * WARPS_N * (TM + TN) * (1 + cut) / access_rate"
 alone = "(blocks <= sms) * (WARPS_N * WARPS_K < 16)"
 flight = "min(RESIDENT, turns) * WARPS_N * WARPS_K * BUFFERS * (TN + TM * BOTH / 2) * 512"
-tiles = "turns * max(taken / min(62e9, flight / 0.58e-6), max(arithmetic, accesses) * (1 + 0.35 * alone)) + turns / RESIDENT * 1.2e-6"
-memory = "(m * k + k * n) * size * batch / (4.6e12 - 0.27e12 * wide * (1 - b_across)) * (1 + 0.13 * b_across * max(0, 4 - LN)) * memory_ratio"
-cache = "blocks * taken / 5.8e12"
-sums = "(parts > 1) * m * n * parts * out_size * batch * 2 / 3e12"
-spilled = "wide * (2.5 * (TM * TN > 16) + 0.16 * (TM * WARPS_K * TN == 64))"
-seconds = "3.5e-6 + max(tiles, memory, cache) * (1 + spilled) + 0.29 * min(tiles, memory) / (1 + 8 * max(0, memory_ratio - 1)) + sums"
+tiles = "turns * max(taken / min(take_rate, flight / flight_s), max(arithmetic, accesses) * (1 + few_warps * alone)) + turns / RESIDENT * generation_s"
+memory = "(m * k + k * n) * size * batch / (read_rate - read_wide * wide * (1 - b_across)) * (1 + across * b_across * max(0, 4 - LN)) * memory_ratio"
+cache = "blocks * taken / cache_rate"
+sums = "(parts > 1) * m * n * parts * out_size * batch * 2 / sums_rate"
+spilled = "wide * (spilled_share * (TM * TN > 16) + spilled_half * (TM * WARPS_K * TN == 64))"
+seconds = "launch_s + max(tiles, memory, cache) * (1 + spilled) + unhidden * min(tiles, memory) / (1 + 8 * max(0, memory_ratio - 1)) + sums"
 
 [[presets]]
 rate = 100

@@ -11,12 +11,19 @@ tile = ["TN * LN * WARPS_N", "TM * LM"]
 constraints = ["WARPS_N * WARPS_K <= 16", "WARPS_K * WARPS_N * max(2, TM * TN) * 33 * 4 <= 229376", "32 % (LM * LN) == 0", "LM * LN >= 2"]
 suits = "m <= 128"
 
+costs = [
+    "multiply_rate", "multiply_wide_rate", "one_buffer_flight", "access_rate", "one_buffer_access", "down_access",
+    "few_tall", "few_thin", "few_thin_one", "few_warps", "few_deep", "few_across", "take_rate", "flight_s",
+    "generation_s", "memory_rate", "cache_rate", "one_buffer_cache", "store_rate", "single_above", "single_share",
+    "single_wide", "launch_s", "unhidden",
+]
+
 [strides]
 a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200. Of rows of B a block may read parts of sectors. Where columns of B lie along k, few lanes along k take parts of lines only; with one buffer more loads
+# Of rows of B a block may read parts of sectors. Where columns of B lie along k, few lanes along k take parts of lines only; with one buffer more loads
 # are under way there than it has. Of float64 a thread has few registers: many rows, and many buffers of columns, are slower.
 [time]
 rows = "min(m, TM * LM)"
@@ -26,19 +33,19 @@ turns = "cdiv(blocks, sms)"
 of_a = "min(a_vector, 16 - a_down * max(0, 16 - TM * size))"
 of_b = "min(b_vector, 16 - b_across * max(0, 16 - TN * size))"
 accesses = "part * size * WARPS_N * LM * LN * (TM / of_a + TN / of_b) / 32"
-arithmetic = "part * TM * LM * TN * LN * WARPS_N / (1.3e11 * (size == 4) + 6.5e10 * (size == 8))"
+arithmetic = "part * TM * LM * TN * LN * WARPS_N / (multiply_rate * (size == 4) + multiply_wide_rate * (size == 8))"
 one = "BUFFERS < 2"
-flight = "min(RESIDENT, turns) * WARPS_K * (BUFFERS + one) * (1 + (size == 8) * (1 - 0.97 * one * (TM < 2) * b_across)) * (BOTH * rows + columns) * 512 / (LM * LN)"
-rate = "6.4e8 * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2) * (1 + 1.6 * one)"
-whole = "b_across + (1 - b_across) * 0.7 * min(1, 8 / (LM * LN))"
-few = "0.12 * (TM > 2) - (0.05 + 0.05 * (BUFFERS < 2) * (RESIDENT > 2)) * (TM < 2) * b_across + 0.03 * (WARPS_K < 16) * b_across + 0.15 * (BUFFERS > 2) * (1 - b_across) + 0.3 * (TM > 1) * b_across"
-tiles = "turns * max(taken / min(6.6e10, flight / 1.5e-6), arithmetic, accesses / whole / rate) + turns / RESIDENT * 1.2e-6"
+flight = "min(RESIDENT, turns) * WARPS_K * (BUFFERS + one) * (1 + (size == 8) * (1 - one_buffer_flight * one * (TM < 2) * b_across)) * (BOTH * rows + columns) * 512 / (LM * LN)"
+rate = "access_rate * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2) * (1 + one_buffer_access * one)"
+whole = "b_across + (1 - b_across) * down_access * min(1, 8 / (LM * LN))"
+few = "few_tall * (TM > 2) - (few_thin + few_thin_one * (BUFFERS < 2) * (RESIDENT > 2)) * (TM < 2) * b_across + few_warps * (WARPS_K < 16) * b_across + few_deep * (BUFFERS > 2) * (1 - b_across) + few_across * (TM > 1) * b_across"
+tiles = "turns * max(taken / min(take_rate, flight / flight_s), arithmetic, accesses / whole / rate) + turns / RESIDENT * generation_s"
 sectors = "1 + b_across * (n > columns) * max(0, 32 / (columns * size) - 1)"
-memory = "(m * k + k * n * sectors) * size * batch / 4.7e12 * memory_ratio"
-cache = "blocks * taken * sectors / (5.2e12 * (1 + 0.3 * one))"
-stored = "m * n * batch * parts * out_size / 3e12"
-single = "max(a_vector < 16, b_vector < 16) * (m * k + k * n > 4e6) * (0.12 + 0.046 * (size == 8))"
-seconds = "4.4e-6 + (max(tiles, memory, cache) + 0.18 * min(tiles, memory)) * (1 + (size == 8) * (few + 2 * (TM * LM > 4)) + (size == 4) * (BUFFERS < 2) * (TM < 8) / 10) * (1 + single) + stored"
+memory = "(m * k + k * n * sectors) * size * batch / memory_rate * memory_ratio"
+cache = "blocks * taken * sectors / (cache_rate * (1 + one_buffer_cache * one))"
+stored = "m * n * batch * parts * out_size / store_rate"
+single = "max(a_vector < 16, b_vector < 16) * (m * k + k * n > single_above) * (single_share + single_wide * (size == 8))"
+seconds = "launch_s + (max(tiles, memory, cache) + unhidden * min(tiles, memory)) * (1 + (size == 8) * (few + 2 * (TM * LM > 4)) + (size == 4) * (BUFFERS < 2) * (TM < 8) / 10) * (1 + single) + stored"
 
 [[presets]]
 rate = 100

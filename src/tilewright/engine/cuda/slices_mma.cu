@@ -12,38 +12,44 @@ tile = ["WN * WARPS_N", "WM * WARPS_M"]
 constraints = ["WARPS_M * WARPS_N * WARPS_K <= 16", "WARPS_K * WARPS_M * WARPS_N * WM * WN <= 55296"]
 suits = "m <= 128"
 
+costs = [
+    "flight_s", "multiply_rate", "multiply_wide_rate", "take_rate", "access_rate", "generation_s", "read_rate",
+    "read_wide", "alone_rate", "cache_rate", "wide_tile", "wide_buffers", "wide_single", "apart_share", "sums_rate",
+    "launch_s", "unhidden",
+]
+
 [strides]
 a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200. An access has at most 16 bytes of a row, or of a column, and of what follows each other across k no
+# An access has at most 16 bytes of a row, or of a column, and of what follows each other across k no
 # more than a lane has of it. Where blocks are more than run at once, the last ones wait for memory alone.
 [time]
 rows = "min(m, WM * WARPS_M)"
 columns = "min(n, WN * WARPS_N)"
-latency = "9.9e-7 * (1 + 2 * memory_ratio) / 3"
+latency = "flight_s * (1 + 2 * memory_ratio) / 3"
 taken = "part * (rows + columns) * size"
 turns = "cdiv(blocks, sms)"
 of_a = "min(a_vector, 16 - a_down * (16 - WM // 8 * size))"
 of_b = "min(b_vector, 16 - b_across * (16 - WN // 8 * size))"
 accesses = "part * size * WARPS_M * WARPS_N * (WM / of_a + WN / of_b) / 32"
-arithmetic = "part * WM * WARPS_M * WN * WARPS_N / (2.0e12 * (size == 2) + 8.5e10 * (size == 8))"
+arithmetic = "part * WM * WARPS_M * WN * WARPS_N / (multiply_rate * (size == 2) + multiply_wide_rate * (size == 8))"
 flight = "min(RESIDENT, turns) * WARPS_K * BUFFERS * (rows + columns) * 64 * (1 + (size == 8))"
-tiles = "turns * max(taken / min(6.1e10, flight / latency), arithmetic, accesses / 3e8) + turns / RESIDENT * 1.8e-6"
-rate = "(4.7e12 - 2e11 * (size == 8)) / memory_ratio"
+tiles = "turns * max(taken / min(take_rate, flight / latency), arithmetic, accesses / access_rate) + turns / RESIDENT * generation_s"
+rate = "(read_rate - read_wide * (size == 8)) / memory_ratio"
 memory = "(m * k + k * n) * size * batch / rate"
 whole = "blocks // (RESIDENT * sms)"
 rest = "blocks - whole * RESIDENT * sms"
-alone = "taken / min(60e9, WARPS_K * BUFFERS * (rows + columns) * 76.8 / latency * (1 + (size == 8)))"
+alone = "taken / min(alone_rate, WARPS_K * BUFFERS * (rows + columns) * 76.8 / latency * (1 + (size == 8)))"
 waves = "(whole > 0) * (whole * RESIDENT * sms * part * columns * size / rate + (rest > 0) * max(rest * part * columns * size / rate, alone))"
-cache = "blocks * taken / 6.5e12"
+cache = "blocks * taken / cache_rate"
 registers = "WM * WN * max(4, size) / 128 + BUFFERS * (WM + WN) / 2 + (size == 2) * (WM + WN) / 4 + 34"
-double = "(size == 8) * (0.05 * (WN > 32) + 0.0195 * (BUFFERS > 1) + 0.023 * max(a_vector < 16, b_vector < 16))"
+double = "(size == 8) * (wide_tile * (WN > 32) + wide_buffers * (BUFFERS > 1) + wide_single * max(a_vector < 16, b_vector < 16))"
 spilled = "registers > min(255, 2048 / (RESIDENT * WARPS_M * WARPS_N * WARPS_K)) + 4"
-apart = "0.125 * (size == 2) * (WM * WN > 2048) * (min(a_vector, b_vector) < 16)"
-sums = "m * n * batch * parts * out_size / 4.3e11"
-seconds = "3.2e-6 + (max(tiles, memory, waves, cache) + 0.166 * min(tiles, memory)) * (1 + spilled / 2 + double + apart) + sums"
+apart = "apart_share * (size == 2) * (WM * WN > 2048) * (min(a_vector, b_vector) < 16)"
+sums = "m * n * batch * parts * out_size / sums_rate"
+seconds = "launch_s + (max(tiles, memory, waves, cache) + unhidden * min(tiles, memory)) * (1 + spilled / 2 + double + apart) + sums"
 
 [[presets]]
 rate = 100

@@ -15,6 +15,11 @@ tile = ["BN", "BM"]
 step = "LINE * CHUNK"
 constraints = ["SLOTS * (BM + BN) * 128 + 16 * SLOTS <= 232448"]
 
+costs = [
+    "multiply_rate", "power", "power_above", "narrow", "paired", "store_s", "store_rate", "memory_rate", "launch_s",
+    "unhidden",
+]
+
 [boxes]
 a = ["BM", "LINE"]
 a_down = ["LINE", "64"]
@@ -31,11 +36,11 @@ c = "rows"
 # records of an H200, whose power allows less for long.
 [time]
 work = "m * n * k * batch"
-rate = "3e12 * (1 - 0.17 * (work > 1e12) - 0.09 * (BN == 64) + 0.03 * (CLUSTER > 1) * (2 * (work > 1e12) - 1))"
-store = "2.7e-6 + sms * BM * BN * 4 / 3.9e12"
+rate = "multiply_rate * (1 - power * (work > power_above) - narrow * (BN == 64) + paired * (CLUSTER > 1) * (2 * (work > power_above) - 1))"
+store = "store_s + sms * BM * BN * 4 / store_rate"
 tiles = "cdiv(blocks, sms) * (store + cdiv(part, LINE * CHUNK) * CHUNK * 3 * BM * BN * LINE / rate)"
-memory = "(m * k + k * n + m * n * parts) * 4 * batch / 3.9e12 * memory_ratio"
-seconds = "2.5e-6 + max(tiles, memory) + 0.1 * min(tiles, memory)"
+memory = "(m * k + k * n + m * n * parts) * 4 * batch / memory_rate * memory_ratio"
+seconds = "launch_s + max(tiles, memory) + unhidden * min(tiles, memory)"
 
 [[presets]]
 rate = 100

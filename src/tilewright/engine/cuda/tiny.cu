@@ -10,22 +10,25 @@ tile = ["TN * LN", "TM * LM"]
 constraints = ["32 % (LM * LN) == 0"]
 suits = "min(m <= 64, n <= 64, k <= 256, batch > 1)"
 
+costs = [
+    "multiply_rate", "multiply_wide_rate", "access_rate", "memory_rate", "memory_wide", "launch_s",
+]
+
 [strides]
 a = "either"
 b = "either"
 c = "any"
 
-# The rates are those of an H200.
 [time]
 tiles = "cdiv(m, TM * LM) * cdiv(n, TN * LN) * batch"
 items = "cdiv(tiles * LM * LN, 32 * WARPS * sms)"
 of_a = "min(a_vector, 16 - a_down * max(0, 16 - TM * size))"
 of_b = "min(b_vector, 16 - b_across * max(0, 16 - TN * size))"
 accesses = "k * size * (TM / of_a + TN / of_b)"
-arithmetic = "k * TM * TN / (1.3e11 * (size == 4) + 3e10 * (size == 8)) * 32"
-taken = "items * WARPS * max(arithmetic, accesses / 2e8)"
-memory = "(m * k + k * n + m * n) * size * batch / (3.7e12 - 1.1e12 * (size == 8)) * memory_ratio"
-seconds = "4e-6 + max(taken, memory)"
+arithmetic = "k * TM * TN / (multiply_rate * (size == 4) + multiply_wide_rate * (size == 8)) * 32"
+taken = "items * WARPS * max(arithmetic, accesses / access_rate)"
+memory = "(m * k + k * n + m * n) * size * batch / (memory_rate - memory_wide * (size == 8)) * memory_ratio"
+seconds = "launch_s + max(taken, memory)"
 
 [[presets]]
 rate = 100

@@ -9,23 +9,28 @@ grid = ["cdiv(m, WM) * cdiv(n, WN)"]
 tile = ["WN", "WM"]
 suits = "min(m <= 64, n <= 64, k <= 256, batch > 1)"
 
+costs = [
+    "access_rate", "access_half_rate", "tile_s", "tile_element_s", "down", "step_s", "memory_rate", "cached",
+    "cached_below", "launch_s",
+]
+
 [strides]
 a = "either"
 b = "either"
 c = "any"
 
-# A warp waits for memory at each step of k. The rates are those of an H200.
+# A warp waits for memory at each step of k.
 [time]
 tiles = "cdiv(m, WM) * cdiv(n, WN) * batch"
 of_a = "min(a_vector, 16 - a_down * (16 - WM // 8 * size))"
 of_b = "min(b_vector, 16 - b_across * (16 - WN // 8 * size))"
 accesses = "cdiv(k * size, 64) * 64 * (WM / of_a + WN / of_b) / 32"
 spilled = "WM * WN * max(4, size) / 128 + (WM + WN) / 2 + 34 > 2048 / (PER_SM * WARPS)"
-taken = "cdiv(tiles, sms) * max(accesses / (2e8 + 1.1e8 * (size == 2)), (8.1e-8 + WM * WN * 3.4e-11) * (1 + 3.1 * (1 - b_across) * min(1, k / 64)))"
-waiting = "cdiv(k * size, 64) * 6.2e-7 / BUFFERS"
+taken = "cdiv(tiles, sms) * max(accesses / (access_rate + access_half_rate * (size == 2)), (tile_s + WM * WN * tile_element_s) * (1 + down * (1 - b_across) * min(1, k / 64)))"
+waiting = "cdiv(k * size, 64) * step_s / BUFFERS"
 bytes = "(m * k + k * n + m * n) * size * batch"
-memory = "bytes / 3.5e12 / (1 + 0.91 * (bytes < 40e6)) * memory_ratio"
-seconds = "6.5e-6 + max(taken, memory, waiting) * (1 + spilled / 2)"
+memory = "bytes / memory_rate / (1 + cached * (bytes < cached_below)) * memory_ratio"
+seconds = "launch_s + max(taken, memory, waiting) * (1 + spilled / 2)"
 
 [[presets]]
 rate = 100

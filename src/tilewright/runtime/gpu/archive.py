@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...errors import UnavailableError
 from ...host import sources
 from ...host.disk import fingerprint
 from ...host.sources import PACKAGE
@@ -55,12 +56,17 @@ def engine_kernel(kernel: CudaKernel, values: Mapping[str, int], arch: str, macr
     """A kernel of the engine with these parameters and macros, from the archive, or compiled. Raises what ``compile_with``
     raises."""
     found = _found(kernel.path, arch, {**macros, **kernel.checked(values)}, kernel.source)
+    if found is None:
+        _check_compiles(kernel.path)
     return found or compile_with(kernel, values, arch, macros)
 
 
 def engine_file(path: Path, arch: str, macros: Mapping[str, object]) -> Compiled:
     """The same of a file without a header, such as one that copies operands."""
-    return _found(path, arch, macros, None) or compile_file(path, arch=arch, defines=macros)
+    found = _found(path, arch, macros, None)
+    if found is None:
+        _check_compiles(path)
+    return found or compile_file(path, arch=arch, defines=macros)
 
 
 @contextlib.contextmanager
@@ -76,6 +82,25 @@ def requests() -> Iterator[dict[Request, None]]:
 
 
 _asked: dict[Request, None] | None = None
+
+
+@contextlib.contextmanager
+def archived_only() -> Iterator[None]:
+    """While this holds, a kernel that no archive has is not compiled: UnavailableError is raised in its place."""
+    global _compiles
+    _compiles = False
+    try:
+        yield
+    finally:
+        _compiles = True
+
+
+_compiles = True
+
+
+def _check_compiles(path: Path) -> None:
+    if not _compiles:
+        raise UnavailableError(f"{path.name}: no archive has it with these macros")
 
 
 def archive_key() -> str:
