@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..host.cached_property import cached_property
 from ..host.sources import PACKAGE
 from ..problem import itemsize_of
 from ..runtime.gpu.compilations import KernelCode
@@ -73,12 +73,12 @@ class MatrixCopy:
 
     # ---- as its kernel does it: along x the elements of the source follow each other, or are nearest ----------------
 
-    @functools.cached_property
+    @cached_property
     def down(self) -> bool:
         """Whether x is along the columns of the source."""
         return _direction(self.source)
 
-    @functools.cached_property
+    @cached_property
     def across(self) -> bool:
         """Whether the copy transposes."""
         return self.down != _direction(self.target)

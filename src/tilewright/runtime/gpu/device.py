@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageError
+from ...host.cached_property import cached_property
 from ...kernels.cuda_kernel import Card
 from .boxes import BoxedLauncher, BoxedOperand, Mapped
 from .driver import DeviceFacts, call, driver, first_line, restored_context
@@ -223,7 +224,7 @@ class Device:
         (pointer,) = call(what, "cuMemAlloc", max(1, nbytes))
         return Memory(Owned(int(pointer), lambda: call("free memory", "cuMemFree", pointer)), nbytes)
 
-    @functools.cached_property
+    @cached_property
     def _pool(self) -> Any:
         """Where memory comes from that is allocated in the order of a stream; None on a GPU that has no such. What is freed
         stays there for the next request, unless another library has said how much does."""
