@@ -107,6 +107,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu layers": lambda: gpu.gpu_layers("gpu-matmul-layers-h200"),
     "gpu complex": lambda: gpu.gpu_shapes("gpu-matmul-complex-h200"),
     "gpu complex h100": lambda: gpu.gpu_shapes("gpu-matmul-complex-h100"),
+    "gpu grouped": lambda: gpu.gpu_grouped("grouped-h200"),
     "gpu new shapes": lambda: gpu.gpu_new_shapes("new-gpu-shapes-h200"),
     "gpu invariant": lambda: gpu.gpu_invariant("gpu-matmul-invariant-h200", "invariant-rows"),
     "gpu layers h100": lambda: gpu.gpu_layers("gpu-matmul-layers-h100"),

@@ -199,6 +199,30 @@ def gpu_invariant(name: str, rows: str) -> str:
     )
 
 
+def gpu_grouped(name: str) -> str:
+    """Products of the experts of layers: a row for each layer, a column for each product, with random sizes."""
+    line = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    peer, tokens, cases = "torch grouped_mm", 16384, line["cases"]
+    products = list(dict.fromkeys(case["product"] for case in cases))
+    rows = [["layer", *products]]
+    for layer in dict.fromkeys(case["layer"] for case in cases):
+        of = {
+            case["product"]: case
+            for case in cases
+            if (case["layer"], case["rows"], case["sizes"]) == (layer, tokens, "random")
+        }
+        cells = (f"{of[name]['tflops']['tilewright']:.0f} ({of[name]['ratio'][peer]:.2f})" for name in products)
+        rows.append([layer, *cells])
+    ratios = sorted(case["ratio"][peer] for case in cases if peer in case["ratio"])
+    return (
+        f"{table(rows)}\n\nTFLOPS of {tokens:,} tokens of bfloat16 whose experts have random numbers of them, and in "
+        f"brackets R, the time of `torch._grouped_mm` over ours in the same run. Of all {len(ratios)} products (4,096 to "
+        f"65,536 tokens; random and skewed sizes, and multiples of 16) R is {exp(mean(map(log, ratios))):.2f} in the "
+        f"geometric mean, and from {ratios[0]:.2f} to {ratios[-1]:.2f}. {line['gpu']}, PyTorch {line['torch']}. Record: "
+        f"{linked(name)}, made by `{line['environment']['command']}`."
+    )
+
+
 def gpu_new_shapes(name: str) -> str:
     """How long the first calls of shapes take that a process has not seen, and its first product."""
     line = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[-1])
