@@ -16,7 +16,7 @@ from tilewright.arrays.copies import MatrixCopy, copy_steps
 from tilewright.arrays.layouts import Boxes
 from tilewright.catalog import cuda_engine
 from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.steps import WORKSPACE, A, B, C, Place, load
+from tilewright.runtime.gpu.steps import WORKSPACE, A, B, BufferPlace, C, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -37,7 +37,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def copy_matrices(gpu: Any, copies: list[MatrixCopy], *addresses: int) -> None:
     """Make copies of matrices at the first addresses to the others."""
-    given = list(zip(copies, (Place(A), Place(B)), (Place(C), Place(WORKSPACE)), strict=False))
+    given = list(zip(copies, (BufferPlace(A), BufferPlace(B)), (BufferPlace(C), BufferPlace(WORKSPACE)), strict=False))
     a, b, c, workspace = addresses if len(copies) == 2 else (addresses[0], 0, addresses[1], 0)
     load(gpu, copy_steps(given, gpu.card.memory_ratio))(a, b, c, workspace, 7)
 

@@ -15,7 +15,7 @@ from tilewright.arrays.copies import sum_step
 from tilewright.catalog import cuda_engine
 from tilewright.errors import OperandError
 from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.steps import A, C, Place, load
+from tilewright.runtime.gpu.steps import A, BufferPlace, C, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -138,7 +138,7 @@ def test_conjugates_that_were_not_computed(gpu: Any) -> None:
 
 
 def add(gpu: Any, parts: int, batch: int, dtype: str, target: Matrix, sums: int, c: int) -> None:
-    load(gpu, [sum_step(gpu.sms, parts, batch, dtype, target, (Place(A), Place(C)))])(sums, 0, c, 0, 0)
+    load(gpu, [sum_step(gpu.sms, parts, batch, dtype, target, (BufferPlace(A), BufferPlace(C)))])(sums, 0, c, 0, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])

@@ -12,7 +12,7 @@ from tilewright.arrays.plan import GpuPlan
 from tilewright.prebuilt import gpu
 from tilewright.runtime.gpu.device import add_described
 from tilewright.runtime.gpu.engine_product import FinishForm, ScaleBlocks
-from tilewright.runtime.gpu.steps import SCALE_A, SCALE_B, WORKSPACE, A, B, C, Clear, KernelLaunch, Place, Step
+from tilewright.runtime.gpu.steps import SCALE_A, SCALE_B, WORKSPACE, A, B, BufferPlace, C, Clear, GpuStep, KernelLaunch
 
 CAPABILITY, ((NAME, *FACTS), *_) = gpu.GPUS["sm_90a"]
 
@@ -34,14 +34,14 @@ def names(plan: GpuPlan) -> list[str]:
     return [step.launch.entry if isinstance(step.launch, KernelLaunch) else "clear" for step in plan.steps]
 
 
-def offsets(steps: list[Step], buffer: int) -> set[int]:
+def offsets(steps: list[GpuStep], buffer: int) -> set[int]:
     return {at.offset for step in steps for at in step.places if at.buffer == buffer}
 
 
 def test_a_step_moves_with_its_buffers() -> None:
-    step = Step(Clear(None), (Place(C, 8), Place(A), Place(SCALE_A, 4)))  # type: ignore[arg-type]
-    moved = step.moved((Place(B, 100), Place(A), Place(WORKSPACE, 50), Place(WORKSPACE, 1000)))
-    assert moved == Step(step.launch, (Place(WORKSPACE, 58), Place(B, 100), Place(SCALE_A, 4)))
+    step = GpuStep(Clear(None), (BufferPlace(C, 8), BufferPlace(A), BufferPlace(SCALE_A, 4)))  # type: ignore[arg-type]
+    moved = step.moved((BufferPlace(B, 100), BufferPlace(A), BufferPlace(WORKSPACE, 50), BufferPlace(WORKSPACE, 1000)))
+    assert moved == GpuStep(step.launch, (BufferPlace(WORKSPACE, 58), BufferPlace(B, 100), BufferPlace(SCALE_A, 4)))
 
 
 def test_borders_of_c_are_the_steps_of_products_at_other_places(ordinal: int) -> None:
@@ -59,7 +59,7 @@ def test_a_complex_product_writes_pairs_and_multiplies_reals_behind_them(ordinal
     plan = planned(ordinal, "complex64", (4096, 4096), (4096, 4096))
     first, *others = plan.steps
     assert names(plan)[0] == "write_pairs"
-    assert first.places == (Place(B), Place(WORKSPACE))
+    assert first.places == (BufferPlace(B), BufferPlace(WORKSPACE))
     assert offsets(others, B) == set()
     pairs = 4 * 4096 * 4096 * 4
     assert pairs in offsets(others, WORKSPACE), "the workspace of the real product"
@@ -72,7 +72,7 @@ def test_parts_of_k_are_summed_in_the_workspace(ordinal: int) -> None:
     multiply, add = plan.steps
     assert offsets([multiply], WORKSPACE) == {0}
     assert offsets([multiply], C) == set()
-    assert add.places == (Place(WORKSPACE), Place(C))
+    assert add.places == (BufferPlace(WORKSPACE), BufferPlace(C))
 
 
 def test_products_without_depth_are_all_cleared(ordinal: int) -> None:
@@ -85,6 +85,6 @@ def test_arrays_of_an_epilogue_have_places(ordinal: int) -> None:
     """Those of blocks are read by the kernel that multiplies; without depth nothing reads them."""
     form = FinishForm(1.0, 0.0, None, None, None, None, 256, ScaleBlocks(2, 1, 1, 2))
     plan = planned(ordinal, "float8_e4m3fn", (256, 256), (256, 256), form)
-    assert plan.steps[-1].places[-2:] == (Place(SCALE_A), Place(SCALE_B))
+    assert plan.steps[-1].places[-2:] == (BufferPlace(SCALE_A), BufferPlace(SCALE_B))
     empty = planned(ordinal, "float8_e4m3fn", (256, 0), (0, 256), form)
     assert names(empty)[0] == "clear"

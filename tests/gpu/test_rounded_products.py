@@ -19,7 +19,7 @@ from tilewright.planning.choice import ROUNDED
 from tilewright.planning.streamed import choose_streamed
 from tilewright.runtime.gpu.split_operand import split_of_rows
 from tilewright.runtime.gpu.split_product import parts_steps, split_product_steps, split_step
-from tilewright.runtime.gpu.steps import WORKSPACE, A, B, Place, load
+from tilewright.runtime.gpu.steps import WORKSPACE, A, B, BufferPlace, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -87,8 +87,10 @@ def by_kernel(
     z = of_c.pointer
     steps = split_product_steps(gpu.sms, chosen, params, made)
     if add:  # each operand alone
-        parts = Place(WORKSPACE), Place(WORKSPACE, made.a.workspace_bytes)
-        splits = (split_step(each) for each in zip((made.a, made.b), (Place(A), Place(B)), parts, strict=True))
+        parts = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, made.a.workspace_bytes)
+        splits = (
+            split_step(each) for each in zip((made.a, made.b), (BufferPlace(A), BufferPlace(B)), parts, strict=True)
+        )
         steps = [*splits, *parts_steps(gpu.sms, chosen, params, made, parts)]
     load(gpu, steps)(x, y, z, gpu.allocate(made.workspace_bytes).pointer, 1)
     return gpu.get(of_c, np.float32, (m, n))

@@ -21,7 +21,7 @@ from tilewright.runtime.gpu import split_operand, split_product
 from tilewright.runtime.gpu.layout import row_major_matrix
 from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound, split_of_rows
 from tilewright.runtime.gpu.split_product import PartsOfK, split_product_steps
-from tilewright.runtime.gpu.steps import WORKSPACE, C, Place, load
+from tilewright.runtime.gpu.steps import WORKSPACE, BufferPlace, C, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -103,7 +103,7 @@ def test_pieces_of_a_long_k_are_summed_apart(params: dict[str, int]) -> None:
     a[1, 3, 5] = np.inf
     of_a, of_b, of_c = (row_major_matrix(*shape, "float32", batch) for shape in ((m, k), (k, n), (m, n)))
     made = SplitProduct(SplitOperand(of_a, batch), SplitOperand(of_b.transposed, batch), of_c, batch)
-    places = Place(WORKSPACE, made.workspace_bytes), Place(C)
+    places = BufferPlace(WORKSPACE, made.workspace_bytes), BufferPlace(C)
     pieces = PartsOfK(3, steps, sum_step(gpu.sms, 3, batch, "float32", of_c, places))
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((batch, m, n), np.nan, np.float32))).pointer]
     workspace = gpu.allocate(made.workspace_bytes + pieces.many * c.nbytes)

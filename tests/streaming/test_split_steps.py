@@ -24,7 +24,7 @@ from tilewright.runtime.gpu import compilations
 from tilewright.runtime.gpu.compilations import Compilations
 from tilewright.runtime.gpu.split_operand import allowed_excess, split_bound, split_of_rows
 from tilewright.runtime.gpu.split_product import split_step
-from tilewright.runtime.gpu.steps import WORKSPACE, A, Place, load
+from tilewright.runtime.gpu.steps import WORKSPACE, A, BufferPlace, load
 from tilewright.streaming.options import PRECISIONS, Options
 from tilewright.streaming.places import gpu_rates, places
 from tilewright.streaming.places.cached_sources import CachedSources
@@ -274,7 +274,7 @@ def test_a_kernel_is_compiled_once_for_all_shapes_that_share_it(
     steps.compile_ahead([(512, 512, 512), (256, 512, 512), (512, 384, 512)])
     may_end.set()
     with pytest.raises(CompileError, match="not now"):
-        load(gpu, [split_step((split_of_rows(512, 512, 512).a, Place(A), Place(WORKSPACE)))])  # type: ignore[arg-type]
+        load(gpu, [split_step((split_of_rows(512, 512, 512).a, BufferPlace(A), BufferPlace(WORKSPACE)))])  # type: ignore[arg-type]
     # Of A and of B; C = A·B and C += A·B; and one more of A, because the first one failed.
     assert Counter(begun) <= Counter(split_matrices=3, split_hopper=2, multiply_flagged=2)
 

@@ -9,7 +9,7 @@ from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.runtime.gpu.boxed_product import boxed_step
 from tilewright.runtime.gpu.engine_product import EngineProduct
 from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.steps import BIAS, C, Place, load
+from tilewright.runtime.gpu.steps import BIAS, BufferPlace, C, load
 from tilewright.runtime.gpu.strided_product import strided_step
 
 
@@ -33,5 +33,5 @@ def multiply(
 ) -> None:
     """Launch a product, of A, B and C at these addresses, and of an epilogue's arrays, 0 for absent ones."""
     make = boxed_step if kernel.boxes else strided_step
-    places = [Place(BIAS + i) if at else Place(C) for i, at in enumerate(arrays)]
+    places = [BufferPlace(BIAS + i) if at else BufferPlace(C) for i, at in enumerate(arrays)]
     load(gpu, [make(gpu.sms, kernel, params, product, places)])(*addresses, 0, 0, *arrays)

@@ -16,7 +16,7 @@ from ..problem import itemsize_of
 from ..runtime.gpu.compilations import KernelCode
 from ..runtime.gpu.layout import Matrix
 from ..runtime.gpu.memory import GRANULE
-from ..runtime.gpu.steps import KernelLaunch, Place, Step
+from ..runtime.gpu.steps import BufferPlace, GpuStep, KernelLaunch
 from .gpu_array import merged_axes
 from .order import Order, OrderedMatrix
 
@@ -180,7 +180,7 @@ def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
     return MatrixCopy(place.original, place.used, True, tuple(merged_axes(lengths, steps, used_steps)))
 
 
-def copy_steps(copies: Sequence[tuple[MatrixCopy, Place, Place]], memory_ratio: float) -> list[Step]:
+def copy_steps(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]], memory_ratio: float) -> list[GpuStep]:
     """The launches of one or two copies, each with the places of the first source and target, as few as take the least time
     on a card of that ``memory_ratio``."""
     filled = [each for each in copies if each[0].elements]
@@ -189,19 +189,19 @@ def copy_steps(copies: Sequence[tuple[MatrixCopy, Place, Place]], memory_ratio: 
     return [_step_of(each) for each in some if each]
 
 
-def _step_of(copies: Sequence[tuple[MatrixCopy, Place, Place]]) -> Step:
+def _step_of(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]]) -> GpuStep:
     """The launch that does all of these copies."""
     axes = max(1, *(len(copy.batch) for copy, *_ in copies))
     packed = [copy.packed(axes) for copy, *_ in copies]
     macros: dict[str, object] = {"JOBS": len(copies), "AXES": axes}
-    places = list[Place]()
+    places = list[BufferPlace]()
     for i, (copy, source, target) in enumerate(copies):
         macros |= copy.macros(i)
         for place, is_target, size in zip((source, target), (False, True), copy.sizes, strict=True):
             places.append(place.after(copy.reach(is_target)[0] * size))
     code, structure = pack_code("copy_matrices", **macros), b"".join(data for data, _ in packed)
     blocks = sum(each for _, each in packed)
-    return Step(KernelLaunch(code, "copy_matrices", (blocks, _WARPS * 32, 0), structure), tuple(places))
+    return GpuStep(KernelLaunch(code, "copy_matrices", (blocks, _WARPS * 32, 0), structure), tuple(places))
 
 
 def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
@@ -229,7 +229,9 @@ def sum_seconds(parts: Any, elements: int, sums: str, out: str, memory_ratio: fl
 _BLOCKS_AT_ONCE = 8
 
 
-def sum_step(sms: int, parts: int, batch: int, sums: str, target: Matrix, places: tuple[Place, Place]) -> Step:
+def sum_step(
+    sms: int, parts: int, batch: int, sums: str, target: Matrix, places: tuple[BufferPlace, BufferPlace]
+) -> GpuStep:
     """The launch that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
     batch, into matrices like ``target``: in a fixed order, rounded once. ``places`` are those of sums and target."""
     code = pack_code("add_parts", OUT=target.dtype.upper(), SUM=sums.upper())
@@ -249,7 +251,7 @@ def sum_step(sms: int, parts: int, batch: int, sums: str, target: Matrix, places
     blocks = -(-pieces // (of_block * (4 if is_many else 1)))
     sizes = tuple(map(np.int64, (target.rows, target.columns, target.row, target.column, target.next)))
     launch = KernelLaunch(code, entry, (min(blocks, _MOST_BLOCKS), 256, 0), (*sizes, np.int32(parts), np.int32(batch)))
-    return Step(launch, places)
+    return GpuStep(launch, places)
 
 
 def _moved_bytes(matrix: Matrix) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..problem import itemsize_of
 from ..runtime.gpu.engine_product import FinishForm
-from ..runtime.gpu.steps import KernelLaunch, Place, Step
+from ..runtime.gpu.steps import BufferPlace, GpuStep, KernelLaunch
 from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy, pack_code
 
 RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
@@ -17,7 +17,7 @@ RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
 _TILE, _THREADS, _MOST_BLOCKS = (128, 8), 256, 1 << 16
 
 
-def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[Place], *, swapped: bool) -> list[Step]:
+def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlace], *, swapped: bool) -> list[GpuStep]:
     """The launch, if there is an element, that finishes the sums of ``copy.source`` into ``copy.target``, of all products of
     its batch. ``places``: of sums, C, bias and scales. ``swapped``: both matrices are transposed."""
     source, target = (m.transposed if swapped else m for m in (copy.source, copy.target))
@@ -48,7 +48,7 @@ def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[Place], *,
     tiles = math.prod(-(-n // side) for n, side in zip(extents, _TILE, strict=True)) * count
     size = min(tiles, _MOST_BLOCKS), _THREADS, 0
     structure = packed + bytes(-len(packed) % 8)
-    return [Step(KernelLaunch(pack_code("finish", **macros), "finish", size, structure), tuple(places))]
+    return [GpuStep(KernelLaunch(pack_code("finish", **macros), "finish", size, structure), tuple(places))]
 
 
 def finish_seconds(copy: MatrixCopy, form: FinishForm, memory_ratio: float) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..host.machine import bytes_text, seconds_text
 from ..runtime.gpu.layout import Matrix
-from ..runtime.gpu.steps import WORKSPACE, A, B, C, KernelLaunch, Place, Step
+from ..runtime.gpu.steps import WORKSPACE, A, B, BufferPlace, C, GpuStep, KernelLaunch
 from .copies import pack_code
 from .gpu_array import GpuArray, contiguous_strides
 from .plan import GpuPlan, PlanPiece
@@ -66,8 +66,8 @@ def paired_plan(
         if plan.predicted is None or (seconds := plan.predicted + written_s) > least:
             continue
         order = plan.order._replace(shapes=shapes, shape=shape, dtype=x.dtype, operands=x.dtype, transposed=swapped)
-        first, second = (Place(B), Place(A)) if swapped else (Place(A), Place(B))
-        piece = PlanPiece(plan, (first, Place(WORKSPACE), Place(C), Place(WORKSPACE, nbytes)))
+        first, second = (BufferPlace(B), BufferPlace(A)) if swapped else (BufferPlace(A), BufferPlace(B))
+        piece = PlanPiece(plan, (first, BufferPlace(WORKSPACE), BufferPlace(C), BufferPlace(WORKSPACE, nbytes)))
         written = f"each number of {'ab'[second.buffer]} is written as [[re, im], [−im, re]], {bytes_text(nbytes)}"
         note = f"{written}; a kernel of complex numbers: {seconds_text(whole.predicted)}"
         found = replace(
@@ -83,14 +83,14 @@ def paired_plan(
     return found
 
 
-def pairs_step(b: Matrix, batch: int, source: Place) -> Step:
+def pairs_step(b: Matrix, batch: int, source: BufferPlace) -> GpuStep:
     """The launch that writes a batch of complex matrices as reals, to the beginning of the workspace."""
     macros = {"DOUBLE": int(b.dtype == "complex128"), "BY_COLUMNS": int(b.down)}
     lines, numbers, number = (b.columns, b.rows, b.row) if b.down else (b.rows, b.columns, b.column)
     jobs = batch * lines * -(-numbers // _CHUNK)
     sizes = tuple(map(np.int64, (lines, numbers, b.step, number, b.next)))
     code, size = pack_code("write_pairs", **macros), (min(jobs, _MOST_BLOCKS), _THREADS, 0)
-    return Step(KernelLaunch(code, "write_pairs", size, (*sizes, np.int32(batch))), (source, Place(WORKSPACE)))
+    return GpuStep(KernelLaunch(code, "write_pairs", size, (*sizes, np.int32(batch))), (source, BufferPlace(WORKSPACE)))
 
 
 def _matrices(y: GpuArray) -> tuple[Matrix, int]:

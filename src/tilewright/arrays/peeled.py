@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..host.machine import seconds_text
 from ..problem import itemsize_of
-from ..runtime.gpu.steps import WORKSPACE, A, B, C, Place
+from ..runtime.gpu.steps import WORKSPACE, A, B, BufferPlace, C
 from .gpu_array import GpuArray
 from .plan import GpuPlan, PlanPiece
 
@@ -50,7 +50,9 @@ def peeled_plan(
         if plan.predicted is None:
             return whole
         to_a, to_b, to_c = (part.pointer - all_of.pointer for part, all_of in zip(cut, (x, y, out), strict=True))
-        pieces.append(PlanPiece(plan, (Place(A, to_a), Place(B, to_b), Place(C, to_c), Place(WORKSPACE))))
+        pieces.append(
+            PlanPiece(plan, (BufferPlace(A, to_a), BufferPlace(B, to_b), BufferPlace(C, to_c), BufferPlace(WORKSPACE)))
+        )
         seconds += plan.predicted
         if seconds > _GAINS * whole.predicted:
             return whole

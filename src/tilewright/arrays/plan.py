@@ -25,7 +25,7 @@ from ..runtime.gpu.residue_operand import ResidueProduct
 from ..runtime.gpu.residue_product import residue_steps
 from ..runtime.gpu.split_operand import SplitProduct
 from ..runtime.gpu.split_product import PartsOfK, split_product_steps
-from ..runtime.gpu.steps import OPERANDS, WORKSPACE, A, B, C, Clear, Place, RungLaunch, Step, SubmitSteps, load
+from ..runtime.gpu.steps import OPERANDS, WORKSPACE, A, B, BufferPlace, C, Clear, GpuStep, RungLaunch, SubmitSteps, load
 from ..runtime.gpu.strided_product import strided_step
 from .copies import copy_of, copy_steps, sum_step
 from .dtypes import made_dtype
@@ -60,7 +60,7 @@ class GpuPlan(Plan):
     #: The plans whose steps are those of this one, if it has none of its own, and the steps before them. What a plan says of
     #: one kernel is then that of the first.
     pieces: tuple[PlanPiece, ...] = ()
-    before: tuple[Step, ...] = ()
+    before: tuple[GpuStep, ...] = ()
     #: What else it prints.
     notes: tuple[tuple[str, str], ...] = ()
 
@@ -107,7 +107,7 @@ class GpuPlan(Plan):
         return self.predicted
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[GpuStep]:
         """What runs: the launches in their order, and where their operands begin."""
         return _steps_of(self, gpu_at(self.ordinal))
 
@@ -157,7 +157,7 @@ class PlanPiece(NamedTuple):
     """A plan whose steps are some of another one's, and where a, b, C and the workspace begin for it there."""
 
     plan: GpuPlan
-    buffers: tuple[Place, Place, Place, Place]
+    buffers: tuple[BufferPlace, BufferPlace, BufferPlace, BufferPlace]
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:
@@ -191,14 +191,14 @@ def prepare(plan: GpuPlan) -> Launches:
 Axis = tuple[int, ...]
 
 
-def _steps_of(plan: GpuPlan, gpu: Device) -> list[Step]:
+def _steps_of(plan: GpuPlan, gpu: Device) -> list[GpuStep]:
     """The copies of operands, the product, and what becomes of it."""
     if plan.pieces:
         return [*plan.before, *(step.moved(at) for piece, at in plan.pieces for step in piece.steps)]
     order, ratio = plan.order, gpu.card.memory_ratio
-    given = (Place(B), Place(A), Place(C)) if order.swapped else OPERANDS
+    given = (BufferPlace(B), BufferPlace(A), BufferPlace(C)) if order.swapped else OPERANDS
     matrices = order.p, order.q, order.c
-    used = [at if x.at is None else Place(WORKSPACE, x.at) for x, at in zip(matrices, given, strict=True)]
+    used = [at if x.at is None else BufferPlace(WORKSPACE, x.at) for x, at in zip(matrices, given, strict=True)]
     copies = [(copy_of(order, x), at, to) for x, at, to in zip(matrices[:2], given, used, strict=False) if x.is_copied]
     before = copy_steps(copies, ratio) if copies else []
     steps = [*before, *_multiply_steps(plan, gpu, used)]
@@ -208,18 +208,18 @@ def _steps_of(plan: GpuPlan, gpu: Device) -> list[Step]:
     return steps + (copy_steps([(copy_of(order, order.c), used[2], given[2])], ratio) if order.c.is_copied else [])
 
 
-def _multiply_steps(plan: GpuPlan, gpu: Device, places: Sequence[Place]) -> list[Step]:
+def _multiply_steps(plan: GpuPlan, gpu: Device, places: Sequence[BufferPlace]) -> list[GpuStep]:
     """The steps that compute all of C from A and B, for a kernel that finds the three at these places."""
     order, axes = plan.order, plan.order.axes
     is_empty = not math.prod((*order.mnk, *order.batch))
     in_engine = bool(plan.kernel.boxes or plan.kernel.strides) and not is_empty
     inner = max(axes) if axes and in_engine else (1, 0, 0, 0)
-    each = [Step(Clear(order.c.used), (Place(C),))] if is_empty else _steps_along(plan, gpu, inner)
-    rest = Place(WORKSPACE, order.workspace_bytes)
+    each = [GpuStep(Clear(order.c.used), (BufferPlace(C),))] if is_empty else _steps_along(plan, gpu, inner)
+    rest = BufferPlace(WORKSPACE, order.workspace_bytes)
     outer = [axis for axis in axes if axis is not inner]
-    found = list[Step]()
+    found = list[GpuStep]()
     for at in itertools.product(*(range(n) for n, *_ in outer)):
-        buffers = list[Place]()
+        buffers = list[BufferPlace]()
         for i, (x, place) in enumerate(zip((order.p, order.q, order.c), places, strict=True), 1):
             elements = sum(count * axis[i] for count, axis in zip(at, outer, strict=True))
             buffers.append(place.after(elements * itemsize_of(x.used.dtype)))
@@ -227,11 +227,11 @@ def _multiply_steps(plan: GpuPlan, gpu: Device, places: Sequence[Place]) -> list
     return found
 
 
-def _steps_along(plan: GpuPlan, gpu: Device, axis: Axis) -> list[Step]:
+def _steps_along(plan: GpuPlan, gpu: Device, axis: Axis) -> list[GpuStep]:
     """The steps of the products along an axis of the batch, of a and b as the kernel is given them."""
     order, kernel, params, split = plan.order, plan.kernel, plan.params, plan.split
     if not (kernel.boxes or kernel.strides):
-        return [Step(RungLaunch(kernel, plan.compute, order.mnk, chosen_params(params)), OPERANDS)]
+        return [GpuStep(RungLaunch(kernel, plan.compute, order.mnk, chosen_params(params)), OPERANDS)]
     if isinstance(split, ResidueProduct):
         return residue_steps(gpu.sms, kernel, params, split)
     pieces = _parts_of_k(plan, gpu, axis) if plan.parts > 1 else None
@@ -239,14 +239,18 @@ def _steps_along(plan: GpuPlan, gpu: Device, axis: Axis) -> list[Step]:
         return split_product_steps(gpu.sms, kernel, params, split, pieces)
     make = boxed_step if kernel.boxes else strided_step
     multiply = make(gpu.sms, kernel, params, _multiply(plan, axis, pieces), _applied(plan))
-    return [multiply] if pieces is None else [multiply.moved((Place(A), Place(B), Place(WORKSPACE))), pieces.add]
+    return (
+        [multiply]
+        if pieces is None
+        else [multiply.moved((BufferPlace(A), BufferPlace(B), BufferPlace(WORKSPACE))), pieces.add]
+    )
 
 
 def _parts_of_k(plan: GpuPlan, gpu: Device, axis: Axis) -> PartsOfK:
     order, split = plan.order, plan.split
     steps = part_steps(plan.kernel, plan.params, plan.compute, order.mnk[2], plan.parts)
-    sums, c = Place(WORKSPACE, split.workspace_bytes if split else 0), order.c.used._replace(next=axis[3])
-    add = sum_step(gpu.sms, plan.parts, axis[0], sums_dtype(plan.compute), c, (sums, Place(C)))
+    sums, c = BufferPlace(WORKSPACE, split.workspace_bytes if split else 0), order.c.used._replace(next=axis[3])
+    add = sum_step(gpu.sms, plan.parts, axis[0], sums_dtype(plan.compute), c, (sums, BufferPlace(C)))
     return PartsOfK(plan.parts, steps, add)
 
 
@@ -269,10 +273,10 @@ def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> EngineProdu
     return EngineProduct(plan.compute, a, b, c, batch, padded=padded, epilogue=epilogue, blocks=blocks)
 
 
-def _applied(plan: GpuPlan) -> tuple[Place, ...]:
+def _applied(plan: GpuPlan) -> tuple[BufferPlace, ...]:
     """The places of the epilogue's arrays that the kernel reads: of bias, and of scales of its rows and of its columns."""
     form = plan.finish
     if form is None or not (plan.finished_at_once or form.blocks is not None):
         return ()
-    bias, of_a, of_b = form.places(Place(C))
+    bias, of_a, of_b = form.places(BufferPlace(C))
     return (bias, of_b, of_a) if plan.order.swapped else (bias, of_a, of_b)

@@ -17,7 +17,7 @@ group_ways: dict[type, Callable[[Any, Any, Any], Any]] = {}
 _MOST_KEYS = 1024
 
 
-class _Known(NamedTuple):
+class _KnownGroups(NamedTuple):
     """``run(a, b, c, offsets, stream)`` makes the launch and returns 0, or a status for ``error``; None before a repetition
     has recorded it."""
 
@@ -34,7 +34,7 @@ class RepeatedGroups:
 
     def __init__(self, library: RepeatingLibrary, functions: ArrayFunctions) -> None:
         self._library, self._functions = library, functions
-        self._known: dict[Any, _Known] = {}
+        self._known: dict[Any, _KnownGroups] = {}
 
     def product(self, a: Any, b: Any, offsets: Any) -> Any:
         """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError."""
@@ -76,11 +76,11 @@ class RepeatedGroups:
             self._known.clear()
         allocation = self._library.allocation(*result, gpu.ordinal)
         view = self._library.transposed if transposed else None
-        self._known[found[0], ends[0]] = _Known(submit, gpu, allocation, view)
+        self._known[found[0], ends[0]] = _KnownGroups(submit, gpu, allocation, view)
         for x in arrays:
             group_ways.setdefault(type(x), self.product)
 
-    def _recorded(self, key: Any, known: _Known, given: tuple[int, ...]) -> Callable[..., int]:
+    def _recorded(self, key: Any, known: _KnownGroups, given: tuple[int, ...]) -> Callable[..., int]:
         """What makes the launch from now on: machine code, or where it cannot be recorded what made it before."""
         *addresses, stream = given
 

@@ -12,17 +12,28 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..host.disk import CacheFile
 from ..host.sources import PACKAGE
 
-if TYPE_CHECKING:
-    from .cuda_kernel import CudaKernel
-
 TABLES = PACKAGE / "engine" / "cuda" / "costs"
 #: The table of cards that have none.
 BASE = "h200"
+
+
+class HasCosts(Protocol):
+    """A kernel: its name, and the names of its costs."""
+
+    @property
+    def name(self) -> str:
+        """As tables have it."""
+        ...
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """In the order of its header."""
+        ...
 
 
 class CostTable(NamedTuple):
@@ -30,7 +41,7 @@ class CostTable(NamedTuple):
 
     kernels: Mapping[str, Mapping[str, float]]
 
-    def costs_of(self, kernel: CudaKernel) -> dict[str, float]:
+    def costs_of(self, kernel: HasCosts) -> dict[str, float]:
         """The value of each cost that the kernel's header names. Raises KeyError for one that the table lacks."""
         known = self.kernels[kernel.name] if kernel.costs else {}
         return {name: known[name] for name in kernel.costs}

@@ -41,7 +41,7 @@ _SLOWER = 1.5
 _FEW, _LAUNCH = 40, "launch_s"
 
 
-class Way(NamedTuple):
+class MeasuredWay(NamedTuple):
     """A measured way of a product: the number of the product, the kernel with its shape, parameters and parts of k, the
     measured seconds, and the predicted ones of the launches that are not the kernel's: those that add, or split operands.
     ``whole``: of all launches; otherwise of the kernel's alone."""
@@ -60,7 +60,7 @@ class Record(NamedTuple):
     """The measured ways, those of a product one after another, and facts of the card. ``repeated``: launches were measured
     as ``matmul`` repeats them, and not one by one."""
 
-    ways: list[Way]
+    ways: list[MeasuredWay]
     card: str
     sms: int
     memory_ratio: float
@@ -81,7 +81,7 @@ def read_record(path: Path) -> Record:
     return Record(ways, card["gpu"], card["sms"], card["memory_ratio"], card.get("repeated", False))
 
 
-def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[tuple[str, list[str]]]) -> Way:
+def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[tuple[str, list[str]]]) -> MeasuredWay:
     """A way as a record has it: the numbers of its kernel and shape, its parameters, parts of k, whether it was predicted to
     be near the best, and in nanoseconds the other launches as predicted, the samples of the launch, and of all."""
     kernel, shape, params, parts, _, others, launch, whole = line
@@ -91,7 +91,7 @@ def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[t
         assert launch_s is not None, "either of both is measured"
         total_s = launch_s + others * 1e-9
     given = dict(zip(names, params, strict=True))
-    return Way(product, name, EngineShape(*shapes[shape]), given, parts, launch_s, total_s, others * 1e-9)
+    return MeasuredWay(product, name, EngineShape(*shapes[shape]), given, parts, launch_s, total_s, others * 1e-9)
 
 
 class Model:
@@ -121,7 +121,7 @@ class Model:
         return found
 
 
-def _given(kernel: CudaKernel, way: Way, record: Record) -> dict[str, float]:
+def _given(kernel: CudaKernel, way: MeasuredWay, record: Record) -> dict[str, float]:
     """The value of each name of TIMED, of LINE and of the parameters, as ``planning.ways`` has them."""
     shape, params, parts = way.shape, kernel.checked(way.params), way.parts
     size, k, is_whole = itemsize_of(shape.dtype), shape.k, way.parts == 1

@@ -18,7 +18,7 @@ from .device import Device
 from .engine_product import EngineProduct, FinishForm, ScaleBlocks
 from .memory import GRANULE
 from .product import MOST, GpuProduct, stream_handle
-from .steps import A, B, C, KernelLaunch, Place, Step
+from .steps import A, B, BufferPlace, C, GpuStep, KernelLaunch
 
 #: The last parameter of such a kernel, ``Call`` in its source, and what it has of an epilogue.
 _CALL, _FINISH = struct.Struct("<qqiiiiiiii"), struct.Struct("<qqqqqff")
@@ -35,8 +35,8 @@ def are_whole(itemsize: int, *lengths: int) -> bool:
 
 
 def boxed_step(
-    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[Place] = ()
-) -> Step:
+    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[BufferPlace] = ()
+) -> GpuStep:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1; the addresses of A and B, and their strides,
     are multiples of 16 bytes. ``arrays``: the places of those that it applies. Raises UsageError for parameters that the
     kernel does not take."""
@@ -60,9 +60,9 @@ def boxed_step(
         shared += kernel.shared_to_finish(values, p.epilogue.vectors)
     size_of_launch = launched(launch.blocks * p.batch * p.parts, sms, values), launch.threads, shared
     code = KernelCode(kernel, tuple(_macros(p, in_boxes).items()), chosen_params(params))
-    return Step(
+    return GpuStep(
         KernelLaunch(code, kernel.entry, size_of_launch, call, (of_a, of_b, of_c)),
-        (Place(A), Place(B), Place(C if in_boxes else A), Place(C), *arrays),
+        (BufferPlace(A), BufferPlace(B), BufferPlace(C if in_boxes else A), BufferPlace(C), *arrays),
     )
 
 

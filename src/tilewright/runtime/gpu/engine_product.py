@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...epilogue import epilogue_text
 from .layout import Matrix
 from .product import MOST
-from .steps import BIAS, SCALE_A, SCALE_B, Place
+from .steps import BIAS, SCALE_A, SCALE_B, BufferPlace
 
 
 class ScaleBlocks(NamedTuple):
@@ -43,11 +43,13 @@ class FinishForm(NamedTuple):
         product = "A·B" if self.blocks is None else "A·B with scales of blocks"
         return epilogue_text(self.alpha, self.beta, self.activation, arrays, product)
 
-    def places(self, c: Place) -> tuple[Place, Place, Place]:
+    def places(self, c: BufferPlace) -> tuple[BufferPlace, BufferPlace, BufferPlace]:
         """The places of bias and scales; that of C for an array that is absent, whose address is not used."""
         has_blocks = self.blocks is not None
         there = self.bias is not None, has_blocks or self.scale_a is not None, has_blocks or self.scale_b is not None
-        bias, of_a, of_b = (Place(x) if found else c for x, found in zip((BIAS, SCALE_A, SCALE_B), there, strict=True))
+        bias, of_a, of_b = (
+            BufferPlace(x) if found else c for x, found in zip((BIAS, SCALE_A, SCALE_B), there, strict=True)
+        )
         return bias, of_a, of_b
 
     @property

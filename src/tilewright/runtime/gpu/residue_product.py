@@ -18,7 +18,7 @@ from .compilations import KernelCode, chosen_params
 from .product import MOST
 from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct, least_bound, whole_bits
 from .split_operand import as_they_lie
-from .steps import OPERANDS, WORKSPACE, KernelLaunch, Place, Step
+from .steps import OPERANDS, WORKSPACE, BufferPlace, GpuStep, KernelLaunch
 
 _ENGINE = PACKAGE / "engine" / "cuda"
 #: The files beside the kernel on which the bits of a product depend.
@@ -48,22 +48,22 @@ _FLAGGED_PARAMS = {
 }  # fmt: skip
 
 
-def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], product: ResidueProduct) -> list[Step]:
+def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], product: ResidueProduct) -> list[GpuStep]:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1, k at most ``MOST_K``."""
     (at_a, at_b, at_c), a, b, values = OPERANDS, product.a, product.b, kernel.checked(params)
-    of_a, of_b = Place(WORKSPACE), Place(WORKSPACE, a.workspace_bytes)
+    of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, a.workspace_bytes)
     residues = of_b.after(b.workspace_bytes)
     flags = residues.after(product.residues_bytes(values["BN"]))
     lines = of_a.after(a.lines_at), of_b.after(b.lines_at)
     find, write = _prepare(product)
     bound, multiply = (_multiply(sms, kernel, product, values, bound=bound) for bound in (True, False))
     return [
-        Step(find, (at_a, of_a, at_b, of_b, flags)),
-        Step(write, (at_a, of_a, at_b, of_b)),
-        Step(bound, (of_a.after(a.sample_at), of_b.after(b.sample_at), residues, *lines, flags)),
-        Step(multiply, (of_a, of_b, residues, *lines, flags)),
-        Step(_reconstruct(product, values["BN"]), (residues, at_c, *lines, flags)),
-        Step(_flagged(product), (at_a, at_b, at_c, flags)),
+        GpuStep(find, (at_a, of_a, at_b, of_b, flags)),
+        GpuStep(write, (at_a, of_a, at_b, of_b)),
+        GpuStep(bound, (of_a.after(a.sample_at), of_b.after(b.sample_at), residues, *lines, flags)),
+        GpuStep(multiply, (of_a, of_b, residues, *lines, flags)),
+        GpuStep(_reconstruct(product, values["BN"]), (residues, at_c, *lines, flags)),
+        GpuStep(_flagged(product), (at_a, at_b, at_c, flags)),
     ]
 
 

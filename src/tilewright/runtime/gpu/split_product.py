@@ -18,7 +18,7 @@ from .compilations import KernelCode, chosen_params
 from .layout import row_major_matrix
 from .product import MOST
 from .split_operand import FLAGGED, LINES, WIDE_STEP, WIDEST, SplitOperand, SplitProduct, allowed_excess, as_they_lie
-from .steps import OPERANDS, WORKSPACE, C, KernelLaunch, Place, Step
+from .steps import OPERANDS, WORKSPACE, BufferPlace, C, GpuStep, KernelLaunch
 
 _PACK = PACKAGE / "engine" / "cuda" / "pack"
 #: The files beside the kernel on which the bits of a product depend.
@@ -59,7 +59,7 @@ class PartsOfK(NamedTuple):
 
     many: int
     steps: int
-    add: Step
+    add: GpuStep
 
 
 def split_product_steps(
@@ -68,15 +68,15 @@ def split_product_steps(
     params: Mapping[str, int],
     product: SplitProduct,
     pieces: PartsOfK | None = None,
-) -> list[Step]:
+) -> list[GpuStep]:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1. The parts of the operands are in the
     workspace; with ``pieces`` of k their sums may follow."""
-    parts = Place(WORKSPACE), Place(WORKSPACE, product.a.workspace_bytes)
+    parts = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, product.a.workspace_bytes)
     operands = zip((product.a, product.b), OPERANDS, parts, strict=False)
     return [split_step(*operands), *parts_steps(sms, kernel, params, product, parts, pieces)]
 
 
-def split_step(*operands: tuple[SplitOperand, Place, Place]) -> Step:
+def split_step(*operands: tuple[SplitOperand, BufferPlace, BufferPlace]) -> GpuStep:
     """The launch that splits one operand or two, each with its place and that of its parts, which take its
     ``workspace_bytes``."""
     two = operands[0], operands[-1]  # the kernel takes two: of a single one no block splits the second
@@ -88,7 +88,7 @@ def split_step(*operands: tuple[SplitOperand, Place, Place]) -> Step:
     structure = b"".join(x.packed(first.blocks) for x, *_ in two)
     places = (place for x, at, parts in two for place in (at, parts, parts.after(x.planes_bytes)))
     code = KernelCode(_PACK / "split_matrices.cu", tuple(macros.items()))
-    return Step(
+    return GpuStep(
         KernelLaunch(code, "split_matrices", (blocks, _THREADS, held * _THREADS * 16), structure), tuple(places)
     )
 
@@ -98,19 +98,19 @@ def parts_steps(
     kernel: CudaKernel,
     params: Mapping[str, int],
     product: SplitProduct,
-    parts: tuple[Place, Place],
+    parts: tuple[BufferPlace, BufferPlace],
     pieces: PartsOfK | None = None,
-) -> list[Step]:
+) -> list[GpuStep]:
     """The product of operands whose ``parts`` are known. The operands themselves are needed too, where their parts do not
     represent them well enough."""
     values = kernel.checked(params)
     limit = allowed_excess(product.a.k, values["CHUNK"]) if product.a.planes > 1 else 0
     launch, flagged = _multiply(sms, kernel, product, values, limit, pieces), _flagged(product, limit)
     found = tuple(at.after(x.planes_bytes) for at, x in zip(parts, (product.a, product.b), strict=True))
-    last = Step(flagged, (*OPERANDS, *found))
+    last = GpuStep(flagged, (*OPERANDS, *found))
     if pieces is None:
-        return [Step(launch, (*parts, Place(C), *found)), last]
-    return [Step(launch, (*parts, pieces.add.places[0], *found)), pieces.add, last]
+        return [GpuStep(launch, (*parts, BufferPlace(C), *found)), last]
+    return [GpuStep(launch, (*parts, pieces.add.places[0], *found)), pieces.add, last]
 
 
 def _held(operand: SplitOperand) -> int:

@@ -29,19 +29,19 @@ A, B, C, WORKSPACE, BIAS, SCALE_A, SCALE_B = range(7)
 SubmitSteps = Callable[..., None]
 
 
-class Place(NamedTuple):
+class BufferPlace(NamedTuple):
     """Where an operand begins: so many bytes from the address of a buffer."""
 
     buffer: int
     offset: int = 0
 
-    def after(self, nbytes: int) -> Place:
+    def after(self, nbytes: int) -> BufferPlace:
         """The place so many bytes further."""
-        return Place(self.buffer, self.offset + nbytes)
+        return BufferPlace(self.buffer, self.offset + nbytes)
 
 
 #: The places of a product whose matrices begin where their buffers do.
-OPERANDS = Place(A), Place(B), Place(C)
+OPERANDS = BufferPlace(A), BufferPlace(B), BufferPlace(C)
 
 
 @dataclass(frozen=True)
@@ -96,30 +96,30 @@ class Clear:
         return lambda stream, at: gpu.clear(stream, at, c.rows, c.columns * size, c.row * size)
 
 
-class Step(NamedTuple):
+class GpuStep(NamedTuple):
     """One launch of a product, and the places of its operands."""
 
     launch: KernelLaunch | RungLaunch | Clear
-    places: tuple[Place, ...]
+    places: tuple[BufferPlace, ...]
 
-    def moved(self, buffers: Sequence[Place]) -> Step:
+    def moved(self, buffers: Sequence[BufferPlace]) -> GpuStep:
         """The same step where the first buffers begin at these places."""
         last = len(buffers)
         places = (buffers[at.buffer].after(at.offset) if at.buffer < last else at for at in self.places)
-        return Step(self.launch, tuple(places))
+        return GpuStep(self.launch, tuple(places))
 
 
 #: Only one thread at a time may load kernels.
 _lock = threading.Lock()
 
 
-def load(gpu: Device, steps: Iterable[Step]) -> SubmitSteps:
+def load(gpu: Device, steps: Iterable[GpuStep]) -> SubmitSteps:
     """A function that makes these launches in their order, and does not wait for them: compiled, loaded and checked now. The
     GPU must be the calling thread's current one now and at each call.
 
     Raises UsageError for parameters that a kernel does not take, CompileError, LaunchError.
     """
-    runs, launches = dict[Any, Launcher](), list[tuple[Launcher, tuple[Place, ...]]]()
+    runs, launches = dict[Any, Launcher](), list[tuple[Launcher, tuple[BufferPlace, ...]]]()
     with _lock:
         for launch, places in steps:
             if launch not in runs:
@@ -134,7 +134,7 @@ def load(gpu: Device, steps: Iterable[Step]) -> SubmitSteps:
     return submit
 
 
-def compile_steps(arch: str, steps: Iterable[Step]) -> None:
+def compile_steps(arch: str, steps: Iterable[GpuStep]) -> None:
     """Begin to compile what steps launch, each kernel on a thread of its own, unless this has begun before. ``load`` waits
     for it, and raises its error."""
     for launch, _ in steps:

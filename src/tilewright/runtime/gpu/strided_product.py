@@ -9,7 +9,7 @@ from ...kernels.cuda_kernel import CudaKernel, launched
 from .compilations import KernelCode, chosen_params
 from .engine_product import EngineProduct
 from .layout import Matrix
-from .steps import OPERANDS, KernelLaunch, Place, Step
+from .steps import OPERANDS, BufferPlace, GpuStep, KernelLaunch
 
 #: The last parameter of such a kernel, ``Call`` in ``engine/cuda/strided.cuh``.
 _CALL = struct.Struct("<qqqqqqqqqiiiiii")
@@ -18,8 +18,8 @@ _MOST_BLOCKS = 2**31 - 1
 
 
 def strided_step(
-    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[Place] = ()
-) -> Step:
+    sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[BufferPlace] = ()
+) -> GpuStep:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1. Raises UsageError for parameters that the
     kernel does not take."""
     values, (m, n, k) = kernel.checked(params), p.sizes
@@ -41,7 +41,7 @@ def strided_step(
     call = _CALL.pack(*strides, m, n, k, p.batch, p.parts, p.part_steps)
     size = min(blocks, _MOST_BLOCKS), launch.threads, launch.shared_bytes
     code = KernelCode(kernel, tuple(macros.items()), chosen_params(params))
-    return Step(KernelLaunch(code, kernel.entry, size, call), (*OPERANDS, *arrays))
+    return GpuStep(KernelLaunch(code, kernel.entry, size, call), (*OPERANDS, *arrays))
 
 
 def _stored_bytes(c: Matrix) -> int:

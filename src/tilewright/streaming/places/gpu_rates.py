@@ -23,7 +23,7 @@ from ...runtime.gpu.device import Device
 from ...runtime.gpu.memory import Pages
 from ...runtime.gpu.split_operand import split_of_rows
 from ...runtime.gpu.split_product import split_step
-from ...runtime.gpu.steps import A, Place, load
+from ...runtime.gpu.steps import A, BufferPlace, load
 from ...runtime.gpu.stream import Stream
 from ..plan.cuts import slot_elements
 from ..plan.grid import Grid, Tile
@@ -136,7 +136,7 @@ def _split_s(gpu: Device, depth: int, planes: int, room: int) -> float:
     own, parts = (max(sizes) for sizes in zip(*((x.own_bytes, x.workspace_bytes) for x in operands), strict=True))
     with _stream_and_memory(gpu, min(COPY_BYTES, room // 4), own + parts) as (stream, page, at):
         _fill(stream, page, at, own, np.dtype(np.float32))
-        splits = [load(gpu, [split_step((operand, Place(A), Place(A, own)))]) for operand in operands]
+        splits = [load(gpu, [split_step((operand, BufferPlace(A), BufferPlace(A, own)))]) for operand in operands]
         works = [functools.partial(split, at, 0, 0, 0, stream.handle) for split in splits]
         for work in works:
             work()

@@ -18,7 +18,7 @@ from ...runtime.gpu.device import Device
 from ...runtime.gpu.product import compile_ahead, prepare_gpu_product
 from ...runtime.gpu.split_operand import split_of_rows
 from ...runtime.gpu.split_product import parts_steps, split_step
-from ...runtime.gpu.steps import A, B, Place, Step, SubmitSteps, compile_steps, load
+from ...runtime.gpu.steps import A, B, BufferPlace, GpuStep, SubmitSteps, compile_steps, load
 from ..plan.schedule import Multiply
 
 
@@ -89,10 +89,10 @@ class SplitSteps:
     def _loaded(self, shape: tuple[int, int, int], add: bool) -> list[SubmitSteps]:
         return [load(self._gpu, steps) for steps in self._steps(shape, add)]
 
-    def _steps(self, shape: tuple[int, int, int], add: bool) -> tuple[list[Step], list[Step], list[Step]]:
+    def _steps(self, shape: tuple[int, int, int], add: bool) -> tuple[list[GpuStep], list[GpuStep], list[GpuStep]]:
         """The steps that split A, those that split B, and those that multiply, or add to C, if their parts are known."""
         product = split_of_rows(*shape, self._planes, add)
-        a, b = ((x, Place(at), Place(at, x.own_bytes)) for x, at in ((product.a, A), (product.b, B)))
+        a, b = ((x, BufferPlace(at), BufferPlace(at, x.own_bytes)) for x, at in ((product.a, A), (product.b, B)))
         parts = a[2], b[2]
         multiply = parts_steps(self._gpu.sms, self._choice.kernel, self._choice.params, product, parts)
         return [split_step(a)], [split_step(b)], multiply
