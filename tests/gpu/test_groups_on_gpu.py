@@ -13,14 +13,6 @@ import tilewright as tw
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("torch sees no GPU")
-    return found
-
-
 def random_ends(groups: int, total: int, rest: int, seed: int) -> np.ndarray:
     """The ends of groups of random sizes, among them empty ones, before a ``rest``."""
     rng = np.random.default_rng(seed)

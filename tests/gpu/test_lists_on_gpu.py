@@ -14,14 +14,6 @@ pytestmark = pytest.mark.gpu
 RAGGED = [(64, 128, 96), (1, 128, 96), (130, 128, 33), (0, 128, 96), (257, 64, 8), (16, 1, 16)]
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("torch sees no GPU")
-    return found
-
-
 def operands(torch: Any, shapes: list[tuple[int, int, int]], dtype: str) -> tuple[list[Any], list[Any], list[Any]]:
     """A, B and the product, of integers so small that each dtype holds the sums exactly."""
 

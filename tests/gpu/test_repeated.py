@@ -251,7 +251,7 @@ def test_a_launch_that_fails(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_keys_and_types_are_forgotten_before_they_are_too_many(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated, "_MOST_KEYS", 3)
+    monkeypatch.setattr(repeated, "MOST_KEYS", 3)
     for n in range(1, 9):
         x = fake.Tensor.of(gpus[0], whole(n, n))
         for _ in range(3):

@@ -16,14 +16,6 @@ pytestmark = pytest.mark.gpu
 SHAPES = [((256, 256), (256, 256)), ((300, 200), (200, 130)), ((16, 4096), (4096, 64)), ((8, 64, 64), (8, 64, 64))]
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("torch sees no GPU")
-    return found
-
-
 def whole(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return torch.randint(-3, 4, shape, device="cuda").to(dtype)
 

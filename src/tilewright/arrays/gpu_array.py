@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from ..problem import itemsize_of
+from ..runtime.gpu.layout import Matrix
 from ..runtime.gpu.memory import GRANULE
 
 
@@ -39,6 +40,20 @@ class GpuArray(NamedTuple):
         """Whether the ranges of addresses from first to last byte overlap; the arrays may then share a byte."""
         (low, high), (first, end) = self.extent, other.extent
         return low < end and first < high
+
+    @property
+    def transposed(self) -> GpuArray:
+        """The same memory with its last two axes swapped."""
+        shape, strides = ((*x[:-2], x[-1], x[-2]) for x in (self.shape, self.strides))
+        return self._replace(shape=shape, strides=strides)
+
+    @property
+    def matrix(self) -> Matrix:
+        """How it lies as a matrix, or as a batch of them along one axis."""
+        (rows, columns), (row, column) = self.shape[-2:], self.strides[-2:]
+        step = self.strides[0] if len(self.shape) == 3 and self.shape[0] > 1 else 0
+        alignment = math.gcd(GRANULE, self.pointer, step * itemsize_of(self.dtype))
+        return Matrix(rows, columns, row, column, self.dtype, alignment, step)
 
     @property
     def repeats(self) -> bool:

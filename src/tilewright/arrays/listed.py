@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from ..planning.tuned import best_params
 from ..planning.ways import EngineShape, timed_ways
 from ..problem import itemsize_of
 from ..runtime.gpu.device import Device
-from ..runtime.gpu.layout import Matrix
 from ..runtime.gpu.listed_product import TABLES, ListedShape, prepare_listed_product
 from ..runtime.gpu.memory import GRANULE
 from .gpu_array import GpuArray
@@ -42,7 +40,7 @@ def listed_launches(
     if len({(x.dtype, x.device) for x in (*xs, *ys)}) > 1:
         return None
     engine = engine_on_gpu(compute, gpu.capability)
-    a, b = [_matrix(x) for x in xs], [_matrix(y) for y in ys]
+    a, b = [x.matrix for x in xs], [y.matrix for y in ys]
     takes = (Strided(kernel) for kernel in engine if "lists" in kernel.strides)
     kernel = next(
         (t.kernel for t in takes if all(t.fits(0, p) and t.fits(1, q) for p, q in zip(a, b, strict=True))), None
@@ -81,11 +79,6 @@ def listed_launches(
             submit(addresses, c, stream)
 
     return submit_boxes
-
-
-def _matrix(x: GpuArray) -> Matrix:
-    (rows, columns), (row, column) = x.shape, x.strides
-    return Matrix(rows, columns, row, column, x.dtype, math.gcd(GRANULE, x.pointer))
 
 
 def _alike(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:

@@ -97,12 +97,12 @@ def submit_product(
     launches = _launches(*_key(x, y, target, library.views, precision, out_dtype), form)
     order, gpu = launches.plan.order, gpu_at(x.device)
     if target is None:
-        result, pointer = _allocated(library, order.shape, order.dtype, x.device, launches.plan)
+        result, pointer = allocated(library, order.shape, order.dtype, x.device, launches.plan)
     else:
         result, pointer = out, target.pointer
     try:
         workspace, at = (
-            _allocated(library, (launches.plan.workspace_bytes,), "uint8", x.device)
+            allocated(library, (launches.plan.workspace_bytes,), "uint8", x.device)
             if launches.plan.workspace_bytes
             else (None, 0)
         )
@@ -288,7 +288,8 @@ def _disjoint(target: GpuArray | None, *operands: GpuArray) -> bool:
     return target is None or not any(target.overlaps(x) for x in operands)
 
 
-def _allocated(library: Library, shape: tuple[int, ...], dtype: str, device: int, order: Any = None) -> tuple[Any, int]:
+def allocated(library: Library, shape: tuple[int, ...], dtype: str, device: int, order: Any = None) -> tuple[Any, int]:
+    """An array for a result, and its address. Raises MemoryLimitError, which counts the workspace of an ``order``, too."""
     try:
         return library.empty(shape, dtype, device)
     except MemoryError as error:

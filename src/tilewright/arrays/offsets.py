@@ -21,14 +21,13 @@ from ..problem import GroupedShapes, combine_grouped_shapes, itemsize_of
 from ..runtime.gpu.boxed_product import Groups, prepare_grouped_boxes
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.engine_product import EngineProduct, ScaleBlocks
-from ..runtime.gpu.layout import Matrix
 from ..runtime.gpu.listed_product import prepare_grouped_product
 from ..runtime.gpu.memory import GRANULE
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .gpu_array import GpuArray, contiguous_strides
 from .layouts import Boxes, Strided, given_by_strides, is_down
-from .libraries import Library, gpu_at, library_of, memory_error
-from .matmul import matmul_on_gpu
+from .libraries import Library, gpu_at, library_of
+from .matmul import allocated, matmul_on_gpu
 from .scattered import whole_ways
 
 #: The dtypes of operands, of which one of 8 bits may be multiplied by the other.
@@ -49,7 +48,7 @@ def grouped_matmul_on_gpu(
     library, views = _views({"a": a, "b": b, "offsets": offsets, "out": out, **scales})
     plan = _plan_of(library, views, out_dtype)
     stream, gpu = library.stream(views["a"].device), gpu_at(views["a"].device)
-    c, at = (out, views["out"].pointer) if out is not None else _allocated(library, plan, gpu)
+    c, at = (out, views["out"].pointer) if out is not None else allocated(library, plan.shape, plan.dtype, gpu.ordinal)
     given = [views[name].pointer for name in ("a", "b", "offsets", *scales)]
     with gpu:
         plan.run(given[0], given[1], at, *given[2:], stream)
@@ -74,13 +73,6 @@ def _plan_of(library: Library, views: dict[str, GpuArray], out_dtype: Any) -> _P
     scales = tuple(views[name][1:4] for name in ("scale_a", "scale_b") if name in views)
     given = None if target is None else target.in_granule
     return _plan(x.in_granule, y.in_granule, ends.shape, given, asked, library.views, scales)
-
-
-def _allocated(library: Library, plan: _Plan, gpu: Device) -> tuple[Any, int]:
-    try:
-        return library.empty(plan.shape, plan.dtype, gpu.ordinal)
-    except MemoryError as error:
-        raise memory_error(math.prod(plan.shape) * itemsize_of(plan.dtype), gpu.ordinal, error) from None
 
 
 def _views(arrays: dict[str, Any]) -> tuple[Library, dict[str, GpuArray]]:
@@ -140,7 +132,7 @@ def _plan(
     shape = shapes.result[::-1] if transposed else shapes.result
     stored = GpuArray(0, shape, contiguous_strides(shape), dtype, x.device) if target is None else target
     if transposed:
-        stored = _transposed(stored)
+        stored = stored.transposed
     if 0 in shapes.result:
         return _Plan(lambda *_: None, shape, dtype, transposed)
     if 0 in (shapes.k, shapes.groups):
@@ -148,7 +140,7 @@ def _plan(
     if not turned:
         return _Plan(_prepared(gpu, shapes, x, y, stored, blocks), shape, dtype, transposed)
     of_rows = GroupedShapes("m", shapes.groups, shapes.n, shapes.m, shapes.k, shapes.result[::-1])
-    run = _prepared(gpu, of_rows, _transposed(y), _transposed(x), _transposed(stored))
+    run = _prepared(gpu, of_rows, y.transposed, x.transposed, stored.transposed)
     return _Plan(lambda a, b, *others: run(b, a, *others), shape, dtype, transposed)
 
 
@@ -171,12 +163,6 @@ def _checked_scales(shapes: GroupedShapes, compute: str, scales: tuple[Any, ...]
     return ScaleBlocks(row, column, next_of_rows, next_of_columns, next_group)
 
 
-def _transposed(x: GpuArray) -> GpuArray:
-    """With its last two axes swapped."""
-    shape, strides = (*x.shape[:-2], *x.shape[:-3:-1]), (*x.strides[:-2], *x.strides[:-3:-1])
-    return x._replace(shape=shape, strides=strides)
-
-
 def _clearing(gpu: Device, c: GpuArray) -> Run:
     """Zeros in place of sums of nothing."""
     nbytes = math.prod(c.shape) * itemsize_of(c.dtype)
@@ -189,18 +175,11 @@ def _clearing(gpu: Device, c: GpuArray) -> Run:
     return run
 
 
-def _matrix(x: GpuArray) -> tuple[Matrix, int]:
-    """The matrix, or the first one of a batch, and the elements to the next one."""
-    (rows, columns), (row, column), size = x.shape[-2:], x.strides[-2:], itemsize_of(x.dtype)
-    step = x.strides[0] if len(x.shape) == 3 and x.shape[0] > 1 else 0
-    return Matrix(rows, columns, row, column, x.dtype, math.gcd(GRANULE, x.pointer, step * size)), step
-
-
 def _prepared(
     gpu: Device, shapes: GroupedShapes, x: GpuArray, y: GpuArray, c: GpuArray, blocks: ScaleBlocks | None = None
 ) -> Run:
     """The launch by the kernel with boxes, if it takes matrices that lie like these, or by one that takes any strides."""
-    (a, _), (b, next_b), (of_c, next_c) = map(_matrix, (x, y, c))
+    a, b, of_c = x.matrix, y.matrix, c.matrix
     groups, capability = Groups(shapes.groups, shapes.divides == "k"), gpu.capability
     compute = dtype_on_gpu(x.dtype, y.dtype)
     engine = [each for each in engine_on_gpu(compute, capability) if c.dtype in (compute, *each.stores)]
@@ -208,7 +187,7 @@ def _prepared(
         # A copy begins at a whole granule, and a group anywhere: what is divided must be rows of boxes.
         lie = is_down(a) == groups.of_k and not (groups.of_k and is_down(b)) and of_c.column == 1
         if lie and boxes.fits(0, a) and boxes.fits(1, b):
-            given = boxes.given(0, a), boxes.given(1, b, next_b), boxes.given(2, of_c, next_c)
+            given = boxes.given(0, a), boxes.given(1, b, b.next), boxes.given(2, of_c, of_c.next)
             shape = _mean(shapes, compute, c.dtype, b_across=not given[1].down, a_down=groups.of_k)
             shape = shape._replace(blocks=blocks is not None)
             chosen = _fastest(boxes.kernel, shape, groups, shapes.m, gpu)
@@ -217,7 +196,7 @@ def _prepared(
                 return prepare_grouped_boxes(gpu, boxes.kernel, product, groups, chosen)
     for takes in (Strided(each) for each in engine if "lists" in each.strides):
         if takes.fits(0, a) and takes.fits(1, b) and takes.fits(2, of_c):
-            given = given_by_strides(a), given_by_strides(b, next_b), given_by_strides(of_c, next_c)
+            given = given_by_strides(a), given_by_strides(b, b.next), given_by_strides(of_c, of_c.next)
             shape = _mean(shapes, x.dtype, c.dtype, b_across=not given[1].down, a_down=given[0].down)
             chosen = _fastest(takes.kernel, shape, groups, shapes.m, gpu)
             with gpu:

@@ -50,11 +50,11 @@ def paired_plan(
     found, least = whole, _GAINS * whole.predicted
     shapes = whole.order.shapes
     for swapped in (False, True):
-        p, q = (_transposed(y), _transposed(x)) if swapped else (x, y)
+        p, q = (y.transposed, x.transposed) if swapped else (x, y)
         shape = (*shapes.result[:-2], shapes.n, shapes.m) if swapped else shapes.result
         c = GpuArray(0, shape, contiguous_strides(shape), x.dtype, x.device)
         if out is not None:
-            c = _transposed(out) if swapped else out
+            c = out.transposed if swapped else out
         elif swapped and not views:
             continue
         if len(q.shape) > 3 or {p.strides[-1], c.strides[-1]} != {1}:
@@ -113,9 +113,3 @@ def _by_columns(x: GpuArray, real: str) -> GpuArray:
     """The same memory as reals, re and im in columns that follow each other."""
     strides = (*(2 * stride for stride in x.strides[:-1]), 1)
     return x._replace(shape=(*x.shape[:-1], 2 * x.shape[-1]), strides=strides, dtype=real)
-
-
-def _transposed(x: GpuArray) -> GpuArray:
-    *batch, rows, columns = x.shape
-    *steps, row, column = x.strides
-    return x._replace(shape=(*batch, columns, rows), strides=(*steps, column, row))

@@ -27,7 +27,7 @@ short_ways: dict[type, Callable[..., Any]] = {}
 finished_ways: dict[type, Callable[..., Any]] = {}
 
 #: The most keys of a library, and the most types.
-_MOST_KEYS, _MOST_TYPES = 1024, 64
+MOST_KEYS, _MOST_TYPES = 1024, 64
 
 #: Products that take longer begin before what precedes them has ended, which saves about 1 µs of the GPU's time and costs as
 #: much of the host's, which shorter ones wait for. Measured on an H200.
@@ -206,7 +206,7 @@ class RepeatedProducts:
             return
         if found is None or (out is not None and to is None) or len(short_ways.keys() | kinds) > _MOST_TYPES:
             return
-        if len(self._known) >= _MOST_KEYS:
+        if len(self._known) >= MOST_KEYS:
             self._known.clear()
         order, nbytes, key = launches.plan.order, launches.plan.workspace_bytes, found[0]
         if given is not None:
@@ -244,12 +244,7 @@ class RepeatedProducts:
             a, b, c, workspace, *applied, stream = given
             launches.submit(a, b, c, workspace, stream, *applied)
 
-        def by_python(*given: int) -> int:
-            with gpu:
-                submit(*given)
-            return 0
-
-        replay = gpu.replay(submit, addresses, stream, early=_gains_early(launches.plan, gpu))
+        by_python, replay = recorded_run(gpu, submit, addresses, stream, early=_gains_early(launches.plan, gpu))
         if replay is None:
             self._known[key] = known._replace(run=by_python, is_first=False)
         else:
@@ -272,6 +267,20 @@ class RepeatedProducts:
 
         views = self._library.view(a, "a"), self._library.view(b, "b")
         self._exchanged.learn((a, b), views, (replay.program, known.result, known.workspace, failed))
+
+
+def recorded_run(
+    gpu: Device, submit: Callable[..., None], addresses: Sequence[int], stream: int, *, early: bool = False
+) -> tuple[Callable[..., int], Replay | None]:
+    """``submit(*addresses, stream)`` as a function that returns 0, and its launches as they are repeated by machine code;
+    None where they cannot be."""
+
+    def by_python(*given: int) -> int:
+        with gpu:
+            submit(*given)
+        return 0
+
+    return by_python, gpu.replay(submit, addresses, stream, early=early)
 
 
 def _gains_early(plan: GpuPlan, gpu: Device) -> bool:

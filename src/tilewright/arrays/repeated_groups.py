@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .repeated import ArrayFunctions, RepeatingLibrary
+from .repeated import MOST_KEYS, ArrayFunctions, RepeatingLibrary, recorded_run
 
 if TYPE_CHECKING:
     from ..runtime.gpu.device import Device
 
 #: For types of arrays, ``way(a, b, offsets)``: the product of their groups, or None if it must go the long way.
 group_ways: dict[type, Callable[[Any, Any, Any], Any]] = {}
-
-#: The most keys of a library.
-_MOST_KEYS = 1024
 
 
 class _KnownGroups(NamedTuple):
@@ -72,7 +69,7 @@ class RepeatedGroups:
         found, ends = self._functions.key(a, b), self._functions.key(offsets, offsets)
         if found is None or ends is None:
             return
-        if len(self._known) >= _MOST_KEYS:
+        if len(self._known) >= MOST_KEYS:
             self._known.clear()
         allocation = self._library.allocation(*result, gpu.ordinal)
         view = self._library.transposed if transposed else None
@@ -83,13 +80,7 @@ class RepeatedGroups:
     def _recorded(self, key: Any, known: _KnownGroups, given: tuple[int, ...]) -> Callable[..., int]:
         """What makes the launch from now on: machine code, or where it cannot be recorded what made it before."""
         *addresses, stream = given
-
-        def by_python(*given: int) -> int:
-            with known.gpu:
-                known.submit(*given)
-            return 0
-
-        replay = known.gpu.replay(known.submit, addresses, stream)
+        by_python, replay = recorded_run(known.gpu, known.submit, addresses, stream)
         run, error = (by_python, None) if replay is None else (replay.run, replay.error)
         self._known[key] = known._replace(run=run, error=error)
         return by_python  # this time: a launch that fails says why

@@ -32,9 +32,8 @@ def multiplied(
     x, y = native(x, plan.working_dtype), native(y, plan.working_dtype)
     direct = target is not None and plan.dtype == plan.stored_dtype and can_write(target, plan.stored_dtype, x, y)
     if direct and target is not None and plan.problem.precision == INVARIANT:
-        direct = target.strides[-1:] == (
-            target.itemsize,
-        )  # Cᵀ = Bᵀ·Aᵀ adds the terms of complex products in another order
+        # Cᵀ = Bᵀ·Aᵀ, as which other layouts are computed, adds the terms of complex products in another order.
+        direct = target.strides[-1:] == (target.itemsize,)
     c = target if direct and target is not None else np.empty(plan.layout.result, plan.made_dtype)
     run(plan, x, y, c)
     if target is None:

@@ -24,7 +24,7 @@ from .launch import Attributes, Extent, Kernels, Launcher, Submission
 from .memory import HostPages, Memory, Owned
 from .nvrtc import Compiled
 from .recording import Replay, recorded, recording_with
-from .stream import Event, Stream, Timer
+from .stream import LEGACY_STREAM, Event, Stream, Timer
 from .wake import wake
 
 _lock = threading.Lock()
@@ -181,8 +181,8 @@ class Device:
             self._waiting.append((self._stream_of(stream).mark(), things))
 
     def _stream_of(self, handle: int) -> Stream:
-        """The stream with that handle, which may be another library's."""
-        return Stream(handle, self.context, self._unused)
+        """The stream with that handle, which may be another library's; 0 is the default stream of all threads."""
+        return Stream(handle or LEGACY_STREAM, self.context, self._unused)
 
     # ---- other GPUs
 

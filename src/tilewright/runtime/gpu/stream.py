@@ -11,8 +11,8 @@ from .driver import call, driver
 #: ``CU_EVENT_BLOCKING_SYNC``: a thread that waits sleeps. ``CU_STREAM_NON_BLOCKING``: work of the default stream is not
 #: waited for.
 _SLEEPING, _NON_BLOCKING = 1, 1
-#: ``CU_STREAM_LEGACY``: the default stream of all threads.
-_LEGACY_STREAM = 1
+#: ``CU_STREAMLEGACY``: the default stream of all threads.
+LEGACY_STREAM = 1
 #: ``CUDA_ERROR_NOT_READY``
 _NOT_READY = 600
 
@@ -62,12 +62,12 @@ class Stream:
             event = self._unused.pop()
         except IndexError:
             (event,) = call("make an event", "cuEventCreate", _SLEEPING)
-        call("mark a stream", "cuEventRecord", event, self.handle or _LEGACY_STREAM)
+        call("mark a stream", "cuEventRecord", event, self.handle)
         return Event(event, self._unused)
 
     def after(self, event: Event) -> None:
         """Work that is submitted from now on begins when ``event`` is reached; the host does not wait."""
-        call("wait for another stream", "cuStreamWaitEvent", self.handle or _LEGACY_STREAM, event.event, 0)
+        call("wait for another stream", "cuStreamWaitEvent", self.handle, event.event, 0)
 
     def wait(self, what: str = "the GPU") -> None:
         """Wait until all submitted work is done. Raises LaunchError for an error of that work, which ``what`` names."""
