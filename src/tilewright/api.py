@@ -92,7 +92,7 @@ def matmul(
     ``invariant``, or ``precision="invariant"``: within the bound of "standard" the bits of a row of the result follow from
     that row of ``a`` and from ``b`` alone, on one kind of machine: not from the number of rows, their place, their strides,
     or the batch. So a request to a model gets the same answer, whichever others are computed with it. Few rows may take
-    longer. ``$TILEWRIGHT_INVARIANT=1`` asks for it everywhere.
+    longer. ``$TILEWRIGHT_INVARIANT=1`` asks for it in every such product.
 
     ``verify`` checks the product afterwards, in O(n²) operations on the host, and logs the error: ``tilewright.verify``.
 
