@@ -298,8 +298,9 @@ class Prepared:
         early, alike = _gains_early(plan, gpu), self._addresses(0)
         with gpu:
             whole, alone = load(gpu, plan.steps), load(gpu, plan.steps[:1])  # there are no copies before the product
-        self._whole = self._repeated(gpu.replay(whole, alike, stand.stream, early), whole)
-        self._alone = self._repeated(gpu.replay(alone, alike, stand.stream, early), alone)
+        # They are kept, as their graphs end with them.
+        self._replays = [gpu.replay(submit, alike, stand.stream, early) for submit in (whole, alone)]
+        self._whole, self._alone = map(self._repeated, self._replays, (whole, alone))
 
     def run(self, turn: int | None = None, *, whole: bool = True) -> None:
         """All launches, or the one that multiplies alone, of the next set or of this one."""

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 from ..epilogue import block_shapes
 from ..errors import DTypeError, OperandError, ShapeError, UsageError
 from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.expression import cdiv
 from ..planning.choice import engine_on_gpu
 from ..planning.ways import EngineShape, Way
 from ..problem import GroupedShapes, combine_grouped_shapes, itemsize_of
 from ..runtime.gpu.boxed_product import Groups, prepare_grouped_boxes
+from ..runtime.gpu.compilations import Chosen, chosen_params
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.engine_product import EngineProduct, ScaleBlocks
 from ..runtime.gpu.listed_product import prepare_grouped_product
@@ -190,7 +192,7 @@ def _prepared(
             given = boxes.given(0, a), boxes.given(1, b, b.next), boxes.given(2, of_c, of_c.next)
             shape = _mean(shapes, compute, c.dtype, b_across=not given[1].down, a_down=groups.of_k)
             shape = shape._replace(blocks=blocks is not None)
-            chosen = _fastest(boxes.kernel, shape, groups, shapes.m, gpu)
+            chosen = _fastest(boxes.kernel, shape, groups, gpu)
             with gpu:
                 product = EngineProduct(compute, *given, blocks=blocks)
                 return prepare_grouped_boxes(gpu, boxes.kernel, product, groups, chosen)
@@ -198,7 +200,7 @@ def _prepared(
         if takes.fits(0, a) and takes.fits(1, b) and takes.fits(2, of_c):
             given = given_by_strides(a), given_by_strides(b, b.next), given_by_strides(of_c, of_c.next)
             shape = _mean(shapes, x.dtype, c.dtype, b_across=not given[1].down, a_down=given[0].down)
-            chosen = _fastest(takes.kernel, shape, groups, shapes.m, gpu)
+            chosen = _fastest(takes.kernel, shape, groups, gpu)
             with gpu:
                 return prepare_grouped_product(gpu, takes.kernel, EngineProduct(x.dtype, *given), groups, chosen)
     if engine and compute == "float8":
@@ -216,28 +218,34 @@ def _prepared(
 
 
 def _mean(shapes: GroupedShapes, dtype: str, out: str, *, a_down: bool, b_across: bool) -> EngineShape:
-    """A product like those of the groups of k, or of all rows."""
-    k = -(-shapes.k // shapes.groups) if shapes.divides == "k" else shapes.k
-    batch = shapes.groups if shapes.divides == "k" else 1
-    return EngineShape(dtype, out, shapes.m, shapes.n, k, batch, a_down=a_down, b_across=b_across)
+    """A batch of as many products as there are groups, each of the mean size."""
+    of_k, groups = shapes.divides == "k", shapes.groups
+    m, k = (shapes.m, cdiv(shapes.k, groups)) if of_k else (cdiv(shapes.m, groups), shapes.k)
+    return EngineShape(dtype, out, m, shapes.n, k, groups, a_down=a_down, b_across=b_across)
 
 
-def _fastest(
-    kernel: CudaKernel, shape: EngineShape, groups: Groups, rows: int, gpu: Device
-) -> tuple[tuple[str, int], ...]:
-    """The parameters that are predicted to be the fastest, if half of a band of each group is empty in the mean."""
+def _fastest(kernel: CudaKernel, shape: EngineShape, groups: Groups, gpu: Device) -> Chosen:
+    """The parameters that are predicted to be the fastest. The last band of a group is half empty in the mean, and a half of
+    a band takes half of what a band more does."""
 
-    def seconds(way: Way) -> float:
-        band = way.params["BM"] * way.params.get("CLUSTER", 1)
-        filled = rows + groups.number * band / 2
-        return way.seconds if groups.of_k else way.seconds * max(filled, groups.number * band) / rows
+    def seconds_of(bands: int, height: int) -> dict[Chosen, float]:
+        of_bands = shape if groups.of_k else shape._replace(m=bands * height)
+        found = whole_ways(kernel, of_bands, gpu.card)
+        return {
+            chosen_params(way.params): way.seconds for way in found if _is_alone(way) and way.params["BM"] == height
+        }
 
-    able = [way for way in whole_ways(kernel, shape, gpu.card) if _is_whole(way)]
+    found: dict[Chosen, float] = {}
+    for height in {way.params["BM"] for way in whole_ways(kernel, shape, gpu.card) if _is_alone(way)}:
+        part, bands = math.modf(max(1.0, shape.m / height + 0.5))
+        fewer, more = (seconds_of(int(bands) + others, height) for others in (0, 1))
+        found |= {params: (1 - part) * fewer[params] + part * more[params] for params in fewer.keys() & more.keys()}
     # What ``tilewright tune`` found for other products may be for blocks that share a tile.
-    params = min(able, key=seconds).params if able else kernel.params
-    return tuple(sorted(params.items()))
+    return min(sorted(found), key=found.__getitem__, default=chosen_params(kernel.params))
 
 
-def _is_whole(way: Way) -> bool:
-    """Whether each tile is computed by one block, as those of groups are."""
-    return way.params.get("SPLIT", 1) == way.params.get("NEAR", 1) == 1
+def _is_alone(way: Way) -> bool:
+    """Whether a block computes each of its tiles alone, from the first step to the last. Others can serve groups, but lose
+    there: the bands of a group are rarely as many as the blocks that would share them."""
+    sharing = (way.params.get(name, 1) for name in ("SPLIT", "NEAR", "CLUSTER", "BESIDE"))
+    return all(blocks == 1 for blocks in sharing) and not way.params.get("PINGPONG", 0)
