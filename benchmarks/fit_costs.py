@@ -4,12 +4,13 @@
     python benchmarks/fit_costs.py fit OUT.jsonl [-o src/tilewright/engine/cuda/costs/CARD.json]
 
 ``measure`` draws products at random: cubes, three sides of their own, thin, deep and flat ones, batches, half of them of
-whole lines, of both layouts of each operand, in every dtype. Of each it times the ways that are predicted to take at most
-1.3 times as long as the best, and a few others. A time is that of the GPU, from one event to another with launches back to
-back between them, each of other operands than those that a cache may hold; the ways of a product are sampled in turns. Each
-result is compared once with a product in float64. Only kernels that an archive has are measured, unless ``--compile`` is
-given. A line of the record has a product with its ways (see ``lab.tune.costs``): the samples of the launch that multiplies,
-which a table ``time`` predicts, and where there are other launches, such as those that add parts of k, the samples of all.
+whole lines, and layers of models, of both layouts of each operand, in every dtype. Of each it times the ways that are
+predicted to take at most 1.3 times as long as the best, and a few others. A time is that of the GPU, from one event to
+another with launches back to back between them, each of other operands than those that a cache may hold; the ways of a
+product are sampled in turns. Each result is compared once with a product in float64. Only kernels that an archive has are
+measured, unless ``--compile`` is given. A line of the record has a product with its ways (see ``lab.tune.costs``): the
+samples of the launch that multiplies, which a table ``time`` predicts, or where there are other launches, such as those that
+add parts of k, the samples of all.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ CASES: tuple[tuple[str, str, str | None, float], ...] = (
     ("complex64", "standard", None, 6), ("complex128", "standard", None, 6), ("int8", "standard", "int32", 8),
     ("float8_e4m3fn", "standard", "bfloat16", 6), ("float8_e4m3fn", "fast", "bfloat16", 3),
 )  # fmt: skip
+#: The share of layers of models.
+LAYERS = 0.35
 #: Ways that are measured: those whose prediction is within this factor of the best, so many at most, and so many others.
 NEAR, MOST_NEAR, OTHERS = 1.3, 12, 6
 #: The longest product in seconds as predicted, of operands that are split (which only large ones are), and the most bytes of
@@ -96,14 +99,21 @@ def drawn(rng: np.random.Generator) -> Iterator[Drawn]:
     weights = np.array([weight for *_, weight in CASES])
     while True:
         case = int(rng.choice(len(CASES), p=weights / weights.sum()))
-        (dtype, precision, *_), (batch, m, n, k) = CASES[case], _sizes(rng)
-        downs = bool(rng.random() < 0.3), bool(rng.random() < 0.4)
+        is_layer = rng.random() < LAYERS
+        (dtype, precision, *_), (batch, m, n, k) = CASES[case], _layer(rng) if is_layer else _sizes(rng)
+        downs = bool(rng.random() < 0.3 * (1 - is_layer)), bool(rng.random() < 0.4 + 0.4 * is_layer)
         if dtype.startswith("float8"):  # whose kernels take B along k alone, in whole granules
             k, downs = -(-k // 16) * 16, (False, True)
         if (dtype, precision) == ("float64", "standard"):  # residues are for large products
             batch, m, n, k = 1, *(int(size) for size in 2 ** rng.uniform(10, 12.6, 3))
         if itemsize_of(dtype) * batch * max(m * k, k * n) <= MOST_BYTES and 8 * batch * m * n <= MOST_BYTES:
             yield Drawn(case, batch, m, n, k, *downs)
+
+
+def _layer(rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """The same of a layer of a model: few rows, or many, and weights of whole lines."""
+    n, k = (-(-int(2 ** rng.uniform(9, 14)) // 128) * 128 for _ in range(2))
+    return 1, int(2 ** rng.uniform(0, 11)), n, k
 
 
 def _sizes(rng: np.random.Generator) -> tuple[int, int, int, int]:
@@ -297,15 +307,16 @@ class Prepared:
         self.count = int(min(max(SAMPLE_S / expected, LAUNCHES[0]), LAUNCHES[1]))
         early, alike = _gains_early(plan, gpu), self._addresses(0)
         with gpu:
-            whole, alone = load(gpu, plan.steps), load(gpu, plan.steps[:1])  # there are no copies before the product
-        # They are kept, as their graphs end with them.
-        self._replays = [gpu.replay(submit, alike, stand.stream, early) for submit in (whole, alone)]
-        self._whole, self._alone = map(self._repeated, self._replays, (whole, alone))
+            submit = load(gpu, plan.steps)
+        self._replay = gpu.replay(submit, alike, stand.stream, early)  # kept, as its graph ends with it
+        # As ``matmul`` repeats launches: where kernels begin before the launch before them has ended, they are faster.
+        self._run = submit if self._replay is None else self._replay.run
+        stand.repeated[self._replay is not None] += 1
 
-    def run(self, turn: int | None = None, *, whole: bool = True) -> None:
-        """All launches, or the one that multiplies alone, of the next set or of this one."""
+    def run(self, turn: int | None = None) -> None:
+        """All launches, of the next set or of this one."""
         addresses = self._addresses(self._following() if turn is None else turn)
-        if status := (self._whole if whole else self._alone)(*addresses, self.stand.stream):
+        if status := self._run(*addresses, self.stand.stream):
             raise LaunchError(f"a repeated launch returned {status}")
 
     def _addresses(self, turn: int) -> tuple[int, int, int, int]:
@@ -314,20 +325,13 @@ class Prepared:
         c, workspace = self.stand.addresses
         return self._a + of_a, self._b + of_b, c + of_c, workspace
 
-    def _repeated(self, replay: Any, otherwise: Callable[..., None]) -> Callable[..., object]:
-        """As ``matmul`` repeats launches: where kernels begin before the launch before them has ended, they are faster."""
-        self.stand.repeated[replay is not None] += 1
-        return otherwise if replay is None else replay.run
-
     def sample(self) -> Iterator[tuple[str, int, Any]]:
-        """A sample of each of its times: the name, the number of launches, and the two events."""
-        if self.plan.split is None:
-            yield "launch_s", self.count, self._sample(whole=False)
-        if self.has_others:
-            yield "total_s", self.count, self._sample(whole=True)
-
-    def _sample(self, *, whole: bool) -> Any:
-        return self.stand.sample(lambda: self.run(whole=whole), self.count, self.host_s)
+        """A sample: its name, the number of launches, and the two events."""
+        yield (
+            "total_s" if self.has_others else "launch_s",
+            self.count,
+            self.stand.sample(self.run, self.count, self.host_s),
+        )
 
     def warm(self) -> None:
         """Run it a few times, and find what the host needs for a call."""

@@ -39,7 +39,7 @@ def simulated(path: Path, costs: dict[str, dict[str, float]], products: int = 20
                 })  # fmt: skip
         if picked:
             lines.append(fit_costs.lines_of(picked, names))
-    card = {"gpu": gpu.name, "sms": gpu.sms, "memory_ratio": 1.0, "repeated": True}
+    card = {"gpu": gpu.name, "sms": gpu.sms, "memory_ratio": 1.0}
     header = {"environment": card, "kernels": {kernel.name: list(kernel.params) for kernel in KERNELS}}
     path.write_text("\n".join(map(json.dumps, [header, *lines])) + "\n")
     present = {kernel.name: cost_table(BASE).costs_of(kernel) for kernel in KERNELS}
@@ -47,8 +47,8 @@ def simulated(path: Path, costs: dict[str, dict[str, float]], products: int = 20
     for name, model in fit.models.items():
         # The record's times are rounded to nanoseconds.
         np.testing.assert_allclose(model.errors(present[name]), 0, atol=2e-3)
-        model.measured = model.seconds(costs[name]) * np.exp(rng.normal(0, NOISE, len(model.numbers)))
-        fit.measured[model.numbers] = model.measured + fit.others[model.numbers]
+        noise = np.exp(rng.normal(0, NOISE, len(model.numbers)))
+        fit.measured[model.numbers] = model.measured = (model.seconds(costs[name]) + model.beside) * noise
     return fit
 
 
@@ -65,7 +65,7 @@ def changed(share: float) -> dict[str, dict[str, float]]:
 
 
 def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path) -> None:
-    true = changed(0.2)
+    true = changed(0.3)
     fit = simulated(tmp_path / "launches.jsonl", true)
     before = fit.report(fit.costs)["all"]
     fit.improve(tell=lambda _: None)

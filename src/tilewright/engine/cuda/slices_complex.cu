@@ -12,9 +12,8 @@ constraints = ["WARPS_N * WARPS_K <= 16", "WARPS_K * WARPS_N * max(4, TM * TN) *
 suits = "m <= 64"
 
 costs = [
-    "multiply_rate", "multiply_wide_rate", "cut_down", "cut_across", "access_rate", "take_rate", "flight_s", "few_warps",
-    "generation_s", "read_rate", "read_wide", "across", "cache_rate", "sums_rate", "spilled_share", "spilled_half",
-    "launch_s", "unhidden",
+    "multiply_rate", "multiply_wide_rate", "access_rate", "take_rate", "flight_s", "few_warps", "generation_s",
+    "read_rate", "across", "cache_rate", "sums_rate", "spilled_share", "spilled_half", "launch_s",
 ]
 
 [strides]
@@ -31,16 +30,15 @@ taken = "part * (rows + columns) * size"
 turns = "cdiv(blocks, sms)"
 wide = "size == 16"
 arithmetic = "part * TM * LM * TN * LN * WARPS_N / (multiply_rate - multiply_wide_rate * wide)"
-cut = "(LM > 1) * (cut_down * LN * (1 - b_across) + cut_across * (LN < 16) * b_across)"
-accesses = "part * size * LM * LN * WARPS_N * (TM + TN) * (1 + cut) / access_rate"
+accesses = "part * size * LM * LN * WARPS_N * (TM + TN) / access_rate"
 alone = "(blocks <= sms) * (WARPS_N * WARPS_K < 16)"
 flight = "min(RESIDENT, turns) * WARPS_N * WARPS_K * BUFFERS * (TN + TM * BOTH / 2) * 512"
 tiles = "turns * max(taken / min(take_rate, flight / flight_s), max(arithmetic, accesses) * (1 + few_warps * alone)) + turns / RESIDENT * generation_s"
-memory = "(m * k + k * n) * size * batch / (read_rate - read_wide * wide * (1 - b_across)) * (1 + across * b_across * max(0, 4 - LN)) * memory_ratio"
+memory = "(m * k + k * n) * size * batch / read_rate * (1 + across * b_across * max(0, 4 - LN)) * memory_ratio"
 cache = "blocks * taken / cache_rate"
 sums = "(parts > 1) * m * n * parts * out_size * batch * 2 / sums_rate"
 spilled = "wide * (spilled_share * (TM * TN > 16) + spilled_half * (TM * WARPS_K * TN == 64))"
-seconds = "launch_s + max(tiles, memory, cache) * (1 + spilled) + unhidden * min(tiles, memory) / (1 + 8 * max(0, memory_ratio - 1)) + sums"
+seconds = "launch_s + max(tiles, memory, cache) * (1 + spilled) + sums"
 
 [[presets]]
 rate = 100

@@ -15,7 +15,7 @@ costs = [
     "multiply_rate", "multiply_wide_rate", "one_buffer_flight", "access_rate", "one_buffer_access", "down_access",
     "few_tall", "few_thin", "few_thin_one", "few_warps", "few_deep", "few_across", "take_rate", "flight_s",
     "generation_s", "memory_rate", "cache_rate", "one_buffer_cache", "store_rate", "single_above", "single_share",
-    "single_wide", "launch_s", "unhidden",
+    "single_wide", "b_apart", "launch_s", "unhidden",
 ]
 
 [strides]
@@ -40,7 +40,7 @@ rate = "access_rate * (1 + (WARPS_N * WARPS_K * min(RESIDENT, turns) >= 16) / 2)
 whole = "b_across + (1 - b_across) * down_access * min(1, 8 / (LM * LN))"
 few = "few_tall * (TM > 2) - (few_thin + few_thin_one * (BUFFERS < 2) * (RESIDENT > 2)) * (TM < 2) * b_across + few_warps * (WARPS_K < 16) * b_across + few_deep * (BUFFERS > 2) * (1 - b_across) + few_across * (TM > 1) * b_across"
 tiles = "turns * max(taken / min(take_rate, flight / flight_s), arithmetic, accesses / whole / rate) + turns / RESIDENT * generation_s"
-sectors = "1 + b_across * (n > columns) * max(0, 32 / (columns * size) - 1)"
+sectors = "1 + b_across * (n > columns) * max(0, 32 / (columns * size) - 1) + (1 - b_across) * b_apart * LM * LN * of_b"
 memory = "(m * k + k * n * sectors) * size * batch / memory_rate * memory_ratio"
 cache = "blocks * taken * sectors / (cache_rate * (1 + one_buffer_cache * one))"
 stored = "m * n * batch * parts * out_size / store_rate"

@@ -35,6 +35,8 @@ _KEPT = 0.05
 _STEPS, _LARGEST, _GAIN = 40, 0.7, 1e-4
 #: The factor by which a fit changes a cost at most: what a record does not tell apart should not become absurd.
 _FARTHEST = 2.0
+#: Costs that are rates of memory, and the most that one can be: the datasheet's of the card whose rates tables have.
+_OF_MEMORY, _MOST_RATE = ("memory_rate", "read_rate", "write_rate"), 4.8e12
 #: The ``memory_ratio`` of a card with slower memory.
 _SLOWER = 1.5
 #: Kernels of fewer ways keep their costs; and a launch always takes some time.
@@ -43,28 +45,24 @@ _FEW, _LAUNCH = 40, "launch_s"
 
 class MeasuredWay(NamedTuple):
     """A measured way of a product: the number of the product, the kernel with its shape, parameters and parts of k, the
-    measured seconds, and the predicted ones of the launches that are not the kernel's: those that add, or split operands.
-    ``whole``: of all launches; otherwise of the kernel's alone."""
+    seconds of all launches, and the predicted ones of those that are not the kernel's: that add, or split operands."""
 
     product: int
     kernel: str
     shape: EngineShape
     params: Mapping[str, int]
     parts: int
-    launch_s: float | None
     total_s: float
     others_s: float
 
 
 class Record(NamedTuple):
-    """The measured ways, those of a product one after another, and facts of the card. ``repeated``: launches were measured
-    as ``matmul`` repeats them, and not one by one."""
+    """The measured ways, those of a product one after another, and facts of the card."""
 
     ways: list[MeasuredWay]
     card: str
     sms: int
     memory_ratio: float
-    repeated: bool
 
 
 def read_record(path: Path) -> Record:
@@ -78,7 +76,7 @@ def read_record(path: Path) -> Record:
             for each in line["ways"]
         ]
     card = header["environment"]
-    return Record(ways, card["gpu"], card["sms"], card["memory_ratio"], card.get("repeated", False))
+    return Record(ways, card["gpu"], card["sms"], card["memory_ratio"])
 
 
 def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[tuple[str, list[str]]]) -> MeasuredWay:
@@ -86,12 +84,10 @@ def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[t
     be near the best, and in nanoseconds the other launches as predicted, the samples of the launch, and of all."""
     kernel, shape, params, parts, _, others, launch, whole = line
     name, names = kernels[kernel]
-    launch_s, total_s = (float(np.median(samples)) * 1e-9 if samples else None for samples in (launch, whole))
-    if total_s is None:
-        assert launch_s is not None, "either of both is measured"
-        total_s = launch_s + others * 1e-9
+    # A launch that others follow does not begin before what precedes it has ended, as it does alone.
+    total_ns = float(np.median(whole)) if whole else float(np.median(launch)) + others
     given = dict(zip(names, params, strict=True))
-    return MeasuredWay(product, name, EngineShape(*shapes[shape]), given, parts, launch_s, total_s, others * 1e-9)
+    return MeasuredWay(product, name, EngineShape(*shapes[shape]), given, parts, total_ns * 1e-9, others * 1e-9)
 
 
 class Model:
@@ -104,9 +100,9 @@ class Model:
         self._program = staged(kernel.time, tuple(columns), kernel.costs, set(columns))
         self._prepared = self._program.prepare(columns)
         ways = [record.ways[i] for i in numbers]
-        #: What is compared: the launch that multiplies, or where that was not measured alone, all launches.
-        self.measured = np.array([way.total_s if way.launch_s is None else way.launch_s for way in ways])
-        self.beside = np.array([way.others_s if way.launch_s is None else 0.0 for way in ways])
+        #: All launches, and of these the predicted times of those that are not the kernel's.
+        self.measured = np.array([way.total_s for way in ways])
+        self.beside = np.array([way.others_s for way in ways])
 
     def seconds(self, costs: Costs) -> Column:
         """The predicted times of the launches that multiply. Raises ZeroDivisionError."""
@@ -153,6 +149,7 @@ def fitted(model: Model, costs: Costs, weights: Column, present: Costs, *, steps
     free = [name for name, value in costs.items() if value > 0 and not is_threshold(name)]
     begun = logs = np.log([costs[name] for name in free])
     low, high = (np.log([present[name] for name in free]) + sign * np.log(_FARTHEST) for sign in (-1, 1))
+    high = np.minimum(high, [np.log(max(_MOST_RATE, present[name])) if name in _OF_MEMORY else np.inf for name in free])
     damping, errors = 1e-3, model.errors(costs)
     least = _loss(errors, weights, logs - begun)
     for _ in range(steps):
@@ -222,16 +219,6 @@ def regrets(products: npt.NDArray[np.intp], predicted: Column, measured: Column)
     return found
 
 
-def _later_s(model: Model, costs: Costs) -> float:
-    """By how much later a kernel begins that is launched by itself than one that ``matmul`` repeats, which may begin before
-    the launch before it has ended: what the fastest tenth of the launches take longer than predicted. So the costs that
-    every launch has are not fitted to a record of such launches."""
-    if (model.beside > 0).any():  # of several launches, by which large products alone are computed
-        return 0.0
-    fastest = model.measured <= np.quantile(model.measured, 0.1)
-    return float(np.median((model.measured - model.seconds(costs))[fastest]))
-
-
 class Fit:
     """The kernels of a record with their costs, at first those of a table."""
 
@@ -245,10 +232,6 @@ class Fit:
         self.models = {k.name: Model(k, record, found) for k, found in numbers.items() if len(found)}
         self.costs: dict[str, Costs] = {name: dict(costs[name]) for name in self.models}
         self.present, self._known = dict(self.costs), dict[str, tuple[Any, Any]]()
-        for model in self.models.values() if not record.repeated else ():
-            later = _later_s(model, self.costs[model.kernel.name])
-            model.measured -= later
-            self.measured[model.numbers] -= later
         best = np.full(self.products.max() + 1, np.inf)
         np.minimum.at(best, self.products, self.measured)
         #: Ways that are far from the fastest count less.
