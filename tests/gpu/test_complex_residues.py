@@ -25,6 +25,7 @@ from tilewright.catalog import cuda_engine
 from tilewright.host.sources import PACKAGE
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.planning.bounds import path_bound
+from tilewright.planning.choice import computed_on_gpu
 from tilewright.problem import RESIDUES_IN
 from tilewright.runtime.gpu import compilations, residue_product
 from tilewright.runtime.gpu.compilations import Compilations
@@ -267,7 +268,8 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
         (engine / file).write_text(source.replace(before, after))
         monkeypatch.setattr(residue_product, "_ENGINE", engine)
         monkeypatch.setattr(compilations, "_compilations", Compilations())
-        return replace(RESIDUES, path=engine / RESIDUES.path.name)
+        path = engine / RESIDUES.path.name
+        return replace(RESIDUES, path=path, source=path.read_text())
 
     return changed
 
@@ -282,7 +284,7 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
     ("pack/reconstruct.cu", "t = PART ? t - v : t + v;", "t = PART ? t + v : t - v;"),
     ("pack/reconstruct.cu", "PART ? p - root_of_minus_one(p) : 1", "PART ? root_of_minus_one(p) : 1"),
     ("pack/reconstruct.cu", "-4503599627370496.0 - BIAS", "-4503599627370496.0"),
-    ("pack/reconstruct.cu", "lane % 4 * 2 + first * 8", "lane % 4 * 2"),
+    ("pack/reconstruct.cu", "residues.of[I * EACH + EACH - 1]", "residues.of[I * EACH]"),
 ], ids=str)  # fmt: skip
 def test_a_wrong_kernel_is_rejected(
     change: Callable[[str, str, str], CudaKernel], file: str, before: str, after: str
@@ -299,10 +301,13 @@ def test_a_bound_that_is_none_is_rejected(change: Callable[[str, str, str], Cuda
     assert worst(by_kernel(small_gpu(), wrong, a, b), a, b) > 0.9 * 2 * 256
 
 
-def test_infinities_are_missing_where_nothing_is_flagged(change: Callable[[str, str, str], CudaKernel]) -> None:
+def test_nan_is_missing_where_nothing_is_flagged(
+    change: Callable[[str, str, str], CudaKernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     a, b = uniform(20, 130), uniform(130, 30, seed=2)
     a[3, 5] = complex(1, np.nan)
-    wrong = change("pack/write_residues.cu", "const bool fits = biased < 2047;", "const bool fits = true;")
+    wrong = change("residues_hopper.cu", "line.kind & UNFIT ?", "false ?")
+    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
     assert not np.isnan(by_kernel(small_gpu(), wrong, a, b)[3]).all()
 
 
@@ -345,7 +350,7 @@ def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: 
         assert f"modulo {moduli} numbers" in str(plan)
         taken.append(moduli)
     assert taken == [7, 6, 9, 12, 14]
-    assert tw.plan(*tensors, precision=3e-13).split is None  # 15, and those only for the classical bound
+    assert computed_on_gpu("complex128", 3e-13, k=260) == ("complex128",)  # 15 only for the classical bound
 
 
 def test_what_the_plan_says(gpu: Any) -> None:

@@ -1,5 +1,5 @@
-"""Products whose operands are split for narrower tensor cores, float32 into float16, and float64 and complex128 into residues
-in int8: when they can be, and what it costs."""
+"""Products whose operands are split for narrower tensor cores, float32 into float16, and float64 and complex128 into
+residues in int8: when they can be, and what it costs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def residues_rows(operand: ResidueOperand) -> Rows:
         ),
         (
             "flagged",
-            f"by {dtype}, where a lower bound of |A||B| does not show the error{of_what} to be within {kept}·|A||B|, or with "
-            f"an infinity or a NaN: the GPU decides for each tile",
+            f"by {dtype}, where a lower bound of |A||B| does not show the error{of_what} to be within {kept}·|A||B|, or "
+            f"with an infinity or a NaN: the GPU decides for each tile",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Matrices of float64 and complex128 as residues of whole numbers: how they lie in memory, and how accurate their product is.
+"""Matrices of float64 and complex128 as residues of whole numbers: how they lie in memory, and how accurate a product is.
 
 ``docs/accuracy.md`` derives the bound of the error, section "float64 from int8".
 """
