@@ -1,8 +1,8 @@
 // float64 products by int8 tensor cores (Ozaki scheme II): whole numbers are known by their residues modulo MODULI numbers that have no
 // common divisor. A sum x of products is found again from its residues, if 2·|x| is below the product of the moduli (Chinese residues).
 //
-// Of complex128, -1 has a square root s modulo each of these numbers. x + i·y is known by x + s·y and x - s·y, and a product has as its
-// two residues the products of those: two real products for each modulus, where the parts would take four.
+// Of complex128, -1 has a square root s modulo each of these numbers. x + i·y is known by two residues, x + s·y and x - s·y,
+// and a product by the products of both: two real products for each modulus, where the parts would take four.
 #pragma once
 
 #ifndef COMPLEX
@@ -15,12 +15,13 @@ constexpr int MODULUS[MOST_MODULI] = { 241, 233, 229, 221, 205, 197, 193, 181, 1
 #else
 constexpr int MODULUS[MOST_MODULI] = { 256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197 };
 #endif
-constexpr int PARTS_OF_NUMBER = COMPLEX ? 2 : 1, PLANES_OF_RESIDUES = MODULI * PARTS_OF_NUMBER;  // number 2·i and 2·i + 1 are of modulus i
+// Real numbers of an element, and residues that it has for each modulus. The planes of a modulus follow each other.
+constexpr int EACH = COMPLEX ? 2 : 1;
 
-// By what the sums of a plane are divided: a modulus, or twice as much if it is small, for which the kernel has a factor of 31 bits.
+// The number modulo which the sums of a plane are stored. Of a small modulus it is the double, whose inverse is smaller.
 __host__ __device__ constexpr int divisor_of_plane(int plane)
 {
-    const int p = MODULUS[plane / PARTS_OF_NUMBER];
+    const int p = MODULUS[plane / EACH];
     return COMPLEX && p <= 128 ? 2 * p : p;
 }
 

@@ -1,5 +1,5 @@
 /*
-idea = "float64 and complex128 by products of int8 on tensor cores, one or two for each of some moduli: sums are whole numbers that their residues determine."
+idea = "float64 and complex128 by products of int8 on tensor cores for each of some moduli: sums are whole numbers that their residues determine."
 row = "S0.9, S3"
 entry = "residues_hopper"
 dtypes = ["int8x14"]
@@ -29,7 +29,7 @@ a = "either"
 b = "either"
 c = "rows"
 
-# `size` is the number of planes, which are two for each modulus of complex numbers. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
+# `size` is the number of planes: one for each modulus, of complex numbers two. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
 [time]
 rate = "multiply_rate * (1 - (power + power_groups * (GROUP < 16)) * (m * n * k > power_above))"
 step = "BN * 128 * 128 * 2 / (rate / sms)"

@@ -1,13 +1,14 @@
-// float64 or complex128 numbers from the residues that ``residues_hopper.cu`` has left (see ``residues.cuh``). With the residues t of x, of which B
-// carries the inverses of the other moduli, x = Σ t · (P / p) - q · P, where P is the product of all moduli. All sums are whole
-// numbers in three limbs and exact, so x is; it is rounded once, and scaled.
+// float64 or complex128 numbers from the residues that ``residues_hopper.cu`` has left (see ``residues.cuh``). With the
+// residues t of x, of which B carries the inverses of the other moduli, x = Σ t · (P / p) - q · P, where P is the product of
+// all moduli. All sums are whole numbers in three limbs and exact, so x is; it is rounded once, and scaled.
 //
-// Of a complex number x + i·y there are u = x + s·y and v = x - s·y, halved as B is. So x = u + v, and y = -s · (u - v).
+// A complex number x + i·y has the residues u = x + s·y and v = x - s·y. B carries one half, so x = u + v and y = -s · (u - v).
 #include "../launches.cuh"
 #include "../residues.cuh"
 
-constexpr int EACH = PARTS_OF_NUMBER, THREADS = 256, IN_CHUNK = 128 * EACH, TOGETHER = THREADS / IN_CHUNK;  // chunks of a block
-constexpr int WORDS = 4 / EACH;  // of a plane that a thread has, of four bytes each
+// Threads of a block, and of a chunk; chunks of a block. Words of four residues that a thread has of a plane: of complex
+// numbers two threads have the halves of 16 bytes.
+constexpr int THREADS = 256, IN_CHUNK = 128 * EACH, TOGETHER = THREADS / IN_CHUNK, WORDS = 4 / EACH;
 #if COMPLEX
 typedef uint2 Words;
 #else
@@ -32,7 +33,7 @@ __device__ __forceinline__ double scaled(double v, int e)
 }
 
 struct Sum { double of[3]; };
-struct __align__(16) Residues { unsigned of[PLANES_OF_RESIDUES][WORDS]; };  // of 16 numbers, or of 8 complex ones
+struct __align__(16) Residues { unsigned of[MODULI * EACH][WORDS]; };
 
 constexpr double LIMB = 1ull << LIMB_BITS;
 
@@ -79,7 +80,6 @@ reconstruct(const unsigned char* residues, double* c, const Line* of_a, const Li
     let_next_launch_begin();
     wait_for_launch_before();
     constexpr int CHUNKS = WIDTH / CHUNK_COLUMNS;
-    // Of complex numbers two threads have the halves of 16 bytes.
     const int at = blockIdx.x * TOGETHER + threadIdx.x / IN_CHUNK, piece = threadIdx.x % IN_CHUNK;
     const int thread = piece / EACH, first = piece % EACH * WORDS, lane = thread % 32;
     const int chunk = at % CHUNKS, half = at / CHUNKS % 2, tile = at / CHUNKS / 2;
@@ -89,7 +89,7 @@ reconstruct(const unsigned char* residues, double* c, const Line* of_a, const Li
     const long long plane = (long long)call.down * call.across * (TILE_ROWS * WIDTH);
     Residues of;
     #pragma unroll
-    for (int i = 0; i < PLANES_OF_RESIDUES; i++)
+    for (int i = 0; i < MODULI * EACH; i++)
         *(Words*)of.of[i] = *(const Words*)(residues + i * plane + (long long)at * CHUNK_BYTES + piece * sizeof(Words));
     const int row = top + thread / 32 * 16 + lane / 4, col = left + lane % 4 * 2 + first * 8;
     const int upper = row < call.m ? of_a[row].shift : 0, lower = row + 8 < call.m ? of_a[row + 8].shift : 0;

@@ -1,4 +1,4 @@
-// Prepares float64 or complex128 matrices for products by int8 tensor cores (see ``residues.cuh``): one or two operands in one launch.
+// Prepares float64 or complex128 matrices for products by int8 tensor cores (see ``residues.cuh``): one or two in a launch.
 //
 // A line is a row of A or a column of B. Its elements are multiplied by the power of two that brings the largest below 2^BITS, and are
 // rounded to whole numbers y. Of each y the residues are stored as int8, those of a line one after another: a plane for each modulus.
@@ -8,13 +8,12 @@
 #include "../launches.cuh"
 #include "../residues.cuh"
 
-constexpr int EACH = PARTS_OF_NUMBER, THREADS = 256, WARPS = THREADS / 32;
-constexpr int LINES = 32 / EACH, STEP = 128;  // lines of a block, and steps of k at a time
+constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int LINES = 32 / EACH, STEP = 128, NEIGHBOURS = 2 / EACH;  // lines of a block; steps at once; elements in 16 bytes
 #ifndef BLOCKS
 #define BLOCKS 2  // of a multiprocessor
 #endif
-// Steps of k of a block that looks for the largest magnitude, and STEPs of one that rounds; numbers in 16 bytes.
-constexpr int FOUND = 1024 / EACH, AT_ONCE = 4, WIDTH = 2 / EACH;
+constexpr int FOUND = 1024 / EACH, AT_ONCE = 4;  // steps of k of a block that searches, and STEPs of one that rounds
 
 struct Operand {
     long long line, step;                     // of the source: elements to the next line, and to the next of k
@@ -39,7 +38,7 @@ __device__ __forceinline__ double2 load(const double* x, const Operand& o, int l
     const int left = ALONG ? o.k - p : o.lines - line;
     if ((ALONG ? line >= o.lines : p >= o.k) || left <= 0) return make_double2(0, 0);
     const double* from = x + (line * o.line + p * o.step) * EACH;
-    if (VECTOR && left >= WIDTH) return *(const double2*)from;
+    if (VECTOR && left >= NEIGHBOURS) return *(const double2*)from;
     if (COMPLEX) return make_double2(from[0], from[1]);
     return make_double2(from[0], left > 1 ? from[ALONG ? o.step : o.line] : 0);
 }
@@ -49,7 +48,7 @@ __device__ __forceinline__ double2 load(const double* x, const Operand& o, int l
 template <bool ALONG, bool VECTOR>
 __device__ __forceinline__ void find(const double* x, unsigned char* planes, const Operand& o, int block)
 {
-    __shared__ unsigned long long of_steps[THREADS * WIDTH / LINES][LINES];
+    __shared__ unsigned long long of_steps[THREADS * NEIGHBOURS / LINES][LINES];
     const int first = block / o.parts * LINES, part = block % o.parts, begin = part * FOUND;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     unsigned long long* found = (unsigned long long*)(planes + o.found) + (long long)part * o.padded + first;
@@ -57,10 +56,11 @@ __device__ __forceinline__ void find(const double* x, unsigned char* planes, con
     if (ALONG)
         #pragma unroll 1
         for (int i = warp; i < LINES; i += WARPS) {
-            constexpr int LOADS = FOUND / (32 * WIDTH);
+            constexpr int LOADS = FOUND / (32 * NEIGHBOURS);
             double2 v[LOADS];
             #pragma unroll
-            for (int j = 0; j < LOADS; j++) v[j] = load<ALONG, VECTOR>(x, o, first + i, begin + (j * 32 + lane) * WIDTH);
+            for (int j = 0; j < LOADS; j++)
+                v[j] = load<ALONG, VECTOR>(x, o, first + i, begin + (j * 32 + lane) * NEIGHBOURS);
             unsigned long long most = 0;
             #pragma unroll
             for (int j = 0; j < LOADS; j++) most = max(most, max(magnitude(v[j].x), magnitude(v[j].y)));
@@ -69,8 +69,8 @@ __device__ __forceinline__ void find(const double* x, unsigned char* planes, con
             if (lane == 0) found[i] = most;
         }
     else {
-        constexpr int ACROSS = LINES / WIDTH, STEPS = THREADS / ACROSS;
-        const int i = threadIdx.x % ACROSS * WIDTH, step = threadIdx.x / ACROSS;
+        constexpr int ACROSS = LINES / NEIGHBOURS, STEPS = THREADS / ACROSS;
+        const int i = threadIdx.x % ACROSS * NEIGHBOURS, step = threadIdx.x / ACROSS;
         unsigned long long most[2] = {};  // of two lines, or of a line's real and imaginary parts
         #pragma unroll 16
         for (int p = step; p < FOUND; p += STEPS) {
@@ -124,7 +124,9 @@ __device__ __forceinline__ int sum_of_bytes(unsigned bytes, int factors, int sum
     return result;
 }
 
-// A number that is W·y modulo P, plus `BEGIN`. `low` and `high` are the 52 bits of y + 2^51, whose bytes are multiplied by factors.
+struct Whole { unsigned low[4], high[4]; };  // of four whole numbers y the 52 bits of y + 2^51
+
+// `BEGIN` and a number that is W·y modulo P: the bytes of y + 2^51 are multiplied by factors.
 template <int P, int W, int BEGIN>
 __device__ __forceinline__ int multiplied(unsigned low, unsigned high)
 {
@@ -133,7 +135,7 @@ __device__ __forceinline__ int multiplied(unsigned low, unsigned high)
     return sum_of_bytes(low, least, sum_of_bytes(high, most, start));
 }
 
-// The residue of a number below 2^20 in the lowest byte. The number is the low part of a float, 1.5·2^23 plus the number, and stays one.
+// The residue of a number below 2^20, in the lowest byte. `number` is the float 1.5·2^23 plus that number.
 constexpr int BITS_OF_MAGIC = 0x4B400000;
 template <int P>
 __device__ __forceinline__ unsigned residue_of(int number)
@@ -144,27 +146,31 @@ __device__ __forceinline__ unsigned residue_of(int number)
     return __float_as_uint(__fmaf_rn(quotient, -(float)P, sum));
 }
 
-// Stores the residues of four numbers modulo number I and following: of complex ones those of x + s·y and of x - s·y. The factor 1/2,
-// by which the parts are found from the sum and the difference of such residues, is in the second operand, too.
+__device__ __forceinline__ unsigned lowest_bytes(const unsigned (&of)[4])
+{
+    return __byte_perm(__byte_perm(of[0], of[1], 0x0040), __byte_perm(of[2], of[3], 0x0040), 0x5410);
+}
+
+// Stores the residues of four elements for modulus I and those that follow. Of complex numbers the second operand has the
+// factor 1/2, with which the sum and the difference of both residues give the parts.
 template <int I, bool SECOND>
-__device__ __forceinline__ void store_residues(unsigned char* to, long long plane, const unsigned (&low)[EACH][4], const unsigned (&high)[EACH][4])
+__device__ __forceinline__ void store_residues(unsigned char* to, long long plane, const Whole (&parts)[EACH])
 {
     constexpr int p = MODULUS[I], half = COMPLEX ? (p + 1) / 2 : 1, w = SECOND ? inverse_of_others(I) * half % p : 1;
     unsigned r[EACH][4];
     #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const int x = multiplied<p, w, BITS_OF_MAGIC>(low[0][j], high[0][j]);
+        const int x = multiplied<p, w, BITS_OF_MAGIC>(parts[0].low[j], parts[0].high[j]);
         if constexpr (COMPLEX) {
             constexpr int s = root_of_minus_one(p);
-            const int y = multiplied<p, s * w % p, 0>(low[1][j], high[1][j]);
+            const int y = multiplied<p, s * w % p, 0>(parts[1].low[j], parts[1].high[j]);
             r[0][j] = residue_of<p>(x + y);
             r[1][j] = residue_of<p>(x - y);
         } else r[0][j] = residue_of<p>(x);
     }
     #pragma unroll
-    for (int e = 0; e < EACH; e++)
-        *(unsigned*)(to + e * plane) = __byte_perm(__byte_perm(r[e][0], r[e][1], 0x0040), __byte_perm(r[e][2], r[e][3], 0x0040), 0x5410);
-    if constexpr (I + 1 < MODULI) store_residues<I + 1, SECOND>(to + EACH * plane, plane, low, high);
+    for (int e = 0; e < EACH; e++) *(unsigned*)(to + e * plane) = lowest_bytes(r[e]);
+    if constexpr (I + 1 < MODULI) store_residues<I + 1, SECOND>(to + EACH * plane, plane, parts);
 }
 
 // A lower bound of the magnitude of x + i·y, from those of its parts: 28² + 15² is below 32².
@@ -195,14 +201,17 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
         }
     }
     __syncthreads();
-    // A thread has 128 bytes of a STEP in registers, while it handles those of the one before. Of a line it handles four numbers at once.
-    constexpr int TURNS = LINES / WARPS, LOADS = 4 / WIDTH, HELD = TURNS * LOADS, ACROSS = LINES / WIDTH, STEPS = THREADS / ACROSS;
+    // A thread has 128 bytes of a STEP in registers, while it handles those of the one before: four elements at once.
+    constexpr int TURNS = LINES / WARPS, LOADS = 4 / NEIGHBOURS, HELD = TURNS * LOADS;
+    constexpr int ACROSS = LINES / NEIGHBOURS, STEPS = THREADS / ACROSS;
     double2 held[HELD];
     auto fetch = [&](int at) {
         #pragma unroll
-        for (int i = 0; i < HELD; i++)
-            held[i] = ALONG ? load<ALONG, VECTOR>(x, o, first + warp + i / LOADS * WARPS, at + lane * 4 + i % LOADS * WIDTH)
-                            : load<ALONG, VECTOR>(x, o, first + threadIdx.x % ACROSS * WIDTH, at + threadIdx.x / ACROSS + i * STEPS);
+        for (int i = 0; i < HELD; i++) {
+            const int line = ALONG ? warp + i / LOADS * WARPS : threadIdx.x % ACROSS * NEIGHBOURS;
+            const int step = ALONG ? lane * 4 + i % LOADS * NEIGHBOURS : threadIdx.x / ACROSS + i * STEPS;
+            held[i] = load<ALONG, VECTOR>(x, o, first + line, at + step);
+        }
     };
     unsigned long long sums[TURNS] = {};
     unsigned rounded = 0;  // a bit for each line
@@ -212,7 +221,10 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
         double v[TURNS][4 * EACH];
         if (ALONG)
             #pragma unroll
-            for (int i = 0; i < HELD; i++) v[i / LOADS][i % LOADS * 2] = held[i].x, v[i / LOADS][i % LOADS * 2 + 1] = held[i].y;
+            for (int i = 0; i < HELD; i++) {
+                double* to = &v[i / LOADS][i % LOADS * 2];
+                to[0] = held[i].x, to[1] = held[i].y;
+            }
         else {
             if (at > begin) __syncthreads();
             #pragma unroll
@@ -226,10 +238,14 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
             if (line >= o.lines) break;
             if (!ALONG)
                 #pragma unroll
-                for (int j = 0; j < 4 * EACH; j++) v[turn][j] = across[ALONG ? 0 : lane * 4 + j / EACH][ALONG ? 0 : i * EACH + j % EACH];
+                for (int j = 0; j < 4; j++)
+                    #pragma unroll
+                    for (int e = 0; e < EACH; e++)
+                        v[turn][j * EACH + e] = across[ALONG ? 0 : lane * 4 + j][ALONG ? 0 : i * EACH + e];
             const int once = max(min(shifts[i], 1000), -1000);  // a denormal number takes two steps
             const double f = power_of_two(once), g = power_of_two(shifts[i] - once);
-            unsigned low[EACH][4], high[EACH][4], magnitudes = 0;
+            Whole parts[EACH];
+            unsigned magnitudes = 0;
             #pragma unroll
             for (int j = 0; j < 4; j++) {
                 unsigned upper[EACH];
@@ -238,9 +254,10 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
                     constexpr double MAGIC = 6755399441055744;  // 1.5·2^52
                     const double of = v[turn][j * EACH + e], y = of * f * g, whole = __dadd_rn(y, MAGIC);
                     if (__dadd_rn(whole, -MAGIC) != y || (y == 0 && of != 0)) rounded |= 1 << turn;
-                    low[e][j] = __double2loint(whole);
-                    high[e][j] = __double2hiint(whole) & 0xFFFFF;
-                    const long long number = (long long)((unsigned long long)high[e][j] << 32 | low[e][j]) - (1ll << 51);
+                    const unsigned low = __double2loint(whole), high = __double2hiint(whole) & 0xFFFFF;
+                    parts[e].low[j] = low;
+                    parts[e].high[j] = high;
+                    const long long number = (long long)((unsigned long long)high << 32 | low) - (1ll << 51);
                     const unsigned long long magnitude = number < 0 ? -number : number;
                     sums[turn] += magnitude;
                     upper[e] = (unsigned)(magnitude >> BITS - 7);
@@ -248,7 +265,7 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
                 magnitudes |= min(127u, COMPLEX ? least_magnitude(upper[0], upper[EACH - 1]) : upper[0]) << 8 * j;
             }
             if (p < o.pitch)
-                store_residues<0, SECOND>(planes + (long long)line * o.pitch + p, (long long)o.lines * o.pitch, low, high);
+                store_residues<0, SECOND>(planes + (long long)line * o.pitch + p, (long long)o.lines * o.pitch, parts);
             if (at / STEP % call.every == 0)
                 *(unsigned*)(planes + o.sample + (long long)line * o.sample_pitch + at / STEP / call.every * STEP + lane * 4) = magnitudes;
         }
