@@ -34,14 +34,14 @@ UNIT = {
 }
 
 
-#: For operands of each dtype the words of ``precision`` with a path of their own, the cheapest first, and the dtype in
-#: which it multiplies. "narrow", "rounded" and those of residues are no words that callers can give.
 def _fewer_residues(dtype: str) -> dict[str, str]:
     """Those from fewer residues than the classical bound needs."""
     fewer = {name: moduli for name, (of, moduli) in RESIDUES_IN.items() if of == dtype and moduli < CLASSICAL[dtype]}
     return {f"{moduli} residues": name for name, moduli in fewer.items()}
 
 
+#: For operands of each dtype the words of ``precision`` with a path of their own, the cheapest first, and the dtype in
+#: which it multiplies. "narrow", "rounded" and those of residues are no words that callers can give.
 PATHS = {
     "cpu": {
         "float16": {"standard": "float32", "highest": "float64"},

@@ -169,7 +169,7 @@ def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
     >>> f"{residue_bound(4096, 14):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 7):.1e}"
     ('4.5e-13', '9.5e-07', '2.4e-04')
     >>> f"{residue_bound(4096, 15, 'complex128'):.1e}", f"{residue_bound(4096, 7, 'complex128'):.1e}"
-    ('9.1e-13', '9.8e-04')
+    ('9.1e-13', '4.9e-04')
     """
     if moduli >= CLASSICAL[dtype]:
         return k * EACH[dtype] * _UNIT
