@@ -169,6 +169,20 @@ def test_whole_numbers_are_multiplied_exactly(moduli: int) -> None:
     np.testing.assert_array_equal(found.imag, (x[0] @ y[1] + x[1] @ y[0]).astype(np.float64))
 
 
+@pytest.mark.parametrize(("moduli", "k"), [(7, 314), (11, 214), (15, 545)])
+def test_the_largest_sums_are_determined(moduli: int, k: int) -> None:
+    """All parts are as large as they can be, and one more product would need another bit."""
+    bits, gpu = whole_bits(k, moduli, "complex128"), small_gpu()
+    assert whole_bits(k + 1, moduli, "complex128") == bits - 1
+    most = 2**bits - 1
+    signs = np.array([1 + 1j, 1 - 1j, -1 - 1j, -1 + 1j])
+    found = by_kernel(
+        gpu, RESIDUES, np.repeat(most * signs[:, None], k, 1), np.repeat(most * signs[None], k, 0), moduli
+    )
+    np.testing.assert_array_equal(found, float(most**2 * k) * (signs[:, None] * signs[None]))
+    assert not gpu.flags.any()
+
+
 def distributions() -> dict[str, tuple[np.ndarray, np.ndarray, bool]]:
     """Operands, and whether something of their product is flagged."""
     rng, k = np.random.default_rng(3), 192
