@@ -79,6 +79,8 @@ KINDS = {
     "float64 residues": Kind("float64", kernel="cuda/residues_hopper", lines=130, least_k=129),
     "float64 fewer residues": Kind("float64", 1e-6, kernel="cuda/residues_hopper", lines=130, least_k=129),
     "float64 fewest residues": Kind("float64", "fast", kernel="cuda/residues_hopper", lines=130, least_k=129),
+    "complex128 residues": Kind("complex128", kernel="cuda/residues_hopper", lines=130, least_k=129),
+    "complex128 fewest residues": Kind("complex128", "fast", kernel="cuda/residues_hopper", lines=130, least_k=129),
 }
 
 
@@ -168,8 +170,9 @@ def directly(gpu: Gpu, kind: Kind, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """By the launches of the kernel, of any size."""
     kernel, (count, m, k), n = cuda_engine()[kind.kernel], a.shape, b.shape[2]
     if kind.kernel == "cuda/residues_hopper":
-        computes = computed_on_gpu("float64", kind.precision, k=k)
-        made: Any = residues_of_rows(m, n, k, RESIDUES_IN.get(computes[0], CLASSICAL))
+        computes = computed_on_gpu(kind.dtype, kind.precision, k=k)
+        _, moduli = RESIDUES_IN.get(computes[0], (kind.dtype, CLASSICAL[kind.dtype]))
+        made: Any = residues_of_rows(m, n, k, moduli, kind.dtype)
         make: Callable[..., Any] = residue_steps
     else:
         planes = 1 if kind.kernel == "cuda/rounded_hopper" else 2

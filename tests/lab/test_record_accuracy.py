@@ -65,6 +65,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, name: str, **defaults: int) -> recor
     kernel = replace(kernel, suits=None, presets=(), parameters=parameters)
     fake.install(monkeypatch, [gpu])
     fake.engine_alone(monkeypatch, kernel)
+    monkeypatch.setattr("tilewright.arrays.split._LEAST", {})
     monkeypatch.setattr(record, "cuda_engine", lambda: {name: kernel})
 
     def empty(count: int) -> Any:

@@ -20,6 +20,7 @@ from ..errors import DTypeError
 from ..kernels.cuda_kernel import CudaKernel
 from ..kernels.sets import Column
 from ..planning.choice import (
+    COMPLEX_RESIDUES,
     INVARIANT,
     RESIDUES,
     ROUNDED,
@@ -44,7 +45,9 @@ from .plan import CHANGED, STRAIGHT, GpuPlan
 from .split import can_split, split_seconds
 
 #: The dtype of the parts of operands, if they are split: with some of these no number is multiplied as it is.
-_PARTED = {"float32": SPLIT, "float64": RESIDUES, ROUNDED: ROUNDED} | {dtype: dtype for dtype in RESIDUES_IN}
+_PARTED = {"float32": SPLIT, "float64": RESIDUES, "complex128": COMPLEX_RESIDUES, ROUNDED: ROUNDED} | {
+    dtype: dtype for dtype in RESIDUES_IN
+}
 
 
 class _Candidate(NamedTuple):
@@ -144,7 +147,7 @@ def gpu_plan(
     """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
     be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
     shape, or if ``precision`` takes the fastest, that one. ``splits``: operands of float32 may be split into float16,
-    and those of float64 be residues in int8, where the classical bound of the error holds.
+    and those of float64 and complex128 be residues in int8, where the classical bound of the error holds.
 
     Raises DTypeError where no kernel is for them.
     """

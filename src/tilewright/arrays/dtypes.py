@@ -29,7 +29,7 @@ _MADE = {
     "tf32": "float32",
     "float16x2": "float32",
     "float16x1": "float32",
-    **dict.fromkeys(RESIDUES_IN, "float64"),
+    **{name: residues.dtype for name, residues in RESIDUES_IN.items()},
     "float8": "bfloat16",
     "float8_fast": "bfloat16",
 }

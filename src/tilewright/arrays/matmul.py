@@ -195,13 +195,17 @@ def _plan(
     if not disjoint:
         return whole
 
-    def in_pieces(whole: GpuPlan, x: GpuArray, y: GpuArray, out: GpuArray | None, result: str | None) -> GpuPlan:
-        return peeled_plan(whole, x, y, out, lambda x, y, out: _planned(x, y, out, True, False, precision, result))
+    def in_pieces(
+        whole: GpuPlan, x: GpuArray, y: GpuArray, out: GpuArray | None, given: str | float, result: str | None
+    ) -> GpuPlan:
+        return peeled_plan(whole, x, y, out, lambda x, y, out: _planned(x, y, out, True, False, given, result))
 
     def of_reals(x: GpuArray, y: GpuArray, out: GpuArray) -> GpuPlan:
-        return in_pieces(_planned(x, y, out, True, False, precision, None), x, y, out, None)
+        # Residues of complex numbers take half as many products as those of their reals.
+        given = "ieee" if x.dtype == "float64" else precision
+        return in_pieces(_planned(x, y, out, True, False, given, None), x, y, out, given, None)
 
-    whole = in_pieces(whole, first, second, target, out_dtype)
+    whole = in_pieces(whole, first, second, target, precision, out_dtype)
     if precision not in ("standard", "ieee"):
         return whole
     return paired_plan(whole, first, second, target, of_reals, views=views)

@@ -1,4 +1,4 @@
-"""Complex products as real ones, whose kernels are faster: float32 from float16 parts, float64 from residues.
+"""Complex products as real ones, whose kernels are faster: float32 from float16 parts, float64 by the copy engine.
 
 A row of complex A is in memory a row of twice as many reals, re and im in turn, and so is one of C. With each number of B as
 the matrix [[re, im], [−im, re]], C = A·B is the product of these matrices of reals. It has the same multiply-adds, in the

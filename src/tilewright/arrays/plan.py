@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
-from ..planning.choice import INVARIANT, PLANES, RESIDUES, ROUNDED, SPLIT, Choice, takes_fastest
+from ..planning.choice import COMPLEX_RESIDUES, INVARIANT, PLANES, RESIDUES, ROUNDED, SPLIT, Choice, takes_fastest
 from ..planning.plan import INVARIANT_ROW, Plan, Rows, rate_text
 from ..planning.ways import part_steps, sums_dtype
 from ..problem import RESIDUES_IN, Problem, itemsize_of
@@ -89,8 +89,8 @@ class GpuPlan(Plan):
 
     @property
     def split(self) -> SplitProduct | ResidueProduct | None:
-        """How operands of float32 are split for tensor cores of float16, or those of float64 become residues for those
-        of int8; None where they are multiplied as they are."""
+        """How operands of float32 are split for tensor cores of float16, or those of float64 and complex128 become
+        residues for those of int8; None where they are multiplied as they are."""
         is_split = self.compute in PLANES or self.compute in RESIDUES_IN
         return split_of(self.order, self.compute) if is_split else None
 
@@ -134,11 +134,12 @@ class GpuPlan(Plan):
         elif self.compute == ROUNDED:
             rows += rounded_rows(self.order.mnk[2])
         elif isinstance(self.split, ResidueProduct):
-            rows += residues_rows(self.order.mnk[2], self.split.a.moduli)
+            rows += residues_rows(self.split.a)
         elif self.compute != self.problem.dtype or made_dtype(self.compute) != self.order.dtype:
             rows.append(("in", f"{self.compute}; the result is {self.order.dtype}"))
         if takes_fastest(self.problem.precision) and not self.problem.dtype.startswith("float8"):
-            computed = {SPLIT: "float32", RESIDUES: "float64"}.get(self.compute, self.compute)
+            own = {SPLIT: "float32", RESIDUES: "float64", COMPLEX_RESIDUES: "complex128"}
+            computed = own.get(self.compute, self.compute)
             rows += bound_rows("gpu", self.problem.dtype, computed, self.problem.k)
         if self.problem.precision == INVARIANT:
             rows.append(INVARIANT_ROW)

@@ -1,5 +1,5 @@
-"""Products whose operands are split for narrower tensor cores, float32 into float16 and float64 into residues in int8: when
-they can be, and what it costs."""
+"""Products whose operands are split for narrower tensor cores, float32 into float16, and float64 and complex128 into
+residues in int8: when they can be, and what it costs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from ..planning.choice import PLANES, SPLIT
 from ..planning.plan import Rows
-from ..problem import RESIDUES_IN
-from ..runtime.gpu.residue_operand import MOST_K, ResidueOperand, ResidueProduct, residue_bound, whole_bits
+from ..problem import RESIDUES_IN, itemsize_of
+from ..runtime.gpu.residue_operand import MOST_K, ResidueOperand, ResidueProduct, residue_bound
 from ..runtime.gpu.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, split_bound
 from .layouts import given_by_strides
 from .order import Order
@@ -21,15 +21,16 @@ _LONG, _TWICE = 24576, 1.4
 #: Bytes a second that the launches before and after a product of residues move, and seconds of these launches. Fitted to
 #: records of an H200.
 _MOVED_BEFORE, _MOVED_AFTER, _RESIDUES_S = 2.9e12, 2.6e12, 30e-6
-#: Bytes of an element of A or B that are read twice, and of a number of C that is written, beside the residues.
-_READ, _WRITTEN = 16, 8
+#: The least m, n and k of products from residues, where not all are considered that the kernel suits.
+_LEAST = {"float64": 1024}
 
 
 def can_split(order: Order, compute: str = SPLIT) -> bool:
     """Whether the whole batch is one launch, and the classical bound holds for lines whose magnitudes are alike if they are
-    split in two. Of float64, whether this is one product, whose sums the residues determine."""
+    split in two. Of float64 and complex128, whether this is one product, whose sums the residues determine."""
     if compute in RESIDUES_IN:
-        return not order.axes and order.mnk[2] <= MOST_K
+        is_large = min(order.mnk) >= _LEAST.get(RESIDUES_IN[compute].dtype, 0)
+        return not order.axes and is_large and order.mnk[2] <= MOST_K
     return len(order.axes) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
 
 
@@ -39,7 +40,7 @@ def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduc
     a, b, c = (x.used for x in (order.p, order.q, order.c))
     of_a, of_b = given_by_strides(a, nexts[0]), given_by_strides(b.transposed, nexts[1])
     if compute in RESIDUES_IN:
-        moduli = RESIDUES_IN[compute]
+        moduli = RESIDUES_IN[compute].moduli
         return ResidueProduct(ResidueOperand(of_a, moduli), ResidueOperand(of_b, moduli), c)
     p, q = (SplitOperand(x, batch if x.next else 1, PLANES[compute]) for x in (of_a, of_b))
     return SplitProduct(p, q, c._replace(next=nexts[2]), batch)
@@ -47,12 +48,12 @@ def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduc
 
 def split_seconds(order: Order, compute: str, memory_ratio: float) -> float:
     """The predicted time of the launches beside the product, where nothing is flagged: those that split the operands, that
-    make float64 of the residues of C, and that look for flagged parts."""
+    make numbers of the residues of C, and that look for flagged parts."""
     product = split_of(order, compute)
     if isinstance(product, ResidueProduct):
-        moduli = product.a.moduli
-        before = sum((_READ + moduli) * x.lines * x.k for x in (product.a, product.b))
-        after = (_WRITTEN + moduli) * product.a.lines * product.b.lines
+        planes, size = product.a.planes, itemsize_of(product.c.dtype)
+        before = sum((2 * size + planes) * x.lines * x.k for x in (product.a, product.b))  # they are read twice
+        after = (size + planes) * product.a.lines * product.b.lines
         return _RESIDUES_S + memory_ratio * (before / _MOVED_BEFORE + after / _MOVED_AFTER)
     moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
@@ -90,19 +91,23 @@ def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Ro
     ]
 
 
-def residues_rows(k: int, moduli: int) -> Rows:
-    """What a plan says of the accuracy."""
-    bound = residue_bound(k, moduli)
-    kept = f"the classical bound {k}·2⁻⁵³" if bound == k * 2.0**-53 else f"{bound:.2g}"
+def residues_rows(operand: ResidueOperand) -> Rows:
+    """What a plan says of the accuracy of a product with such an operand."""
+    dtype, moduli, each = operand.matrix.dtype, operand.moduli, operand.each
+    bound, terms = residue_bound(operand.k, moduli, dtype), operand.k * each
+    kept = f"the classical bound {terms}·2⁻⁵³" if bound == terms * 2.0**-53 else f"{bound:.2g}"
+    residues, of_what = (
+        ("residues", "") if each == 1 else ("two residues of real and imaginary part together", " of both parts")
+    )
     return [
         (
             "in",
-            f"int8x{moduli}: whole numbers of {whole_bits(k, moduli)} bits, known by residues modulo {moduli} numbers, "
+            f"int8x{operand.planes}: whole numbers of {operand.bits} bits, known by {residues} modulo {moduli} numbers, "
             f"which tensor cores multiply exactly",
         ),
         (
             "flagged",
-            f"by float64, where a lower bound of |A||B| does not show the error to be within {kept}·|A||B|, or with an "
-            f"infinity or a NaN: the GPU decides for each tile",
+            f"by {dtype}, where a lower bound of |A||B| does not show the error{of_what} to be within {kept}·|A||B|, or "
+            f"with an infinity or a NaN: the GPU decides for each tile",
         ),
     ]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..operands import is_real
-from ..problem import RESIDUES_IN
+from ..problem import EACH, RESIDUES_IN
 from ..runtime.gpu.residue_operand import CLASSICAL, MOST_K, residue_bound
 
 #: The unit roundoff: the largest relative error of one rounding to nearest.
@@ -32,6 +32,13 @@ UNIT = {
     "float64": 2.0**-53,
     "complex128": 2.0**-53,
 }
+
+
+def _fewer_residues(dtype: str) -> dict[str, str]:
+    """Those from fewer residues than the classical bound needs."""
+    fewer = {name: moduli for name, (of, moduli) in RESIDUES_IN.items() if of == dtype and moduli < CLASSICAL[dtype]}
+    return {f"{moduli} residues": name for name, moduli in fewer.items()}
+
 
 #: For operands of each dtype the words of ``precision`` with a path of their own, the cheapest first, and the dtype in
 #: which it multiplies. "narrow", "rounded" and those of residues are no words that callers can give.
@@ -49,11 +56,8 @@ PATHS = {
         "bfloat16": {"standard": "bfloat16", "highest": "float64"},
         "float32": {"rounded": "float16x1", "tf32": "tf32", "standard": "float32", "highest": "float64"},
         "complex64": {"standard": "complex64", "highest": "complex128"},
-        "float64": {
-            **{f"{count} residues": dtype for dtype, count in RESIDUES_IN.items() if count < CLASSICAL},
-            "standard": "float64",
-        },
-        "complex128": {"standard": "complex128"},
+        "float64": _fewer_residues("float64") | {"standard": "float64"},
+        "complex128": _fewer_residues("complex128") | {"standard": "complex128"},
     },
 }
 
@@ -86,7 +90,8 @@ def path_bound(dtype: str, compute: str, k: int) -> float:
     if dtype not in UNIT:
         return 0.0  # integers are exact modulo their size
     if compute in RESIDUES_IN:
-        return residue_bound(k, RESIDUES_IN[compute]) if k <= MOST_K else math.inf
+        of, moduli = RESIDUES_IN[compute]
+        return math.sqrt(EACH[of]) * residue_bound(k, moduli, of) if k <= MOST_K else math.inf
     given, used, result = UNIT[dtype], UNIT[compute], 0.0
     if compute in _AT_ONCE:
         result = given if given > UNIT["float32"] else 0.0

@@ -45,8 +45,9 @@ _WORTH_NARROWING = 150
 #: The dtypes of float32 products that are computed from two float16 for each number, or from one, and how many these are.
 SPLIT, ROUNDED = "float16x2", "float16x1"
 PLANES = {SPLIT: 2, ROUNDED: 1}
-#: The dtype of float64 products that are computed from residues with the classical bound, and the kernel's.
-RESIDUES = "int8x14"
+#: The dtypes of float64 and complex128 products that are computed from residues with the classical bound. The kernel
+#: declares the first.
+RESIDUES, COMPLEX_RESIDUES = "int8x14", "complex_int8x15"
 
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
 COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}

@@ -1,16 +1,36 @@
 // float64 products by int8 tensor cores (Ozaki scheme II): whole numbers are known by their residues modulo MODULI numbers that have no
 // common divisor. A sum x of products is found again from its residues, if 2·|x| is below the product of the moduli (Chinese residues).
+//
+// Of complex128, -1 has a square root s modulo each of these numbers. x + i·y is known by two residues, x + s·y and x - s·y,
+// and a product by the products of both: two real products for each modulus, where the parts would take four.
 #pragma once
 
+#ifndef COMPLEX
+#define COMPLEX 0
+#endif
+
 constexpr int MOST_MODULI = 15;
+#if COMPLEX
+constexpr int MODULUS[MOST_MODULI] = { 241, 233, 229, 221, 205, 197, 193, 181, 173, 157, 149, 137, 113, 109, 101 };
+#else
 constexpr int MODULUS[MOST_MODULI] = { 256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197 };
+#endif
+// Real numbers of an element, and residues that it has for each modulus. The planes of a modulus follow each other.
+constexpr int EACH = COMPLEX ? 2 : 1;
+
+// The number modulo which the sums of a plane are stored. Of a small modulus it is the double, whose inverse is smaller.
+__host__ __device__ constexpr int divisor_of_plane(int plane)
+{
+    const int p = MODULUS[plane / EACH];
+    return COMPLEX && p <= 128 ? 2 * p : p;
+}
 
 // What is flagged has 128 rows and 64 columns: there the bound of the error does not hold, and multiply_flagged_f64.cu computes C.
 constexpr int FLAGGED_ROWS = 128, FLAGGED_COLUMNS = 64;
 
 // What is known of a line, a row of A or a column of B, beside its residues.
 struct Line {
-    unsigned long long sum;  // of the magnitudes of its whole numbers
+    unsigned long long sum;  // of the magnitudes of its whole numbers, which are two of a complex one
     int shift;               // each of them is an element times 2^shift, rounded
     int kind;                // bits: ROUNDED, UNFIT
 };
@@ -41,12 +61,20 @@ __host__ __device__ constexpr int inverse_of_others(int i)
     return 0;
 }
 
-// The product of all moduli, or of all but number `left_out`, in limbs of 38 bits.
+// s with s·s = -1 modulo p.
+__host__ __device__ constexpr int root_of_minus_one(int p)
+{
+    for (int s = 1; s < p; s++)
+        if ((s * s + 1) % p == 0) return s;
+    return 0;
+}
+
+// The product of all moduli, or of all but number `left_out`, and of a factor, in limbs of 38 bits.
 constexpr int LIMB_BITS = 38;
 struct Limbs { unsigned long long of[3]; };
-__host__ __device__ constexpr Limbs product_of_moduli(int left_out)
+__host__ __device__ constexpr Limbs product_of_moduli(int left_out, int factor = 1)
 {
-    Limbs limbs = { { 1, 0, 0 } };
+    Limbs limbs = { { (unsigned long long)factor, 0, 0 } };
     for (int j = 0; j < MODULI; j++) {
         if (j == left_out) continue;
         unsigned long long carry = 0;

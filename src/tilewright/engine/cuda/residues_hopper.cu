@@ -1,5 +1,5 @@
 /*
-idea = "float64 by products of int8 on tensor cores, one for each of some moduli: sums are whole numbers that their residues determine."
+idea = "float64 and complex128 by products of int8 on tensor cores for each of some moduli: sums are whole numbers that their residues determine."
 row = "S0.9, S3"
 entry = "residues_hopper"
 dtypes = ["int8x14"]
@@ -7,7 +7,7 @@ stores = ["float64"]
 precision = "int8x14"
 capability = "9.0a"
 persistent = true
-suits = "(m >= 1024) * (n >= 1024) * (k >= 1024) * (k <= 65536)"
+suits = "(m >= 512) * (n >= 512) * (k >= 512) * (k <= 65536)"
 block = ["384"]
 grid = ["CLUSTER * cdiv(m, 128 * CLUSTER) * cdiv(n, BN)"]
 shared = "STAGES * (128 + BN) * 128 + 16 * BN + 16 * STAGES"
@@ -29,7 +29,7 @@ a = "either"
 b = "either"
 c = "rows"
 
-# `size` is the number of moduli. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
+# `size` is the number of planes: one for each modulus, of complex numbers two. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
 [time]
 rate = "multiply_rate * (1 - (power + power_groups * (GROUP < 16)) * (m * n * k > power_above))"
 step = "BN * 128 * 128 * 2 / (rate / sms)"
@@ -234,7 +234,7 @@ residues_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Ten
 #if BOUND
             flag(d, s.columns[half], of_a, of_b, flags, call, half, top + half * 64 + thread / 32 * 16 + thread % 32 / 4, left);
 #else
-            const int p = MODULUS[z], inverse = ((1ll << 38) - 1) / p + 1;
+            const int p = divisor_of_plane(z), inverse = ((1ll << 38) - 1) / p + 1;
             const long long at = (long long)z * ((call.m - 1) / TILE_ROWS + 1) * tiles.cols + top / TILE_ROWS * tiles.cols + left / BN;
             unsigned char* to = residues + (at * GROUPS + half) * (BN / CHUNK_COLUMNS * CHUNK_BYTES) + thread * 16;
             #pragma unroll

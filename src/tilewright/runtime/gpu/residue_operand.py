@@ -1,4 +1,4 @@
-"""Matrices of float64 as residues of whole numbers: how they lie in memory, and how accurate their product is.
+"""Matrices of float64 and complex128 as residues of whole numbers: how they lie in memory, and how accurate a product is.
 
 ``docs/accuracy.md`` derives the bound of the error, section "float64 from int8".
 """
@@ -9,19 +9,24 @@ import math
 import struct
 from dataclasses import dataclass
 
+from ...problem import EACH
 from .layout import Matrix, row_major_matrix
 from .split_operand import Lines
 
-#: ``MODULUS`` in ``engine/cuda/residues.cuh``.
-MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197)
+#: ``MODULUS`` in ``engine/cuda/residues.cuh``. Of complex numbers −1 is a square modulo each of them.
+MODULI = {
+    "float64": (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197),
+    "complex128": (241, 233, 229, 221, 205, 197, 193, 181, 173, 157, 149, 137, 113, 109, 101),
+}
 #: With so many moduli the classical bound holds. With fewer the bound leaves so much room: where the lower bound of |A||B|,
 #: of an eighth of k, is much smaller than the largest elements of row and column suggest, the product would be flagged.
-CLASSICAL, _ROOM, _UNIT = 14, 512, 2.0**-53
+CLASSICAL, _ROOM, _UNIT = {"float64": 14, "complex128": 15}, 512, 2.0**-53
 #: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
 MOST_K = 65536
 #: Rows and columns of a part of C that is flagged or not.
 FLAGGED = 128, 64
-#: Lines that a block handles, whose number is rounded up to that of a tile; steps of k that it searches, or rounds.
+#: Real lines that a block handles, whose number is rounded up to that of a tile; real steps of k that it searches, and those
+#: of any dtype that it rounds.
 _LINES, _TILE, _FOUND, _ROUNDED = 32, 256, 1024, 512
 #: Parts of the workspace begin at multiples of so many bytes.
 _ALIGNMENT = 256
@@ -33,9 +38,24 @@ _MOST_BITS, _BOUND_BITS = 50, 7
 
 @dataclass(frozen=True)
 class ResidueOperand(Lines):
-    """Lines of float64. ``moduli``: how many residues each element has."""
+    """Lines of float64 or complex128. Each element has one or two residues for each of the ``moduli``."""
 
-    moduli: int = CLASSICAL
+    moduli: int
+
+    @property
+    def each(self) -> int:
+        """Real numbers of an element."""
+        return EACH[self.matrix.dtype]
+
+    @property
+    def planes(self) -> int:
+        """Residues of an element, each in a plane of its own."""
+        return self.moduli * self.each
+
+    @property
+    def bits(self) -> int:
+        """Bits of the whole numbers."""
+        return whole_bits(self.k, self.moduli, self.matrix.dtype)
 
     @property
     def pitch(self) -> int:
@@ -55,7 +75,7 @@ class ResidueOperand(Lines):
     @property
     def sample_at(self) -> int:
         """Bytes to the magnitudes that are sampled."""
-        return _up(self.moduli * self.lines * self.pitch, _ALIGNMENT)
+        return _up(self.planes * self.lines * self.pitch, _ALIGNMENT)
 
     @property
     def found_at(self) -> int:
@@ -70,7 +90,7 @@ class ResidueOperand(Lines):
     @property
     def parts(self) -> int:
         """Parts of k that are searched apart."""
-        return -(-self.k // _FOUND)
+        return -(-self.k * self.each // _FOUND)
 
     @property
     def padded(self) -> int:
@@ -85,12 +105,12 @@ class ResidueOperand(Lines):
     @property
     def finding(self) -> int:
         """Blocks that search."""
-        return -(-self.lines // _LINES) * self.parts
+        return -(-self.lines * self.each // _LINES) * self.parts
 
     @property
     def rounding(self) -> int:
         """Blocks that round."""
-        return -(-self.lines // _LINES) * -(-self.k // _ROUNDED)
+        return -(-self.lines * self.each // _LINES) * -(-self.k // _ROUNDED)
 
     def packed(self) -> bytes:
         """``Operand`` in the source of the kernel."""
@@ -101,7 +121,7 @@ class ResidueOperand(Lines):
 
 @dataclass(frozen=True)
 class ResidueProduct:
-    """C = A·B in float64."""
+    """C = A·B in float64 or complex128."""
 
     a: ResidueOperand
     b: ResidueOperand
@@ -109,7 +129,7 @@ class ResidueProduct:
 
     def residues_bytes(self, width: int) -> int:
         """Bytes of the residues of C, of tiles of 128×``width``."""
-        return self.a.moduli * _up(self.a.lines, FLAGGED[0]) * _up(self.b.lines, width)
+        return self.a.planes * _up(self.a.lines, FLAGGED[0]) * _up(self.b.lines, width)
 
     @property
     def parts(self) -> int:
@@ -123,37 +143,45 @@ class ResidueProduct:
         return self.a.workspace_bytes + self.b.workspace_bytes + self.residues_bytes(_TILE) + 4 * self.parts
 
 
-def residues_of_rows(m: int, n: int, k: int, moduli: int = CLASSICAL) -> ResidueProduct:
-    """The product of A[m×k] and B[k×n] as they lie row by row, without gaps."""
-    a, b, c = (row_major_matrix(*shape, "float64") for shape in ((m, k), (k, n), (m, n)))
-    return ResidueProduct(ResidueOperand(a, moduli), ResidueOperand(b.transposed, moduli), c)
+def residues_of_rows(m: int, n: int, k: int, moduli: int | None = None, dtype: str = "float64") -> ResidueProduct:
+    """The product of A[m×k] and B[k×n] as they lie row by row, without gaps. By default the classical bound holds."""
+    a, b, c = (row_major_matrix(*shape, dtype) for shape in ((m, k), (k, n), (m, n)))
+    used = CLASSICAL[dtype] if moduli is None else moduli
+    return ResidueProduct(ResidueOperand(a, used), ResidueOperand(b.transposed, used), c)
 
 
-def whole_bits(k: int, moduli: int) -> int:
-    """The bits of whole numbers whose sums of ``k`` products ``moduli`` residues determine.
+def whole_bits(k: int, moduli: int, dtype: str = "float64") -> int:
+    """The bits of whole numbers whose sums of ``k`` products ``moduli`` residues determine. Each part of a complex sum has
+    two real products for each of k.
 
-    >>> whole_bits(8192, 14), whole_bits(16384, 14), whole_bits(8192, 13)
-    (48, 47, 44)
+    >>> whole_bits(8192, 14), whole_bits(16384, 14), whole_bits(8192, 13), whole_bits(8192, 15, "complex128")
+    (48, 47, 44, 48)
     """
-    most = math.log2(math.prod(MODULI[:moduli])) - 1 - 2.0**-15
-    return min(_MOST_BITS, math.floor((most - math.log2(k)) / 2))
+    most = math.log2(math.prod(MODULI[dtype][:moduli])) - 1 - 2.0**-15
+    return min(_MOST_BITS, math.floor((most - math.log2(k * EACH[dtype])) / 2))
 
 
-def residue_bound(k: int, moduli: int) -> float:
-    """The bound of |C - Ĉ| that products keep, relative to |A||B| and componentwise: the classical one with 14
-    moduli, else ``_ROOM`` times the error of one rounding to whole numbers.
+def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
+    """The bound of |C - Ĉ| that products keep, relative to |A||B| and componentwise; of complex numbers that of real and
+    imaginary parts: the classical one with ``CLASSICAL`` moduli, else ``_ROOM`` times the error of one rounding to whole
+    numbers.
 
     >>> f"{residue_bound(4096, 14):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 7):.1e}"
     ('4.5e-13', '9.5e-07', '2.4e-04')
+    >>> f"{residue_bound(4096, 15, 'complex128'):.1e}", f"{residue_bound(4096, 7, 'complex128'):.1e}"
+    ('9.1e-13', '4.9e-04')
     """
-    return k * _UNIT if moduli >= CLASSICAL else _ROOM * 2.0 ** -whole_bits(k, moduli)
+    if moduli >= CLASSICAL[dtype]:
+        return k * EACH[dtype] * _UNIT
+    return _ROOM * 2.0 ** -whole_bits(k, moduli, dtype)
 
 
-def least_bound(k: int, moduli: int) -> float:
+def least_bound(k: int, moduli: int, dtype: str = "float64") -> float:
     """By how much sums of magnitudes of a rounded line, times this, may not exceed the sampled lower bound of |A||B|, for
-    ``residue_bound`` to hold."""
-    lost = 0.5 * 2.0 ** (2 * _BOUND_BITS - 2 * whole_bits(k, moduli))
-    return 1.02 * lost / (residue_bound(k, moduli) - 3 * _UNIT)
+    ``residue_bound`` to hold; infinity for a k so short that all is flagged."""
+    lost = 0.5 * 2.0 ** (2 * _BOUND_BITS - 2 * whole_bits(k, moduli, dtype))
+    room = residue_bound(k, moduli, dtype) - 3 * _UNIT
+    return 1.02 * lost / room if room > 0 else math.inf
 
 
 def _up(number: int, multiple: int) -> int:

@@ -1,7 +1,8 @@
-"""Products of float64 by tensor cores of int8: the operands become residues of whole numbers, which a kernel multiplies.
+"""Products of float64 and complex128 by tensor cores of int8: the operands become residues of whole numbers, which a kernel
+multiplies.
 
 ``engine/cuda/pack/write_residues.cu`` finds residues, ``engine/cuda/residues_hopper.cu`` multiplies them for each modulus,
-``engine/cuda/pack/reconstruct.cu`` makes float64 of what is left, and where this would not keep the bound of the error,
+``engine/cuda/pack/reconstruct.cu`` makes numbers of what is left, and where this would not keep the bound of the error,
 ``engine/cuda/pack/multiply_flagged_f64.cu`` multiplies in its place. The GPU finds out where; the host does not wait.
 ``residue_operand`` says how the residues lie.
 """
@@ -16,7 +17,7 @@ from ...kernels.cuda_kernel import CudaKernel, launched
 from .boxes import BoxedOperand
 from .compilations import KernelCode, chosen_params
 from .product import MOST
-from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct, least_bound, whole_bits
+from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct, least_bound
 from .split_operand import as_they_lie
 from .steps import OPERANDS, WORKSPACE, BufferPlace, GpuStep, KernelLaunch
 
@@ -43,9 +44,11 @@ _THREADS, _BLOCK_BYTES = 256, 4096
 #: multiplies flagged parts, and its parameters.
 _PREPARE, _MULTIPLY, _RECONSTRUCT = struct.Struct("<2i"), struct.Struct("<4ifi"), struct.Struct("<q4i")
 _FLAGGED = struct.Struct("<9q6i")
+_TILES = {"BM": FLAGGED[0], "BN": FLAGGED[1], "BK": 16, "WM": 32, "MMA_K": 4, "GROUP": 8}
 _FLAGGED_PARAMS = {
-    "BM": FLAGGED[0], "BN": FLAGGED[1], "BK": 16, "WM": 32, "WN": 64, "MMA_K": 4, "STAGES": 3, "BLOCKS": 2, "GROUP": 8,
-}  # fmt: skip
+    "float64": _TILES | {"WN": 64, "STAGES": 3, "BLOCKS": 2},
+    "complex128": _TILES | {"WN": 32, "STAGES": 2, "BLOCKS": 1},
+}
 
 
 def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], product: ResidueProduct) -> list[GpuStep]:
@@ -70,7 +73,7 @@ def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], produ
 def _prepare(product: ResidueProduct) -> tuple[KernelLaunch, KernelLaunch]:
     """The launches that find the largest magnitudes, and that write the residues."""
     a, b = product.a, product.b
-    macros: dict[str, object] = {"MODULI": a.moduli, "BITS": whole_bits(a.k, a.moduli)}
+    macros: dict[str, object] = {**_numbers(a), "BITS": a.bits}
     for i, operand in enumerate((a, b)):
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
     code = KernelCode(_ENGINE / "pack" / "write_residues.cu", tuple(macros.items()))
@@ -86,13 +89,18 @@ def _multiply(
 ) -> KernelLaunch:
     """The launch that multiplies residues, or that finds the lower ``bound`` of |A||B|."""
     a, b = product.a, product.b
-    planes, k = (1, a.sampled) if bound else (a.moduli, a.k)
+    planes, k = (1, a.sampled) if bound else (a.planes, a.k)
     launch = kernel.launch(a.lines, b.lines, k, **values)
     operands = (_boxed(x, planes, kernel.box(name, 1, values)) for name, x in zip(("a", "b_down"), (a, b), strict=True))
-    call = _MULTIPLY.pack(a.lines, b.lines, k, planes, least_bound(a.k, a.moduli), 0)
+    call = _MULTIPLY.pack(a.lines, b.lines, k, planes, least_bound(a.k, a.moduli, a.matrix.dtype), 0)
     size = launched(launch.blocks * planes, sms, values), launch.threads, launch.shared_bytes
-    code = KernelCode(kernel, (("MODULI", a.moduli), ("BOUND", int(bound))), chosen_params(values))
+    code = KernelCode(kernel, (*_numbers(a).items(), ("BOUND", int(bound))), chosen_params(values))
     return KernelLaunch(code, kernel.entry, size, call, tuple(operands))
+
+
+def _numbers(operand: ResidueOperand) -> dict[str, int]:
+    """The macros that say what is multiplied; those of float64 do not name it."""
+    return {"MODULI": operand.moduli} | ({"COMPLEX": 1} if operand.each > 1 else {})
 
 
 def _boxed(operand: ResidueOperand, planes: int, box: tuple[int, int]) -> BoxedOperand:
@@ -103,10 +111,11 @@ def _boxed(operand: ResidueOperand, planes: int, box: tuple[int, int]) -> BoxedO
 
 def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
     (m, n), c = (product.a.lines, product.b.lines), product.c
-    pairs = c.aligned and c.row % 2 == 0 and n % 2 == 0
-    macros = ("MODULI", product.a.moduli), ("WIDTH", width), ("STORE_PAIRS", int(pairs))
+    each = product.a.each
+    pairs = c.aligned and c.row * each % 2 == 0 and n * each % 2 == 0
+    macros = (*_numbers(product.a).items(), ("WIDTH", width), ("STORE_PAIRS", int(pairs)))
     down, across = -(-m // FLAGGED[0]), -(-n // width)
-    blocks = down * across * FLAGGED[0] * width // _BLOCK_BYTES
+    blocks = down * across * FLAGGED[0] * width * each // _BLOCK_BYTES
     call = _RECONSTRUCT.pack(c.row, m, n, down, across)
     code = KernelCode(_ENGINE / "pack" / "reconstruct.cu", macros)
     return KernelLaunch(code, "reconstruct", (blocks, _THREADS, 0), call)
@@ -114,11 +123,13 @@ def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
 
 def _flagged(product: ResidueProduct) -> KernelLaunch:
     """The launch that multiplies where a part of C is flagged."""
-    a, b, p = product.a, product.b, _FLAGGED_PARAMS
+    a, b, dtype = product.a, product.b, product.c.dtype
     laid = of_a, of_b, of_c = as_they_lie(a, b, product.c)
+    p = _FLAGGED_PARAMS[dtype]
     macros: dict[str, object] = {
-        "TYPE": "FLOAT64",
-        "OUT": "FLOAT64",
+        **({"COMPLEX": 1} if a.each > 1 else {}),
+        "TYPE": dtype.upper(),
+        "OUT": dtype.upper(),
         "A_DOWN": int(of_a.down),
         "B_ACROSS": int(not of_b.down),
         "A_VECTOR": of_a.vector_bytes,
@@ -126,7 +137,7 @@ def _flagged(product: ResidueProduct) -> KernelLaunch:
         "C_VECTOR": of_c.vector_bytes,
         **p,
     }
-    shared = p["STAGES"] * p["BK"] * (p["BM"] + p["BN"] + 4) * 8
+    shared = p["STAGES"] * p["BK"] * (p["BM"] + p["BN"] + 4 * a.each) * 8 * a.each
     strides = (number for x in laid for number in (x.row, x.column, 0))
     call = _FLAGGED.pack(*strides, a.lines, b.lines, a.k, 1, 1, MOST)
     threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32

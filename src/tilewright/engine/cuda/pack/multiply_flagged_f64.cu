@@ -1,9 +1,9 @@
-// The parts of a float64 product whose residues do not keep the bound of the error: by float64 on tensor cores, from the operands
-// themselves. A block whose part is not flagged leaves at once.
-constexpr int PLANES = 1;
+// The parts of a float64 or complex128 product whose residues do not keep the bound of the error: by float64 on tensor
+// cores, from the operands themselves. A block whose part is not flagged leaves at once.
 #include "../launches.cuh"
 #define MODULI 1
 #include "../residues.cuh"
+constexpr int PLANES = EACH;
 #include "../dmma.cuh"
 
 static_assert(BM == FLAGGED_ROWS && BN == FLAGGED_COLUMNS, "a block computes what one flag is for");

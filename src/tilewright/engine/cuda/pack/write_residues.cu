@@ -1,17 +1,19 @@
-// Prepares float64 matrices for products by int8 tensor cores (see ``residues.cuh``): one or two operands in one launch.
+// Prepares float64 or complex128 matrices for products by int8 tensor cores (see ``residues.cuh``): one or two in a launch.
 //
 // A line is a row of A or a column of B. Its elements are multiplied by the power of two that brings the largest below 2^BITS, and are
 // rounded to whole numbers y. Of each y the residues are stored as int8, those of a line one after another: a plane for each modulus.
 // Those of the second operand are multiplied by the inverse of the other moduli, which spares ``reconstruct.cu`` a multiplication.
 // Of some steps of k another plane has magnitudes of 7 bits, rounded down: their product is a lower bound of |A||B|.
+// A complex number is two of these, with one power of two for all of its line.
 #include "../launches.cuh"
 #include "../residues.cuh"
 
-constexpr int LINES = 32, THREADS = 256, WARPS = THREADS / 32, STEP = 128;  // lines of a block, and steps of k at a time
+constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int LINES = 32 / EACH, STEP = 128, NEIGHBOURS = 2 / EACH;  // lines of a block; steps at once; elements in 16 bytes
 #ifndef BLOCKS
 #define BLOCKS 2  // of a multiprocessor
 #endif
-constexpr int FOUND = 1024, AT_ONCE = 4;  // steps of k of a block that looks for the largest magnitude, and STEPs of one that rounds
+constexpr int FOUND = 1024 / EACH, AT_ONCE = 4;  // steps of k of a block that searches, and STEPs of one that rounds
 
 struct Operand {
     long long line, step;                     // of the source: elements to the next line, and to the next of k
@@ -29,14 +31,15 @@ __device__ __forceinline__ double power_of_two(int e)  // 2^e, a normal number
     return __longlong_as_double((long long)(e + 1023) << 52);
 }
 
-// Two neighbours, of k if ALONG, else of the lines. What lies outside is zero.
+// A complex number, or two neighbours, of k if ALONG, else of the lines. What lies outside is zero.
 template <bool ALONG, bool VECTOR>
 __device__ __forceinline__ double2 load(const double* x, const Operand& o, int line, int p)
 {
     const int left = ALONG ? o.k - p : o.lines - line;
     if ((ALONG ? line >= o.lines : p >= o.k) || left <= 0) return make_double2(0, 0);
-    const double* from = x + line * o.line + p * o.step;
-    if (VECTOR && left >= 2) return *(const double2*)from;
+    const double* from = x + (line * o.line + p * o.step) * EACH;
+    if (VECTOR && left >= NEIGHBOURS) return *(const double2*)from;
+    if (COMPLEX) return make_double2(from[0], from[1]);
     return make_double2(from[0], left > 1 ? from[ALONG ? o.step : o.line] : 0);
 }
 
@@ -45,7 +48,7 @@ __device__ __forceinline__ double2 load(const double* x, const Operand& o, int l
 template <bool ALONG, bool VECTOR>
 __device__ __forceinline__ void find(const double* x, unsigned char* planes, const Operand& o, int block)
 {
-    __shared__ unsigned long long of_steps[THREADS / (LINES / 2)][LINES];
+    __shared__ unsigned long long of_steps[THREADS * NEIGHBOURS / LINES][LINES];
     const int first = block / o.parts * LINES, part = block % o.parts, begin = part * FOUND;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     unsigned long long* found = (unsigned long long*)(planes + o.found) + (long long)part * o.padded + first;
@@ -53,28 +56,30 @@ __device__ __forceinline__ void find(const double* x, unsigned char* planes, con
     if (ALONG)
         #pragma unroll 1
         for (int i = warp; i < LINES; i += WARPS) {
-            double2 v[FOUND / 64];
+            constexpr int LOADS = FOUND / (32 * NEIGHBOURS);
+            double2 v[LOADS];
             #pragma unroll
-            for (int j = 0; j < FOUND / 64; j++) v[j] = load<ALONG, VECTOR>(x, o, first + i, begin + j * 64 + lane * 2);
+            for (int j = 0; j < LOADS; j++)
+                v[j] = load<ALONG, VECTOR>(x, o, first + i, begin + (j * 32 + lane) * NEIGHBOURS);
             unsigned long long most = 0;
             #pragma unroll
-            for (int j = 0; j < FOUND / 64; j++) most = max(most, max(magnitude(v[j].x), magnitude(v[j].y)));
+            for (int j = 0; j < LOADS; j++) most = max(most, max(magnitude(v[j].x), magnitude(v[j].y)));
             #pragma unroll
             for (int distance = 16; distance; distance /= 2) most = max(most, __shfl_xor_sync(~0u, most, distance));
             if (lane == 0) found[i] = most;
         }
     else {
-        constexpr int ACROSS = LINES / 2, STEPS = THREADS / ACROSS;
-        const int i = threadIdx.x % ACROSS * 2, step = threadIdx.x / ACROSS;
-        unsigned long long most[2] = {};
+        constexpr int ACROSS = LINES / NEIGHBOURS, STEPS = THREADS / ACROSS;
+        const int i = threadIdx.x % ACROSS * NEIGHBOURS, step = threadIdx.x / ACROSS;
+        unsigned long long most[2] = {};  // of two lines, or of a line's real and imaginary parts
         #pragma unroll 16
         for (int p = step; p < FOUND; p += STEPS) {
             const double2 v = load<ALONG, VECTOR>(x, o, first + i, begin + p);
             most[0] = max(most[0], magnitude(v.x));
             most[1] = max(most[1], magnitude(v.y));
         }
-        of_steps[step][i] = most[0];
-        of_steps[step][i + 1] = most[1];
+        of_steps[step][i] = COMPLEX ? max(most[0], most[1]) : most[0];
+        if (!COMPLEX) of_steps[step][i + 1] = most[1];
         __syncthreads();
         if (threadIdx.x < LINES) {
             unsigned long long all = 0;
@@ -119,34 +124,66 @@ __device__ __forceinline__ int sum_of_bytes(unsigned bytes, int factors, int sum
     return result;
 }
 
-// Residue `I` of a whole number y in its lowest byte. `low` and `high` are the 52 bits of y + 2^51. The sum of its bytes times
-// factors, below 2^18, is the low part of a float from the beginning, 1.5·2^23 plus the sum, and stays one.
-template <int I, bool SECOND>
-__device__ __forceinline__ unsigned residue_of(unsigned low, unsigned high)
+struct Whole { unsigned low[4], high[4]; };  // of four whole numbers y the 52 bits of y + 2^51
+
+// `BEGIN` and a number that is W·y modulo P: the bytes of y + 2^51 are multiplied by factors.
+template <int P, int W, int BEGIN>
+__device__ __forceinline__ int multiplied(unsigned low, unsigned high)
 {
-    constexpr int p = MODULUS[I], w = SECOND ? inverse_of_others(I) : 1;
-    constexpr int least = factors(0, 4, w, p), most = factors(4, 3, w, p);
-    constexpr int start = 0x4B400000 + centred((p - power_modulo(2, 51, p)) % p * w % p, p);
-    constexpr float MAGIC = 12582912, INVERSE = 1.0f / p;
-    const float sum = __int_as_float(sum_of_bytes(low, least, sum_of_bytes(high, most, start)));
-    const float quotient = __fadd_rn(__fmaf_rn(__fadd_rn(sum, -MAGIC), INVERSE, MAGIC), -MAGIC);
-    return __float_as_uint(__fmaf_rn(quotient, -(float)p, sum));
+    constexpr int least = factors(0, 4, W, P), most = factors(4, 3, W, P);
+    constexpr int start = BEGIN + centred((P - power_modulo(2, 51, P)) % P * W % P, P);
+    return sum_of_bytes(low, least, sum_of_bytes(high, most, start));
 }
 
-template <int I, bool SECOND>
-__device__ __forceinline__ void store_residues(unsigned char* to, long long plane, const unsigned (&low)[4], const unsigned (&high)[4])
+// The residue of a number below 2^20, in the lowest byte. `number` is the float 1.5·2^23 plus that number.
+constexpr int BITS_OF_MAGIC = 0x4B400000;
+template <int P>
+__device__ __forceinline__ unsigned residue_of(int number)
 {
-    unsigned r[4];
+    constexpr float MAGIC = 12582912, INVERSE = 1.0f / P;
+    const float sum = __int_as_float(number);
+    const float quotient = __fadd_rn(__fmaf_rn(__fadd_rn(sum, -MAGIC), INVERSE, MAGIC), -MAGIC);
+    return __float_as_uint(__fmaf_rn(quotient, -(float)P, sum));
+}
+
+__device__ __forceinline__ unsigned lowest_bytes(const unsigned (&of)[4])
+{
+    return __byte_perm(__byte_perm(of[0], of[1], 0x0040), __byte_perm(of[2], of[3], 0x0040), 0x5410);
+}
+
+// Stores the residues of four elements for modulus I and those that follow. Of complex numbers the second operand has the
+// factor 1/2, with which the sum and the difference of both residues give the parts.
+template <int I, bool SECOND>
+__device__ __forceinline__ void store_residues(unsigned char* to, long long plane, const Whole (&parts)[EACH])
+{
+    constexpr int p = MODULUS[I], half = COMPLEX ? (p + 1) / 2 : 1, w = SECOND ? inverse_of_others(I) * half % p : 1;
+    unsigned r[EACH][4];
     #pragma unroll
-    for (int j = 0; j < 4; j++) r[j] = residue_of<I, SECOND>(low[j], high[j]);
-    *(unsigned*)to = __byte_perm(__byte_perm(r[0], r[1], 0x0040), __byte_perm(r[2], r[3], 0x0040), 0x5410);
-    if constexpr (I + 1 < MODULI) store_residues<I + 1, SECOND>(to + plane, plane, low, high);
+    for (int j = 0; j < 4; j++) {
+        const int x = multiplied<p, w, BITS_OF_MAGIC>(parts[0].low[j], parts[0].high[j]);
+        if constexpr (COMPLEX) {
+            constexpr int s = root_of_minus_one(p);
+            const int y = multiplied<p, s * w % p, 0>(parts[1].low[j], parts[1].high[j]);
+            r[0][j] = residue_of<p>(x + y);
+            r[1][j] = residue_of<p>(x - y);
+        } else r[0][j] = residue_of<p>(x);
+    }
+    #pragma unroll
+    for (int e = 0; e < EACH; e++) *(unsigned*)(to + e * plane) = lowest_bytes(r[e]);
+    if constexpr (I + 1 < MODULI) store_residues<I + 1, SECOND>(to + EACH * plane, plane, parts);
+}
+
+// A lower bound of the magnitude of x + i·y, from those of its parts: 28² + 15² is below 32².
+__device__ __forceinline__ unsigned least_magnitude(unsigned x, unsigned y)
+{
+    const unsigned more = max(x, y), less = min(x, y);
+    return max(more, (28 * more + 15 * less) / 32);
 }
 
 template <bool ALONG, bool VECTOR, bool SECOND>
 __device__ __forceinline__ void round_lines(const double* x, unsigned char* planes, const Operand& o, const Call& call, int block)
 {
-    __shared__ __align__(16) double across[ALONG ? 1 : STEP][ALONG ? 1 : LINES + 2];
+    __shared__ __align__(16) double across[ALONG ? 1 : STEP][ALONG ? 1 : LINES * EACH + 2];
     __shared__ int shifts[LINES];
     const int groups = (o.lines - 1) / LINES + 1, first = block % groups * LINES, begin = block / groups * STEP * AT_ONCE;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -164,24 +201,30 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
         }
     }
     __syncthreads();
-    // A thread has 16 numbers of a STEP in registers, while it handles those of the one before: two neighbours at a time.
-    constexpr int HELD = STEP * LINES / 2 / THREADS, ACROSS = LINES / 2, STEPS = THREADS / ACROSS;
+    // A thread has 128 bytes of a STEP in registers, while it handles those of the one before: four elements at once.
+    constexpr int TURNS = LINES / WARPS, LOADS = 4 / NEIGHBOURS, HELD = TURNS * LOADS;
+    constexpr int ACROSS = LINES / NEIGHBOURS, STEPS = THREADS / ACROSS;
     double2 held[HELD];
     auto fetch = [&](int at) {
         #pragma unroll
-        for (int i = 0; i < HELD; i++)
-            held[i] = ALONG ? load<ALONG, VECTOR>(x, o, first + warp + i / 2 * WARPS, at + lane * 4 + i % 2 * 2)
-                            : load<ALONG, VECTOR>(x, o, first + threadIdx.x % ACROSS * 2, at + threadIdx.x / ACROSS + i * STEPS);
+        for (int i = 0; i < HELD; i++) {
+            const int line = ALONG ? warp + i / LOADS * WARPS : threadIdx.x % ACROSS * NEIGHBOURS;
+            const int step = ALONG ? lane * 4 + i % LOADS * NEIGHBOURS : threadIdx.x / ACROSS + i * STEPS;
+            held[i] = load<ALONG, VECTOR>(x, o, first + line, at + step);
+        }
     };
-    unsigned long long sums[LINES / WARPS] = {};
+    unsigned long long sums[TURNS] = {};
     unsigned rounded = 0;  // a bit for each line
     const int end = min(o.k, begin + STEP * AT_ONCE);
     fetch(begin);
     for (int at = begin; at < end; at += STEP) {
-        double v[LINES / WARPS][4];
+        double v[TURNS][4 * EACH];
         if (ALONG)
             #pragma unroll
-            for (int i = 0; i < HELD; i++) v[i / 2][i % 2 * 2] = held[i].x, v[i / 2][i % 2 * 2 + 1] = held[i].y;
+            for (int i = 0; i < HELD; i++) {
+                double* to = &v[i / LOADS][i % LOADS * 2];
+                to[0] = held[i].x, to[1] = held[i].y;
+            }
         else {
             if (at > begin) __syncthreads();
             #pragma unroll
@@ -190,36 +233,46 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
         }
         if (at + STEP < end) fetch(at + STEP);
         #pragma unroll
-        for (int turn = 0; turn < LINES / WARPS; turn++) {
+        for (int turn = 0; turn < TURNS; turn++) {
             const int i = warp + turn * WARPS, line = first + i, p = at + lane * 4;
             if (line >= o.lines) break;
             if (!ALONG)
                 #pragma unroll
-                for (int j = 0; j < 4; j++) v[turn][j] = across[ALONG ? 0 : lane * 4 + j][ALONG ? 0 : i];
+                for (int j = 0; j < 4; j++)
+                    #pragma unroll
+                    for (int e = 0; e < EACH; e++)
+                        v[turn][j * EACH + e] = across[ALONG ? 0 : lane * 4 + j][ALONG ? 0 : i * EACH + e];
             const int once = max(min(shifts[i], 1000), -1000);  // a denormal number takes two steps
             const double f = power_of_two(once), g = power_of_two(shifts[i] - once);
-            unsigned low[4], high[4], magnitudes = 0;
+            Whole parts[EACH];
+            unsigned magnitudes = 0;
             #pragma unroll
             for (int j = 0; j < 4; j++) {
-                constexpr double MAGIC = 6755399441055744;  // 1.5·2^52
-                const double y = v[turn][j] * f * g, whole = __dadd_rn(y, MAGIC);
-                if (__dadd_rn(whole, -MAGIC) != y || (y == 0 && v[turn][j] != 0)) rounded |= 1 << turn;
-                low[j] = __double2loint(whole);
-                high[j] = __double2hiint(whole) & 0xFFFFF;
-                const long long number = (long long)((unsigned long long)high[j] << 32 | low[j]) - (1ll << 51);
-                const unsigned long long magnitude = number < 0 ? -number : number;
-                sums[turn] += magnitude;
-                magnitudes |= min(127u, (unsigned)(magnitude >> BITS - 7)) << 8 * j;
+                unsigned upper[EACH];
+                #pragma unroll
+                for (int e = 0; e < EACH; e++) {
+                    constexpr double MAGIC = 6755399441055744;  // 1.5·2^52
+                    const double of = v[turn][j * EACH + e], y = of * f * g, whole = __dadd_rn(y, MAGIC);
+                    if (__dadd_rn(whole, -MAGIC) != y || (y == 0 && of != 0)) rounded |= 1 << turn;
+                    const unsigned low = __double2loint(whole), high = __double2hiint(whole) & 0xFFFFF;
+                    parts[e].low[j] = low;
+                    parts[e].high[j] = high;
+                    const long long number = (long long)((unsigned long long)high << 32 | low) - (1ll << 51);
+                    const unsigned long long magnitude = number < 0 ? -number : number;
+                    sums[turn] += magnitude;
+                    upper[e] = (unsigned)(magnitude >> BITS - 7);
+                }
+                magnitudes |= min(127u, COMPLEX ? least_magnitude(upper[0], upper[EACH - 1]) : upper[0]) << 8 * j;
             }
             if (p < o.pitch)
-                store_residues<0, SECOND>(planes + (long long)line * o.pitch + p, (long long)o.lines * o.pitch, low, high);
+                store_residues<0, SECOND>(planes + (long long)line * o.pitch + p, (long long)o.lines * o.pitch, parts);
             if (at / STEP % call.every == 0)
                 *(unsigned*)(planes + o.sample + (long long)line * o.sample_pitch + at / STEP / call.every * STEP + lane * 4) = magnitudes;
         }
     }
     rounded = __reduce_or_sync(~0u, rounded);
     #pragma unroll
-    for (int turn = 0; turn < LINES / WARPS; turn++) {
+    for (int turn = 0; turn < TURNS; turn++) {
         const int i = warp + turn * WARPS;
         unsigned long long sum = sums[turn];
         #pragma unroll

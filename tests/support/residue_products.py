@@ -1,0 +1,52 @@
+"""Products by the kernels of residues, executed by the microscope."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from support import simulated_libraries as fake
+from tilewright.catalog import cuda_engine
+from tilewright.kernels.cuda_kernel import CudaKernel
+from tilewright.runtime.gpu.residue_operand import residues_of_rows
+from tilewright.runtime.gpu.residue_product import residue_steps
+from tilewright.runtime.gpu.steps import load
+
+RESIDUES = cuda_engine()["cuda/residues_hopper"]
+#: Parameters of tiles that the microscope multiplies sooner.
+NARROW = {"BN": 64, "CLUSTER": 1}
+LAUNCHES = ["find_magnitudes", "write_residues", *["residues_hopper"] * 2, "reconstruct", "multiply_flagged_f64"]
+
+
+def residues_alone(monkeypatch: Any) -> Any:
+    """A simulated GPU on which all products are computed from residues, whatever their size."""
+    gpu = fake.Gpu(1 << 28)
+    gpu.sms = 2
+    fake.install(monkeypatch, [gpu])
+    monkeypatch.setattr("tilewright.arrays.split._LEAST", {})
+    narrow = [replace(p, default=NARROW.get(p.name, p.default)) for p in RESIDUES.parameters]
+    fake.engine_alone(monkeypatch, replace(RESIDUES, suits=None, presets=(), parameters=tuple(narrow)))
+    return gpu
+
+
+def small_gpu() -> Any:
+    gpu = fake.Gpu(1 << 23)
+    gpu.sms = 2
+    return gpu
+
+
+def by_kernel(
+    gpu: Any, kernel: CudaKernel, a: np.ndarray, b: np.ndarray, moduli: int | None = None, **params: int
+) -> np.ndarray:
+    """The product of matrices that lie row by row; ``gpu.flags`` are then those of the parts of C."""
+    (m, k), n, dtype = a.shape, b.shape[1], a.dtype.name
+    made = residues_of_rows(m, n, k, moduli, dtype)
+    at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan, dtype))).pointer]
+    workspace = gpu.allocate(made.workspace_bytes)
+    load(gpu, residue_steps(gpu.sms, kernel, NARROW | params, made))(*at, workspace.pointer, 1)
+    first = made.a.workspace_bytes + made.b.workspace_bytes + made.residues_bytes(params.get("BN", NARROW["BN"]))
+    everything = gpu.get(workspace, np.uint8, (made.workspace_bytes,))
+    gpu.flags = everything[first : first + 4 * made.parts].view(np.int32)
+    return gpu.get(c, dtype, (m, n))
