@@ -31,13 +31,13 @@ from random_operands import arrays, draw, dressed
 from tilewright.host.limits import use_threads
 from tilewright.planning.host import WORK_SHARED
 from tilewright.planning.short import product_by_short_way
-from tilewright.runtime.cpu import small_products
+from tilewright.runtime.cpu import facts, small_products
 
 CALLS_OF_A_ROUND, ARRAYS_OF_A_POOL = 500, 24
 SIZES = [0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20, 33]
 #: Of products that two threads share.
 LARGE = [97, 104, 130]
-DTYPES = [np.dtype(name) for name in small_products.KERNEL.dtypes]
+DTYPES = [np.dtype(name) for name in facts.KERNEL.dtypes]
 
 Shape = tuple[int, ...]
 

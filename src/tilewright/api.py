@@ -13,16 +13,12 @@ from .arrays.dtypes import dtype_name
 from .arrays.host_libraries import host_library, multiply_on_host, read_on_host
 from .arrays.libraries import is_of_a_library, is_on_gpu
 from .arrays.repeated import short_ways
-from .by_blocks import plan_by_blocks, run_by_blocks
 from .epilogue import Epilogue, asked_dtypes
 from .errors import MemoryLimitError, TilewrightError, UsageError
 from .lists import is_list_of_matrices, multiply_lists
 from .operands import admit, admit_out, array_or_shape, native, rows_of_batch
 from .planning.choice import INVARIANT, are_all_invariant, asked_precision
-from .planning.host import host_plan
 from .planning.plan import Plan
-from .planning.run import multiplied
-from .planning.short import product_by_short_way
 from .problem import combine_shapes, itemsize_of
 from .runtime.cpu import small_products
 from .runtime.gpu.wake import wake_named
@@ -133,7 +129,7 @@ def matmul(
             if out_dtype is None and (result := small_products.known(a, b, out)) is not None:
                 return result
             if type(a) is np.ndarray:
-                result = product_by_short_way(a, b, out, out_dtype)
+                result = _short_way(a, b, out, out_dtype)
             else:
                 way = short_ways.get(type(a)) if out_dtype is None else None
                 result = None if way is None else way(a, b, out)
@@ -168,6 +164,18 @@ def matmul(
         if out is not None or isinstance(error, TilewrightError) or not too_large:
             raise
         raise _memory_error(a, b, out_dtype, error) from error
+
+
+def _first_short_way(a: np.ndarray, b: Any, out: Any, out_dtype: Any) -> Any:
+    """The short way of arrays on the host. What that needs is imported here, as products on a GPU do not need it."""
+    global _short_way
+    from .planning.short import product_by_short_way
+
+    _short_way = product_by_short_way
+    return _short_way(a, b, out, out_dtype)
+
+
+_short_way = _first_short_way
 
 
 def _memory_error(a: Any, b: Any, out_dtype: Any, error: Exception) -> MemoryLimitError:
@@ -227,6 +235,9 @@ def _matmul(
 ) -> Any:
     """The long way, for every product: check and convert the operands, plan, multiply, round the result; ``wide`` is the
     dtype of the product, if it is not that of the operands."""
+    from .planning.host import host_plan
+    from .planning.run import multiplied
+
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm, wide)
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
@@ -236,6 +247,8 @@ def _matmul(
         return whole if out is None else out
     by_blocks = None
     if device not in (None, "cpu"):
+        from .by_blocks import run_by_blocks
+
         _check_blocks(precision, device)
         by_blocks = functools.partial(run_by_blocks, algorithm=algorithm, device=device)
     result = multiplied(plan_, x, y, target, by_blocks)
@@ -344,6 +357,9 @@ def plan(
         options = _options(algorithm, device, out_dtype, not (scaled or finishes), *given[1:])
         x, y, target, read = read_on_host(library, a, b, out, precision, options)
         return plan(x, y, target, precision=precision, **read)
+    from .by_blocks import plan_by_blocks
+    from .planning.host import host_plan
+
     x, y = array_or_shape(a, "a"), array_or_shape(b, "b")
     if scaled and not finishes and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
         from .planning.gemm import ANY_C, is_planned_as_gemm, plan_gemm

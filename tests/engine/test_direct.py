@@ -417,7 +417,7 @@ def test_a_dtype_is_learned_with_its_first_product(threads: int) -> None:
     a = np.ones((4, 4), np.float32)
     with tw.use_threads(threads), pytest.MonkeyPatch.context() as patch:
         tw.matmul(a, a)
-        patch.setattr("tilewright.api.product_by_short_way", lambda *_: pytest.fail("a longer way"))
+        patch.setattr("tilewright.api._short_way", lambda *_: pytest.fail("a longer way"))
         assert tw.matmul(a, a).tolist() == np.matmul(a, a).tolist()
 
 
@@ -585,7 +585,7 @@ def test_batches_of_every_stride(left: tuple[int, ...], right: tuple[int, ...], 
 
 def test_machine_code_is_cached_under_every_source_that_it_holds() -> None:
     """``suits`` of a kernel that is planned before the others is compiled into it, too."""
-    held = (*small_products.KERNELS, facts.BEFORE_VECTORS)
+    held = (*facts.OF_SHORT_WAY, facts.BEFORE_VECTORS)
     name = in_process._cache(entries.c_functions()["are_small_or_of_vectors"])._cache_file._index_name
     assert all(kernel.source_hash in name for kernel in held)
 
@@ -594,7 +594,7 @@ def test_a_large_batch_on_one_thread_goes_the_short_way(monkeypatch: pytest.Monk
     """With broadcast operands, too; where threads may share the batch it is planned."""
     rng = np.random.default_rng(8)
     a, b = (rng.uniform(-1, 1, (700, 32, 32)).astype(np.float32) for _ in range(2))
-    assert small_products.MOST_WORK_OF_BATCH < 700 * 32**3
+    assert facts.MOST_WORK_OF_BATCH < 700 * 32**3
     tw.matmul(a[0], b[0])  # learns the dtype
 
     def planned(*_: Any) -> Any:

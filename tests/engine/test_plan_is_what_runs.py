@@ -40,7 +40,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
     monkeypatch.setattr(HostPlan, "run", noted)
     monkeypatch.setattr("tilewright.api.small_products", SimpleNamespace(known=small_products.decline))
     monkeypatch.setattr(
-        "tilewright.api.product_by_short_way", small_products.decline
+        "tilewright.api._short_way", small_products.decline
     )  # by the plan's kernel: test_shared_products
     return found
 

@@ -28,7 +28,7 @@ from tilewright.kernels import FLOATS
 from tilewright.lab.verify.verify import Oracle
 from tilewright.operands import aligned_empty
 from tilewright.problem import Problem
-from tilewright.runtime.cpu import small_products
+from tilewright.runtime.cpu import facts, small_products
 from tilewright.runtime.cpu.library import BuiltLibrary
 from tilewright.runtime.cpu.machine_code import BuiltCode, engine_code
 from tilewright.runtime.cpu.runner import runner
@@ -325,10 +325,10 @@ def test_the_short_way_multiplies_what_is_planned_for_its_kernels(dtype: str) ->
         scale = 1 if dtype in FLOATS else 100
         a, b = ((scale * x).astype(dtype) for x in operands((m, n, k), "float64"))
         got, kernel = small_products.known_of_any_work(a, b, None), make_plan(Problem(m, n, k, dtype)).kernel
-        if kernel not in small_products.KERNELS or dtype not in kernel.dtypes:
+        if kernel not in facts.OF_SHORT_WAY or dtype not in kernel.dtypes:
             assert got is None, (m, n, k)
             continue
-        some += kernel is small_products.FOR_VECTORS
+        some += kernel is facts.FOR_VECTORS
         assert got.tobytes() == api._matmul(a, b, None, "standard", "classical").tobytes(), (m, n, k)
     assert (some > 10) == (dtype != "int32")
 

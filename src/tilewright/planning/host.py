@@ -17,6 +17,7 @@ from ..operands import promoted
 from ..problem import Problem, ProductShapes, combine_shapes
 from ..runtime.cpu import shared_products, small_products
 from ..runtime.cpu.batch import as_matrices, multiply_batch
+from ..runtime.cpu.facts import KERNEL, OF_SHORT_WAY
 from ..runtime.cpu.runner import Product, runner
 from ..runtime.cpu.shared_products import Sharing
 from .bounds import bound_rows
@@ -312,7 +313,7 @@ def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
     few = plan.choice if plan.threads == 1 else choose_cpu(plan.problem, operands=operands)  # that of many may not add
     if few.kernel.adds:
         return replace(plan, choice=few, adds=True)
-    if plan.kernel in (small_products.KERNEL, numpy_product) or m * n <= k * (m + n):
+    if plan.kernel in (KERNEL, numpy_product) or m * n <= k * (m + n):
         return None
     choice = choose_adding_cpu(plan.compute)
     return None if choice is None else replace(plan, choice=choice, adds=True)
@@ -349,6 +350,6 @@ def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
     """The short way. If the plan's kernel is one that it calls, it does this dtype from now on."""
     if kernel is numpy_product:
         return product_by_numpy
-    if kernel in small_products.KERNELS:
+    if kernel in OF_SHORT_WAY:
         return small_products.learn_dtype(dtype, WORK_SHARED)
     return small_products.known

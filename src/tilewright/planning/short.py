@@ -16,6 +16,7 @@ from ..epilogue import asked_dtypes
 from ..host.limits import get_threads
 from ..operands import is_known, promoted, rows_of_batch
 from ..runtime.cpu import shared_products, small_products
+from ..runtime.cpu.facts import MOST_WORK_OF_BATCH, OF_SHORT_WAY
 from ..runtime.cpu.shared_products import Sharing
 from .host import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, short_way
 
@@ -90,7 +91,7 @@ def _product_of_rows(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | Non
     """The product of a batch and a matrix, as that of all rows and the matrix; by this thread alone where rows do not lie
     equally far apart, or no other thread may share them."""
     rows = None if out is not None and type(out) is not np.ndarray else rows_of_batch(a, b, out)
-    few = a.size * b.shape[1] <= small_products.MOST_WORK_OF_BATCH
+    few = a.size * b.shape[1] <= MOST_WORK_OF_BATCH
     if few and (rows is None or get_threads() == 1):
         return small_products.known_of_any_work(a, b, out)
     if rows is None:
@@ -117,7 +118,7 @@ def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: A
     plan = plan_alone(a, b, key, key, "standard", "classical", sums).within(limit)
     if plan.working_dtype != dtype or plan.dtype != asked or plan.stored_dtype != asked:
         return None
-    if plan.kernel in small_products.KERNELS:
+    if plan.kernel in OF_SHORT_WAY:
         short_way(plan.kernel, dtype)  # computes it where no other thread stands by
     how, shape = plan.sharing, (plan.problem.m, plan.problem.n, plan.problem.k)
     if how is not None and not how.workspace and out_dtype is None and (how.threads > 1 or limit == 1):

@@ -10,6 +10,8 @@ MOST_WORK_OF_BATCH = 16_000_000
 
 #: The kernel for small products, that for a vector or a few, and one that is planned before it.
 KERNEL, FOR_VECTORS, BEFORE_VECTORS = engine()["cpu/direct"], engine()["cpu/vector"], engine()["cpu/deep"]
+#: Those that the short way of small products calls.
+OF_SHORT_WAY = KERNEL, FOR_VECTORS
 
 # Words of ``call`` behind those of ``codegen.mailbox``: elements of the workspace, counters, threads beside the caller; how
 # many of them must be there, and how many of them the caller wakes if they sleep; how many did not get the call, and how

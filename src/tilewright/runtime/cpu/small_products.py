@@ -23,15 +23,11 @@ from typing import Any
 import numpy as np
 
 from ...native import front
-from .facts import FOR_VECTORS, KERNEL, MOST_WORK_OF_BATCH
 from .machine_code import engine_code
 from .names import code_dtype, function_name, products_name
 
-#: The kernels that it calls.
-KERNELS = KERNEL, FOR_VECTORS
-
-#: The limit ``MOST_WORK_OF_BATCH`` for a batch times one matrix, which threads may share as a single product; it is looked
-#: at in Python first.
+#: The limit of a batch (``facts``) for one times one matrix, which threads may share as a single product; it is looked at in
+#: Python first.
 MOST_WORK_BY_ONE = 3_000_000
 
 #: ``short(a, b, out)`` returns the product or None. A fourth argument lifts the limit on work, and says that the operands
@@ -68,6 +64,8 @@ def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
     global known
     c, source = c_front(), engine_code()
     if c is not None and source is not None:
+        from .facts import FOR_VECTORS, MOST_WORK_OF_BATCH  # reads headers, which products on a GPU do not need
+
         alone = "are_small_or_of_vectors" if dtype.name in FOR_VECTORS.dtypes else "are_small"
         names = products_name(code_dtype(dtype).name), function_name("are_small"), function_name(alone)
         c.learn(dtype, *map(source.address, names), most_work, MOST_WORK_OF_BATCH, MOST_WORK_BY_ONE)
