@@ -101,6 +101,11 @@ def _views(arrays: dict[str, Any]) -> tuple[Library, dict[str, GpuArray]]:
     return first, views
 
 
+def plan_of_groups(a: GpuArray, b: GpuArray, groups: int) -> _Plan:
+    """The plan for so many groups; nothing is multiplied. Raises what ``grouped_matmul`` raises."""
+    return _plan(a.in_granule, b.in_granule, (groups,), None, None, True, ())
+
+
 class _Plan(NamedTuple):
     """``run`` writes a result of this ``shape``, which is ``transposed`` for the caller."""
 

@@ -15,18 +15,20 @@ import sqlite3
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..arrays.gpu_array import GpuArray
+from ..arrays.gpu_array import GpuArray, contiguous_strides
 from ..arrays.matmul import plan_of_views
+from ..arrays.offsets import DTYPES as GROUPED
+from ..arrays.offsets import plan_of_groups
 from ..arrays.plan import prepare
 from ..catalog import cuda_engine
-from ..errors import DTypeError, did_you_mean
+from ..errors import DTypeError, OperandError, did_you_mean
 from ..host.machine import machine
 from ..kernels.cuda_kernel import Card
 from ..runtime.cpu.library import BUILT
@@ -67,6 +69,8 @@ CASES: tuple[Case, ...] = (
     ("float32", "invariant", None),
     ("float64", "invariant", None),
 )
+#: One of so many products is one of groups.
+_GROUPS = 20
 #: Multiples that sizes are drawn as: any, what aligns a row of two or four bytes to words, to granules, and whole tiles.
 _MULTIPLES = (1, 2, 8, 64)
 
@@ -145,7 +149,28 @@ def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list
                     with contextlib.suppress(DTypeError):  # which not every architecture multiplies
                         plan = plan_of_views(x, y, views=i % 5 > 0, precision=precision, out_dtype=out_dtype)
                         prepare(plan)
+                if i % _GROUPS == 0 and dtype in GROUPED and precision == "standard":
+                    for of_groups in _grouped(rng, dtype, ordinal):
+                        with contextlib.suppress(
+                            DTypeError, OperandError
+                        ):  # of float8 only some layouts are multiplied
+                            plan_of_groups(*of_groups)
     return list(asked)
+
+
+def _grouped(rng: np.random.Generator, dtype: str, ordinal: int) -> Iterator[tuple[GpuArray, GpuArray, int]]:
+    """Tokens by the weights of experts, and both gradients: operands, and the number of groups."""
+    groups, multiple = int(2 ** rng.uniform(1, 8)), int(rng.choice(_MULTIPLES))
+    n, k = (-(-int(2 ** rng.uniform(6, 14)) // multiple) * multiple for _ in range(2))
+    m = int(2 ** rng.uniform(8, 17))
+
+    def array(at: int, *shape: int) -> GpuArray:
+        return GpuArray(1 << at, shape, contiguous_strides(shape), dtype, ordinal)
+
+    tokens, weights, gradient = array(30, m, k), array(40, groups, n, k), array(41, m, n)
+    yield tokens, weights.transposed, groups
+    yield gradient, weights, groups
+    yield tokens.transposed, gradient, groups
 
 
 def _operands(rng: np.random.Generator, dtype: str, down: tuple[bool, bool], ordinal: int) -> tuple[GpuArray, GpuArray]:
@@ -184,8 +209,8 @@ def every_set(wanted: Iterable[Request]) -> list[Request]:
     return [*(found | dict.fromkeys(more))]
 
 
-#: Macros by which the best sets of parameters differ much.
-_TYPES = {"TYPE", "TYPE_A", "TYPE_B", "OUT"}
+#: Macros by which the best sets of parameters differ much, or that have sets of their own.
+_TYPES = {"TYPE", "TYPE_A", "TYPE_B", "OUT", "GROUPED"}
 
 
 def _twins(wanted: Iterable[Request]) -> list[list[Request]]:
