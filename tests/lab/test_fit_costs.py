@@ -76,7 +76,7 @@ def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path) -> None:
     assert after["mean_regret"] < before["mean_regret"]
     # Costs on which the times of many launches depend are found themselves.
     for kernel, name in (
-        ("cuda/hopper", "multiply_rate"), ("cuda/mma_tf32", "memory_rate"), ("cuda/slices_fma", "cache_rate"),
+        ("cuda/hopper", "multiply_rate"), ("cuda/mma_tf32", "memory_rate"), ("cuda/dmma", "multiply_rate"),
     ):  # fmt: skip
         assert fit.costs[kernel][name] == pytest.approx(true[kernel][name], rel=0.1)
 
