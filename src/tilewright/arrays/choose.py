@@ -18,7 +18,6 @@ import numpy as np
 
 from ..errors import DTypeError
 from ..kernels.cuda_kernel import CudaKernel
-from ..kernels.sets import Column
 from ..planning.choice import (
     INVARIANT,
     RESIDUES,
@@ -30,12 +29,12 @@ from ..planning.choice import (
     invariant_on_gpu,
     takes_fastest,
 )
-from ..planning.ways import NAMED, EngineShape, TimedWays, Way, sums_dtype, timed_ways, why_first
+from ..planning.ways import NAMED, EngineShape, Way, fastest_way, sums_dtype, timed_ways, totals, why_first
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.engine_product import FinishForm
 from ..runtime.gpu.layout import Matrix
-from .copies import copies_seconds, copy_of, sum_seconds
+from .copies import copies_seconds, copy_of
 from .dtypes import made_dtype
 from .finish import finish_seconds
 from .layouts import RowMajor, given_by_strides, is_down, layouts_of, start_of_lines
@@ -56,23 +55,13 @@ class _Candidate(NamedTuple):
     shape: EngineShape
     copied: float
 
-    def timed(self, gpu: Device) -> tuple[TimedWays, Column]:
-        """The ways of the kernel, and their times with all copies and sums."""
-        found, order = timed_ways(self.kernel, self.shape, gpu.card), self.order
-        seconds = found.seconds + self.copied
-        if not found.is_cut:
-            return found, seconds
-        m, n, _ = order.mnk
-        elements, sums = m * n * math.prod(order.batch), sums_dtype(order.compute)
-        adding = sum_seconds(found.parts, elements, sums, order.c.used.dtype, gpu.card.memory_ratio)
-        return found, np.where(found.parts > 1, seconds + adding, seconds)
-
 
 def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | None) -> str:
     """Why the fastest of all ways was chosen. The next ones are found when this text is wanted."""
     ranked: list[tuple[Way, float, tuple[str, ...]]] = []
     for each in tried:
-        found, totals = each.timed(gpu)
+        found = timed_ways(each.kernel, each.shape, gpu.card)
+        times = totals(found, each.shape, gpu.card, each.copied)
         words = (
             CHANGED if each.order.swapped else STRAIGHT,
             " and ".join(each.order.copies) or "no copies",
@@ -82,8 +71,8 @@ def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | No
             if each.once
             else "the epilogue in another kernel",
         )
-        fastest = np.lexsort((found.seconds, totals))[:NAMED]
-        ranked += [(found.way(number), float(totals[number]), words) for number in fastest]
+        fastest = np.lexsort((found.seconds, times))[:NAMED]
+        ranked += [(found.way(number), float(times[number]), words) for number in fastest]
     return why_first(sorted(ranked, key=lambda each: each[1])[:NAMED])
 
 
@@ -205,16 +194,15 @@ def _by_engine(
             copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), shape._replace(dtype=parted)
         tried.append(_Candidate(kernel, once, order, shape, copied))
         if copied < least:  # else none can be faster
-            found, totals = tried[-1].timed(gpu)
-            number = int(totals.argmin()) if len(totals) else -1
-            if len(totals) and totals[number] < least:
-                best, least = (tried[-1], found.way(number)), float(totals[number])
+            found = fastest_way(kernel, shape, gpu.card, copied)
+            if found is not None and found[0] < least:
+                (least, *way), best = found, tried[-1]
     if best is None:
         return None
-    (_, once, order, shape, _), way = best
+    (kernel, once, order, shape, _), (params, parts) = best, way
     why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
-    choice = Choice(way.kernel, shape.dtype, way.params, why, functools.partial(_why_fastest, tried, gpu, form))
-    return _plan(order, choice, gpu, way.parts, least, form=form, at_once=once)
+    choice = Choice(kernel, shape.dtype, params, why, functools.partial(_why_fastest, tried, gpu, form))
+    return _plan(order, choice, gpu, parts, least, form=form, at_once=once)
 
 
 def _tried(

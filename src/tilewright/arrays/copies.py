@@ -6,12 +6,12 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ..host.cached_property import cached_property
 from ..host.sources import PACKAGE
+from ..planning.ways import NEXT_LAUNCH_S
 from ..problem import itemsize_of
 from ..runtime.gpu.compilations import KernelCode
 from ..runtime.gpu.layout import Matrix
@@ -42,13 +42,9 @@ _WARP_S = 0.26e-9
 _SHIFTED_ACROSS = 1.3
 #: The time of a launch that transposes one matrix and not the other, over that of two launches.
 _MIXED = 1.75
-#: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
-#: launch. Measured on an H200. A copy reads whole sectors.
-READ, WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.9e12, 3.6e12, 3.9e12, 2.3e-6, 32
-#: Bytes that the second-level cache of any of these GPUs keeps from one launch to the next.
-_CACHED = 2e7
-#: Seconds of a launch that follows another in a graph.
-NEXT_LAUNCH_S = 1.7e-6
+#: Bytes a second that copies read, and that they write; and seconds of one more launch. Measured on an H200. A copy reads
+#: whole sectors.
+READ, WRITTEN, _LAUNCH_S, _SECTOR = 4.9e12, 3.6e12, 2.3e-6, 32
 
 
 @dataclass(frozen=True)
@@ -216,13 +212,6 @@ def _seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> tuple[float, 
     moved = ratio * sum(copy.seconds for copy in copies)
     is_mixed = len({copy.across for copy in copies}) > 1
     return _LAUNCH_S + moved * (_MIXED if is_mixed else 1), _LAUNCH_S + moved + NEXT_LAUNCH_S * (len(copies) - 1)
-
-
-def sum_seconds(parts: Any, elements: int, sums: str, out: str, memory_ratio: float) -> Any:
-    """The predicted times of adding so many parts of k, a column, of so many elements of all products. Few of them are still
-    in a cache."""
-    nbytes = elements * (parts * itemsize_of(sums) + itemsize_of(out))
-    return NEXT_LAUNCH_S + np.where(nbytes > _CACHED, memory_ratio, 1) * nbytes / _ADDED
 
 
 #: Blocks of eight warps on a multiprocessor.
