@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ from .copies import copies_seconds, copy_of
 from .dtypes import made_dtype
 from .finish import finish_seconds
 from .layouts import RowMajor, given_by_strides, is_down, layouts_of, start_of_lines
-from .order import Operands, Order, OrderedMatrix
+from .order import Arrangement, Copied, Operands, Order, OrderedMatrix
 from .plan import CHANGED, STRAIGHT, GpuPlan
 from .split import can_split, split_seconds
 
@@ -183,11 +184,14 @@ def _by_engine(
     compute = made_dtype(compute) if compute == parted else compute
     # Of complex numbers Cᵀ = Bᵀ·Aᵀ adds the same terms in another order.
     straight = invariant and compute.startswith("complex")
+    seen = dict[tuple[int, bool], tuple[float, EngineShape]]()
     for kernel, once, order in _tried((*plain, *splitting), operands, compute, form, straight=straight):
         if not min(*order.mnk, *order.batch):
             choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
             return _plan(order, choice, gpu, form=form)
-        copied, shape = _copies_s(order, form, once, gpu), _shape_of(order, form, once, invariant=invariant)
+        if (key := (id(order), once)) not in seen:
+            seen[key] = _copies_s(order, form, once, gpu), _shape_of(order, form, once, invariant=invariant)
+        copied, shape = seen[key]
         if kernel in splitting:
             if not can_split(order, parted):
                 continue
@@ -205,41 +209,95 @@ def _by_engine(
     return _plan(order, choice, gpu, parts, least, form=form, at_once=once)
 
 
+#: A kernel, whether it applies the epilogue, and an arrangement of the operands.
+_Try = tuple[CudaKernel, bool, Arrangement]
+
+
+class _Known(NamedTuple):
+    """What is tried for products of a kind: where it depends on which copies have fewer bytes, these copies; and what is
+    tried by the answers."""
+
+    compared: list[tuple[Copied, Copied]]
+    tries: dict[tuple[bool, ...], list[_Try]]
+
+
+#: By the kinds of products that were planned before, and the most of them.
+_known: dict[Any, _Known] = {}
+_MOST_KNOWN = 1024
+
+
 def _tried(
     kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
 ) -> Iterator[tuple[CudaKernel, bool, Order]]:
     """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
-    ``straight``: only C = A·B is computed."""
-    in_blocks = form is not None and form.blocks is not None
-    for kernel in kernels:
+    ``straight``: only C = A·B is computed. Which these are is found once for products of one kind."""
+    suiting = [(kernel, swapped) for kernel in kernels for swapped in (False, True) if operands.suits(kernel, swapped)]
+    of_form, (m, n, *_) = None, operands.sizes
+    if form is not None:
+        of_form = form.blocks is not None, form.beta != 0, bool(form.scale_a), m == form.rows, n == form.rows
+    key = tuple(suiting), compute, straight, of_form, operands.kind
+    known = _known.get(key) if min(operands.sizes) else _Known([], {})
+    if known is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        known = _known[key] = _Known(_compared(kernels, operands, compute), {})
+    answers = tuple(operands.copies_less(*copies) for copies in known.compared)
+    if answers not in known.tries:
+        known.tries[answers] = list(_tries(suiting, operands, compute, form, straight=straight))
+    for kernel, once, how in known.tries[answers]:
+        yield kernel, once, operands.order(how)
+
+
+def _compared(kernels: Sequence[CudaKernel], operands: Operands, compute: str) -> list[tuple[Copied, Copied]]:
+    """Copies whose bytes say whether C = A·B or Cᵀ = Bᵀ·Aᵀ copies less."""
+    found = (
+        operands.copied(compute, layouts, at_once=once)
+        for kernel in kernels
+        for layouts in layouts_of(kernel)
+        for once in (False, True)
+    )
+    return list(dict.fromkeys(each for each in found if each and not (each[0] <= each[1] or each[1] <= each[0])))
+
+
+def _tries(
+    suiting: Sequence[tuple[CudaKernel, bool]],
+    operands: Operands,
+    compute: str,
+    form: FinishForm | None,
+    *,
+    straight: bool,
+) -> Iterator[_Try]:
+    """The same as arrangements, of kernels with what they suit: C = A·B, or where True Cᵀ = Bᵀ·Aᵀ."""
+    in_blocks, same = form is not None and form.blocks is not None, dict[tuple[bool, Order], Arrangement]()
+    for kernel, both in itertools.groupby(suiting, lambda each: each[0]):
+        suited = tuple(swapped for _, swapped in both)
         if in_blocks and kernel.blocks is None:
-            continue
-        suiting = tuple(swapped for swapped in (False, True) if operands.suits(kernel, swapped))
-        if not suiting:
             continue
         changes: tuple[bool | None, ...] = (None,)
         if in_blocks or straight:
             changes = (False,)
         elif kernel.strides and kernel.strides["c"] != "rows":
-            changes = suiting
+            changes = suited
         elif "c_down" in kernel.boxes:
             changes = (None, False, True)
         at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
         for once in at_once:
-            orders = list[Order]()
+            orders = dict[Order, Arrangement]()
             for swapped in changes:
                 for layouts in layouts_of(kernel):
-                    order = operands.arranged(compute, layouts, swapped, at_once=once)
-                    if order is not None and order not in orders:
-                        orders.append(order)
-                    if order is not None and kernel.boxes and not (order.p.is_copied or order.q.is_copied):
+                    how = operands.arrangement(compute, layouts, swapped, at_once=once)
+                    if how is not None:
+                        orders.setdefault(operands.order(how), how)
+                    if how is not None and kernel.boxes and not any(how.copied[:2]):
                         break  # its layouts differ in how copies of factors lie
             able = [order for order in orders if not once or form is None or _finishes(order, form)]
             for order in able:
                 # The first copies least. With boxes another one may have better tiles, but is not worth a copy of C.
                 is_able = not kernel.boxes or order is able[0] or not (order.transposed or order.c.is_copied)
-                if is_able and order.swapped in suiting:
-                    yield kernel, once, order
+                if is_able and order.swapped in suited:
+                    how = orders[order]
+                    # Where nothing is copied all layouts lead to the same order.
+                    yield kernel, once, how if any(how.copied) else same.setdefault((once, order), how)
 
 
 def _finishes(order: Order, form: FinishForm) -> bool:
