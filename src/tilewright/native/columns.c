@@ -2,6 +2,7 @@
    the search for the fastest way to compute a product (planning/ways.py). Columns are computed a strip at a time, which
    stays in the first caches. */
 #include "native.h"
+#include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,7 +12,7 @@
 /* Each operation on x and y, in the order of OPERATIONS in kernels/columns.py. */
 #define OPERATIONS(OF) \
     OF(ADD, x + y) OF(SUB, x - y) OF(MUL, x * y) OF(DIV, x / y) OF(FLOOR_DIV, rounded_down(x / y)) OF(MOD, remainder_of(x, y)) \
-    OF(CEIL_DIV, -rounded_down(-(x / y))) OF(MIN, x < y ? x : y) OF(MAX, x > y ? x : y) OF(SQRT, sqrt(x)) OF(NEGATE, -x) \
+    OF(CEIL_DIV, rounded_up(x / y)) OF(MIN, smaller(x, y)) OF(MAX, larger(x, y)) OF(SQRT, sqrt(x)) OF(NEGATE, -x) \
     OF(LESS, x < y) OF(LESS_EQUAL, x <= y) OF(GREATER, x > y) OF(GREATER_EQUAL, x >= y) OF(EQUAL, x == y) OF(NOT_EQUAL, x != y)
 #define NUMBERED(name, value) name,
 enum { OPERATIONS(NUMBERED) };
@@ -30,15 +31,25 @@ static inline double rounded_down(double x)
     return size < whole ? down : x;
 }
 
+static inline double rounded_up(double x)
+{
+    return -rounded_down(-x);
+}
+
+static inline double smaller(double x, double y)
+{
+    return x < y ? x : y;
+}
+
+static inline double larger(double x, double y)
+{
+    return x > y ? x : y;
+}
+
 static double remainder_of(double a, double b)
 {
     double r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-
-static int divides(int operation)
-{
-    return operation >= DIV && operation <= CEIL_DIV;
 }
 
 /* One step of numbers. */
@@ -79,55 +90,53 @@ typedef struct {
     double *numbers, *strips;
 } Prepared;
 
-/* The steps that compute numbers. Returns whether one divides by zero. */
-static int compute_numbers(const Prepared *x)
+/* The steps that compute numbers. */
+static void compute_numbers(const Prepared *x)
 {
     for (int i = 0; i < x->program->steps; i++) {
         const Step *s = &x->program->step[i];
-        if (s->to < 0)
-            continue;
-        if (divides(s->operation) && x->numbers[s->b] == 0)
-            return 1;
-        x->numbers[s->to] = compute(s->operation, x->numbers[s->a], x->numbers[s->b]);
+        if (s->to >= 0)
+            x->numbers[s->to] = compute(s->operation, x->numbers[s->a], x->numbers[s->b]);
     }
-    return 0;
 }
 
 /* The first `count` results, for the sets with the numbers `index`, or from `first` on if that is NULL, and with these
-   columns of the call. The rest of a strip repeats its last numbers. Returns whether a step divides by zero. */
-static int compute_columns(const Prepared *x, Py_ssize_t first, const int64_t *index, const double *const *columns, int count, double *out)
+   columns of the call. The rest of a strip repeats its last numbers. */
+static void compute_columns(const Prepared *x, Py_ssize_t first, const int64_t *index, const double *const *columns, int count, double *out)
 {
     const Program *p = x->program;
+    Py_ssize_t at[STRIP];
+    for (int i = 0; i < STRIP; i++) {
+        const int number = i < count ? i : count - 1;
+        at[i] = index == NULL ? first + number : index[number];
+    }
     for (int r = 0; r < p->rows; r++) {
         const double *row = x->table + r * x->width;
         double *to = x->strips + r * STRIP;
-        for (int i = 0; i < count; i++)
-            to[i] = row[index == NULL ? first + i : index[i]];
+        for (int i = 0; i < STRIP; i += 4)
+            to[i] = row[at[i]], to[i + 1] = row[at[i + 1]], to[i + 2] = row[at[i + 2]], to[i + 3] = row[at[i + 3]];
     }
-    for (int c = 0; c < p->columns; c++)
-        memcpy(x->strips + (p->rows + c) * STRIP, columns[c], count * sizeof(double));
-    for (int c = 0; c < p->rows + p->columns; c++)
+    for (int c = 0; c < p->columns; c++) {
+        double *to = x->strips + (p->rows + c) * STRIP;
+        memcpy(to, columns[c], count * sizeof(double));
         for (int i = count; i < STRIP; i++)
-            x->strips[c * STRIP + i] = x->strips[c * STRIP + count - 1];
+            to[i] = to[count - 1];
+    }
 #define AT(place) ((place) < 0 ? x->strips + (Py_ssize_t)~(place) * STRIP : x->numbers + (place))
     for (int i = 0; i < p->steps; i++) {
         const Step *s = &p->step[i];
-        if (s->to >= 0)
-            continue;
-        const double *b = AT(s->b);
-        if (divides(s->operation)) {
-            int zeros = 0;
-            for (int j = 0; j < (s->b < 0 ? STRIP : 1); j++)
-                zeros += b[j] == 0;
-            if (zeros)
-                return 1;
-        }
-        compute_strip(s->operation, AT(s->to), AT(s->a), b, s->a >= 0, s->b >= 0);
+        if (s->to < 0)
+            compute_strip(s->operation, AT(s->to), AT(s->a), AT(s->b), s->a >= 0, s->b >= 0);
     }
     const double *result = AT(p->result);
     for (int i = 0; i < count; i++)
         out[i] = result[p->result < 0 ? i : 0];
-    return 0;
+}
+
+/* Whether a step since feclearexcept() divided by zero. */
+static int has_divided_by_zero(void)
+{
+    return fetestexcept(FE_DIVBYZERO | FE_INVALID) != 0;
 }
 
 /* The places of a program may be any, if they are within its numbers and columns. */
@@ -196,14 +205,15 @@ PyObject *evaluate(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred())
         goto end;
     const Prepared prepared_program = {p, views[2].buf, width, memory, memory + p->numbers};
-    int zero = compute_numbers(&prepared_program);
-    for (Py_ssize_t at = 0; at < size && !zero; at += STRIP) {
+    feclearexcept(FE_ALL_EXCEPT);
+    compute_numbers(&prepared_program);
+    for (Py_ssize_t at = 0; at < size; at += STRIP) {
         const int count = (int)(size - at < STRIP ? size - at : STRIP);
-        zero = compute_columns(&prepared_program, at, index == NULL ? NULL : index + at, given_columns, count, (double *)views[4].buf + at);
+        compute_columns(&prepared_program, at, index == NULL ? NULL : index + at, given_columns, count, (double *)views[4].buf + at);
         for (int i = 0; i < columns; i++)
             given_columns[i] += count;
     }
-    if (zero)
+    if (has_divided_by_zero())
         PyErr_SetString(PyExc_ZeroDivisionError, "division by zero");
     else
         result = Py_NewRef(Py_None);
@@ -254,15 +264,15 @@ typedef struct {
     double column[COLUMNS][STRIP], least, parts;
 } Search;
 
-static int begin_part(const Part *part, const double *values)
+static void begin_part(const Part *part, const double *values)
 {
     for (Py_ssize_t i = 0; i < part->values; i++)
         part->x.numbers[part->prepared + i] = values[part->takes[i]];
-    return compute_numbers(&part->x);
+    compute_numbers(&part->x);
 }
 
-/* The times of the ways of a search. Returns whether a step divides by zero. */
-static int time_ways(const Ranking *r, Search *s)
+/* The times of the ways of a search. */
+static void time_ways(const Ranking *r, Search *s)
 {
     double total[STRIP];
     for (int program = SECONDS_OF; program <= TOTAL_OF && s->count; program++) {
@@ -270,34 +280,34 @@ static int time_ways(const Ranking *r, Search *s)
         const double *columns[COLUMNS];
         for (int i = 0; i < part->x.program->columns; i++)
             columns[i] = s->column[part->columns[i]];
-        if (compute_columns(&part->x, 0, s->index, columns, s->count, program == TOTAL_OF ? total : s->column[SECONDS]))
-            return 1;
+        compute_columns(&part->x, 0, s->index, columns, s->count, program == TOTAL_OF ? total : s->column[SECONDS]);
     }
     for (int i = 0; i < s->count; i++)
         if (s->number < 0 || total[i] < s->least)
             s->least = total[i], s->number = s->index[i], s->parts = s->column[PARTS][i];
     s->count = 0;
-    return 0;
 }
 
 /* The numbers of parts of k that a set is tried with, from 1 on: `_parts` in planning/ways.py. Returns how many. */
 static int tried_parts(const Ranking *r, int64_t set, double blocks, double k, double *parts)
 {
-    const double steps = ceil(k / r->step[set]), most = fmin(floor(steps / r->least_steps), r->most_parts);
+    const double steps = rounded_up(k / r->step[set]), most = smaller(rounded_down(steps / r->least_steps), r->most_parts);
     int count = 1, few = 0;
     parts[0] = 1;
     if (!r->is_cut || most < 2)
         return 1;
-    const double fill = floor(r->at_once[set] / fmax(1, blocks));
-    double wanted[MOST_TRIED] = {floor(fill / 2), fill, 2 * fill, 4 * fill}, least = ceil(blocks / r->sms);
+    const double fill = rounded_down(r->at_once[set] / larger(1, blocks));
+    double wanted[MOST_TRIED] = {rounded_down(fill / 2), fill, 2 * fill, 4 * fill}, least = rounded_up(blocks / r->sms);
     if (!r->is_persistent && blocks < 0.951 * r->sms * least) /* _fewer_generations */
         for (int many = 2; many < 9; many++) {
-            const double generations = ceil(blocks * many / r->sms);
+            const double generations = rounded_up(blocks * many / r->sms);
             if (generations < 0.95 * least * many)
                 least = generations / many, wanted[4 + few++] = many;
         }
     for (int i = 0; i < 4 + few; i++) {
-        const double value = ceil(steps / ceil(steps / fmax(1, fmin(wanted[i], most))));
+        if (wanted[i] < 2)
+            continue; /* which is 1 */
+        const double value = rounded_up(steps / rounded_up(steps / smaller(wanted[i], most)));
         int at = count;
         while (at > 0 && parts[at - 1] > value)
             at--;
@@ -309,7 +319,7 @@ static int tried_parts(const Ranking *r, int64_t set, double blocks, double k, d
     return count;
 }
 
-/* The sets that a shape may take, in r->index. Returns how many, or -1 if a step divides by zero. */
+/* The sets that a shape may take, in r->index. Returns how many. */
 static Py_ssize_t find_allowed(const Ranking *r, const double *values)
 {
     double found[STRIP];
@@ -317,12 +327,10 @@ static Py_ssize_t find_allowed(const Ranking *r, const double *values)
     memcpy(r->blocks, r->usable, r->sets * sizeof(double));
     for (Py_ssize_t i = CONDITIONS; i < r->programs; i++) {
         const Part *part = &r->part[i];
-        if (begin_part(part, values))
-            return -1;
+        begin_part(part, values);
         for (Py_ssize_t at = part->first; at < part->end; at += STRIP) {
             const int some = (int)(part->end - at < STRIP ? part->end - at : STRIP);
-            if (compute_columns(&part->x, at - part->first, NULL, NULL, some, found))
-                return -1;
+            compute_columns(&part->x, at - part->first, NULL, NULL, some, found);
             for (int j = 0; j < some; j++)
                 if (found[j] == 0)
                     r->blocks[at + j] = 0;
@@ -335,12 +343,10 @@ static Py_ssize_t find_allowed(const Ranking *r, const double *values)
         return count;
     const Part *shared = &r->part[SHARED_OF]; /* with an epilogue */
     Py_ssize_t kept = 0;
-    if (begin_part(shared, values))
-        return -1;
+    begin_part(shared, values);
     for (Py_ssize_t at = 0; at < count; at += STRIP) {
         const int some = (int)(count - at < STRIP ? count - at : STRIP);
-        if (compute_columns(&shared->x, 0, r->index + at, NULL, some, found))
-            return -1;
+        compute_columns(&shared->x, 0, r->index + at, NULL, some, found);
         for (int j = 0; j < some; j++)
             if (found[j] <= r->most_shared)
                 r->index[kept++] = r->index[at + j];
@@ -348,20 +354,17 @@ static Py_ssize_t find_allowed(const Ranking *r, const double *values)
     return kept;
 }
 
-/* All ways that a shape may take. Returns whether a step divides by zero. */
-static int search(const Ranking *r, const double *values, Search *s)
+/* All ways that a shape may take. */
+static void search(const Ranking *r, const double *values, Search *s)
 {
     const double k = values[K];
     const Py_ssize_t count = find_allowed(r, values);
-    if (count < 0)
-        return 1;
     for (int program = BLOCKS_OF; program <= TOTAL_OF; program++)
-        if (program != SHARED_OF && begin_part(&r->part[program], values))
-            return 1;
+        if (program != SHARED_OF)
+            begin_part(&r->part[program], values);
     for (Py_ssize_t at = 0; at < count; at += STRIP) {
         const int some = (int)(count - at < STRIP ? count - at : STRIP);
-        if (compute_columns(&r->part[BLOCKS_OF].x, 0, r->index + at, NULL, some, r->blocks + at))
-            return 1;
+        compute_columns(&r->part[BLOCKS_OF].x, 0, r->index + at, NULL, some, r->blocks + at);
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         double parts[MOST_TRIED];
@@ -372,14 +375,14 @@ static int search(const Ranking *r, const double *values, Search *s)
             s->index[to] = r->index[i];
             s->column[BLOCKS][to] = blocks * parts[j];
             s->column[PARTS][to] = parts[j];
-            s->column[PART][to] = is_whole ? k : ceil(ceil(k / step) / parts[j]) * step;
+            s->column[PART][to] = is_whole ? k : rounded_up(rounded_up(k / step) / parts[j]) * step;
             s->column[OUT_SIZE][to] = is_whole ? values[STORED] : values[SUM_SIZE];
             s->column[C_DOWN][to] = is_whole * values[C_IS_DOWN];
-            if (s->count == STRIP && time_ways(r, s))
-                return 1;
+            if (s->count == STRIP)
+                time_ways(r, s);
         }
     }
-    return time_ways(r, s);
+    time_ways(r, s);
 }
 
 #define RANKING "tilewright ranking"
@@ -399,7 +402,9 @@ static PyObject *fastest(PyObject *capsule, PyObject *const *args, Py_ssize_t na
     if (PyErr_Occurred())
         return NULL;
     values[LINES] = values[A_START] == WHOLE_LINE && values[B_START] == WHOLE_LINE;
-    if (search(r, values, &s)) {
+    feclearexcept(FE_ALL_EXCEPT);
+    search(r, values, &s);
+    if (has_divided_by_zero()) {
         PyErr_SetString(PyExc_ZeroDivisionError, "division by zero");
         return NULL;
     }
