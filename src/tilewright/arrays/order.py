@@ -153,7 +153,7 @@ class Operands:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """All that arrangements depend on but ``copies_less``, if no size is 0, and whether two of them are the same order."""
+        """All that arrangements depend on but ``copies_less``, and whether two of them are the same order. No size is 0."""
         flags = self._disjoint, self._may_be_view, self._has_epilogue, bool(self._batch)
         return self.operands, self.dtype, flags, *(kind_of(matrix) for _, matrix, _ in self._places[False])
 

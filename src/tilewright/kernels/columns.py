@@ -154,8 +154,8 @@ class Staged:
     def ranked(
         self, prepared: Prepared, values: Sequence[str], columns: Sequence[str], first: int, end: int
     ) -> tuple[Any, ...]:
-        """The second stage as ``ranking`` of ``native/columns.c`` takes it, of the sets from ``first`` to ``end``. ``values``
-        and ``columns``: the names of what each call gives."""
+        """The second stage as ``ranking`` of ``native/columns.c`` takes it, of the sets from ``first`` to ``end``.
+        ``values`` and ``columns``: the names of what each call gives."""
         names = ([self._values[i].name for i in given] for given in self._given)
         taken = (
             np.array([all_of.index(name) for name in some], np.int32).tobytes()

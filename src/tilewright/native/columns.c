@@ -291,10 +291,12 @@ static void time_ways(const Ranking *r, Search *s)
 /* The numbers of parts of k that a set is tried with, from 1 on: `_parts` in planning/ways.py. Returns how many. */
 static int tried_parts(const Ranking *r, int64_t set, double blocks, double k, double *parts)
 {
-    const double steps = rounded_up(k / r->step[set]), most = smaller(rounded_down(steps / r->least_steps), r->most_parts);
     int count = 1, few = 0;
     parts[0] = 1;
-    if (!r->is_cut || most < 2)
+    if (!r->is_cut)
+        return 1;
+    const double steps = rounded_up(k / r->step[set]), most = smaller(rounded_down(steps / r->least_steps), r->most_parts);
+    if (most < 2)
         return 1;
     const double fill = rounded_down(r->at_once[set] / larger(1, blocks));
     double wanted[MOST_TRIED] = {rounded_down(fill / 2), fill, 2 * fill, 4 * fill}, least = rounded_up(blocks / r->sms);
