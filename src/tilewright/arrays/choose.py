@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ import numpy as np
 
 from ..errors import DTypeError
 from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.expression import Expression, Expressions
 from ..planning.choice import (
     INVARIANT,
     RESIDUES,
@@ -30,6 +30,7 @@ from ..planning.choice import (
     invariant_on_gpu,
     takes_fastest,
 )
+from ..planning.tuned import tuned_card
 from ..planning.ways import NAMED, EngineShape, Way, fastest_way, sums_dtype, timed_ways, totals, why_first
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
@@ -79,9 +80,8 @@ def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | No
 
 def _shape_of(order: Order, form: FinishForm | None, at_once: bool, *, invariant: bool) -> EngineShape:
     """The product as a kernel sees it, which with ``at_once`` applies the epilogue; ``invariant`` as in ``EngineShape``."""
-    p, q, c = (place.used for place in (order.p, order.q, order.c))
-    batch = math.prod(order.batch)
-    of_p, of_q = given_by_strides(p), given_by_strides(q)
+    p, q, c = order.p.used, order.q.used, order.c.used
+    batch, of_p, of_q = math.prod(order.batch), given_by_strides(p), given_by_strides(q)
     p_vector, q_vector = _vector(order.p, of_p, across=of_p.down), _vector(order.q, of_q, across=not of_q.down)
     vectors = None if form is None or not at_once else (form.transposed if order.swapped else form).vectors
     m, n, k = order.mnk
@@ -184,6 +184,7 @@ def _by_engine(
     compute = made_dtype(compute) if compute == parted else compute
     # Of complex numbers Cᵀ = Bᵀ·Aᵀ adds the same terms in another order.
     straight = invariant and compute.startswith("complex")
+    card = tuned_card(gpu.card)
     seen = dict[tuple[int, bool], tuple[float, EngineShape]]()
     for kernel, once, order in _tried((*plain, *splitting), operands, compute, form, straight=straight):
         if not min(*order.mnk, *order.batch):
@@ -198,7 +199,7 @@ def _by_engine(
             copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), shape._replace(dtype=parted)
         tried.append(_Candidate(kernel, once, order, shape, copied))
         if copied < least:  # else none can be faster
-            found = fastest_way(kernel, shape, gpu.card, copied)
+            found = fastest_way(kernel, shape, card, copied)
             if found is not None and found[0] < least:
                 (least, *way), best = found, tried[-1]
     if best is None:
@@ -209,8 +210,12 @@ def _by_engine(
     return _plan(order, choice, gpu, parts, least, form=form, at_once=once)
 
 
-#: A kernel, whether it applies the epilogue, and an arrangement of the operands.
-_Try = tuple[CudaKernel, bool, Arrangement]
+class _Tries(NamedTuple):
+    """Arrangements of the operands, and the kernels that are tried: whether each applies the epilogue, and the number of
+    its arrangement."""
+
+    arrangements: list[Arrangement]
+    kernels: list[tuple[CudaKernel, bool, int]]
 
 
 class _Known(NamedTuple):
@@ -218,7 +223,7 @@ class _Known(NamedTuple):
     tried by the answers."""
 
     compared: list[tuple[Copied, Copied]]
-    tries: dict[tuple[bool, ...], list[_Try]]
+    tries: dict[tuple[bool, ...], _Tries]
 
 
 #: By the kinds of products that were planned before, and the most of them.
@@ -227,25 +232,43 @@ _MOST_KNOWN = 1024
 
 
 def _tried(
-    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
+    kernels: tuple[CudaKernel, ...], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
 ) -> Iterator[tuple[CudaKernel, bool, Order]]:
     """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
     ``straight``: only C = A·B is computed. Which these are is found once for products of one kind."""
-    suiting = [(kernel, swapped) for kernel in kernels for swapped in (False, True) if operands.suits(kernel, swapped)]
-    of_form, (m, n, *_) = None, operands.sizes
+    suits, of_form, (m, n, *_) = _suits(kernels, operands), None, operands.sizes
     if form is not None:
         of_form = form.blocks is not None, form.beta != 0, bool(form.scale_a), m == form.rows, n == form.rows
-    key = tuple(suiting), compute, straight, of_form, operands.kind
+    key = kernels, suits, compute, straight, of_form, operands.kind
     known = _known.get(key) if min(operands.sizes) else _Known([], {})
     if known is None:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
         known = _known[key] = _Known(_compared(kernels, operands, compute), {})
-    answers = tuple(operands.copies_less(*copies) for copies in known.compared)
-    if answers not in known.tries:
-        known.tries[answers] = list(_tries(suiting, operands, compute, form, straight=straight))
-    for kernel, once, how in known.tries[answers]:
-        yield kernel, once, operands.order(how)
+    answers = tuple([operands.copies_less(*copies) for copies in known.compared])
+    found = known.tries.get(answers)
+    if found is None:
+        suiting = [(kernel, both) for kernel, *both in zip(kernels, *suits, strict=True)]
+        found = known.tries[answers] = _tries(suiting, operands, compute, form, straight=straight)
+    orders = [operands.order(how) for how in found.arrangements]
+    for kernel, once, number in found.kernels:
+        yield kernel, once, orders[number]
+
+
+def _suits(kernels: tuple[CudaKernel, ...], operands: Operands) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Of each kernel, whether it is considered for C = A·B, and for Cᵀ = Bᵀ·Aᵀ."""
+    m, n, k, batch = operands.sizes
+    if not min(operands.sizes):
+        return (True,) * len(kernels), (True,) * len(kernels)
+    rules = _rules(kernels)
+    values, swapped = {"m": m, "n": n, "k": k, "batch": batch}, {"m": n, "n": m, "k": k, "batch": batch}
+    return rules.of(values), rules.of(swapped)
+
+
+@functools.lru_cache(maxsize=256)
+def _rules(kernels: tuple[CudaKernel, ...]) -> Expressions:
+    """The tables ``suits`` of kernels."""
+    return Expressions(kernel.suits or Expression.parse(1, ()) for kernel in kernels)
 
 
 def _compared(kernels: Sequence[CudaKernel], operands: Operands, compute: str) -> list[tuple[Copied, Copied]]:
@@ -260,18 +283,19 @@ def _compared(kernels: Sequence[CudaKernel], operands: Operands, compute: str) -
 
 
 def _tries(
-    suiting: Sequence[tuple[CudaKernel, bool]],
+    suiting: Sequence[tuple[CudaKernel, Sequence[Any]]],
     operands: Operands,
     compute: str,
     form: FinishForm | None,
     *,
     straight: bool,
-) -> Iterator[_Try]:
-    """The same as arrangements, of kernels with what they suit: C = A·B, or where True Cᵀ = Bᵀ·Aᵀ."""
-    in_blocks, same = form is not None and form.blocks is not None, dict[tuple[bool, Order], Arrangement]()
-    for kernel, both in itertools.groupby(suiting, lambda each: each[0]):
-        suited = tuple(swapped for _, swapped in both)
-        if in_blocks and kernel.blocks is None:
+) -> _Tries:
+    """What is tried, of kernels with whether each suits C = A·B and Cᵀ = Bᵀ·Aᵀ."""
+    in_blocks, found = form is not None and form.blocks is not None, list[tuple[CudaKernel, bool, Arrangement]]()
+    same = dict[Order, Arrangement]()
+    for kernel, both in suiting:
+        suited = tuple(swapped for swapped in (False, True) if both[swapped])
+        if not suited or (in_blocks and kernel.blocks is None):
             continue
         changes: tuple[bool | None, ...] = (None,)
         if in_blocks or straight:
@@ -297,7 +321,9 @@ def _tries(
                 if is_able and order.swapped in suited:
                     how = orders[order]
                     # Where nothing is copied all layouts lead to the same order.
-                    yield kernel, once, how if any(how.copied) else same.setdefault((once, order), how)
+                    found.append((kernel, once, how if any(how.copied) else same.setdefault(order, how)))
+    arrangements = list(dict.fromkeys(how for *_, how in found))
+    return _Tries(arrangements, [(kernel, once, arrangements.index(how)) for kernel, once, how in found])
 
 
 def _finishes(order: Order, form: FinishForm) -> bool:
@@ -325,5 +351,4 @@ def _plan(
 ) -> GpuPlan:
     shapes = order.shapes
     problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
-    launch = choice.kernel.launch(*order.mnk, **choice.params)
-    return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)
+    return GpuPlan(problem, choice, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)

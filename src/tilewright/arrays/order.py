@@ -11,7 +11,6 @@ import math
 from typing import Any, NamedTuple
 
 from ..errors import DTypeError, ShapeError
-from ..kernels.cuda_kernel import CudaKernel
 from ..planning.ways import sums_dtype
 from ..problem import ProductShapes, collapsed, combine_shapes, itemsize_of
 from ..runtime.gpu.layout import Matrix, row_major_matrix
@@ -149,20 +148,12 @@ class Operands:
         straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
         transposed = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
         self._places = straight, transposed
-        self._found: dict[Arrangement, Order] = {}
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """All that arrangements depend on but ``copies_less``, and whether two of them are the same order. No size is 0."""
         flags = self._disjoint, self._may_be_view, self._has_epilogue, bool(self._batch)
         return self.operands, self.dtype, flags, *(kind_of(matrix) for _, matrix, _ in self._places[False])
-
-    def suits(self, kernel: CudaKernel, swapped: bool) -> bool:
-        """Whether the kernel is considered for the product, which is Cᵀ = Bᵀ·Aᵀ where ``swapped``."""
-        m, n, k, batch = self.sizes
-        if kernel.suits is None or not min(self.sizes):
-            return True
-        return bool(kernel.suits.of({"m": n if swapped else m, "n": m if swapped else n, "k": k, "batch": batch}))
 
     def arrangement(
         self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False
@@ -193,9 +184,25 @@ class Operands:
 
     def order(self, how: Arrangement) -> Order:
         """The order of the operands that are arranged so."""
-        if how not in self._found:
-            self._found[how] = self._order(how)
-        return self._found[how]
+        batch, shape = self._batch, self.shapes.result
+        (*factors, (_, c, c_steps)), layouts, compute = self._places[how.swapped], how.layouts, how.compute
+        if how.transposed:
+            c, shape = _rows_follow(c), (*batch, c.rows, c.columns)
+        places, workspace = [], 0
+        for i, (label, original, steps) in enumerate((*factors, ("C", c, c_steps))):
+            if not how.copied[i]:
+                places.append(OrderedMatrix(label, original, original, steps, steps))
+                continue
+            dtype_used = how.stored if i == 2 else dtype_in_memory(compute, original.dtype)
+            used = layouts.copy(i, original, dtype_used)
+            nbytes = -(-used.span_bytes // LINE_BYTES) * LINE_BYTES  # each copy begins at a whole line
+            used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
+            place = OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps))
+            workspace += -(-nbytes * place.matrices // _ALIGNMENT) * _ALIGNMENT
+            places.append(place)
+        p, q, placed = places
+        dtypes = self.operands, self.dtype, compute
+        return Order(self.shapes, batch, *dtypes, how.swapped, p, q, placed, shape, how.transposed, workspace)
 
     def _stored(self, compute: str, layouts: Layouts, at_once: bool) -> tuple[str | None, str | None]:
         """The dtype that the kernel stores, if it can, and that of sums that it leaves to another one."""
@@ -225,27 +232,6 @@ class Operands:
         nbytes = {label: x.nbytes * _matrices(self._batch, steps) for label, x, steps in self._places[False]}
         return sum(nbytes[label] for label in some) < sum(nbytes[label] for label in others)
 
-    def _order(self, how: Arrangement) -> Order:
-        batch, shape = self._batch, self.shapes.result
-        (*factors, (_, c, c_steps)), layouts, compute = self._places[how.swapped], how.layouts, how.compute
-        if how.transposed:
-            c, shape = _rows_follow(c), (*batch, c.rows, c.columns)
-        places, workspace = [], 0
-        for i, (label, original, steps) in enumerate((*factors, ("C", c, c_steps))):
-            if not how.copied[i]:
-                places.append(OrderedMatrix(label, original, original, steps, steps))
-                continue
-            dtype_used = how.stored if i == 2 else dtype_in_memory(compute, original.dtype)
-            used = layouts.copy(i, original, dtype_used)
-            nbytes = -(-used.span_bytes // LINE_BYTES) * LINE_BYTES  # each copy begins at a whole line
-            used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
-            place = OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps))
-            workspace += -(-nbytes * place.matrices // _ALIGNMENT) * _ALIGNMENT
-            places.append(place)
-        p, q, placed = places
-        dtypes = self.operands, self.dtype, compute
-        return Order(self.shapes, batch, *dtypes, how.swapped, p, q, placed, shape, how.transposed, workspace)
-
 
 def _rows_follow(c: Matrix) -> Matrix:
     """C as its rows follow each other."""
@@ -273,6 +259,8 @@ def _matrix(
 
     Without ``rows`` or ``columns`` the array has no such axis, and the matrices have one row or column.
     """
+    if len(x.shape) == 2 == rows + columns:
+        return Matrix(*sizes, *x.strides, x.dtype, math.gcd(GRANULE, x.pointer)), (0,) * len(batch)
     outer = len(x.shape) - rows - columns
     inner = iter(x.strides[outer:])
     steps = tuple(0 if n == 1 else step for n, step in zip(x.shape[:outer], x.strides[:outer], strict=True))

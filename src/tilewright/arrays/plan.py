@@ -47,7 +47,6 @@ class GpuPlan(Plan):
 
     problem: Problem
     choice: Choice[CudaKernel]
-    launch: Launch
     order: Order
     gpu: str
     ordinal: int
@@ -68,6 +67,11 @@ class GpuPlan(Plan):
     def device(self) -> str:
         """The GPU by its number, such as "cuda:0"."""
         return f"cuda:{self.ordinal}"
+
+    @property
+    def launch(self) -> Launch:
+        """The launch of the kernel for one product."""
+        return self.kernel.launch(*self.order.mnk, **self.params)
 
     @property
     def swapped(self) -> bool:

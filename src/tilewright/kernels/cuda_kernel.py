@@ -13,7 +13,7 @@ from ..errors import UsageError, did_you_mean
 from ..host.cached_property import cached_property
 from ..host.disk import fingerprint
 from .costs import BASE, table_of
-from .expression import Expression
+from .expression import Expression, Expressions
 from .parameters import Parameter
 
 #: What every GPU since compute capability 3.0 can launch: threads a block; threads along x, y, z; blocks along x, y, z.
@@ -225,22 +225,23 @@ class CudaKernel:
         values = {"m": m, "n": n, "k": k} | self.params | params
         return frozenset(name for name, condition in self.given.items() if condition(**values))
 
+    @cached_property
+    def _launch_sizes(self) -> Expressions:
+        return Expressions((*self.grid, *self.block, self.shared))
+
     def launch(self, m: int, n: int, k: int, **params: int) -> Launch:
         """How to launch it for C[m×n] = A[m×k]·B[k×n]; ``params`` are those that differ from the defaults.
 
         Raises UsageError for parameters it cannot take, and where the header asks for what no GPU can launch.
         """
         values = {"m": m, "n": n, "k": k} | self.checked(params)
-        launch = Launch(
-            _three(tuple(e(**values) for e in self.grid)),
-            _three(tuple(e(**values) for e in self.block)),
-            self.shared(**values),
-        )
-        where = f"{self.name} at m={m}, n={n}, k={k}"
-        for axis, blocks, most in zip("xyz", launch.grid, MOST_GRID, strict=True):
+        *sizes, shared = self._launch_sizes.of(values)
+        grid, block = _three(sizes[: len(self.grid)]), _three(sizes[len(self.grid) :])
+        launch, where = Launch(grid, block, shared), f"{self.name} at m={m}, n={n}, k={k}"
+        for axis, blocks, most in zip("xyz", grid, MOST_GRID, strict=True):
             if not 0 <= blocks <= most:
                 raise UsageError(f"{where}: grid {axis} is {blocks}, must be from 0 to {most}")
-        for axis, threads, most in zip("xyz", launch.block, MOST_BLOCK, strict=True):
+        for axis, threads, most in zip("xyz", block, MOST_BLOCK, strict=True):
             if not 1 <= threads <= most:
                 raise UsageError(f"{where}: block {axis} is {threads}, must be from 1 to {most}")
         if launch.threads > MOST_THREADS:
@@ -296,6 +297,6 @@ def _number(capability: str) -> tuple[int, ...]:
     return tuple(map(int, capability.split(".")))
 
 
-def _three(sizes: tuple[int, ...]) -> Dim3:
+def _three(sizes: list[int]) -> Dim3:
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z

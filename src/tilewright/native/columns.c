@@ -62,7 +62,8 @@ static double compute(int operation, double x, double y)
     return 0;
 }
 
-/* One step of a strip, of two strips or of a strip and a number. */
+/* One step of a strip, of two strips or of a strip and a number: without jumps, which are slow to predict. */
+#define EACH_OF_STRIP _Pragma("GCC unroll 32") for (int i = 0; i < STRIP; i++)
 static void compute_strip(int operation, double *restrict to, const double *restrict a, const double *restrict b, int a_is_number, int b_is_number)
 {
     switch (operation) {
@@ -71,12 +72,12 @@ static void compute_strip(int operation, double *restrict to, const double *rest
         if (b_is_number) { \
             const double y = *b; \
             (void)y; \
-            for (int i = 0; i < STRIP; i++) { const double x = a[i]; to[i] = (value); } \
+            EACH_OF_STRIP { const double x = a[i]; to[i] = (value); } \
         } else if (a_is_number) { \
             const double x = *a; \
-            for (int i = 0; i < STRIP; i++) { const double y = b[i]; (void)y; to[i] = (value); } \
+            EACH_OF_STRIP { const double y = b[i]; (void)y; to[i] = (value); } \
         } else \
-            for (int i = 0; i < STRIP; i++) { const double x = a[i], y = b[i]; (void)y; to[i] = (value); } \
+            EACH_OF_STRIP { const double x = a[i], y = b[i]; (void)y; to[i] = (value); } \
         break;
         OPERATIONS(OF_STRIPS)
     }
