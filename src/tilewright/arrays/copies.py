@@ -62,7 +62,7 @@ class MatrixCopy:
     batch: tuple[tuple[int, ...], ...] = ()
     conjugate: bool = False
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Elements of all matrices."""
         return self.source.rows * self.source.columns * math.prod(axis[0] for axis in self.batch)
@@ -79,12 +79,12 @@ class MatrixCopy:
         """Whether the copy transposes."""
         return self.down != _direction(self.target)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, int]:
         """Bytes of an element of source and target."""
         return itemsize_of(self.source.dtype), itemsize_of(self.target.dtype)
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, int]:
         """Elements along x and y."""
         rows, columns = self.source.rows, self.source.columns
@@ -94,20 +94,20 @@ class MatrixCopy:
         """Strides along x and y."""
         return (matrix.row, matrix.column) if self.down else (matrix.column, matrix.row)
 
-    @property
+    @cached_property
     def vectors(self) -> tuple[int, int]:
         """Elements along x and y that a thread copies at once."""
         size, out = self.sizes
         return (16 // size, min(8, 16 // out)) if self.across else (16 // min(size, out), 1)
 
-    @property
+    @cached_property
     def is_shifted(self) -> bool:
         """Whether vectors along x may begin within a granule."""
         y, size, source = self.extents[1], self.sizes[0], self.source
         steps = [self.steps(source)[1]] * (y > 1) + [axis[1] for axis in self.batch]
         return math.gcd(source.alignment, *(step * size for step in steps)) % GRANULE != 0
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """The predicted time, in a launch with others."""
         moved_s = self.elements * (_moved_bytes(self.source) / READ + _moved_bytes(self.target) / WRITTEN)
@@ -115,7 +115,7 @@ class MatrixCopy:
         warps_s = across * down * math.prod(axis[0] for axis in self.batch) * _WARP_S
         return max(warps_s, moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1))
 
-    @property
+    @cached_property
     def parts(self) -> tuple[int, int, int]:
         """The logarithm of the lanes of a warp that lie along x, and the parts of x and of y, each of one warp."""
         (x, y), (vx, vy) = self.extents, self.vectors
@@ -180,7 +180,7 @@ def copy_steps(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]], me
     """The launches of one or two copies, each with the places of the first source and target, as few as take the least time
     on a card of that ``memory_ratio``."""
     filled = [each for each in copies if each[0].elements]
-    together, apart = _seconds([copy for copy, *_ in filled], memory_ratio)
+    together, apart = _seconds([copy for copy, *_ in filled], memory_ratio) if len(filled) > 1 else (0, 0)
     some = [filled] if together <= apart else [[each] for each in filled]
     return [_step_of(each) for each in some if each]
 

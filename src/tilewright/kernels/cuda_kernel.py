@@ -162,7 +162,7 @@ class CudaKernel:
 
     def checked(self, params: Mapping[str, int]) -> dict[str, int]:
         """All parameters: ``params``, else the defaults. Raises UsageError for an unknown name or a forbidden value."""
-        if all(type(value) is int for value in params.values()):
+        if {*map(type, params.values())} <= {int}:
             return dict(_checked(self, tuple(params.items())))
         return self._checked(params)
 
@@ -206,9 +206,12 @@ class CudaKernel:
     def box(self, operand: str, itemsize: int, params: Mapping[str, int], m: int = 1 << 30) -> tuple[int, int]:
         """The rows and columns of the box of an operand whose elements have ``itemsize`` bytes, in a product whose A has
         ``m`` rows; see ``boxes``."""
-        values = {**params, LINE: 128 // itemsize, "m": m}
-        rows, columns = (side(**values) for side in self.boxes[operand])
+        rows, columns = self._box_sides[operand].of({**params, LINE: 128 // itemsize, "m": m})
         return rows, columns
+
+    @cached_property
+    def _box_sides(self) -> dict[str, Expressions]:
+        return {operand: Expressions(sides) for operand, sides in self.boxes.items()}
 
     def step_of_k(self, itemsize: int, params: Mapping[str, int]) -> int:
         """Elements of k of which the parts of a long k consist; 0 where k is not cut."""
@@ -234,7 +237,11 @@ class CudaKernel:
 
         Raises UsageError for parameters it cannot take, and where the header asks for what no GPU can launch.
         """
-        values = {"m": m, "n": n, "k": k} | self.checked(params)
+        return self.launch_with(self.checked(params), m, n, k)
+
+    def launch_with(self, checked: Mapping[str, int], m: int, n: int, k: int) -> Launch:
+        """The same with all parameters, which were ``checked``."""
+        values = {"m": m, "n": n, "k": k, **checked}
         *sizes, shared = self._launch_sizes.of(values)
         grid, block = _three(sizes[: len(self.grid)]), _three(sizes[len(self.grid) :])
         launch, where = Launch(grid, block, shared), f"{self.name} at m={m}, n={n}, k={k}"

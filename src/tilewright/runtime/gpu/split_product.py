@@ -138,7 +138,7 @@ def _multiply(
         "STORE_PAIRS": int(pairs),
         "ADD": int(product.add),
     }
-    launch = kernel.launch(m, n, k, **values)
+    launch = kernel.launch_with(values, m, n, k)
     names = "a" if a.along else "a_down", "b_down" if b.along else "b"
     operands = tuple(x.boxed(kernel.box(name, 2, values)) for name, x in zip(names, (a, b), strict=True))
     sizes = m, n, k, product.batch, int(a.matrix.next != 0), int(b.matrix.next != 0)
