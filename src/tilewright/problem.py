@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ _ITEMSIZES = {
 RESIDUES_IN = {f"int8x{count}": count for count in range(5, 15)}
 
 
+@functools.cache
 def itemsize_of(dtype: str) -> int:
     """Bytes of an element of a dtype, by its name.
 

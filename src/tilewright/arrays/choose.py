@@ -116,6 +116,8 @@ def _vector(place: OrderedMatrix, given: Matrix, *, across: bool) -> int:
 
 def _copies_s(order: Order, form: FinishForm | None, at_once: bool, gpu: Device) -> float:
     """Seconds of the copies before and after, of all products, and of the launch that applies the epilogue."""
+    if (form is None or at_once) and not (order.p.is_copied or order.q.is_copied or order.c.is_copied):
+        return 0
     ratio = gpu.card.memory_ratio
     before, after = [[copy_of(order, x) for x in places if x.is_copied] for places in ((order.p, order.q), (order.c,))]
     if form is not None and not at_once:
