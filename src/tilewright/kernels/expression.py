@@ -101,11 +101,15 @@ class Expressions:
     """
 
     def __init__(self, several: Iterable[Expression]) -> None:
-        self._all = Expression(f"({''.join(f'{each.text}, ' for each in several)})", ast.Constant(0))
+        self._several = tuple(several)
+        self._text = f"({''.join(f'{each.text}, ' for each in self._several)})"
 
     def of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The value of each. Raises UsageError where one divides by zero."""
-        found: tuple[Any, ...] = self._all.of(values)
+        try:
+            found: tuple[Any, ...] = eval(_code(self._text), KNOWN, values)  # each of them has been checked
+        except ZeroDivisionError:
+            return tuple(each.of(values) for each in self._several)  # which says where
         return found
 
 
