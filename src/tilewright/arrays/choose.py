@@ -202,14 +202,14 @@ def _by_engine(
         tried.append(_Candidate(kernel, once, order, shape, copied))
         if copied < least:  # else none can be faster
             found = fastest_way(kernel, shape, card, copied)
-            if found is not None and found[0] < least:
-                (least, *way), best = found, tried[-1]
+            if found is not None and found.seconds < least:
+                least, best = found.seconds, (tried[-1], found)
     if best is None:
         return None
-    (kernel, once, order, shape, _), (params, parts) = best, way
+    (kernel, once, order, shape, _), way = best
     why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
-    choice = Choice(kernel, shape.dtype, params, why, functools.partial(_why_fastest, tried, gpu, form))
-    return _plan(order, choice, gpu, parts, least, form=form, at_once=once)
+    choice = Choice(kernel, shape.dtype, way.params, why, functools.partial(_why_fastest, tried, gpu, form))
+    return _plan(order, choice, gpu, way.parts, least, form=form, at_once=once)
 
 
 class _Tries(NamedTuple):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +22,6 @@ from ..runtime.gpu.steps import BufferPlace, GpuStep, KernelLaunch
 from .gpu_array import merged_axes
 from .order import Order, OrderedMatrix
 
-_PACK = PACKAGE / "engine" / "cuda" / "pack"
 #: Warps of a block.
 _WARPS = 8
 #: The most blocks of a launch that adds parts; with more elements, each block adds several.
@@ -269,4 +270,9 @@ def _lanes(x: int, y: int, across: bool) -> int:
 
 def pack_code(name: str, **macros: object) -> KernelCode:
     """The source ``name`` of the folder of kernels that copy, add or finish."""
-    return KernelCode(_PACK / f"{name}.cu", tuple(macros.items()))
+    return KernelCode(_pack_file(name), tuple(macros.items()))
+
+
+@functools.cache
+def _pack_file(name: str) -> Path:
+    return PACKAGE / "engine" / "cuda" / "pack" / f"{name}.cu"

@@ -260,7 +260,8 @@ def _matrix(
     Without ``rows`` or ``columns`` the array has no such axis, and the matrices have one row or column.
     """
     if len(x.shape) == 2 == rows + columns:
-        return Matrix(*sizes, *x.strides, x.dtype, math.gcd(GRANULE, x.pointer)), (0,) * len(batch)
+        row, column = x.strides
+        return Matrix(*sizes, row, column, x.dtype, math.gcd(GRANULE, x.pointer)), (0,) * len(batch)
     outer = len(x.shape) - rows - columns
     inner = iter(x.strides[outer:])
     steps = tuple(0 if n == 1 else step for n, step in zip(x.shape[:outer], x.strides[:outer], strict=True))

@@ -104,6 +104,14 @@ class TimedWays(NamedTuple):
         return self.way(int(self.seconds.argmin()))
 
 
+class FastestWay(NamedTuple):
+    """The seconds of a way with all copies and sums, its parameters, and its parts of k."""
+
+    seconds: float
+    params: Mapping[str, int]
+    parts: int
+
+
 def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
     """Every way that the kernel's header names, the fastest first. If ``tilewright tune`` found parameters for this GPU,
     only with these.
@@ -152,11 +160,8 @@ def totals(found: TimedWays, product: EngineShape, card: Card, copied: float) ->
     return _total(card.memory_ratio)(found.numbers, **given, **sizes, copied=copied)
 
 
-def fastest_way(
-    kernel: CudaKernel, product: EngineShape, card: Card, copied: float = 0.0
-) -> tuple[float, Mapping[str, int], int] | None:
-    """The least of these totals, and the parameters and parts of k that have it, of several the first; None if no set may be
-    taken."""
+def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: float = 0.0) -> FastestWay | None:
+    """That with the least of these totals, of several the first; None if no set may be taken."""
     sets = _sets_of(kernel, product, card)
     ranked = _ranking(sets, product.invariant, card.memory_ratio)
     if ranked is None:
@@ -165,14 +170,14 @@ def fastest_way(
             return None
         times = totals(found, product, card, copied)
         way, seconds = found.way(number := int(times.argmin())), float(times[number])
-        return seconds, way.params, way.parts
+        return FastestWay(seconds, way.params, way.parts)
     sizes = itemsize_of(product.out), itemsize_of(sums_dtype(product.dtype))
     vectors = -1 if product.vectors is None else product.vectors
     try:
         best = ranked(*product[2:8], *product[10:12], *sizes, product.c_down, vectors, copied)
     except ZeroDivisionError as error:
         raise ZeroDivisionError(f"{kernel.name}: {error}") from None
-    return None if best is None else (best[0], sets.params[best[1]], best[2])
+    return None if best is None else FastestWay(best[0], sets.params[best[1]], best[2])
 
 
 @functools.lru_cache(maxsize=512)

@@ -32,8 +32,8 @@ class Matrix(NamedTuple):
     @property
     def transposed(self) -> Matrix:
         """The transpose: the same memory."""
-        rows, columns, row, column, *others = self
-        return Matrix(columns, rows, column, row, *others)
+        rows, columns, row, column, dtype, alignment, following, down = self
+        return Matrix(columns, rows, column, row, dtype, alignment, following, down)
 
     @property
     def step(self) -> int:
