@@ -190,20 +190,20 @@ def test_c_finds_the_way_that_numpy_finds(monkeypatch: pytest.MonkeyPatch) -> No
             given.append((kernel, shape, Card("", draw.choice((16, 132)), 1.25), draw.choice((0.0, 3e-6))))
     by_c = [ways.fastest_way(*each) for each in given]
     assert sum(found is not None and found[2] > 1 for found in by_c) > 50
-    monkeypatch.setattr(ways, "_ranking", lambda *_: None)
+    monkeypatch.setattr(ways, "_search", lambda *_: None)
     for found, each in zip(by_c, given, strict=True):
         assert found == ways.fastest_way(*each), each
 
 
-def test_a_ranking_that_does_not_fit_its_sets_is_refused() -> None:
+def test_a_way_search_that_does_not_fit_its_sets_is_refused() -> None:
     native = columns.front()
     if native is None:
         pytest.skip("the C front is not built: python -m tilewright.prebuilt")
     hopper = cuda_engine()["cuda/hopper"]
     sets = sets_for(hopper, (2, 132, 1.0, False, False, False, False))
-    programs = sets.ranked(ways._GIVEN, ways._COLUMNS, ways._total(1.0))
+    programs = sets.search_programs(ways._GIVEN, ways._COLUMNS, ways._total(1.0))
     of_sets, facts = np.ones((3, len(sets.params))).tobytes(), (132, 1, 1, 4, 256, 1e6)
-    assert native.ranking(of_sets, facts, programs)(*[128] * (len(ways._GIVEN) - 1))
+    assert native.way_search(of_sets, facts, programs)(*[128] * (len(ways._GIVEN) - 1))
     code, count, numbers, table, values, taken, first, end = times = programs[2]
     wrong = [
         (code[:-4], *times[1:]), (code, 2, *times[2:]), (code, count, numbers[1:], *times[3:]),
@@ -213,10 +213,10 @@ def test_a_ranking_that_does_not_fit_its_sets_is_refused() -> None:
     ]  # fmt: skip
     for each in wrong:
         with pytest.raises(ValueError, match="do not fit"):
-            native.ranking(of_sets, facts, (*programs[:2], each, *programs[3:]))
+            native.way_search(of_sets, facts, (*programs[:2], each, *programs[3:]))
     with pytest.raises(ValueError, match="do not fit"):
-        native.ranking(of_sets, facts, (times, *programs[1:]))
+        native.way_search(of_sets, facts, (times, *programs[1:]))
     with pytest.raises(ValueError, match="programs"):
-        native.ranking(of_sets, facts, programs[:3])
+        native.way_search(of_sets, facts, programs[:3])
     with pytest.raises(TypeError):
-        native.ranking(of_sets, facts, programs)(1, 2, 3)
+        native.way_search(of_sets, facts, programs)(1, 2, 3)

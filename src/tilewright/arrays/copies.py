@@ -150,7 +150,7 @@ class MatrixCopy:
         outer, rows = (to_x, x) if self.across else (to_y, y)
         room = max(y if self.across else x, outer if self.own and rows > 1 else 0)
         lengths, from_next, to_next = zip(*[(1, 0, 0)] * (axes - len(self.batch)), *self.batch, strict=True)
-        (low, high), (to_low, _) = (self.reach(target) for target in (False, True))
+        (low, high), (to_low, _) = self.reaches
         lanes, across, down = self.parts
         count = across * down * math.prod(lengths)
         blocks = -(-count // _WARPS)
@@ -160,12 +160,16 @@ class MatrixCopy:
         packed = struct.pack(f"<{len(long)}q{len(short)}I", *long, *short)
         return packed + bytes(-len(packed) % 8), blocks
 
-    def reach(self, target: bool) -> tuple[int, int]:
-        """The elements from the first one of all matrices to those at the lowest and the highest address."""
-        matrix = self.target if target else self.source
-        axes = [(matrix.rows, matrix.row), (matrix.columns, matrix.column)]
-        steps = [(n - 1) * step for n, step in (*axes, *((axis[0], axis[1 + target]) for axis in self.batch))]
-        return sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
+    @cached_property
+    def reaches(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The elements from the first one of all matrices to those at the lowest and the highest address: of the sources,
+        and of the targets."""
+        return self._reach(self.source, 1), self._reach(self.target, 2)
+
+    def _reach(self, matrix: Matrix, of_axis: int) -> tuple[int, int]:
+        steps = [(matrix.rows - 1) * matrix.row, (matrix.columns - 1) * matrix.column]
+        steps += [(axis[0] - 1) * axis[of_axis] for axis in self.batch]
+        return sum([step for step in steps if step < 0]), sum([step for step in steps if step > 0])
 
 
 def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
@@ -195,7 +199,7 @@ def _step_of(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]]) -> G
     for i, (copy, source, target) in enumerate(copies):
         macros |= copy.macros(i)
         for place, is_target, size in zip((source, target), (False, True), copy.sizes, strict=True):
-            places.append(place.after(copy.reach(is_target)[0] * size))
+            places.append(place.after(copy.reaches[is_target][0] * size))
     code, structure = pack_code("copy_matrices", **macros), b"".join(data for data, _ in packed)
     blocks = sum(each for _, each in packed)
     return GpuStep(KernelLaunch(code, "copy_matrices", (blocks, _WARPS * 32, 0), structure), tuple(places))

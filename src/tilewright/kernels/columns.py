@@ -151,10 +151,10 @@ class Staged:
             )
         return out
 
-    def ranked(
+    def search_program(
         self, prepared: Prepared, values: Sequence[str], columns: Sequence[str], first: int, end: int
     ) -> tuple[Any, ...]:
-        """The second stage as ``ranking`` of ``native/columns.c`` takes it, of the sets from ``first`` to ``end``.
+        """The second stage as ``way_search`` of ``native/columns.c`` takes it, of the sets from ``first`` to ``end``.
         ``values`` and ``columns``: the names of what each call gives."""
         names = ([self._values[i].name for i in given] for given in self._given)
         taken = (

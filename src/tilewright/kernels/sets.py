@@ -75,13 +75,14 @@ class Sets:
     def _cut_times(self) -> Table:
         return Table(_times(self.kernel, cut=True), self._priced)
 
-    def ranked(self, values: Sequence[str], columns: Sequence[str], total: Table) -> tuple[Any, ...]:
+    def search_programs(self, values: Sequence[str], columns: Sequence[str], total: Table) -> tuple[Any, ...]:
         """The programs of ``native/columns.c`` that find the fastest way; the last is ``total``, the time with copies."""
         count = len(self.params)
         of_all = (self._blocks, self._shared, self._cut_times, total)
         conditions = ((condition, some.start, some.stop) for some, condition in self._conditions)
         return tuple(
-            table.ranked(values, columns, *some) for table, *some in (*((x, 0, count) for x in of_all), *conditions)
+            table.search_program(values, columns, *some)
+            for table, *some in (*((x, 0, count) for x in of_all), *conditions)
         )
 
     def allowed(self, m: int, n: int, k: int) -> Index:
@@ -135,9 +136,9 @@ class Table:
     def __call__(self, index: Index | None, **others: Any) -> Column:
         return self._code.finish(self._prepared, index, others)
 
-    def ranked(self, *given: Any) -> tuple[Any, ...]:
-        """As ``native/columns.c`` takes it: see ``Staged.ranked``."""
-        return self._code.ranked(self._prepared, *given)
+    def search_program(self, *given: Any) -> tuple[Any, ...]:
+        """As ``native/columns.c`` takes it: see ``Staged.search_program``."""
+        return self._code.search_program(self._prepared, *given)
 
 
 @functools.cache

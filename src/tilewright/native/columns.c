@@ -11,9 +11,10 @@
 
 /* Each operation on x and y, in the order of OPERATIONS in kernels/columns.py. */
 #define OPERATIONS(OF) \
-    OF(ADD, x + y) OF(SUB, x - y) OF(MUL, x * y) OF(DIV, x / y) OF(FLOOR_DIV, rounded_down(x / y)) OF(MOD, remainder_of(x, y)) \
-    OF(CEIL_DIV, rounded_up(x / y)) OF(MIN, smaller(x, y)) OF(MAX, larger(x, y)) OF(SQRT, sqrt(x)) OF(NEGATE, -x) \
-    OF(LESS, x < y) OF(LESS_EQUAL, x <= y) OF(GREATER, x > y) OF(GREATER_EQUAL, x >= y) OF(EQUAL, x == y) OF(NOT_EQUAL, x != y)
+    OF(ADD, x + y) OF(SUB, x - y) OF(MUL, x * y) OF(DIV, x / y) OF(FLOOR_DIV, rounded_down(x / y)) \
+    OF(MOD, remainder_of(x, y)) OF(CEIL_DIV, rounded_up(x / y)) OF(MIN, smaller(x, y)) OF(MAX, larger(x, y)) \
+    OF(SQRT, sqrt(x)) OF(NEGATE, -x) OF(LESS, x < y) OF(LESS_EQUAL, x <= y) OF(GREATER, x > y) \
+    OF(GREATER_EQUAL, x >= y) OF(EQUAL, x == y) OF(NOT_EQUAL, x != y)
 #define NUMBERED(name, value) name,
 enum { OPERATIONS(NUMBERED) };
 
@@ -64,7 +65,8 @@ static double compute(int operation, double x, double y)
 
 /* One step of a strip, of two strips or of a strip and a number: without jumps, which are slow to predict. */
 #define EACH_OF_STRIP _Pragma("GCC unroll 32") for (int i = 0; i < STRIP; i++)
-static void compute_strip(int operation, double *restrict to, const double *restrict a, const double *restrict b, int a_is_number, int b_is_number)
+static void compute_strip(int operation, double *restrict to, const double *restrict a, const double *restrict b,
+                          int a_is_number, int b_is_number)
 {
     switch (operation) {
 #define OF_STRIPS(name, value) \
@@ -103,7 +105,8 @@ static void compute_numbers(const Prepared *x)
 
 /* The first `count` results, for the sets with the numbers `index`, or from `first` on if that is NULL, and with these
    columns of the call. The rest of a strip repeats its last numbers. */
-static void compute_columns(const Prepared *x, Py_ssize_t first, const int64_t *index, const double *const *columns, int count, double *out)
+static void compute_columns(const Prepared *x, Py_ssize_t first, const int64_t *index, const double *const *columns,
+                            int count, double *out)
 {
     const Program *p = x->program;
     Py_ssize_t at[STRIP];
@@ -143,12 +146,14 @@ static int has_divided_by_zero(void)
 /* The places of a program may be any, if they are within its numbers and columns. */
 static int is_sound(const Program *p, Py_ssize_t nbytes, int columns)
 {
-    if (nbytes < (Py_ssize_t)sizeof(Program) || p->steps < 0 || nbytes != (Py_ssize_t)(sizeof(Program) + p->steps * sizeof(Step)))
+    if (nbytes < (Py_ssize_t)sizeof(Program) || p->steps < 0 ||
+        nbytes != (Py_ssize_t)(sizeof(Program) + p->steps * sizeof(Step)))
         return 0;
 #define WITHIN(place) ((place) >= 0 ? (place) < p->numbers : ~(place) < columns)
     for (int i = 0; i < p->steps; i++) {
         const Step *s = &p->step[i];
-        if (s->operation < ADD || s->operation > NOT_EQUAL || !WITHIN(s->to) || !WITHIN(s->a) || !WITHIN(s->b) || (s->to >= 0 && (s->a < 0 || s->b < 0)))
+        if (s->operation < ADD || s->operation > NOT_EQUAL || !WITHIN(s->to) || !WITHIN(s->a) || !WITHIN(s->b) ||
+            (s->to >= 0 && (s->a < 0 || s->b < 0)))
             return 0;
     }
     return WITHIN(p->result) && p->given >= 0 && p->given <= p->numbers && p->rows >= 0 && p->columns >= 0;
@@ -210,7 +215,8 @@ PyObject *evaluate(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     compute_numbers(&prepared_program);
     for (Py_ssize_t at = 0; at < size; at += STRIP) {
         const int count = (int)(size - at < STRIP ? size - at : STRIP);
-        compute_columns(&prepared_program, at, index == NULL ? NULL : index + at, given_columns, count, (double *)views[4].buf + at);
+        const int64_t *some = index == NULL ? NULL : index + at;
+        compute_columns(&prepared_program, at, some, given_columns, count, (double *)views[4].buf + at);
         for (int i = 0; i < columns; i++)
             given_columns[i] += count;
     }
@@ -248,15 +254,15 @@ typedef struct {
     int32_t takes[VALUES], columns[COLUMNS];
 } Part;
 
-/* The sets of a kernel for one layout. `usable`, `at_once` and `step` have a number for each; `index` and `blocks` are memory
-   for those that a shape may take. */
+/* The sets of a kernel for one layout. `usable`, `at_once` and `step` have a number for each; `index` and `blocks` are
+   memory for those that a shape may take. */
 typedef struct {
     Py_ssize_t sets, programs;
     double sms, is_persistent, is_cut, least_steps, most_parts, most_shared;
     double *usable, *at_once, *step, *blocks;
     int64_t *index;
     Part part[];
-} Ranking;
+} KernelSets;
 
 /* Ways that are not timed yet, and the fastest of the others. */
 typedef struct {
@@ -273,7 +279,7 @@ static void begin_part(const Part *part, const double *values)
 }
 
 /* The times of the ways of a search. */
-static void time_ways(const Ranking *r, Search *s)
+static void time_ways(const KernelSets *r, Search *s)
 {
     double total[STRIP];
     for (int program = SECONDS_OF; program <= TOTAL_OF && s->count; program++) {
@@ -290,7 +296,7 @@ static void time_ways(const Ranking *r, Search *s)
 }
 
 /* The numbers of parts of k that a set is tried with, from 1 on: `_parts` in planning/ways.py. Returns how many. */
-static int tried_parts(const Ranking *r, int64_t set, double blocks, double k, double *parts)
+static int tried_parts(const KernelSets *r, int64_t set, double blocks, double k, double *parts)
 {
     int count = 1, few = 0;
     parts[0] = 1;
@@ -323,7 +329,7 @@ static int tried_parts(const Ranking *r, int64_t set, double blocks, double k, d
 }
 
 /* The sets that a shape may take, in r->index. Returns how many. */
-static Py_ssize_t find_allowed(const Ranking *r, const double *values)
+static Py_ssize_t find_allowed(const KernelSets *r, const double *values)
 {
     double found[STRIP];
     Py_ssize_t count = 0;
@@ -358,7 +364,7 @@ static Py_ssize_t find_allowed(const Ranking *r, const double *values)
 }
 
 /* All ways that a shape may take. */
-static void search(const Ranking *r, const double *values, Search *s)
+static void search(const KernelSets *r, const double *values, Search *s)
 {
     const double k = values[K];
     const Py_ssize_t count = find_allowed(r, values);
@@ -388,18 +394,18 @@ static void search(const Ranking *r, const double *values, Search *s)
     time_ways(r, s);
 }
 
-#define RANKING "tilewright ranking"
+#define WAY_SEARCH "tilewright way search"
 
-/* The function that ``ranking`` makes. Scratch memory is shared by all calls, which hold the GIL. */
+/* The function that ``way_search`` makes. Scratch memory is shared by all calls, which hold the GIL. */
 static PyObject *fastest(PyObject *capsule, PyObject *const *args, Py_ssize_t nargs)
 {
-    const Ranking *r = PyCapsule_GetPointer(capsule, RANKING);
+    const KernelSets *r = PyCapsule_GetPointer(capsule, WAY_SEARCH);
     double values[VALUES];
     Search s = {.number = -1};
     if (r == NULL)
         return NULL;
     if (nargs != LINES)
-        return PyErr_Format(PyExc_TypeError, "a ranking takes %d numbers", LINES);
+        return PyErr_Format(PyExc_TypeError, "a way search takes %d numbers", LINES);
     for (int i = 0; i < LINES; i++)
         values[i] = PyFloat_AsDouble(args[i]);
     if (PyErr_Occurred())
@@ -418,9 +424,9 @@ static PyObject *fastest(PyObject *capsule, PyObject *const *args, Py_ssize_t na
 
 static PyMethodDef fastest_method = {"fastest", (PyCFunction)fastest, METH_FASTCALL, NULL};
 
-static void free_ranking(PyObject *capsule)
+static void free_sets(PyObject *capsule)
 {
-    Ranking *r = PyCapsule_GetPointer(capsule, RANKING);
+    KernelSets *r = PyCapsule_GetPointer(capsule, WAY_SEARCH);
     for (Py_ssize_t i = 0; i < r->programs; i++)
         free((void *)r->part[i].x.program), free(r->part[i].x.numbers);
     free(r->usable);
@@ -428,7 +434,7 @@ static void free_ranking(PyObject *capsule)
     free(r);
 }
 
-/* Reads (program, all columns, numbers, table, values, columns, first, end) into a part. Returns -1 with an exception set. */
+/* Reads (program, all columns, numbers, table, values, columns, first, end) into a part. Returns -1 with an exception. */
 static int read_part(Part *part, PyObject *given, Py_ssize_t sets)
 {
     PyObject *code, *numbers, *table, *values, *columns;
@@ -447,8 +453,9 @@ static int read_part(Part *part, PyObject *given, Py_ssize_t sets)
     part->values = PyBytes_Size(values) / (Py_ssize_t)sizeof(int32_t);
     part->prepared = of_numbers.len / (Py_ssize_t)sizeof(double);
     part->x.width = part->end - part->first;
-    int is_right = is_sound(p, nbytes, all) && p->columns == taken && p->rows + taken <= all && part->prepared + part->values == p->given &&
-                   part->values <= VALUES && taken <= COLUMNS && part->first >= 0 && part->x.width >= 0 && part->end <= sets &&
+    int is_right = is_sound(p, nbytes, all) && p->columns == taken && p->rows + taken <= all &&
+                   part->prepared + part->values == p->given && part->values <= VALUES && taken <= COLUMNS &&
+                   part->first >= 0 && part->x.width >= 0 && part->end <= sets &&
                    of_table.len == (Py_ssize_t)sizeof(double) * p->rows * part->x.width;
     if (is_right) {
         memcpy(part->takes, PyBytes_AsString(values), part->values * sizeof(int32_t));
@@ -478,29 +485,34 @@ static int read_part(Part *part, PyObject *given, Py_ssize_t sets)
     return copied != NULL && memory != NULL ? 0 : -1;
 }
 
-/* ranking(sets, facts, programs): a function that finds the fastest way of a shape; see ``_ranking`` in planning/ways.py. */
-PyObject *ranking(PyObject *module, PyObject *args)
+/* way_search(sets, facts, programs): a function that finds the fastest way; see ``_search`` in planning/ways.py. */
+PyObject *way_search(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *sets, *programs;
-    double facts[6];
-    if (!PyArg_ParseTuple(args, "S(dddddd)O!", &sets, facts, facts + 1, facts + 2, facts + 3, facts + 4, facts + 5, &PyTuple_Type, &programs))
+    double sms, is_persistent, is_cut, least_steps, most_parts, most_shared;
+    if (!PyArg_ParseTuple(args, "S(dddddd)O!", &sets, &sms, &is_persistent, &is_cut, &least_steps, &most_parts, &most_shared,
+                          &PyTuple_Type, &programs))
         return NULL;
     const Py_ssize_t count = PyBytes_Size(sets) / (3 * (Py_ssize_t)sizeof(double)), many = PyTuple_Size(programs);
     if (many < CONDITIONS)
-        return PyErr_Format(PyExc_ValueError, "a ranking needs %d programs", CONDITIONS);
-    Ranking *r = calloc(1, sizeof(Ranking) + many * sizeof(Part));
+        return PyErr_Format(PyExc_ValueError, "a way search needs %d programs", CONDITIONS);
+    KernelSets *r = calloc(1, sizeof(KernelSets) + many * sizeof(Part));
     if (r == NULL)
         return PyErr_NoMemory();
     r->sets = count;
     r->programs = many;
-    r->sms = facts[0], r->is_persistent = facts[1], r->is_cut = facts[2];
-    r->least_steps = facts[3], r->most_parts = facts[4], r->most_shared = facts[5];
+    r->sms = sms, r->is_persistent = is_persistent, r->is_cut = is_cut;
+    r->least_steps = least_steps, r->most_parts = most_parts, r->most_shared = most_shared;
     r->usable = malloc((4 * count + 1) * sizeof(double));
     r->index = malloc((count + 1) * sizeof(int64_t));
-    PyObject *capsule = PyCapsule_New(r, RANKING, free_ranking), *found = NULL;
-    if (capsule == NULL)
+    PyObject *capsule = PyCapsule_New(r, WAY_SEARCH, free_sets), *found = NULL;
+    if (capsule == NULL) {
+        free(r->usable);
+        free(r->index);
+        free(r);
         return NULL;
+    }
     if (r->usable == NULL || r->index == NULL)
         PyErr_NoMemory();
     else {

@@ -448,7 +448,7 @@ static PyMethodDef functions[] = {
     {"remember", remember, METH_VARARGS, NULL},
     {"replay", replay, METH_O, NULL},
     {"evaluate", (PyCFunction)evaluate, METH_FASTCALL, NULL},
-    {"ranking", ranking, METH_VARARGS, NULL},
+    {"way_search", way_search, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

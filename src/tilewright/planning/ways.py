@@ -163,8 +163,8 @@ def totals(found: TimedWays, product: EngineShape, card: Card, copied: float) ->
 def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: float = 0.0) -> FastestWay | None:
     """That with the least of these totals, of several the first; None if no set may be taken."""
     sets = _sets_of(kernel, product, card)
-    ranked = _ranking(sets, product.invariant, card.memory_ratio)
-    if ranked is None:
+    search = _search(sets, product.invariant, card.memory_ratio)
+    if search is None:
         found = timed_ways(kernel, product, card)
         if not len(found.numbers):
             return None
@@ -174,14 +174,14 @@ def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: fl
     sizes = itemsize_of(product.out), itemsize_of(sums_dtype(product.dtype))
     vectors = -1 if product.vectors is None else product.vectors
     try:
-        best = ranked(*product[2:8], *product[10:12], *sizes, product.c_down, vectors, copied)
+        best = search(*product[2:8], *product[10:12], *sizes, product.c_down, vectors, copied)
     except ZeroDivisionError as error:
         raise ZeroDivisionError(f"{kernel.name}: {error}") from None
     return None if best is None else FastestWay(best[0], sets.params[best[1]], best[2])
 
 
 @functools.lru_cache(maxsize=512)
-def _ranking(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., tuple[float, int, int] | None] | None:
+def _search(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., tuple[float, int, int] | None] | None:
     """``fastest_way`` for these sets, by the C front: takes the values of ``_GIVEN`` but the last one."""
     native, kernel = front(), sets.kernel
     if native is None:
@@ -192,8 +192,8 @@ def _ranking(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., 
         usable = usable & able if is_asked else usable
     is_cut = not (is_finished or invariant or kernel.step is None)
     facts = sets.layout["sms"], kernel.persistent, is_cut, _LEAST_STEPS, _MOST_PARTS, MOST_SHARED
-    programs = sets.ranked(_GIVEN, _COLUMNS, _total(memory_ratio))
-    found: Callable[..., tuple[float, int, int] | None] = native.ranking(
+    programs = sets.search_programs(_GIVEN, _COLUMNS, _total(memory_ratio))
+    found: Callable[..., tuple[float, int, int] | None] = native.way_search(
         np.array([usable, sets.at_once, sets.step], float).tobytes(), facts, programs
     )
     return found
