@@ -220,7 +220,7 @@ class _Tries(NamedTuple):
     kernels: list[tuple[CudaKernel, bool, int]]
 
 
-class _Known(NamedTuple):
+class _TriesOfKind(NamedTuple):
     """What is tried for products of a kind: where it depends on which copies have fewer bytes, these copies; and what is
     tried by the answers."""
 
@@ -229,7 +229,7 @@ class _Known(NamedTuple):
 
 
 #: By the kinds of products that were planned before, and the most of them.
-_known: dict[Any, _Known] = {}
+_known: dict[Any, _TriesOfKind] = {}
 _MOST_KNOWN = 1024
 
 
@@ -242,11 +242,11 @@ def _tried(
     if form is not None:
         of_form = form.blocks is not None, form.beta != 0, bool(form.scale_a), m == form.rows, n == form.rows
     key = kernels, suits, compute, straight, of_form, operands.kind
-    known = _known.get(key) if min(operands.sizes) else _Known([], {})
+    known = _known.get(key) if min(operands.sizes) else _TriesOfKind([], {})
     if known is None:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        known = _known[key] = _Known(_compared(kernels, operands, compute), {})
+        known = _known[key] = _TriesOfKind(_compared(kernels, operands, compute), {})
     answers = tuple([operands.copies_less(*copies) for copies in known.compared])
     found = known.tries.get(answers)
     if found is None:

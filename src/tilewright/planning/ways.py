@@ -18,7 +18,7 @@ from ..host.machine import seconds_text
 from ..kernels.columns import staged
 from ..kernels.cuda_kernel import Card, CudaKernel
 from ..kernels.expression import Expression, cdiv
-from ..kernels.sets import Column, Index, Sets, Table, sets_for
+from ..kernels.sets import Column, Index, PreparedProgram, Sets, sets_for
 from ..native import front
 from ..problem import itemsize_of
 from .tuned import best_params
@@ -200,12 +200,14 @@ def _search(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., t
 
 
 @functools.lru_cache(maxsize=64)
-def _total(memory_ratio: float) -> Table:
+def _total(memory_ratio: float) -> PreparedProgram:
     """The program ``_TOTAL``."""
     numbers, columns = _OF_TOTAL
     names = "memory_ratio", *numbers, *columns, *_TOTAL
     steps = {name: Expression.parse(text, names, real=True) for name, text in _TOTAL.items()}
-    return Table(staged(steps, ["memory_ratio"], (*numbers, *columns), columns), {"memory_ratio": memory_ratio})
+    return PreparedProgram(
+        staged(steps, ["memory_ratio"], (*numbers, *columns), columns), {"memory_ratio": memory_ratio}
+    )
 
 
 def _sets_of(kernel: CudaKernel, product: EngineShape, card: Card) -> Sets:
