@@ -275,12 +275,8 @@ def _rules(kernels: tuple[CudaKernel, ...]) -> Expressions:
 
 def _compared(kernels: Sequence[CudaKernel], operands: Operands, compute: str) -> list[tuple[Copied, Copied]]:
     """Copies whose bytes say whether C = A·B or Cᵀ = Bᵀ·Aᵀ copies less."""
-    found = (
-        operands.copied(compute, layouts, at_once=once)
-        for kernel in kernels
-        for layouts in layouts_of(kernel)
-        for once in (False, True)
-    )
+    layouts = dict.fromkeys(each for kernel in kernels for each in layouts_of(kernel))
+    found = (operands.copied(compute, each, at_once=once) for each in layouts for once in (False, True))
     return list(dict.fromkeys(each for each in found if each and not (each[0] <= each[1] or each[1] <= each[0])))
 
 
@@ -295,6 +291,8 @@ def _tries(
     """What is tried, of kernels with whether each suits C = A·B and Cᵀ = Bᵀ·Aᵀ."""
     in_blocks, found = form is not None and form.blocks is not None, list[tuple[CudaKernel, bool, Arrangement]]()
     same = dict[Order, Arrangement]()
+    arrange = functools.cache(functools.partial(operands.arrangement, compute))  # layouts of many kernels are equal
+    order_of = functools.cache(operands.order)
     for kernel, both in suiting:
         suited = tuple(swapped for swapped in (False, True) if both[swapped])
         if not suited or (in_blocks and kernel.blocks is None):
@@ -311,9 +309,9 @@ def _tries(
             orders = dict[Order, Arrangement]()
             for swapped in changes:
                 for layouts in layouts_of(kernel):
-                    how = operands.arrangement(compute, layouts, swapped, at_once=once)
+                    how = arrange(layouts, swapped, at_once=once)
                     if how is not None:
-                        orders.setdefault(operands.order(how), how)
+                        orders.setdefault(order_of(how), how)
                     if how is not None and kernel.boxes and not any(how.copied[:2]):
                         break  # its layouts differ in how copies of factors lie
             able = [order for order in orders if not once or form is None or _finishes(order, form)]
