@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -291,7 +291,8 @@ def _tries(
     """What is tried, of kernels with whether each suits C = A·B and Cᵀ = Bᵀ·Aᵀ."""
     in_blocks, found = form is not None and form.blocks is not None, list[tuple[CudaKernel, bool, Arrangement]]()
     same = dict[Order, Arrangement]()
-    arrange = functools.cache(functools.partial(operands.arrangement, compute))  # layouts of many kernels are equal
+    # Layouts of many kernels are equal.
+    arrange: Callable[..., Arrangement | None] = functools.cache(functools.partial(operands.arrangement, compute))
     order_of = functools.cache(operands.order)
     for kernel, both in suiting:
         suited = tuple(swapped for swapped in (False, True) if both[swapped])
