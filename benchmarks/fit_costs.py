@@ -45,7 +45,7 @@ from tilewright.planning.choice import (
     is_resolved,
     takes_fastest,
 )
-from tilewright.planning.ways import Way
+from tilewright.planning.ways import Way, timed_ways, totals
 from tilewright.problem import RESIDUES_IN, itemsize_of
 from tilewright.runtime.gpu.archive import archived_only, describe_archives
 from tilewright.runtime.gpu.steps import load
@@ -155,8 +155,9 @@ def candidates(product: Drawn, gpu: Any) -> list[Candidate]:
     splits, found = precision == "standard" or is_resolved(precision), list[Candidate]()
     for compute in computes:
         for ordered in _ordered(given, compute, gpu, splits=splits):
-            ways, totals = ordered.timed(gpu)
-            found += [Candidate(ordered, ways.way(i), float(total)) for i, total in enumerate(totals)]
+            ways = timed_ways(ordered.kernel, ordered.shape, gpu.card)
+            times = totals(ways, ordered.shape, gpu.card, ordered.copied)
+            found += [Candidate(ordered, ways.way(i), float(total)) for i, total in enumerate(times)]
         if found and not takes_fastest(precision):
             break
     return sorted(found, key=lambda each: each.total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -45,6 +46,7 @@ _ITEMSIZES = {
 }
 
 
+@functools.cache
 def itemsize_of(dtype: str) -> int:
     """Bytes of an element of a dtype, by its name.
 
@@ -124,6 +126,8 @@ def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
     for name, shape in (("a", a), ("b", b)):
         if not shape:
             raise ShapeError(f"{name} is a scalar: matmul needs at least one axis; multiply by a scalar with *")
+    if len(a) == len(b) == 2 and a[1] == b[0]:
+        return ProductShapes(a[0], b[1], a[1], (), (a[0], b[1]))
     a_matrix = a if len(a) > 1 else (1, *a)
     b_matrix = b if len(b) > 1 else (*b, 1)
     (m, k), (k_of_b, n) = a_matrix[-2:], b_matrix[-2:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import pytest
 
 from support import simulated_libraries as fake
 from support.simulated_gpu import parsed
+from tilewright.arrays import choose as chooser
 from tilewright.arrays import gpu_array as arrays
+from tilewright.arrays.gpu_array import GpuArray
+from tilewright.arrays.order import Operands
 from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import CompileError, DTypeError, HeaderError, UsageError
 from tilewright.kernels.cuda_kernel import Card
@@ -295,3 +299,33 @@ def test_a_part_of_a_gpu_has_ways_too(sms: int) -> None:
     """A slice of an H100 can have fewer multiprocessors than the largest cluster has blocks."""
     for kernel in engine_on_gpu("bfloat16", "9.0"):
         assert ways(kernel, EngineShape("bfloat16", "bfloat16", 500, 700, 4096), Card("", sms))[0].seconds < 1
+
+
+def test_products_of_one_kind_are_tried_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried of a product whose kind was met before is what would be found for it alone."""
+    draw, met = random.Random(3), 0
+    for _ in range(3000):
+        dtype = draw.choice(("bfloat16", "float32", "complex128"))
+        m, n, k = (draw.choice((1, 24, 33, 1000, 8 * draw.randrange(9, 400))) for _ in range(3))
+        batch = () if draw.random() < 0.8 else (3,)
+        a, b, out = (_laid(draw, (*batch, *shape), dtype) for shape in ((m, k), (k, n), (m, n)))
+        given: Any = {"disjoint": draw.random() < 0.9, "views": draw.random() < 0.8}
+        operands = Operands(a, b, draw.choice((None, out)), **given)
+        kernels = engine_on_gpu(dtype, "9.0")
+        before = len(chooser._known)
+        straight = draw.random() < 0.1
+        found = list(chooser._tried(kernels, operands, dtype, None, straight=straight))
+        met += len(chooser._known) == before
+        with monkeypatch.context() as alone:
+            alone.setattr(chooser, "_known", {})
+            assert list(chooser._tried(kernels, operands, dtype, None, straight=straight)) == found
+    assert met > 300
+
+
+def _laid(draw: random.Random, shape: tuple[int, ...], dtype: str) -> GpuArray:
+    """An array whose rows or columns follow each other, with a gap or without, at any address."""
+    *batch, rows, columns = shape
+    gap, apart = draw.choice((0, 0, 0, 8)), 1 if draw.random() < 0.95 else 2
+    strides = (columns * apart + gap, apart) if draw.random() < 0.5 else (apart, rows * apart + gap)
+    step = draw.choice((0, max(rows * strides[0], columns * strides[1])))
+    return GpuArray(0 if draw.random() < 0.9 else 8, shape, (*[step] * len(batch), *strides), dtype, 0)

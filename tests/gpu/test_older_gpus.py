@@ -52,12 +52,15 @@ def test_any_layout_is_read_as_it_lies(gpu: Any, shape: Any, dtype: Any, layouts
 @pytest.mark.parametrize("params", in_turns(WAYS, 2), ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")
 def test_every_tile_and_parts_of_k(gpu: Any, params: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.planning.ways.best_params", lambda *_: MMA.checked(params))
+    monkeypatch.setattr("tilewright.arrays.choose.tuned_card", lambda card: card)
     gpu.sms = 64
     m, k = params.get("BM", 128) + 6, 64000 // params.get("BM", 128)
     a, b = whole(m, k), whole(k, 70)
     x, y = laid(fake.Tensor, gpu, a, "rows"), laid(fake.Tensor, gpu, b, "rows")
     out = laid(fake.Tensor, gpu, np.zeros((m, 70), BF16), "columns")
-    assert tw.plan(x, y, out=out).parts > 1
+    plan = tw.plan(x, y, out=out)
+    assert plan.parts > 1
+    assert plan.params == MMA.checked(params)
     tw.matmul(x, y, out=out)
     np.testing.assert_array_equal(out.view, (a.astype(float) @ b.astype(float)).astype(BF16))
 

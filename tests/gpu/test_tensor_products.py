@@ -100,6 +100,7 @@ def test_out_keeps_what_lies_around_it(gpu: Any, layout: str) -> None:
 def test_copies_may_lie_along_k(gpu: Any, monkeypatch: pytest.MonkeyPatch, shapes: Any) -> None:
     """Of a row-major B that must be copied anyway, the copy may be transposed: then tiles have any width."""
     monkeypatch.setattr(choose, "layouts_of", lambda kernel: layouts_of(kernel)[1:])
+    monkeypatch.setattr(choose, "_known", {})
     a, b = whole(*shapes[0]), whole(*shapes[1], seed=2)
     x, y = tensor(gpu, a), tensor(gpu, b)
     assert [text.endswith("transposed") for text in tw.plan(x, y).copies] == [False, True]

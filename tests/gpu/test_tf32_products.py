@@ -76,6 +76,7 @@ def test_every_tile_and_parts_of_k(
 ) -> None:
     fake.engine_alone(monkeypatch, MMA)
     monkeypatch.setattr("tilewright.planning.ways.best_params", lambda *_: MMA.checked(params))
+    monkeypatch.setattr("tilewright.arrays.choose.tuned_card", lambda card: card)
     gpu.sms = 64
     m, k = params.get("BM", 128) + 6, 32000 // params.get("BM", 128)
     a, b = whole(m, k), whole(k, 70)

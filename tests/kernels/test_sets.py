@@ -11,10 +11,12 @@ from tilewright.catalog import cuda_engine, cuda_engine_for
 from tilewright.kernels import columns
 from tilewright.kernels.columns import staged
 from tilewright.kernels.costs import BASE, cost_table
-from tilewright.kernels.cuda_kernel import LINE, TIMED, CudaKernel
+from tilewright.kernels.cuda_kernel import LINE, TIMED, Card, CudaKernel
 from tilewright.kernels.expression import Expression
 from tilewright.kernels.header import check_launches
 from tilewright.kernels.sets import LAYOUT, sets_for
+from tilewright.planning import ways
+from tilewright.planning.ways import EngineShape
 from tilewright.problem import itemsize_of
 
 KERNELS = list(cuda_engine().values())
@@ -169,3 +171,52 @@ def test_headers_are_read_for_the_dtypes_that_they_name() -> None:
     for dtype in {dtype for kernel in KERNELS for dtype in kernel.dtypes}:
         assert list(cuda_engine_for(dtype)) == [kernel for kernel in KERNELS if dtype in kernel.dtypes]
     assert cuda_engine_for("float") == ()
+
+
+def test_c_finds_the_way_that_numpy_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds, parameters and parts of k, with epilogues and copies, for few and for many multiprocessors."""
+    if columns.front() is None:
+        pytest.skip("the C front is not built: python -m tilewright.prebuilt")
+    draw, given = random.Random(11), []
+    for kernel in KERNELS:
+        for _ in range(30):
+            sizes = [draw.choice((1, 7, 64, 130, 1000, draw.randrange(1, 9000))) for _ in "mnk"]
+            dtype = draw.choice(kernel.dtypes)
+            made = {"float8": "bfloat16", "float8_fast": "bfloat16"}.get(dtype, dtype)
+            vectors = draw.choice((None, 0, 2)) if kernel.finishes is not None else None
+            invariant = kernel.invariant is not None and draw.random() < 0.3
+            lie = (draw.choice((16, 64, 128)), draw.choice((2, 128)), draw.random() < 0.5, draw.random() < 0.5, 16, 8)
+            shape = EngineShape(dtype, made, *sizes, draw.choice((1, 1, 9)), *lie, vectors, invariant=invariant)
+            given.append((kernel, shape, Card("", draw.choice((16, 132)), 1.25), draw.choice((0.0, 3e-6))))
+    by_c = [ways.fastest_way(*each) for each in given]
+    assert sum(found is not None and found[2] > 1 for found in by_c) > 50
+    monkeypatch.setattr(ways, "_search", lambda *_: None)
+    for found, each in zip(by_c, given, strict=True):
+        assert found == ways.fastest_way(*each), each
+
+
+def test_a_way_search_that_does_not_fit_its_sets_is_refused() -> None:
+    native = columns.front()
+    if native is None:
+        pytest.skip("the C front is not built: python -m tilewright.prebuilt")
+    hopper = cuda_engine()["cuda/hopper"]
+    sets = sets_for(hopper, (2, 132, 1.0, False, False, False, False))
+    programs = sets.search_programs(ways._GIVEN, ways._COLUMNS, ways._total(1.0))
+    of_sets, facts = np.ones((3, len(sets.params))).tobytes(), (132, 1, 1, 4, 256, 1e6)
+    assert native.way_search(of_sets, facts, programs)(*[128] * (len(ways._GIVEN) - 1))
+    code, count, numbers, table, values, taken, first, end = times = programs[2]
+    wrong = [
+        (code[:-4], *times[1:]), (code, 2, *times[2:]), (code, count, numbers[1:], *times[3:]),
+        (*times[:3], table[:, 1:].copy(), *times[4:]), (*times[:4], values[4:], *times[5:]),
+        (*times[:4], b"\x7f" * len(values), *times[5:]), (*times[:5], taken[4:], first, end),
+        (*times[:5], b"\xff" * len(taken), first, end), (*times[:6], first + 1, end), (*times[:7], end + 1),
+    ]  # fmt: skip
+    for each in wrong:
+        with pytest.raises(ValueError, match="do not fit"):
+            native.way_search(of_sets, facts, (*programs[:2], each, *programs[3:]))
+    with pytest.raises(ValueError, match="do not fit"):
+        native.way_search(of_sets, facts, (times, *programs[1:]))
+    with pytest.raises(ValueError, match="programs"):
+        native.way_search(of_sets, facts, programs[:3])
+    with pytest.raises(TypeError):
+        native.way_search(of_sets, facts, programs)(1, 2, 3)

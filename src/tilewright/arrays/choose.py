@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import DTypeError
 from ..kernels.cuda_kernel import CudaKernel
-from ..kernels.sets import Column
+from ..kernels.expression import Expression, Expressions
 from ..planning.choice import (
     COMPLEX_RESIDUES,
     INVARIANT,
@@ -31,16 +31,17 @@ from ..planning.choice import (
     invariant_on_gpu,
     takes_fastest,
 )
-from ..planning.ways import NAMED, EngineShape, TimedWays, Way, sums_dtype, timed_ways, why_first
+from ..planning.tuned import tuned_card
+from ..planning.ways import NAMED, EngineShape, Way, fastest_way, sums_dtype, timed_ways, totals, why_first
 from ..problem import RESIDUES_IN, Problem, itemsize_of
 from ..runtime.gpu.device import Device
 from ..runtime.gpu.engine_product import FinishForm
 from ..runtime.gpu.layout import Matrix
-from .copies import copies_seconds, copy_of, sum_seconds
+from .copies import copies_seconds, copy_of
 from .dtypes import made_dtype
 from .finish import finish_seconds
 from .layouts import RowMajor, given_by_strides, is_down, layouts_of, start_of_lines
-from .order import Operands, Order, OrderedMatrix
+from .order import Arrangement, Copied, Operands, Order, OrderedMatrix
 from .plan import CHANGED, STRAIGHT, GpuPlan
 from .split import can_split, split_seconds
 
@@ -59,23 +60,13 @@ class _Candidate(NamedTuple):
     shape: EngineShape
     copied: float
 
-    def timed(self, gpu: Device) -> tuple[TimedWays, Column]:
-        """The ways of the kernel, and their times with all copies and sums."""
-        found, order = timed_ways(self.kernel, self.shape, gpu.card), self.order
-        seconds = found.seconds + self.copied
-        if not found.is_cut:
-            return found, seconds
-        m, n, _ = order.mnk
-        elements, sums = m * n * math.prod(order.batch), sums_dtype(order.compute)
-        adding = sum_seconds(found.parts, elements, sums, order.c.used.dtype, gpu.card.memory_ratio)
-        return found, np.where(found.parts > 1, seconds + adding, seconds)
-
 
 def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | None) -> str:
     """Why the fastest of all ways was chosen. The next ones are found when this text is wanted."""
     ranked: list[tuple[Way, float, tuple[str, ...]]] = []
     for each in tried:
-        found, totals = each.timed(gpu)
+        found = timed_ways(each.kernel, each.shape, gpu.card)
+        times = totals(found, each.shape, gpu.card, each.copied)
         words = (
             CHANGED if each.order.swapped else STRAIGHT,
             " and ".join(each.order.copies) or "no copies",
@@ -85,16 +76,15 @@ def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | No
             if each.once
             else "the epilogue in another kernel",
         )
-        fastest = np.lexsort((found.seconds, totals))[:NAMED]
-        ranked += [(found.way(number), float(totals[number]), words) for number in fastest]
+        fastest = np.lexsort((found.seconds, times))[:NAMED]
+        ranked += [(found.way(number), float(times[number]), words) for number in fastest]
     return why_first(sorted(ranked, key=lambda each: each[1])[:NAMED])
 
 
 def _shape_of(order: Order, form: FinishForm | None, at_once: bool, *, invariant: bool) -> EngineShape:
     """The product as a kernel sees it, which with ``at_once`` applies the epilogue; ``invariant`` as in ``EngineShape``."""
-    p, q, c = (place.used for place in (order.p, order.q, order.c))
-    batch = math.prod(order.batch)
-    of_p, of_q = given_by_strides(p), given_by_strides(q)
+    p, q, c = order.p.used, order.q.used, order.c.used
+    batch, of_p, of_q = math.prod(order.batch), given_by_strides(p), given_by_strides(q)
     p_vector, q_vector = _vector(order.p, of_p, across=of_p.down), _vector(order.q, of_q, across=not of_q.down)
     vectors = None if form is None or not at_once else (form.transposed if order.swapped else form).vectors
     m, n, k = order.mnk
@@ -129,6 +119,8 @@ def _vector(place: OrderedMatrix, given: Matrix, *, across: bool) -> int:
 
 def _copies_s(order: Order, form: FinishForm | None, at_once: bool, gpu: Device) -> float:
     """Seconds of the copies before and after, of all products, and of the launch that applies the epilogue."""
+    if (form is None or at_once) and not (order.p.is_copied or order.q.is_copied or order.c.is_copied):
+        return 0
     ratio = gpu.card.memory_ratio
     before, after = [[copy_of(order, x) for x in places if x.is_copied] for places in ((order.p, order.q), (order.c,))]
     if form is not None and not at_once:
@@ -197,64 +189,145 @@ def _by_engine(
     compute = made_dtype(compute) if compute == parted else compute
     # Of complex numbers Cᵀ = Bᵀ·Aᵀ adds the same terms in another order.
     straight = invariant and compute.startswith("complex")
+    card = tuned_card(gpu.card)
+    seen = dict[tuple[int, bool], tuple[float, EngineShape]]()
     for kernel, once, order in _tried((*plain, *splitting), operands, compute, form, straight=straight):
         if not min(*order.mnk, *order.batch):
             choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
             return _plan(order, choice, gpu, form=form)
-        copied, shape = _copies_s(order, form, once, gpu), _shape_of(order, form, once, invariant=invariant)
+        if (key := (id(order), once)) not in seen:
+            seen[key] = _copies_s(order, form, once, gpu), _shape_of(order, form, once, invariant=invariant)
+        copied, shape = seen[key]
         if kernel in splitting:
             if not can_split(order, parted):
                 continue
             copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), shape._replace(dtype=parted)
         tried.append(_Candidate(kernel, once, order, shape, copied))
         if copied < least:  # else none can be faster
-            found, totals = tried[-1].timed(gpu)
-            number = int(totals.argmin()) if len(totals) else -1
-            if len(totals) and totals[number] < least:
-                best, least = (tried[-1], found.way(number)), float(totals[number])
+            found = fastest_way(kernel, shape, card, copied)
+            if found is not None and found.seconds < least:
+                least, best = found.seconds, (tried[-1], found)
     if best is None:
         return None
-    (_, once, order, shape, _), way = best
+    (kernel, once, order, shape, _), way = best
     why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
-    choice = Choice(way.kernel, shape.dtype, way.params, why, functools.partial(_why_fastest, tried, gpu, form))
+    choice = Choice(kernel, shape.dtype, way.params, why, functools.partial(_why_fastest, tried, gpu, form))
     return _plan(order, choice, gpu, way.parts, least, form=form, at_once=once)
 
 
+class _Tries(NamedTuple):
+    """Arrangements of the operands, and the kernels that are tried: whether each applies the epilogue, and the number of
+    its arrangement."""
+
+    arrangements: list[Arrangement]
+    kernels: list[tuple[CudaKernel, bool, int]]
+
+
+class _TriesOfKind(NamedTuple):
+    """What is tried for products of a kind: where it depends on which copies have fewer bytes, these copies; and what is
+    tried by the answers."""
+
+    compared: list[tuple[Copied, Copied]]
+    tries: dict[tuple[bool, ...], _Tries]
+
+
+#: By the kinds of products that were planned before, and the most of them.
+_known: dict[Any, _TriesOfKind] = {}
+_MOST_KNOWN = 1024
+
+
 def _tried(
-    kernels: Sequence[CudaKernel], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
+    kernels: tuple[CudaKernel, ...], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
 ) -> Iterator[tuple[CudaKernel, bool, Order]]:
     """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
-    ``straight``: only C = A·B is computed."""
-    in_blocks = form is not None and form.blocks is not None
-    for kernel in kernels:
-        if in_blocks and kernel.blocks is None:
-            continue
-        suiting = tuple(swapped for swapped in (False, True) if operands.suits(kernel, swapped))
-        if not suiting:
+    ``straight``: only C = A·B is computed. Which these are is found once for products of one kind."""
+    suits, of_form, (m, n, *_) = _suits(kernels, operands), None, operands.sizes
+    if form is not None:
+        of_form = form.blocks is not None, form.beta != 0, bool(form.scale_a), m == form.rows, n == form.rows
+    key = kernels, suits, compute, straight, of_form, operands.kind
+    known = _known.get(key) if min(operands.sizes) else _TriesOfKind([], {})
+    if known is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        known = _known[key] = _TriesOfKind(_compared(kernels, operands, compute), {})
+    answers = tuple([operands.copies_less(*copies) for copies in known.compared])
+    found = known.tries.get(answers)
+    if found is None:
+        suiting = [(kernel, both) for kernel, *both in zip(kernels, *suits, strict=True)]
+        found = known.tries[answers] = _tries(suiting, operands, compute, form, straight=straight)
+    orders = [operands.order(how) for how in found.arrangements]
+    for kernel, once, number in found.kernels:
+        yield kernel, once, orders[number]
+
+
+def _suits(kernels: tuple[CudaKernel, ...], operands: Operands) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Of each kernel, whether it is considered for C = A·B, and for Cᵀ = Bᵀ·Aᵀ."""
+    m, n, k, batch = operands.sizes
+    if not min(operands.sizes):
+        return (True,) * len(kernels), (True,) * len(kernels)
+    rules = _rules(kernels)
+    values, swapped = {"m": m, "n": n, "k": k, "batch": batch}, {"m": n, "n": m, "k": k, "batch": batch}
+    return rules.of(values), rules.of(swapped)
+
+
+@functools.lru_cache(maxsize=256)
+def _rules(kernels: tuple[CudaKernel, ...]) -> Expressions:
+    """The tables ``suits`` of kernels."""
+    return Expressions(kernel.suits or Expression.parse(1, ()) for kernel in kernels)
+
+
+def _compared(kernels: Sequence[CudaKernel], operands: Operands, compute: str) -> list[tuple[Copied, Copied]]:
+    """Copies whose bytes say whether C = A·B or Cᵀ = Bᵀ·Aᵀ copies less."""
+    layouts = dict.fromkeys(each for kernel in kernels for each in layouts_of(kernel))
+    found = (operands.copied(compute, each, at_once=once) for each in layouts for once in (False, True))
+    return list(dict.fromkeys(each for each in found if each and not (each[0] <= each[1] or each[1] <= each[0])))
+
+
+def _tries(
+    suiting: Sequence[tuple[CudaKernel, Sequence[Any]]],
+    operands: Operands,
+    compute: str,
+    form: FinishForm | None,
+    *,
+    straight: bool,
+) -> _Tries:
+    """What is tried, of kernels with whether each suits C = A·B and Cᵀ = Bᵀ·Aᵀ."""
+    in_blocks, found = form is not None and form.blocks is not None, list[tuple[CudaKernel, bool, Arrangement]]()
+    same = dict[Order, Arrangement]()
+    # Layouts of many kernels are equal.
+    arrange: Callable[..., Arrangement | None] = functools.cache(functools.partial(operands.arrangement, compute))
+    order_of = functools.cache(operands.order)
+    for kernel, both in suiting:
+        suited = tuple(swapped for swapped in (False, True) if both[swapped])
+        if not suited or (in_blocks and kernel.blocks is None):
             continue
         changes: tuple[bool | None, ...] = (None,)
         if in_blocks or straight:
             changes = (False,)
         elif kernel.strides and kernel.strides["c"] != "rows":
-            changes = suiting
+            changes = suited
         elif "c_down" in kernel.boxes:
             changes = (None, False, True)
         at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
         for once in at_once:
-            orders = list[Order]()
+            orders = dict[Order, Arrangement]()
             for swapped in changes:
                 for layouts in layouts_of(kernel):
-                    order = operands.arranged(compute, layouts, swapped, at_once=once)
-                    if order is not None and order not in orders:
-                        orders.append(order)
-                    if order is not None and kernel.boxes and not (order.p.is_copied or order.q.is_copied):
+                    how = arrange(layouts, swapped, at_once=once)
+                    if how is not None:
+                        orders.setdefault(order_of(how), how)
+                    if how is not None and kernel.boxes and not any(how.copied[:2]):
                         break  # its layouts differ in how copies of factors lie
             able = [order for order in orders if not once or form is None or _finishes(order, form)]
             for order in able:
                 # The first copies least. With boxes another one may have better tiles, but is not worth a copy of C.
                 is_able = not kernel.boxes or order is able[0] or not (order.transposed or order.c.is_copied)
-                if is_able and order.swapped in suiting:
-                    yield kernel, once, order
+                if is_able and order.swapped in suited:
+                    how = orders[order]
+                    # Where nothing is copied all layouts lead to the same order.
+                    found.append((kernel, once, how if any(how.copied) else same.setdefault(order, how)))
+    arrangements = list(dict.fromkeys(how for *_, how in found))
+    return _Tries(arrangements, [(kernel, once, arrangements.index(how)) for kernel, once, how in found])
 
 
 def _finishes(order: Order, form: FinishForm) -> bool:
@@ -282,5 +355,4 @@ def _plan(
 ) -> GpuPlan:
     shapes = order.shapes
     problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
-    launch = choice.kernel.launch(*order.mnk, **choice.params)
-    return GpuPlan(problem, choice, launch, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)
+    return GpuPlan(problem, choice, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)

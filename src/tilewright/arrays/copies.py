@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
 from ..host.cached_property import cached_property
 from ..host.sources import PACKAGE
+from ..planning.ways import NEXT_LAUNCH_S
 from ..problem import itemsize_of
 from ..runtime.gpu.compilations import KernelCode
 from ..runtime.gpu.layout import Matrix
@@ -20,7 +22,6 @@ from ..runtime.gpu.steps import BufferPlace, GpuStep, KernelLaunch
 from .gpu_array import merged_axes
 from .order import Order, OrderedMatrix
 
-_PACK = PACKAGE / "engine" / "cuda" / "pack"
 #: Warps of a block.
 _WARPS = 8
 #: The most blocks of a launch that adds parts; with more elements, each block adds several.
@@ -42,13 +43,9 @@ _WARP_S = 0.26e-9
 _SHIFTED_ACROSS = 1.3
 #: The time of a launch that transposes one matrix and not the other, over that of two launches.
 _MIXED = 1.75
-#: Bytes a second that copies read, and that they write; those that sums of parts read and write; and seconds of one more
-#: launch. Measured on an H200. A copy reads whole sectors.
-READ, WRITTEN, _ADDED, _LAUNCH_S, _SECTOR = 4.9e12, 3.6e12, 3.9e12, 2.3e-6, 32
-#: Bytes that the second-level cache of any of these GPUs keeps from one launch to the next.
-_CACHED = 2e7
-#: Seconds of a launch that follows another in a graph.
-NEXT_LAUNCH_S = 1.7e-6
+#: Bytes a second that copies read, and that they write; and seconds of one more launch. Measured on an H200. A copy reads
+#: whole sectors.
+READ, WRITTEN, _LAUNCH_S, _SECTOR = 4.9e12, 3.6e12, 2.3e-6, 32
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class MatrixCopy:
     batch: tuple[tuple[int, ...], ...] = ()
     conjugate: bool = False
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Elements of all matrices."""
         return self.source.rows * self.source.columns * math.prod(axis[0] for axis in self.batch)
@@ -83,12 +80,12 @@ class MatrixCopy:
         """Whether the copy transposes."""
         return self.down != _direction(self.target)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, int]:
         """Bytes of an element of source and target."""
         return itemsize_of(self.source.dtype), itemsize_of(self.target.dtype)
 
-    @property
+    @cached_property
     def extents(self) -> tuple[int, int]:
         """Elements along x and y."""
         rows, columns = self.source.rows, self.source.columns
@@ -98,20 +95,20 @@ class MatrixCopy:
         """Strides along x and y."""
         return (matrix.row, matrix.column) if self.down else (matrix.column, matrix.row)
 
-    @property
+    @cached_property
     def vectors(self) -> tuple[int, int]:
         """Elements along x and y that a thread copies at once."""
         size, out = self.sizes
         return (16 // size, min(8, 16 // out)) if self.across else (16 // min(size, out), 1)
 
-    @property
+    @cached_property
     def is_shifted(self) -> bool:
         """Whether vectors along x may begin within a granule."""
         y, size, source = self.extents[1], self.sizes[0], self.source
         steps = [self.steps(source)[1]] * (y > 1) + [axis[1] for axis in self.batch]
         return math.gcd(source.alignment, *(step * size for step in steps)) % GRANULE != 0
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """The predicted time, in a launch with others."""
         moved_s = self.elements * (_moved_bytes(self.source) / READ + _moved_bytes(self.target) / WRITTEN)
@@ -119,7 +116,7 @@ class MatrixCopy:
         warps_s = across * down * math.prod(axis[0] for axis in self.batch) * _WARP_S
         return max(warps_s, moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1))
 
-    @property
+    @cached_property
     def parts(self) -> tuple[int, int, int]:
         """The logarithm of the lanes of a warp that lie along x, and the parts of x and of y, each of one warp."""
         (x, y), (vx, vy) = self.extents, self.vectors
@@ -153,7 +150,7 @@ class MatrixCopy:
         outer, rows = (to_x, x) if self.across else (to_y, y)
         room = max(y if self.across else x, outer if self.own and rows > 1 else 0)
         lengths, from_next, to_next = zip(*[(1, 0, 0)] * (axes - len(self.batch)), *self.batch, strict=True)
-        (low, high), (to_low, _) = (self.reach(target) for target in (False, True))
+        (low, high), (to_low, _) = self.reaches
         lanes, across, down = self.parts
         count = across * down * math.prod(lengths)
         blocks = -(-count // _WARPS)
@@ -163,12 +160,16 @@ class MatrixCopy:
         packed = struct.pack(f"<{len(long)}q{len(short)}I", *long, *short)
         return packed + bytes(-len(packed) % 8), blocks
 
-    def reach(self, target: bool) -> tuple[int, int]:
-        """The elements from the first one of all matrices to those at the lowest and the highest address."""
-        matrix = self.target if target else self.source
-        axes = [(matrix.rows, matrix.row), (matrix.columns, matrix.column)]
-        steps = [(n - 1) * step for n, step in (*axes, *((axis[0], axis[1 + target]) for axis in self.batch))]
-        return sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
+    @cached_property
+    def reaches(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The elements from the first one of all matrices to those at the lowest and the highest address: of the sources,
+        and of the targets."""
+        return self._reach(self.source, 1), self._reach(self.target, 2)
+
+    def _reach(self, matrix: Matrix, of_axis: int) -> tuple[int, int]:
+        steps = [(matrix.rows - 1) * matrix.row, (matrix.columns - 1) * matrix.column]
+        steps += [(axis[0] - 1) * axis[of_axis] for axis in self.batch]
+        return sum([step for step in steps if step < 0]), sum([step for step in steps if step > 0])
 
 
 def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
@@ -184,7 +185,7 @@ def copy_steps(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]], me
     """The launches of one or two copies, each with the places of the first source and target, as few as take the least time
     on a card of that ``memory_ratio``."""
     filled = [each for each in copies if each[0].elements]
-    together, apart = _seconds([copy for copy, *_ in filled], memory_ratio)
+    together, apart = _seconds([copy for copy, *_ in filled], memory_ratio) if len(filled) > 1 else (0, 0)
     some = [filled] if together <= apart else [[each] for each in filled]
     return [_step_of(each) for each in some if each]
 
@@ -198,7 +199,7 @@ def _step_of(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]]) -> G
     for i, (copy, source, target) in enumerate(copies):
         macros |= copy.macros(i)
         for place, is_target, size in zip((source, target), (False, True), copy.sizes, strict=True):
-            places.append(place.after(copy.reach(is_target)[0] * size))
+            places.append(place.after(copy.reaches[is_target][0] * size))
     code, structure = pack_code("copy_matrices", **macros), b"".join(data for data, _ in packed)
     blocks = sum(each for _, each in packed)
     return GpuStep(KernelLaunch(code, "copy_matrices", (blocks, _WARPS * 32, 0), structure), tuple(places))
@@ -216,13 +217,6 @@ def _seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> tuple[float, 
     moved = ratio * sum(copy.seconds for copy in copies)
     is_mixed = len({copy.across for copy in copies}) > 1
     return _LAUNCH_S + moved * (_MIXED if is_mixed else 1), _LAUNCH_S + moved + NEXT_LAUNCH_S * (len(copies) - 1)
-
-
-def sum_seconds(parts: Any, elements: int, sums: str, out: str, memory_ratio: float) -> Any:
-    """The predicted times of adding so many parts of k, a column, of so many elements of all products. Few of them are still
-    in a cache."""
-    nbytes = elements * (parts * itemsize_of(sums) + itemsize_of(out))
-    return NEXT_LAUNCH_S + np.where(nbytes > _CACHED, memory_ratio, 1) * nbytes / _ADDED
 
 
 #: Blocks of eight warps on a multiprocessor.
@@ -280,4 +274,9 @@ def _lanes(x: int, y: int, across: bool) -> int:
 
 def pack_code(name: str, **macros: object) -> KernelCode:
     """The source ``name`` of the folder of kernels that copy, add or finish."""
-    return KernelCode(_PACK / f"{name}.cu", tuple(macros.items()))
+    return KernelCode(_pack_file(name), tuple(macros.items()))
+
+
+@functools.cache
+def _pack_file(name: str) -> Path:
+    return PACKAGE / "engine" / "cuda" / "pack" / f"{name}.cu"

@@ -7,10 +7,11 @@ import math
 import struct
 from collections.abc import Sequence
 
+from ..planning.ways import NEXT_LAUNCH_S
 from ..problem import itemsize_of
 from ..runtime.gpu.engine_product import FinishForm
 from ..runtime.gpu.steps import BufferPlace, GpuStep, KernelLaunch
-from .copies import NEXT_LAUNCH_S, READ, WRITTEN, MatrixCopy, pack_code
+from .copies import READ, WRITTEN, MatrixCopy, pack_code
 
 RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
 #: Elements that a block finishes along x and y, its threads, and the most blocks of a launch.

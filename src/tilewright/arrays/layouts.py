@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ..kernels.cuda_kernel import CudaKernel
 from ..problem import itemsize_of
@@ -55,8 +55,13 @@ class Boxes:
     engine wants addresses and strides of whole granules; C is also written without it. ``along_k``: elements of copies
     follow each other along k, whichever way those of the operands do."""
 
-    kernel: CudaKernel
+    kernel: CudaKernel = field(compare=False)
     along_k: bool = False
+    #: What else it depends on: layouts of several kernels may be equal.
+    rules: tuple[Any, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", (*self.kernel.boxes, *self.kernel.stores))
 
     def fits(self, operand: int, matrix: Matrix) -> bool:
         if operand == 2:
@@ -113,8 +118,13 @@ class Strided:
     ``whole``, they get a copy of a factor whose rows, or columns, do not begin at whole granules: their longest loads need
     that."""
 
-    kernel: CudaKernel
+    kernel: CudaKernel = field(compare=False)
     whole: bool = False
+    #: What else it depends on: layouts of several kernels may be equal.
+    rules: tuple[Any, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", (*map(self._rule, range(3)), *self.kernel.stores))
 
     def fits(self, operand: int, matrix: Matrix) -> bool:
         if self.whole and operand < 2 and given_by_strides(matrix).vector_bytes < GRANULE:
@@ -183,6 +193,26 @@ def given_by_strides(matrix: Matrix, step: int = 0) -> Matrix:
     if not down and columns == 1:
         column = 1
     return Matrix(rows, columns, row, column, dtype, alignment, step, down)
+
+
+def kind_of(matrix: Matrix) -> tuple[Any, ...]:
+    """All of a matrix on which it depends, for it and for its transpose, what fits and which way a copy lies."""
+    rows, columns, row, column, dtype, alignment, *_ = matrix
+    size, is_aligned = itemsize_of(dtype), alignment == GRANULE
+    if rows > 1 < columns and (row == 1) != (column == 1):
+        inner, step = (columns, row) if column == 1 else (rows, column)
+        return (
+            dtype,
+            is_aligned,
+            row == 1,
+            step * size % GRANULE == 0,
+            inner * size % GRANULE == 0,
+            step < inner,
+            step < 0,
+        )
+    single = rows == 1, columns == 1, row == 1, column == 1
+    whole = (n * size % GRANULE == 0 for n in (rows, columns, row, column))
+    return dtype, is_aligned, *single, *whole, column < rows, row < columns, row < 0, column < 0
 
 
 @functools.cache

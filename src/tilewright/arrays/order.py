@@ -8,17 +8,16 @@ one with fewer bytes to copy is taken.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import DTypeError, ShapeError
-from ..kernels.cuda_kernel import CudaKernel
 from ..planning.ways import sums_dtype
 from ..problem import ProductShapes, collapsed, combine_shapes, itemsize_of
 from ..runtime.gpu.layout import Matrix, row_major_matrix
 from ..runtime.gpu.memory import GRANULE, LINE_BYTES
 from .dtypes import casts, dtype_in_memory, dtype_on_gpu, made_dtype, result_dtype
 from .gpu_array import GpuArray, merged_axes
-from .layouts import Layouts, is_down
+from .layouts import Layouts, is_down, kind_of
 
 #: Parts of the workspace begin at multiples of this many bytes.
 _ALIGNMENT = 256
@@ -83,6 +82,24 @@ class Order(NamedTuple):
         return self.p.original.rows, self.q.original.columns, self.p.original.columns
 
 
+#: Labels of operands that are copied.
+Copied = frozenset[str]
+
+
+class Arrangement(NamedTuple):
+    """How an order is made of operands: which of P, Q and C are ``copied``, and as which layouts want them. ``stored``: the
+    dtype that the kernel stores; ``sums``: that of sums which it leaves to another kernel. Products of one
+    ``Operands.kind`` have the same arrangements."""
+
+    swapped: bool
+    layouts: Layouts
+    compute: str
+    stored: str
+    sums: str | None
+    copied: tuple[bool, bool, bool]
+    transposed: bool
+
+
 class Operands:
     """The operands of a product and its result as matrices, straight and transposed, before any kernel is chosen."""
 
@@ -131,64 +148,94 @@ class Operands:
         straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
         transposed = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
         self._places = straight, transposed
-        self._found: dict[tuple[Layouts, str, str | None, bool], Order] = {}
 
-    def suits(self, kernel: CudaKernel, swapped: bool) -> bool:
-        """Whether the kernel is considered for the product, which is Cᵀ = Bᵀ·Aᵀ where ``swapped``."""
-        m, n, k, batch = self.sizes
-        if kernel.suits is None or not min(self.sizes):
-            return True
-        return bool(kernel.suits.of({"m": n if swapped else m, "n": m if swapped else n, "k": k, "batch": batch}))
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """All that arrangements depend on but ``copies_less``, and whether two of them are the same order. No size is 0."""
+        flags = self._disjoint, self._may_be_view, self._has_epilogue, bool(self._batch)
+        return self.operands, self.dtype, flags, *(kind_of(matrix) for _, matrix, _ in self._places[False])
 
-    def arranged(self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False) -> Order | None:
-        """The order for a kernel that multiplies in ``compute``, and ``at_once`` applies the epilogue; else it leaves its
-        sums in the workspace, from which another makes the result. None where it cannot store the result. ``layouts``: what
-        it reads as it is. ``swapped``: whether Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less."""
-        sums = sums_dtype(compute) if self._has_epilogue and not at_once else None
-        stored = layouts.stored(compute, sums or self.dtype)
-        if stored is None or stored not in ((sums,) if sums else (self.dtype, made_dtype(compute))):
+    def arrangement(
+        self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False
+    ) -> Arrangement | None:
+        """That for a kernel that multiplies in ``compute``, and ``at_once`` applies the epilogue; else it leaves its sums in
+        the workspace, from which another makes the result. None where it cannot store the result. ``layouts``: what it reads
+        as it is. ``swapped``: whether Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less."""
+        stored, sums = self._stored(compute, layouts, at_once)
+        if stored is None:
             return None
         if swapped is None:
-            of_straight, of_transposed = (
-                self._bytes_copied(change, layouts, compute, stored) for change in (False, True)
-            )
-            swapped = of_transposed < of_straight
-        key = layouts, compute, sums, swapped
-        if key not in self._found:
-            self._found[key] = self._order(swapped, layouts, compute, stored, sums)
-        return self._found[key]
-
-    def _bytes_copied(self, swapped: bool, layouts: Layouts, compute: str, stored: str) -> int:
-        """Bytes that all products copy. A C that may be a view can have any layout."""
-        any_c, total = swapped and self._may_be_view, 0
-        for i, (label, matrix, steps) in enumerate(self._places[swapped]):
-            used = stored if label == "C" else dtype_in_memory(compute, matrix.dtype)
-            fits = matrix.dtype == used and ((label == "C" and any_c) or layouts.fits(i, matrix))
-            total += 0 if fits and (self._disjoint or label != "C") else matrix.nbytes * _matrices(self._batch, steps)
-        return total
-
-    def _order(self, swapped: bool, layouts: Layouts, compute: str, stored: str, sums: str | None) -> Order:
-        batch, shape = self._batch, self.shapes.result
-        *factors, (_, c, c_steps) = self._places[swapped]
+            swapped = self.copies_less(*(self._copied(change, layouts, compute, stored) for change in (True, False)))
+        *factors, (_, c, _) = self._places[swapped]
         transposed = swapped and self._may_be_view and c.dtype == stored and sums is None and not layouts.fits(2, c)
         if transposed:
-            c, shape = c._replace(row=c.columns, column=1), (*batch, c.rows, c.columns)
+            c = _rows_follow(c)
+        p, q = (
+            x.dtype != dtype_in_memory(compute, x.dtype) or not layouts.fits(i, x)
+            for i, (_, x, _) in enumerate(factors)
+        )
+        copied = p, q, c.dtype != stored or sums is not None or not self._disjoint or not layouts.fits(2, c)
+        return Arrangement(swapped, layouts, compute, stored, sums, copied, transposed)
+
+    def arranged(self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False) -> Order | None:
+        """The order that is arranged so, if there is one."""
+        how = self.arrangement(compute, layouts, swapped, at_once=at_once)
+        return None if how is None else self.order(how)
+
+    def order(self, how: Arrangement) -> Order:
+        """The order of the operands that are arranged so."""
+        batch, shape = self._batch, self.shapes.result
+        (*factors, (_, c, c_steps)), layouts, compute = self._places[how.swapped], how.layouts, how.compute
+        if how.transposed:
+            c, shape = _rows_follow(c), (*batch, c.rows, c.columns)
         places, workspace = [], 0
         for i, (label, original, steps) in enumerate((*factors, ("C", c, c_steps))):
-            dtype_used = stored if label == "C" else dtype_in_memory(compute, original.dtype)
-            apart = label == "C" and (sums is not None or not self._disjoint)
-            if original.dtype != dtype_used or apart or not layouts.fits(i, original):
-                used = layouts.copy(i, original, dtype_used)
-                nbytes = -(-used.span_bytes // LINE_BYTES) * LINE_BYTES  # each copy begins at a whole line
-                used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
-                place = OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps))
-                workspace += -(-nbytes * place.matrices // _ALIGNMENT) * _ALIGNMENT
-                places.append(place)
-            else:
+            if not how.copied[i]:
                 places.append(OrderedMatrix(label, original, original, steps, steps))
+                continue
+            dtype_used = how.stored if i == 2 else dtype_in_memory(compute, original.dtype)
+            used = layouts.copy(i, original, dtype_used)
+            nbytes = -(-used.span_bytes // LINE_BYTES) * LINE_BYTES  # each copy begins at a whole line
+            used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
+            place = OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps))
+            workspace += -(-nbytes * place.matrices // _ALIGNMENT) * _ALIGNMENT
+            places.append(place)
         p, q, placed = places
         dtypes = self.operands, self.dtype, compute
-        return Order(self.shapes, batch, *dtypes, swapped, p, q, placed, shape, transposed, workspace)
+        return Order(self.shapes, batch, *dtypes, how.swapped, p, q, placed, shape, how.transposed, workspace)
+
+    def _stored(self, compute: str, layouts: Layouts, at_once: bool) -> tuple[str | None, str | None]:
+        """The dtype that the kernel stores, if it can, and that of sums that it leaves to another one."""
+        sums = sums_dtype(compute) if self._has_epilogue and not at_once else None
+        stored = layouts.stored(compute, sums or self.dtype)
+        return stored if stored in ((sums,) if sums else (self.dtype, made_dtype(compute))) else None, sums
+
+    def copied(self, compute: str, layouts: Layouts, *, at_once: bool) -> tuple[Copied, Copied] | None:
+        """What is copied of Cᵀ = Bᵀ·Aᵀ and of C = A·B; None where the result cannot be stored."""
+        stored, _ = self._stored(compute, layouts, at_once)
+        if stored is None:
+            return None
+        return self._copied(True, layouts, compute, stored), self._copied(False, layouts, compute, stored)
+
+    def _copied(self, swapped: bool, layouts: Layouts, compute: str, stored: str) -> Copied:
+        """A C that may be a view can have any layout."""
+        any_c, found = swapped and self._may_be_view, set[str]()
+        for i, (label, matrix, _) in enumerate(self._places[swapped]):
+            used = stored if label == "C" else dtype_in_memory(compute, matrix.dtype)
+            fits = matrix.dtype == used and ((label == "C" and any_c) or layouts.fits(i, matrix))
+            if not fits or (label == "C" and not self._disjoint):
+                found.add(label)
+        return frozenset(found)
+
+    def copies_less(self, some: Copied, others: Copied) -> bool:
+        """Whether copies of some operands have fewer bytes than those of others, of all products."""
+        nbytes = {label: x.nbytes * _matrices(self._batch, steps) for label, x, steps in self._places[False]}
+        return sum(nbytes[label] for label in some) < sum(nbytes[label] for label in others)
+
+
+def _rows_follow(c: Matrix) -> Matrix:
+    """C as its rows follow each other."""
+    return c._replace(row=c.columns, column=1)
 
 
 def _matrices(batch: tuple[int, ...], steps: tuple[int, ...]) -> int:
@@ -212,6 +259,9 @@ def _matrix(
 
     Without ``rows`` or ``columns`` the array has no such axis, and the matrices have one row or column.
     """
+    if len(x.shape) == 2 == rows + columns:
+        row, column = x.strides
+        return Matrix(*sizes, row, column, x.dtype, math.gcd(GRANULE, x.pointer)), (0,) * len(batch)
     outer = len(x.shape) - rows - columns
     inner = iter(x.strides[outer:])
     steps = tuple(0 if n == 1 else step for n, step in zip(x.shape[:outer], x.strides[:outer], strict=True))

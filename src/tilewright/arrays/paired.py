@@ -62,6 +62,8 @@ def paired_plan(
         b, batch = _matrices(q)
         nbytes = -(-2 * batch * b.nbytes // _ALIGNMENT) * _ALIGNMENT
         written_s = _LAUNCH_S + 1.5 * nbytes / _MOVED
+        if written_s > least:
+            continue
         plan = planned(_by_columns(p, real), _as_reals(q, b), _by_columns(c, real))
         if plan.predicted is None or (seconds := plan.predicted + written_s) > least:
             continue

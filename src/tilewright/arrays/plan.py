@@ -7,8 +7,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..host.cached_property import cached_property
 from ..host.machine import bytes_text
 from ..kernels.cuda_kernel import CudaKernel, Launch
 from ..planning.bounds import bound_rows
@@ -30,7 +31,7 @@ from ..runtime.gpu.strided_product import strided_step
 from .copies import copy_of, copy_steps, sum_step
 from .dtypes import made_dtype
 from .finish import finish_steps
-from .layouts import Boxes, given_by_strides
+from .layouts import given_by_strides, layouts_of
 from .order import Order
 from .split import residues_rows, rounded_rows, split_of, split_rows
 
@@ -47,7 +48,6 @@ class GpuPlan(Plan):
 
     problem: Problem
     choice: Choice[CudaKernel]
-    launch: Launch
     order: Order
     gpu: str
     ordinal: int
@@ -69,6 +69,11 @@ class GpuPlan(Plan):
         """The GPU by its number, such as "cuda:0"."""
         return f"cuda:{self.ordinal}"
 
+    @cached_property
+    def launch(self) -> Launch:
+        """The launch of the kernel for one product."""
+        return self.kernel.launch(*self.order.mnk, **self.params)
+
     @property
     def swapped(self) -> bool:
         """Whether the kernel computes Cᵀ = Bᵀ·Aᵀ."""
@@ -79,7 +84,7 @@ class GpuPlan(Plan):
         """The copies on the GPU before and after the product, as texts with bytes."""
         return self.order.copies
 
-    @property
+    @cached_property
     def workspace_bytes(self) -> int:
         """Bytes for these copies, for operands that are split, and for the sums of parts of k."""
         if self.pieces:
@@ -87,7 +92,7 @@ class GpuPlan(Plan):
         split = self.split
         return self.order.workspace_bytes + self.parts_bytes + (split.workspace_bytes if split else 0)
 
-    @property
+    @cached_property
     def split(self) -> SplitProduct | ResidueProduct | None:
         """How operands of float32 are split for tensor cores of float16, or those of float64 and complex128 become
         residues for those of int8; None where they are multiplied as they are."""
@@ -260,8 +265,8 @@ def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> EngineProdu
     order, form, (batch, *nexts) = plan.order, plan.finish, axis
     matrices = zip((order.p.used, order.q.used, order.c.used), nexts, strict=True)
     if plan.kernel.boxes:
-        layouts = Boxes(plan.kernel)
-        a, b, c = (layouts.given(i, x, step) for i, (x, step) in enumerate(matrices))
+        boxes: Any = layouts_of(plan.kernel)[0]
+        a, b, c = (boxes.given(i, x, step) for i, (x, step) in enumerate(matrices))
     else:
         a, b, c = (given_by_strides(x, step) for x, step in matrices)
     padded, blocks = (order.p.is_copied, order.q.is_copied), form.blocks if form else None

@@ -151,6 +151,18 @@ class Staged:
             )
         return out
 
+    def search_program(
+        self, prepared: Prepared, values: Sequence[str], columns: Sequence[str], first: int, end: int
+    ) -> tuple[Any, ...]:
+        """The second stage as ``way_search`` of ``native/columns.c`` takes it, of the sets from ``first`` to ``end``.
+        ``values`` and ``columns``: the names of what each call gives."""
+        names = ([self._values[i].name for i in given] for given in self._given)
+        taken = (
+            np.array([all_of.index(name) for name in some], np.int32).tobytes()
+            for some, all_of in zip(names, (values, columns), strict=True)
+        )
+        return self._code, self._columns, prepared.numbers, prepared.table, *taken, first, end
+
     def _by_numpy(self, prepared: Prepared, index: Index | None, others: Mapping[str, Any], size: int) -> Column:
         found: dict[int, Any] = dict(zip(self._carried[0], prepared.numbers, strict=True))
         table = prepared.table if index is None else prepared.table.take(index, axis=1) if len(prepared.table) else ()

@@ -13,7 +13,7 @@ from ..errors import UsageError, did_you_mean
 from ..host.cached_property import cached_property
 from ..host.disk import fingerprint
 from .costs import BASE, table_of
-from .expression import Expression
+from .expression import Expression, Expressions
 from .parameters import Parameter
 
 #: What every GPU since compute capability 3.0 can launch: threads a block; threads along x, y, z; blocks along x, y, z.
@@ -162,7 +162,7 @@ class CudaKernel:
 
     def checked(self, params: Mapping[str, int]) -> dict[str, int]:
         """All parameters: ``params``, else the defaults. Raises UsageError for an unknown name or a forbidden value."""
-        if all(type(value) is int for value in params.values()):
+        if {*map(type, params.values())} <= {int}:
             return dict(_checked(self, tuple(params.items())))
         return self._checked(params)
 
@@ -206,9 +206,12 @@ class CudaKernel:
     def box(self, operand: str, itemsize: int, params: Mapping[str, int], m: int = 1 << 30) -> tuple[int, int]:
         """The rows and columns of the box of an operand whose elements have ``itemsize`` bytes, in a product whose A has
         ``m`` rows; see ``boxes``."""
-        values = {**params, LINE: 128 // itemsize, "m": m}
-        rows, columns = (side(**values) for side in self.boxes[operand])
+        rows, columns = self._box_sides[operand].of({**params, LINE: 128 // itemsize, "m": m})
         return rows, columns
+
+    @cached_property
+    def _box_sides(self) -> dict[str, Expressions]:
+        return {operand: Expressions(sides) for operand, sides in self.boxes.items()}
 
     def step_of_k(self, itemsize: int, params: Mapping[str, int]) -> int:
         """Elements of k of which the parts of a long k consist; 0 where k is not cut."""
@@ -225,22 +228,27 @@ class CudaKernel:
         values = {"m": m, "n": n, "k": k} | self.params | params
         return frozenset(name for name, condition in self.given.items() if condition(**values))
 
+    @cached_property
+    def _launch_sizes(self) -> Expressions:
+        return Expressions((*self.grid, *self.block, self.shared))
+
     def launch(self, m: int, n: int, k: int, **params: int) -> Launch:
         """How to launch it for C[m×n] = A[m×k]·B[k×n]; ``params`` are those that differ from the defaults.
 
         Raises UsageError for parameters it cannot take, and where the header asks for what no GPU can launch.
         """
-        values = {"m": m, "n": n, "k": k} | self.checked(params)
-        launch = Launch(
-            _three(tuple(e(**values) for e in self.grid)),
-            _three(tuple(e(**values) for e in self.block)),
-            self.shared(**values),
-        )
-        where = f"{self.name} at m={m}, n={n}, k={k}"
-        for axis, blocks, most in zip("xyz", launch.grid, MOST_GRID, strict=True):
+        return self.launch_with(self.checked(params), m, n, k)
+
+    def launch_with(self, checked: Mapping[str, int], m: int, n: int, k: int) -> Launch:
+        """The same with all parameters, which were ``checked``."""
+        values = {"m": m, "n": n, "k": k, **checked}
+        *sizes, shared = self._launch_sizes.of(values)
+        grid, block = _three(sizes[: len(self.grid)]), _three(sizes[len(self.grid) :])
+        launch, where = Launch(grid, block, shared), f"{self.name} at m={m}, n={n}, k={k}"
+        for axis, blocks, most in zip("xyz", grid, MOST_GRID, strict=True):
             if not 0 <= blocks <= most:
                 raise UsageError(f"{where}: grid {axis} is {blocks}, must be from 0 to {most}")
-        for axis, threads, most in zip("xyz", launch.block, MOST_BLOCK, strict=True):
+        for axis, threads, most in zip("xyz", block, MOST_BLOCK, strict=True):
             if not 1 <= threads <= most:
                 raise UsageError(f"{where}: block {axis} is {threads}, must be from 1 to {most}")
         if launch.threads > MOST_THREADS:
@@ -296,6 +304,6 @@ def _number(capability: str) -> tuple[int, ...]:
     return tuple(map(int, capability.split(".")))
 
 
-def _three(sizes: tuple[int, ...]) -> Dim3:
+def _three(sizes: list[int]) -> Dim3:
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z

@@ -93,6 +93,26 @@ class Expression:
         return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)) - _FUNCTIONS.keys()
 
 
+class Expressions:
+    """Several expressions that are evaluated at once.
+
+    >>> Expressions((Expression.parse("n // 2", ["n"]), Expression.parse("n + 1", ["n"]))).of({"n": 6})
+    (3, 7)
+    """
+
+    def __init__(self, several: Iterable[Expression]) -> None:
+        self._several = tuple(several)
+        self._text = f"({''.join(f'{each.text}, ' for each in self._several)})"
+
+    def of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The value of each. Raises UsageError where one divides by zero."""
+        try:
+            found: tuple[Any, ...] = eval(_code(self._text), KNOWN, values)  # each of them has been checked
+        except ZeroDivisionError:
+            return tuple(each.of(values) for each in self._several)  # which says where
+        return found
+
+
 def _check(node: ast.expr, names: frozenset[str], real: bool) -> None:
     """Raises UsageError at the first node that is not arithmetic."""
     match node:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,23 +34,27 @@ class Sets:
         self, kernel: CudaKernel, layout: Mapping[str, float], params: Mapping[str, int] | None, table: CostTable
     ) -> None:
         size = int(layout["size"])
-        self.kernel, self.params = kernel, _checked_sets(kernel) if params is None else (dict(params),)
+        self.kernel, self.layout, self.params = (
+            kernel,
+            layout,
+            _checked_sets(kernel) if params is None else (dict(params),),
+        )
         columns = {name: np.array([each[name] for each in self.params], float) for name in kernel.params}
         self._given = {**layout, LINE: 128 // size, **columns}
         self._priced = self._given | table.costs_of(kernel)
-        self._blocks, self._times = self._table(_blocks(kernel)), _Table(_times(kernel), self._priced)
-        self._conditions, first = list[tuple[slice, _Table]](), 1
+        self._blocks, self._times = self._table(_blocks(kernel)), PreparedProgram(_times(kernel), self._priced)
+        self._conditions, first = list[tuple[slice, PreparedProgram]](), 1
         for text, alike in itertools.groupby(kernel.presets if params is None else (), lambda preset: preset.when.text):
             some = slice(first, first := first + len(list(alike)))
             given = self._given | {name: column[some] for name, column in columns.items()}
-            self._conditions.append((some, _Table(_condition(kernel, text), given)))
+            self._conditions.append((some, PreparedProgram(_condition(kernel, text), given)))
         at_once = [blocks_at_once(int(layout["sms"]), {**each, "PER_SM": 1}) for each in self.params]
         #: The blocks that run at once, one on a multiprocessor, and the elements of k of which its parts consist.
         self.at_once = np.array(at_once, float)
         self.step = np.array([kernel.step_of_k(size, each) for each in self.params], float)
 
-    def _table(self, code: Staged) -> _Table:
-        return _Table(code, self._given)
+    def _table(self, code: Staged) -> PreparedProgram:
+        return PreparedProgram(code, self._given)
 
     @cached_property
     def in_blocks(self) -> npt.NDArray[np.bool_]:
@@ -64,12 +68,22 @@ class Sets:
         return np.array([rule is not None and rule(**each) for each in self.params], bool)
 
     @cached_property
-    def _shared(self) -> _Table:
+    def _shared(self) -> PreparedProgram:
         return self._table(_shared(self.kernel))
 
     @cached_property
-    def _cut_times(self) -> _Table:
-        return _Table(_times(self.kernel, cut=True), self._priced)
+    def _cut_times(self) -> PreparedProgram:
+        return PreparedProgram(_times(self.kernel, cut=True), self._priced)
+
+    def search_programs(self, values: Sequence[str], columns: Sequence[str], total: PreparedProgram) -> tuple[Any, ...]:
+        """The programs of ``native/columns.c`` that find the fastest way; the last is ``total``, the time with copies."""
+        count = len(self.params)
+        of_all = (self._blocks, self._shared, self._cut_times, total)
+        conditions = ((condition, some.start, some.stop) for some, condition in self._conditions)
+        return tuple(
+            table.search_program(values, columns, *some)
+            for table, *some in (*((x, 0, count) for x in of_all), *conditions)
+        )
 
     def allowed(self, m: int, n: int, k: int) -> Index:
         """The numbers of the sets that may be taken for a shape."""
@@ -113,7 +127,7 @@ def _sets_for(
     return Sets(kernel, given, None if params is None else dict(params), cost_table(table))
 
 
-class _Table:
+class PreparedProgram:
     """A program after its first stage, of the sets with the numbers ``index``; of all if that is None."""
 
     def __init__(self, code: Staged, given: Mapping[str, Any]) -> None:
@@ -121,6 +135,10 @@ class _Table:
 
     def __call__(self, index: Index | None, **others: Any) -> Column:
         return self._code.finish(self._prepared, index, others)
+
+    def search_program(self, *given: Any) -> tuple[Any, ...]:
+        """As ``native/columns.c`` takes it: see ``Staged.search_program``."""
+        return self._code.search_program(self._prepared, *given)
 
 
 @functools.cache

@@ -448,6 +448,7 @@ static PyMethodDef functions[] = {
     {"remember", remember, METH_VARARGS, NULL},
     {"replay", replay, METH_O, NULL},
     {"evaluate", (PyCFunction)evaluate, METH_FASTCALL, NULL},
+    {"way_search", way_search, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,6 +9,8 @@
 PyObject *replay(PyObject *module, PyObject *program);
 /* evaluate(program, …): a program over columns of float64 (columns.c). */
 PyObject *evaluate(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+/* way_search(sets, facts, programs): a function that finds the fastest way to compute a product (columns.c). */
+PyObject *way_search(PyObject *module, PyObject *args);
 /* The type Exchange, with the methods key, product and read, for the tensors of one library. */
 extern PyType_Spec exchange_type;
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ..host.disk import CacheFile, fingerprint
 
 if TYPE_CHECKING:
-    from ..kernels.cuda_kernel import CudaKernel
+    from ..kernels.cuda_kernel import Card, CudaKernel
 
 Shape = tuple[int, int, int]
+_FOLDER = CacheFile("tuned", "")
 
 
 def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
@@ -19,6 +20,11 @@ def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[
     powers of two; None if there are none."""
     file = tuned_file(kernel.source_hash, gpu, dtype, shape)
     return None if file.is_absent else file.read_as(lambda stored: kernel.checked(stored["params"]))
+
+
+def tuned_card(card: Card) -> Card:
+    """The card, without its name if nothing was tuned: one look into the cache for all kernels of a product."""
+    return card._replace(name="") if card.name and _FOLDER.is_absent else card
 
 
 def tuned_file(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:

@@ -6,17 +6,20 @@ tiles for all multiprocessors, k can be cut into parts, whose sums another kerne
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..host.machine import seconds_text
+from ..kernels.columns import staged
 from ..kernels.cuda_kernel import Card, CudaKernel
-from ..kernels.expression import cdiv
-from ..kernels.sets import Column, Index, Sets, sets_for
+from ..kernels.expression import Expression, cdiv
+from ..kernels.sets import Column, Index, PreparedProgram, Sets, sets_for
+from ..native import front
 from ..problem import itemsize_of
 from .tuned import best_params
 
@@ -24,6 +27,21 @@ from .tuned import best_params
 _LEAST_STEPS, _MOST_PARTS = 4, 256
 #: What times depend on as a shape says it.
 _OF_SHAPE = ("m", "n", "k", "batch", "a_start", "b_start", "a_vector", "b_vector")
+#: What C is given of a shape, and what it makes of each way, as columns, both in the order of ``native/columns.c``.
+_GIVEN = (*_OF_SHAPE, "stored", "sum_size", "c_down", "vectors", "copied", "lines")
+_COLUMNS = ("blocks", "parts", "part", "out_size", "c_down", "seconds")
+#: Seconds of a launch that follows another in a graph; bytes a second that sums of parts read and write; and bytes that the
+#: second-level cache of any of these GPUs keeps from one launch to the next. Measured on an H200.
+NEXT_LAUNCH_S, _ADDED, _CACHED = 1.7e-6, 3.9e12, 2e7
+#: The time of a way with its copies, and of several parts of k with the launch that adds their sums. Few sums are still in a
+#: cache.
+_TOTAL = {
+    "moved": "m * n * batch * (parts * sum_size + stored)",
+    "ratio": f"(moved > {_CACHED}) * memory_ratio + (moved <= {_CACHED})",
+    "adding": f"{NEXT_LAUNCH_S} + ratio * moved / {_ADDED}",
+    "total": "seconds + copied + (parts > 1) * adding",
+}
+_OF_TOTAL = ("m", "n", "batch", "sum_size", "stored", "copied"), ("parts", "seconds")
 #: How many of the fastest ways a plan names.
 NAMED = 4
 #: The most bytes of shared memory of a block, on GPUs that have kernels that apply epilogues.
@@ -68,13 +86,12 @@ class Way:
 
 class TimedWays(NamedTuple):
     """Ways to compute a product with one kernel, as columns: the numbers of their sets of parameters, the parts of k, and
-    the predicted seconds of the launch. ``is_cut``: some have several parts."""
+    the predicted seconds of the launch."""
 
     sets: Sets
     numbers: Index
     parts: Column
     seconds: Column
-    is_cut: bool = False
 
     def way(self, number: int) -> Way:
         """The one with this number."""
@@ -85,6 +102,14 @@ class TimedWays(NamedTuple):
     def fastest(self) -> Way:
         """The one that is predicted to be the fastest, of several the first."""
         return self.way(int(self.seconds.argmin()))
+
+
+class FastestWay(NamedTuple):
+    """The seconds of a way with all copies and sums, its parameters, and its parts of k."""
+
+    seconds: float
+    params: Mapping[str, int]
+    parts: int
 
 
 def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
@@ -103,13 +128,8 @@ def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
 
 def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWays:
     """The same as columns, in the order of the header."""
-    m, n, k = shape = product.m, product.n, product.k
-    tuned = best_params(kernel, card.name, product.dtype, shape) if card.name else None
-    size, is_finished = itemsize_of(product.dtype), product.vectors is not None
-    layout = size, card.sms, card.memory_ratio, product.a_down, product.b_across, is_finished, product.blocks
-    sets = sets_for(kernel, layout, tuned, card.table)
-    if product.invariant and tuned is not None and not sets.invariant[0]:
-        sets = sets_for(kernel, layout, table=card.table)
+    m, n, k, is_finished = product.m, product.n, product.k, product.vectors is not None
+    sets = _sets_of(kernel, product, card)
     index = sets.allowed(m, n, k)
     if product.invariant:
         index = index[sets.invariant[index]]
@@ -130,7 +150,76 @@ def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWay
     part = np.where(is_whole, k, np.ceil(np.ceil(k / step) / parts) * step)
     out = np.where(is_whole, out_size, itemsize_of(sums_dtype(product.dtype)))
     varied |= {"blocks": blocks, "parts": parts, "part": part, "out_size": out, "c_down": is_whole * product.c_down}
-    return TimedWays(sets, index, parts, sets.seconds(index, cut=True, **varied), is_cut=True)
+    return TimedWays(sets, index, parts, sets.seconds(index, cut=True, **varied))
+
+
+def totals(found: TimedWays, product: EngineShape, card: Card, copied: float) -> Column:
+    """The times of ways with ``copied`` seconds of copies, and with the launch that adds the sums of parts of k."""
+    given = {"m": product.m, "n": product.n, "batch": product.batch, "parts": found.parts, "seconds": found.seconds}
+    sizes = {"stored": itemsize_of(product.out), "sum_size": itemsize_of(sums_dtype(product.dtype))}
+    return _total(card.memory_ratio)(found.numbers, **given, **sizes, copied=copied)
+
+
+def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: float = 0.0) -> FastestWay | None:
+    """That with the least of these totals, of several the first; None if no set may be taken."""
+    sets = _sets_of(kernel, product, card)
+    search = _search(sets, product.invariant, card.memory_ratio)
+    if search is None:
+        found = timed_ways(kernel, product, card)
+        if not len(found.numbers):
+            return None
+        times = totals(found, product, card, copied)
+        way, seconds = found.way(number := int(times.argmin())), float(times[number])
+        return FastestWay(seconds, way.params, way.parts)
+    sizes = itemsize_of(product.out), itemsize_of(sums_dtype(product.dtype))
+    vectors = -1 if product.vectors is None else product.vectors
+    try:
+        best = search(*product[2:8], *product[10:12], *sizes, product.c_down, vectors, copied)
+    except ZeroDivisionError as error:
+        raise ZeroDivisionError(f"{kernel.name}: {error}") from None
+    return None if best is None else FastestWay(best[0], sets.params[best[1]], best[2])
+
+
+@functools.lru_cache(maxsize=512)
+def _search(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., tuple[float, int, int] | None] | None:
+    """``fastest_way`` for these sets, by the C front: takes the values of ``_GIVEN`` but the last one."""
+    native, kernel = front(), sets.kernel
+    if native is None:
+        return None
+    is_finished, in_blocks = sets.layout["finished"], sets.layout["scaled"]
+    usable = np.ones(len(sets.params), bool)
+    for is_asked, able in ((invariant, sets.invariant), (in_blocks, sets.in_blocks)):
+        usable = usable & able if is_asked else usable
+    is_cut = not (is_finished or invariant or kernel.step is None)
+    facts = sets.layout["sms"], kernel.persistent, is_cut, _LEAST_STEPS, _MOST_PARTS, MOST_SHARED
+    programs = sets.search_programs(_GIVEN, _COLUMNS, _total(memory_ratio))
+    found: Callable[..., tuple[float, int, int] | None] = native.way_search(
+        np.array([usable, sets.at_once, sets.step], float).tobytes(), facts, programs
+    )
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _total(memory_ratio: float) -> PreparedProgram:
+    """The program ``_TOTAL``."""
+    numbers, columns = _OF_TOTAL
+    names = "memory_ratio", *numbers, *columns, *_TOTAL
+    steps = {name: Expression.parse(text, names, real=True) for name, text in _TOTAL.items()}
+    return PreparedProgram(
+        staged(steps, ["memory_ratio"], (*numbers, *columns), columns), {"memory_ratio": memory_ratio}
+    )
+
+
+def _sets_of(kernel: CudaKernel, product: EngineShape, card: Card) -> Sets:
+    """The sets of the header, or those that ``tilewright tune`` found for this GPU."""
+    shape = product.m, product.n, product.k
+    tuned = best_params(kernel, card.name, product.dtype, shape) if card.name else None
+    size, is_finished = itemsize_of(product.dtype), product.vectors is not None
+    layout = size, card.sms, card.memory_ratio, product.a_down, product.b_across, is_finished, product.blocks
+    sets = sets_for(kernel, layout, tuned, card.table)
+    if product.invariant and tuned is not None and not sets.invariant[0]:
+        return sets_for(kernel, layout, table=card.table)
+    return sets
 
 
 def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int, parts: int) -> int:

@@ -47,7 +47,7 @@ def boxed_step(
         and are_whole(size, m if p.c.down else n, p.c.step, p.c.next)
         and (p.c.down or values["BN"] * size % GRANULE == 0)
     )
-    launch = kernel.launch(m, n, k, **values)
+    launch = kernel.launch_with(values, m, n, k)
     of_a, of_b = _operand(kernel, "a", p, p.batch, values, m), _operand(kernel, "b", p, p.batch, values)
     # Where C is not stored in boxes, its map is not used, and that of A stands in its place.
     of_c = _operand(kernel, "c", p, p.batch * p.parts, values) if in_boxes else of_a

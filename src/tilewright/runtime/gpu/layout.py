@@ -32,7 +32,8 @@ class Matrix(NamedTuple):
     @property
     def transposed(self) -> Matrix:
         """The transpose: the same memory."""
-        return self._replace(rows=self.columns, columns=self.rows, row=self.column, column=self.row)
+        rows, columns, row, column, dtype, alignment, following, down = self
+        return Matrix(columns, rows, column, row, dtype, alignment, following, down)
 
     @property
     def step(self) -> int:

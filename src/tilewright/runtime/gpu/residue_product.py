@@ -90,7 +90,7 @@ def _multiply(
     """The launch that multiplies residues, or that finds the lower ``bound`` of |A||B|."""
     a, b = product.a, product.b
     planes, k = (1, a.sampled) if bound else (a.planes, a.k)
-    launch = kernel.launch(a.lines, b.lines, k, **values)
+    launch = kernel.launch_with(values, a.lines, b.lines, k)
     operands = (_boxed(x, planes, kernel.box(name, 1, values)) for name, x in zip(("a", "b_down"), (a, b), strict=True))
     call = _MULTIPLY.pack(a.lines, b.lines, k, planes, least_bound(a.k, a.moduli, a.matrix.dtype), 0)
     size = launched(launch.blocks * planes, sms, values), launch.threads, launch.shared_bytes

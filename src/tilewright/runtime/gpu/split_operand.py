@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from ...host.cached_property import cached_property
 from ...problem import itemsize_of
 from .boxes import BoxedOperand
 from .layout import Matrix, row_major_matrix
@@ -48,14 +49,14 @@ class Lines:
         """Elements of a line."""
         return self.matrix.columns
 
-    @property
+    @cached_property
     def along(self) -> bool:
         """Whether elements of a line are nearer to each other in memory than those of neighbouring lines; so they are in
         what is made of them."""
         x = self.matrix
         return abs(x.column) <= abs(x.row) if min(x.rows, x.columns) > 1 else x.columns > 1
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether the neighbours in 16 bytes can be read at once."""
         x = self.matrix
@@ -82,23 +83,23 @@ class SplitOperand(Lines):
     matrices: int = 1
     planes: int = 2
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Elements from one row of a plane to the next: a multiple of 64 bytes."""
         return -(-(self.k if self.along else self.lines) // 32) * 32
 
-    @property
+    @cached_property
     def plane(self) -> int:
         """Elements of a plane."""
         return self.pitch * (self.lines if self.along else self.k)
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Groups of 32 lines, each of which has one excess; there are whole tiles of them."""
         tile = _TILE[self.planes]
         return -(-self.lines // tile) * tile // LINES
 
-    @property
+    @cached_property
     def words(self) -> int:
         """Words of four bytes of what is found of a matrix: exponents and excesses."""
         return self.groups * (LINES + 1)
@@ -108,17 +109,17 @@ class SplitOperand(Lines):
         """Bytes of the matrices themselves, without gaps, up to where the parts may begin behind them."""
         return -(-4 * self.lines * self.k * self.matrices // _ALIGNMENT) * _ALIGNMENT
 
-    @property
+    @cached_property
     def planes_bytes(self) -> int:
         """Bytes of the planes of all matrices."""
         return -(-2 * self.planes * self.plane * self.matrices // _ALIGNMENT) * _ALIGNMENT
 
-    @property
+    @cached_property
     def workspace_bytes(self) -> int:
         """Bytes of the planes, and of what is found."""
         return self.planes_bytes + -(-4 * self.words * self.matrices // _ALIGNMENT) * _ALIGNMENT
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """Blocks that split each line."""
         return min(_MOST_OF_LONG if self.k > _LONG else _MOST_PARTS, 1 << max(0, (self.k // 128).bit_length() - 1))

@@ -21,6 +21,7 @@ from .split_operand import FLAGGED, LINES, WIDE_STEP, WIDEST, SplitOperand, Spli
 from .steps import OPERANDS, WORKSPACE, BufferPlace, C, GpuStep, KernelLaunch
 
 _PACK = PACKAGE / "engine" / "cuda" / "pack"
+_SPLIT, _MULTIPLY_FLAGGED = _PACK / "split_matrices.cu", _PACK / "multiply_flagged.cu"
 #: The files beside the kernel on which the bits of a product depend.
 SOURCES = tuple(
     PACKAGE / "engine" / "cuda" / name
@@ -87,7 +88,7 @@ def split_step(*operands: tuple[SplitOperand, BufferPlace, BufferPlace]) -> GpuS
         macros |= {f"ALONG_{i}": int(x.along), f"VECTOR_{i}": int(x.is_whole)}
     structure = b"".join(x.packed(first.blocks) for x, *_ in two)
     places = (place for x, at, parts in two for place in (at, parts, parts.after(x.planes_bytes)))
-    code = KernelCode(_PACK / "split_matrices.cu", tuple(macros.items()))
+    code = KernelCode(_SPLIT, tuple(macros.items()))
     return GpuStep(
         KernelLaunch(code, "split_matrices", (blocks, _THREADS, held * _THREADS * 16), structure), tuple(places)
     )
@@ -138,7 +139,7 @@ def _multiply(
         "STORE_PAIRS": int(pairs),
         "ADD": int(product.add),
     }
-    launch = kernel.launch(m, n, k, **values)
+    launch = kernel.launch_with(values, m, n, k)
     names = "a" if a.along else "a_down", "b_down" if b.along else "b"
     operands = tuple(x.boxed(kernel.box(name, 2, values)) for name, x in zip(names, (a, b), strict=True))
     sizes = m, n, k, product.batch, int(a.matrix.next != 0), int(b.matrix.next != 0)
@@ -170,5 +171,5 @@ def _flagged(product: SplitProduct, limit: int) -> KernelLaunch:
     sizes = a.lines, b.lines, a.k, product.batch, 1, MOST
     call = _FLAGGED.pack(*strides, *sizes, *nexts, a.groups, b.groups, limit, WIDEST)
     threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32
-    code = KernelCode(_PACK / "multiply_flagged.cu", tuple(macros.items()))
+    code = KernelCode(_MULTIPLY_FLAGGED, tuple(macros.items()))
     return KernelLaunch(code, "multiply_flagged", (product.tiles, threads, shared), call)

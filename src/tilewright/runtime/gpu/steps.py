@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -119,12 +119,12 @@ def load(gpu: Device, steps: Iterable[GpuStep]) -> SubmitSteps:
 
     Raises UsageError for parameters that a kernel does not take, CompileError, LaunchError.
     """
-    runs, launches = dict[Any, Launcher](), list[tuple[Launcher, tuple[BufferPlace, ...]]]()
+    runs, launches, steps = dict[int, Launcher](), list[tuple[Launcher, tuple[BufferPlace, ...]]](), list(steps)
     with _lock:
         for launch, places in steps:
-            if launch not in runs:
-                runs[launch] = launch.load(gpu)
-            launches.append((runs[launch], places))
+            if id(launch) not in runs:  # steps along a batch have one launch
+                runs[id(launch)] = launch.load(gpu)
+            launches.append((runs[id(launch)], places))
 
     def submit(a: int, b: int, c: int, workspace: int, stream: int, *arrays: int) -> None:
         at = (a, b, c, workspace, *arrays)

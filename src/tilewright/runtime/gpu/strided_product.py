@@ -33,7 +33,7 @@ def strided_step(
         "C_VECTOR": _stored_bytes(p.c),
         **{f"{name}_PADDED": 1 for name, is_padded in zip("AB", p.padded, strict=True) if is_padded},
     }
-    launch = kernel.launch(m, n, k, **values)
+    launch = kernel.launch_with(values, m, n, k)
     blocks = launch.blocks * p.batch * p.parts
     if kernel.persistent:
         blocks = launched(blocks, sms, values)
