@@ -20,7 +20,7 @@ _MOVED, _MOVED_SINGLY, _LAUNCHES_S, _BLOCK_S = 2.95e12, 2.15e12, 2e-6, 2.4e-9
 _LONG, _TWICE = 24576, 1.4
 #: Bytes a second that the launches before and after a product of residues move, and seconds of these launches. Fitted to
 #: records of an H200.
-_MOVED_BEFORE, _MOVED_AFTER, _RESIDUES_S = 2.9e12, 2.6e12, 30e-6
+_MOVED_BEFORE, _MOVED_AFTER, _RESIDUES_S = 2.9e12, 2.6e12, {"float64": 30e-6, "complex128": 45e-6}
 #: The least m, n and k of products from residues, where not all are considered that the kernel suits.
 _LEAST = {"float64": 1024}
 
@@ -54,7 +54,7 @@ def split_seconds(order: Order, compute: str, memory_ratio: float) -> float:
         planes, size = product.a.planes, itemsize_of(product.c.dtype)
         before = sum((2 * size + planes) * x.lines * x.k for x in (product.a, product.b))  # they are read twice
         after = (size + planes) * product.a.lines * product.b.lines
-        return _RESIDUES_S + memory_ratio * (before / _MOVED_BEFORE + after / _MOVED_AFTER)
+        return _RESIDUES_S[product.c.dtype] + memory_ratio * (before / _MOVED_BEFORE + after / _MOVED_AFTER)
     moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
     twice = _TWICE if product.a.k > _LONG else 1
