@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .api import matmul
-from .arrays.host_groups import part_without_group, parts_of_groups
+from .arrays.host_groups import Part, checked_ends, multiply_groups
 from .arrays.host_libraries import host_library
 from .arrays.libraries import is_of_a_library, is_on_gpu, library_by_type, library_of
 from .arrays.repeated_groups import group_ways
@@ -118,14 +118,15 @@ def _on_host(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, *scales: An
         return matmul(x, y, out, out_dtype=out_dtype)
     if scales and shapes.divides != "m":
         raise UsageError(f"scale_a and scale_b are for groups of rows, here groups divide {shapes.divides}")
-    parts = list(parts_of_groups(shapes, offsets))
+    checked_ends(shapes, offsets)
     nothing = matmul(np.empty((0, 0), x.dtype), np.empty((0, 0), y.dtype), out_dtype=out_dtype)
     result = np.empty(shapes.result, nothing.dtype) if out is None else admit_out(out, shapes.result, nothing.dtype)
-    for of_a, of_b, of_c in parts:
+
+    def multiply(of_a: Part, of_b: Part, c: np.ndarray) -> None:
         given = {"scale_a": scales[0][of_a], "scale_b": scales[1][of_b]} if scales else {}
-        matmul(x[of_a], y[of_b], result[of_c], out_dtype=out_dtype, **given)
-    if (rest := part_without_group(shapes, offsets)) is not None:
-        result[rest] = 0
+        matmul(x[of_a], y[of_b], c, out_dtype=out_dtype, **given)
+
+    multiply_groups(shapes, offsets, result, multiply)
     return result if out is None else out
 
 

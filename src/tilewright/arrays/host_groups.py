@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,23 @@ from ..problem import GroupedShapes
 Part = tuple[Any, ...]
 
 
-def parts_of_groups(shapes: GroupedShapes, offsets: Any) -> Iterator[tuple[Part, Part, Part]]:
-    """The parts of a, b and the result of each group. Raises OperandError and ShapeError for ends of no groups."""
+def multiply_groups(
+    shapes: GroupedShapes, offsets: Any, result: np.ndarray, multiply: Callable[[Part, Part, np.ndarray], object]
+) -> None:
+    """Have each group's product written into its part of the result, by ``multiply`` of parts of a and b, and zeros into
+    what follows the last group. Raises OperandError and ShapeError for ends of no groups."""
+    ends = checked_ends(shapes, offsets)
+    for of_a, of_b, of_c in _parts(shapes, ends):
+        multiply(of_a, of_b, result[of_c])
+    rest = slice(ends[-1] if ends else 0, None)
+    if shapes.divides != "k":
+        result[(rest,) if shapes.divides == "m" else (slice(None), rest)] = 0
+
+
+def _parts(shapes: GroupedShapes, ends: list[int]) -> Iterator[tuple[Part, Part, Part]]:
+    """The parts of a, b and the result of each group."""
     every = slice(None)
-    for g, (begin, end) in enumerate(itertools.pairwise([0, *_checked_ends(shapes, offsets)])):
+    for g, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
         group = slice(begin, end)
         yield {
             "m": ((group,), (g,), (group,)),
@@ -27,13 +40,8 @@ def parts_of_groups(shapes: GroupedShapes, offsets: Any) -> Iterator[tuple[Part,
         }[shapes.divides]
 
 
-def part_without_group(shapes: GroupedShapes, offsets: Any) -> Part | None:
-    """The part of the result that follows the last group; None where there is none."""
-    rest = slice(int(offsets[-1]) if len(offsets) else 0, None)
-    return {"m": (rest,), "n": (slice(None), rest)}.get(shapes.divides)
-
-
-def _checked_ends(shapes: GroupedShapes, offsets: Any) -> list[int]:
+def checked_ends(shapes: GroupedShapes, offsets: Any) -> list[int]:
+    """The ends of groups. Raises OperandError and ShapeError for those of no groups."""
     ends = np.asarray(offsets)
     if ends.dtype.kind not in "iu" and ends.size:
         raise OperandError(f"offsets is an array of {ends.dtype}: the ends of groups must be whole numbers")
