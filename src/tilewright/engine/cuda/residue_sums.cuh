@@ -34,8 +34,8 @@ __device__ __forceinline__ bool are_flagged(int top, int left, const int* flags,
     return all;
 }
 
-// The residues of 16 sums, `sum(i)`, as bytes from 0 to p - 1. With `inverse` = 2^38 / p rounded up the quotient is exact
-// for sums up to 2^30, as of 65,536 products.
+// The residues of 16 sums, `sum(i)`, as bytes from 0 to p - 1; of negative multiples of p it is p, or 0 in place of 256.
+// With `inverse` = 2^38 / p rounded up the quotient is otherwise exact for sums up to 2^30, as of 65,536 products.
 template <typename Sums> __device__ __forceinline__ uint4 residues_of(const Sums& sum, int p, int inverse)
 {
     unsigned words[4];
