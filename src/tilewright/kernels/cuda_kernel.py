@@ -32,7 +32,7 @@ TIMED = (
 Dim3 = tuple[int, int, int]
 
 
-class Rates(NamedTuple):
+class UnitRates(NamedTuple):
     """What a multiprocessor does in a clock: ``float64`` operations of its units, and multiply-adds of its tensor cores by
     mma.sync, of float64 (those of the units, where it has no such tensor cores) and of int8."""
 
@@ -44,9 +44,9 @@ class Rates(NamedTuple):
 #: By compute capability. Units: NVIDIA's CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions". Tensor
 #: cores: the dense rates in NVIDIA's whitepapers of A100, H100, GA102, Ada and RTX Blackwell, over multiprocessors and boost
 #: clock. Of int8 by mma.sync from 9.0 on, where these are rates of other instructions, those of 8.0 are assumed.
-RATES = {"8.0": Rates(32, 64, 2048), "9.0": Rates(64, 128, 2048), "10.0": Rates(64, 64, 2048)}
+UNIT_RATES = {"8.0": UnitRates(32, 64, 2048), "9.0": UnitRates(64, 128, 2048), "10.0": UnitRates(64, 64, 2048)}
 #: Those of all others that the engine has kernels for: 8.6, 8.9 and 12.0, and GPUs on chips with other processors.
-_OTHER_RATES = Rates(2, 2, 1024)
+_OTHER_UNIT_RATES = UnitRates(2, 2, 1024)
 
 
 class Card(NamedTuple):
@@ -63,13 +63,13 @@ class Card(NamedTuple):
     capability: str = "9.0"
 
     @property
-    def rates(self) -> Rates:
+    def rates(self) -> UnitRates:
         """What a multiprocessor does in a clock.
 
         >>> Card().rates.float64_tensor, Card(capability="8.9").rates.float64_tensor
         (128, 2)
         """
-        return RATES.get(self.capability, _OTHER_RATES)
+        return UNIT_RATES.get(self.capability, _OTHER_UNIT_RATES)
 
     @classmethod
     def of(cls, name: str, sms: int, memory_clock_khz: int, bus_bits: int, capability: str = "9.0") -> Card:
