@@ -66,7 +66,7 @@ struct Copies {
     static_assert(LINES % PASS == 0, "copies cover the stage");
     const unsigned char* from;
     long long pass;  // bytes to the next line that it copies
-    int to, inside;  // lines
+    int to, inside;  // its first place in a stage; lines of the operand from its first one on
 
     __device__ __forceinline__ Copies(const unsigned char* plane, int first, int count, int pitch)
     {
