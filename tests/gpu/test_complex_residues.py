@@ -322,7 +322,7 @@ def test_nan_is_missing_where_nothing_is_flagged(
 ) -> None:
     a, b = uniform(20, 130), uniform(130, 30, seed=2)
     a[3, 5] = complex(1, np.nan)
-    wrong = change("residues_hopper.cu", "line.kind & UNFIT ?", "false ?")
+    wrong = change("residue_sums.cuh", "if (line.kind & UNFIT)", "if (false)")
     monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
     assert not np.isnan(by_kernel(small_gpu(), wrong, a, b)[3]).all()
 

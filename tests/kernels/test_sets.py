@@ -35,7 +35,12 @@ def drawn(draw: random.Random, kernel: CudaKernel, largest: int) -> dict[str, An
     starts = [draw.choice((2, 16, 64, 128)) for _ in "ab"]
     return {
         **{name: draw.randrange(1, largest) for name in "mnk"},
-        **{"size": itemsize_of(draw.choice(kernel.dtypes)), "batch": draw.choice((1, 1, 7)), "memory_ratio": 1.25},
+        **{
+            "size": itemsize_of(draw.choice(kernel.dtypes)),
+            "batch": draw.choice((1, 1, 7)),
+            "memory_ratio": 1.25,
+            "int8_rate": 1024,
+        },
         **{"sms": draw.choice((16, 84, 108, 132)), "a_start": starts[0], "b_start": starts[1]},
         **{"lines": starts[0] == starts[1] == 128, "a_vector": draw.choice((4, 16)), "b_vector": draw.choice((4, 16))},
         **{name: draw.random() < 0.5 for name in ("a_down", "b_across", "finished", "scaled")},

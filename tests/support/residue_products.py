@@ -15,19 +15,23 @@ from tilewright.runtime.gpu.residue_product import residue_steps
 from tilewright.runtime.gpu.steps import load
 
 RESIDUES = cuda_engine()["cuda/residues_hopper"]
+#: That of other cards.
+RESIDUES_MMA = cuda_engine()["cuda/residues_mma"]
 #: Parameters of tiles that the microscope multiplies sooner.
 NARROW = {"BN": 64, "CLUSTER": 1}
 LAUNCHES = ["find_magnitudes", "write_residues", *["residues_hopper"] * 2, "reconstruct", "multiply_flagged_f64"]
 
 
-def residues_alone(monkeypatch: Any) -> Any:
+def residues_alone(
+    monkeypatch: Any, kernel: CudaKernel = RESIDUES, capability: str = "9.0", arch: str = "sm_90a"
+) -> Any:
     """A simulated GPU on which all products are computed from residues, whatever their size."""
     gpu = fake.Gpu(1 << 28)
-    gpu.sms = 2
+    gpu.sms, gpu.capability, gpu.arch = 2, capability, arch
     fake.install(monkeypatch, [gpu])
     monkeypatch.setattr("tilewright.arrays.split._LEAST", {})
-    narrow = [replace(p, default=NARROW.get(p.name, p.default)) for p in RESIDUES.parameters]
-    fake.engine_alone(monkeypatch, replace(RESIDUES, suits=None, presets=(), parameters=tuple(narrow)))
+    narrow = [replace(p, default=NARROW.get(p.name, p.default)) for p in kernel.parameters]
+    fake.engine_alone(monkeypatch, replace(kernel, suits=None, presets=(), parameters=tuple(narrow)))
     return gpu
 
 
@@ -45,7 +49,8 @@ def by_kernel(
     made = residues_of_rows(m, n, k, moduli, dtype)
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan, dtype))).pointer]
     workspace = gpu.allocate(made.workspace_bytes)
-    load(gpu, residue_steps(gpu.sms, kernel, NARROW | params, made))(*at, workspace.pointer, 1)
+    narrow = {name: value for name, value in NARROW.items() if name in kernel.params}
+    load(gpu, residue_steps(gpu.sms, kernel, narrow | params, made))(*at, workspace.pointer, 1)
     first = made.a.workspace_bytes + made.b.workspace_bytes + made.residues_bytes(params.get("BN", NARROW["BN"]))
     everything = gpu.get(workspace, np.uint8, (made.workspace_bytes,))
     gpu.flags = everything[first : first + 4 * made.parts].view(np.int32)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DTypeError
-from ..kernels.cuda_kernel import CudaKernel
+from ..kernels.costs import BASE
+from ..kernels.cuda_kernel import Card, CudaKernel
 from ..kernels.expression import Expression, Expressions
 from ..planning.choice import (
     COMPLEX_RESIDUES,
@@ -29,6 +30,7 @@ from ..planning.choice import (
     choose_gpu,
     engine_on_gpu,
     invariant_on_gpu,
+    of_newest,
     takes_fastest,
 )
 from ..planning.tuned import tuned_card
@@ -49,6 +51,8 @@ from .split import can_split, split_seconds
 _PARTED = {"float32": SPLIT, "float64": RESIDUES, "complex128": COMPLEX_RESIDUES, ROUNDED: ROUNDED} | {
     dtype: dtype for dtype in RESIDUES_IN
 }
+#: Multiply-adds of float64 for each of m·n·k, and those that a multiprocessor of an H200 does in a second.
+_MULTIPLIES, _FLOAT64_RATE = {"float64": 1, "complex128": 4}, 2.1e11
 
 
 class _Candidate(NamedTuple):
@@ -128,6 +132,13 @@ def _copies_s(order: Order, form: FinishForm | None, at_once: bool, gpu: Device)
     return copies_seconds(before, ratio) + copies_seconds(after, ratio)
 
 
+def _slower_s(order: Order, compute: str, card: Card) -> float:
+    """By how much float64 takes longer than with the units of an H200, which the costs of kernels were fitted to: the same
+    for all kernels of the engine, as none has other units. A table of the card's own has that in it."""
+    products = _MULTIPLIES.get(compute, 0) * math.prod((*order.mnk, *order.batch)) * (card.table == BASE)
+    return products * (Card().rates.float64_tensor / card.rates.float64_tensor - 1) / (card.sms * _FLOAT64_RATE)
+
+
 def gpu_plan(
     operands: Operands,
     computes: Sequence[str],
@@ -183,7 +194,8 @@ def _by_engine(
     it is ``invariant``."""
     tried, best, least = list[_Candidate](), None, math.inf
     parted = _PARTED.get(compute, "") if splits else ""
-    splitting = engine_on_gpu(RESIDUES if parted in RESIDUES_IN else parted, gpu.capability) if parted else ()
+    splits_to = RESIDUES if parted in RESIDUES_IN else parted
+    splitting = of_newest(engine_on_gpu(splits_to, gpu.capability)) if parted else ()
     engine = invariant_on_gpu if invariant else engine_on_gpu
     plain = () if compute == parted else engine(compute, gpu.capability)
     compute = made_dtype(compute) if compute == parted else compute
@@ -201,7 +213,9 @@ def _by_engine(
         if kernel in splitting:
             if not can_split(order, parted):
                 continue
-            copied, shape = copied + split_seconds(order, parted, gpu.card.memory_ratio), shape._replace(dtype=parted)
+            copied, shape = copied + split_seconds(order, parted, gpu.card), shape._replace(dtype=parted)
+        else:
+            copied += _slower_s(order, compute, gpu.card)
         tried.append(_Candidate(kernel, once, order, shape, copied))
         if copied < least:  # else none can be faster
             found = fastest_way(kernel, shape, card, copied)

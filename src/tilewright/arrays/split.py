@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..kernels.cuda_kernel import Card
 from ..planning.choice import PLANES, SPLIT
 from ..planning.plan import Rows
 from ..problem import RESIDUES_IN, itemsize_of
@@ -21,6 +22,8 @@ _LONG, _TWICE = 24576, 1.4
 #: Bytes a second that the launches before and after a product of residues move, and seconds of these launches. Fitted to
 #: records of an H200.
 _MOVED_BEFORE, _MOVED_AFTER, _RESIDUES_S = 2.9e12, 2.6e12, {"float64": 30e-6, "complex128": 45e-6}
+#: float64 operations for each real number that is rounded, and for one of C beside four for each modulus; clocks a second.
+_TO_ROUND, _TO_SCALE, _CLOCK = 8, 24, 1.4e9
 #: The least m, n and k of products from residues, where not all are considered that the kernel suits.
 _LEAST = {"float64": 1024}
 
@@ -46,19 +49,27 @@ def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduc
     return SplitProduct(p, q, c._replace(next=nexts[2]), batch)
 
 
-def split_seconds(order: Order, compute: str, memory_ratio: float) -> float:
+def split_seconds(order: Order, compute: str, card: Card) -> float:
     """The predicted time of the launches beside the product, where nothing is flagged: those that split the operands, that
     make numbers of the residues of C, and that look for flagged parts."""
-    product = split_of(order, compute)
+    product, memory_ratio = split_of(order, compute), card.memory_ratio
     if isinstance(product, ResidueProduct):
         planes, size = product.a.planes, itemsize_of(product.c.dtype)
         before = sum((2 * size + planes) * x.lines * x.k for x in (product.a, product.b))  # they are read twice
         after = (size + planes) * product.a.lines * product.b.lines
-        return _RESIDUES_S[product.c.dtype] + memory_ratio * (before / _MOVED_BEFORE + after / _MOVED_AFTER)
+        moved_s = memory_ratio * (before / _MOVED_BEFORE + after / _MOVED_AFTER)
+        return _RESIDUES_S[product.c.dtype] + moved_s + _units_seconds(product, card)
     moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
     twice = _TWICE if product.a.k > _LONG else 1
     return _LAUNCHES_S + memory_ratio * split * twice + _BLOCK_S * product.tiles
+
+
+def _units_seconds(product: ResidueProduct, card: Card) -> float:
+    """By how much the float64 operations of these launches take longer than on an H200, where memory takes the time."""
+    a, b, each = product.a, product.b, product.a.each
+    operations = each * (_TO_ROUND * (a.lines + b.lines) * a.k + (4 * a.moduli + _TO_SCALE) * a.lines * b.lines)
+    return operations * max(0, 1 / card.rates.float64 - 1 / Card().rates.float64) / (card.sms * _CLOCK)
 
 
 def rounded_rows(k: int) -> Rows:

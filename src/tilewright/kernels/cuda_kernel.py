@@ -25,34 +25,62 @@ MOST_GRID = (2**31 - 1, 65535, 65535)
 LINE = "LINE"
 #: The names that a time may use, besides the parameters and LINE; ``header`` explains them.
 TIMED = (
-    *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "memory_ratio", "blocks"),
+    *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "memory_ratio", "int8_rate", "blocks"),
     *("lines", "a_start", "b_start", "a_down", "b_across", "c_down", "a_vector", "b_vector", "finished", "scaled"),
 )
 
 Dim3 = tuple[int, int, int]
 
 
+class UnitRates(NamedTuple):
+    """What a multiprocessor does in a clock: ``float64`` operations of its units, and multiply-adds of its tensor cores by
+    mma.sync, of float64 (those of the units, where it has no such tensor cores) and of int8."""
+
+    float64: int
+    float64_tensor: int
+    int8_tensor: int
+
+
+#: By compute capability. Units: NVIDIA's CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions". Tensor
+#: cores: the dense rates in NVIDIA's whitepapers of A100, H100, GA102, Ada and RTX Blackwell, over multiprocessors and boost
+#: clock. Of int8 by mma.sync from 9.0 on, where these are rates of other instructions, those of 8.0 are assumed.
+UNIT_RATES = {"8.0": UnitRates(32, 64, 2048), "9.0": UnitRates(64, 128, 2048), "10.0": UnitRates(64, 64, 2048)}
+#: Those of all others that the engine has kernels for: 8.6, 8.9 and 12.0, and GPUs on chips with other processors.
+_OTHER_UNIT_RATES = UnitRates(2, 2, 1024)
+
+
 class Card(NamedTuple):
     """A GPU, as far as predicted times depend on it; by default an H200.
 
     ``sms``: multiprocessors. ``memory_ratio``: the bandwidth of an H200's memory over that of this GPU's. ``table``: the
-    name of its table of costs (see ``costs``).
+    name of its table of costs (see ``costs``). ``capability``: its compute capability.
     """
 
     name: str = ""
     sms: int = 132
     memory_ratio: float = 1.0
     table: str = BASE
+    capability: str = "9.0"
+
+    @property
+    def rates(self) -> UnitRates:
+        """What a multiprocessor does in a clock.
+
+        >>> Card().rates.float64_tensor, Card(capability="8.9").rates.float64_tensor
+        (128, 2)
+        """
+        return UNIT_RATES.get(self.capability, _OTHER_UNIT_RATES)
 
     @classmethod
-    def of(cls, name: str, sms: int, memory_clock_khz: int, bus_bits: int) -> Card:
+    def of(cls, name: str, sms: int, memory_clock_khz: int, bus_bits: int, capability: str = "9.0") -> Card:
         """The card whose memory has this clock and bus, as its driver says; if that is 0, like that of an H200.
 
         >>> round(Card.of("NVIDIA H100 80GB HBM3", 132, 2_619_000, 5120).memory_ratio, 3)
         1.467
         """
         clock_and_bus = memory_clock_khz * bus_bits
-        return cls(name, sms, 3_201_000 * 6144 / clock_and_bus if clock_and_bus else 1.0, table_of(name))
+        ratio = 3_201_000 * 6144 / clock_and_bus if clock_and_bus else 1.0
+        return cls(name, sms, ratio, table_of(name), capability)
 
 
 @dataclass(frozen=True)

@@ -72,10 +72,10 @@ multiprocessor, or PER_SM, in whole clusters of CLUSTER · BESIDE · SPLIT · NE
 engine's kernels with ``boxes`` or ``strides`` take more: ``runtime.gpu.boxed_product`` and ``strided_product`` say what.
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
-read and stored, ``blocks`` those of the launch, ``sms`` and ``memory_ratio`` facts of the GPU (``Card``); rows of A and B
-begin at multiples of ``a_start`` and ``b_start`` bytes, which are 128 at most, and ``lines`` is 1 where both are. ``a_down``
-and ``c_down`` are 1 where columns of A or C follow each other in memory, ``b_across`` where rows of B do; ``a_vector`` and
-``b_vector`` are the most bytes that one access may have.
+read and stored, ``blocks`` those of the launch, ``sms``, ``memory_ratio`` and ``int8_rate`` facts of the GPU (``Card``,
+``UnitRates``); rows of A and B begin at multiples of ``a_start`` and ``b_start`` bytes, which are 128 at most, and ``lines``
+is 1 where both are. ``a_down`` and ``c_down`` are 1 where columns of A or C follow each other in memory, ``b_across`` where
+rows of B do; ``a_vector`` and ``b_vector`` are the most bytes that one access may have.
 ``finished``: it applies an epilogue, which needs ``finishes`` bytes of shared memory for each vector. ``scaled``: in blocks.
 """
 

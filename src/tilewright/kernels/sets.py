@@ -19,7 +19,7 @@ from .cuda_kernel import LINE, TIMED, CudaKernel, blocks_at_once
 from .expression import Expression
 
 #: Names of TIMED of which a kernel's sets are prepared for each value: they have few.
-LAYOUT = ("size", "sms", "memory_ratio", "a_down", "b_across", "finished", "scaled")
+LAYOUT = ("size", "sms", "memory_ratio", "int8_rate", "a_down", "b_across", "finished", "scaled")
 #: Those that are columns where k is cut.
 _CUT = ("parts", "part", "out_size", "c_down")
 _VARIED = tuple(name for name in TIMED if name not in LAYOUT)

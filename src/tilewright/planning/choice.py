@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -285,7 +285,7 @@ def computed_on_gpu(
         lossy = [path.compute for path in kept if path.word not in ("standard", "highest")]
         word = next(path.word for path in kept if path.compute not in lossy)
         cheapest = lossy[:1] if lossy and lossy[0] in RESIDUES_IN else lossy  # more residues only take longer
-        narrow = tuple(cheapest) if capability == _BOUNDED else ()
+        narrow = tuple(path for path in cheapest if capability == _BOUNDED or path in RESIDUES_IN)  # these are exact
         return (*narrow, *computed_on_gpu(dtype, word, result))
     if precision in _ON_GPUS:
         needed, compute = _ON_GPUS[str(precision)]
@@ -315,9 +315,13 @@ def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
 @functools.cache
 def invariant_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
     """Those of ``engine_on_gpu`` that make invariant products, all with the same bits: they are for the newest GPUs."""
-    able = [kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None]
-    of_newest = {float(kernel.capability.rstrip("af")): kernel.capability for kernel in able}
-    return tuple(kernel for kernel in able if kernel.capability == of_newest[max(of_newest)])
+    return of_newest([kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None])
+
+
+def of_newest(kernels: Sequence[CudaKernel]) -> tuple[CudaKernel, ...]:
+    """The kernels that are for the newest GPUs."""
+    newest = {float(kernel.capability.rstrip("af")): kernel.capability for kernel in kernels}
+    return tuple(kernel for kernel in kernels if kernel.capability == newest[max(newest)])
 
 
 def choose_gpu(

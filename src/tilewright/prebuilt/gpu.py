@@ -80,7 +80,7 @@ class _Described:
 
     def __init__(self, arch: str, capability: str, name: str, sms: int, clock: int, bits: int) -> None:
         self.arch, self.capability, self.name, self.sms = arch, capability, name, sms
-        self.card = Card.of(name, sms, clock, bits)
+        self.card = Card.of(name, sms, clock, bits, capability)
 
     def __enter__(self) -> _Described:
         return self

@@ -55,12 +55,8 @@ GROUP = { default = 8, values = [1, 2, 4, 8, 16, 32] }
 #include "banded_tiles.cuh"
 #include "hopper.cuh"
 #include "launches.cuh"
-#include "residues.cuh"
+#include "residue_sums.cuh"
 #include "ring.cuh"
-
-#ifndef BOUND
-#define BOUND 0  // 1 multiplies magnitudes, and flags what they do not show to be accurate
-#endif
 
 #define WIDTH BN
 #define SUM int
@@ -81,64 +77,23 @@ struct Shared {
 };
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// `k` is that of the planes. A part of C is accurate where `factor` times what its rounded lines sum up to is at most the lower bound.
-struct Call {
-    int m, n, k, planes;
-    float factor;
-    int unused;
-};
-
 // Whether all parts of a tile, of all blocks of the cluster, are flagged or outside.
 __device__ __forceinline__ bool is_flagged(const Tiles<TILE_ROWS>& tiles, int tile, const int* flags, const Call& call)
 {
     if (BOUND || tile >= tiles.count) return false;
     const Tile at = tiles.place(tile, 0);
-    const int across = (call.n - 1) / FLAGGED_COLUMNS + 1;
-    bool all = true;
-    #pragma unroll
-    for (int i = 0; i < CLUSTER; i++)
-        #pragma unroll
-        for (int j = 0; j < PARTS; j++) {
-            const int row = at.top + i * FLAGGED_ROWS, column = at.left + j * FLAGGED_COLUMNS;
-            if (row < call.m && column < call.n) all &= flags[row / FLAGGED_ROWS * across + column / FLAGGED_COLUMNS] != 0;
-        }
-    return all;
+    return are_flagged<CLUSTER * FLAGGED_ROWS, BN>(at.top, at.left, flags, call);
 }
 
-#if !BOUND
-// The residues of 16 sums, as bytes from 0 to p - 1. With `inverse` = 2^38 / p rounded up the quotient is exact for sums
-// up to 2^30, as of 65,536 products.
-__device__ __forceinline__ uint4 residues_of(const int (&d)[BN / 2], int first, int p, int inverse)
-{
-    unsigned words[4];
-    #pragma unroll
-    for (int w = 0; w < 4; w++) {
-        unsigned r[4];
-        #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int sum = d[first + w * 4 + i];
-            r[i] = sum - (__mulhi(sum, inverse) >> 6) * p;
-        }
-        words[w] = __byte_perm(__byte_perm(r[0], r[1], 0x0040), __byte_perm(r[2], r[3], 0x0040), 0x5410);
-    }
-    return make_uint4(words[0], words[1], words[2], words[3]);
-}
-#else
+#if BOUND
 // Flags the parts of C in which some sum, a lower bound of |A||B|, is not at least what rounding of A and B may change.
 __device__ __forceinline__ void flag(const int (&d)[BN / 2], float2 (&columns)[BN], const Line* of_a, const Line* of_b, int* flags,
                                      const Call& call, int half, int row, int left)
 {
-    const int thread = threadIdx.x % 128, lane = thread % 32, across = (call.n - 1) / FLAGGED_COLUMNS + 1;
-    const float infinity = __int_as_float(0x7F800000);
-    // x: the sum of the line's magnitudes, times `factor`; y: 1 if it is rounded. Where it is unfit all is flagged; beyond C nothing.
-    auto what = [&](const Line* lines, int at, int count) {
-        if (at >= count) return make_float2(0, 0);
-        const Line line = lines[at];
-        return line.kind & UNFIT ? make_float2(infinity, infinity) : make_float2((float)line.sum * call.factor, line.kind & ROUNDED ? 1 : 0);
-    };
+    const int thread = threadIdx.x % 128, lane = thread % 32;
     group_sync(1 + half, 128);  // all have read those of the tile before
-    for (int i = thread; i < BN; i += 128) columns[i] = what(of_b, left + i, call.n);
-    const float2 upper = what(of_a, row, call.m), lower = what(of_a, row + 8, call.m);
+    for (int i = thread; i < BN; i += 128) columns[i] = loss_of_line(of_b, left + i, call.n, call);
+    const float2 upper = loss_of_line(of_a, row, call.m, call), lower = loss_of_line(of_a, row + 8, call.m, call);
     group_sync(1 + half, 128);
     #pragma unroll
     for (int part = 0; part < PARTS; part++) {
@@ -148,13 +103,12 @@ __device__ __forceinline__ void flag(const int (&d)[BN / 2], float2 (&columns)[B
             #pragma unroll
             for (int l = 0; l < 4; l++) {
                 const int at = part * FLAGGED_COLUMNS + j * 8 + lane % 4 * 2 + l % 2;
-                const float2 column = columns[at], of_row = l < 2 ? upper : lower;
-                const float lost = of_row.y * column.x + column.y * of_row.x;  // NaN where a line is unfit and the other zero
+                const float lost = loss_of(l < 2 ? upper : lower, columns[at]);
                 const bool inside = left + at < call.n && row + l / 2 * 8 < call.m;
                 fits &= !inside || (float)d[part * (FLAGGED_COLUMNS / 2) + j * 4 + l] >= lost;
             }
         const bool flagged = !__all_sync(~0u, fits);
-        if (flagged && lane == 0) atomicOr(&flags[row / FLAGGED_ROWS * across + left / FLAGGED_COLUMNS + part], 1);
+        if (flagged && lane == 0) atomicOr(&flags[row / FLAGGED_ROWS * parts_across(call) + left / FLAGGED_COLUMNS + part], 1);
     }
 }
 #endif
@@ -234,12 +188,12 @@ residues_hopper(const __grid_constant__ TensorMap a, const __grid_constant__ Ten
 #if BOUND
             flag(d, s.columns[half], of_a, of_b, flags, call, half, top + half * 64 + thread / 32 * 16 + thread % 32 / 4, left);
 #else
-            const int p = divisor_of_plane(z), inverse = ((1ll << 38) - 1) / p + 1;
+            const int p = divisor_of_plane(z), inverse = inverse_of_divisor(p);
             const long long at = (long long)z * ((call.m - 1) / TILE_ROWS + 1) * tiles.cols + top / TILE_ROWS * tiles.cols + left / BN;
             unsigned char* to = residues + (at * GROUPS + half) * (BN / CHUNK_COLUMNS * CHUNK_BYTES) + thread * 16;
             #pragma unroll
             for (int chunk = 0; chunk < BN / CHUNK_COLUMNS; chunk++)
-                *(uint4*)(to + chunk * CHUNK_BYTES) = residues_of(d, chunk * 16, p, inverse);
+                *(uint4*)(to + chunk * CHUNK_BYTES) = residues_of([&](int i) { return d[chunk * 16 + i]; }, p, inverse);
 #endif
         }
     }

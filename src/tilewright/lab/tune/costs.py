@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...kernels.columns import Column, staged
-from ...kernels.cuda_kernel import LINE, TIMED, CudaKernel
+from ...kernels.cuda_kernel import LINE, TIMED, Card, CudaKernel
 from ...planning.ways import EngineShape, part_steps, sums_dtype
 from ...problem import itemsize_of
 
@@ -128,7 +128,11 @@ def _given(kernel: CudaKernel, way: MeasuredWay, record: Record) -> dict[str, fl
     of_shape = {name: getattr(shape, name) for name in TIMED if hasattr(shape, name)}
     of_shape |= {"c_down": is_whole and shape.c_down, "lines": shape.a_start == shape.b_start == 128}
     of_way = {"parts": parts, "part": part, "size": size, "out_size": out, "blocks": blocks}
-    of_card = {"sms": record.sms, "memory_ratio": record.memory_ratio}
+    of_card = {
+        "sms": record.sms,
+        "memory_ratio": record.memory_ratio,
+        "int8_rate": Card(name=record.card).rates.int8_tensor,
+    }
     return {
         **of_shape, **of_way, **of_card, "finished": shape.vectors is not None, "scaled": shape.blocks,
         LINE: 128 // size, **params,

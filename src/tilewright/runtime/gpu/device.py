@@ -104,7 +104,7 @@ class Device:
         #: Bytes of shared memory that a block can have at most, static and dynamic together.
         self.max_shared_bytes = facts.shared_bytes
         #: What predicted times depend on.
-        self.card = Card.of(self.name, self.sms, facts.memory_clock, facts.memory_bits)
+        self.card = Card.of(self.name, self.sms, facts.memory_clock, facts.memory_bits, self.capability)
         #: Page-locked memory of the host, for all GPUs.
         self.pages = _pages
 

@@ -1,9 +1,10 @@
 """Products of float64 and complex128 by tensor cores of int8: the operands become residues of whole numbers, which a kernel
 multiplies.
 
-``engine/cuda/pack/write_residues.cu`` finds residues, ``engine/cuda/residues_hopper.cu`` multiplies them for each modulus,
-``engine/cuda/pack/reconstruct.cu`` makes numbers of what is left, and where this would not keep the bound of the error,
-``engine/cuda/pack/multiply_flagged_f64.cu`` multiplies in its place. The GPU finds out where; the host does not wait.
+``engine/cuda/pack/write_residues.cu`` finds residues. ``residues_hopper.cu``, on other cards ``residues_mma.cu``,
+multiplies them for each modulus. ``engine/cuda/pack/reconstruct.cu`` makes numbers of what is left, and where this would not
+keep the bound of the error, ``engine/cuda/pack/multiply_flagged_f64.cu`` multiplies in its place. The GPU finds out where;
+the host does not wait.
 ``residue_operand`` says how the residues lie.
 """
 
@@ -30,6 +31,7 @@ SOURCES = tuple(
         "pack/reconstruct.cu",
         "pack/multiply_flagged_f64.cu",
         "residues_hopper.cu",
+        "residue_sums.cuh",
         "residues.cuh",
         "dmma.cuh",
         "wgmma.cuh",
@@ -49,6 +51,8 @@ _FLAGGED_PARAMS = {
     "float64": _TILES | {"WN": 64, "STAGES": 3, "BLOCKS": 2},
     "complex128": _TILES | {"WN": 32, "STAGES": 2, "BLOCKS": 1},
 }
+#: Those before and after Hopper, where a block may have 99 KB of shared memory at most: half the tiles.
+_FLAGGED_SMALLER = _FLAGGED_PARAMS | {"complex128": _FLAGGED_PARAMS["complex128"] | {"BM": FLAGGED[0] // 2}}
 
 
 def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], product: ResidueProduct) -> list[GpuStep]:
@@ -66,7 +70,7 @@ def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], produ
         GpuStep(bound, (of_a.after(a.sample_at), of_b.after(b.sample_at), residues, *lines, flags)),
         GpuStep(multiply, (of_a, of_b, residues, *lines, flags)),
         GpuStep(_reconstruct(product, values["BN"]), (residues, at_c, *lines, flags)),
-        GpuStep(_flagged(product), (at_a, at_b, at_c, flags)),
+        GpuStep(_flagged(kernel, product), (at_a, at_b, at_c, flags)),
     ]
 
 
@@ -91,11 +95,12 @@ def _multiply(
     a, b = product.a, product.b
     planes, k = (1, a.sampled) if bound else (a.planes, a.k)
     launch = kernel.launch_with(values, a.lines, b.lines, k)
-    operands = (_boxed(x, planes, kernel.box(name, 1, values)) for name, x in zip(("a", "b_down"), (a, b), strict=True))
+    operands = ((name, x) for name, x in zip(("a", "b_down"), (a, b), strict=True) if name in kernel.boxes)
+    maps = tuple(_boxed(x, planes, kernel.box(name, 1, values)) for name, x in operands)
     call = _MULTIPLY.pack(a.lines, b.lines, k, planes, least_bound(a.k, a.moduli, a.matrix.dtype), 0)
-    size = launched(launch.blocks * planes, sms, values), launch.threads, launch.shared_bytes
+    blocks = launched(launch.blocks * planes, sms, values) if kernel.persistent else launch.blocks * planes
     code = KernelCode(kernel, (*_numbers(a).items(), ("BOUND", int(bound))), chosen_params(values))
-    return KernelLaunch(code, kernel.entry, size, call, tuple(operands))
+    return KernelLaunch(code, kernel.entry, (blocks, launch.threads, launch.shared_bytes), call, maps)
 
 
 def _numbers(operand: ResidueOperand) -> dict[str, int]:
@@ -121,11 +126,11 @@ def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
     return KernelLaunch(code, "reconstruct", (blocks, _THREADS, 0), call)
 
 
-def _flagged(product: ResidueProduct) -> KernelLaunch:
+def _flagged(kernel: CudaKernel, product: ResidueProduct) -> KernelLaunch:
     """The launch that multiplies where a part of C is flagged."""
     a, b, dtype = product.a, product.b, product.c.dtype
     laid = of_a, of_b, of_c = as_they_lie(a, b, product.c)
-    p = _FLAGGED_PARAMS[dtype]
+    p = (_FLAGGED_PARAMS if kernel.boxes else _FLAGGED_SMALLER)[dtype]
     macros: dict[str, object] = {
         **({"COMPLEX": 1} if a.each > 1 else {}),
         "TYPE": dtype.upper(),
@@ -140,6 +145,7 @@ def _flagged(product: ResidueProduct) -> KernelLaunch:
     shared = p["STAGES"] * p["BK"] * (p["BM"] + p["BN"] + 4 * a.each) * 8 * a.each
     strides = (number for x in laid for number in (x.row, x.column, 0))
     call = _FLAGGED.pack(*strides, a.lines, b.lines, a.k, 1, 1, MOST)
+    blocks = -(-a.lines // p["BM"]) * -(-b.lines // p["BN"])
     threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32
     code = KernelCode(_ENGINE / "pack" / "multiply_flagged_f64.cu", tuple(macros.items()))
-    return KernelLaunch(code, "multiply_flagged_f64", (product.parts, threads, shared), call)
+    return KernelLaunch(code, "multiply_flagged_f64", (blocks, threads, shared), call)

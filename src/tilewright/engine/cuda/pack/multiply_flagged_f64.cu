@@ -6,12 +6,13 @@
 constexpr int PLANES = EACH;
 #include "../dmma.cuh"
 
-static_assert(BM == FLAGGED_ROWS && BN == FLAGGED_COLUMNS, "a block computes what one flag is for");
+static_assert(FLAGGED_ROWS % BM == 0 && FLAGGED_COLUMNS % BN == 0, "a block computes what one flag is for");
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 multiply_flagged_f64(const double* a, const double* b, double* c, const int* flags, const __grid_constant__ Call call)
 {
     wait_for_launch_before();
     const Place place = place_of_block(call);
-    if (flags[place.top / BM * ((call.n - 1) / BN + 1) + place.left / BN]) multiply_strided(a, b, c, call);
+    const int across = (call.n - 1) / FLAGGED_COLUMNS + 1;
+    if (flags[place.top / FLAGGED_ROWS * across + place.left / FLAGGED_COLUMNS]) multiply_strided(a, b, c, call);
 }

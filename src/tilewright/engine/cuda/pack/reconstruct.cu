@@ -1,6 +1,7 @@
-// float64 or complex128 numbers from the residues that ``residues_hopper.cu`` has left (see ``residues.cuh``). With the
-// residues t of x, of which B carries the inverses of the other moduli, x = Σ t · (P / p) - q · P, where P is the product of
-// all moduli. All sums are whole numbers in three limbs and exact, so x is; it is rounded once, and scaled.
+// float64 or complex128 numbers from the residues that ``residues_hopper.cu`` or ``residues_mma.cu`` have left (see
+// ``residues.cuh``). With the residues t of x, of which B carries the inverses of the other moduli, x = Σ t · (P / p) - q · P,
+// where P is the product of all moduli. All sums are whole numbers in three limbs and exact, so x is; it is rounded once, and
+// scaled.
 //
 // A complex number x + i·y has the residues u = x + s·y and v = x - s·y. B carries one half, so x = u + v and y = -s · (u - v).
 #include "../launches.cuh"

@@ -180,10 +180,17 @@ __device__ __forceinline__ unsigned least_magnitude(unsigned x, unsigned y)
     return max(more, (28 * more + 15 * less) / 32);
 }
 
+// A STEP of lines that do not lie along k. It is the same memory for both operands, of which a block has one.
+typedef double Across[STEP][LINES * EACH + 2];
+__device__ __forceinline__ Across& shared_step()
+{
+    __shared__ __align__(16) Across across;
+    return across;
+}
+
 template <bool ALONG, bool VECTOR, bool SECOND>
 __device__ __forceinline__ void round_lines(const double* x, unsigned char* planes, const Operand& o, const Call& call, int block)
 {
-    __shared__ __align__(16) double across[ALONG ? 1 : STEP][ALONG ? 1 : LINES * EACH + 2];
     __shared__ int shifts[LINES];
     const int groups = (o.lines - 1) / LINES + 1, first = block % groups * LINES, begin = block / groups * STEP * AT_ONCE;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -219,7 +226,7 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
     fetch(begin);
     for (int at = begin; at < end; at += STEP) {
         double v[TURNS][4 * EACH];
-        if (ALONG)
+        if constexpr (ALONG)
             #pragma unroll
             for (int i = 0; i < HELD; i++) {
                 double* to = &v[i / LOADS][i % LOADS * 2];
@@ -228,7 +235,8 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
         else {
             if (at > begin) __syncthreads();
             #pragma unroll
-            for (int i = 0; i < HELD; i++) *(double2*)&across[threadIdx.x / ACROSS + i * STEPS][threadIdx.x % ACROSS * 2] = held[i];
+            for (int i = 0; i < HELD; i++)
+                *(double2*)&shared_step()[threadIdx.x / ACROSS + i * STEPS][threadIdx.x % ACROSS * 2] = held[i];
             __syncthreads();
         }
         if (at + STEP < end) fetch(at + STEP);
@@ -236,12 +244,12 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
         for (int turn = 0; turn < TURNS; turn++) {
             const int i = warp + turn * WARPS, line = first + i, p = at + lane * 4;
             if (line >= o.lines) break;
-            if (!ALONG)
+            if constexpr (!ALONG)
                 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     #pragma unroll
                     for (int e = 0; e < EACH; e++)
-                        v[turn][j * EACH + e] = across[ALONG ? 0 : lane * 4 + j][ALONG ? 0 : i * EACH + e];
+                        v[turn][j * EACH + e] = shared_step()[lane * 4 + j][i * EACH + e];
             const int once = max(min(shifts[i], 1000), -1000);  // a denormal number takes two steps
             const double f = power_of_two(once), g = power_of_two(shifts[i] - once);
             Whole parts[EACH];
