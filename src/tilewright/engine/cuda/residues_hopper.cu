@@ -2,9 +2,9 @@
 idea = "float64 and complex128 by products of int8 on tensor cores for each of some moduli: sums are whole numbers that their residues determine."
 row = "S0.9, S3"
 entry = "residues_hopper"
-dtypes = ["int8x14"]
+dtypes = ["int8x13"]
 stores = ["float64"]
-precision = "int8x14"
+precision = "int8x13"
 capability = "9.0a"
 persistent = true
 suits = "(m >= 512) * (n >= 512) * (k >= 512) * (k <= 65536)"
@@ -29,12 +29,12 @@ a = "either"
 b = "either"
 c = "rows"
 
-# `size` is the number of planes: one for each modulus, of complex numbers two. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
+# `size` is the number of planes: one for each modulus, of complex numbers two. A step is 128×256×128; power allows less for long. The bound is a quarter of a product more, or more if k is short.
 [time]
 rate = "multiply_rate * (1 - (power + power_groups * (GROUP < 16)) * (m * n * k > power_above))"
 step = "BN * 128 * 128 * 2 / (rate / sms)"
 tiles = "cdiv(size * blocks, sms) * (cdiv(k, 128) * step * (1 + lone * (CLUSTER == 1) + narrow * (BN < 256)) + generation_s)"
-bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(8, k // 1024)), 128) * step + bound_s)"
+bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(4, k // 2048)), 128) * step + bound_s)"
 memory = "(m * k + k * n + m * n) * size / memory_rate * memory_ratio"
 seconds = "launch_s + max(tiles, memory) + bound"
 
@@ -82,10 +82,10 @@ struct Shared {
 extern __shared__ __align__(1024) unsigned char memory[];
 
 // `k` is that of the planes. A part of C is accurate where `factor` times what its rounded lines sum up to is at most the lower bound.
+// All that was rounded of a line is at most `lost`.
 struct Call {
     int m, n, k, planes;
-    float factor;
-    int unused;
+    float factor, lost;
 };
 
 // Whether all parts of a tile, of all blocks of the cluster, are flagged or outside.
@@ -130,11 +130,14 @@ __device__ __forceinline__ void flag(const int (&d)[BN / 2], float2 (&columns)[B
 {
     const int thread = threadIdx.x % 128, lane = thread % 32, across = (call.n - 1) / FLAGGED_COLUMNS + 1;
     const float infinity = __int_as_float(0x7F800000);
-    // x: the sum of the line's magnitudes, times `factor`; y: 1 if it is rounded. Where it is unfit all is flagged; beyond C nothing.
+    // x: the sum of the line's magnitudes before they were rounded, times `factor`; y: 1 if it is rounded. Both are times 2^-bits, to which
+    // the magnitudes of the lower bound are relative. Where a line is unfit all is flagged; beyond C nothing.
     auto what = [&](const Line* lines, int at, int count) {
         if (at >= count) return make_float2(0, 0);
         const Line line = lines[at];
-        return line.kind & UNFIT ? make_float2(infinity, infinity) : make_float2((float)line.sum * call.factor, line.kind & ROUNDED ? 1 : 0);
+        if (line.kind & UNFIT) return make_float2(infinity, infinity);
+        const float unit = __int_as_float(127 - line.bits << 23), rounded = line.kind & ROUNDED ? 1 : 0;
+        return make_float2(((float)line.sum + rounded * call.lost) * (call.factor * unit), rounded * unit);
     };
     group_sync(1 + half, 128);  // all have read those of the tile before
     for (int i = thread; i < BN; i += 128) columns[i] = what(of_b, left + i, call.n);
