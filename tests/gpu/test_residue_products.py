@@ -215,7 +215,7 @@ def test_the_sums_of_all_products_are_determined(dtype: str, moduli: int) -> Non
 def test_residues_of_extreme_lines_determine_their_sums(k: int, moduli: int) -> None:
     """Exact integers, and lines of the largest norm that are rounded up everywhere."""
     used, norm = MODULI["float64"][:moduli], largest_norm(moduli)
-    product, of_all = math.prod(used), math.ceil(norm / math.sqrt(k) + 0.5)
+    product, of_all = math.prod(used), math.floor(norm / math.sqrt(k) + 0.5)
     equal, one = np.full(k, of_all), np.where(np.arange(k) == 0, math.floor(norm), 0)
     for x, y in itertools.combinations_with_replacement([equal, -equal, equal * (-1) ** np.arange(k), one, -one], 2):
         exact, found = int(x.astype(object) @ y.astype(object)), 0
@@ -242,7 +242,7 @@ def norms_of(kernel: CudaKernel) -> bool:
     a = rng.standard_normal((12, k)) * 2.0 ** np.array([0, 0, 0, 1020, -1022, -1060, 0, 0, 0, 0, 0, 0])[:, None]
     a[1] *= 2.0 ** rng.uniform(-900, 900, k)
     a[2, 1030] = 2.0**600
-    a[6], a[7], a[8], a[9] = 0, 1, np.where(np.arange(k) == 5, 3, 0), 5e-324
+    a[6], a[7], a[8], a[9] = 0, 1, np.where(np.arange(k) == 5, 1 / 3, 0), 5e-324
     b, gpu, most = np.ascontiguousarray(a[::-1].T), small_gpu(), Fraction(largest_norm(13)) ** 2
     by_kernel(gpu, kernel, a, b, launches=2)
     are_bounds = are_largest = True
@@ -265,7 +265,8 @@ def test_norms_are_upper_bounds() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [
     ("__double2float_ru(sum * (1 + 1.0 / (1ll << 40)))", "__double2float_rd(sum)"), ("__fadd_ru", "__fadd_rd"),
-    ("(quotient >> 1)", "(quotient + 1 >> 1)"), ("max(of.exponent - exponent, -60)", "(of.exponent - exponent + 1)"),
+    ("(quotient >> 1)", "(quotient + 1 >> 1)"),
+    ("2 * max(of.exponent - exponent, -60)", "3 * max(of.exponent - exponent, -40)"),
     ("norm.exponent + 2 + shift", "norm.exponent + 1 + shift"),
 ])  # fmt: skip
 def test_norms_that_are_too_small_are_rejected(
