@@ -81,8 +81,8 @@ struct Shared {
 };
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// `k` is that of the planes. A part of C is accurate where `factor` times what its rounded lines sum up to is at most the lower bound.
-// All that was rounded of a line is at most `lost`.
+// `k` is that of the planes. A part of C is accurate where `factor` times what its rounded lines sum up to is at most the lower
+// bound. Rounding has changed the sum of a line's magnitudes by at most `lost`.
 struct Call {
     int m, n, k, planes;
     float factor, lost;
@@ -130,8 +130,8 @@ __device__ __forceinline__ void flag(const int (&d)[BN / 2], float2 (&columns)[B
 {
     const int thread = threadIdx.x % 128, lane = thread % 32, across = (call.n - 1) / FLAGGED_COLUMNS + 1;
     const float infinity = __int_as_float(0x7F800000);
-    // x: the sum of the line's magnitudes before they were rounded, times `factor`; y: 1 if it is rounded. Both are times 2^-bits, to which
-    // the magnitudes of the lower bound are relative. Where a line is unfit all is flagged; beyond C nothing.
+    // x: an upper bound of the sum of the line's magnitudes before they were rounded, times `factor`; y: 1 if it is rounded.
+    // Both are times 2^-bits, as the lower bound is relative to 2^bits. Where a line is unfit all is flagged; beyond C nothing.
     auto what = [&](const Line* lines, int at, int count) {
         if (at >= count) return make_float2(0, 0);
         const Line line = lines[at];

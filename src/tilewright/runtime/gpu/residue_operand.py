@@ -182,7 +182,7 @@ def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
 
 def least_bound(k: int, moduli: int, dtype: str = "float64") -> float:
     """By how much sums of magnitudes of a rounded line, times this, may not exceed the sampled lower bound of |A||B|, for
-    ``residue_bound`` to hold; infinity for a k so short that all is flagged. Both are relative to the largest elements.
+    ``residue_bound`` to hold; infinity for a k so short that all is flagged. Both are relative to ``bits`` of the lines.
 
     The largest element of a scaled line is at least N / (2·√n): the power of two is the largest possible. Of a number of
     at least 1/128 of that, as the lower bound has, rounding changes no more than ½.

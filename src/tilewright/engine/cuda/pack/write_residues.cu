@@ -1,7 +1,8 @@
 // Prepares float64 or complex128 matrices for products by int8 tensor cores (see ``residues.cuh``): one or two in a launch.
 //
 // A line is a row of A or a column of B. Its elements are multiplied by the largest power of two with which its 2-norm
-// is at most the square root of `most`, and are rounded to whole numbers y: so sums of products are determined (see `find_norms`). Of each y the residues are stored as int8, those of a line one after another: a plane for each modulus.
+// is at most the square root of `most`, and are rounded to whole numbers y: so sums of products are determined (see `Norm`).
+// Of each y the residues are stored as int8, those of a line one after another: a plane for each modulus.
 // Those of the second operand are multiplied by the inverse of the other moduli, which spares ``reconstruct.cu`` a multiplication.
 // Of some steps of k another plane has the upper 7 bits of magnitudes: their product is a lower bound of |A||B|.
 // A complex number is two of these, with one power of two for all of its line.
@@ -44,13 +45,14 @@ __device__ __forceinline__ double2 load(const double* x, const Operand& o, int l
     return make_double2(from[0], left > 1 ? from[ALONG ? o.step : o.line] : 0);
 }
 
-// ---- the norm of each line, of each part of k -------------------------------------------------------------------------------------
-// Let P be the product of the moduli, and n the real numbers of a line, at most 65,536 or 131,072. A line y that is scaled has |y|² <= most,
-// and its whole numbers have a norm of at most |y| + ½·√n, as each is rounded by ½ or less. `most` is such that the square of that is at
-// most P/2 · (1 - 2^-16). So the sum x of products of two lines has 2·|x| <= P · (1 - 2^-16), and its residues determine it; the rest
-// of P is for the rounding of x / P in ``reconstruct.cu``.
+// ---- the norm of each line, of each part of k ---------------------------------------------------------------------------
+// Let P be the product of the moduli, and n the real numbers of a line, at most 65,536, or 131,072 of complex ones. A line y
+// that is scaled has |y|² <= most, and its whole numbers have a norm of at most |y| + ½·√n, as each is rounded by ½ or less.
+// `most` is such that the square of that is at most P/2 · (1 - 2^-16). So the sum x of products of two lines has
+// 2·|x| <= P · (1 - 2^-16), and its residues determine it; the rest of P is for the rounding of x / P in ``reconstruct.cu``.
 
-// No magnitude is 4·2^exponent or more, and the sum of squares is at most squares·4^exponent. That is UNFIT_EXPONENT where one is no number.
+// No magnitude is 4·2^exponent or more, and the sum of squares is at most squares·4^exponent. With an infinity or a NaN the
+// exponent is UNFIT_EXPONENT.
 struct Norm {
     int exponent;
     float squares;
@@ -66,8 +68,8 @@ __device__ __forceinline__ Norm sum_of(const Norm& x, const Norm& y)
     return { exponent, __fadd_ru(squares(x), squares(y)) };
 }
 
-// Each number is multiplied by a power of two, which loses at most what is below 2^-1022 where another one is 2 or more. So the sum
-// of up to 32 squares, each rounded to nearest, is less than 2^-40 of it too small.
+// Each number is multiplied by a power of two, which loses at most what is below 2^-1022 where another one is 2 or more. So
+// the sum of up to 32 squares, each rounded to nearest, is less than 2^-40 of it too small.
 template <int COUNT>
 __device__ __forceinline__ Norm norm_of(const double (&v)[COUNT])
 {
@@ -105,8 +107,10 @@ __device__ __forceinline__ void find(const double* x, unsigned char* planes, con
             }
             Norm norm = norm_of(v);
             #pragma unroll
-            for (int distance = 16; distance; distance /= 2)
-                norm = sum_of(norm, { __shfl_xor_sync(~0u, norm.exponent, distance), __shfl_xor_sync(~0u, norm.squares, distance) });
+            for (int distance = 16; distance; distance /= 2) {
+                const int exponent = __shfl_xor_sync(~0u, norm.exponent, distance);
+                norm = sum_of(norm, { exponent, __shfl_xor_sync(~0u, norm.squares, distance) });
+            }
             if (lane == 0) found[i] = norm;
         }
     else {
