@@ -27,8 +27,8 @@ class Residues(NamedTuple):
 
 
 #: The dtypes of float64 and complex128 products that are computed from residues.
-RESIDUES_IN = {f"int8x{count}": Residues("float64", count) for count in range(5, 15)} | {
-    f"complex_int8x{count}": Residues("complex128", count) for count in range(5, 16)
+RESIDUES_IN = {f"int8x{count}": Residues("float64", count) for count in range(5, 14)} | {
+    f"complex_int8x{count}": Residues("complex128", count) for count in range(5, 15)
 }
 #: Bytes of an element of the dtypes that NumPy does not have. "tf32" is float32 of which tensor cores read 10 bits of
 #: mantissa, "float8" is float8_e4m3fn or float8_e5m2, "float8_fast" the same, summed by tensor cores, which keep 13 bits.

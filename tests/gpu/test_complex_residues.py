@@ -3,11 +3,10 @@ the microscope."""
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,17 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from support.residue_products import LAUNCHES, RESIDUES, by_kernel, residues_alone, small_gpu
+from support.residue_products import ENGINE, LAUNCHES, RESIDUES, by_kernel, changed, residues_alone, small_gpu
 from support.selection import in_turns
 from tilewright.arrays import matmul
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.catalog import cuda_engine
-from tilewright.host.sources import PACKAGE
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.planning.bounds import path_bound
 from tilewright.planning.choice import computed_on_gpu
 from tilewright.problem import RESIDUES_IN
-from tilewright.runtime.gpu import compilations, residue_product
-from tilewright.runtime.gpu.compilations import Compilations
-from tilewright.runtime.gpu.residue_operand import CLASSICAL, MODULI, ResidueProduct, residue_bound, whole_bits
+from tilewright.runtime.gpu import residue_product
+from tilewright.runtime.gpu.residue_operand import CLASSICAL, MODULI, ResidueProduct, largest_norm, residue_bound
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -37,7 +34,6 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install
 pytestmark = pytest.mark.each_value
 
 U = 2.0**-53
-ENGINE = PACKAGE / "engine" / "cuda"
 Exact = np.ndarray[Any, np.dtype[np.object_]]
 
 
@@ -90,7 +86,7 @@ def by_residues(a: tuple[Exact, Exact], b: tuple[Exact, Exact], moduli: int) -> 
 @pytest.mark.parametrize("moduli", range(5, 16))
 def test_two_products_of_residues_determine_a_complex_product(moduli: int) -> None:
     k, rng = 40, np.random.default_rng(moduli)
-    most = 2 ** whole_bits(k, moduli, "complex128")
+    most = int(largest_norm(moduli, "complex128") / math.sqrt(2 * k))
 
     def drawn(*shape: int) -> tuple[Exact, Exact]:
         parts = (rng.integers(-most, most, shape, endpoint=True).astype(object) for _ in range(2))
@@ -119,15 +115,6 @@ def test_the_moduli_have_no_common_divisors_and_are_the_largest() -> None:
     assert tuple(map(int, in_source[1].split(","))) == moduli
 
 
-@pytest.mark.parametrize("k", [512, 1000, 8192, 16384, 65536])
-def test_the_sums_of_all_products_are_determined(k: int) -> None:
-    """With as many bits as a product of the reals would have from 14 residues, of two products for each of k."""
-    bits, product = whole_bits(k, 15, "complex128"), math.prod(MODULI["complex128"])
-    assert 2 * 2 * k * 4**bits < product * (1 - 2.0**-16)
-    assert bits >= whole_bits(2 * k, 14)
-    assert k * 128**2 <= 2**30
-
-
 # ---- the kernels
 
 
@@ -139,7 +126,7 @@ def test_the_sums_of_all_products_are_determined(k: int) -> None:
 def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str]) -> None:
     a, b = uniform(*shapes[0]), uniform(*shapes[1], seed=2)
     c = tw.matmul(laid(fake.Tensor, gpu, a, layouts[0]), laid(fake.Tensor, gpu, b, layouts[1])).view
-    assert worst(c, a, b) < 6
+    assert worst(c, a, b) < 30
     assert [entry for entry, _ in gpu.launches][-6:] == LAUNCHES
 
 
@@ -147,21 +134,21 @@ def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str])
 def test_every_set_of_parameters(params: dict[str, int]) -> None:
     gpu, rows = small_gpu(), 129 if "CLUSTER" in params else 20
     a, b = uniform(rows, 130), uniform(130, 66, seed=2)
-    assert worst(by_kernel(gpu, RESIDUES, a, b, **params), a, b) < 6
+    assert worst(by_kernel(gpu, RESIDUES, a, b, **params), a, b) < 30
     assert not gpu.flags.any()
 
 
 @pytest.mark.parametrize("moduli", range(5, 16))
 def test_whole_numbers_are_multiplied_exactly(moduli: int) -> None:
-    """Of as many bits as the moduli allow: each part is the nearest float64. Of others the error is that of rounding."""
+    """As large as the moduli allow: each part is the nearest float64. Of others the error is that of rounding."""
     k = 300
     a, b, gpu = uniform(20, k), uniform(k, 30, seed=2), small_gpu()
+    norm = largest_norm(moduli, "complex128")
     if moduli < CLASSICAL["complex128"]:
         error = worst(by_kernel(gpu, RESIDUES, a, b, moduli), a, b) * U
         assert not gpu.flags.any()
-        assert 2.0 ** -(whole_bits(k, moduli, "complex128") + 8) < error < residue_bound(k, moduli, "complex128") / 64
-    most = 2 ** min(whole_bits(k, moduli, "complex128"), 49) - 1
-    a, b = (np.round(x * most) for x in (a, b))
+        assert 0.5 < error * norm < 16
+    a, b = (np.round(x * norm / math.sqrt(2 * k)) for x in (a, b))
     found = by_kernel(gpu, RESIDUES, a, b, moduli)
     (ar, ai), (br, bi) = ([[[int(v) for v in row] for row in part] for part in (x.real, x.imag)] for x in (a, b))
     x, y = ((np.array(re, object), np.array(im, object)) for re, im in ((ar, ai), (br, bi)))
@@ -169,12 +156,11 @@ def test_whole_numbers_are_multiplied_exactly(moduli: int) -> None:
     np.testing.assert_array_equal(found.imag, (x[0] @ y[1] + x[1] @ y[0]).astype(np.float64))
 
 
-@pytest.mark.parametrize(("moduli", "k"), [(7, 314), (11, 214), (15, 545)])
-def test_the_largest_sums_are_determined(moduli: int, k: int) -> None:
-    """All parts are as large as they can be, and one more product would need another bit."""
-    bits, gpu = whole_bits(k, moduli, "complex128"), small_gpu()
-    assert whole_bits(k + 1, moduli, "complex128") == bits - 1
-    most = 2**bits - 1
+@pytest.mark.parametrize(("moduli", "k"), [(7, 314), (14, 1), (14, 545)])
+def test_the_largest_sums_are_determined(moduli: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts are as large as they can be. Of so small a k the product would be flagged."""
+    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
+    gpu, most = small_gpu(), int(largest_norm(moduli, "complex128") / math.sqrt(2 * k) * (1 - 2.0**-20))
     signs = np.array([1 + 1j, 1 - 1j, -1 - 1j, -1 + 1j])
     found = by_kernel(
         gpu, RESIDUES, np.repeat(most * signs[:, None], k, 1), np.repeat(most * signs[None], k, 0), moduli
@@ -235,7 +221,8 @@ def half_off(k: int, binades: int) -> tuple[np.ndarray, np.ndarray]:
     """Operands of which all parts that meet are rounded by almost one half, always down; each line has a 1 beside."""
     a, b = np.zeros((8, k), complex), np.zeros((k, 8), complex)
     a[:, 0], b[1, :] = 1, 1
-    of_parts = 2.0**-binades + 0.499 * 2.0 ** (1 - whole_bits(k, 15, "complex128"))
+    norm = math.hypot(1, math.sqrt(2 * k - 4) * 2.0**-binades)
+    of_parts = 2.0**-binades + 0.499 * 2.0 ** -math.floor(math.log2(largest_norm(14, "complex128") / norm))
     a[:, 2:], b[2:] = of_parts * (1 + 1j), of_parts * (1 - 1j)  # real parts add up, imaginary ones cancel
     return a, b
 
@@ -273,21 +260,7 @@ def test_infinities_and_nan_are_those_of_ieee() -> None:
 
 @pytest.fixture
 def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], CudaKernel]:
-    """Compiles kernels from a copy of the engine in which a file is changed; gives the kernel that multiplies."""
-    engine = tmp_path / "engine" / "cuda"
-
-    def changed(file: str, before: str, after: str) -> CudaKernel:
-        shutil.copytree(ENGINE, engine)
-        shutil.copytree(PACKAGE / "kernels" / "cuda", tmp_path / "kernels" / "cuda")
-        source = (engine / file).read_text()
-        assert source.count(before) == 1
-        (engine / file).write_text(source.replace(before, after))
-        monkeypatch.setattr(residue_product, "_ENGINE", engine)
-        monkeypatch.setattr(compilations, "_compilations", Compilations())
-        path = engine / RESIDUES.path.name
-        return replace(RESIDUES, path=path, source=path.read_text())
-
-    return changed
+    return functools.partial(changed, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("file", "before", "after"), [
@@ -296,15 +269,16 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
     ("residues.cuh", "221, 205, 197, 193", "221, 205, 195, 193"),
     ("pack/write_residues.cu", "half = COMPLEX ? (p + 1) / 2 : 1", "half = 1"),
     ("pack/write_residues.cu", "residue_of<p>(x - y)", "residue_of<p>(x + y)"),
-    ("pack/write_residues.cu", "COMPLEX ? max(most[0], most[1]) : most[0]", "most[0]"),
+    ("pack/write_residues.cu", "[j * PARTS + PARTS - 1] = two.y", "[j * PARTS + PARTS - 1] = 0"),
     ("pack/reconstruct.cu", "t = PART ? t - v : t + v;", "t = PART ? t + v : t - v;"),
     ("pack/reconstruct.cu", "PART ? p - root_of_minus_one(p) : 1", "PART ? root_of_minus_one(p) : 1"),
     ("pack/reconstruct.cu", "-4503599627370496.0 - BIAS", "-4503599627370496.0"),
     ("pack/reconstruct.cu", "residues.of[I * EACH + EACH - 1]", "residues.of[I * EACH]"),
 ], ids=str)  # fmt: skip
 def test_a_wrong_kernel_is_rejected(
-    change: Callable[[str, str, str], CudaKernel], file: str, before: str, after: str
+    change: Callable[[str, str, str], CudaKernel], monkeypatch: pytest.MonkeyPatch, file: str, before: str, after: str
 ) -> None:
+    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
     a, b = uniform(20, 200), uniform(200, 40, seed=2)
     b.imag[:, 3] *= 2.0**40  # of which the imaginary parts are the largest
     assert not worst(by_kernel(small_gpu(), change(file, before, after), a, b), a, b) < 2 * a.shape[1]
@@ -312,7 +286,7 @@ def test_a_wrong_kernel_is_rejected(
 
 def test_a_bound_that_is_none_is_rejected(change: Callable[[str, str, str], CudaKernel]) -> None:
     """The sum of the magnitudes of both parts in place of a lower bound."""
-    a, b = half_off(256, 5)
+    a, b = half_off(256, 6)
     wrong = change("pack/write_residues.cu", "(28 * more + 15 * less) / 32", "2 * (more + less)")
     assert worst(by_kernel(small_gpu(), wrong, a, b), a, b) > 0.9 * 2 * 256
 
@@ -336,7 +310,7 @@ def test_conjugates_and_transposes(gpu: Any) -> None:
     y = y.like(y.view.T)
     y.conjugated = True
     c = tw.matmul(x, y).view
-    assert worst(c, a, b.conj().T) < 6
+    assert worst(c, a, b.conj().T) < 30
     assert gpu.launches[-1][0] == LAUNCHES[-1]
 
 
@@ -345,7 +319,7 @@ def test_out_and_epilogue(gpu: Any) -> None:
     out = laid(fake.Tensor, gpu, np.full((70, 90), 7.0 + 0j), "wider")
     around = out.storage.view.copy()
     assert tw.matmul(fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b), out=out) is out
-    assert worst(out.view.copy(), a, b) < 6
+    assert worst(out.view.copy(), a, b) < 30
     out.view[...] = 7
     np.testing.assert_array_equal(out.storage.view, around)
 
@@ -354,7 +328,7 @@ def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: 
     monkeypatch.setattr("tilewright.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
     a, b = uniform(40, 260), uniform(260, 50, seed=2)
     tensors, taken = [fake.Tensor.of(gpu, x) for x in (a, b)], []
-    for precision in ("fast", 1e-2, 1e-5, 1e-9, 1e-11):
+    for precision in ("fast", 1e-4, 1e-5, 1e-9, 1e-11):
         plan = tw.plan(*tensors, precision=precision)
         assert isinstance(plan.split, ResidueProduct)
         moduli = plan.split.a.moduli
@@ -365,17 +339,23 @@ def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: 
         assert worst(found, a, b) * U < residue_bound(260, moduli, "complex128")
         assert f"modulo {moduli} numbers" in str(plan)
         taken.append(moduli)
-    assert taken == [7, 6, 9, 12, 14]
-    assert computed_on_gpu("complex128", 3e-13, k=260) == ("complex128",)  # 15 only for the classical bound
+    assert taken == [6, 7, 8, 11, 13]
+    assert computed_on_gpu("complex128", 3e-13, k=260) == ("complex128",)  # 14 only for the classical bound
 
 
 def test_what_the_plan_says(gpu: Any) -> None:
     a, b = (fake.Tensor.of(gpu, x) for x in (uniform(70, 4096), uniform(4096, 90, seed=2)))
     plan = tw.plan(a, b)
-    for words in ("int8x30", "whole numbers of 48 bits", "modulo 15 numbers", "8192·2⁻⁵³·|A||B|", "by complex128"):
+    for words in (
+        "int8x28",
+        "up to 2^51.0 in the 2-norm of a line",
+        "modulo 14 numbers",
+        "8192·2⁻⁵³·|A||B|",
+        "by complex128",
+    ):
         assert words in str(plan)
     assert isinstance(plan.split, ResidueProduct)
-    assert plan.workspace_bytes >= 30 * 4096 * (70 + 90)
+    assert plan.workspace_bytes >= 28 * 4096 * (70 + 90)
 
 
 def test_large_products_are_computed_so_and_none_by_residues_of_reals(
@@ -393,5 +373,5 @@ def test_large_products_are_computed_so_and_none_by_residues_of_reals(
     assert not any(
         name in RESIDUES_IN and RESIDUES_IN[name].dtype == "float64" for x in computes.values() for name in x
     )
-    assert [computes[size][0] for size in (2048, 4096, 8192)] == ["complex_int8x15"] * 3
-    assert computes[64][0] != "complex_int8x15"
+    assert [computes[size][0] for size in (2048, 4096, 8192)] == ["complex_int8x14"] * 3
+    assert computes[64][0] != "complex_int8x14"

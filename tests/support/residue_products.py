@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from support import simulated_libraries as fake
 from tilewright.catalog import cuda_engine
+from tilewright.host.sources import PACKAGE
 from tilewright.kernels.cuda_kernel import CudaKernel
+from tilewright.runtime.gpu import compilations, residue_product
+from tilewright.runtime.gpu.compilations import Compilations
 from tilewright.runtime.gpu.residue_operand import residues_of_rows
 from tilewright.runtime.gpu.residue_product import residue_steps
 from tilewright.runtime.gpu.steps import load
 
+ENGINE = PACKAGE / "engine" / "cuda"
 RESIDUES = cuda_engine()["cuda/residues_hopper"]
 #: That of other cards.
 RESIDUES_MMA = cuda_engine()["cuda/residues_mma"]
+#: ``Norm`` and ``Line`` in the sources.
+NORM = np.dtype([("exponent", np.int32), ("squares", np.float32)])
+LINE = np.dtype([("sum", np.uint64), ("shift", np.int16), ("bits", np.int16), ("kind", np.int32)])
 #: Parameters of tiles that the microscope multiplies sooner.
 NARROW = {"BN": 64, "CLUSTER": 1}
-LAUNCHES = ["find_magnitudes", "write_residues", *["residues_hopper"] * 2, "reconstruct", "multiply_flagged_f64"]
+LAUNCHES = ["find_norms", "write_residues", *["residues_hopper"] * 2, "reconstruct", "multiply_flagged_f64"]
 
 
 def residues_alone(
@@ -42,16 +51,45 @@ def small_gpu() -> Any:
 
 
 def by_kernel(
-    gpu: Any, kernel: CudaKernel, a: np.ndarray, b: np.ndarray, moduli: int | None = None, **params: int
+    gpu: Any,
+    kernel: CudaKernel,
+    a: np.ndarray,
+    b: np.ndarray,
+    moduli: int | None = None,
+    launches: int | None = None,
+    **params: int,
 ) -> np.ndarray:
-    """The product of matrices that lie row by row; ``gpu.flags`` are then those of the parts of C."""
+    """The product of matrices that lie row by row; ``gpu.flags`` are then those of the parts of C, ``gpu.norms`` those of
+    the parts of lines of A and B, and ``gpu.lines`` what is known of these lines. ``launches``: only so
+    many are done."""
     (m, k), n, dtype = a.shape, b.shape[1], a.dtype.name
     made = residues_of_rows(m, n, k, moduli, dtype)
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan, dtype))).pointer]
     workspace = gpu.allocate(made.workspace_bytes)
     narrow = {name: value for name, value in NARROW.items() if name in kernel.params}
-    load(gpu, residue_steps(gpu.sms, kernel, narrow | params, made))(*at, workspace.pointer, 1)
+    steps = residue_steps(gpu.sms, kernel, narrow | params, made)
+    load(gpu, steps[:launches])(*at, workspace.pointer, 1)
     first = made.a.workspace_bytes + made.b.workspace_bytes + made.residues_bytes(params.get("BN", NARROW["BN"]))
     everything = gpu.get(workspace, np.uint8, (made.workspace_bytes,))
     gpu.flags = everything[first : first + 4 * made.parts].view(np.int32)
+    gpu.norms, gpu.lines = [], []
+    for operand, at_operand in ((made.a, 0), (made.b, made.a.workspace_bytes)):
+        norms, lines = (everything[at_operand + at :] for at in (operand.found_at, operand.lines_at))
+        found = norms[: 8 * operand.parts * operand.padded].view(NORM).reshape(operand.parts, operand.padded)
+        gpu.norms.append(found[:, : operand.lines])
+        gpu.lines.append(lines[: LINE.itemsize * operand.lines].view(LINE))
     return gpu.get(c, dtype, (m, n))
+
+
+def changed(folder: Path, monkeypatch: Any, file: str, before: str, after: str) -> CudaKernel:
+    """The kernel that multiplies, compiled as all others from a copy of the engine in which a file is changed."""
+    engine = folder / "engine" / "cuda"
+    shutil.copytree(ENGINE, engine)
+    shutil.copytree(PACKAGE / "kernels" / "cuda", folder / "kernels" / "cuda")
+    source = (engine / file).read_text()
+    assert source.count(before) == 1
+    (engine / file).write_text(source.replace(before, after))
+    monkeypatch.setattr(residue_product, "_ENGINE", engine)
+    monkeypatch.setattr(compilations, "_compilations", Compilations())
+    path = engine / RESIDUES.path.name
+    return replace(RESIDUES, path=path, source=path.read_text())

@@ -3,6 +3,7 @@ residues in int8: when they can be, and what it costs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ..kernels.cuda_kernel import Card
@@ -113,8 +114,8 @@ def residues_rows(operand: ResidueOperand) -> Rows:
     return [
         (
             "in",
-            f"int8x{operand.planes}: whole numbers of {operand.bits} bits, known by {residues} modulo {moduli} numbers, "
-            f"which tensor cores multiply exactly",
+            f"int8x{operand.planes}: whole numbers, up to 2^{math.log2(operand.norm):.1f} in the 2-norm of a line, known by "
+            f"{residues} modulo {moduli} numbers, which tensor cores multiply exactly",
         ),
         (
             "flagged",

@@ -47,7 +47,7 @@ SPLIT, ROUNDED = "float16x2", "float16x1"
 PLANES = {SPLIT: 2, ROUNDED: 1}
 #: The dtypes of float64 and complex128 products that are computed from residues with the classical bound. The kernel
 #: declares the first.
-RESIDUES, COMPLEX_RESIDUES = "int8x14", "complex_int8x15"
+RESIDUES, COMPLEX_RESIDUES = "int8x13", "complex_int8x14"
 
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
 COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}

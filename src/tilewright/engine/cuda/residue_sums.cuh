@@ -8,11 +8,10 @@
 #endif
 
 // `k` is that of the planes. A part of C is accurate where `factor` times what its rounded lines sum up to is at most the
-// lower bound.
+// lower bound. Rounding has changed the sum of a line's magnitudes by at most `lost`.
 struct Call {
     int m, n, k, planes;
-    float factor;
-    int unused;
+    float factor, lost;
 };
 
 // Parts of C in a row of them.
@@ -51,15 +50,17 @@ template <typename Sums> __device__ __forceinline__ uint4 residues_of(const Sums
 
 __device__ __forceinline__ int inverse_of_divisor(int p) { return ((1ll << 38) - 1) / p + 1; }
 
-// Of line `at` of `count`: x, the sum of its magnitudes, times `factor`; y, 1 if it is rounded. Where it is unfit all is
-// flagged; beyond C nothing.
+// Of line `at` of `count`: x, an upper bound of the sum of its magnitudes before they were rounded, times `factor`; y, 1 if it
+// is rounded. Both are times 2^-bits, as the lower bound is relative to 2^bits. Where it is unfit all is flagged; beyond C
+// nothing.
 __device__ __forceinline__ float2 loss_of_line(const Line* lines, int at, int count, const Call& call)
 {
     if (at >= count) return make_float2(0, 0);
     const float infinity = __int_as_float(0x7F800000);
     const Line line = lines[at];
     if (line.kind & UNFIT) return make_float2(infinity, infinity);
-    return make_float2((float)line.sum * call.factor, line.kind & ROUNDED ? 1 : 0);
+    const float unit = __int_as_float(127 - line.bits << 23), rounded = line.kind & ROUNDED ? 1 : 0;
+    return make_float2(((float)line.sum + rounded * call.lost) * (call.factor * unit), rounded * unit);
 }
 
 // What rounding of a row of A and of a column of B may change, in units of the lower bound of |A||B|. Where one of them is

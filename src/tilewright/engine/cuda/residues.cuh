@@ -1,5 +1,7 @@
 // float64 products by int8 tensor cores (Ozaki scheme II): whole numbers are known by their residues modulo MODULI numbers that have no
 // common divisor. A sum x of products is found again from its residues, if 2·|x| is below the product of the moduli (Chinese residues).
+// Of lines a and b of whole numbers |x| is at most |a|·|b|, the product of their 2-norms (Cauchy and Schwarz), which are
+// limited.
 //
 // Of complex128, -1 has a square root s modulo each of these numbers. x + i·y is known by two residues, x + s·y and x - s·y,
 // and a product by the products of both: two real products for each modulus, where the parts would take four.
@@ -31,7 +33,8 @@ constexpr int FLAGGED_ROWS = 128, FLAGGED_COLUMNS = 64;
 // What is known of a line, a row of A or a column of B, beside its residues.
 struct Line {
     unsigned long long sum;  // of the magnitudes of its whole numbers, which are two of a complex one
-    int shift;               // each of them is an element times 2^shift, rounded
+    short shift;             // each of them is an element times 2^shift, rounded
+    short bits;              // none of them is above 2^bits
     int kind;                // bits: ROUNDED, UNFIT
 };
 constexpr int ROUNDED = 1;  // not all elements times 2^shift were whole

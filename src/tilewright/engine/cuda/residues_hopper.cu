@@ -2,9 +2,9 @@
 idea = "float64 and complex128 by products of int8 on tensor cores for each of some moduli: sums are whole numbers that their residues determine."
 row = "S0.9, S3"
 entry = "residues_hopper"
-dtypes = ["int8x14"]
+dtypes = ["int8x13"]
 stores = ["float64"]
-precision = "int8x14"
+precision = "int8x13"
 capability = "9.0a"
 persistent = true
 suits = "(m >= 512) * (n >= 512) * (k >= 512) * (k <= 65536)"
@@ -29,12 +29,12 @@ a = "either"
 b = "either"
 c = "rows"
 
-# `size` is the number of planes: one for each modulus, of complex numbers two. A step is 128×256×128; power allows less for long. The bound is one eighth of a product more, or somewhat more if k is short.
+# `size` is the number of planes: one for each modulus, of complex numbers two. A step is 128×256×128; power allows less for long. The bound is a quarter of a product more, or more if k is short.
 [time]
 rate = "multiply_rate * (1 - (power + power_groups * (GROUP < 16)) * (m * n * k > power_above))"
 step = "BN * 128 * 128 * 2 / (rate / sms)"
 tiles = "cdiv(size * blocks, sms) * (cdiv(k, 128) * step * (1 + lone * (CLUSTER == 1) + narrow * (BN < 256)) + generation_s)"
-bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(8, k // 1024)), 128) * step + bound_s)"
+bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(4, k // 2048)), 128) * step + bound_s)"
 memory = "(m * k + k * n + m * n) * size / memory_rate * memory_ratio"
 seconds = "launch_s + max(tiles, memory) + bound"
 

@@ -1,9 +1,9 @@
 /*
 idea = "float64 and complex128 by products of int8 on cards other than Hopper: residues_hopper with cp.async and mma.sync."
 row = "S0.9, S2"
-dtypes = ["int8x14"]
+dtypes = ["int8x13"]
 stores = ["float64"]
-precision = "int8x14"
+precision = "int8x13"
 capability = "8.0"
 suits = "(m >= 512) * (n >= 512) * (k >= 512) * (k <= 65536)"
 block = ["max(128, BN)"]
@@ -21,12 +21,12 @@ b = "either"
 c = "rows"
 
 # `size` is the number of planes: one for each modulus, of complex numbers two. Tensor cores do `share` of `int8_rate`
-# multiply-adds a clock; stages come from the second-level cache. The bound is one eighth of a product more, or somewhat more
+# multiply-adds a clock; stages come from the second-level cache. The bound is a quarter of a product more, or more
 # if k is short. No card was measured: these costs are assumptions.
 [time]
 step = "max(128 * BN * 128 / (int8_rate * share * clock), (128 + BN) * 128 / cache_rate)"
 tiles = "cdiv(size * blocks, sms) * (cdiv(k, 128) * step + generation_s)"
-bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(8, k // 1024)), 128) * step + bound_s)"
+bound = "cdiv(blocks, sms) * (cdiv(k // max(1, min(4, k // 2048)), 128) * step + bound_s)"
 memory = "(m * k + k * n + m * n) * size / memory_rate * memory_ratio"
 seconds = "launch_s + max(tiles, memory) + bound"
 

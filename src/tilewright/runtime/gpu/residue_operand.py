@@ -19,8 +19,8 @@ MODULI = {
     "complex128": (241, 233, 229, 221, 205, 197, 193, 181, 173, 157, 149, 137, 113, 109, 101),
 }
 #: With so many moduli the classical bound holds. With fewer the bound leaves so much room: where the lower bound of |A||B|,
-#: of an eighth of k, is much smaller than the largest elements of row and column suggest, the product would be flagged.
-CLASSICAL, _ROOM, _UNIT = {"float64": 14, "complex128": 15}, 512, 2.0**-53
+#: of a part of k, is much smaller than the norms of row and column suggest, the product would be flagged.
+CLASSICAL, _ROOM, _UNIT = {"float64": 13, "complex128": 14}, 48, 2.0**-53
 #: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
 MOST_K = 65536
 #: Rows and columns of a part of C that is flagged or not.
@@ -32,8 +32,8 @@ _LINES, _TILE, _FOUND, _ROUNDED = 32, 256, 1024, 512
 _ALIGNMENT = 256
 #: ``Operand`` in ``engine/cuda/pack/write_residues.cu``, and the bytes of a ``Line``.
 _OPERAND, _LINE = struct.Struct("<5q8i"), 16
-#: The most bits of a whole number, so that float64 rounds to it by one addition; of magnitudes whose product is a bound.
-_MOST_BITS, _BOUND_BITS = 50, 7
+#: The largest whole number, so that float64 rounds to it by one addition; bits of magnitudes whose product is a bound.
+_LARGEST, _BOUND_BITS = 2.0**51 - 2, 7
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class ResidueOperand(Lines):
         return self.moduli * self.each
 
     @property
-    def bits(self) -> int:
-        """Bits of the whole numbers."""
-        return whole_bits(self.k, self.moduli, self.matrix.dtype)
+    def norm(self) -> float:
+        """The largest 2-norm of a line that is scaled."""
+        return largest_norm(self.moduli, self.matrix.dtype)
 
     @property
     def pitch(self) -> int:
@@ -65,7 +65,7 @@ class ResidueOperand(Lines):
     @property
     def every(self) -> int:
         """One in so many groups of 128 steps of k is sampled for the bound of |A||B|."""
-        return max(1, min(8, self.k // 1024))
+        return max(1, min(4, self.k // 2048))
 
     @property
     def sampled(self) -> int:
@@ -79,7 +79,7 @@ class ResidueOperand(Lines):
 
     @property
     def found_at(self) -> int:
-        """Bytes to the largest magnitudes of each part of k."""
+        """Bytes to the norms of each part of k."""
         return self.sample_at + _up(self.lines * self.sampled, _ALIGNMENT)
 
     @property
@@ -150,38 +150,47 @@ def residues_of_rows(m: int, n: int, k: int, moduli: int | None = None, dtype: s
     return ResidueProduct(ResidueOperand(a, used), ResidueOperand(b.transposed, used), c)
 
 
-def whole_bits(k: int, moduli: int, dtype: str = "float64") -> int:
-    """The bits of whole numbers whose sums of ``k`` products ``moduli`` residues determine. Each part of a complex sum has
-    two real products for each of k.
+def largest_norm(moduli: int, dtype: str = "float64") -> float:
+    """The largest 2-norm N of a line of scaled numbers such that residues determine the sums of products of whole numbers.
 
-    >>> whole_bits(8192, 14), whole_bits(16384, 14), whole_bits(8192, 13), whole_bits(8192, 15, "complex128")
-    (48, 47, 44, 48)
+    Rounding changes each of n numbers by at most ½, and a line's norm by at most ½·√n. By Cauchy and Schwarz a sum of
+    products of two rounded lines is at most (N + ½·√n)². This is below half the product of the moduli, by 2⁻¹⁵ of it.
+
+    >>> [f"{math.log2(largest_norm(moduli)):.2f}" for moduli in (6, 12, 13)]
+    ['23.41', '46.90', '50.76']
+    >>> f"{math.log2(largest_norm(13, 'complex128')):.2f}", f"{math.log2(largest_norm(14, 'complex128')):.2f}"
+    ('48.33', '51.00')
     """
-    most = math.log2(math.prod(MODULI[dtype][:moduli])) - 1 - 2.0**-15
-    return min(_MOST_BITS, math.floor((most - math.log2(k * EACH[dtype])) / 2))
+    half = math.prod(MODULI[dtype][:moduli]) / 2 * (1 - 2.0**-15)
+    return min(_LARGEST, math.sqrt(half) - math.sqrt(MOST_K * EACH[dtype]) / 2)
 
 
 def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
     """The bound of |C - Ĉ| that products keep, relative to |A||B| and componentwise; of complex numbers that of real and
     imaginary parts: the classical one with ``CLASSICAL`` moduli, else ``_ROOM`` times the error of one rounding to whole
-    numbers.
+    numbers of a line whose magnitudes are alike and have the largest norm.
 
-    >>> f"{residue_bound(4096, 14):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 7):.1e}"
-    ('4.5e-13', '9.5e-07', '2.4e-04')
-    >>> f"{residue_bound(4096, 15, 'complex128'):.1e}", f"{residue_bound(4096, 7, 'complex128'):.1e}"
-    ('9.1e-13', '4.9e-04')
+    >>> f"{residue_bound(4096, 13):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 6):.1e}"
+    ('4.5e-13', '7.7e-08', '2.8e-04')
+    >>> f"{residue_bound(4096, 14, 'complex128'):.1e}", f"{residue_bound(4096, 7, 'complex128'):.1e}"
+    ('9.1e-13', '4.1e-05')
     """
     if moduli >= CLASSICAL[dtype]:
         return k * EACH[dtype] * _UNIT
-    return _ROOM * 2.0 ** -whole_bits(k, moduli, dtype)
+    return _ROOM * math.sqrt(k * EACH[dtype]) / largest_norm(moduli, dtype)
 
 
 def least_bound(k: int, moduli: int, dtype: str = "float64") -> float:
     """By how much sums of magnitudes of a rounded line, times this, may not exceed the sampled lower bound of |A||B|, for
-    ``residue_bound`` to hold; infinity for a k so short that all is flagged."""
-    lost = 0.5 * 2.0 ** (2 * _BOUND_BITS - 2 * whole_bits(k, moduli, dtype))
+    ``residue_bound`` to hold; infinity for a k so short that all is flagged. Both are relative to ``bits`` of the lines.
+
+    The largest element of a scaled line is at least N / (2·√n): the power of two is the largest possible. Of a number of
+    at least 1/128 of that, as the lower bound has, rounding changes no more than ½.
+    """
+    terms = k * EACH[dtype]
+    cut = 1 + 2.0**_BOUND_BITS * math.sqrt(terms) / largest_norm(moduli, dtype)
     room = residue_bound(k, moduli, dtype) - 3 * _UNIT
-    return 1.02 * lost / room if room > 0 else math.inf
+    return 1.02 * cut**2 * 0.5 * 4.0**_BOUND_BITS / room if room > 0 else math.inf
 
 
 def _up(number: int, multiple: int) -> int:

@@ -44,7 +44,7 @@ SOURCES = tuple(
 _THREADS, _BLOCK_BYTES = 256, 4096
 #: ``Call`` in the sources: of what prepares, beside the operands; of what multiplies; of what reconstructs; of what
 #: multiplies flagged parts, and its parameters.
-_PREPARE, _MULTIPLY, _RECONSTRUCT = struct.Struct("<2i"), struct.Struct("<4ifi"), struct.Struct("<q4i")
+_PREPARE, _MULTIPLY, _RECONSTRUCT = struct.Struct("<2id"), struct.Struct("<4i2f"), struct.Struct("<q4i")
 _FLAGGED = struct.Struct("<9q6i")
 _TILES = {"BM": FLAGGED[0], "BN": FLAGGED[1], "BK": 16, "WM": 32, "MMA_K": 4, "GROUP": 8}
 _FLAGGED_PARAMS = {
@@ -75,15 +75,15 @@ def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], produ
 
 
 def _prepare(product: ResidueProduct) -> tuple[KernelLaunch, KernelLaunch]:
-    """The launches that find the largest magnitudes, and that write the residues."""
+    """The launches that find norms, and that write the residues."""
     a, b = product.a, product.b
-    macros: dict[str, object] = {**_numbers(a), "BITS": a.bits}
+    macros: dict[str, object] = {**_numbers(a)}
     for i, operand in enumerate((a, b)):
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
     code = KernelCode(_ENGINE / "pack" / "write_residues.cu", tuple(macros.items()))
-    call = a.packed() + b.packed() + _PREPARE.pack(a.every, product.parts)
+    call = a.packed() + b.packed() + _PREPARE.pack(a.every, product.parts, a.norm**2)
     return (
-        KernelLaunch(code, "find_magnitudes", (a.finding + b.finding, _THREADS, 0), call),
+        KernelLaunch(code, "find_norms", (a.finding + b.finding, _THREADS, 0), call),
         KernelLaunch(code, "write_residues", (a.rounding + b.rounding, _THREADS, 0), call),
     )
 
@@ -97,7 +97,8 @@ def _multiply(
     launch = kernel.launch_with(values, a.lines, b.lines, k)
     operands = ((name, x) for name, x in zip(("a", "b_down"), (a, b), strict=True) if name in kernel.boxes)
     maps = tuple(_boxed(x, planes, kernel.box(name, 1, values)) for name, x in operands)
-    call = _MULTIPLY.pack(a.lines, b.lines, k, planes, least_bound(a.k, a.moduli, a.matrix.dtype), 0)
+    factor = least_bound(a.k, a.moduli, a.matrix.dtype)
+    call = _MULTIPLY.pack(a.lines, b.lines, k, planes, factor, a.k * a.each / 2)
     blocks = launched(launch.blocks * planes, sms, values) if kernel.persistent else launch.blocks * planes
     code = KernelCode(kernel, (*_numbers(a).items(), ("BOUND", int(bound))), chosen_params(values))
     return KernelLaunch(code, kernel.entry, (blocks, launch.threads, launch.shared_bytes), call, maps)

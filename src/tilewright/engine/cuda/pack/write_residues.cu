@@ -1,9 +1,10 @@
 // Prepares float64 or complex128 matrices for products by int8 tensor cores (see ``residues.cuh``): one or two in a launch.
 //
-// A line is a row of A or a column of B. Its elements are multiplied by the power of two that brings the largest below 2^BITS, and are
-// rounded to whole numbers y. Of each y the residues are stored as int8, those of a line one after another: a plane for each modulus.
+// A line is a row of A or a column of B. Its elements are multiplied by the largest power of two with which its 2-norm
+// is at most the square root of `most`, and are rounded to whole numbers y: so sums of products are determined (see `Norm`).
+// Of each y the residues are stored as int8, those of a line one after another: a plane for each modulus.
 // Those of the second operand are multiplied by the inverse of the other moduli, which spares ``reconstruct.cu`` a multiplication.
-// Of some steps of k another plane has magnitudes of 7 bits, rounded down: their product is a lower bound of |A||B|.
+// Of some steps of k another plane has the upper 7 bits of magnitudes: their product is a lower bound of |A||B|.
 // A complex number is two of these, with one power of two for all of its line.
 #include "../launches.cuh"
 #include "../residues.cuh"
@@ -24,6 +25,7 @@ struct Operand {
 struct Call {
     Operand of[2];
     int every, flags;  // of STEPs of k, one in `every` is sampled; numbers that are set to zero
+    double most;       // no line of whole numbers, before they are rounded, has a sum of squares above it
 };
 
 __device__ __forceinline__ double power_of_two(int e)  // 2^e, a normal number
@@ -43,56 +45,106 @@ __device__ __forceinline__ double2 load(const double* x, const Operand& o, int l
     return make_double2(from[0], left > 1 ? from[ALONG ? o.step : o.line] : 0);
 }
 
-// ---- the largest magnitude of each line, of each part of k ------------------------------------------------------------------------
+// ---- the norm of each line, of each part of k ---------------------------------------------------------------------------
+// Let P be the product of the moduli, and n the real numbers of a line, at most 65,536, or 131,072 of complex ones. A line y
+// that is scaled has |y|² <= most, and its whole numbers have a norm of at most |y| + ½·√n, as each is rounded by ½ or less.
+// `most` is such that the square of that is at most P/2 · (1 - 2^-16). So the sum x of products of two lines has
+// 2·|x| <= P · (1 - 2^-16), and its residues determine it; the rest of P is for the rounding of x / P in ``reconstruct.cu``.
+
+// No magnitude is 4·2^exponent or more, and the sum of squares is at most squares·4^exponent. With an infinity or a NaN the
+// exponent is UNFIT_EXPONENT.
+struct Norm {
+    int exponent;
+    float squares;
+};
+constexpr int LEAST_EXPONENT = -1023, UNFIT_EXPONENT = 1023;
+
+__device__ __forceinline__ Norm sum_of(const Norm& x, const Norm& y)
+{
+    const int exponent = max(x.exponent, y.exponent);
+    auto squares = [&](const Norm& of) {  // a factor of 2^-120 in place of a smaller one is none too few
+        return __fmul_ru(of.squares, __int_as_float(127 + 2 * max(of.exponent - exponent, -60) << 23));
+    };
+    return { exponent, __fadd_ru(squares(x), squares(y)) };
+}
+
+// Each number is multiplied by a power of two, which loses at most what is below 2^-1022 where another one is 2 or more. So
+// the sum of up to 32 squares, each rounded to nearest, is less than 2^-40 of it too small.
+template <int COUNT>
+__device__ __forceinline__ Norm norm_of(const double (&v)[COUNT])
+{
+    int most = 0;  // the upper half of the largest magnitude
+    #pragma unroll
+    for (int j = 0; j < COUNT; j++) most = max(most, __double2hiint(v[j]) & 0x7FFFFFFF);
+    const int exponent = max(most >> 20, 1) - 1024;
+    const double factor = power_of_two(-exponent);
+    double sum = 0;
+    #pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+        const double y = v[j] * factor;
+        sum = __fma_rn(y, y, sum);
+    }
+    return { exponent, __double2float_ru(sum * (1 + 1.0 / (1ll << 40))) };
+}
 
 template <bool ALONG, bool VECTOR>
 __device__ __forceinline__ void find(const double* x, unsigned char* planes, const Operand& o, int block)
 {
-    __shared__ unsigned long long of_steps[THREADS * NEIGHBOURS / LINES][LINES];
+    __shared__ Norm of_steps[THREADS * NEIGHBOURS / LINES][LINES];
     const int first = block / o.parts * LINES, part = block % o.parts, begin = part * FOUND;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    unsigned long long* found = (unsigned long long*)(planes + o.found) + (long long)part * o.padded + first;
-    auto magnitude = [](double v) { return (unsigned long long)__double_as_longlong(v) & ~(1ull << 63); };
+    Norm* found = (Norm*)(planes + o.found) + (long long)part * o.padded + first;
+    constexpr int LOADS = 16;
     if (ALONG)
         #pragma unroll 1
         for (int i = warp; i < LINES; i += WARPS) {
-            constexpr int LOADS = FOUND / (32 * NEIGHBOURS);
-            double2 v[LOADS];
+            double v[2 * LOADS];
+            static_assert(LOADS * 32 * NEIGHBOURS == FOUND, "a warp loads a part of a line at once");
             #pragma unroll
-            for (int j = 0; j < LOADS; j++)
-                v[j] = load<ALONG, VECTOR>(x, o, first + i, begin + (j * 32 + lane) * NEIGHBOURS);
-            unsigned long long most = 0;
+            for (int j = 0; j < LOADS; j++) {
+                const double2 two = load<ALONG, VECTOR>(x, o, first + i, begin + (j * 32 + lane) * NEIGHBOURS);
+                v[2 * j] = two.x, v[2 * j + 1] = two.y;
+            }
+            Norm norm = norm_of(v);
             #pragma unroll
-            for (int j = 0; j < LOADS; j++) most = max(most, max(magnitude(v[j].x), magnitude(v[j].y)));
-            #pragma unroll
-            for (int distance = 16; distance; distance /= 2) most = max(most, __shfl_xor_sync(~0u, most, distance));
-            if (lane == 0) found[i] = most;
+            for (int distance = 16; distance; distance /= 2) {
+                const int exponent = __shfl_xor_sync(~0u, norm.exponent, distance);
+                norm = sum_of(norm, { exponent, __shfl_xor_sync(~0u, norm.squares, distance) });
+            }
+            if (lane == 0) found[i] = norm;
         }
     else {
-        constexpr int ACROSS = LINES / NEIGHBOURS, STEPS = THREADS / ACROSS;
+        constexpr int ACROSS = LINES / NEIGHBOURS, STEPS = THREADS / ACROSS, PARTS = 2 / NEIGHBOURS;
         const int i = threadIdx.x % ACROSS * NEIGHBOURS, step = threadIdx.x / ACROSS;
-        unsigned long long most[2] = {};  // of two lines, or of a line's real and imaginary parts
-        #pragma unroll 16
-        for (int p = step; p < FOUND; p += STEPS) {
-            const double2 v = load<ALONG, VECTOR>(x, o, first + i, begin + p);
-            most[0] = max(most[0], magnitude(v.x));
-            most[1] = max(most[1], magnitude(v.y));
+        Norm norms[NEIGHBOURS];  // of two lines, or of a complex one
+        #pragma unroll
+        for (int l = 0; l < NEIGHBOURS; l++) norms[l] = { LEAST_EXPONENT, 0 };
+        #pragma unroll 1
+        for (int p = step; p < FOUND; p += STEPS * LOADS) {
+            double v[NEIGHBOURS][LOADS * PARTS];
+            #pragma unroll
+            for (int j = 0; j < LOADS; j++) {
+                const double2 two = load<ALONG, VECTOR>(x, o, first + i, begin + p + j * STEPS);
+                v[0][j * PARTS] = two.x, v[NEIGHBOURS - 1][j * PARTS + PARTS - 1] = two.y;
+            }
+            #pragma unroll
+            for (int l = 0; l < NEIGHBOURS; l++) norms[l] = sum_of(norms[l], norm_of(v[l]));
         }
-        of_steps[step][i] = COMPLEX ? max(most[0], most[1]) : most[0];
-        if (!COMPLEX) of_steps[step][i + 1] = most[1];
+        #pragma unroll
+        for (int l = 0; l < NEIGHBOURS; l++) of_steps[step][i + l] = norms[l];
         __syncthreads();
         if (threadIdx.x < LINES) {
-            unsigned long long all = 0;
-            for (int s = 0; s < STEPS; s++) all = max(all, of_steps[s][threadIdx.x]);
+            Norm all = { LEAST_EXPONENT, 0 };
+            for (int s = 0; s < STEPS; s++) all = sum_of(all, of_steps[s][threadIdx.x]);
             found[threadIdx.x] = all;
         }
     }
-    if (part == 0 && threadIdx.x < LINES) ((Line*)(planes + o.of_lines))[first + threadIdx.x] = { 0, 0, 0 };
+    if (part == 0 && threadIdx.x < LINES) ((Line*)(planes + o.of_lines))[first + threadIdx.x] = { 0, 0, 0, 0 };
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-find_magnitudes(const double* x, unsigned char* planes_x, const double* y, unsigned char* planes_y, int* flags,
-                const __grid_constant__ Call call)
+find_norms(const double* x, unsigned char* planes_x, const double* y, unsigned char* planes_y, int* flags,
+           const __grid_constant__ Call call)
 {
     let_next_launch_begin();
     wait_for_launch_before();
@@ -191,19 +243,23 @@ __device__ __forceinline__ Across& shared_step()
 template <bool ALONG, bool VECTOR, bool SECOND>
 __device__ __forceinline__ void round_lines(const double* x, unsigned char* planes, const Operand& o, const Call& call, int block)
 {
-    __shared__ int shifts[LINES];
+    __shared__ int shifts[LINES], bits[LINES];
     const int groups = (o.lines - 1) / LINES + 1, first = block % groups * LINES, begin = block / groups * STEP * AT_ONCE;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     Line* lines = (Line*)(planes + o.of_lines) + first;
     if (threadIdx.x < LINES) {
-        const unsigned long long* found = (const unsigned long long*)(planes + o.found) + first + threadIdx.x;
-        unsigned long long most = 0;
-        for (int part = 0; part < o.parts; part++) most = max(most, found[(long long)part * o.padded]);
-        const int biased = (int)(most >> 52), exponent = biased ? biased - 1022 : -1010 - __clzll(most);  // most < 2^exponent
-        const bool fits = biased < 2047;
-        shifts[threadIdx.x] = fits ? BITS - exponent : 0;
+        const Norm* found = (const Norm*)(planes + o.found) + first + threadIdx.x;
+        Norm norm = { LEAST_EXPONENT, 0 };
+        for (int part = 0; part < o.parts; part++) norm = sum_of(norm, found[(long long)part * o.padded]);
+        const bool fits = norm.exponent < UNFIT_EXPONENT;
+        // 4^(shift + exponent) is at most the quotient. No whole number has more than 52 bits.
+        const int quotient = (__double2hiint(__ddiv_rd(call.most, norm.squares)) >> 20) - 1023;
+        const int shift = fits && norm.squares > 0 ? (quotient >> 1) - norm.exponent : 0;
+        shifts[threadIdx.x] = shift;
+        bits[threadIdx.x] = max(7, min(52, norm.exponent + 2 + shift));
         if (begin == 0) {
-            lines[threadIdx.x].shift = shifts[threadIdx.x];
+            lines[threadIdx.x].shift = (short)shift;
+            lines[threadIdx.x].bits = (short)bits[threadIdx.x];
             if (!fits) atomicOr(&lines[threadIdx.x].kind, UNFIT);
         }
     }
@@ -268,7 +324,7 @@ __device__ __forceinline__ void round_lines(const double* x, unsigned char* plan
                     const long long number = (long long)((unsigned long long)high << 32 | low) - (1ll << 51);
                     const unsigned long long magnitude = number < 0 ? -number : number;
                     sums[turn] += magnitude;
-                    upper[e] = (unsigned)(magnitude >> BITS - 7);
+                    upper[e] = (unsigned)(magnitude >> bits[i] - 7);
                 }
                 magnitudes |= min(127u, COMPLEX ? least_magnitude(upper[0], upper[EACH - 1]) : upper[0]) << 8 * j;
             }
