@@ -205,7 +205,7 @@ def test_a_way_search_that_does_not_fit_its_sets_is_refused() -> None:
     if native is None:
         pytest.skip("the C front is not built: python -m tilewright.prebuilt")
     hopper = cuda_engine()["cuda/hopper"]
-    sets = sets_for(hopper, (2, 132, 1.0, False, False, False, False))
+    sets = sets_for(hopper, (2, 132, 1.0, 2048, False, False, False, False))
     programs = sets.search_programs(ways._GIVEN, ways._COLUMNS, ways._total(1.0))
     of_sets, facts = np.ones((3, len(sets.params))).tobytes(), (132, 1, 1, 4, 256, 1e6)
     assert native.way_search(of_sets, facts, programs)(*[128] * (len(ways._GIVEN) - 1))
