@@ -31,12 +31,13 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.arrays import libraries, plan
+from tilewright.arrays import choose, libraries, matmul, split
 from tilewright.arrays.dtypes import DTYPES
 from tilewright.arrays.gpu_array import GpuArray
 from tilewright.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.problem import itemsize_of
+from tilewright.planning.choice import COMPLEX_RESIDUES, RESIDUES
+from tilewright.problem import RESIDUES_IN, itemsize_of
 from tilewright.runtime.gpu.device import open_device
 from tilewright.runtime.gpu.nvrtc import compiler
 
@@ -54,7 +55,8 @@ EACH = 3
 EPILOGUES, LISTS = "epilogues", "lists"
 #: The dtypes of operands and what is asked of ``matmul``, by the dtype in which a kernel computes.
 ASKED = {"tf32": ("float32", {"precision": "tf32"}), "float8": ("float8_e4m3fn", {}),
-         "float8_fast": ("float8_e5m2", {"precision": "fast"}), "float16x2": ("float32", {})}  # fmt: skip
+         "float8_fast": ("float8_e5m2", {"precision": "fast"}), "float16x2": ("float32", {}),
+         RESIDUES: ("float64", {}), COMPLEX_RESIDUES: ("complex128", {})}  # fmt: skip
 #: Seconds that one process may take, and processes at once.
 MOST_S, AT_ONCE = 75, 16
 
@@ -194,13 +196,18 @@ def of_kernel(kernel: CudaKernel, compute: str) -> Iterator[bool]:
     shapes = [each for each in SHAPES if kernel.suits is None or suits(kernel, each)]
     if not shapes:  # it is for large ones, and able to multiply all
         kernel, shapes = dataclasses.replace(kernel, suits=None), SHAPES
+    if compute in RESIDUES_IN:  # which are of one product
+        shapes = [each for each in shapes if each[0] == 1]
     turns = itertools.cycle(shapes)
     ways = itertools.cycle(LAYOUTS)
-    tried, orders = plan._tried, itertools.cycle((False, True) if "c_down" in kernel.boxes else (None,))
+    tried, orders = choose._tried, itertools.cycle((False, True) if "c_down" in kernel.boxes else (None,))
+    split._LEAST = {}  # of products from residues
     for alone, swapped in zip(sets_of(kernel), orders):  # noqa: B905
         if swapped is not None:
-            plan._tried = lambda *given, swapped=swapped: in_order(list(tried(*given)), swapped)
-        plan.engine_on_gpu = lambda dtype, capability, alone=alone: (alone,) if dtype in alone.dtypes else ()
+            choose._tried = lambda *given, swapped=swapped, **named: in_order(list(tried(*given, **named)), swapped)
+        choose.engine_on_gpu = lambda dtype, capability, alone=alone: (alone,) if dtype in alone.dtypes else ()
+        matmul._plan.cache_clear()
+        matmul._launches.cache_clear()
         for batch, m, n, k in itertools.islice(turns, max(EACH, -(-len(shapes) // (1 + len(kernel.presets))))):
             outer, (of_a, of_b) = (batch,) * (batch > 1), next(ways)
             (a, x), (b, y) = made(rng, (*outer, m, k), dtype, of_a), made(rng, (*outer, k, n), dtype, of_b)
@@ -295,6 +302,7 @@ def main() -> int:
     known_dtypes = {*DTYPES, *ASKED}
     kernels = [kernel for kernel in cuda_engine().values() if kernel.fits(gpu.capability)]
     jobs = [(kernel.name, dtype) for kernel in kernels for dtype in kernel.dtypes if dtype in known_dtypes]
+    jobs += [(name, COMPLEX_RESIDUES) for name, dtype in jobs if dtype == RESIDUES]
     jobs = [job for job in [*jobs, (EPILOGUES, ""), (LISTS, "")] if given.only in job[0]]
     sources = {name: kernel.source_hash for name, kernel in cuda_engine().items()}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
