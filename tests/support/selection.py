@@ -1,7 +1,7 @@
 """Which tests the default run takes: no slow ones, and few cases of a table, but every row of each ``parametrize``.
 
-What it leaves is marked ``thorough``, and run by ``.ci/run`` in turns: one in 30 of the slow tests at a time, and of a table
-fewer: if the default run takes one of its cases, or another slow one is first, one in 80; and one in 320 further cases.
+What it leaves is marked ``thorough``, and run by ``.ci/run`` in turns: one in 40 of the slow tests at a time, and of a table
+fewer: if the default run takes one of its cases, or another slow one is first, one in 110; and one in 430 further cases.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLOW_S = 0.3
 SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
 #: One in so many runs in each share: of the further cases of tables, of slow cases beside another case of their table, and
 #: of slow tests that stand alone.
-PARTS, SLOW_PARTS, SINGLE_PARTS = 320, 80, 30
+PARTS, SLOW_PARTS, SINGLE_PARTS = 430, 110, 40
 
 
 class Clock:
