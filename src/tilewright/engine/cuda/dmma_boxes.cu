@@ -123,6 +123,11 @@ params = { BM = 16, WM = 16, PER_SM = 2 }
 
 [[presets]]
 rate = 80
+when = "16 < n <= 32"
+params = { BM = 64, BN = 32, WM = 32, WN = 16, PER_SM = 3 }
+
+[[presets]]
+rate = 80
 when = "n <= 16"
 params = { BM = 64, BN = 16, WM = 16, WN = 16, STAGES = 10, PER_SM = 2 }
 

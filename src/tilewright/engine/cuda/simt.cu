@@ -72,6 +72,11 @@ params = { BM = 128, BN = 64, BK = 8, WN = 32, TN = 8, STAGES = 6, BLOCKS = 3 }
 rate = 100
 params = { BN = 128, BK = 8, WN = 32, TN = 8, BLOCKS = 2 }
 
+[[presets]]
+rate = 100
+when = "16 < n <= 32"
+params = { BN = 32, BK = 8, WN = 32, TN = 8, STAGES = 6, BLOCKS = 6 }
+
 [params]
 BM = { default = 128, values = [32, 64, 96, 128, 192, 256] }
 BN = { default = 256, values = [32, 64, 96, 128, 192, 256] }
