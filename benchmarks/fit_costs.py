@@ -407,7 +407,13 @@ def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
     stand, gauge, rng = Stand(torch), Gauge(gpu.pci_bus_id), np.random.default_rng(seed)
     command = f"python benchmarks/fit_costs.py measure OUT.jsonl --seconds {seconds:g} --seed {seed}"
     known = environment(operands="randn, int8 uniform", command=command + " --compile" * compile_too)
-    known |= {"gpu": gpu.name, "sms": gpu.sms, "memory_ratio": gpu.card.memory_ratio, "torch": torch.__version__}
+    known |= {
+        "gpu": gpu.name,
+        "sms": gpu.sms,
+        "memory_ratio": gpu.card.memory_ratio,
+        "capability": gpu.capability,
+        "torch": torch.__version__,
+    }
     known |= {"repeated": front() is not None, "cuda": torch.version.cuda, "l2_bytes": gpu.l2_bytes, **gauge.facts()}
     ways = shapes = 0
     with out.open("w", encoding="utf-8") as file, nullcontext() if compile_too else archived_only():
@@ -504,7 +510,7 @@ def _line(product: Drawn, prepared: Prepared, is_near: bool) -> dict[str, Any]:
 def fit(record: Path, table: Path | None, *, slim: bool) -> None:
     """Fit to a record, print what became of errors and regrets, and write the table."""
     read, kernels = costs.read_record(record), list(cuda_engine().values())
-    known = cost_table(table_of(read.card))
+    known = cost_table(table_of(read.card.name))
     present = {kernel.name: known.costs_of(kernel) for kernel in kernels}
     fit = costs.Fit(read, kernels, present)
     before = fit.report(fit.costs)
@@ -525,9 +531,9 @@ def fit(record: Path, table: Path | None, *, slim: bool) -> None:
         name: {key: float(f"{cost:.4g}") for key, cost in each.items()}
         for name, each in {**present, **fit.costs}.items()
     }
-    content = {"card": read.card, "record": record.name, "before": before, "after": after, "kernels": rounded}
+    content = {"card": read.card.name, "record": record.name, "before": before, "after": after, "kernels": rounded}
     if table is None:
-        print(f"written: {cached_table(own_table(read.card)).write_json(content)}")
+        print(f"written: {cached_table(own_table(read.card.name)).write_json(content)}")
     else:
         table.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

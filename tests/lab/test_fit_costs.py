@@ -1,6 +1,8 @@
 """The fit of costs to measured launches, of times that are simulated."""
 
 import json
+import lzma
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,20 @@ def changed(share: float) -> dict[str, dict[str, float]]:
         }
         for kernel in KERNELS
     }
+
+
+def test_the_committed_record_can_still_be_fitted_to() -> None:
+    """Of its dtypes one has been replaced: float64 by 14 residues. All others are still read."""
+    path = Path(fit_costs.__file__).parent / "launches-h200.jsonl.xz"
+    present = {kernel.name: cost_table("h200").costs_of(kernel) for kernel in KERNELS}
+    fit = Fit(read_record(path), KERNELS, present)
+    assert fit.report(present)["all"]["within_15_percent"] > 0.6
+    with lzma.open(path, "rt") as file:
+        next(file)
+        lines = [json.loads(line) for line in file]
+    left_out = Counter(line["shapes"][way[1]][0] for line in lines for way in line["ways"])
+    left_out -= Counter(way.shape.dtype for way in fit.record.ways)
+    assert set(left_out) == {"int8x14"}
 
 
 def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ class Card(NamedTuple):
         """
         return UNIT_RATES.get(self.capability, _OTHER_UNIT_RATES)
 
+    @property
+    def facts(self) -> tuple[int, float, int]:
+        """What times may use of it: ``sms``, ``memory_ratio`` and ``int8_rate`` (see TIMED)."""
+        return self.sms, self.memory_ratio, self.rates.int8_tensor
+
     @classmethod
     def of(cls, name: str, sms: int, memory_clock_khz: int, bus_bits: int, capability: str = "9.0") -> Card:
         """The card whose memory has this clock and bus, as its driver says; if that is 0, like that of an H200.

@@ -215,8 +215,7 @@ def _sets_of(kernel: CudaKernel, product: EngineShape, card: Card) -> Sets:
     shape = product.m, product.n, product.k
     tuned = best_params(kernel, card.name, product.dtype, shape) if card.name else None
     size, is_finished = itemsize_of(product.dtype), product.vectors is not None
-    of_card = card.sms, card.memory_ratio, card.rates.int8_tensor
-    layout = size, *of_card, product.a_down, product.b_across, is_finished, product.blocks
+    layout = size, *card.facts, product.a_down, product.b_across, is_finished, product.blocks
     sets = sets_for(kernel, layout, tuned, card.table)
     if product.invariant and tuned is not None and not sets.invariant[0]:
         return sets_for(kernel, layout, table=card.table)

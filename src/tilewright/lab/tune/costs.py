@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...catalog import cuda_engine
 from ...kernels.columns import Column, staged
 from ...kernels.cuda_kernel import LINE, TIMED, Card, CudaKernel
 from ...planning.ways import EngineShape, part_steps, sums_dtype
@@ -57,26 +58,28 @@ class MeasuredWay(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The measured ways, those of a product one after another, and facts of the card."""
+    """The measured ways, those of a product one after another, and the card."""
 
     ways: list[MeasuredWay]
-    card: str
-    sms: int
-    memory_ratio: float
+    card: Card
 
 
 def read_record(path: Path) -> Record:
-    """The ways in a file, which may be compressed."""
+    """The ways in a file, which may be compressed, without those in a dtype that their kernel no longer multiplies."""
+    multiplied = {(kernel.name, dtype) for kernel in cuda_engine().values() for dtype in kernel.dtypes}
     with lzma.open(path, "rt") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
         header = json.loads(next(file))
         kernels = list(header["kernels"].items())
         ways = [
-            _way(i, each, line["shapes"], kernels)
+            way
             for i, line in enumerate(map(json.loads, file))
-            for each in line["ways"]
+            for way in (_way(i, each, line["shapes"], kernels) for each in line["ways"])
+            if (way.kernel, way.shape.dtype) in multiplied
         ]
-    card = header["environment"]
-    return Record(ways, card["gpu"], card["sms"], card["memory_ratio"])
+    known = header["environment"]
+    # Records of schema 1 may not say the compute capability: those were measured on an H200.
+    capability = known.get("capability", Card().capability)
+    return Record(ways, Card(known["gpu"], known["sms"], known["memory_ratio"], capability=capability))
 
 
 def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[tuple[str, list[str]]]) -> MeasuredWay:
@@ -95,7 +98,7 @@ class Model:
 
     def __init__(self, kernel: CudaKernel, record: Record, numbers: npt.NDArray[np.intp]) -> None:
         self.kernel, self.numbers = kernel, numbers
-        given = [_given(kernel, record.ways[i], record) for i in numbers]
+        given = [_given(kernel, record.ways[i], record.card) for i in numbers]
         columns = {name: np.array([each[name] for each in given], float) for name in given[0]}
         self._program = staged(kernel.time, tuple(columns), kernel.costs, set(columns))
         self._prepared = self._program.prepare(columns)
@@ -117,7 +120,7 @@ class Model:
         return found
 
 
-def _given(kernel: CudaKernel, way: MeasuredWay, record: Record) -> dict[str, float]:
+def _given(kernel: CudaKernel, way: MeasuredWay, card: Card) -> dict[str, float]:
     """The value of each name of TIMED, of LINE and of the parameters, as ``planning.ways`` has them."""
     shape, params, parts = way.shape, kernel.checked(way.params), way.parts
     size, k, is_whole = itemsize_of(shape.dtype), shape.k, way.parts == 1
@@ -128,11 +131,7 @@ def _given(kernel: CudaKernel, way: MeasuredWay, record: Record) -> dict[str, fl
     of_shape = {name: getattr(shape, name) for name in TIMED if hasattr(shape, name)}
     of_shape |= {"c_down": is_whole and shape.c_down, "lines": shape.a_start == shape.b_start == 128}
     of_way = {"parts": parts, "part": part, "size": size, "out_size": out, "blocks": blocks}
-    of_card = {
-        "sms": record.sms,
-        "memory_ratio": record.memory_ratio,
-        "int8_rate": Card(name=record.card).rates.int8_tensor,
-    }
+    of_card = dict(zip(("sms", "memory_ratio", "int8_rate"), card.facts, strict=True))
     return {
         **of_shape, **of_way, **of_card, "finished": shape.vectors is not None, "scaled": shape.blocks,
         LINE: 128 // size, **params,
@@ -366,7 +365,8 @@ class Fit:
         slopes = _slopes(model, costs, free, errors)
         inverse = np.linalg.inv(slopes.T * weights @ slopes + _KEPT**2 * np.eye(len(free)))
         missed = dict(zip(free, 1 / np.diag(inverse), strict=True))
-        elsewhere = Model(model.kernel, self.record._replace(memory_ratio=_SLOWER), model.numbers)
+        slower = self.record.card._replace(memory_ratio=_SLOWER)
+        elsewhere = Model(model.kernel, self.record._replace(card=slower), model.numbers)
         most_here, most_there = (
             abs(each).max(axis=0) for each in (slopes, _slopes(elsewhere, costs, free, elsewhere.errors(costs)))
         )
