@@ -118,7 +118,7 @@ def _on_host(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, *scales: An
         return matmul(x, y, out, out_dtype=out_dtype)
     if scales and shapes.divides != "m":
         raise UsageError(f"scale_a and scale_b are for groups of rows, here groups divide {shapes.divides}")
-    checked_ends(shapes, offsets)
+    ends = checked_ends(shapes, offsets)
     nothing = matmul(np.empty((0, 0), x.dtype), np.empty((0, 0), y.dtype), out_dtype=out_dtype)
     result = np.empty(shapes.result, nothing.dtype) if out is None else admit_out(out, shapes.result, nothing.dtype)
 
@@ -126,7 +126,7 @@ def _on_host(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, *scales: An
         given = {"scale_a": scales[0][of_a], "scale_b": scales[1][of_b]} if scales else {}
         matmul(x[of_a], y[of_b], c, out_dtype=out_dtype, **given)
 
-    multiply_groups(shapes, offsets, result, multiply)
+    multiply_groups(shapes, ends, result, multiply)
     return result if out is None else out
 
 

@@ -16,7 +16,17 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from support.residue_products import ENGINE, LAUNCHES, RESIDUES, by_kernel, changed, residues_alone, small_gpu
+from support.residue_products import (
+    ENGINE,
+    LAID,
+    LAUNCHES,
+    RESIDUES,
+    TILES,
+    by_kernel,
+    changed,
+    residues_alone,
+    small_gpu,
+)
 from support.selection import in_turns
 from tilewright.arrays import matmul
 from tilewright.arrays.gpu_array import GpuArray
@@ -118,11 +128,9 @@ def test_the_moduli_have_no_common_divisors_and_are_the_largest() -> None:
 # ---- the kernels
 
 
-@pytest.mark.parametrize(("shapes", "layouts"), in_turns([
-    (((130, 129), (129, 70)), ("rows", "rows")), (((33, 131), (131, 5)), ("columns", "columns")),
-    (((1, 150), (150, 29)), ("wider", "columns")), (((40, 131), (131, 33)), ("strided", "reversed")),
-    (((65, 129), (129, 1)), ("neither", "wider")), (((17, 1), (1, 19)), ("rows", "columns")),
-], 2), ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("shapes", "layouts"), in_turns([*LAID, (((17, 1), (1, 19)), ("rows", "columns"))], 2), ids=str
+)
 def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str]) -> None:
     a, b = uniform(*shapes[0]), uniform(*shapes[1], seed=2)
     c = tw.matmul(laid(fake.Tensor, gpu, a, layouts[0]), laid(fake.Tensor, gpu, b, layouts[1])).view
@@ -130,7 +138,7 @@ def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str])
     assert [entry for entry, _ in gpu.launches][-6:] == LAUNCHES
 
 
-@pytest.mark.parametrize("params", [{"BN": 128, "CLUSTER": 2, "GROUP": 1}, {"STAGES": 2}, {"BN": 256}], ids=str)
+@pytest.mark.parametrize("params", TILES, ids=str)
 def test_every_set_of_parameters(params: dict[str, int]) -> None:
     gpu, rows = small_gpu(), 129 if "CLUSTER" in params else 20
     a, b = uniform(rows, 130), uniform(130, 66, seed=2)

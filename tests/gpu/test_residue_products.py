@@ -15,7 +15,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from support.residue_products import LAUNCHES, RESIDUES, by_kernel, changed, residues_alone, small_gpu
+from support.residue_products import LAID, LAUNCHES, RESIDUES, TILES, by_kernel, changed, residues_alone, small_gpu
 from support.selection import in_turns
 from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
@@ -62,18 +62,14 @@ def worst(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     return float(np.divide(error, size, where=size > 0, out=np.zeros_like(size)).max(initial=0) / U)
 
 
-@pytest.mark.parametrize(("shapes", "layouts"), in_turns([
-    (((130, 129), (129, 70)), ("rows", "rows")), (((33, 131), (131, 5)), ("columns", "columns")),
-    (((1, 150), (150, 29)), ("wider", "columns")), (((40, 131), (131, 33)), ("strided", "reversed")),
-    (((65, 129), (129, 1)), ("neither", "wider")),
-], 2), ids=str)  # fmt: skip
+@pytest.mark.parametrize(("shapes", "layouts"), in_turns(LAID, 2), ids=str)
 def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str]) -> None:
     a, b = uniform(*shapes[0]), uniform(*shapes[1], seed=2)
     assert worst(product(gpu, a, b, layouts), a, b) < 30
     assert [entry for entry, _ in gpu.launches][-6:] == LAUNCHES
 
 
-@pytest.mark.parametrize("params", [{"BN": 128, "CLUSTER": 2, "GROUP": 1}, {"STAGES": 2}, {"BN": 256}], ids=str)
+@pytest.mark.parametrize("params", TILES, ids=str)
 def test_every_set_of_parameters(params: dict[str, int]) -> None:
     gpu, rows = small_gpu(), 129 if "CLUSTER" in params else 20
     a, b = uniform(rows, 130), uniform(130, 66, seed=2)

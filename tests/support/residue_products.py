@@ -28,6 +28,13 @@ NORM = np.dtype([("exponent", np.int32), ("squares", np.float32)])
 LINE = np.dtype([("sum", np.uint64), ("shift", np.int16), ("bits", np.int16), ("kind", np.int32)])
 #: Parameters of tiles that the microscope multiplies sooner.
 NARROW = {"BN": 64, "CLUSTER": 1}
+#: Of operands: shapes, and how they lie; of tiles: parameters.
+LAID = [
+    (((130, 129), (129, 70)), ("rows", "rows")), (((33, 131), (131, 5)), ("columns", "columns")),
+    (((1, 150), (150, 29)), ("wider", "columns")), (((40, 131), (131, 33)), ("strided", "reversed")),
+    (((65, 129), (129, 1)), ("neither", "wider")),
+]  # fmt: skip
+TILES = [{"BN": 128, "CLUSTER": 2, "GROUP": 1}, {"STAGES": 2}, {"BN": 256}]
 LAUNCHES = ["find_norms", "write_residues", *["residues_hopper"] * 2, "reconstruct", "multiply_flagged_f64"]
 
 
@@ -60,8 +67,7 @@ def by_kernel(
     **params: int,
 ) -> np.ndarray:
     """The product of matrices that lie row by row; ``gpu.flags`` are then those of the parts of C, ``gpu.norms`` those of
-    the parts of lines of A and B, and ``gpu.lines`` what is known of these lines. ``launches``: only so
-    many are done."""
+    the parts of lines of A and B, and ``gpu.lines`` what is known of these lines. ``launches``: only so many are done."""
     (m, k), n, dtype = a.shape, b.shape[1], a.dtype.name
     made = residues_of_rows(m, n, k, moduli, dtype)
     at = [gpu.put(a).pointer, gpu.put(b).pointer, (c := gpu.put(np.full((m, n), np.nan, dtype))).pointer]

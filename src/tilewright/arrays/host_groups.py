@@ -16,11 +16,10 @@ Part = tuple[Any, ...]
 
 
 def multiply_groups(
-    shapes: GroupedShapes, offsets: Any, result: np.ndarray, multiply: Callable[[Part, Part, np.ndarray], object]
+    shapes: GroupedShapes, ends: list[int], result: np.ndarray, multiply: Callable[[Part, Part, np.ndarray], object]
 ) -> None:
     """Have each group's product written into its part of the result, by ``multiply`` of parts of a and b, and zeros into
-    what follows the last group. Raises OperandError and ShapeError for ends of no groups."""
-    ends = checked_ends(shapes, offsets)
+    what follows the last group. ``ends``: of ``checked_ends``."""
     for of_a, of_b, of_c in _parts(shapes, ends):
         multiply(of_a, of_b, result[of_c])
     rest = slice(ends[-1] if ends else 0, None)

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..host.cached_property import cached_property
 from ..host.machine import bytes_text
@@ -31,7 +31,7 @@ from ..runtime.gpu.strided_product import strided_step
 from .copies import copy_of, copy_steps, sum_step
 from .dtypes import made_dtype
 from .finish import finish_steps
-from .layouts import given_by_strides, layouts_of
+from .layouts import Boxes, given_by_strides, layouts_of
 from .order import Order
 from .split import residues_rows, rounded_rows, split_of, split_rows
 
@@ -245,11 +245,9 @@ def _steps_along(plan: GpuPlan, gpu: Device, axis: Axis) -> list[GpuStep]:
         return split_product_steps(gpu.sms, kernel, params, split, pieces)
     make = boxed_step if kernel.boxes else strided_step
     multiply = make(gpu.sms, kernel, params, _multiply(plan, axis, pieces), _applied(plan))
-    return (
-        [multiply]
-        if pieces is None
-        else [multiply.moved((BufferPlace(A), BufferPlace(B), BufferPlace(WORKSPACE))), pieces.add]
-    )
+    if pieces is None:
+        return [multiply]
+    return [multiply.moved((BufferPlace(A), BufferPlace(B), BufferPlace(WORKSPACE))), pieces.add]
 
 
 def _parts_of_k(plan: GpuPlan, gpu: Device, axis: Axis) -> PartsOfK:
@@ -265,7 +263,8 @@ def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> EngineProdu
     order, form, (batch, *nexts) = plan.order, plan.finish, axis
     matrices = zip((order.p.used, order.q.used, order.c.used), nexts, strict=True)
     if plan.kernel.boxes:
-        boxes: Any = layouts_of(plan.kernel)[0]
+        boxes = layouts_of(plan.kernel)[0]
+        assert isinstance(boxes, Boxes)
         a, b, c = (boxes.given(i, x, step) for i, (x, step) in enumerate(matrices))
     else:
         a, b, c = (given_by_strides(x, step) for x, step in matrices)

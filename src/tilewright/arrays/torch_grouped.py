@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 from ..errors import OperandError
 from ..problem import combine_grouped_shapes
 from .buffers import host_product
-from .host_groups import Part, multiply_groups
+from .host_groups import Part, checked_ends, multiply_groups
 from .offsets import grouped_matmul_on_gpu
 from .torch_operator import as_numpy, check_tensor, promoted_dtype
 
@@ -58,12 +58,13 @@ def _multiply(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
     dtype = promoted_dtype(a, b)
     if offsets is None:
         return torch.from_numpy(host_product(x, y, "standard")).to(dtype)
+    ends = checked_ends(shapes, as_numpy(offsets, "offsets"))
     c = np.empty(shapes.result, host_product(x[..., :0, :0], y[..., :0, :0], "standard").dtype)
 
     def multiply(of_a: Part, of_b: Part, c: np.ndarray) -> None:
         np.copyto(c, host_product(x[of_a], y[of_b], "standard"))
 
-    multiply_groups(shapes, as_numpy(offsets, "offsets"), c, multiply)
+    multiply_groups(shapes, ends, c, multiply)
     return torch.from_numpy(c).to(dtype)
 
 

@@ -34,11 +34,8 @@ class Sets:
         self, kernel: CudaKernel, layout: Mapping[str, float], params: Mapping[str, int] | None, table: CostTable
     ) -> None:
         size = int(layout["size"])
-        self.kernel, self.layout, self.params = (
-            kernel,
-            layout,
-            _checked_sets(kernel) if params is None else (dict(params),),
-        )
+        self.kernel, self.layout = kernel, layout
+        self.params = _checked_sets(kernel) if params is None else (dict(params),)
         columns = {name: np.array([each[name] for each in self.params], float) for name in kernel.params}
         self._given = {**layout, LINE: 128 // size, **columns}
         self._priced = self._given | table.costs_of(kernel)

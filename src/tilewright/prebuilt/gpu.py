@@ -150,12 +150,14 @@ def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list
                         plan = plan_of_views(x, y, views=i % 5 > 0, precision=precision, out_dtype=out_dtype)
                         prepare(plan)
                 if i % _GROUPS == 0 and dtype in GROUPED and precision == "standard":
-                    for of_groups in _grouped(rng, dtype, ordinal):
-                        with contextlib.suppress(
-                            DTypeError, OperandError
-                        ):  # of float8 only some layouts are multiplied
-                            plan_of_groups(*of_groups)
+                    _plan_groups(rng, dtype, ordinal)
     return list(asked)
+
+
+def _plan_groups(rng: np.random.Generator, dtype: str, ordinal: int) -> None:
+    for a, b, groups in _grouped(rng, dtype, ordinal):
+        with contextlib.suppress(DTypeError, OperandError):  # of float8 only some layouts are multiplied
+            plan_of_groups(a, b, groups)
 
 
 def _grouped(rng: np.random.Generator, dtype: str, ordinal: int) -> Iterator[tuple[GpuArray, GpuArray, int]]:

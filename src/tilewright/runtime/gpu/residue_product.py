@@ -23,23 +23,6 @@ from .split_operand import as_they_lie
 from .steps import OPERANDS, WORKSPACE, BufferPlace, GpuStep, KernelLaunch
 
 _ENGINE = PACKAGE / "engine" / "cuda"
-#: The files beside the kernel on which the bits of a product depend.
-SOURCES = tuple(
-    _ENGINE / name
-    for name in [
-        "pack/write_residues.cu",
-        "pack/reconstruct.cu",
-        "pack/multiply_flagged_f64.cu",
-        "residues_hopper.cu",
-        "residue_sums.cuh",
-        "residues.cuh",
-        "dmma.cuh",
-        "wgmma.cuh",
-        "hopper.cuh",
-        "banded_tiles.cuh",
-        "ring.cuh",
-    ]
-)
 #: Threads of a block that prepares or reconstructs; bytes of C's residues that such a block reads of each modulus.
 _THREADS, _BLOCK_BYTES = 256, 4096
 #: ``Call`` in the sources: of what prepares, beside the operands; of what multiplies; of what reconstructs; of what
