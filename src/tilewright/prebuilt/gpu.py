@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import lzma
 import multiprocessing
 import sqlite3
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zstandard
 
 from ..arrays.gpu_array import GpuArray, contiguous_strides
 from ..arrays.matmul import plan_of_views
@@ -32,7 +32,7 @@ from ..errors import DTypeError, OperandError, did_you_mean
 from ..host.machine import machine
 from ..kernels.cuda_kernel import Card
 from ..runtime.cpu.library import BUILT
-from ..runtime.gpu.archive import TABLES, Request, archive_key, archive_name, difference, requests
+from ..runtime.gpu.archive import TABLES, Request, archive_key, archive_name, dictionary, difference, requests
 from ..runtime.gpu.device import add_described
 from ..runtime.gpu.nvrtc import compile_alone, compiler
 from .tools import BuildError, put
@@ -41,6 +41,11 @@ Say = Callable[[str], object]
 Case = tuple[str, str, str | None]
 #: A row of the table ``kernels`` of an archive.
 _Row = tuple[str, str, int, str | None, bytes]
+#: So many kernels of a file, and at most so many bytes of their binaries, are the dictionary of its others. Twice as many
+#: kernels make an archive 5 % smaller, half as many 30 % larger.
+_SAMPLES, _MOST_BYTES = 8, 1 << 19
+#: Of Zstandard: the most it has.
+_LEVEL = 22
 
 #: The GPUs of an architecture that products are planned for: compute capability, name, multiprocessors, and the clock (kHz)
 #: and the width (bits) of the memory.
@@ -122,12 +127,16 @@ def write_archive(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / archive_name(arch)
-        rows, once = sqlite3.connect(file), _once()
+        rows = sqlite3.connect(file)
         rows.executescript(TABLES)
         rows.execute("INSERT INTO about VALUES (?, ?)", (archive_key(), compiler()))
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            for alike in pool.map(_rows, _twins(wanted), chunksize=8):
-                rows.executemany("INSERT INTO kernels VALUES (?, ?, ?, ?, ?)", map(once, alike))
+            binaries = _dictionaries(pool, wanted)
+            packed = [(name, zstandard.compress(content, _LEVEL)) for name, content in binaries.items()]
+            rows.executemany("INSERT INTO dictionaries VALUES (?, ?)", packed)
+            packs = {name: _Packs(content) for name, content in binaries.items()}
+            for name, alike in pool.map(_rows, _twins(wanted), chunksize=8):
+                rows.executemany("INSERT INTO kernels VALUES (?, ?, ?, ?, ?)", map(packs[name].once, alike))
         rows.commit()
         rows.close()
         path = put(file, folder)
@@ -224,26 +233,38 @@ def _twins(wanted: Iterable[Request]) -> list[list[Request]]:
     return list(found.values())
 
 
-def _once() -> Callable[[_Row], _Row]:
-    """Makes of a row whose binary an earlier one has a row without difference from that: two alignments often lead to the
-    same code."""
-    known: dict[bytes, str] = {}
-
-    def once(row: _Row) -> _Row:
-        key, entries, waits, base, packed = row
-        if base is not None or (first := known.setdefault(packed, key)) == key:
-            return row
-        return key, entries, waits, first, _packed(bytes(len(lzma.decompress(packed))))
-
-    return once
+def _dictionaries(pool: ProcessPoolExecutor, wanted: Sequence[Request]) -> dict[str, bytes]:
+    """By the names of files: binaries of some of their kernels, one after the other."""
+    of_file = defaultdict[str, list[Request]](list)
+    for request in wanted:
+        of_file[request.path.name].append(request)
+    some = {name: requests[:: -(-len(requests) // _SAMPLES)] for name, requests in of_file.items()}
+    cubins = pool.map(_cubin, itertools.chain(*some.values()))
+    return {name: b"".join(itertools.islice(cubins, len(sample)))[:_MOST_BYTES] for name, sample in some.items()}
 
 
-def _packed(cubin: bytes) -> bytes:
-    return lzma.compress(cubin, format=lzma.FORMAT_ALONE)
+def _cubin(request: Request) -> bytes:
+    return compile_alone(request.path, request.arch, dict(request.macros)).cubin
 
 
-def _rows(alike: Sequence[Request]) -> list[_Row]:
-    """The rows of kernels, which an archive has as differences from the first of them where that can be."""
+class _Packs:
+    """Compresses the binaries of a file."""
+
+    def __init__(self, binaries: bytes) -> None:
+        self._compressor = zstandard.ZstdCompressor(_LEVEL, dictionary(binaries))
+        self._known: dict[bytes, str] = {}
+
+    def once(self, row: _Row) -> _Row:
+        """The row, its binary compressed. Of one whose binary an earlier row has, a row without difference from that: two
+        alignments often lead to the same code."""
+        key, entries, waits, base, cubin = row
+        if base is None and (first := self._known.setdefault(cubin, key)) != key:
+            base, cubin = first, bytes(len(cubin))
+        return key, entries, waits, base, self._compressor.compress(cubin)
+
+
+def _rows(alike: Sequence[Request]) -> tuple[str, list[_Row]]:
+    """The name of the file, and the rows of kernels: where that can be, as differences from the first of them."""
     rows, first = list[_Row](), b""
     for request in alike:
         compiled = compile_alone(request.path, request.arch, dict(request.macros))
@@ -251,5 +272,5 @@ def _rows(alike: Sequence[Request]) -> list[_Row]:
         if len(first) == len(cubin):
             cubin, base = difference(cubin, first), alike[0].key
         first = first or cubin
-        rows.append((request.key, " ".join(compiled.entries), int(compiled.waits), base, _packed(cubin)))
-    return rows
+        rows.append((request.key, " ".join(compiled.entries), int(compiled.waits), base, cubin))
+    return alike[0].path.name, rows

@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-import lzma
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,16 +24,22 @@ from ...kernels.cuda_kernel import CudaKernel
 from ...kernels.header import code_of
 from .nvrtc import Compiled, compile_file, compile_with
 
+if TYPE_CHECKING:
+    import zstandard
+
 #: The folders of archives: of this package, and of one that has nothing else.
 _BUILT, _OTHER = PACKAGE / "prebuilt" / "built", "tilewright_cuda"
 #: The files that kernels of the engine are compiled from.
 SOURCES = ("engine/cuda/*.cu", "engine/cuda/*.cuh", "engine/cuda/pack/*.cu", "kernels/cuda/*.cuh")
 #: To be changed with the tables or the way of compiling.
-FORMAT = 1
-#: ``base``: the key of a kernel that the cubin differs from in few bytes or in none, so that the difference is stored.
+FORMAT = 2
+#: ``base``: the key of a kernel of the same file that the cubin differs from in few bytes or in none, so that the
+#: difference is stored. ``binaries``: cubins of a file, one after the other: the dictionary by which Zstandard compresses
+#: all others.
 TABLES = """
 PRAGMA page_size = 1024;
 CREATE TABLE about (sources TEXT, compiler TEXT);
+CREATE TABLE dictionaries (file TEXT PRIMARY KEY, binaries BLOB);
 CREATE TABLE kernels (key TEXT PRIMARY KEY, entries TEXT, waits INTEGER, base TEXT, cubin BLOB);
 """
 
@@ -157,10 +162,9 @@ def archive_name(arch: str) -> str:
 def describe_archives() -> str:
     """Which archives there are, and whether they are used, in a line."""
     archs = sorted({path.stem for folder in _folders() for path in folder.glob(archive_name("*"))})
-    texts = [
-        f"{arch}: {found.count:,}" if (found := _archive(arch)) else f"{arch}: of other sources, or damaged: not used"
-        for arch in archs
-    ]
+    reads = importlib.util.find_spec("zstandard") is not None
+    useless = "of other sources, or damaged: not used" if reads else "not used without zstandard: pip install zstandard"
+    texts = [f"{arch}: {found.count:,}" if (found := _archive(arch)) else f"{arch}: {useless}" for arch in archs]
     return "; ".join(texts) or "none: the first product that needs a kernel compiles it"
 
 
@@ -173,21 +177,33 @@ def difference(cubin: bytes, base: bytes) -> bytes:
     return (np.frombuffer(cubin, np.uint8) ^ np.frombuffer(base, np.uint8)).tobytes()
 
 
+def dictionary(binaries: bytes) -> zstandard.ZstdCompressionDict:
+    """Of cubins of a file: the dictionary by which its kernels are compressed."""
+    import zstandard
+
+    return zstandard.ZstdCompressionDict(binaries, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
 def _damages() -> tuple[type[Exception], ...]:
-    """What reading a damaged archive raises; of a Python without SQLite nothing is read."""
+    """What reading a damaged archive raises; of a Python without SQLite or Zstandard nothing is read."""
     try:
         import sqlite3
+
+        import zstandard
     except ImportError:
         return ()
-    return sqlite3.Error, lzma.LZMAError
+    return sqlite3.Error, zstandard.ZstdError
 
 
 class _Archive:
     """An archive, open for reading."""
 
     def __init__(self, path: Path) -> None:
-        import sqlite3  # takes 5 ms, and only a GPU needs it
+        import sqlite3  # these take 10 ms, and only a GPU needs them
 
+        import zstandard
+
+        self._zstd, self._dictionaries = zstandard, dict[str, zstandard.ZstdCompressionDict]()
         self._lock = threading.Lock()
         self._rows = sqlite3.connect(
             f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
@@ -208,7 +224,7 @@ class _Archive:
             if row is None:
                 return None
             entries, waits, *stored = row
-            cubin = self._unpacked(*stored)
+            cubin = self._unpacked(request.path.name, *stored)
         except _damages():
             return None
         path, arch, macros = request
@@ -218,11 +234,19 @@ class _Archive:
 
         return Compiled(str(path), arch, ptx, cubin, "", entries=tuple(entries.split()), waits=bool(waits))
 
-    def _unpacked(self, base: str | None, packed: bytes) -> bytes:
-        cubin = lzma.decompress(packed)
+    def _unpacked(self, file: str, base: str | None, packed: bytes) -> bytes:
+        cubin = self._zstd.ZstdDecompressor(self._dictionary(file)).decompress(packed)
         if base is None:
             return cubin
-        return difference(cubin, self._unpacked(*self._row("SELECT base, cubin FROM kernels WHERE key = ?", base)))
+        return difference(
+            cubin, self._unpacked(file, *self._row("SELECT base, cubin FROM kernels WHERE key = ?", base))
+        )
+
+    def _dictionary(self, file: str) -> zstandard.ZstdCompressionDict:
+        if file not in self._dictionaries:
+            packed = self._row("SELECT binaries FROM dictionaries WHERE file = ?", file)[0]
+            self._dictionaries[file] = dictionary(self._zstd.decompress(packed))
+        return self._dictionaries[file]
 
     def _row(self, query: str, *values: str) -> Any:
         with self._lock:
