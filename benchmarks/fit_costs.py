@@ -1,7 +1,7 @@
 """Measures launches of the engine's kernels on a GPU, to which the costs in their tables ``time`` are fitted.
 
-    python benchmarks/fit_costs.py measure OUT.jsonl [--seconds 240] [--seed 1] [--compile]
-    python benchmarks/fit_costs.py fit OUT.jsonl [-o src/tilewright/engine/cuda/costs/CARD.json]
+    python benchmarks/fit_costs.py measure OUT.jsonl [--seconds 240] [--seed 1] [--others 6] [--compile]
+    python benchmarks/fit_costs.py fit OUT.jsonl [MORE.jsonl …] [-o src/tilewright/engine/cuda/costs/CARD.json]
 
 ``measure`` draws products at random: cubes, three sides of their own, thin, deep and flat ones, batches, half of them of
 whole lines, and layers of models, of both layouts of each operand, in every dtype. Of each it times the ways that are
@@ -394,7 +394,7 @@ def _errors(compute: str, stored: str) -> tuple[float, float]:
     return once, 2.0**-51 if compute in ("float64", "complex128") or compute in RESIDUES_IN else 2.0**-22
 
 
-def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
+def measure(out: Path, seconds: float, seed: int, others: int, *, compile_too: bool) -> None:
     """Write the lines."""
     import torch
 
@@ -405,7 +405,7 @@ def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
     begun, gpu, skipped = time.perf_counter(), open_device(0), Counter[str]()
     print(f"archives: {describe_archives()}", flush=True)
     stand, gauge, rng = Stand(torch), Gauge(gpu.pci_bus_id), np.random.default_rng(seed)
-    command = f"python benchmarks/fit_costs.py measure OUT.jsonl --seconds {seconds:g} --seed {seed}"
+    command = f"python benchmarks/fit_costs.py measure OUT.jsonl --seconds {seconds:g} --seed {seed} --others {others}"
     known = environment(operands="randn, int8 uniform", command=command + " --compile" * compile_too)
     known |= {
         "gpu": gpu.name,
@@ -424,7 +424,7 @@ def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
             if time.perf_counter() - begun > seconds:
                 break
             try:
-                lines = _measured(stand, product, gpu, rng, skipped)
+                lines = _measured(stand, product, gpu, rng, others, skipped)
             except (MemoryError, torch.cuda.OutOfMemoryError) as error:
                 skipped[str(error).splitlines()[0][:60]] += 1
                 continue
@@ -442,13 +442,13 @@ def measure(out: Path, seconds: float, seed: int, *, compile_too: bool) -> None:
 
 
 def _measured(
-    stand: Stand, product: Drawn, gpu: Any, rng: np.random.Generator, skipped: Counter[str]
+    stand: Stand, product: Drawn, gpu: Any, rng: np.random.Generator, others: int, skipped: Counter[str]
 ) -> list[dict[str, Any]]:
     """The lines of a product."""
     found = candidates(product, gpu)
     if not found or found[0].total > _longest(product):
         return []
-    ready, wanted, known = list[tuple[Prepared, bool]](), {True: MOST_NEAR, False: OTHERS}, dict[Any, Any]()
+    ready, wanted, known = list[tuple[Prepared, bool]](), {True: MOST_NEAR, False: others}, dict[Any, Any]()
     for candidate, is_near in picked(found, rng):
         if not wanted[is_near] or candidate.total > min(12 * found[0].total, 2 * _longest(product)):
             continue
@@ -507,9 +507,9 @@ def _line(product: Drawn, prepared: Prepared, is_near: bool) -> dict[str, Any]:
 # ---- the fit ---------------------------------------------------------------------------------------------------------
 
 
-def fit(record: Path, table: Path | None, *, slim: bool) -> None:
-    """Fit to a record, print what became of errors and regrets, and write the table."""
-    read, kernels = costs.read_record(record), list(cuda_engine().values())
+def fit(records: list[Path], table: Path | None, *, slim: bool) -> None:
+    """Fit to records of a card, print what became of errors and regrets, and write the table."""
+    read, kernels = costs.read_together(records), list(cuda_engine().values())
     known = cost_table(table_of(read.card.name))
     present = {kernel.name: known.costs_of(kernel) for kernel in kernels}
     fit = costs.Fit(read, kernels, present)
@@ -531,7 +531,13 @@ def fit(record: Path, table: Path | None, *, slim: bool) -> None:
         name: {key: float(f"{cost:.4g}") for key, cost in each.items()}
         for name, each in {**present, **fit.costs}.items()
     }
-    content = {"card": read.card.name, "record": record.name, "before": before, "after": after, "kernels": rounded}
+    content = {
+        "card": read.card.name,
+        "records": [record.name for record in records],
+        "before": before,
+        "after": after,
+        "kernels": rounded,
+    }
     if table is None:
         print(f"written: {cached_table(own_table(read.card.name)).write_json(content)}")
     else:
@@ -545,18 +551,19 @@ def main() -> None:
     measuring.add_argument("out", type=Path)
     measuring.add_argument("--seconds", type=float, default=240)
     measuring.add_argument("--seed", type=int, default=1)
+    measuring.add_argument("--others", type=int, default=OTHERS, help="ways of a product that are not near the best")
     measuring.add_argument("--compile", action="store_true", help="compile what no archive has")
     fitting = commands.add_parser("fit", help="fit the costs to a record")
-    fitting.add_argument("record", type=Path)
+    fitting.add_argument("records", type=Path, nargs="+")
     fitting.add_argument(
         "-o", "--table", type=Path, help="default: in the user's cache, for products on such a card here"
     )
     fitting.add_argument("--slim", action="store_true", help="drop costs that do not earn their place")
     given = parser.parse_args()
     if given.command == "fit":
-        fit(given.record, given.table, slim=given.slim)
+        fit(given.records, given.table, slim=given.slim)
         return
-    measure(given.out, given.seconds, given.seed, compile_too=given.compile)
+    measure(given.out, given.seconds, given.seed, given.others, compile_too=given.compile)
 
 
 if __name__ == "__main__":

@@ -310,15 +310,16 @@ def gpu_costs(name: str) -> str:
         regret = f"{found['mean_regret']:.2%}", f"{found['within_3_percent']:.0%}"
         title = f"`{kernel}`" if "/" in kernel else kernel
         rows.append([title, str(costs[kernel]), f"{found['ways']:,}", *shares, *regret])
-    record = fit["record"].partition(".")[0]
-    known, before, after = lines_of(record)[0], fit["before"]["all"], fit["after"]["all"]
+    names = [record.partition(".")[0] for record in fit["records"]]
+    known, before, after = [lines_of(name)[0] for name in names], fit["before"]["all"], fit["after"]["all"]
+    records = ", ".join(f"{linked(name)}, made by `{command(each)}`" for name, each in zip(names, known, strict=True))
     texts = (
         f"{many} costs, {found['within_15_percent']:.1%} within 15%, a mean regret of {found['mean_regret']:.2%}"
         for many, found in ((before["costs"], before), (costs["all"], after))
     )
     return (
         f"{table(rows)}\n\nBefore the fit: {next(texts)}; after it: {next(texts)}. These are {after['products']} products "
-        f"that take no part in the fit. {known['gpu']}. Record: {linked(record)}, made by `{command(known)}`."
+        f"that take no part in the fit. {known[0]['gpu']}. Records: {records}."
     )
 
 

@@ -286,7 +286,7 @@ def test_large_products_are_computed_so_where_that_is_predicted_to_be_faster() -
         assert chosen(gpu, 8192, "complex128").kernel.name == "cuda/residues_mma"
         assert chosen(gpu, 8192, precision="ieee").kernel.name == "cuda/dmma"
         assert chosen(gpu, 8192, precision="fast").compute == "int8x6"
-        assert chosen(gpu, 8192, "float32").kernel.name == "cuda/simt"
+        assert chosen(gpu, 8192, "float32").kernel.name.startswith("cuda/simt")
     hopper = described("9.0", "sm_90a", "NVIDIA H200", 132, 3_201_000, 6144)
     assert chosen(hopper, 8192).kernel.name == "cuda/residues_hopper"
 

@@ -11,8 +11,10 @@ import pytest
 
 import fit_costs
 from tilewright.catalog import cuda_engine
+from tilewright.errors import UsageError
 from tilewright.kernels.costs import BASE, cost_table
-from tilewright.lab.tune.costs import Fit, is_threshold, read_record, regrets
+from tilewright.lab.tune import costs
+from tilewright.lab.tune.costs import Fit, is_threshold, read_record, read_together, regrets
 from tilewright.prebuilt.gpu import GPUS, _Described
 from tilewright.runtime.gpu.device import add_described
 
@@ -20,8 +22,8 @@ KERNELS = list(cuda_engine().values())
 NOISE = 0.02
 
 
-def simulated(path: Path, costs: dict[str, dict[str, float]], products: int = 200) -> Fit:
-    """A fit of the present costs to a record of a card whose launches take the times that ``costs`` predict, with noise."""
+def simulated(path: Path, true: dict[str, dict[str, float]], products: int = 200) -> Fit:
+    """A fit of the present costs to a record of a card whose launches take the times that ``true`` predict, with noise."""
     capability, (facts, *_) = GPUS["sm_90a"]
     gpu: Any = _Described("sm_90a", capability, *facts)
     add_described(gpu)
@@ -50,7 +52,7 @@ def simulated(path: Path, costs: dict[str, dict[str, float]], products: int = 20
         # The record's times are rounded to nanoseconds.
         np.testing.assert_allclose(model.errors(present[name]), 0, atol=2e-3)
         noise = np.exp(rng.normal(0, NOISE, len(model.numbers)))
-        fit.measured[model.numbers] = model.measured = (model.seconds(costs[name]) + model.beside) * noise
+        fit.measured[model.numbers] = model.measured = (model.seconds(true[name]) + model.beside) * noise
     return fit
 
 
@@ -80,7 +82,8 @@ def test_the_committed_record_can_still_be_fitted_to() -> None:
     assert set(left_out) == {"int8x14"}
 
 
-def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path) -> None:
+def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "HELD", {})
     true = changed(0.3)
     fit = simulated(tmp_path / "launches.jsonl", true)
     before = fit.report(fit.costs)["all"]
@@ -92,9 +95,21 @@ def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path) -> None:
     assert after["mean_regret"] < before["mean_regret"]
     # Costs on which the times of many launches depend are found themselves.
     for kernel, name in (
-        ("cuda/hopper", "multiply_rate"), ("cuda/mma_tf32", "memory_rate"), ("cuda/dmma", "multiply_rate"),
+        ("cuda/hopper", "multiply_rate"), ("cuda/mma_tf32", "multiply_rate"), ("cuda/dmma", "multiply_rate"),
     ):  # fmt: skip
         assert fit.costs[kernel][name] == pytest.approx(true[kernel][name], rel=0.1)
+
+
+def test_costs_of_long_products_stay(tmp_path: Path) -> None:
+    """Also where all launches of a record say that they are others."""
+    fit = simulated(tmp_path / "launches.jsonl", changed(0.3))
+    before = {name: dict(each) for name, each in fit.costs.items()}
+    fit.improve(tell=lambda _: None)
+    assert fit.costs["cuda/hopper_promoted"] == before["cuda/hopper_promoted"]
+    moved = {name for name, cost in fit.costs["cuda/hopper"].items() if cost != before["cuda/hopper"][name]}
+    assert moved
+    assert not moved & costs.HELD["cuda/hopper"]
+    assert costs.HELD["cuda/hopper"] <= {*before["cuda/hopper"]}
 
 
 def test_costs_that_make_nothing_better_are_not_taken(tmp_path: Path) -> None:
@@ -119,6 +134,24 @@ def test_a_cost_without_effect_is_dropped(tmp_path: Path) -> None:
     assert slim["odd_step_s"] == 0
     assert slim["multiply_rate"] > 0
     assert slim["launch_s"] > 0
+
+
+def test_records_of_one_card_are_one(tmp_path: Path) -> None:
+    """Products keep apart, and records of two cards are refused."""
+    path, other = tmp_path / "launches.jsonl", tmp_path / "other.jsonl"
+    simulated(path, changed(0), products=6)
+    header, *lines = path.read_text().splitlines()
+    one, two = read_record(path), read_together([path, path])
+    assert len(two.ways) == 2 * len(one.ways)
+    assert [way.product for way in two.ways] == [
+        *(way.product for way in one.ways),
+        *(way.product + one.ways[-1].product + 1 for way in one.ways),
+    ]
+    known = json.loads(header)
+    known["environment"]["gpu"] = "NVIDIA L4"
+    other.write_text("\n".join([json.dumps(known), *lines]) + "\n")
+    with pytest.raises(UsageError, match="NVIDIA H200, NVIDIA L4"):
+        read_together([path, other])
 
 
 def test_regrets_are_those_of_the_way_that_is_chosen() -> None:

@@ -79,10 +79,7 @@ presets = [
         { BM = 64, BN = [208, 224], STAGES = 6, CLUSTER = 2, GROUP = 8 },
     ] },
     # Few rows, whose columns are few enough for every multiprocessor to have a tile though k is not cut.
-    { rate = 100, when = "(m <= 256) * (k >= 1024) * (cdiv(n, 64) * cdiv(m, BM) <= 132)", params = [
-        { BM = 64, BN = [32, 48], STAGES = 13 },
-        { BN = [32, 48], STAGES = 8 },
-    ] },
+    { rate = 100, when = "(m <= 256) * (k >= 1024) * (cdiv(n, 48) * cdiv(m, BM) <= 132)", params = { BM = 64, BN = 48, STAGES = 13 } },
     { rate = 100, when = "m * n <= 2097152", params = [
         { BN = [64, 128], STAGES = 6, SPLIT = [2, 4] },
         { BM = 64, STAGES = 4, SPLIT = 2 },
@@ -118,7 +115,7 @@ costs = [
     "spilt_tall_wide", "read_rate", "large_read", "large_above", "write_rate", "batch_paired", "sums_rate", "late_s",
     "late_paired_s", "late_near_s", "late_near_memory", "late_registers_s", "late_uneven", "launch_s", "unhidden",
     "unhidden_crowded", "crowded_above", "waiting_unhidden", "waiting_near", "waiting_paired", "waiting_split",
-    "waiting_paired_s",
+    "waiting_paired_s", "narrow_step_s", "late_split",
 ]
 
 [boxes]
@@ -129,25 +126,27 @@ b_down = ["cdiv(BN, 8 * CLUSTER) * 8", "LINE"]
 c = ["64", "LINE"]
 c_down = ["16 - BN % 16", "LINE"]
 
-# A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets
-# its share of the rows of A and of the columns of B, or as a stage that is used again waits for memory. Rows that do not begin at whole
-# lines are parts of two, and of a sector more (`a_apart`, `b_apart`), and so is a share `cut` of the boxes of a row-major B, if tiles are
-# not multiples of 64 wide. Blocks of a cluster wait for each other, where none has other tiles to hide it, those of `many` longer. Blocks
-# that read the same columns of B at once read a part of them twice from memory. Of tiles that are split (SPLIT) there are generations of
-# `pieces`; larger clusters than pairs do not find `room` on all multiprocessors. Of more blocks than multiprocessors a stage comes no
-# faster than a turn of the ring (`crowded`), and of long ones those without a cluster lose each other in the cache (`missed`). Blocks that
-# read the same rows of A are `far` from each other, and also read a part of them twice. An A that comes from registers takes time to load
-# (`from_registers`). Odd rows of C are stored by the warps that multiply (`rows_alone`), after the `last` tiles by all blocks at once;
-# blocks without a cluster then lose each other (`lost`). Blocks that are neither few nor enough for all multiprocessors begin `late`, when
-# the launch before has ended, and some share a way to memory with another one, which others have alone (`uneven`). What the blocks of one
-# group of multiprocessors read, each line once, comes over a way of its own (`of_group`): every eighth block is in the same one. Blocks
-# without a cluster are slower if they are small (`lone`), and lose each other where k is long (`adrift`), and so do small tiles where
-# neither operand stays in the cache (`apart`). With PINGPONG only the last tile's sums are stored while nothing is multiplied, by half as
-# many threads. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read twice. Of few tiles with a long k,
-# blocks wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden; less so if those that share lines
-# are NEAR each other, in one group of multiprocessors, whose requests for a line become one. Only where there are more than 128
-# multiprocessors, at least one of at most eight groups has sixteen for certain. Odd rows of a C that the second-level cache does not hold
-# are `spilt` to memory in parts of sectors, most of them from tiles of 192 rows, and so each byte that is `written` takes longer.
+# A step of a tile takes as long as the slower of tensor cores, and of the second-level cache, from which every block of a cluster gets its
+# share of the rows of A and of the columns of B, or as a stage that is used again waits for memory; tiles of fewer than 64 columns take
+# longer (`narrow_step_s`). Rows that do not begin at whole lines are parts of two, and of a sector more (`a_apart`, `b_apart`), and so is a
+# share `cut` of the boxes of a row-major B, if tiles are not multiples of 64 wide. Blocks of a cluster wait for each other, where none has
+# other tiles to hide it, those of `many` longer. Blocks that read the same columns of B at once read a part of them twice from memory. Of
+# tiles that are split (SPLIT) there are generations of `pieces`; larger clusters than pairs do not find `room` on all multiprocessors. Of
+# more blocks than multiprocessors a stage comes no faster than a turn of the ring (`crowded`), and of long ones those without a cluster
+# lose each other in the cache (`missed`). Blocks that read the same rows of A are `far` from each other, and also read a part of them
+# twice. An A that comes from registers takes time to load (`from_registers`). Odd rows of C are stored by the warps that multiply
+# (`rows_alone`), after the `last` tiles by all blocks at once; blocks without a cluster then lose each other (`lost`). Blocks that are
+# neither few nor enough for all multiprocessors begin `late`, when the launch before has ended, and some share a way to memory with another
+# one, which others have alone (`uneven`); those that share a tile (SPLIT) and are more than half as many as multiprocessors wait for memory
+# longer (`late_split`). What the blocks of one group of multiprocessors read, each line once, comes over a way of its own (`of_group`):
+# every eighth block is in the same one. Blocks without a cluster are slower if they are small (`lone`), and lose each other where k is long
+# (`adrift`), and so do small tiles where neither operand stays in the cache (`apart`). With PINGPONG only the last tile's sums are stored
+# while nothing is multiplied, by half as many threads. Where memory is slower (memory_ratio), fewer of the bytes that blocks share are read
+# twice. Of few tiles with a long k, blocks wait for the same lines of both operands (`waiting`), and what memory takes is hardly hidden;
+# less so if those that share lines are NEAR each other, in one group of multiprocessors, whose requests for a line become one. Only where
+# there are more than 128 multiprocessors, at least one of at most eight groups has sixteen for certain. Odd rows of a C that the
+# second-level cache does not hold are `spilt` to memory in parts of sectors, most of them from tiles of 192 rows, and so each byte that is
+# `written` takes longer.
 [time]
 cut = "b_across * (cut_half * (BN % 64 > 0) + cut_quarter * (BN % 32 > 0))"
 together = "CLUSTER * BESIDE > 1"
@@ -172,7 +171,7 @@ band = "min(GROUP, cdiv(m, BM * CLUSTER))"
 of_group = "min(blocks, sms) / each * min(1, each / (CLUSTER * BESIDE) / 8) * (max(1, band / 8) * rows * a_apart * CLUSTER + max(1, each / (CLUSTER * BESIDE) / max(band, 8)) * columns * b_apart * BESIDE) * 128"
 load = "max(brought / cache, of_group / group_rate * (NEAR * SPLIT == 1), stage_s / STAGES)"
 from_registers = "a_down * (size == 4) * (registers_share * multiply + registers_s)"
-step = "max(multiply, load, crowded, from_registers) + step_unhidden * min(multiply, load) + (paired_step_s + many_step_s * many) * together * alone"
+step = "max(multiply, load, crowded, from_registers) + step_unhidden * min(multiply, load) + (paired_step_s + many_step_s * many) * together * alone + narrow_step_s * max(0, 64 - BN) / 32"
 steps = "cdiv(part, LINE) * step * (1 + tall_steps * (BM > BN) + small_steps * (BM * BN <= 8192) * (blocks > sms))"
 room = "max(NEAR, (sms - sms // 11 * (SPLIT * NEAR * CLUSTER * BESIDE > 2)) // NEAR * NEAR)"
 whole = "cdiv(blocks, room) * (SPLIT == 1) + blocks // (room * SPLIT) * (SPLIT > 1)"
@@ -193,7 +192,7 @@ written = "1 + odd_width_written * (BN % 64 > 0) + wide_written * (out_size == 4
 memory = "((m * k * far + k * n * twice / narrow) * size / (read_rate * (1 + large_read * ((m * k + k * n) * size > large_above))) + m * n * out_size * written / write_rate) * batch * memory_ratio * (1 - batch_paired * together * (batch > 1))"
 sums = "(parts > 1) * m * n * parts * out_size * batch / sums_rate"
 uneven = "(2 * blocks > sms) * (blocks < sms) * (1 - blocks / sms) * (NEAR == 1)"
-late = "late_s * (together == 0) * (2 * blocks > sms) * (blocks < 1 * sms) + late_paired_s * together * alone + (late_near_s + late_near_memory * memory) * (NEAR > 1) + late_registers_s * a_down * (size == 4) + late_uneven * memory * uneven"
+late = "late_s * (together == 0) * (2 * blocks > sms) * (blocks < 1 * sms) + late_paired_s * together * alone + (late_near_s + late_near_memory * memory) * (NEAR > 1) + late_registers_s * a_down * (size == 4) + (late_uneven * uneven + late_split * (SPLIT > 1) * (2 * blocks > sms)) * memory"
 waiting = "min(m, n) / max(m, n) * min(1, k / (8 * max(m, n))) * min(1, (parts * SPLIT > 1) + alone) * (m * n > BM * BN)"
 seconds = "launch_s + late + max(tiles, memory) + (unhidden - unhidden_crowded * (crowded > crowded_above * multiply) * (SPLIT == 1) * (tiles > 2 * memory) + waiting * (waiting_unhidden - waiting_near * (NEAR > 1) - waiting_paired * together - waiting_split * (SPLIT > 1))) * min(tiles, memory) - waiting_paired_s * waiting * together + sums + (NEAR > 8) * (sms <= 128)"
 

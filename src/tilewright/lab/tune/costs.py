@@ -4,13 +4,16 @@ A record, of ``benchmarks/fit_costs.py measure``, has products of random shapes,
 costs of a kernel are those with which the logarithms of predicted and measured times differ least: by least squares whose
 outliers count linearly (Huber), over the logarithms of the costs, which are positive. Products are divided by chance: some
 are fitted to, others decide which costs are dropped, and those of the rest, which take part in neither, are reported.
+
+A record has the ways that its table predicted to be among the best. A fit to it alone favours others, whose times are
+predicted too short and were not measured; so measure once more with the fitted table, and fit to both records.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...catalog import cuda_engine
+from ...errors import UsageError
 from ...kernels.columns import Column, staged
 from ...kernels.cuda_kernel import LINE, TIMED, Card, CudaKernel
 from ...planning.ways import EngineShape, part_steps, sums_dtype
@@ -35,13 +39,29 @@ _KEPT = 0.05
 #: Steps at most, the largest of one in the logarithm of a cost, and the least gain of one.
 _STEPS, _LARGEST, _GAIN = 40, 0.7, 1e-4
 #: The factor by which a fit changes a cost at most: what a record does not tell apart should not become absurd.
-_FARTHEST = 2.0
+_FARTHEST = 4.0
 #: Costs that are rates of memory, and the most that one can be: the datasheet's of the card whose rates tables have.
 _OF_MEMORY, _MOST_RATE = ("memory_rate", "read_rate", "write_rate"), 4.8e12
 #: The ``memory_ratio`` of a card with slower memory.
 _SLOWER = 1.5
 #: Kernels of fewer ways keep their costs; and a launch always takes some time.
 _FEW, _LAUNCH = 40, "launch_s"
+
+
+#: Costs that a fit leaves where they are, or all of a kernel: those by which long products differ, such as of clusters. A
+#: sample of a record is too short for the limit of power, at which blocks that read less are faster; with costs fitted to
+#: such samples, calls of large products were slower.
+HELD: dict[str, frozenset[str]] = {
+    "cuda/hopper": frozenset({
+        "a_apart_lone", "a_apart_paired", "a_twice", "adrift_step", "apart_lone", "apart_small", "b_apart_lone",
+        "b_apart_paired", "b_twice", "batch_paired", "cache_cut_alone", "cache_many", "cache_paired", "cache_rate",
+        "cluster_alone_s", "cluster_many_s", "cluster_s", "crowded_byte_s", "crowded_paired_s", "crowded_s",
+        "few_paired_faster", "group_rate", "late_paired_s", "lone_small", "many_step_s", "many_turns", "missed_above",
+        "missed_turns", "multiply_rate", "paired", "paired_many", "paired_registers", "paired_step_s", "step_unhidden",
+        "unhidden", "unhidden_crowded", "waiting_paired", "waiting_paired_s",
+    }),
+    "cuda/hopper_promoted": frozenset(),
+}  # fmt: skip
 
 
 class MeasuredWay(NamedTuple):
@@ -62,6 +82,18 @@ class Record(NamedTuple):
 
     ways: list[MeasuredWay]
     card: Card
+
+
+def read_together(paths: Sequence[Path]) -> Record:
+    """The ways in all files. Raises UsageError where they are of several cards."""
+    first, *others = map(read_record, paths)
+    ways = list(first.ways)
+    for each in others:
+        if each.card != first.card:
+            raise UsageError(f"records of several cards: {first.card.name}, {each.card.name}")
+        number = ways[-1].product + 1 if ways else 0
+        ways += [way._replace(product=way.product + number) for way in each.ways]
+    return first._replace(ways=ways)
 
 
 def read_record(path: Path) -> Record:
@@ -146,10 +178,20 @@ def is_threshold(name: str) -> bool:
     return name.endswith(("_above", "_below"))
 
 
+def is_held(kernel: CudaKernel, name: str) -> bool:
+    """Whether a fit leaves a cost of a kernel where it is."""
+    held = HELD.get(kernel.name)
+    return held is not None and (name in held or not held)
+
+
 def fitted(model: Model, costs: Costs, weights: Column, present: Costs, *, steps: int = _STEPS) -> dict[str, float]:
     """Costs whose predicted times are nearest to the measured ones, by the method of Levenberg and Marquardt from ``costs``,
     and not too far from the ``present`` ones. Those that were dropped stay dropped."""
-    free = [name for name, value in costs.items() if value > 0 and not is_threshold(name)]
+    free = [
+        name for name, value in costs.items() if value > 0 and not (is_threshold(name) or is_held(model.kernel, name))
+    ]
+    if not free:
+        return dict(costs)
     begun = logs = np.log([costs[name] for name in free])
     low, high = (np.log([present[name] for name in free]) + sign * np.log(_FARTHEST) for sign in (-1, 1))
     high = np.minimum(high, [np.log(max(_MOST_RATE, present[name])) if name in _OF_MEMORY else np.inf for name in free])
@@ -359,7 +401,11 @@ class Fit:
         """The costs that can be dropped, the one first whose loss the others can make good best (to first order)."""
         model, free = (
             self.models[name],
-            [each for each in costs if costs[each] > 0 and not is_threshold(each)],
+            [
+                each
+                for each in costs
+                if costs[each] > 0 and not (is_threshold(each) or is_held(self.models[name].kernel, each))
+            ],
         )
         errors, weights = model.errors(costs), (self.weights * self.split.fitted)[model.numbers]
         slopes = _slopes(model, costs, free, errors)
