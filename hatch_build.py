@@ -20,7 +20,7 @@ class MachineCode(BuildHookInterface):  # type: ignore[misc]
         if self.target_name != "wheel":
             return
         sys.path.insert(0, str(SOURCE))
-        from tilewright.prebuilt import build, native
+        from tilewright.prebuilt import build
 
         try:
             levels = build.make_current(os.environ.get("TILEWRIGHT_LEVELS", "").split(), say=self.app.display_info)
@@ -30,8 +30,8 @@ class MachineCode(BuildHookInterface):  # type: ignore[misc]
         finally:
             sys.path.remove(str(SOURCE))
         (arch,) = {level.arch for level in levels}
-        extension = native.native_file(arch)
-        tag = native.python_tag() if extension.is_file() else "py3-none"
+        extension = build.native_file(arch)
+        tag = build.python_tag() if extension.is_file() else "py3-none"
         build_data.update(pure_python=False, tag=f"{tag}-linux_{arch}")
         build_data["artifacts"] += [f"src/tilewright/prebuilt/built/{level.name}.*" for level in levels]
         if version == "standard" and extension.is_file():  # an editable installation has it where it lies

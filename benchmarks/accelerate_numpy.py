@@ -22,8 +22,8 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 import tilewright as tw
+from tilewright.cpu.runtime.machine_code import describe_code
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.cpu.machine_code import describe_code
 
 CORE_TYPE = os.environ.get("OPENBLAS_CORETYPE", "")
 COMMAND = " ".join(["python benchmarks/accelerate_numpy.py OUT.jsonl", *sys.argv[2:]])

@@ -30,10 +30,10 @@ from distributed import Client, LocalCluster, WorkerPlugin
 
 import tilewright as tw
 from tilewright.errors import ClusterError
-from tilewright.files import open_matrix, whole_matrix
 from tilewright.lab.inputs.environment import environment
-from tilewright.streaming.places.host import HostPlace
-from tilewright.streaming.run.journal import Journal
+from tilewright.large.files import open_matrix, whole_matrix
+from tilewright.large.streaming.places.host import HostPlace
+from tilewright.large.streaming.run.journal import Journal
 
 WORKERS = 3
 #: Bytes for the blocks of a worker: so few that C is cut into many tiles, whose least side in a zarr store is 1024.

@@ -26,8 +26,8 @@ import tilewright as tw
 from record_stream import Judge, gpu_facts, uniform
 from tilewright.host.machine import available_memory
 from tilewright.lab.inputs.environment import environment
-from tilewright.large import job_on
-from tilewright.streaming.options import Options
+from tilewright.large.multiply import job_on
+from tilewright.large.streaming.options import Options
 
 WORKERS = 2
 COMMAND = "python benchmarks/cluster_gpus.py OUT.jsonl"

@@ -30,15 +30,15 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.cluster.layers import layers
-from tilewright.cluster.measured import measured_rates, replayed_run
-from tilewright.cluster.simulate import simulate_cluster
-from tilewright.files import create_matrix, open_matrix, whole_matrix
 from tilewright.lab.inputs.environment import environment
-from tilewright.large import job_on
-from tilewright.streaming.options import Options
-from tilewright.streaming.places.events import Events
-from tilewright.streaming.plan.grid import Tile
+from tilewright.large.cluster.layers import layers
+from tilewright.large.cluster.measured import measured_rates, replayed_run
+from tilewright.large.cluster.simulate import simulate_cluster
+from tilewright.large.files import create_matrix, open_matrix, whole_matrix
+from tilewright.large.multiply import job_on
+from tilewright.large.streaming.options import Options
+from tilewright.large.streaming.places.events import Events
+from tilewright.large.streaming.plan.grid import Tile
 
 #: Runs of each way, in turns.
 RUNS = 5
@@ -196,7 +196,7 @@ def each_grid(small: bool) -> Iterator[dict[str, Any]]:
 
 def moved_bytes(dask_worker: Any) -> dict[str, int]:
     """What a worker read of files as chunks, and received from others, since it began."""
-    from tilewright.cluster import kept
+    from tilewright.large.cluster import kept
 
     received = sum(each["total"] for each in dask_worker.transfer_incoming_log)
 

@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tilewright.cpu.runtime.machine_code import describe_code
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.cpu.machine_code import describe_code
 
 DTYPES = ["float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64", "float16"]
 COMMAND = "python benchmarks/cold_start.py OUT.jsonl"

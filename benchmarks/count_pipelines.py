@@ -16,9 +16,9 @@ from unittest import mock
 import numpy as np
 
 import tilewright as tw
+from tilewright.gpu.runtime.nvrtc import compiler
 from tilewright.lab.explain.pipeline_work import work_of
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.gpu.nvrtc import compiler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

@@ -37,40 +37,40 @@ STARTED_S = time.perf_counter()
 
 #: Functions that are timed within a call. One that a module no longer has is listed under "missing".
 TIMED = (
-    "tilewright.runtime.cpu.stop:run_on_thread",
-    "tilewright.streaming.run.opening:opened_product",
-    "tilewright.streaming.run.opening:array_for",
-    "tilewright.streaming.places.places:place_product",
-    "tilewright.streaming.places.places:choose_streamed",
-    "tilewright.streaming.places.places:typical_step",
-    "tilewright.streaming.places.gpu_rates:gpu_rates",
-    "tilewright.streaming.places.gpu_rates:_product_s",
-    "tilewright.streaming.places.gpu_rates:_link_rates",
-    "tilewright.streaming.places.rates:read_rate",
-    "tilewright.streaming.places.rates:write_rate",
-    "tilewright.streaming.plan.stream:plan_stream",
-    "tilewright.streaming.run.job:plan_job",
-    "tilewright.streaming.run.job:Job.run",
-    "tilewright.streaming.run.job:create_matrix",
-    "tilewright.streaming.run.executor:execute",
-    "tilewright.streaming.places.gpu:GpuPlace.__init__",
-    "tilewright.streaming.places.gpu:GpuPlace.close",
-    "tilewright.runtime.gpu.device:open_device",
-    "tilewright.runtime.gpu.wake:_create_context",
-    "tilewright.runtime.gpu.driver:driver",
-    "tilewright.runtime.gpu.device:Device.__init__",
-    "tilewright.runtime.gpu.device:Device.reserve",
-    "tilewright.runtime.gpu.launch:Kernels._load",
-    "tilewright.runtime.gpu.product:prepare_gpu_product",
-    "tilewright.runtime.gpu.steps:load",
-    "tilewright.runtime.gpu.nvrtc:compile_source",
-    "tilewright.runtime.gpu.nvrtc:_compile",
-    "tilewright.runtime.gpu.nvrtc:compiler",
-    "tilewright.runtime.gpu.memory:HostPages.take",
-    "tilewright.runtime.gpu.memory:HostPages.lock",
-    "tilewright.runtime.gpu.memory:HostPages.give_back",
-    "tilewright.files.array:ArraySource.read",
-    "tilewright.files.array:ArraySink.write",
+    "tilewright.cpu.runtime.stop:run_on_thread",
+    "tilewright.large.streaming.run.opening:opened_product",
+    "tilewright.large.streaming.run.opening:array_for",
+    "tilewright.large.streaming.places.places:place_product",
+    "tilewright.large.streaming.places.places:choose_streamed",
+    "tilewright.large.streaming.places.places:typical_step",
+    "tilewright.large.streaming.places.gpu_rates:gpu_rates",
+    "tilewright.large.streaming.places.gpu_rates:_product_s",
+    "tilewright.large.streaming.places.gpu_rates:_link_rates",
+    "tilewright.large.streaming.places.rates:read_rate",
+    "tilewright.large.streaming.places.rates:write_rate",
+    "tilewright.large.streaming.plan.stream:plan_stream",
+    "tilewright.large.streaming.run.job:plan_job",
+    "tilewright.large.streaming.run.job:Job.run",
+    "tilewright.large.streaming.run.job:create_matrix",
+    "tilewright.large.streaming.run.executor:execute",
+    "tilewright.large.streaming.places.gpu:GpuPlace.__init__",
+    "tilewright.large.streaming.places.gpu:GpuPlace.close",
+    "tilewright.gpu.runtime.device:open_device",
+    "tilewright.gpu.runtime.wake:_create_context",
+    "tilewright.gpu.runtime.driver:driver",
+    "tilewright.gpu.runtime.device:Device.__init__",
+    "tilewright.gpu.runtime.device:Device.reserve",
+    "tilewright.gpu.runtime.launch:Kernels._load",
+    "tilewright.gpu.runtime.product:prepare_gpu_product",
+    "tilewright.gpu.runtime.steps:load",
+    "tilewright.gpu.runtime.nvrtc:compile_source",
+    "tilewright.gpu.runtime.nvrtc:_compile",
+    "tilewright.gpu.runtime.nvrtc:compiler",
+    "tilewright.gpu.runtime.memory:HostPages.take",
+    "tilewright.gpu.runtime.memory:HostPages.lock",
+    "tilewright.gpu.runtime.memory:HostPages.give_back",
+    "tilewright.large.files.array:ArraySource.read",
+    "tilewright.large.files.array:ArraySink.write",
 )
 
 GIB = 1 << 30
@@ -180,8 +180,8 @@ def product(options: argparse.Namespace) -> dict[str, Any]:
     with taking(out, "import_tilewright_s"):
         import tilewright as tw
     with taking(out, "import_multiply_s"):
-        importlib.import_module("tilewright.large")
-        importlib.import_module("tilewright.streaming.run.opening")
+        importlib.import_module("tilewright.large.multiply")
+        importlib.import_module("tilewright.large.streaming.run.opening")
     spans = Spans()
     for where in TIMED:
         spans.wrap(where)
@@ -190,7 +190,7 @@ def product(options: argparse.Namespace) -> dict[str, Any]:
     x = np.random.default_rng(3).random((options.n, 1), np.float32)
     expected = a.astype(np.float32) @ (b @ x)
     for number in range(options.calls):
-        from tilewright.streaming.places.events import Events
+        from tilewright.large.streaming.places.events import Events
 
         spans.spans.clear()
         events, before = Events(), usage()
@@ -307,7 +307,7 @@ def steps(options: argparse.Namespace) -> dict[str, Any]:
 
 def imports_and_context(options: argparse.Namespace) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for module in ("numpy", "tilewright", "tilewright.api", "tilewright.large", "cuda.bindings.driver",
+    for module in ("numpy", "tilewright", "tilewright.api.matmul", "tilewright.large.multiply", "cuda.bindings.driver",
                    "cuda.bindings.nvrtc", "cuda.core"):  # fmt: skip
         with taking(out, f"import {module}"):
             importlib.import_module(module)
@@ -321,7 +321,7 @@ def imports_and_context(options: argparse.Namespace) -> dict[str, Any]:
     with taking(out, "create_stream"):
         device.create_stream()
     with taking(out, "opened"):
-        importlib.import_module("tilewright.runtime.gpu.device").open_device()
+        importlib.import_module("tilewright.gpu.runtime.device").open_device()
     with taking(out, "nvrtcVersion"):
         importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
     return out
@@ -464,9 +464,9 @@ def gpu_memory_steps(options: argparse.Namespace) -> dict[str, Any]:
 
 def compile_steps(options: argparse.Namespace) -> dict[str, Any]:
     """The kernel that multiply takes, both ways, one after the other and at once, with an empty cache each."""
+    from tilewright.gpu.runtime import nvrtc
+    from tilewright.gpu.runtime.device import open_device
     from tilewright.planning.choice import choose_gpu
-    from tilewright.runtime.gpu import nvrtc
-    from tilewright.runtime.gpu.device import open_device
 
     out: dict[str, Any] = {}
     gpu = open_device()
@@ -501,9 +501,9 @@ def forms(options: argparse.Namespace) -> dict[str, Any]:
     a product, both in turns, and that the bits are the same."""
     import numpy as np
 
+    from tilewright.gpu.runtime.device import open_device
+    from tilewright.gpu.runtime.nvrtc import compile_kernel
     from tilewright.planning.choice import choose_gpu
-    from tilewright.runtime.gpu.device import open_device
-    from tilewright.runtime.gpu.nvrtc import compile_kernel
 
     gpu, out = open_device(), {}
     for dtype, n in (("float32", 8192), ("float32", 4096), ("float64", 8192)):

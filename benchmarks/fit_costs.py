@@ -1,7 +1,7 @@
 """Measures launches of the engine's kernels on a GPU, to which the costs in their tables ``time`` are fitted.
 
     python benchmarks/fit_costs.py measure OUT.jsonl [--seconds 240] [--seed 1] [--others 6] [--compile]
-    python benchmarks/fit_costs.py fit OUT.jsonl [MORE.jsonl …] [-o src/tilewright/engine/cuda/costs/CARD.json]
+    python benchmarks/fit_costs.py fit OUT.jsonl [MORE.jsonl …] [-o src/tilewright/gpu/kernels/costs/CARD.json]
 
 ``measure`` draws products at random: cubes, three sides of their own, thin, deep and flat ones, batches, half of them of
 whole lines, and layers of models, of both layouts of each operand, in every dtype. Of each it times the ways that are
@@ -26,17 +26,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.arrays.choose import _PARTED, _Candidate, _copies_s, _plan, _shape_of, _tried
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.arrays.order import Operands
-from tilewright.arrays.plan import GpuPlan
-from tilewright.arrays.repeated import _gains_early
-from tilewright.arrays.split import can_split, split_seconds
-from tilewright.catalog import cuda_engine
+from tilewright.cpu.native import front
 from tilewright.errors import LaunchError
+from tilewright.gpu.arrays.choose import _PARTED, _Candidate, _copies_s, _plan, _shape_of, _tried
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.order import Operands
+from tilewright.gpu.arrays.plan import GpuPlan
+from tilewright.gpu.arrays.repeated import _gains_early
+from tilewright.gpu.arrays.split import can_split, split_seconds
+from tilewright.gpu.runtime.archive import archived_only, describe_archives
+from tilewright.gpu.runtime.steps import load
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.costs import cached_table, cost_table, own_table, table_of
 from tilewright.lab.tune import costs
-from tilewright.native import front
 from tilewright.planning.choice import (
     RESIDUES,
     Choice,
@@ -46,9 +48,7 @@ from tilewright.planning.choice import (
     takes_fastest,
 )
 from tilewright.planning.ways import Way, timed_ways, totals
-from tilewright.problem import RESIDUES_IN, itemsize_of
-from tilewright.runtime.gpu.archive import archived_only, describe_archives
-from tilewright.runtime.gpu.steps import load
+from tilewright.product.problem import RESIDUES_IN, itemsize_of
 
 #: The operands' dtype, the precision, the result's dtype, and how often it is drawn.
 CASES: tuple[tuple[str, str, str | None, float], ...] = (
@@ -164,7 +164,7 @@ def candidates(product: Drawn, gpu: Any) -> list[Candidate]:
 
 
 def _ordered(given: Operands, compute: str, gpu: Any, *, splits: bool) -> Iterator[_Candidate]:
-    """As ``arrays.choose`` tries them, without those that copy."""
+    """As ``gpu.arrays.choose`` tries them, without those that copy."""
     parted = _PARTED.get(compute, "") if splits else ""
     splitting = engine_on_gpu(RESIDUES if parted in RESIDUES_IN else parted, gpu.capability) if parted else ()
     plain = () if compute == parted else engine_on_gpu(compute, gpu.capability)
@@ -398,9 +398,9 @@ def measure(out: Path, seconds: float, seed: int, others: int, *, compile_too: b
     """Write the lines."""
     import torch
 
+    from tilewright.gpu.runtime.device import open_device
+    from tilewright.gpu.runtime.nvml import Gauge
     from tilewright.lab.inputs.environment import environment
-    from tilewright.runtime.gpu.device import open_device
-    from tilewright.runtime.gpu.nvml import Gauge
 
     begun, gpu, skipped = time.perf_counter(), open_device(0), Counter[str]()
     print(f"archives: {describe_archives()}", flush=True)

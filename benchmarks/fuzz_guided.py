@@ -29,11 +29,10 @@ from support import hostile  # noqa: E402
 #: The modules that read.
 FILES = ("npy", "safetensors", "hdf5", "zarr", "raw", "plain", "checks", "chunked", "format", "array")
 READERS = (
-    "json_data",
-    "records",
-    "timeline",
-    "explanation",
-    "explanation_rules",
+    "records.json_data",
+    "records.bench",
+    "records.timeline",
+    "records.explanation",
     "kernels.header",
     "kernels.expression",
 )
@@ -41,7 +40,7 @@ READERS = (
 
 def instrument() -> None:
     """Every function of these modules. Not by atheris's import hook: it takes whole packages, and Numba compiles some."""
-    for name in [*(f"files.{each}" for each in FILES), *READERS]:
+    for name in [*(f"large.files.{each}" for each in FILES), *READERS]:
         module = importlib.import_module(f"tilewright.{name}")
         for thing in vars(module).values():
             for each in [thing, *(vars(thing).values() if isinstance(thing, type) else ())]:

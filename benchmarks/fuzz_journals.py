@@ -69,10 +69,14 @@ def guided(runs: int, seed: int) -> dict[str, Any]:
 def child(corpus: str, options: list[str]) -> None:
     import atheris
 
-    parts = ["tilewright.streaming.run.journal", "tilewright.streaming.plan.cuts", "tilewright.streaming.plan.grid"]
+    parts = [
+        "tilewright.large.streaming.run.journal",
+        "tilewright.large.streaming.plan.cuts",
+        "tilewright.large.streaming.plan.grid",
+    ]
     with atheris.instrument_imports(include=parts):  # before anything else imports them
         from tilewright.errors import FileError, ResumeError
-        from tilewright.streaming.run.journal import BegunProduct, read_journal
+        from tilewright.large.streaming.run.journal import BegunProduct, read_journal
     from support.mutated_journals import ROOM, SIDE, sign
 
     path = Path(tempfile.mkdtemp()) / "j"
@@ -104,7 +108,7 @@ def child(corpus: str, options: list[str]) -> None:
 
 
 def _signed_lines(data: bytes) -> bytes:
-    from tilewright.streaming.run.journal import _digest
+    from tilewright.large.streaming.run.journal import _digest
 
     signed, digest = b"", b""
     for line in data.split(b"\n"):

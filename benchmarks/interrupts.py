@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright.cpu.runtime.workers import crew
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.cpu.workers import crew
 
 Call = Callable[[np.ndarray], object]
 

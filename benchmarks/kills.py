@@ -27,15 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import large
-from tilewright.files import plain
-from tilewright.files import zarr as zarr_files
 from tilewright.lab.inputs.environment import environment
+from tilewright.large import multiply as large
+from tilewright.large.files import plain
+from tilewright.large.files import zarr as zarr_files
+from tilewright.large.streaming.places import places
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.stream import Room
+from tilewright.large.streaming.run import opening
 from tilewright.planning.choice import choose_adding_cpu
-from tilewright.streaming.places import places
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.stream import Room
-from tilewright.streaming.run import opening
 
 NAMES = ("c.npy", "c.raw", "c.safetensors", "c.h5", "c.zarr")
 #: Sides of the products: one that the command computes for a while, and one of few tiles.

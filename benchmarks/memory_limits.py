@@ -128,7 +128,7 @@ def give_back() -> None:
     import ctypes
     import gc
 
-    from tilewright.runtime.cpu.workspace import release_workspace
+    from tilewright.cpu.runtime.workspace import release_workspace
 
     release_workspace()
     gc.collect()
@@ -138,9 +138,9 @@ def give_back() -> None:
 def multiplied(folder: Path, suffix: str, shape: tuple[int, int, int, str], limit: int) -> dict[str, Any]:
     """A product under a limit: what it took, or the least that the error names."""
     import tilewright as tw
+    from tilewright.cpu.runtime import peaks
     from tilewright.errors import MemoryLimitError
-    from tilewright.files import open_matrix
-    from tilewright.runtime.cpu import peaks
+    from tilewright.large.files import open_matrix
 
     m, n, k, dtype = shape
     paths = [folder / f"{name}.{suffix}" for name in "abc"]
@@ -163,7 +163,7 @@ def check(folder: Path, suffix: str, shape: tuple[int, int, int, str]) -> None:
     """The result is right; that takes memory, and so it is not done in the process that is measured."""
     import numpy as np
 
-    from tilewright.files import open_matrix
+    from tilewright.large.files import open_matrix
 
     m, n, k, dtype = shape
     read = []

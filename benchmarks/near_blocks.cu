@@ -1,7 +1,7 @@
 // Loads alone, as those of `hopper` for a C of few tiles and a long k: a ring of tiles that the copy engine brings, which nobody
 // multiplies. Every tile of A is read by the blocks of one row of tiles, every tile of B by those of one column. Clusters of NEAR blocks
 // have no other purpose than their place: a cluster lies in one group of multiprocessors.
-#include "../src/tilewright/engine/cuda/hopper.cuh"
+#include "../src/tilewright/gpu/kernels/hopper.cuh"
 
 extern __shared__ __align__(1024) unsigned char memory[];
 

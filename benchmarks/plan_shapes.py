@@ -18,11 +18,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.arrays.matmul import plan_of_views
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.matmul import plan_of_views
+from tilewright.gpu.runtime.device import add_described
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.gpu.device import add_described
 
 NAME = "NVIDIA H100 80GB HBM3"
 DTYPES = ("bfloat16", "float16", "float32", "float64", "complex64", "int8", "float8_e4m3fn")

@@ -57,7 +57,7 @@ class Worker:
         self._time_compiler()
 
     def _time_compiler(self) -> None:
-        from tilewright.runtime.gpu import nvrtc
+        from tilewright.gpu.runtime import nvrtc
 
         compile_one = nvrtc._compile
 

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.operands import DTYPES
+from tilewright.product.operands import DTYPES
 
 Shape = tuple[int, ...]
 

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.catalog import catalog, cuda_engine
+from tilewright.cpu.runtime.runner import runner
+from tilewright.kernels.catalog import catalog, cuda_engine
 from tilewright.lab.inputs.distributions import DISTRIBUTIONS, distributed
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.verify.grades import Exact, grade
 from tilewright.planning.bounds import promised_bound
-from tilewright.runtime.cpu.runner import runner
 
 Matrix = np.ndarray
 #: Binades along k of the operands by which errors over the span are measured.
@@ -136,11 +136,11 @@ def gpu_paths(gpu: Gpu, references: dict[str, Callable[[Any, Any], Any]]) -> lis
 def flagged(gpu: Gpu, a: Matrix, b: Matrix, plan: Any) -> tuple[int, int] | None:
     """How many parts of C a product from split operands or residues computes from the operands themselves, and how many
     parts there are; None for other kernels. The launches are made again, with a workspace that is read."""
-    from tilewright.runtime.gpu.residue_operand import residues_of_rows
-    from tilewright.runtime.gpu.residue_product import residue_steps
-    from tilewright.runtime.gpu.split_operand import FLAGGED, LINES, allowed_excess, split_of_rows
-    from tilewright.runtime.gpu.split_product import split_product_steps
-    from tilewright.runtime.gpu.steps import load
+    from tilewright.gpu.runtime.residue_operand import residues_of_rows
+    from tilewright.gpu.runtime.residue_product import residue_steps
+    from tilewright.gpu.runtime.split_operand import FLAGGED, LINES, allowed_excess, split_of_rows
+    from tilewright.gpu.runtime.split_product import split_product_steps
+    from tilewright.gpu.runtime.steps import load
 
     name, params, (m, k), n = plan.kernel.name, dict(plan.params), a.shape, b.shape[1]
     planes = {"cuda/split_hopper": 2, "cuda/rounded_hopper": 1, "cuda/residues_hopper": 0}.get(name)
@@ -252,7 +252,7 @@ def on_torch() -> tuple[list[Way], dict[str, Any]]:
 
     torch.cuda.init()
     torch.backends.cuda.matmul.allow_tf32 = False
-    from tilewright.runtime.gpu.device import open_device
+    from tilewright.gpu.runtime.device import open_device
 
     gpu = Gpu(
         lambda x: torch.from_numpy(np.ascontiguousarray(x)).cuda(),

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.lab.explain import hardware, ncu_pages
+from tilewright.gpu.runtime.device import open_device
+from tilewright.gpu.runtime.driver import call, driver
+from tilewright.gpu.runtime.nvrtc import Compiled, compile_file, compiler
+from tilewright.lab.explain import measure, ncu_pages
 from tilewright.lab.explain.measure import tools
-from tilewright.runtime.gpu.device import open_device
-from tilewright.runtime.gpu.driver import call, driver
-from tilewright.runtime.gpu.nvrtc import Compiled, compile_file, compiler
 from tilewright.simulator.assembly.disassembly import disassemble, parse_sass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -207,7 +207,7 @@ def row_of(kernel: AsynchronousKernel, size: str, whole: dict[str, Array], faile
 
 def available() -> tuple[list[str], list[str]]:
     """The wanted counters that ncu has for this GPU, and its names that may be wanted next."""
-    command = [str(hardware.find_ncu()), "--query-metrics", "--chips", "gh100"]
+    command = [str(measure.find_ncu()), "--query-metrics", "--chips", "gh100"]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     known = {line.split()[0] for line in names.splitlines() if "__" in line}
     return [name for name in _WANTED if name.rpartition(".")[0] in known], sorted(set(_LISTED.findall(names)))
@@ -216,7 +216,7 @@ def available() -> tuple[list[str], list[str]]:
 def counted(rows: list[dict[str, Any]], names: Sequence[str], metrics: Sequence[str]) -> None:
     """Add counters to the rows of the small and the medium size: all launches again, under ncu."""
     command = [sys.executable, __file__, "--launch", "-", *names]
-    profiles = hardware.profile(command, metrics=metrics, timeout=400)
+    profiles = measure.profile(command, metrics=metrics, timeout=400)
     chosen = [row for row in rows if row["size"] != LARGE]
     if len(chosen) != len(profiles):
         raise TilewrightError(f"{len(chosen)} launches were made, but ncu counted {len(profiles)}")

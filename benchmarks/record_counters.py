@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.lab.explain import hardware, ncu_pages, stored_launches
+from tilewright.gpu.runtime.device import open_device
+from tilewright.gpu.runtime.nvrtc import Compiled, compile_source, compiler
+from tilewright.lab.explain import measure, ncu_pages, stored_launches
 from tilewright.lab.explain.measure import tools
 from tilewright.lab.explain.stored_launches import StoredLaunch
-from tilewright.runtime.gpu.device import open_device
-from tilewright.runtime.gpu.nvrtc import Compiled, compile_source, compiler
 from tilewright.simulator.assembly import disassembly
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -202,7 +202,7 @@ def refusals(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     """What must fail fails, each in a process of its own, and says why."""
     failed, said = [], []
     for name, (_, _, code, words) in REFUSED.items():
-        command = hardware.command_of(folder / refused_file(name))
+        command = measure.command_of(folder / refused_file(name))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         said.append(f"{name}: {done.returncode}: {done.stderr.strip()}")
         if done.returncode != code or words not in done.stderr:
@@ -217,13 +217,13 @@ def kernels(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     rows = [header(about)]
     for source in SOURCES:
         results = out / f"{source}.results.npz"
-        command = hardware.command_of(folder / f"{source}.npz", "--results", str(results))
-        profiles = hardware.profile(command, timeout=420)
+        command = measure.command_of(folder / f"{source}.npz", "--results", str(results))
+        profiles = measure.profile(command, timeout=420)
         arrays = stored_launches.read_results(results)
         results.unlink()
         for case, found, left in zip(cases(source), profiles, arrays, strict=True):
             failed += wrong(case, left)
-            failed += [f"{case.name}: ncu gave no {name}" for name in hardware.COUNTERS if name not in found.counters]
+            failed += [f"{case.name}: ncu gave no {name}" for name in measure.COUNTERS if name not in found.counters]
             if found.kernel != case.launch.entry:
                 failed.append(f"{case.name}: ncu counted {found.kernel}")
             code = {offset: rest for offset, *rest in about["code"][source][case.launch.entry]}
@@ -241,7 +241,7 @@ def row_of(case: Case, found: ncu_pages.Profile, code: dict[int, list[Any]]) -> 
     launch = case.launch
     return {
         "case": case.name, "source": case.source, "kernel": launch.entry, "grid": found.grid, "block": found.block,
-        "counters": {name: value for name, value in found.counters.items() if value and name in hardware.COUNTERS},
+        "counters": {name: value for name, value in found.counters.items() if value and name in measure.COUNTERS},
         "instructions": [
             {"offset": i.offset, "text": i.text, "file": code[i.offset][1], "line": code[i.offset][2], **i.counts}
             for i in found.instructions if i.offset in code and code[i.offset][3]
@@ -252,8 +252,8 @@ def row_of(case: Case, found: ncu_pages.Profile, code: dict[int, list[Any]]) -> 
 def in_shared_memory(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     """Every one-warp pattern of shared memory under ncu."""
     listed = list(shared_patterns.patterns())
-    command = hardware.command_of(folder / "shared-patterns.npz")
-    found = hardware.ncu_counters(command, metrics=[_TURNS, _MISC, _CONFLICTS], timeout=400)
+    command = measure.command_of(folder / "shared-patterns.npz")
+    found = measure.ncu_counters(command, metrics=[_TURNS, _MISC, _CONFLICTS], timeout=400)
     write(out / "shared-memory-patterns-h200.jsonl", (
         {"access": access, "pattern": name, "byte_offsets": offsets.tolist(),
          "wavefronts": counters[_TURNS] - counters[_MISC], "bank_conflicts": counters[_CONFLICTS]}
@@ -265,7 +265,7 @@ def in_shared_memory(folder: Path, out: Path, about: dict[str, Any]) -> list[str
 def in_global_memory(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     """Every one-warp pattern of global memory under ncu."""
     listed = list(global_patterns.patterns())
-    found = hardware.ncu_counters(hardware.command_of(folder / "global-patterns.npz"), metrics=_SECTORS, timeout=400)
+    found = measure.ncu_counters(measure.command_of(folder / "global-patterns.npz"), metrics=_SECTORS, timeout=400)
     rows = []
     for (access, name, offsets, sources), counters in zip(listed, found, strict=True):
         row = {"access": access, "pattern": name, "byte_offsets": offsets.tolist()}
@@ -287,7 +287,7 @@ def header(about: dict[str, Any]) -> dict[str, Any]:
             "command": "python benchmarks/record_counters.py DIR OUTDIR",
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         },
-        "counters": list(hardware.COUNTERS),
+        "counters": list(measure.COUNTERS),
     }  # fmt: skip
 
 

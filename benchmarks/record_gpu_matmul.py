@@ -45,9 +45,9 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright.gpu.runtime.cublas import _library as cublas
 from tilewright.lab.inputs.environment import environment
 from tilewright.planning.bounds import promised_bound
-from tilewright.runtime.gpu.cublas import _library as cublas
 
 SIZES = (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)
 SAMPLES = 7

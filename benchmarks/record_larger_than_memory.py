@@ -24,7 +24,7 @@ import tilewright as tw
 from tilewright.lab.bench.timing import wait_until_quiet
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.verify.verify import Oracle
-from tilewright.streaming.places.places import parse_bytes
+from tilewright.large.streaming.places.places import parse_bytes
 
 SEED, TURNS = 1, 3
 COMMAND = [sys.executable, "-W", "ignore", "-m", "tilewright", "multiply"]

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.lab.explain.hardware import profile_launches
+from tilewright.gpu.runtime.nvrtc import compile_source, compiler
+from tilewright.lab.explain.measure import profile_launches
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.gpu.nvrtc import compile_source, compiler
 from tilewright.simulator.assembly.disassembly import disassemble, parse_sass
 from tilewright.simulator.ops.tensor_core import PACKED
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import tilewright as tw
-from tilewright.engine.dots import here, tiles_here
+from tilewright.cpu.engine.dots import here, tiles_here
 from tilewright.lab.bench.timing import wait_until_quiet, warm_up
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.inputs.formats import format_of

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from record_pipeline_rates import graph_seconds
+from tilewright.gpu.runtime.device import open_device
+from tilewright.gpu.runtime.nvrtc import compile_file, compiler
 from tilewright.kernels.cuda_kernel import blocks_at_once
 from tilewright.lab.explain.measure import tools
-from tilewright.runtime.gpu.device import open_device
-from tilewright.runtime.gpu.nvrtc import compile_file, compiler
 
 SOURCE = Path(__file__).with_name("near_blocks.cu")
 #: m, n and k of a product in 16 bits, its tiles, and stages of 64 of k.

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.gpu.runtime.device import open_device
+from tilewright.gpu.runtime.driver import call, driver
+from tilewright.gpu.runtime.nvrtc import compile_file, compiler
 from tilewright.lab.explain.measure import tools
-from tilewright.runtime.gpu.device import open_device
-from tilewright.runtime.gpu.driver import call, driver
-from tilewright.runtime.gpu.nvrtc import compile_file, compiler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 

@@ -23,15 +23,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
+from tilewright.gpu.runtime.nvrtc import compile_kernel, compiler
+from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.lab.explain import hardware, measure
+from tilewright.lab.explain import measure
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.explain.result import operands
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.records.explanation import Explanation, read_explanations
-from tilewright.runtime.gpu.nvrtc import compile_kernel, compiler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -89,7 +89,7 @@ def repeated(kernel: CudaKernel, expected: list[Explanation]) -> list[list[dict[
         how, size = kernel.launch(e.m, e.n, e.k, **e.params), (e.m, e.n, e.k)
         args = (*operands(kernel, *size, seed=1), *size)
         once.append(StoredLaunch(compiled.entry(kernel.entry), how.grid, how.block, args, how.shared_bytes))
-    found = hardware.profile_launches(compiled, once * (LAUNCHES - 1), (*SHARED, *GLOBAL), lines=False)
+    found = measure.profile_launches(compiled, once * (LAUNCHES - 1), (*SHARED, *GLOBAL), lines=False)
     counters = [profile.counters for profile in found]
     return [counters[start : start + len(once)] for start in range(0, len(counters), len(once))]
 

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from tilewright import multiply, plan_multiply
+from tilewright.gpu.runtime.cublas import _library
 from tilewright.lab.inputs.environment import environment
+from tilewright.large.streaming.places.events import Events
 from tilewright.planning.bounds import fast_bound
-from tilewright.runtime.gpu.cublas import _library
-from tilewright.streaming.places.events import Events
 
 #: Rows of C that are compared element by element, and rows that are made or read at a time.
 ROWS, BAND = 48, 2048

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError
-from tilewright.runtime.gpu.device import open_device
-from tilewright.runtime.gpu.driver import call, driver
+from tilewright.gpu.runtime.device import open_device
+from tilewright.gpu.runtime.driver import call, driver
 from tilewright.simulator.machine.tensor_map import TensorMap
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 
 from record_counters import memory_and_flow, without_debug
-from tilewright.lab.explain.hardware import COUNTERS, profile_launches
-from tilewright.lab.explain.measure import tools
-from tilewright.runtime.gpu.nvrtc import compile_source, compiler
+from tilewright.gpu.runtime.nvrtc import compile_source, compiler
+from tilewright.lab.explain.measure import COUNTERS, profile_launches, tools
 from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly import disassembly, program
 from tilewright.simulator.assembly.parser import parse_ptx

@@ -31,15 +31,15 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.arrays import choose, libraries, matmul, split
-from tilewright.arrays.dtypes import DTYPES
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.arrays import choose, libraries, matmul, split
+from tilewright.gpu.arrays.dtypes import DTYPES
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.runtime.device import open_device
+from tilewright.gpu.runtime.nvrtc import compiler
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.planning.choice import COMPLEX_RESIDUES, RESIDUES
-from tilewright.problem import RESIDUES_IN, itemsize_of
-from tilewright.runtime.gpu.device import open_device
-from tilewright.runtime.gpu.nvrtc import compiler
+from tilewright.product.problem import RESIDUES_IN, itemsize_of
 
 TOOLS = ("memcheck", "synccheck", "initcheck", "racecheck")
 #: (batch, m, n, k): next to tiles and fragments, single rows and columns, a long k, and a batch.

@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.codegen import crew as protocol
+from tilewright.cpu.runtime.runner import standby
+from tilewright.cpu.runtime.threads import Team
+from tilewright.cpu.runtime.workers import crew
+from tilewright.cpu.vectors import crew as protocol
 from tilewright.lab.inputs.environment import environment
-from tilewright.runtime.cpu.runner import standby
-from tilewright.runtime.cpu.threads import Team
-from tilewright.runtime.cpu.workers import crew
 
 #: Seconds that a call may take while other programs keep every processor busy, and otherwise.
 LIMIT_BUSY, LIMIT = 30.0, 5.0

@@ -38,8 +38,8 @@ from tables import (
 from tables.common import ROOT, records_of
 
 from tilewright.__main__ import run_command_line
-from tilewright.report import save_figures
-from tilewright.runtime.gpu.nvrtc import compiler
+from tilewright.gpu.runtime.nvrtc import compiler
+from tilewright.records.report import save_figures
 
 FIGURES = ROOT / "docs" / "figures"
 

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.lab.bench.device_sets import random_values
+from tilewright.lab.bench.device import random_values
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.verify.verify import ErrorSample
 from tilewright.records.bench import BenchRecord, write_records
-from tilewright.report.accuracy import ROUNDING
+from tilewright.records.report.accuracy import ROUNDING
 
 RECORD = Path(__file__).parent.parent / "benchmarks" / "cpu-error-orders.jsonl"
 SIZES = (256, 512, 1024, 2048, 4096)

@@ -40,8 +40,8 @@ def origin(page: str) -> str:
 def target(page: str, link: str) -> str:
     """The path in the repository that a link of a page leads to; anchors are dropped.
 
-    >>> target("guides/bench.md", "../../src/tilewright/api.py#L3")
-    'src/tilewright/api.py'
+    >>> target("guides/bench.md", "../../src/tilewright/api/matmul.py#L3")
+    'src/tilewright/api/matmul.py'
     """
     return os.path.normpath(Path(origin(page)).parent / link.partition("#")[0])
 
@@ -74,7 +74,7 @@ def is_relative(link: str) -> bool:
 def rewritten(page: str, text: str) -> str:
     """The text of a page with the links of the repository replaced by those of the site.
 
-    >>> rewritten("engine.md", "[the engine](../src/tilewright/engine/cpu), [bench](guides/bench.md#x)")
+    >>> rewritten("engine.md", "[the engine](../src/tilewright/cpu/kernels), [bench](guides/bench.md#x)")
     'the engine, [bench](guides/bench.md#x)'
     """
 

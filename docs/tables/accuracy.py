@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from tilewright.records.bench import BenchRecord
-from tilewright.report import accuracy
-from tilewright.report.words import digits
+from tilewright.records.report import accuracy
+from tilewright.records.report.words import digits
 
 from .common import RECORDS, command, lines_of, linked, made_by, records_of, table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.catalog import catalog, cuda_catalog
+from tilewright.kernels.catalog import catalog, cuda_catalog
 from tilewright.records.bench import BenchRecord
 
 from .common import ROOT, command, linked, records_of

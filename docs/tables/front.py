@@ -11,9 +11,9 @@ import altair as alt
 import vl_convert
 from rich.console import Console
 
-from tilewright.report.html import VEGALITE
-from tilewright.report.palette import DASHES, GREYS_DARK, GREYS_LIGHT, INK, Style, config
-from tilewright.terminal.records import show_bench
+from tilewright.lab.terminal.records import show_bench
+from tilewright.records.report.html import VEGALITE
+from tilewright.records.report.palette import DASHES, GREYS_DARK, GREYS_LIGHT, INK, Style, config
 
 from .common import command, linked, records_of, table
 from .cpu import beside_the_fastest, threads

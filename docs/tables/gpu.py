@@ -8,9 +8,9 @@ from math import exp, log
 from statistics import mean, median
 from typing import Any
 
-from tilewright.catalog import cuda_catalog
+from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.costs import TABLES
-from tilewright.lab.bench.residency import residency
+from tilewright.lab.bench.device import residency
 from tilewright.records.bench import VERDICTS, BenchRecord
 
 from .common import RECORDS, at, command, lines_of, linked, records_of, table

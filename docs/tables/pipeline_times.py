@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.lab.explain.pipeline_time import predicted_time
+from tilewright.lab.explain.cuda import predicted_time
 from tilewright.lab.explain.pipeline_work import PipelineWork
 from tilewright.records.explanation import TimePart
 from tilewright.simulator.gpus import find_gpu

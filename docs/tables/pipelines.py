@@ -10,11 +10,10 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.records.pipeline import Pipeline, SwizzledTile
-from tilewright.report.access_picture import Picture
-from tilewright.report.phase_picture import phase_picture
-from tilewright.report.pipeline_picture import pipeline_picture
-from tilewright.report.standalone import standalone_picture
-from tilewright.report.swizzle_picture import swizzle_picture
+from tilewright.records.report.access_picture import Picture
+from tilewright.records.report.pipeline_picture import pipeline_picture
+from tilewright.records.report.pipeline_section import phase_picture, standalone_picture
+from tilewright.records.report.swizzle_picture import swizzle_picture
 
 from .common import ROOT
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tilewright.lab.explain.session import ExplainRequest, run_explanations
 from tilewright.records.explanation import Access
-from tilewright.report.access_picture import access_picture
-from tilewright.report.bank_picture import bank_picture
-from tilewright.report.standalone import standalone_picture
+from tilewright.records.report.access_picture import access_picture
+from tilewright.records.report.pipeline_section import standalone_picture
+from tilewright.records.report.source_view import bank_picture
 
 #: The picture's name → the kernel, the size, and the memory whose costliest load is drawn.
 WARPS = {

@@ -16,40 +16,40 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import errors as errors
-    from .api import matmul as matmul
-    from .api import plan as plan
-    from .blas import gemm as gemm
-    from .catalog import catalog as ladder
-    from .grouped import grouped_matmul as grouped_matmul
+    from .api.gemm import gemm as gemm
+    from .api.grouped import grouped_matmul as grouped_matmul
+    from .api.matmul import matmul as matmul
+    from .api.matmul import plan as plan
+    from .api.numpy_loops import accelerate_numpy as accelerate_numpy
     from .host.limits import get_threads as get_threads
     from .host.limits import set_threads as set_threads
     from .host.limits import use_threads as use_threads
     from .host.machine import machine as info
-    from .large import multiply as multiply
-    from .large import plan_multiply as plan_multiply
-    from .numpy_loops import accelerate_numpy as accelerate_numpy
-    from .operands import aligned_empty as aligned_empty
+    from .kernels.catalog import catalog as ladder
+    from .large.multiply import multiply as multiply
+    from .large.multiply import plan_multiply as plan_multiply
+    from .large.verification import verify as verify
+    from .product.operands import aligned_empty as aligned_empty
     from .simulator.machine.tensor_map import TensorMap as TensorMap
     from .simulator.microscope import microscope as microscope
-    from .verification import verify as verify
 
 __version__ = "0.1.0"
 
 #: Public name → (module, name there). Loaded at first use: importing this package loads nothing but this file.
 _PUBLIC = {
-    "matmul": ("api", "matmul"),
-    "gemm": ("blas", "gemm"),
-    "grouped_matmul": ("grouped", "grouped_matmul"),
-    "plan": ("api", "plan"),
-    "accelerate_numpy": ("numpy_loops", "accelerate_numpy"),
-    "multiply": ("large", "multiply"),
-    "plan_multiply": ("large", "plan_multiply"),
-    "ladder": ("catalog", "catalog"),
+    "matmul": ("api.matmul", "matmul"),
+    "gemm": ("api.gemm", "gemm"),
+    "grouped_matmul": ("api.grouped", "grouped_matmul"),
+    "plan": ("api.matmul", "plan"),
+    "accelerate_numpy": ("api.numpy_loops", "accelerate_numpy"),
+    "multiply": ("large.multiply", "multiply"),
+    "plan_multiply": ("large.multiply", "plan_multiply"),
+    "ladder": ("kernels.catalog", "catalog"),
     "microscope": ("simulator.microscope", "microscope"),
     "TensorMap": ("simulator.machine.tensor_map", "TensorMap"),
-    "verify": ("verification", "verify"),
+    "verify": ("large.verification", "verify"),
     "info": ("host.machine", "machine"),
-    "aligned_empty": ("operands", "aligned_empty"),
+    "aligned_empty": ("product.operands", "aligned_empty"),
     "set_threads": ("host.limits", "set_threads"),
     "get_threads": ("host.limits", "get_threads"),
     "use_threads": ("host.limits", "use_threads"),

@@ -41,7 +41,7 @@ def run_accelerated(arguments: list[str]) -> None:
             raise UsageError("usage: tilewright run SCRIPT [ARGUMENTS], or: tilewright run -m MODULE [ARGUMENTS]")
         if not is_module and not Path(sys.argv[0]).exists():
             raise UsageError(f"there is no file {sys.argv[0]}")
-        from .numpy_loops import accelerate_numpy
+        from .api.numpy_loops import accelerate_numpy
 
         accelerate_numpy()
     except TilewrightError as error:
@@ -57,7 +57,7 @@ def run_accelerated(arguments: list[str]) -> None:
 def run_command_line() -> int:
     """Run the command line; returns the exit code."""
     try:
-        from .cli import app
+        from .lab.cli import app
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed: the commands need the lab extra: pip install 'tilewright[lab]'"
         return _failed(UnavailableError(missing))

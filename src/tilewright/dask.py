@@ -5,7 +5,7 @@ from __future__ import annotations
 from .errors import UnavailableError
 
 try:
-    from .cluster.lazy import matmul
+    from .large.cluster.lazy import matmul
 except ModuleNotFoundError as error:
     if error.name not in ("dask", "dask.array"):
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays.jax_operator import product_of_arrays
+from .gpu.arrays.jax_operator import product_of_arrays
 
 
 def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:

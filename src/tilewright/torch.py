@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from .arrays.torch_grouped import grouped_product
-from .arrays.torch_operator import product
+from .gpu.arrays.torch_grouped import grouped_product
+from .gpu.arrays.torch_operator import product
 from .planning.choice import INVARIANT
 
 #: The devices on which we multiply; of others, such as "meta", PyTorch refuses to tell whether autocast is on.

@@ -16,16 +16,15 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
 from support import explanations, pipelines, timelines
 from support.report_records import measured
-from tilewright import report
 from tilewright.__main__ import run_command_line
 from tilewright.errors import RecordError
+from tilewright.records import report
 from tilewright.records.bench import BenchRecord, from_line, read_records, to_line
-from tilewright.records.explanation import TimePart, from_dict, holds_explanations, read_explanations
-from tilewright.records.explanation_rules import _WIDEST
+from tilewright.records.explanation import _WIDEST, TimePart, from_dict, holds_explanations, read_explanations
 from tilewright.records.json_data import DEEPEST, dumped, holds_kind, is_tame
+from tilewright.records.report import html, timeline_lanes, views
+from tilewright.records.report.source_view import source_view
 from tilewright.records.timeline import MOST_LANES, Piece, read_timelines, write_timelines
-from tilewright.report import html, timeline_lanes, views
-from tilewright.report.source_view import source_view
 
 NAN, INF, GIANT = float("nan"), float("inf"), 10**400
 EVIL = "cpu/\u2028x</script><script>document.title='broken'</script>\u2029'\"\\{{7*7}}\x1b[31m\u202e"

@@ -24,12 +24,12 @@ from rich.text import Text
 import tilewright
 from support.report_records import measured
 from tilewright.__main__ import run_command_line
-from tilewright.cli.console import Console, say
 from tilewright.lab.bench.prediction import TimeLeft
+from tilewright.lab.cli.console import Console, say
+from tilewright.lab.terminal import BenchProgress, TuneProgress, blocks_progress, show_bench, show_facts
 from tilewright.records import legible as module
 from tilewright.records.bench import write_records
 from tilewright.records.legible import json_escaped, legible
-from tilewright.terminal import BenchProgress, TuneProgress, blocks_progress, show_bench, show_facts
 
 SOURCE = Path(tilewright.__file__).parent.parent
 EVIL = "a\x1b[31m\x1b]0;owned\x07\r\x08\x7f\x9b2J\u202etxt\u2066\u2028\x85[red]:bomb:"
@@ -112,7 +112,7 @@ def test_say_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_command_has_that_console() -> None:
-    folder = SOURCE / "tilewright/cli"
+    folder = SOURCE / "tilewright/lab/cli"
     for path in folder.glob("*.py"):
         assert path.name == "console.py" or "rich.console" not in path.read_text(encoding="utf-8"), path.name
 

@@ -16,8 +16,8 @@ import pytest
 
 from support.command_line import COMMAND, Answer, environment, is_one_line, started
 from tilewright.host.machine import machine
-from tilewright.streaming.run.job import Job
-from tilewright.streaming.run.journal import Journal
+from tilewright.large.streaming.run.job import Job
+from tilewright.large.streaming.run.journal import Journal
 
 N = 900
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.catalog import catalog, load_file
-from tilewright.cli.console import Console
+from tilewright.cpu.runtime.runner import compiled
 from tilewright.host.steps import announced, listening
+from tilewright.kernels.catalog import catalog, load_file
 from tilewright.lab.bench.cells import Cell
 from tilewright.lab.bench.prediction import TimeLeft
-from tilewright.runtime.cpu.runner import compiled
-from tilewright.terminal import BenchProgress, ProductProgress, steps_shown
+from tilewright.lab.cli.console import Console
+from tilewright.lab.terminal import BenchProgress, ProductProgress, steps_shown
 
 KERNEL = """
 from tilewright.kernels import kernel
@@ -80,7 +80,7 @@ def test_a_bar_shows_the_step_in_place_of_its_description() -> None:
 
 def test_a_steps_time_says_nothing_of_a_products_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("tilewright.terminal.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("tilewright.lab.terminal.progress.time.perf_counter", lambda: now[0])
     on = console()
     with ProductProgress(on, 1.0) as progress:
         progress(0, 100 * 10**9)

@@ -27,16 +27,16 @@ from distributed import Client, LocalCluster
 
 import tilewright as tw
 from support.local_cluster import local_cluster
-from tilewright.cluster import connect, feed, placement, session
-from tilewright.cluster.order import PlannedOrder, WorkerFacts
 from tilewright.errors import ClusterError, FileError, MemoryLimitError, ResumeError, UsageError
-from tilewright.files import create_matrix, plain
-from tilewright.large import job_on
-from tilewright.streaming.options import Options
-from tilewright.streaming.places import places
-from tilewright.streaming.places.host import HostPlace
-from tilewright.streaming.plan import stream
-from tilewright.streaming.run.journal import Journal
+from tilewright.large.cluster import connect, feed, placement, session
+from tilewright.large.cluster.order import PlannedOrder, WorkerFacts
+from tilewright.large.files import create_matrix, plain
+from tilewright.large.multiply import job_on
+from tilewright.large.streaming.options import Options
+from tilewright.large.streaming.places import places
+from tilewright.large.streaming.places.host import HostPlace
+from tilewright.large.streaming.plan import stream
+from tilewright.large.streaming.run.journal import Journal
 
 M, K, N = 768, 512, 768
 MEMORY = "8MiB"

@@ -25,9 +25,9 @@ import tilewright as tw
 from support.local_cluster import local_cluster
 from support.matrices import SHAPES, operands
 from tilewright import errors
-from tilewright.cluster import lazy
-from tilewright.cluster.lazy_cut import TaskMemory, cut_lazily
 from tilewright.dask import matmul
+from tilewright.large.cluster import lazy
+from tilewright.large.cluster.lazy_cut import TaskMemory, cut_lazily
 
 #: The kernel's workspace, and some MiB for the tiles.
 SMALL = "24MiB"
@@ -128,16 +128,16 @@ def test_some_memories_lead_to_different_tiles_and_segments() -> None:
 def test_segments_that_cut_the_kernels_parts_would_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, bits = product_of_500_1701_620()
     monkeypatch.setattr(lazy, "kc_of", lambda *_: 100)
-    monkeypatch.setattr("tilewright.cluster.lazy_tasks.kc_of", lambda *_: 100)
-    monkeypatch.setattr("tilewright.cluster.lazy_cut.SHORT", 1)
-    monkeypatch.setattr("tilewright.cluster.lazy_tasks.DEPTH", 1)
+    monkeypatch.setattr("tilewright.large.cluster.lazy.kc_of", lambda *_: 100)
+    monkeypatch.setattr("tilewright.large.cluster.lazy_cut.SHORT", 1)
+    monkeypatch.setattr("tilewright.large.cluster.lazy.DEPTH", 1)
     assert matmul(chunked(a, (90, 90)), chunked(b, (90, 90)), memory=SMALL).compute().tobytes() != bits
 
 
 def test_a_worker_whose_kernel_sums_longer_parts_computes_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, bits = product_of_500_1701_620()
     c = matmul(a, b)
-    monkeypatch.setattr("tilewright.cluster.lazy_tasks.kc_of", lambda *_: 1024)
+    monkeypatch.setattr("tilewright.large.cluster.lazy.kc_of", lambda *_: 1024)
     assert c.compute(scheduler="synchronous").tobytes() == bits
 
 

@@ -18,11 +18,11 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 import tilewright as tw
-from tilewright.cluster import kept, lazy_tasks
-from tilewright.cluster.layers import layers
-from tilewright.cluster.lazy import lazy_product
 from tilewright.errors import ClusterError
-from tilewright.files import open_matrix
+from tilewright.large.cluster import kept, lazy
+from tilewright.large.cluster.layers import layers
+from tilewright.large.cluster.lazy import lazy_product
+from tilewright.large.files import open_matrix
 
 M, K, N = 60, 1 << 15, 50
 rng = np.random.default_rng(3)
@@ -85,14 +85,14 @@ Events = tuple[threading.Event, threading.Event]
 @pytest.fixture
 def held_tasks(monkeypatch: pytest.MonkeyPatch) -> Events:
     """Tasks that multiply wait for the second event, at most 30 s."""
-    begun, end, run = threading.Event(), threading.Event(), lazy_tasks.runner
+    begun, end, run = threading.Event(), threading.Event(), lazy.runner
 
     def waits(*what: Any, **more: Any) -> Any:
         begun.set()
         end.wait(30)
         return run(*what, **more)
 
-    monkeypatch.setattr(lazy_tasks, "runner", waits)
+    monkeypatch.setattr(lazy, "runner", waits)
     return begun, end
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.cluster.measured import measured_rates, replayed_run, slower
-from tilewright.cluster.simulate import simulate_cluster
-from tilewright.cluster.simulation import Simulation
-from tilewright.streaming.plan.cost import Cost, Rates
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.plan.grid import Grid
-from tilewright.streaming.plan.partition import territories
-from tilewright.streaming.plan.stream import StreamPlan
+from tilewright.large.cluster.measured import measured_rates, replayed_run, slower
+from tilewright.large.cluster.simulate import simulate_cluster
+from tilewright.large.cluster.simulation import Simulation
+from tilewright.large.streaming.plan.cost import Cost, Rates
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.plan.grid import Grid
+from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.stream import StreamPlan
 
 STATED = Rates(1e9, 1e8, 1e8, latency_s=1e-4, copy_s=1e-10)
 NO_OVERHEAD = {"task_s": 0.0, "message_s": 0.0}

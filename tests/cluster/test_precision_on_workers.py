@@ -11,17 +11,17 @@ import pytest
 from distributed import Client
 
 import tilewright as tw
-from tilewright.catalog import cuda_engine
-from tilewright.cluster.layers import layers
-from tilewright.cluster.placement import ClusterPlacement
-from tilewright.cluster.product import _summed_by_processors
 from tilewright.errors import UsageError, VerificationError
-from tilewright.files.array import ArraySource
+from tilewright.kernels.catalog import cuda_engine
+from tilewright.large.cluster.layers import layers
+from tilewright.large.cluster.placement import ClusterPlacement
+from tilewright.large.cluster.product import _summed_by_processors
+from tilewright.large.files.array import ArraySource
+from tilewright.large.streaming.places.rates import kc_of
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.run.computation import Product
+from tilewright.large.streaming.run.job import Job
 from tilewright.planning.choice import SPLIT, Choice
-from tilewright.streaming.places.rates import kc_of
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.run.computation import Product
-from tilewright.streaming.run.job import Job
 
 rng = np.random.default_rng(4)
 A = rng.uniform(0, 1, (600, 700)).astype(np.float32)

@@ -18,22 +18,22 @@ from distributed import Client
 
 import tilewright as tw
 from support.command_line import Answer
-from tilewright.cluster import kept, placement
-from tilewright.cluster.connect import connected
-from tilewright.cluster.layers import layers
-from tilewright.cluster.returned import ReturnedTiles
 from tilewright.errors import ClusterError, FileError, ShapeError, UsageError
-from tilewright.files import open_matrix, whole_matrix
-from tilewright.large import job_on
+from tilewright.large.cluster import kept, placement
+from tilewright.large.cluster.connect import connected
+from tilewright.large.cluster.layers import layers
+from tilewright.large.cluster.session import ReturnedTiles
+from tilewright.large.files import open_matrix, whole_matrix
+from tilewright.large.multiply import job_on
+from tilewright.large.streaming.options import Options
+from tilewright.large.streaming.places.places import Placement
+from tilewright.large.streaming.places.rates import kc_of
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.plan.grid import Grid, Tile
+from tilewright.large.streaming.plan.schedule import Schedule
+from tilewright.large.streaming.run import opening
+from tilewright.large.streaming.run.opening import open_job
 from tilewright.planning.choice import choose_adding_cpu
-from tilewright.streaming.options import Options
-from tilewright.streaming.places.places import Placement
-from tilewright.streaming.places.rates import kc_of
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.plan.grid import Grid, Tile
-from tilewright.streaming.plan.schedule import Schedule
-from tilewright.streaming.run import opening
-from tilewright.streaming.run.opening import open_job
 
 M, K, N = 900, 700, 800
 rng = np.random.default_rng(0)
@@ -181,7 +181,7 @@ def test_what_cannot_be_multiplied_is_refused(client: Client, files: Path) -> No
 
 def test_a_worker_that_sees_another_file_is_named(client: Client, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where two machines have different files of one name."""
-    from tilewright.files.plain import PlainSource
+    from tilewright.large.files.plain import PlainSource
 
     monkeypatch.setattr(PlainSource, "fingerprint", lambda self: "another")
     with pytest.raises(ClusterError, match=r"worker tcp://\S+ reads another file as a than the client"):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.cluster.scaling import ClusterRates, scaling_point, weak_shape
 from tilewright.errors import RecordError, UsageError
+from tilewright.large.cluster.scaling import ClusterRates, scaling_point, weak_shape
 from tilewright.records import scaling
 from tilewright.records.json_data import holds_kind
 from tilewright.records.scaling import ScalingPoint, read_scaling, scaling_line, write_scaling

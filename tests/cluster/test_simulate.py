@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.cluster.sharing import SharedRate
-from tilewright.cluster.simulate import simulate_cluster
-from tilewright.cluster.simulation import SPENT, Simulation
 from tilewright.errors import UsageError
-from tilewright.streaming.plan.cost import Cost, Rates, cost
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.plan.grid import Grid, Tile
-from tilewright.streaming.plan.partition import territories
-from tilewright.streaming.plan.schedule import Schedule
-from tilewright.streaming.plan.stream import StreamPlan, plan_stream
+from tilewright.large.cluster.simulate import SharedRate, simulate_cluster
+from tilewright.large.cluster.simulation import SPENT, Simulation
+from tilewright.large.streaming.plan.cost import Cost, Rates, cost
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.plan.grid import Grid, Tile
+from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.schedule import Schedule
+from tilewright.large.streaming.plan.stream import StreamPlan, plan_stream
 
 ITEMSIZE = 4
 NO_OVERHEAD = {"task_s": 0.0, "message_s": 0.0}

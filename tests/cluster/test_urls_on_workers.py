@@ -12,7 +12,7 @@ from distributed import Client
 import tilewright as tw
 from support.file_server import file_server
 from tilewright.errors import ClusterError, UsageError
-from tilewright.files import open_matrix
+from tilewright.large.files import open_matrix
 
 pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'fsspec[http]'")
 
@@ -37,7 +37,7 @@ def test_workers_read_operands_at_urls(client: Client, tmp_path: Path, monkeypat
         out = (tmp_path / "d.npy").as_uri()
         assert tw.multiply(urls[0], b, out, cluster=client) == out
         assert np.array_equal(np.load(tmp_path / "d.npy"), np.load(tmp_path / "c.npy"))
-        monkeypatch.setattr("tilewright.files.remote.Remote.identity", lambda _: "something else")
+        monkeypatch.setattr("tilewright.large.files.remote.Remote.identity", lambda _: "something else")
         with pytest.raises(ClusterError, match="reads another file as a than the client"):
             tw.multiply(*urls, tmp_path / "e.npy", cluster=client)
         with pytest.raises(UsageError, match="give a file on a disk as the result"):

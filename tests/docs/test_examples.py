@@ -30,9 +30,9 @@ def module_names() -> list[str]:
 
 @pytest.mark.parametrize("name", module_names())
 def test_docstrings(name: str) -> None:
-    if name in ("tilewright.torch", "tilewright.arrays.torch_operator", "tilewright.arrays.torch_grouped"):
+    if name in ("tilewright.torch", "tilewright.gpu.arrays.torch_operator", "tilewright.gpu.arrays.torch_grouped"):
         pytest.importorskip("torch", reason=NEEDS_TORCH)
-    if name in ("tilewright.jax", "tilewright.arrays.jax_operator"):
+    if name in ("tilewright.jax", "tilewright.gpu.arrays.jax_operator"):
         pytest.importorskip("jax", reason="jax is not installed: pip install 'tilewright[jax]'")
     module = importlib.import_module(name)
     linecache.clearcache()  # or for each docstring the runner's debugger looks at every file that is in it
@@ -59,7 +59,7 @@ def commands() -> list[list[str]]:
 
 def parsed(command: list[str]) -> None:
     """Parse a command line as the shell would hand it over, without running the command; raises what the parser does."""
-    from tilewright.cli import app
+    from tilewright.lab.cli import app
 
     group = typer.main.get_command(app)  # a new object at each call
     for subcommand in group.commands.values():

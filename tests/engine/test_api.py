@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tilewright as tw
-from tilewright import api
+from tilewright.api import matmul as api
+from tilewright.cpu.runtime import in_process, small_products, workspace
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
-from tilewright.operands import DTYPES
 from tilewright.planning import gemm, host
-from tilewright.runtime.cpu import in_process, small_products, workspace
+from tilewright.product.operands import DTYPES
 
 #: Pairs of shapes: every rule of array-API matmul, sizes zero and one, and sizes that no tile divides.
 SHAPES = [
@@ -739,7 +739,7 @@ def test_matmul_refuses_by_name(a: Any, b: Any, message: str) -> None:
 
 def test_callers_on_many_threads_do_not_meet(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Also at the first call, where it compiles: every kernel is compiled anew here, by all of them at once."""
-    from tilewright.runtime.cpu import machine_code
+    from tilewright.cpu.runtime import machine_code
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(machine_code, "engine_code", functools.cache(in_process.Compiler))
@@ -788,7 +788,7 @@ def test_callers_on_many_threads_share_the_workers() -> None:
     "shapes", [((30, 20), (20, 10)), ((30,), (30, 4)), ((3, 4, 5), (5, 6)), ((5,), (5,)), ((2, 0), (0, 3))]
 )
 def test_a_device_multiplies_every_matrix(shapes: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright import large
+    from tilewright.large import multiply as large
 
     asked = []
 

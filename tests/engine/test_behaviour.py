@@ -21,16 +21,16 @@ import pytest
 import tilewright as tw
 from support.matrices import operands
 from support.plans import make_plan
-from tilewright.catalog import catalog, load_file
+from tilewright.cpu.runtime import runner as cpu
+from tilewright.cpu.runtime import stop, threads, workspace
+from tilewright.cpu.runtime.runner import runner
+from tilewright.cpu.runtime.threads import Team
 from tilewright.errors import UsageError
 from tilewright.host import limits
 from tilewright.host.machine import machine, read_machine
 from tilewright.kernels import FLOATS, Kernel
-from tilewright.problem import Problem
-from tilewright.runtime.cpu import runner as cpu
-from tilewright.runtime.cpu import stop, threads, workspace
-from tilewright.runtime.cpu.runner import runner
-from tilewright.runtime.cpu.threads import Team
+from tilewright.kernels.catalog import catalog, load_file
+from tilewright.product.problem import Problem
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 TEAMS = [kernel for kernel in catalog().values() if kernel.shared == "team"]
@@ -266,7 +266,7 @@ def test_bits_do_not_depend_on_threads_or_callers(
 
 #: Wrong: as many pieces of k as threads were asked.
 PIECES = """
-from tilewright import codegen as simd
+from tilewright.cpu import vectors as simd
 from tilewright.kernels import kernel
 
 @kernel(idea="Wrong.", row="", shared="team", strided=True, counters=lambda m, n, k: 2)
@@ -366,7 +366,7 @@ def test_a_fork_while_another_thread_imports_the_engine() -> None:
 
 #: Hands out jobs by a counter, waits for all of them, and takes minutes for 2000 of them.
 SLOW = """
-from tilewright import codegen as simd
+from tilewright.cpu import vectors as simd
 from tilewright.kernels import kernel
 
 @kernel(idea="Slow.", row="", shared="team", strided=True, workspace=lambda m, n, k: 1, counters=lambda m, n, k: 2)
@@ -387,9 +387,9 @@ def slow(a, b, c, space, counters):
 
 INTERRUPT = """
 import faulthandler, os, signal, sys, threading, time, ml_dtypes, numpy as np, tilewright as tw
-from tilewright.catalog import find
-from tilewright.runtime.cpu import stop
-from tilewright.runtime.cpu.runner import runner
+from tilewright.kernels.catalog import find
+from tilewright.cpu.runtime import stop
+from tilewright.cpu.runtime.runner import runner
 faulthandler.dump_traceback_later(100, exit=True)
 [kernel], n, threads = find(sys.argv[1:2]), int(sys.argv[2]), int(sys.argv[3])
 a = np.ones((n, n), kernel.dtypes[0])
@@ -557,7 +557,7 @@ def test_bits_that_depend_on_the_layout_are_seen() -> None:
 
 NO_MEMORY = """
 import resource, sys, numpy as np, tilewright as tw
-from tilewright.runtime.cpu import workspace
+from tilewright.cpu.runtime import workspace
 a = np.ones((600, 600), np.float32)
 c = np.empty_like(a)
 tw.matmul(a, a, out=c)

@@ -19,8 +19,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import DTypeError, ReadOnlyError, ShapeError, UsageError
-from tilewright.operands import DTYPES, NUMPY_DTYPES
 from tilewright.planning import host
+from tilewright.product.operands import DTYPES, NUMPY_DTYPES
 
 #: A third of a unit in the last place of a double is lost on the way through one.
 FINE = np.longdouble(1) / 3

@@ -21,12 +21,9 @@ from llvmlite import binding, ir
 import tilewright as tw
 from support.machine_code import inner_loops
 from support.plans import make_plan
-from tilewright import api, codegen
-from tilewright.codegen import direct
-from tilewright.kernels.blocking import blocking
-from tilewright.planning.host import WORK_SHARED
-from tilewright.problem import Problem
-from tilewright.runtime.cpu import (
+from tilewright.api import matmul as api
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.runtime import (
     batch,
     entries,
     facts,
@@ -35,7 +32,11 @@ from tilewright.runtime.cpu import (
     small_products,
     small_products_code,
 )
-from tilewright.runtime.cpu.runner import runner
+from tilewright.cpu.runtime.runner import runner
+from tilewright.cpu.vectors import direct
+from tilewright.kernels.blocking import blocking
+from tilewright.planning.host import WORK_SHARED
+from tilewright.product.problem import Problem
 
 #: Vector width and tile heights: of AVX-512, AVX2 and NEON.
 MACHINES = [(512, (16, 12, 8, 6)), (256, (8, 6, 3)), (128, (8, 8, 8, 6))]
@@ -417,7 +418,7 @@ def test_a_dtype_is_learned_with_its_first_product(threads: int) -> None:
     a = np.ones((4, 4), np.float32)
     with tw.use_threads(threads), pytest.MonkeyPatch.context() as patch:
         tw.matmul(a, a)
-        patch.setattr("tilewright.api._short_way", lambda *_: pytest.fail("a longer way"))
+        patch.setattr("tilewright.api.matmul._short_way", lambda *_: pytest.fail("a longer way"))
         assert tw.matmul(a, a).tolist() == np.matmul(a, a).tolist()
 
 
@@ -525,7 +526,7 @@ def test_arrays_of_a_dtype_that_was_not_learned_go_the_long_way() -> None:
 
 SWITCHED = """
 import numpy as np, tilewright as tw
-from tilewright.runtime.cpu import small_products
+from tilewright.cpu.runtime import small_products
 a, b = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
 for _ in range(2):
     assert np.array_equal(tw.matmul(a, b), a @ b)

@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 import tilewright as tw
 from support.machine_code import assembly, inner_loops
 from support.matrices import LAYOUTS, SHAPES, Layout, operands
-from tilewright import codegen
-from tilewright.catalog import catalog
-from tilewright.engine import jobs
-from tilewright.engine.cpu import bfloat16_dots, integer_dots
-from tilewright.engine.dots import chosen_instruction, here, instruction_names, tiles_here
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.engine import jobs
+from tilewright.cpu.engine.dots import chosen_instruction, here, instruction_names, tiles_here
+from tilewright.cpu.kernels import bfloat16_dots, integer_dots
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import UsageError
 from tilewright.host.machine import machine
 from tilewright.kernels import Kernel
 from tilewright.kernels.blocking import analytic
-from tilewright.runtime.cpu.runner import runner
+from tilewright.kernels.catalog import catalog
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 #: A processor with AVX2 and nothing newer.

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from support.matrices import SHAPES, Layout, every_layout, numbers, operands
-from tilewright import codegen
-from tilewright.catalog import catalog
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import DTypeError
 from tilewright.kernels import Kernel
+from tilewright.kernels.catalog import catalog
 from tilewright.lab.verify.oracles import oracle
-from tilewright.runtime.cpu.runner import runner
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 COMPLEX = ["complex64", "complex128"]

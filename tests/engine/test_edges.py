@@ -6,10 +6,10 @@ import numba as nb
 import numpy as np
 
 from support.machine_code import assembly, inner_loops, x86_with_fma
-from tilewright import codegen
-from tilewright.catalog import catalog
-from tilewright.engine import cuts, edges
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.engine import cuts, edges
 from tilewright.kernels.blocking import blocking
+from tilewright.kernels.catalog import catalog
 
 PACKED = catalog()["cpu/packed"]
 MR, NV, BITS, UNROLL = *(PACKED.params[name] for name in ("mr", "nv", "vector_bits")), blocking().unroll

@@ -10,8 +10,8 @@ import pytest
 
 import tilewright as tw
 from support.matrices import LAYOUTS, SHAPES, Layout, operands
-from tilewright.catalog import catalog
-from tilewright.runtime.cpu.runner import runner
+from tilewright.cpu.runtime.runner import runner
+from tilewright.kernels.catalog import catalog
 
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 #: Kernels get native byte order.

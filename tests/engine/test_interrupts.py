@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import tilewright
+from tilewright.cpu.runtime.interrupts import ensured, run_on_thread
 from tilewright.host.cached_property import cached_property
-from tilewright.runtime.cpu.interrupts import ensured, run_on_thread
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -30,7 +30,7 @@ sys.path.insert(0, {folder!r})
 faulthandler.dump_traceback_later(100, exit=True)
 import interrupts
 import tilewright
-from tilewright.runtime.cpu import threads, workers
+from tilewright.cpu.runtime import threads, workers
 tilewright.set_threads(4)
 {planted}
 counts = interrupts.{way}

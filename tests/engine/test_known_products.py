@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.catalog import catalog
+from tilewright.cpu.runtime import facts, shared_products, small_products, stop
+from tilewright.cpu.runtime.shared_products import remember_shape
+from tilewright.cpu.runtime.threads import Team
 from tilewright.host import limits
 from tilewright.host.sources import PACKAGE
+from tilewright.kernels.catalog import catalog
 from tilewright.planning.short import _sharing
-from tilewright.runtime.cpu import facts, shared_products, small_products, stop
-from tilewright.runtime.cpu.shared_products import remember_shape
-from tilewright.runtime.cpu.threads import Team
 
 if small_products.c_front() is None:
     pytest.skip("there is no C front here: python -m tilewright.prebuilt", allow_module_level=True)
@@ -107,7 +107,7 @@ def test_a_dtype_with_metadata_is_the_callers_alone() -> None:
 
 
 def test_the_words_of_a_call_are_those_of_machine_code() -> None:
-    source = (PACKAGE / "native" / "front.c").read_text(encoding="utf-8")
+    source = (PACKAGE / "cpu" / "native" / "front.c").read_text(encoding="utf-8")
     (words,) = re.findall(r"enum \{ (COUNTS = .*?) \}", source)
     assert words == ", ".join(f"{word.split()[0]} = {getattr(facts, word.split()[0])}" for word in words.split(", "))
 
@@ -231,8 +231,8 @@ def test_what_is_raised_where_threads_are_woken_is_raised(monkeypatch: pytest.Mo
 
 MANY = """
 import itertools, numpy as np, tilewright as tw
-from tilewright.runtime.cpu import small_products
-from tilewright.runtime.cpu.shared_products import remember_shape
+from tilewright.cpu.runtime import small_products
+from tilewright.cpu.runtime.shared_products import remember_shape
 b, native, dtype = np.ones((104, 104), np.float32), 0, np.dtype(np.float32)
 shapes = list(itertools.product(range(90, 104), repeat=3))
 with tw.use_threads(1):

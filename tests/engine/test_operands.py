@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ReadOnlyError, ShapeError, UsageError
-from tilewright.operands import (
+from tilewright.product.operands import (
     ALIGNMENT,
     DTYPES,
     NUMPY_DTYPES,
@@ -565,7 +565,7 @@ def test_an_alias_is_the_same_memory_without_the_mark(view: Any) -> None:
 
 
 def test_the_door_needs_no_compiler() -> None:
-    command = "import sys, tilewright.operands; sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
+    command = "import sys, tilewright.product.operands; sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
     subprocess.run([sys.executable, "-c", command], check=True)
 
 

@@ -16,18 +16,18 @@ import pytest
 from llvmlite import binding, ir
 
 from support.machine_code import inner_loops, x86_with_fma
-from tilewright import codegen
-from tilewright.catalog import catalog
-from tilewright.codegen.strassen_tile import _SpreadTile
-from tilewright.codegen.tile import MicroKernelEmitter
-from tilewright.codegen.vectors import Vectors, bits_of
-from tilewright.engine import cuts, jobs
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.engine import cuts, jobs
+from tilewright.cpu.runtime import shared_products
+from tilewright.cpu.runtime.in_process import fresh_assembly
+from tilewright.cpu.runtime.runner import compiled, runner
+from tilewright.cpu.runtime.threads import Team
+from tilewright.cpu.vectors.strassen_tile import _SpreadTile
+from tilewright.cpu.vectors.tile import MicroKernelEmitter
+from tilewright.cpu.vectors.vectors import Vectors, bits_of
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel
-from tilewright.runtime.cpu import shared_products
-from tilewright.runtime.cpu.in_process import fresh_assembly
-from tilewright.runtime.cpu.runner import compiled, runner
-from tilewright.runtime.cpu.threads import Team
+from tilewright.kernels.catalog import catalog
 
 PACKED = catalog()["cpu/packed"]
 MR, NV, KC, NC, MC = (PACKED.params[name] for name in ("mr", "nv", "kc", "nc", "mc"))
@@ -117,8 +117,8 @@ def test_eight_callers_at_once() -> None:
 #: A ends where a page begins that nobody may read, so that one element too many ends the process.
 GUARDED = """
 import ctypes, mmap, numpy as np
-from tilewright.catalog import catalog
-from tilewright.runtime.cpu.runner import runner
+from tilewright.kernels.catalog import catalog
+from tilewright.cpu.runtime.runner import runner
 page = mmap.PAGESIZE
 for m, n, k in [(23, 70, 130), (29, 200, 1000), (61, 64, 515), (64, 66, 2700)]:
     size = -(-4 * m * k // page) * page

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.arrays.buffers import host_product
+from tilewright.cpu.runtime import small_products
 from tilewright.errors import DTypeError, ShapeError, UsageError
+from tilewright.gpu.arrays.buffers import host_product
+from tilewright.large.streaming.places import places
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.plan import StreamPlan
+from tilewright.large.streaming.run.job import Job
 from tilewright.planning import gemm
 from tilewright.planning.gemm import GemmPlan
 from tilewright.planning.host import HostPlan, host_plan
 from tilewright.planning.plan import Plan
-from tilewright.runtime.cpu import small_products
-from tilewright.streaming.places import places
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.plan import StreamPlan
-from tilewright.streaming.run.job import Job
 
 
 def operands(shape_a: tuple[int, ...], shape_b: tuple[int, ...], dtype: str = "float32") -> tuple[Any, Any]:
@@ -38,9 +38,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
         run(self, *arrays)
 
     monkeypatch.setattr(HostPlan, "run", noted)
-    monkeypatch.setattr("tilewright.api.small_products", SimpleNamespace(known=small_products.decline))
+    monkeypatch.setattr("tilewright.api.matmul.small_products", SimpleNamespace(known=small_products.decline))
     monkeypatch.setattr(
-        "tilewright.api._short_way", small_products.decline
+        "tilewright.api.matmul._short_way", small_products.decline
     )  # by the plan's kernel: test_shared_products
     return found
 
@@ -185,7 +185,7 @@ def test_what_is_streamed_runs_the_plan_that_is_printed(monkeypatch: pytest.Monk
 
 def test_a_device_is_planned_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``matmul(…, device=…)`` multiplies there, with what it refuses."""
-    from tilewright import large
+    from tilewright.large import multiply as large
 
     asked: list[tuple[Any, ...]] = []
 

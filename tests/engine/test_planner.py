@@ -13,19 +13,19 @@ import pytest
 
 import tilewright as tw
 from support.plans import make_plan
-from tilewright.catalog import catalog
-from tilewright.engine.numpy_product import numpy_product
+from tilewright.cpu.engine.numpy_product import numpy_product
+from tilewright.cpu.runtime import peaks
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.host.machine import Cache, machine, seconds_text
 from tilewright.kernels import Kernel
-from tilewright.operands import DTYPES, NUMPY_DTYPES
+from tilewright.kernels.catalog import catalog
 from tilewright.planning import choice as chooser
 from tilewright.planning import host, prediction
 from tilewright.planning.host import BYTES_PER_THREAD, WORK_PER_THREAD
 from tilewright.planning.prediction import BlockSizes, predict
-from tilewright.problem import Problem, combine_shapes
-from tilewright.runtime.cpu import peaks
-from tilewright.runtime.cpu.runner import runner
+from tilewright.product.operands import DTYPES, NUMPY_DTYPES
+from tilewright.product.problem import Problem, combine_shapes
 
 
 @pytest.mark.any_machine

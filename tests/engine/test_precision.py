@@ -9,10 +9,10 @@ import pytest
 
 import tilewright as tw
 from support.plans import make_plan
+from tilewright.cpu.runtime.narrowed import narrowed_operands
 from tilewright.errors import UsageError
 from tilewright.planning.bounds import PATHS, fast_bound, known_paths, path_bound, paths_within, promised_bound
-from tilewright.problem import Problem
-from tilewright.runtime.cpu.narrowed import narrowed_operands
+from tilewright.product.problem import Problem
 
 #: A shape that is large enough for float32, and whose sides are no multiples of a tile.
 SHAPE = 470, 453, 461

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import ShapeError
-from tilewright.problem import Problem, ProductShapes, combine_shapes
+from tilewright.product.problem import Problem, ProductShapes, combine_shapes
 
 SHAPES = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
 

@@ -14,10 +14,10 @@ import ml_dtypes  # noqa: F401 - NumPy then knows bfloat16 by its name
 import numpy as np
 import pytest
 
-from tilewright.catalog import catalog, load_file
+from tilewright.cpu.runtime.runner import compiled, runner
 from tilewright.errors import CacheWarning, ShapeError, UsageError
 from tilewright.kernels import Kernel
-from tilewright.runtime.cpu.runner import compiled, runner
+from tilewright.kernels.catalog import catalog, load_file
 
 LADDER = [kernel for kernel in catalog().values() if not kernel.is_reference]
 
@@ -89,8 +89,8 @@ def test_unsigned_integers_run_the_code_of_signed_ones(dtype: str) -> None:
 #: Compiles kernels for a dtype and prints what C became and how often the cache was hit and missed.
 PROCESS = """
 import json, sys, numpy as np
-from tilewright.catalog import find
-from tilewright.runtime.cpu.runner import compiled, runner
+from tilewright.kernels.catalog import find
+from tilewright.cpu.runtime.runner import compiled, runner
 said = {}
 for kernel in find(sys.argv[2:]):
     c = np.ones((3, 3), sys.argv[1])

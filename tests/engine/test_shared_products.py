@@ -12,19 +12,19 @@ import pytest
 
 import tilewright as tw
 from support.plans import make_plan
-from tilewright.catalog import catalog
-from tilewright.codegen import mailbox as mailbox_words
-from tilewright.codegen.mailbox import HAS_FUTEX
+from tilewright.cpu.runtime import facts as code
+from tilewright.cpu.runtime import shared_products
+from tilewright.cpu.runtime.runner import compiled, standby
+from tilewright.cpu.runtime.threads import Team
+from tilewright.cpu.runtime.workers import crew as workers
+from tilewright.cpu.vectors import mailbox as mailbox_words
+from tilewright.cpu.vectors.mailbox import HAS_FUTEX
 from tilewright.errors import DTypeError
 from tilewright.host.limits import use_threads
+from tilewright.kernels.catalog import catalog
 from tilewright.planning.host import host_plan
 from tilewright.planning.short import _sharing, product_by_short_way
-from tilewright.problem import Problem
-from tilewright.runtime.cpu import facts as code
-from tilewright.runtime.cpu import shared_products
-from tilewright.runtime.cpu.runner import compiled, standby
-from tilewright.runtime.cpu.threads import Team
-from tilewright.runtime.cpu.workers import crew as workers
+from tilewright.product.problem import Problem
 
 futex = pytest.mark.skipif(not HAS_FUTEX, reason="this system has no futex")
 

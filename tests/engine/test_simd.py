@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from support.machine_code import assembly, x86_with_fma
-from tilewright import codegen
-from tilewright.catalog import catalog
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.runtime.peaks import BITS, CHAINS
 from tilewright.host.machine import machine
-from tilewright.runtime.cpu.peaks import BITS, CHAINS
+from tilewright.kernels.catalog import catalog
 
 DTYPES = ("float32", "float64")
 #: Rows, vectors, bits: one vector, the tiles of 16 and of 32 registers, tall, wide, more than any machine holds.

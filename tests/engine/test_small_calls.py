@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import small_calls
+from tilewright.cpu.runtime import small_products
 from tilewright.host.limits import use_threads
-from tilewright.runtime.cpu import small_products
 
 
 @functools.cache

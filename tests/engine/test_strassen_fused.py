@@ -13,15 +13,15 @@ import numba as nb
 import numpy as np
 import pytest
 
-from tilewright.catalog import catalog, load_file
-from tilewright.codegen import memory, strassen_tile
-from tilewright.engine.bilinear import A, B, C, Scheme, coefficients, scheme_of_levels, tables
+from tilewright.cpu.engine.bilinear import A, B, C, Scheme, coefficients, scheme_of_levels, tables
+from tilewright.cpu.runtime import runner as cpu
+from tilewright.cpu.runtime.runner import runner
+from tilewright.cpu.runtime.stop import STOP
+from tilewright.cpu.vectors import memory, strassen_tile
 from tilewright.host.machine import machine
 from tilewright.kernels import Kernel
+from tilewright.kernels.catalog import catalog, load_file
 from tilewright.lab.verify.verify import Check, Oracle
-from tilewright.runtime.cpu import runner as cpu
-from tilewright.runtime.cpu.runner import runner
-from tilewright.runtime.cpu.stop import STOP
 
 KERNEL = catalog()["cpu/strassen_fused"]
 MODULE = importlib.import_module(KERNEL.function.__module__)

@@ -19,19 +19,20 @@ import pytest
 
 import tilewright as tw
 from support.plans import make_plan
-from tilewright import api, codegen
-from tilewright.catalog import catalog
-from tilewright.codegen.settings import SETTINGS
-from tilewright.engine.cpu import vector
+from tilewright.api import matmul as api
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.kernels import vector
+from tilewright.cpu.runtime import facts, small_products
+from tilewright.cpu.runtime.library import BuiltLibrary
+from tilewright.cpu.runtime.machine_code import BuiltCode, engine_code
+from tilewright.cpu.runtime.runner import runner
+from tilewright.cpu.vectors.settings import SETTINGS
 from tilewright.host.machine import machine
 from tilewright.kernels import FLOATS
+from tilewright.kernels.catalog import catalog
 from tilewright.lab.verify.verify import Oracle
-from tilewright.operands import aligned_empty
-from tilewright.problem import Problem
-from tilewright.runtime.cpu import facts, small_products
-from tilewright.runtime.cpu.library import BuiltLibrary
-from tilewright.runtime.cpu.machine_code import BuiltCode, engine_code
-from tilewright.runtime.cpu.runner import runner
+from tilewright.product.operands import aligned_empty
+from tilewright.product.problem import Problem
 
 Shape = tuple[int, int, int]  # m, n, k
 

@@ -18,17 +18,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.catalog import catalog
-from tilewright.codegen import mailbox as mailbox_words
-from tilewright.codegen.mailbox import HAS_FUTEX
+from tilewright.cpu.runtime import batch
+from tilewright.cpu.runtime.runner import compiled, grid, standby
+from tilewright.cpu.runtime.slices import even_slices
+from tilewright.cpu.runtime.standby import CompiledStandby, call_words
+from tilewright.cpu.runtime.threads import Team, _TeamCall
+from tilewright.cpu.runtime.workers import Crew
+from tilewright.cpu.runtime.workers import crew as workers
+from tilewright.cpu.vectors import mailbox as mailbox_words
+from tilewright.cpu.vectors.mailbox import HAS_FUTEX
 from tilewright.host.limits import use_threads
-from tilewright.runtime.cpu import batch
-from tilewright.runtime.cpu.runner import compiled, grid, standby
-from tilewright.runtime.cpu.slices import even_slices
-from tilewright.runtime.cpu.standby import CompiledStandby, call_words
-from tilewright.runtime.cpu.threads import Team, _TeamCall
-from tilewright.runtime.cpu.workers import Crew
-from tilewright.runtime.cpu.workers import crew as workers
+from tilewright.kernels.catalog import catalog
 
 affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
 futex = pytest.mark.skipif(not HAS_FUTEX, reason="this system has no futex")
@@ -523,7 +523,7 @@ FORK = """
 import os, warnings, numpy as np, tilewright as tw
 warnings.simplefilter("ignore", DeprecationWarning)  # Python's own about forking with threads: the point of this test
 from tilewright.host.machine import machine
-from tilewright.runtime.cpu.threads import Team
+from tilewright.cpu.runtime.threads import Team
 a = np.random.default_rng(0).integers(-4, 5, (400, 400)) * 1.0
 right = lambda: np.array_equal(tw.matmul(a, a), a @ a)
 assert tw.plan(a, a).threads > 1 or machine().usable_cores == 1
@@ -546,9 +546,9 @@ def test_parent_and_child_multiply_after_a_fork() -> None:
 
 EXIT = """
 import time, numpy as np, tilewright as tw
-from tilewright.runtime.cpu.runner import standby
-from tilewright.runtime.cpu.threads import Team
-from tilewright.runtime.cpu.workers import crew
+from tilewright.cpu.runtime.runner import standby
+from tilewright.cpu.runtime.threads import Team
+from tilewright.cpu.runtime.workers import crew
 tw.set_threads(4)
 Team(4).wake(standby())
 tw.matmul(np.ones((300, 300)), np.ones((300, 300)))
@@ -571,8 +571,8 @@ def test_an_interpreter_that_ends_leaves_its_workers_where_they_are(asleep: bool
 REFUSED = """
 import _thread, faulthandler, threading, numpy as np, tilewright as tw
 from tilewright.errors import UnavailableError
-from tilewright.runtime.cpu.interrupts import run_on_thread
-from tilewright.runtime.cpu.threads import Team
+from tilewright.cpu.runtime.interrupts import run_on_thread
+from tilewright.cpu.runtime.threads import Team
 faulthandler.dump_traceback_later(100, exit=True)
 tw.set_threads(4)
 start, left = threading.Thread.start, {left}

@@ -19,20 +19,19 @@ from llvmlite import binding, ir
 
 import tilewright as tw
 from support.matrices import LAYOUTS, SHAPES, Layout, operands
-from tilewright import codegen
-from tilewright.catalog import catalog
-from tilewright.codegen import tiles
-from tilewright.codegen.vectors import I32, I64
-from tilewright.engine import dots
-from tilewright.engine.cpu import bfloat16_tiles, integer_tiles
-from tilewright.engine.dots import instruction_names, tile_instruction, tiles_here
-from tilewright.engine.tiles import TileBlocks
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.engine import dots
+from tilewright.cpu.engine.dots import instruction_names, tile_instruction, tiles_here
+from tilewright.cpu.engine.tiles import TileBlocks
+from tilewright.cpu.kernels import bfloat16_tiles, integer_tiles
+from tilewright.cpu.runtime.runner import runner
+from tilewright.cpu.vectors import tiles
+from tilewright.cpu.vectors.vectors import I32, I64
 from tilewright.host import machine as facts
-from tilewright.host.machine import machine
-from tilewright.host.tile_registers import granted
+from tilewright.host.machine import granted, machine
 from tilewright.kernels import Kernel
+from tilewright.kernels.catalog import catalog
 from tilewright.planning.choice import choose_adding_cpu
-from tilewright.runtime.cpu.runner import runner
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 INTEGERS, FLOATS = catalog()["cpu/integer_tiles"], catalog()["cpu/bfloat16_tiles"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import api
+from tilewright.api import matmul as api
 from tilewright.errors import DTypeError, ShapeError, UsageError, VerificationError
 from tilewright.planning.host import HostPlan
 

@@ -11,9 +11,9 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
-from tilewright.arrays import dlpack
-from tilewright.arrays.buffers import multiply_buffers
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
+from tilewright.gpu.arrays import dlpack
+from tilewright.gpu.arrays.buffers import multiply_buffers
 
 SHAPES = [
     ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),

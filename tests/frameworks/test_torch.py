@@ -16,8 +16,7 @@ from tilewright.errors import DTypeError, OperandError, ShapeError
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'tilewright[torch]'")
 
 import tilewright.torch as tt  # noqa: E402
-from tilewright.arrays.libraries import Torch  # noqa: E402
-from tilewright.arrays.torch_functions import TorchFunctions  # noqa: E402
+from tilewright.gpu.arrays.libraries import Torch, TorchFunctions  # noqa: E402
 
 SHAPES = [
     ((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)),

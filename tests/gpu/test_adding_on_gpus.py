@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from support.simulated_gpu import parsed
-from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import HeaderError, UsageError
+from tilewright.gpu.runtime.nvrtc import Compiled, compile_kernel
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.nvrtc import Compiled, compile_kernel
 from tilewright.simulator import RunOptions, simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")

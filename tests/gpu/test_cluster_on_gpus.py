@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu.device import open_device
+from tilewright.gpu.runtime.device import open_device
 
 pytestmark = pytest.mark.gpu
 

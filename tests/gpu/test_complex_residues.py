@@ -28,15 +28,15 @@ from support.residue_products import (
     small_gpu,
 )
 from support.selection import in_turns
-from tilewright.arrays import matmul
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.arrays import matmul
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.runtime import residue_product
+from tilewright.gpu.runtime.residue_operand import CLASSICAL, MODULI, ResidueProduct, largest_norm, residue_bound
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.planning.bounds import path_bound
 from tilewright.planning.choice import computed_on_gpu
-from tilewright.problem import RESIDUES_IN
-from tilewright.runtime.gpu import residue_product
-from tilewright.runtime.gpu.residue_operand import CLASSICAL, MODULI, ResidueProduct, largest_norm, residue_bound
+from tilewright.product.problem import RESIDUES_IN
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -333,7 +333,7 @@ def test_out_and_epilogue(gpu: Any) -> None:
 
 
 def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
+    monkeypatch.setattr("tilewright.gpu.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
     a, b = uniform(40, 260), uniform(260, 50, seed=2)
     tensors, taken = [fake.Tensor.of(gpu, x) for x in (a, b)], []
     for precision in ("fast", 1e-4, 1e-5, 1e-9, 1e-11):
@@ -371,7 +371,7 @@ def test_large_products_are_computed_so_and_none_by_residues_of_reals(
 ) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.gpu.arrays.choose.engine_on_gpu", found)
     gpu.sms, computes = 132, {}
     for size in (64, 1000, 2048, 4096, 8192):
         x = GpuArray(0, (size, size), (size, 1), "complex128", 0)

@@ -12,11 +12,11 @@ import pytest
 
 import tilewright as tw
 from support import simulated_libraries as fake
-from tilewright.arrays.copies import MatrixCopy, copy_steps
-from tilewright.arrays.layouts import Boxes
-from tilewright.catalog import cuda_engine
-from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.steps import WORKSPACE, A, B, BufferPlace, C, load
+from tilewright.gpu.arrays.copies import MatrixCopy, copy_steps
+from tilewright.gpu.arrays.layouts import Boxes
+from tilewright.gpu.runtime.layout import Matrix
+from tilewright.gpu.runtime.steps import WORKSPACE, A, B, BufferPlace, C, load
+from tilewright.kernels.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tilewright.errors import LaunchError, UnavailableError, UsageError
-from tilewright.runtime.gpu import cublas
-from tilewright.runtime.gpu.cublas import CUBLAS, Cublas
-from tilewright.runtime.gpu.memory import Memory
-from tilewright.runtime.gpu.nvml import Gauge
+from tilewright.gpu.runtime import cublas
+from tilewright.gpu.runtime.cublas import CUBLAS, Cublas
+from tilewright.gpu.runtime.memory import Memory
+from tilewright.gpu.runtime.nvml import Gauge
 
 GPU: Any = SimpleNamespace(stream=77, name="Example GPU")
 

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from tilewright.errors import LaunchError, MemoryLimitError, OperandError, TilewrightError, UnavailableError, UsageError
-from tilewright.runtime.gpu import device as module
-from tilewright.runtime.gpu import driver, memory
-from tilewright.runtime.gpu import launch as launching
-from tilewright.runtime.gpu import stream as streaming
-from tilewright.runtime.gpu.device import Device, gpu_at, open_device
-from tilewright.runtime.gpu.driver import DeviceFacts
-from tilewright.runtime.gpu.launch import extent
-from tilewright.runtime.gpu.memory import HostPages, Memory
-from tilewright.runtime.gpu.nvrtc import Compiled
+from tilewright.gpu.runtime import device as module
+from tilewright.gpu.runtime import driver, memory
+from tilewright.gpu.runtime import launch as launching
+from tilewright.gpu.runtime import stream as streaming
+from tilewright.gpu.runtime.device import Device, gpu_at, open_device
+from tilewright.gpu.runtime.driver import DeviceFacts
+from tilewright.gpu.runtime.launch import extent
+from tilewright.gpu.runtime.memory import HostPages, Memory
+from tilewright.gpu.runtime.nvrtc import Compiled
 
 #: Bytes of the kernel's parameters.
 WIDTHS = (8, 4, 4, 2)

@@ -11,12 +11,12 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.strided_products import check, whole
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.runtime import listed_product
+from tilewright.gpu.runtime.layout import Matrix
+from tilewright.gpu.runtime.listed_product import ListedShape, prepare_listed_product
+from tilewright.gpu.runtime.nvrtc import compile_file
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.lab.explain.cuda import explain
-from tilewright.runtime.gpu import listed_product
-from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.listed_product import ListedShape, prepare_listed_product
-from tilewright.runtime.gpu.nvrtc import compile_file
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -11,12 +11,12 @@ import pytest
 
 from support.exchange_capsule import exchange_capsule
 from support.stand_driver import WORD, StandDriver
-from tilewright.arrays import exchange
-from tilewright.arrays.exchange import ExchangedProducts, ExchangeInterface, exchange_interface
-from tilewright.arrays.gpu_array import GpuArray
 from tilewright.errors import LaunchError
-from tilewright.runtime.gpu import recording
-from tilewright.runtime.gpu.recording import Replay, recorded, recorded_words, recording_with
+from tilewright.gpu.arrays import exchange
+from tilewright.gpu.arrays.exchange import ExchangedProducts, ExchangeInterface, exchange_interface
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.runtime import recording
+from tilewright.gpu.runtime.recording import Replay, recorded, recorded_words, recording_with
 
 SIZE = (2, 1, 1, 32, 1, 1, 0)
 

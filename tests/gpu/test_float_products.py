@@ -11,11 +11,11 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.strided_products import check, stored, whole
-from tilewright.arrays.copies import sum_step
-from tilewright.catalog import cuda_engine
 from tilewright.errors import OperandError
-from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.steps import A, BufferPlace, C, load
+from tilewright.gpu.arrays.copies import sum_step
+from tilewright.gpu.runtime.layout import Matrix
+from tilewright.gpu.runtime.steps import A, BufferPlace, C, load
+from tilewright.kernels.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.arrays.matrix import GpuMatrix
-from tilewright.catalog import cuda_catalog
 from tilewright.errors import OperandError
-from tilewright.runtime.gpu.device import gpu_at
-from tilewright.runtime.gpu.product import prepare_gpu_product
+from tilewright.gpu.arrays.matrix import GpuMatrix
+from tilewright.gpu.runtime.device import gpu_at
+from tilewright.gpu.runtime.product import prepare_gpu_product
+from tilewright.kernels.catalog import cuda_catalog
 
 pytestmark = pytest.mark.gpu
 

@@ -11,21 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import UnavailableError
+from tilewright.gpu.runtime.cublas import CUBLAS, Cublas
+from tilewright.gpu.runtime.device import Device, open_device
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.lab.bench import session
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cuda import CudaBench
-from tilewright.lab.bench.device import DeviceBench
-from tilewright.lab.bench.device_peaks import device_peak_gflops
-from tilewright.lab.bench.device_sets import DeviceSets, SetLayout, random_values
+from tilewright.lab.bench.device import DeviceBench, DeviceSets, SetLayout, device_peak_gflops, random_values
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.verify.device_verify import DeviceChecks, DeviceOracle
 from tilewright.lab.verify.verify import Oracle
 from tilewright.records.bench import read_records
-from tilewright.runtime.gpu.cublas import CUBLAS, Cublas
-from tilewright.runtime.gpu.device import Device, open_device
 
 pytestmark = pytest.mark.gpu
 

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-import tilewright.api as api
+import tilewright.api.matmul as api
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays.matrix import GpuMatrix
 from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ShapeError, UsageError
+from tilewright.gpu.arrays.matrix import GpuMatrix
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

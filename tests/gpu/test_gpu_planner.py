@@ -13,24 +13,24 @@ import pytest
 
 from support import simulated_libraries as fake
 from support.simulated_gpu import parsed
-from tilewright.arrays import choose as chooser
-from tilewright.arrays import gpu_array as arrays
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.arrays.order import Operands
-from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import CompileError, DTypeError, HeaderError, UsageError
+from tilewright.gpu.arrays import choose as chooser
+from tilewright.gpu.arrays import gpu_array as arrays
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.order import Operands
+from tilewright.gpu.runtime import compilations
+from tilewright.gpu.runtime import product as gpu_product
+from tilewright.gpu.runtime.archive import engine_kernel
+from tilewright.gpu.runtime.compilations import Compilations
+from tilewright.gpu.runtime.nvrtc import compile_kernel
+from tilewright.gpu.runtime.product import MOST, prepare_gpu_product
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning import choice as planner
 from tilewright.planning import tuned
 from tilewright.planning.choice import choose_gpu as choose
 from tilewright.planning.choice import engine_on_gpu
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu import compilations
-from tilewright.runtime.gpu import product as gpu_product
-from tilewright.runtime.gpu.archive import engine_kernel
-from tilewright.runtime.gpu.compilations import Compilations
-from tilewright.runtime.gpu.nvrtc import compile_kernel
-from tilewright.runtime.gpu.product import MOST, prepare_gpu_product
 from tilewright.simulator import RunOptions, simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from support.stand_driver import WORD, StandDriver
-from tilewright.runtime.gpu import driver as driver_module
-from tilewright.runtime.gpu import graph, recording
-from tilewright.runtime.gpu.recording import Replay, recorded, recorded_words, recording_with
+from tilewright.gpu.runtime import driver as driver_module
+from tilewright.gpu.runtime import graph, recording
+from tilewright.gpu.runtime.recording import Replay, recorded, recorded_words, recording_with
 
 FIRST, SECOND = (2, 3, 4, 32, 2, 1, 1024), (5, 1, 1, 64, 1, 1, 0)
 

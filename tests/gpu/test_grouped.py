@@ -12,11 +12,11 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.multiplied import by_rows
-from tilewright.arrays import grouped
-from tilewright.catalog import cuda_engine
 from tilewright.errors import OperandError, ShapeError
-from tilewright.runtime.gpu.boxed_product import prepare_ragged_product
-from tilewright.runtime.gpu.engine_product import EngineProduct
+from tilewright.gpu.arrays import grouped
+from tilewright.gpu.runtime.boxed_product import prepare_ragged_product
+from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.kernels.catalog import cuda_engine
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -14,12 +14,12 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.changed_kernels import changed
 from support.multiplied import by_columns, by_rows
-from tilewright.arrays import offsets as by_offsets
-from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
+from tilewright.gpu.arrays import offsets as by_offsets
+from tilewright.gpu.runtime.boxed_product import Groups, prepare_grouped_boxes
+from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.boxed_product import Groups, prepare_grouped_boxes
-from tilewright.runtime.gpu.engine_product import EngineProduct
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 HOPPER = cuda_engine()["cuda/hopper"]

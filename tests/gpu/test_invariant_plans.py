@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.arrays.gpu_array import GpuArray, contiguous_strides
-from tilewright.arrays.matmul import plan_of_views
 from tilewright.errors import DTypeError
+from tilewright.gpu.arrays.gpu_array import GpuArray, contiguous_strides
+from tilewright.gpu.arrays.matmul import plan_of_views
+from tilewright.gpu.runtime.device import add_described
 from tilewright.planning.choice import invariant_on_gpu
 from tilewright.prebuilt.gpu import GPUS, _Described
-from tilewright.runtime.gpu.device import add_described
 
 #: The kernels of invariant products; those of a dtype and GPU have the same bits.
 KERNELS = {

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tilewright.arrays.gpu_array import GpuArray, contiguous_strides
-from tilewright.arrays.matmul import _key, _plan
-from tilewright.arrays.plan import GpuPlan
+from tilewright.gpu.arrays.gpu_array import GpuArray, contiguous_strides
+from tilewright.gpu.arrays.matmul import _key, _plan
+from tilewright.gpu.arrays.plan import GpuPlan
+from tilewright.gpu.runtime.device import add_described
+from tilewright.gpu.runtime.engine_product import FinishForm, ScaleBlocks
+from tilewright.gpu.runtime.steps import SCALE_A, SCALE_B, WORKSPACE, A, B, BufferPlace, C, Clear, GpuStep, KernelLaunch
 from tilewright.prebuilt import gpu
-from tilewright.runtime.gpu.device import add_described
-from tilewright.runtime.gpu.engine_product import FinishForm, ScaleBlocks
-from tilewright.runtime.gpu.steps import SCALE_A, SCALE_B, WORKSPACE, A, B, BufferPlace, C, Clear, GpuStep, KernelLaunch
 
 CAPABILITY, ((NAME, *FACTS), *_) = gpu.GPUS["sm_90a"]
 

@@ -16,16 +16,16 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.exchange_capsule import exchange_capsule
 from support.stand_driver import WORD
-from tilewright.arrays import libraries, listed
-from tilewright.arrays import scattered as scattered_lists
-from tilewright.arrays.exchange import ExchangeInterface, ListReader
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.arrays.repeated_lists import RepeatedLists
-from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
-from tilewright.runtime.gpu import boxed_product, listed_product
-from tilewright.runtime.gpu.layout import row_major_matrix
-from tilewright.runtime.gpu.listed_product import ListedShape, prepare_listed_product
+from tilewright.gpu.arrays import grouped, libraries
+from tilewright.gpu.arrays import scattered as scattered_lists
+from tilewright.gpu.arrays.exchange import ExchangeInterface, ListReader
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.repeated_lists import RepeatedLists
+from tilewright.gpu.runtime import boxed_product, listed_product
+from tilewright.gpu.runtime.layout import row_major_matrix
+from tilewright.gpu.runtime.listed_product import ListedShape, prepare_listed_product
+from tilewright.kernels.catalog import cuda_engine
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 #: (m, n, k) of products, also of empty ones.
@@ -38,7 +38,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 20)
     found.sms = 4
     fake.install(monkeypatch, [found])
-    monkeypatch.setattr(listed, "_HOST_S", 1.0)  # as if launches one by one took long
+    monkeypatch.setattr(grouped, "_HOST_S", 1.0)  # as if launches one by one took long
     yield found
     listed_product.prepare_listed_product.cache_clear()
 
@@ -150,15 +150,15 @@ def test_matrices_at_any_address(gpu: Any) -> None:
 
 
 def test_more_products_than_a_launch_takes(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listed, "TABLES", (2, 4))
+    monkeypatch.setattr(grouped, "TABLES", (2, 4))
     a, b = operands(np.dtype(np.float32), [(m, 5, 6) for m in (1, 2, 3, 4, 5, 6, 2, 8, 9)])
     check(tw.matmul(scattered(gpu, a, 4), scattered(gpu, b, 4)), a, b)
     assert [name for name, _ in gpu.launches] == ["simt"] * 3
 
 
 def test_large_products_are_multiplied_one_by_one(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listed, "_HOST_S", 0.0)  # as if a launch took no time on the host
-    monkeypatch.setattr(listed, "_seconds_one_by_one", lambda *_: 0.0)
+    monkeypatch.setattr(grouped, "_HOST_S", 0.0)  # as if a launch took no time on the host
+    monkeypatch.setattr(grouped, "_seconds_one_by_one", lambda *_: 0.0)
     a, b = operands(np.dtype(np.float32), [(4, 5, 6), (5, 5, 6)])
     check(tw.matmul(scattered(gpu, a, 4), scattered(gpu, b, 4)), a, b)
     assert len(gpu.launches) == 2
@@ -208,8 +208,8 @@ def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
 
 def lists_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the kernels that take lists were slow."""
-    fastest = listed._fastest
-    monkeypatch.setattr(listed, "_fastest", lambda *product: (fastest(*product)[0], 1.0))
+    fastest = grouped._fastest
+    monkeypatch.setattr(grouped, "_fastest", lambda *product: (fastest(*product)[0], 1.0))
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
@@ -351,7 +351,7 @@ def test_references_to_list_items_are_given_back() -> None:
 
 
 def test_lists_like_earlier_ones_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.arrays.repeated_lists.short_ways", ways := {})
+    monkeypatch.setattr("tilewright.gpu.arrays.repeated_lists.short_ways", ways := {})
     repeated = RepeatedLists(Interface().facts)
     a, b = lists()
     views = [x.gpu_array for x in (*a, *b)]
@@ -380,7 +380,7 @@ def test_lists_like_earlier_ones_take_the_short_way(monkeypatch: pytest.MonkeyPa
 
 
 def test_lists_that_the_interface_reads_otherwise_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.arrays.repeated_lists.short_ways", ways := {})
+    monkeypatch.setattr("tilewright.gpu.arrays.repeated_lists.short_ways", ways := {})
     repeated = RepeatedLists(Interface().facts)
     a, b = lists()
     views = [x.gpu_array for x in (*a, *b)]

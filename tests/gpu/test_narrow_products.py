@@ -11,9 +11,9 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.multiplied import by_columns, by_rows, multiply
-from tilewright.catalog import cuda_engine
 from tilewright.errors import DTypeError, UsageError
-from tilewright.runtime.gpu.engine_product import EngineProduct
+from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.kernels.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

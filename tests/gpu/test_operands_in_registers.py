@@ -12,8 +12,8 @@ from support import simulated_libraries as fake
 from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
-from tilewright.catalog import cuda_engine
-from tilewright.runtime.gpu.engine_product import EngineProduct, FinishForm
+from tilewright.gpu.runtime.engine_product import EngineProduct, FinishForm
+from tilewright.kernels.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

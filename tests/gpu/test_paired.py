@@ -10,9 +10,9 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays import matmul, paired
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.arrays.plan import GpuPlan
+from tilewright.gpu.arrays import matmul
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.plan import GpuPlan
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -25,7 +25,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A simulated GPU on which all that can be computed as reals is, whatever its predicted time."""
     found = fake.Gpu(1 << 22)
     fake.install(monkeypatch, [found])
-    monkeypatch.setattr(paired, "_GAINS", 1e9)
+    monkeypatch.setattr(matmul, "_GAINS", 1e9)
     matmul._plan.cache_clear()
     yield found
     matmul._plan.cache_clear()
@@ -128,7 +128,7 @@ def test_a_plan_says_how_the_numbers_are_written(gpu: Any) -> None:
 
 
 def test_only_what_gains_is_computed_so(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "_GAINS", 0.95)
+    monkeypatch.setattr(matmul, "_GAINS", 0.95)
     found = {}
     for size in (16, 4096):
         x = GpuArray(0, (size, size), (size, 1), "complex64", 0)

@@ -11,8 +11,8 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays import matmul, paired, peeled
-from tilewright.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays import matmul, peeled
+from tilewright.gpu.arrays.gpu_array import GpuArray
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -26,7 +26,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 22)
     fake.install(monkeypatch, [found])
     monkeypatch.setattr(peeled, "_GAINS", 1e9)
-    monkeypatch.setattr(paired, "_GAINS", 0)
+    monkeypatch.setattr(matmul, "_GAINS", 0)
     matmul._plan.cache_clear()
     yield found
     matmul._plan.cache_clear()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support import ptx_alone
-from tilewright.runtime.gpu import steps  # noqa: F401  # imports all that compiles for a GPU
-from tilewright.runtime.gpu.compilations import Compilations
+from tilewright.gpu.runtime import steps  # noqa: F401  # imports all that compiles for a GPU
+from tilewright.gpu.runtime.compilations import Compilations
 
 
 def kept() -> dict[tuple[str, str], Any]:

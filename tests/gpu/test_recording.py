@@ -11,9 +11,9 @@ import pytest
 
 from support.stand_driver import WORD, StandDriver
 from tilewright.errors import LaunchError
-from tilewright.runtime.gpu import boxes, recording
-from tilewright.runtime.gpu.boxes import BoxedArguments, BoxedOperand
-from tilewright.runtime.gpu.recording import (
+from tilewright.gpu.runtime import boxes, recording
+from tilewright.gpu.runtime.boxes import BoxedArguments, BoxedOperand
+from tilewright.gpu.runtime.recording import (
     RecordedLaunch,
     Replay,
     recorded,

@@ -13,9 +13,9 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.arrays import libraries, matmul, repeated
-from tilewright.catalog import cuda_engine
 from tilewright.errors import LaunchError, MemoryLimitError, OperandError, UsageError
+from tilewright.gpu.arrays import libraries, matmul, repeated
+from tilewright.kernels.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.arrays.libraries import library_of
-from tilewright.arrays.repeated import RepeatedProducts
+from tilewright.gpu.arrays.libraries import library_of
+from tilewright.gpu.arrays.repeated import RepeatedProducts
 
 pytestmark = pytest.mark.gpu
 

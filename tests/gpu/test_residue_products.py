@@ -17,12 +17,9 @@ from support import simulated_libraries as fake
 from support.layouts import laid
 from support.residue_products import LAID, LAUNCHES, RESIDUES, TILES, by_kernel, changed, residues_alone, small_gpu
 from support.selection import in_turns
-from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
-from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.problem import EACH, RESIDUES_IN
-from tilewright.runtime.gpu import residue_operand, residue_product
-from tilewright.runtime.gpu.residue_operand import (
+from tilewright.gpu.runtime import residue_operand, residue_product
+from tilewright.gpu.runtime.residue_operand import (
     MODULI,
     MOST_K,
     ResidueProduct,
@@ -30,6 +27,9 @@ from tilewright.runtime.gpu.residue_operand import (
     least_bound,
     residue_bound,
 )
+from tilewright.kernels.catalog import cuda_engine
+from tilewright.kernels.cuda_kernel import CudaKernel
+from tilewright.product.problem import EACH, RESIDUES_IN
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -92,7 +92,7 @@ def test_other_numbers_of_moduli(moduli: int) -> None:
 
 
 def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
+    monkeypatch.setattr("tilewright.gpu.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
     a, b = uniform(40, 260), uniform(260, 50, seed=2)
     tensors = [fake.Tensor.of(gpu, x) for x in (a, b)]
     taken = []
@@ -346,7 +346,7 @@ def test_what_the_plan_says(gpu: Any) -> None:
 def test_only_large_products_of_standard_precision_are_computed_so(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.gpu.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((4096, 4096)))
     assert tw.plan(x, x).kernel is RESIDUES

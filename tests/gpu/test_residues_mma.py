@@ -16,22 +16,16 @@ from support.changed_kernels import changed
 from support.layouts import laid
 from support.residue_products import RESIDUES, RESIDUES_MMA, by_kernel, residues_alone, small_gpu
 from support.selection import in_turns
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.arrays.matmul import plan_of_views
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.matmul import plan_of_views
+from tilewright.gpu.runtime.device import add_described
+from tilewright.gpu.runtime.layout import Matrix
+from tilewright.gpu.runtime.nvrtc import compile_with
+from tilewright.gpu.runtime.residue_operand import CLASSICAL, MODULI, ResidueOperand, ResidueProduct, residues_of_rows
+from tilewright.gpu.runtime.residue_product import residue_steps
+from tilewright.gpu.runtime.steps import KernelLaunch, load
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.prebuilt.gpu import _Described
-from tilewright.runtime.gpu.device import add_described
-from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.nvrtc import compile_with
-from tilewright.runtime.gpu.residue_operand import (
-    CLASSICAL,
-    MODULI,
-    ResidueOperand,
-    ResidueProduct,
-    residues_of_rows,
-)
-from tilewright.runtime.gpu.residue_product import residue_steps
-from tilewright.runtime.gpu.steps import KernelLaunch, load
 from tilewright.simulator import RunOptions
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link
@@ -170,11 +164,11 @@ def test_shared_memory_is_read_without_conflicts(params: dict[str, int]) -> None
 ], ids=str)  # fmt: skip
 def test_a_wrong_kernel_is_rejected(file: str, before: str, after: str, tmp_path: Path) -> None:
     """By wrong residues, or by what the microscope finds."""
-    (tmp_path / "engine" / "cuda").mkdir(parents=True)
+    (tmp_path / "gpu" / "kernels").mkdir(parents=True)
     (tmp_path / "kernels" / "cuda").mkdir(parents=True)
     for path in (RESIDUES_MMA.path.parents[2] / "kernels" / "cuda").glob("*.cuh"):
         (tmp_path / "kernels" / "cuda" / path.name).write_bytes(path.read_bytes())
-    wrong = changed(RESIDUES_MMA, tmp_path / "engine" / "cuda", file, (before, after))
+    wrong = changed(RESIDUES_MMA, tmp_path / "gpu" / "kernels", file, (before, after))
     message, wrongs = "", 0
     try:
         a, b, found = multiplied(wrong, (40, 420, 50), BN=64)

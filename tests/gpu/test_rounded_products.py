@@ -12,14 +12,14 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.runtime.split_operand import split_of_rows
+from tilewright.gpu.runtime.split_product import parts_steps, split_product_steps, split_step
+from tilewright.gpu.runtime.steps import WORKSPACE, A, B, BufferPlace, load
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.planning.bounds import fast_bound, path_bound
 from tilewright.planning.choice import ROUNDED
 from tilewright.planning.streamed import choose_streamed
-from tilewright.runtime.gpu.split_operand import split_of_rows
-from tilewright.runtime.gpu.split_product import parts_steps, split_product_steps, split_step
-from tilewright.runtime.gpu.steps import WORKSPACE, A, B, BufferPlace, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -128,7 +128,7 @@ def test_numbers_that_float16_does_not_have(gpu: Any) -> None:
 def test_the_plan_says_what_becomes_of_the_operands(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.gpu.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((4096, 4096), np.float32))
     plan = tw.plan(x, x, precision="fast")

@@ -12,16 +12,16 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.arrays import libraries, matmul
-from tilewright.arrays.copies import sum_step
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.arrays import libraries, matmul
+from tilewright.gpu.arrays.copies import sum_step
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.runtime import split_operand, split_product
+from tilewright.gpu.runtime.layout import row_major_matrix
+from tilewright.gpu.runtime.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound, split_of_rows
+from tilewright.gpu.runtime.split_product import PartsOfK, split_product_steps
+from tilewright.gpu.runtime.steps import WORKSPACE, BufferPlace, C, load
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu import split_operand, split_product
-from tilewright.runtime.gpu.layout import row_major_matrix
-from tilewright.runtime.gpu.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound, split_of_rows
-from tilewright.runtime.gpu.split_product import PartsOfK, split_product_steps
-from tilewright.runtime.gpu.steps import WORKSPACE, BufferPlace, C, load
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -307,7 +307,7 @@ def test_what_the_plan_says(gpu: Any) -> None:
 def test_ieee_and_short_k_are_not_split(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731
-    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", found)
+    monkeypatch.setattr("tilewright.gpu.arrays.choose.engine_on_gpu", found)
     gpu.sms = 132
     x = fake.Tensor.of(gpu, np.zeros((1024, 1024), np.float32))
     assert tw.plan(x, x).kernel is SPLIT

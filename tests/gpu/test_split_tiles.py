@@ -12,10 +12,10 @@ import pytest
 from support import simulated_libraries as fake
 from support.changed_kernels import changed
 from support.multiplied import by_rows, multiply
-from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
+from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -12,9 +12,9 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.catalog import cuda_engine, load_cuda_file
 from tilewright.errors import UsageError
 from tilewright.host.sources import PACKAGE
+from tilewright.kernels.catalog import cuda_engine, load_cuda_file
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -66,7 +66,7 @@ extern "C" __global__ void plain(const T* a, const T* b, T* c, const __grid_cons
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     path = tmp_path / "plain.cu"
-    path.write_text(KERNEL.replace("ENGINE", str(PACKAGE / "engine/cuda")))
+    path.write_text(KERNEL.replace("ENGINE", str(PACKAGE / "gpu/kernels")))
     plain = load_cuda_file(path)
     found = fake.Gpu(1 << 22)
     found.sms = 8

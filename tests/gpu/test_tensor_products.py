@@ -16,14 +16,14 @@ from support.changed_kernels import changed
 from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
-from tilewright.arrays import choose, matmul
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.arrays.layouts import layouts_of
-from tilewright.arrays.order import Operands
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.arrays import choose, matmul
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.layouts import layouts_of
+from tilewright.gpu.arrays.order import Operands
+from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.planning.ways import EngineShape, ways
-from tilewright.runtime.gpu.engine_product import EngineProduct
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -296,7 +296,7 @@ def test_few_tiles_and_a_long_k_are_cut_into_parts() -> None:
 
 
 def test_the_engine_has_no_rung() -> None:
-    from tilewright.catalog import cuda_catalog
+    from tilewright.kernels.catalog import cuda_catalog
 
     assert not cuda_engine().keys() & cuda_catalog().keys()
-    assert all(Path(kernel.path).parent.name == "cuda" for kernel in cuda_engine().values())
+    assert all(Path(kernel.path).parts[-3:-1] == ("gpu", "kernels") for kernel in cuda_engine().values())

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tilewright.runtime.gpu import wake as module
-from tilewright.runtime.gpu.wake import wake, wake_named
+from tilewright.gpu.runtime import wake as module
+from tilewright.gpu.runtime.wake import wake, wake_named
 
 
 @pytest.fixture(autouse=True)

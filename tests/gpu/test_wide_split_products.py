@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from support import simulated_libraries as fake
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.runtime import compilations, split_product
+from tilewright.gpu.runtime.compilations import Compilations
+from tilewright.gpu.runtime.layout import Matrix, row_major_matrix
+from tilewright.gpu.runtime.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, wide_bound
+from tilewright.gpu.runtime.split_product import split_product_steps
+from tilewright.gpu.runtime.steps import load
 from tilewright.host.sources import PACKAGE
-from tilewright.runtime.gpu import compilations, split_product
-from tilewright.runtime.gpu.compilations import Compilations
-from tilewright.runtime.gpu.layout import Matrix, row_major_matrix
-from tilewright.runtime.gpu.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, wide_bound
-from tilewright.runtime.gpu.split_product import split_product_steps
-from tilewright.runtime.gpu.steps import load
+from tilewright.kernels.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -34,10 +34,10 @@ Change = Callable[[str, str, str], None]
 
 @pytest.fixture
 def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Change:
-    engine = tmp_path / "engine" / "cuda"
+    engine = tmp_path / "gpu" / "kernels"
 
     def changed(file: str, before: str, after: str) -> None:
-        shutil.copytree(PACKAGE / "engine" / "cuda", engine)
+        shutil.copytree(PACKAGE / "gpu" / "kernels", engine)
         shutil.copytree(PACKAGE / "kernels" / "cuda", tmp_path / "kernels" / "cuda")
         source = (engine / file).read_text()
         assert source.count(before) == 1

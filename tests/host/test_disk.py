@@ -328,13 +328,13 @@ from pathlib import Path
 import numpy as np
 from numba.core.registry import cpu_target
 from tilewright.host.disk import safe
-from tilewright.catalog import catalog
-from tilewright.runtime.cpu import code_cache
+from tilewright.kernels.catalog import catalog
+from tilewright.cpu.runtime import in_process
 
 warnings.simplefilter("ignore")
 base, planted = Path(os.environ["TILEWRIGHT_CACHE"]), sys.argv[1] == "planted"
 kernel, context = catalog()["cpu/naive"], cpu_target.target_context
-code_cache._generator(), context.refresh()
+in_process._generator(), context.refresh()
 if planted:
     safe._Walk._check = lambda self, fd, path, mine: None
 to_attacker, to_victim = socket.socketpair()
@@ -347,7 +347,7 @@ class Evil:
 
 def victim():
     to_victim.close()
-    cache = code_cache.CodeCache(kernel, np.dtype("f4"))
+    cache = in_process.CodeCache(kernel, np.dtype("f4"))
     to_attacker.sendall(cache._cache_file._index_path.encode())
     to_attacker.recv(1)
     cache.load_overload((), context)
@@ -575,8 +575,8 @@ def test_without_any_safe_place_nothing_is_kept() -> None:
 def test_without_any_safe_place_products_are_right(tmp_path: Path) -> None:
     import numpy as np
 
-    from tilewright.catalog import load_file
-    from tilewright.runtime.cpu.runner import runner
+    from tilewright.cpu.runtime.runner import runner
+    from tilewright.kernels.catalog import load_file
 
     mine = tmp_path / "fill.py"
     mine.write_text(
@@ -649,8 +649,8 @@ FULL = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 import numpy as np
-from tilewright.catalog import catalog
-from tilewright.runtime.cpu.runner import runner
+from tilewright.kernels.catalog import catalog
+from tilewright.cpu.runtime.runner import runner
 for dtype in ("float32", "float64"):
     a, c = np.arange(4, dtype=dtype).reshape(2, 2), np.ones((2, 2), dtype)
     runner(catalog()["cpu/naive"], dtype)(a, a, c)
@@ -675,8 +675,8 @@ def test_numba_cannot_be_told_to_keep_it_elsewhere(cache: Path, tmp_path: Path) 
     elsewhere = made(tmp_path / "elsewhere")
     script = """
 import numpy as np
-from tilewright.catalog import catalog
-from tilewright.runtime.cpu.runner import compiled
+from tilewright.kernels.catalog import catalog
+from tilewright.cpu.runtime.runner import compiled
 compiled(catalog()["cpu/naive"], np.dtype("f4"))
 """
     process(script, NUMBA_CACHE_DIR=str(elsewhere), NUMBA_CACHE_LOCATOR_CLASSES="UserProvidedCacheLocator")
@@ -688,8 +688,8 @@ compiled(catalog()["cpu/naive"], np.dtype("f4"))
 def test_machine_code_of_other_settings_is_not_taken(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import numba
 
-    from tilewright.runtime.cpu import code_cache
+    from tilewright.cpu.runtime import in_process
 
-    before = code_cache._generator.__wrapped__()
+    before = in_process._generator.__wrapped__()
     monkeypatch.setattr(numba.config, name, value)
-    assert code_cache._generator.__wrapped__() != before
+    assert in_process._generator.__wrapped__() != before

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tilewright.cpu.runtime import peaks
 from tilewright.errors import UsageError
 from tilewright.host import machine as facts
 from tilewright.host.machine import (
@@ -25,7 +26,6 @@ from tilewright.host.machine import (
     read_machine,
     vector_facts,
 )
-from tilewright.runtime.cpu import peaks
 
 CPUINFO = """processor\t: {i}
 vendor_id\t: GenuineIntel
@@ -482,7 +482,7 @@ def test_a_process_takes_the_machine_of_the_file(tmp_path: Path) -> None:
     """The caches and cores of the file, and machine code without the instruction sets that it lacks."""
     path = next(path for path in MACHINES if path.stem == "zen3")
     code = """
-from tilewright.codegen import jit
+from tilewright.cpu.vectors import jit
 from tilewright.host.machine import available_memory, machine
 from numba.core.registry import cpu_target
 features = cpu_target.target_context.codegen().magic_tuple()[2]

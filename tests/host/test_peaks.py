@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Answer
+from tilewright.cpu.runtime import peaks
 from tilewright.host.machine import Cache, machine
-from tilewright.runtime.cpu import peaks
 
 
 @pytest.fixture

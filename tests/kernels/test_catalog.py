@@ -14,9 +14,10 @@ import pytest
 
 import tilewright
 from support.command_line import Answer
-from tilewright.catalog import catalog, cuda_catalog, find, load_file, reference
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import UsageError
-from tilewright.runtime.cpu.runner import runner
+from tilewright.host.sources import PACKAGE
+from tilewright.kernels.catalog import catalog, cuda_catalog, find, load_file, reference
 
 GOOD = """
 from tilewright.kernels import kernel
@@ -55,9 +56,11 @@ def test_names_are_found_long_and_short_in_the_order_given() -> None:
 
 
 def test_names_come_from_folder_and_file() -> None:
+    folders = {"kernels/cpu": "cpu", "cpu/kernels": "cpu", "kernels/ref": "ref"}
+    devices = {PACKAGE / folder: device for folder, device in folders.items()}
     for name, kernel in catalog().items():
         number, _, stem = kernel.path.stem.partition("_")
-        assert name == kernel.name == f"{kernel.path.parent.name}/{stem if number.isdigit() else kernel.path.stem}"
+        assert name == kernel.name == f"{devices[kernel.path.parent]}/{stem if number.isdigit() else kernel.path.stem}"
         assert kernel.order == (int(number) if kernel.is_rung else kernel.order)
         assert number.isdigit() == kernel.is_rung, "the ladder is numbered, the engine and references are not"
     orders = [kernel.order for kernel in catalog().values() if not kernel.is_reference]
@@ -162,8 +165,8 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 
 NEW_RUNG = """
 import numpy as np, tilewright as tw
-from tilewright.catalog import catalog, find
-from tilewright.runtime.cpu.runner import runner
+from tilewright.kernels.catalog import catalog, find
+from tilewright.cpu.runtime.runner import runner
 a, c = np.eye(5) * 3, np.zeros((5, 5))
 for name in ("cpu/new_rung", "cpu/new_kernel"):
     runner(catalog()[name], "float64")(a, a, c)
@@ -178,7 +181,7 @@ def test_adding_a_kernel_means_adding_one_file(tmp_path: Path) -> None:
     shutil.copytree(Path(tilewright.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     written(copy / "kernels" / "cpu", "99_new_rung.py", GOOD)
     suiting = GOOD.replace("row=", "order=100, suits=lambda m, n, k: True, row=")
-    written(copy / "engine" / "cpu", "new_kernel.py", suiting)
+    written(copy / "cpu" / "kernels", "new_kernel.py", suiting)
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "TILEWRIGHT_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-c", NEW_RUNG]
     answer = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=True)

@@ -10,13 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
-from tilewright.host import disk
-from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu import nvrtc as cuda
-from tilewright.runtime.gpu.cubin import read_resources
-from tilewright.runtime.gpu.nvrtc import (
+from tilewright.gpu.runtime import nvrtc as cuda
+from tilewright.gpu.runtime.cubin import read_resources
+from tilewright.gpu.runtime.nvrtc import (
     Compiled,
     CompileError,
     architectures,
@@ -24,6 +21,9 @@ from tilewright.runtime.gpu.nvrtc import (
     compile_kernel,
     compile_source,
 )
+from tilewright.host import disk
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
+from tilewright.kernels.cuda_kernel import CudaKernel
 
 LADDER = list(cuda_catalog().values())
 NEWEST = architectures()[-1]
@@ -342,7 +342,7 @@ def test_without_an_elf_reader_one_line_says_what_to_install(monkeypatch: pytest
 
 def test_importing_it_loads_no_cuda() -> None:
     loaded = "[n for n in sys.modules if n.split('.')[0] in ('cuda', 'elftools')]"
-    statement = f"import sys, tilewright.runtime.gpu.nvrtc; print({loaded})"
+    statement = f"import sys, tilewright.gpu.runtime.nvrtc; print({loaded})"
     answer = subprocess.run([sys.executable, "-c", statement], capture_output=True, text=True, check=True)
     assert answer.stdout == "[]\n"
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from support import source_formulas as formulas
-from tilewright.catalog import cuda_catalog
+from tilewright.gpu.runtime.nvrtc import compile_kernel
+from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain.result import operands, verified
 from tilewright.lab.inputs.formats import FORMATS
-from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.counters.tally import Counters
 

@@ -12,9 +12,9 @@ import pytest
 import tilewright as tw
 from support.command_line import is_one_line
 from tilewright.errors import CompileError, UnavailableError, UsageError
-from tilewright.runtime.gpu import includes, mangled, nvrtc
-from tilewright.runtime.gpu.mangled import demangled
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.gpu.runtime import includes, mangled, nvrtc
+from tilewright.gpu.runtime.mangled import demangled
+from tilewright.gpu.runtime.nvrtc import compile_source
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

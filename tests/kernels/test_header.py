@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.catalog import catalog, cuda_catalog, find, load_cuda_file, load_file
 from tilewright.errors import HeaderError, UsageError
+from tilewright.kernels.catalog import catalog, cuda_catalog, find, load_cuda_file, load_file
 from tilewright.kernels.cuda_kernel import CudaKernel, Launch
 from tilewright.kernels.expression import Expression, cdiv
 

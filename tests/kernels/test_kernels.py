@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.catalog import catalog
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import UnavailableError
 from tilewright.kernels import FLOATS, Kernel
+from tilewright.kernels.catalog import catalog
 from tilewright.lab.verify.verify import Oracle
-from tilewright.runtime.cpu.runner import runner
 
 LADDER = [kernel for kernel in catalog().values() if not kernel.is_reference]
 REFERENCES = [kernel for kernel in catalog().values() if kernel.is_reference]

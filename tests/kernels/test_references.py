@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from tilewright.catalog import catalog, reference
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import UnavailableError
 from tilewright.host.limits import use_threads
-from tilewright.runtime.cpu.runner import runner
+from tilewright.kernels.catalog import catalog, reference
 
 REFERENCES = [kernel for kernel in catalog().values() if kernel.is_reference]
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from support.simulated_gpu import SimulatedGpu
-from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import UsageError
+from tilewright.gpu.runtime.boxes import mapped_arguments
+from tilewright.gpu.runtime.nvrtc import compile_kernel
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
+from tilewright.lab.bench import device
 from tilewright.lab.bench import device as protocol
-from tilewright.lab.bench import device_sets
 from tilewright.lab.bench.cells import Cell, Settings
 from tilewright.lab.bench.device import DeviceBench, MeasuredCell
 from tilewright.lab.explain import checked_launch, stored_launches
@@ -21,8 +23,6 @@ from tilewright.lab.explain.cuda import explain
 from tilewright.lab.explain.result import operands, verified
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.planning.choice import choose_gpu
-from tilewright.runtime.gpu.boxes import mapped_arguments
-from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.simulator.gpus import GpuModel
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -49,7 +49,7 @@ def benched(monkeypatch: pytest.MonkeyPatch, kernel: CudaKernel, shape: tuple[in
     monkeypatch.setattr(protocol, "Gauge", _Gauge)
     monkeypatch.setattr(protocol, "LEAST_SAMPLES", 1)
     monkeypatch.setattr(protocol, "CHEAP_S", 0)
-    monkeypatch.setattr(device_sets, "LEAST_GUARD", 1024)
+    monkeypatch.setattr(device, "LEAST_GUARD", 1024)
     settings = Settings([kernel], [], [shape], [], [1], device="cuda", repeat=1)
     gpu = SimulatedGpu()
     gpu.sms = 4

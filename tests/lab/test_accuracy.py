@@ -16,16 +16,16 @@ import pytest
 
 pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
-from tilewright.catalog import catalog, cuda_catalog
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import RecordError
+from tilewright.gpu.runtime.nvrtc import compile_kernel
+from tilewright.kernels.catalog import catalog, cuda_catalog
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.explain.result import operands as cuda_operands
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.verify.verify import ErrorSample, Oracle
 from tilewright.records.bench import BenchRecord, from_line, read_records, to_line
-from tilewright.runtime.cpu.runner import runner
-from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.simulator import RunOptions, simulate
 
 ROOT = Path(__file__).parents[2]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tilewright.catalog import catalog
-from tilewright.engine import cuts, jobs
-from tilewright.engine.cuts import PackedBlocks
+from tilewright.cpu.engine import cuts, jobs
+from tilewright.cpu.engine.cuts import PackedBlocks
 from tilewright.host.machine import machine
+from tilewright.kernels.catalog import catalog
 from tilewright.lab.explain import cpu_counts
 from tilewright.lab.explain.cpu_counts import Side, Tiling, tiling, traffic
-from tilewright.problem import Problem
+from tilewright.product.problem import Problem
 
 #: What one step of a kernel's loops does: ("A" or "B", packed rows and columns) or ("tile", rows, vectors, steps, phase).
 Step = tuple[Any, ...]

@@ -15,21 +15,20 @@ import pytest
 from rich.console import Console
 
 from support.scripted_gpu import Crashes, Hangs, HangsLater, HasNoPeak, IsLost, Script, absent, dead
-from tilewright.catalog import cuda_catalog
 from tilewright.errors import UnavailableError, UsageError
+from tilewright.gpu.runtime.cublas import CUBLAS
+from tilewright.kernels.catalog import cuda_catalog
+from tilewright.lab.bench import cuda, session
 from tilewright.lab.bench import cuda as cuda_bench
-from tilewright.lab.bench import cuda_process, session
 from tilewright.lab.bench.cells import Cell, Settings, cells
-from tilewright.lab.bench.cuda import CudaBench
-from tilewright.lab.bench.cuda_process import GpuProcess, LostError
+from tilewright.lab.bench.cuda import CudaBench, GpuProcess, LostError
 from tilewright.lab.bench.session import BenchRequest
-from tilewright.lab.compare.stats import Status, compare
+from tilewright.lab.terminal import show_bench
 from tilewright.records.bench import VOLATILE, BenchRecord, read_records, write_records
-from tilewright.runtime.gpu.cublas import CUBLAS
-from tilewright.terminal import show_bench
+from tilewright.records.compare.stats import Status, compare
 
 pytest.importorskip("altair", reason="the report's lab extra is not installed")
-from tilewright.report import page, views
+from tilewright.records.report import page, views
 
 SHARED = cuda_catalog()["cuda/shared_tile"]
 
@@ -172,7 +171,7 @@ def test_a_gpu_that_is_gone_after_a_crash(bench, monkeypatch) -> None:
 
 
 def test_a_process_that_does_not_start_in_time(monkeypatch) -> None:
-    monkeypatch.setattr(cuda_process, "START_S", 0.0)
+    monkeypatch.setattr(cuda, "START_S", 0.0)
     with pytest.raises(LostError, match="opening the GPU did not end within 0 s"):
         GpuProcess(settings(8), Script.serve).start()
 

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 from support.simulated_gpu import BASE, NumpyCublas, SimulatedGpu
-from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import LaunchError, UnavailableError
-from tilewright.lab.bench import cuda_process, device_peaks, device_sets
+from tilewright.gpu.runtime.cublas import CUBLAS
+from tilewright.gpu.runtime.nvrtc import compile_file
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
+from tilewright.lab.bench import cuda, device
 from tilewright.lab.bench import device as protocol
 from tilewright.lab.bench.cells import Cell, Settings, cells
-from tilewright.lab.bench.device import DeviceBench, MeasuredCell
-from tilewright.lab.bench.device_peaks import device_peak_gflops
-from tilewright.runtime.gpu.cublas import CUBLAS
-from tilewright.runtime.gpu.nvrtc import compile_file
+from tilewright.lab.bench.device import DeviceBench, MeasuredCell, device_peak_gflops
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -50,7 +49,7 @@ def _world(monkeypatch):
     """cuBLAS played by NumPy, instruments without a GPU, and no more samples than asked for."""
     monkeypatch.setattr(protocol, "Cublas", NumpyCublas)
     monkeypatch.setattr(protocol, "Gauge", FakeGauge)
-    monkeypatch.setattr(device_sets, "LEAST_GUARD", 1024)
+    monkeypatch.setattr(device, "LEAST_GUARD", 1024)
     monkeypatch.setattr(protocol, "LEAST_SAMPLES", 2)
     monkeypatch.setattr(protocol, "CHEAP_S", 0)
 
@@ -455,9 +454,9 @@ def serve(monkeypatch):
                 raise UnavailableError("no GPU")
             return gpu
 
-        monkeypatch.setattr(cuda_process, "open_device", opened)
+        monkeypatch.setattr(cuda, "open_device", opened)
         line = Line(*pickle.loads(pickle.dumps(questions)))
-        cuda_process.serve(line, settings)  # type: ignore[arg-type]
+        cuda.serve(line, settings)  # type: ignore[arg-type]
         return line.answers
 
     yield answers
@@ -528,6 +527,6 @@ def test_the_roof_counts_what_its_kernels_do(monkeypatch, dtype: str, rate: int)
 )
 def test_a_round_is_that_many_instructions(dtype: str, entry: str, instruction: str, each: int) -> None:
     """The compiler left none out, and put rounds side by side at most."""
-    ptx = compile_file(device_peaks.SOURCE, defines={f"DTYPE_{dtype}": 1}).ptx
+    ptx = compile_file(device.SOURCE, defines={f"DTYPE_{dtype}": 1}).ptx
     text = ptx.split(f".entry {entry}(")[1].split(".entry")[0]
     assert text.count(instruction) in (each, 2 * each, 3 * each)

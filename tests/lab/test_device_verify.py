@@ -11,8 +11,8 @@ import pytest
 
 from support.simulated_gpu import BASE, SimulatedGpu
 from tilewright.errors import UnavailableError, UsageError
-from tilewright.lab.bench import device_sets
-from tilewright.lab.bench.device_sets import DeviceSets, SetLayout, random_values
+from tilewright.lab.bench import device
+from tilewright.lab.bench.device import DeviceSets, SetLayout, random_values
 from tilewright.lab.inputs import formats
 from tilewright.lab.inputs.formats import FORMATS, format_of
 from tilewright.lab.verify import device_verify
@@ -24,7 +24,7 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install
 SHAPES = [(1, 1, 1), (3, 2, 0), (33, 35, 40), (70, 5, 33)]
 
 
-@pytest.mark.parametrize("module", [formats, device_sets])
+@pytest.mark.parametrize("module", [formats, device])
 def test_doctests(module) -> None:
     assert doctest.testmod(module).failed == 0
 

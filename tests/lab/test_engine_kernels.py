@@ -11,18 +11,18 @@ import pytest
 
 from support.command_line import is_one_line
 from support.simulated_gpu import SimulatedGpu
-from tilewright.catalog import catalog, cuda_catalog, cuda_engine, find, tunable
 from tilewright.errors import UsageError
+from tilewright.gpu.runtime.boxes import Mapped
+from tilewright.gpu.runtime.plain_launch import plain_launch
+from tilewright.kernels.catalog import catalog, cuda_catalog, cuda_engine, find, tunable
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.lab.bench import device_sets
+from tilewright.lab.bench import device
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.device import DeviceBench
 from tilewright.lab.explain import stored_launches
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.tune.cuda import combinations
-from tilewright.runtime.gpu.boxes import Mapped
-from tilewright.runtime.gpu.plain_launch import plain_launch
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -53,7 +53,7 @@ def test_no_kernel_of_the_engine_has_the_name_of_another() -> None:
 @pytest.mark.further
 @pytest.mark.parametrize("kernel", MEASURED, ids=named)
 def test_each_is_measured_and_verified(monkeypatch: pytest.MonkeyPatch, kernel: CudaKernel) -> None:
-    monkeypatch.setattr(device_sets, "LEAST_GUARD", 1024)
+    monkeypatch.setattr(device, "LEAST_GUARD", 1024)
     gpu = SimulatedGpu()
     asked = Settings([kernel], [], [SHAPE], [], [1], repeat=1, device="cuda")
     (cell,) = cells(asked)

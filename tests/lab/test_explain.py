@@ -10,14 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from support import measured_rungs
-from tilewright.catalog import cuda_catalog, load_cuda_file
-from tilewright.cli import app
 from tilewright.errors import HeaderError, RecordError, UsageError
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
+from tilewright.lab.cli import app
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.bounds import LeastWork, arithmetic_unit, time_bounds, unknown
-from tilewright.lab.explain.cuda import explain
-from tilewright.lab.explain.formulas import counted_value
+from tilewright.lab.explain.cuda import counted_value, explain
 from tilewright.records.explanation import Access, Bound, Explanation, from_dict, read_explanations, to_json
 from tilewright.simulator import listing
 from tilewright.simulator.gpus import GPUS, find_gpu

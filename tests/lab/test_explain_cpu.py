@@ -13,15 +13,15 @@ import pytest
 
 from support.scripted_counters import ScriptedCounters
 from tilewright.__main__ import run_command_line
-from tilewright.catalog import catalog
-from tilewright.engine.dots import here
+from tilewright.cpu.engine.dots import here
 from tilewright.errors import UsageError
 from tilewright.host.machine import machine
+from tilewright.kernels.catalog import catalog
 from tilewright.lab.explain import cpu as explain_cpu
 from tilewright.lab.explain import cpu_counts, cpu_events
 from tilewright.lab.explain.cpu_events import events_of
 from tilewright.lab.explain.inner_loop import InnerLoop
-from tilewright.problem import Problem
+from tilewright.product.problem import Problem
 
 WRONG = """
 from tilewright.kernels import kernel

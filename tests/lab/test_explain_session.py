@@ -12,16 +12,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tilewright.catalog import cuda_catalog, load_cuda_file
-from tilewright.cli import app
 from tilewright.errors import UsageError
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
+from tilewright.lab.cli import app
 from tilewright.lab.explain import result
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.checked_launch import CheckedLaunch
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.explain.result import verified
+from tilewright.lab.terminal import show_explanations
 from tilewright.records.explanation import Explanation, read_explanations
-from tilewright.terminal import show_explanations
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

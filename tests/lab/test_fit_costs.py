@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import fit_costs
-from tilewright.catalog import cuda_engine
 from tilewright.errors import UsageError
+from tilewright.gpu.runtime.device import add_described
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.costs import BASE, cost_table
 from tilewright.lab.tune import costs
 from tilewright.lab.tune.costs import Fit, is_threshold, read_record, read_together, regrets
 from tilewright.prebuilt.gpu import GPUS, _Described
-from tilewright.runtime.gpu.device import add_described
 
 KERNELS = list(cuda_engine().values())
 NOISE = 0.02

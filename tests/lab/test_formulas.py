@@ -17,14 +17,14 @@ from support.source_formulas import (
     store_sectors,
     tiled_load_sectors,
 )
-from tilewright.lab.explain import formulas
-from tilewright.lab.explain.formulas import operations_per_access
+from tilewright.lab.explain import cuda
+from tilewright.lab.explain.cuda import operations_per_access
 
 FIVE = json.loads((Path(__file__).parents[1] / "data" / "five-kernels-h200.json").read_text())["kernels"]
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(formulas).failed == doctest.testmod(source_formulas).failed == 0
+    assert doctest.testmod(cuda).failed == doctest.testmod(source_formulas).failed == 0
 
 
 def test_s0_3() -> None:

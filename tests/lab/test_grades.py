@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.catalog import catalog
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import UsageError
+from tilewright.kernels.catalog import catalog
 from tilewright.lab.inputs.distributions import DISTRIBUTIONS, distributed
 from tilewright.lab.verify.grades import grade, measure
-from tilewright.runtime.cpu.runner import runner
 
 SIZES = (16, 32, 64, 128)
 

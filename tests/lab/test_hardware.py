@@ -10,16 +10,16 @@ import pytest
 
 from support.scripted_ncu import RAW, RESULTS, SOURCE, play
 from tilewright.errors import LaunchError, OperandError, UnavailableError, UsageError
-from tilewright.lab.explain import hardware, ncu_pages, stored_launches
+from tilewright.gpu.runtime.nvrtc import Compiled
+from tilewright.lab.explain import measure, ncu_pages, stored_launches
 from tilewright.lab.explain.stored_launches import StoredLaunch
-from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator.assembly import disassembly
 
 BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "")
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(hardware).failed == 0
+    assert doctest.testmod(measure).failed == 0
     assert doctest.testmod(stored_launches).failed == 0
     assert doctest.testmod(ncu_pages).failed == 0
 
@@ -64,7 +64,7 @@ def test_counts_by_source_line() -> None:
 
 def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     play(monkeypatch, tmp_path, "touch $report; echo '==PROF== Connected'")
-    naive, tiled = hardware.profile(["program"], "tiled", ["sm__inst.avg", "b.sum"])
+    naive, tiled = measure.profile(["program"], "tiled", ["sm__inst.avg", "b.sum"])
     assert (naive.kernel, len(naive.instructions), len(tiled.instructions)) == ("naive", 3, 1)
     assert naive.counters == {"sm__inst.avg": 15.52}, "no more than was asked"
     totals, lines = (tmp_path / "options").read_text().splitlines()
@@ -73,9 +73,7 @@ def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     assert "--metrics sm__inst.avg,b.sum" in totals
     assert "--section SourceCounters" in lines
-    assert [
-        c["l1tex__t_sectors.sum"] for c in hardware.ncu_counters(["program"], metrics=["l1tex__t_sectors.sum"])
-    ] == [
+    assert [c["l1tex__t_sectors.sum"] for c in measure.ncu_counters(["program"], metrics=["l1tex__t_sectors.sum"])] == [
         40960,
         2048,
     ]
@@ -84,8 +82,8 @@ def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_few_counters_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """More than one pass can count are asked for in runs of their own, and come back together."""
     play(monkeypatch, tmp_path, "touch $report")
-    wanted = ["l1tex__t_sectors.sum", *(f"m{i}.sum" for i in range(hardware.AT_ONCE)), "sm__inst.avg"]
-    found = hardware.profile(["program"], metrics=wanted, lines=False)
+    wanted = ["l1tex__t_sectors.sum", *(f"m{i}.sum" for i in range(measure.AT_ONCE)), "sm__inst.avg"]
+    found = measure.profile(["program"], metrics=wanted, lines=False)
     runs = (tmp_path / "options").read_text().splitlines()
     assert [len(run.split("--metrics ")[1].split()[0].split(",")) for run in runs] == [8, 2]
     assert found[0].counters == {"l1tex__t_sectors.sum": 40960, "sm__inst.avg": 15.52}
@@ -94,7 +92,7 @@ def test_few_counters_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_a_program_that_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     play(monkeypatch, tmp_path, f"touch $report; sed -i 's/naive/other/; t; s/other/naive/' {tmp_path}/raw")
     with pytest.raises(LaunchError, match="other kernels each time"):
-        hardware.ncu_counters(["program"])
+        measure.ncu_counters(["program"])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,7 @@ def test_what_ncu_refuses(
 ) -> None:
     play(monkeypatch, tmp_path, run)
     with pytest.raises(kind, match=f"(?s){words}"):
-        hardware.profile(["program"], timeout=1)
+        measure.profile(["program"], timeout=1)
 
 
 def test_launches_that_ncu_did_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -122,12 +120,12 @@ def test_launches_that_ncu_did_not_count(monkeypatch: pytest.MonkeyPatch, tmp_pa
     np.savez(tmp_path / "left.npz", **{"0.0": np.arange(3), "1.0": np.ones(3)})
     play(monkeypatch, tmp_path, RESULTS.format(tmp_path / "left.npz"))
     with pytest.raises(LaunchError, match="1 launches were made, but ncu counted 2"):
-        hardware.profile_launches(BINARY, [launch])
-    one, two = hardware.profile_launches(BINARY, [launch] * 2)
+        measure.profile_launches(BINARY, [launch])
+    one, two = measure.profile_launches(BINARY, [launch] * 2)
     assert (one.arrays[0].tolist(), two.arrays[0].tolist()) == ([0, 1, 2], [1, 1, 1])
     play(monkeypatch, tmp_path, "touch $report")
     with pytest.raises(LaunchError, match="left no results"):
-        hardware.profile_launches(BINARY, [launch] * 2)
+        measure.profile_launches(BINARY, [launch] * 2)
 
 
 def test_no_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -135,7 +133,7 @@ def test_no_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
     with pytest.raises(UnavailableError, match="ncu: not found"):
-        hardware.find_ncu()
+        measure.find_ncu()
 
 
 def test_launches_on_disk(tmp_path: Path) -> None:
@@ -175,8 +173,8 @@ def test_a_kernel_that_is_listed_twice_a_launch() -> None:
         return [ncu_pages.Profile("k", (1,), (32,), {}) for _ in range(2)]
 
     found = launches()
-    hardware._add_instructions(found, [listed(1), listed(1), listed(2), listed(2)])
+    measure._add_instructions(found, [listed(1), listed(1), listed(2), listed(2)])
     assert [launch.instructions[0].counts["executed"] for launch in found] == [1, 2]
     for wrong in ([listed(1)], [], [listed(1)] * 3, [listed(1), listed(2), listed(2), listed(2)]):
         with pytest.raises(UnavailableError, match="launched 2 times"):
-            hardware._add_instructions(launches(), wrong)
+            measure._add_instructions(launches(), wrong)

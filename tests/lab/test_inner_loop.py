@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.catalog import catalog
 from tilewright.host.machine import machine
+from tilewright.kernels.catalog import catalog
 from tilewright.lab.explain.inner_loop import InnerLoop, inner_loop, read_loop
 
 #: A loop of multiply-adds with a load in an operand, a store, an address, a prefetch; one that is longer; one of copies.

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.catalog import catalog
+from tilewright.cpu.runtime import peaks
 from tilewright.errors import UnavailableError, UsageError
+from tilewright.kernels.catalog import catalog
 from tilewright.lab.bench import first_call, library, session
 from tilewright.lab.bench.cells import Cell, Settings, cells
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.first_call import FirstCall, known_first_call, measure_first_call
 from tilewright.lab.bench.library import LIBRARY
-from tilewright.runtime.cpu import peaks
 
 
 def bench(kernels: list[str], **options: str) -> session.RunRecords:
@@ -68,7 +68,7 @@ def test_the_bench_says_how_many_threads_it_may_use(monkeypatch: pytest.MonkeyPa
 
 
 def test_its_source_is_that_of_all_it_runs_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "codegen").mkdir()
+    (tmp_path / "cpu" / "vectors").mkdir(parents=True)
     (tmp_path / "lab").mkdir()
     monkeypatch.setattr(library.sources, "PACKAGE", tmp_path)
 
@@ -78,7 +78,7 @@ def test_its_source_is_that_of_all_it_runs_through(tmp_path: Path, monkeypatch: 
         ).source_hash
 
     seen = [source()]
-    for name, counts in (("codegen/tile.py", True), ("api.py", True), ("lab/bench.py", False)):
+    for name, counts in (("cpu/vectors/tile.py", True), ("torch.py", True), ("lab/bench.py", False)):
         (tmp_path / name).write_text("pass")
         seen.append(source())
         assert (seen[-1] != seen[-2]) == counts, name

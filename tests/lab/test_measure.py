@@ -18,16 +18,16 @@ import pytest
 
 from support import measured_rungs
 from support.scripted_ncu import RESULTS, play
-from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import LaunchError, UnavailableError, UsageError
+from tilewright.gpu.runtime.device import open_device
+from tilewright.gpu.runtime.nvrtc import compile_kernel
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.lab.explain import hardware, measure
+from tilewright.lab.explain import measure
 from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.explain.result import operands
 from tilewright.records.explanation import Explanation
-from tilewright.runtime.gpu.device import open_device
-from tilewright.runtime.gpu.nvrtc import compile_kernel
 from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -126,7 +126,7 @@ def test_another_card(
     monkeypatch: pytest.MonkeyPatch, here: str, asked: str, kind: type[Exception], words: str
 ) -> None:
     monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name=here))
-    monkeypatch.setattr(hardware, "find_ncu", lambda: Path("ncu"))
+    monkeypatch.setattr(measure, "find_ncu", lambda: Path("ncu"))
     with pytest.raises(kind, match=words):
         measure.check_gpu(asked)
     for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H100-SXM5-80GB"):
@@ -147,7 +147,7 @@ def test_no_gpu_or_no_ncu_is_said_before_anything_is_run(monkeypatch: pytest.Mon
     with pytest.raises(UnavailableError, match="GPU 0 cannot be used"):
         explain_session.run_explanations(request)
     monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name="NVIDIA H200"))
-    monkeypatch.setattr(hardware, "find_ncu", absent("ncu: not found"))
+    monkeypatch.setattr(measure, "find_ncu", absent("ncu: not found"))
     with pytest.raises(UnavailableError, match="ncu: not found"):
         explain_session.run_explanations(request)
 
@@ -159,7 +159,7 @@ def test_no_gpu_or_no_ncu_is_said_before_anything_is_run(monkeypatch: pytest.Mon
 def card() -> str:
     """This machine's card, where it has one that can be profiled."""
     try:
-        hardware.find_ncu()
+        measure.find_ncu()
         name = open_device().name
     except UnavailableError as error:
         pytest.skip(str(error))

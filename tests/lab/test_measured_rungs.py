@@ -17,10 +17,10 @@ import pytest
 import record_rungs
 from support import measured_rungs
 from support.measured_rungs import GLOBAL, LAUNCHES, SIZES, WAVEFRONTS, differences, lines_apart
-from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
+from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.lab.explain import hardware, measure, ncu_pages
+from tilewright.lab.explain import measure, ncu_pages
 from tilewright.lab.explain.cuda import explain
 from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 from tilewright.simulator.gpus import find_gpu
@@ -144,7 +144,7 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if find_tool() is None:
         pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
 
-    def profiles(compiled: Any, launches: Any, metrics: Any = hardware.COUNTERS, *, lines: bool = True) -> list[Any]:
+    def profiles(compiled: Any, launches: Any, metrics: Any = measure.COUNTERS, *, lines: bool = True) -> list[Any]:
         made = []
         for launch in launches:
             a, b, c = launch.args[:3]
@@ -157,7 +157,7 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return made
 
     monkeypatch.setattr(measured_rungs, "SIZES", (16,))
-    monkeypatch.setattr(hardware, "profile_launches", profiles)
+    monkeypatch.setattr(measure, "profile_launches", profiles)
     monkeypatch.setattr(measure, "check_gpu", lambda name: None)
     monkeypatch.setattr(measure, "tools", lambda: {"gpu": "none"})
     record_rungs.predict("cuda/shared_tile", tmp_path)

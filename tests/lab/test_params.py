@@ -12,19 +12,19 @@ from rich.console import Console
 
 from support.report_records import measured
 from support.scripted_gpu import Script
-from tilewright.catalog import cuda_catalog, find
 from tilewright.errors import UsageError
+from tilewright.kernels.catalog import cuda_catalog, find
 from tilewright.lab.bench import cuda as cuda_bench
-from tilewright.lab.bench import residency, session
+from tilewright.lab.bench import device, session
 from tilewright.lab.bench.cells import Settings, cells
-from tilewright.lab.bench.cuda_process import GpuProcess
+from tilewright.lab.bench.cuda import GpuProcess
 from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.inputs import params
 from tilewright.lab.inputs.params import MOST_SETS, param_sets, parse_params, with_cached
+from tilewright.lab.terminal import show_bench
 from tilewright.lab.tune.cuda import cache_best
 from tilewright.records.bench import BenchRecord, read_records
-from tilewright.report.views import varied
-from tilewright.terminal import show_bench
+from tilewright.records.report.views import varied
 
 COALESCED, ROWS, SHARED = (cuda_catalog()[f"cuda/{name}"] for name in ("coalesced", "register_rows", "shared_tile"))
 
@@ -57,7 +57,7 @@ def test_what_is_no_list_of_values_is_refused(typed: str) -> None:
 
 def test_examples() -> None:
     assert doctest.testmod(params).failed == 0
-    assert doctest.testmod(residency).failed == 0
+    assert doctest.testmod(device).failed == 0
 
 
 # ---- which combinations there are ------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_more_than_anybody_measures_are_refused_before_they_are_made() -> None:
 
 
 def test_cells_of_every_size_and_set_and_one_of_the_library() -> None:
-    from tilewright.runtime.gpu.cublas import CUBLAS
+    from tilewright.gpu.runtime.cublas import CUBLAS
 
     sizes, values = [(8, 8, 8), (16, 16, 16)], {"BLOCK_X": [8, 16]}
     settings = Settings([COALESCED, SHARED], [CUBLAS], sizes, [], [1], params=values, device="cuda")

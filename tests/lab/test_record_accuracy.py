@@ -11,8 +11,8 @@ import pytest
 import record_accuracy as record
 import tilewright as tw
 from support import simulated_libraries as fake
-from tilewright.arrays import libraries
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.arrays import libraries
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.lab.inputs.distributions import distributed
 from tilewright.lab.verify.grades import Exact
 
@@ -65,7 +65,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, name: str, **defaults: int) -> recor
     kernel = replace(kernel, suits=None, presets=(), parameters=parameters)
     fake.install(monkeypatch, [gpu])
     fake.engine_alone(monkeypatch, kernel)
-    monkeypatch.setattr("tilewright.arrays.split._LEAST", {})
+    monkeypatch.setattr("tilewright.gpu.arrays.split._LEAST", {})
     monkeypatch.setattr(record, "cuda_engine", lambda: {name: kernel})
 
     def empty(count: int) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.catalog import find
 from tilewright.errors import TilewrightError, UnavailableError, UsageError
 from tilewright.host.machine import machine
+from tilewright.kernels.catalog import find
 from tilewright.lab.bench import cpu as protocol
 from tilewright.lab.bench import operand_sets, session
 from tilewright.lab.bench.cells import Settings, cells

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tilewright.errors import RecordError, UsageError
-from tilewright.lab.compare import intervals, stats
-from tilewright.lab.compare.reference import against_reference, busy, is_unclear, starved
-from tilewright.lab.compare.stats import Status, compare, judge, ratio_interval
+from tilewright.lab.terminal import show_bench
 from tilewright.records.bench import BenchRecord, from_line, to_line
-from tilewright.terminal import show_bench
+from tilewright.records.compare import intervals, stats
+from tilewright.records.compare.reference import against_reference, busy, is_unclear, starved
+from tilewright.records.compare.stats import Status, compare, judge, ratio_interval
 
 ENVIRONMENT = {
     "processor": "Example CPU",

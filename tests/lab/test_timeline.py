@@ -16,9 +16,11 @@ from support.timelines import check_trace, large_plan, tiny, with_pieces
 
 pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 
-from tilewright import report
 from tilewright.errors import RecordError
+from tilewright.large.streaming.run.timeline import predicted_pieces
+from tilewright.records import report
 from tilewright.records.json_data import holds_kind
+from tilewright.records.report.timeline import sentence, ticks, time_table
 from tilewright.records.timeline import (
     Piece,
     Timeline,
@@ -27,8 +29,6 @@ from tilewright.records.timeline import (
     union,
     write_timelines,
 )
-from tilewright.report.timeline_words import sentence, ticks, time_table
-from tilewright.streaming.run.timeline import predicted_pieces
 
 
 def said(timeline: Timeline) -> str:
@@ -197,7 +197,7 @@ def test_ticks_are_few_apart_and_within(total):
 #: The program, but each tile that is stored is told, and takes its time.
 SLOW = """
 import sys, time
-from tilewright.streaming.places import host
+from tilewright.large.streaming.places import host
 
 def slowly(self, store, after, stored=host.HostPlace.store):
     stored(self, store, after)

@@ -15,18 +15,17 @@ from rich.console import Console
 
 from support.scripted_gpu import Crashes, IsWrong, Script, crash
 from tilewright.__main__ import run_command_line as command
-from tilewright.catalog import cuda_catalog, load_cuda_file
 from tilewright.errors import UsageError
+from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.lab.bench import cuda as cuda_bench
 from tilewright.lab.bench.cells import Settings
-from tilewright.lab.bench.cuda import CudaBench
-from tilewright.lab.bench.cuda_process import GpuProcess
+from tilewright.lab.bench.cuda import CudaBench, GpuProcess
+from tilewright.lab.terminal import TuneProgress
 from tilewright.lab.tune import cuda as tuner
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.tune.cuda import cache_best, combinations, compiled_ahead, tune_parameters
 from tilewright.planning.tuned import best_params
 from tilewright.records.bench import read_records
-from tilewright.terminal import TuneProgress
 
 SHARED = cuda_catalog()["cuda/shared_tile"]
 SHAPE = (64, 64, 64)

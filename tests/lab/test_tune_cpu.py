@@ -14,21 +14,21 @@ import pytest
 
 from support.simulated_clock import SimulatedClock
 from tilewright.__main__ import run_command_line as command
-from tilewright.catalog import catalog, load_file, remade
+from tilewright.cpu.runtime import in_process
+from tilewright.cpu.runtime.in_process import _generator
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import UsageError
 from tilewright.host import disk, sources
 from tilewright.host.disk.safe import safe_directory
 from tilewright.host.machine import Cache, Machine, machine
 from tilewright.kernels import Kernel, blocking
 from tilewright.kernels.blocking import Blocking, analytic, store_blocking, stored_blocking, tallest, use_candidate
+from tilewright.kernels.catalog import catalog, load_file, remade
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.tune import cpu as tune_cpu
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.tune.cpu import TunedBlocking, candidates, tune_blocking
 from tilewright.records.bench import BenchRecord, read_records
-from tilewright.runtime.cpu import code_cache
-from tilewright.runtime.cpu.code_cache import _generator
-from tilewright.runtime.cpu.runner import runner
 
 HERE = machine()
 #: The cache of all tests, which ``_private`` hides.
@@ -86,7 +86,7 @@ def _private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code comes from the cache of all tests; what is tuned still lies in the test's own."""
-    monkeypatch.setattr(code_cache, "private_directory", lambda *parts: safe_directory(CACHE, parts))
+    monkeypatch.setattr(in_process, "private_directory", lambda *parts: safe_directory(CACHE, parts))
 
 
 @pytest.fixture
@@ -294,8 +294,8 @@ def test_what_is_of_another_machine_or_other_sources_is_ignored(
         assert blocking._kept_in().write(path.read_bytes())
         assert stored_blocking() is None, "nor under that machine's own name"
     assert stored_blocking() is not None
-    changed = tmp_path / "codegen" / "tile.py"
-    changed.parent.mkdir()
+    changed = tmp_path / "cpu" / "vectors" / "tile.py"
+    changed.parent.mkdir(parents=True)
     changed.write_text("another generator")
     monkeypatch.setattr(sources, "PACKAGE", tmp_path)
     assert stored_blocking() is None
@@ -311,11 +311,11 @@ def test_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
 #: Every kernel that takes its blocks from there, each with a dtype of its own, on edges of every block.
 IN_FORCE = """
 import json, numpy as np
-from tilewright.catalog import catalog
+from tilewright.kernels.catalog import catalog
 from tilewright.kernels import blocking
-from tilewright.runtime.cpu import code_cache
-from tilewright.runtime.cpu.code_cache import _generator
-from tilewright.runtime.cpu.runner import runner
+from tilewright.cpu.runtime import in_process
+from tilewright.cpu.runtime.in_process import _generator
+from tilewright.cpu.runtime.runner import runner
 rng = np.random.default_rng(0)
 MADE = {"packed": "float32", "complex": "complex64", "narrow_integers": "int8", "half_floats": "float16"}
 for name, dtype in MADE.items():
@@ -357,10 +357,10 @@ def test_in_words_without_a_search() -> None:
 MADE = """
 import json, sys, numpy as np
 from dataclasses import replace
-from tilewright.catalog import load_file
+from tilewright.kernels.catalog import load_file
 from tilewright.kernels.blocking import in_force
-from tilewright.catalog import remade
-from tilewright.runtime.cpu.runner import compiled, runner
+from tilewright.kernels.catalog import remade
+from tilewright.cpu.runtime.runner import compiled, runner
 said = []
 for kc in map(int, sys.argv[2:]):
     kernel = remade(load_file(sys.argv[1]), replace(in_force(), kc=kc))
@@ -387,9 +387,9 @@ def test_machine_code_of_two_blockings_does_not_mix(tmp_path: Path) -> None:
 MULTIPLIED = """
 import sys, numpy as np
 from dataclasses import replace
-from tilewright.catalog import catalog, remade
+from tilewright.kernels.catalog import catalog, remade
 from tilewright.kernels.blocking import in_force
-from tilewright.runtime.cpu.runner import compiled, runner
+from tilewright.cpu.runtime.runner import compiled, runner
 a, b = np.ones((40, 600), np.float32), np.ones((600, 40), np.float32)
 for kc in map(int, sys.argv[1:]):
     kernel = remade(catalog()["cpu/packed"], replace(in_force(), kc=kc))

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import rejected
-from tilewright.catalog import catalog, reference
+from tilewright.cpu.runtime.runner import runner
 from tilewright.kernels import Kernel
+from tilewright.kernels.catalog import catalog, reference
 from tilewright.lab.bench import cpu, operand_sets, session, timing
 from tilewright.lab.bench.cells import Cell, Settings
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.verify.verify import WHOLE, Check, Oracle
 from tilewright.records.bench import BenchRecord, read_records
-from tilewright.runtime.cpu.runner import runner
 
 FLOATS = ("float32", "float64")
 #: Just beyond what is compared whole: rows, columns and a random sign vector decide.

@@ -34,7 +34,7 @@ from support.asynchronous_kernels import (
     differences,
 )
 from tilewright.errors import UnavailableError, UsageError
-from tilewright.runtime.gpu.nvrtc import Compiled, compile_source
+from tilewright.gpu.runtime.nvrtc import Compiled, compile_source
 from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.findings import Finding
 

@@ -14,7 +14,7 @@ from support.cluster_cases import CASES
 from support.cluster_kernels import BLOCKS, KERNELS, PLANTED, THREADS, Planted, given, right
 from support.ptx_kernels import kernel
 from tilewright.errors import UnavailableError, UsageError
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.counters.block_sample import sample_blocks
 

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from support.asynchronous_kernels import KERNELS
 from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import RunOptions, compiled_launch, simulate
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link

@@ -9,7 +9,7 @@ import pytest
 
 from support.defects import DEFECTS, KERNELS, RIGHT, Defect, source
 from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.findings import ASYNCHRONOUS, CLUSTERS, COMPILED, KINDS, Finding
 

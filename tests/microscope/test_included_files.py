@@ -12,12 +12,12 @@ import pytest
 import tilewright as tw
 from support.command_line import is_one_line
 from support.measured_rungs import smallest
-from tilewright.catalog import cuda_catalog
+from tilewright.gpu.runtime import includes
+from tilewright.gpu.runtime.nvrtc import compile_kernel, compile_source
+from tilewright.kernels.catalog import cuda_catalog
 from tilewright.lab.explain.ncu_pages import CountedInstruction, by_line
 from tilewright.records.explanation import Access, read_explanations
 from tilewright.records.source_rows import excerpt, source_rows
-from tilewright.runtime.gpu import includes
-from tilewright.runtime.gpu.nvrtc import compile_kernel, compile_source
 from tilewright.simulator.assembly import source_files
 from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 from tilewright.simulator.assembly.parser import parse_ptx

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.catalog import cuda_catalog
 from tilewright.errors import CompileError, OperandError, UnavailableError, UsageError
+from tilewright.gpu.runtime.nvrtc import compile_source
+from tilewright.kernels.catalog import cuda_catalog
 from tilewright.records import source_rows
 from tilewright.records.explanation import Access
-from tilewright.runtime.gpu.nvrtc import compile_source
 from tilewright.simulator import microscope as module
 from tilewright.simulator.counters.block_sample import sample_blocks
 from tilewright.simulator.microscope import Observation

@@ -18,13 +18,13 @@ from support.cuda_sources import HEAD
 from support.pipelines import WRONG_BYTES, WRONG_PARITY, pipeline, ring
 from tilewright.__main__ import run_command_line
 from tilewright.errors import UnavailableError
+from tilewright.lab.terminal import show_explanations
 from tilewright.records.explanation import read_explanations
 from tilewright.records.pipeline import STEPS, Pipeline
 from tilewright.simulator.machine import event_log
 from tilewright.simulator.machine.event_log import EventLog
 from tilewright.simulator.pipeline import pipeline_of
 from tilewright.simulator.timeline_listing import timeline_lines
-from tilewright.terminal import show_explanations
 
 #: What is found and computed does not depend on the binary.
 pytestmark = pytest.mark.usefixtures("without_disassembly")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.simulator.counters.banks import copy_wavefronts, shared_wavefronts
 from tilewright.simulator.counters.sectors import IDLE, by_warp, global_sectors, local_sectors
+from tilewright.simulator.counters.tally import copy_wavefronts, shared_wavefronts
 
 LANES = np.arange(32)
 

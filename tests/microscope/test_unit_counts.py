@@ -14,8 +14,8 @@ import tilewright as tw
 from microscope.test_asynchronous_defects import tensor_map
 from support.asynchronous_kernels import ARCH, KERNELS, SMALL, WHOLE, TileMap
 from tilewright.errors import UnavailableError
+from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.records.unit_counters import UNIT_LABELS
-from tilewright.runtime.gpu.nvrtc import compile_source
 from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly.instructions import Instruction, Where
 from tilewright.simulator.assembly.parser import parse_ptx

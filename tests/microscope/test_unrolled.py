@@ -18,7 +18,7 @@ import pytest
 from support.twelve_kernels import ARCH, DATA, Case, wrong
 from support.unrolled_kernels import CASES, SOURCE, TEXT
 from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly import disassembly, program
 from tilewright.simulator.assembly.disassembly import MachineInstruction

@@ -10,7 +10,7 @@ import pytest
 
 from support.tensor_core_cases import CASES
 from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
 
 M, N, K = 128, 64, 128

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import numpy_loops
+from tilewright.api import numpy_loops
+from tilewright.cpu.native import front
 from tilewright.errors import UnavailableError
-from tilewright.native import front
 
 DTYPES = "bBhHiIlLqQefdFD"
 #: Sizes m, k, n: of each way that a product can go, and of NumPy's own.
@@ -541,7 +541,7 @@ PROGRAM = """
 import sys
 import numpy as np
 import beside
-from tilewright import numpy_loops
+from tilewright.api import numpy_loops
 assert __name__ == "__main__" and numpy_loops._count == 1
 print(sys.argv[1:], (np.ones((200, 200)) @ np.ones((200, 200)))[3, 4])
 raise SystemExit(5)

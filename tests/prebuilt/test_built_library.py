@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.codegen.settings import SETTINGS
+from tilewright.cpu.runtime import library, machine_code
+from tilewright.cpu.runtime.names import kernel_name
+from tilewright.cpu.vectors.settings import SETTINGS
 from tilewright.host.levels import LEVELS, instruction_levels
 from tilewright.host.machine import machine
 from tilewright.kernels import blocking
 from tilewright.prebuilt import build, tools
-from tilewright.runtime.cpu import library, machine_code
-from tilewright.runtime.cpu.names import kernel_name
 
 HERE = library.built_level(machine())
 built = pytest.mark.skipif(
@@ -65,7 +65,7 @@ def test_the_same_products_by_the_compiler() -> None:
 
 @built
 def test_the_library_has_all_that_the_engine_calls() -> None:
-    from tilewright.runtime.cpu import entries
+    from tilewright.cpu.runtime import entries
 
     assert HERE is not None
     about = json.loads((library.BUILT / f"{HERE.name}.json").read_text())
@@ -81,8 +81,8 @@ def test_numbers_of_the_machine_are_read_by_machine_code(tmp_path: Path) -> None
     """The library has none of its own: the same file serves a machine with other caches."""
     code = """
 import ctypes
-from tilewright.runtime.cpu import library
-from tilewright.runtime.cpu.machine_code import engine_code
+from tilewright.cpu.runtime import library
+from tilewright.cpu.runtime.machine_code import engine_code
 from tilewright.host.machine import machine
 from tilewright.kernels import blocking
 import numpy as np, tilewright as tw
@@ -104,7 +104,7 @@ import hashlib, sys
 from pathlib import Path
 from tilewright.host.levels import level_named
 from tilewright.prebuilt.translate import Translator
-from tilewright.runtime.cpu.entries import entries
+from tilewright.cpu.runtime.entries import entries
 names = "packed float32 float32", "outer float32 float32", "strassen_fused float32 float32", "integer_dots int8 int32"
 wanted = {f"kernel cpu/{name}" for name in names} | {"products float32", "stand_by"}
 translator = Translator(level_named("x86-64-v4-vnni"))
@@ -198,7 +198,7 @@ NUMPY_ALONE = """
 import sys
 sys.modules["numba"] = sys.modules["llvmlite"] = None
 from pathlib import Path
-from tilewright.runtime.cpu import library
+from tilewright.cpu.runtime import library
 library.BUILT = Path("/nowhere")
 import numpy as np, tilewright as tw
 from tilewright.errors import UnavailableError

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.arrays.gpu_array import GpuArray
-from tilewright.arrays.matmul import plan_of_views
-from tilewright.arrays.plan import prepare
-from tilewright.catalog import cuda_engine
 from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu import archive, compilations, nvrtc
-from tilewright.runtime.gpu.archive import Request, engine_file, engine_kernel
+from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.matmul import plan_of_views
+from tilewright.gpu.arrays.plan import prepare
+from tilewright.gpu.runtime import archive, compilations, nvrtc
+from tilewright.gpu.runtime.archive import Request, engine_file, engine_kernel
+from tilewright.kernels.catalog import cuda_engine
+from tilewright.prebuilt import build, gpu
 
 pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'tilewright[cuda]'")
-from tilewright.prebuilt import build, gpu
 
 ARCH = "sm_80"
 BF16 = ("bfloat16", "standard", None)

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tilewright import native
-from tilewright.prebuilt import native as building
+from tilewright.cpu import native
+from tilewright.prebuilt import build as building
 
 compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -19,7 +19,7 @@ compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package in which the extension is built, and nothing else."""
-    shutil.copytree(building.PACKAGE / "native", tmp_path / "native")
+    shutil.copytree(building.PACKAGE / "cpu" / "native", tmp_path / "cpu" / "native")
     monkeypatch.setattr(building, "PACKAGE", tmp_path)
     return tmp_path
 
@@ -42,7 +42,7 @@ def test_the_extension_is_built_once_for_each_sources(
 
 @compiler
 def test_an_error_of_the_compiler_is_told(package: Path) -> None:
-    (package / "native" / "gpu.c").write_text("no C at all")
+    (package / "cpu" / "native" / "gpu.c").write_text("no C at all")
     with pytest.raises(building.BuildError, match=r"gpu\.c"):
         building.build_native()
 

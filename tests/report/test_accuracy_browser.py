@@ -8,7 +8,7 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
 from support import browser
 from support.accuracies import record
-from tilewright import report
+from tilewright.records import report
 
 pytestmark = browser.MARKS
 

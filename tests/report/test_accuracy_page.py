@@ -14,11 +14,16 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
 from support.accuracies import GRADE, HEADER, PRODUCT, measured, record, write_lines
 from support.command_line import is_one_line
-from tilewright import report
 from tilewright.errors import RecordError
+from tilewright.records import report
 from tilewright.records.accuracy import AccuracyRecord, read_accuracy
-from tilewright.report.accuracy_page import MOST_PRODUCTS
-from tilewright.report.accuracy_words import distribution_sentence, grades_sentence, size_sentence, span_sentence
+from tilewright.records.report.accuracy_page import MOST_PRODUCTS
+from tilewright.records.report.accuracy_words import (
+    distribution_sentence,
+    grades_sentence,
+    size_sentence,
+    span_sentence,
+)
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HOSTILE = "</script><script>document.title='broken'</script>\u2028\ud800&\"'"

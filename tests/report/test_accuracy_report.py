@@ -12,9 +12,9 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
 from support import browser
 from support.report_records import campaign, failed, measured
-from tilewright import report
+from tilewright.records import report
 from tilewright.records.bench import BenchRecord
-from tilewright.report import accuracy, palette, views
+from tilewright.records.report import accuracy, palette, views
 
 U = 2.0**-24
 

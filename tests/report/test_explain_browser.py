@@ -11,7 +11,7 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
 from support import browser
 from support.explanations import coalesced, line_of, measured, shared_tile, uncoalesced, with_defect
-from tilewright import report
+from tilewright.records import report
 
 pytestmark = browser.MARKS
 

@@ -21,9 +21,9 @@ from support.explanations import (
     uncoalesced,
     unrated,
 )
-from tilewright import report
+from tilewright.records import report
 from tilewright.records.explanation import Bound
-from tilewright.report import counter_table, explain_theme, occupancy_chart, palette, roofline
+from tilewright.records.report import explain_page, explain_theme, palette
 from tilewright.simulator.counters.hardware_names import LABELS
 
 THREE = [uncoalesced(), coalesced(), shared_tile()]
@@ -33,26 +33,26 @@ THREE = [uncoalesced(), coalesced(), shared_tile()]
 
 
 def test_counters_have_the_microscope_s_words():
-    assert {name: counter_table.counter_words(name) for name in LABELS} == LABELS
+    assert {name: explain_page.counter_words(name) for name in LABELS} == LABELS
 
 
 def test_counted_and_measured_are_compared():
-    (row, extra) = counter_table.counters(measured(coalesced()))
+    (row, extra) = explain_page.counters(measured(coalesced()))
     assert (row.expected, row.found, row.match, row.agrees) == ("40,960", "40,960", "✓", True)
     assert (extra.name, extra.expected, extra.found, extra.match) == ("dram__bytes_read.sum", "–", "12,345", "")
-    (row, _) = counter_table.counters(measured(coalesced(), off=4096))
+    (row, _) = explain_page.counters(measured(coalesced(), off=4096))
     assert (row.match, row.agrees) == ("+10.0%", False)
-    (row,) = counter_table.counters(coalesced())
+    (row,) = explain_page.counters(coalesced())
     assert (row.found, row.match) == ("–", "")
 
 
 def test_formulas_stand_beside_what_was_counted():
-    good, uncounted, valueless = counter_table.formulas(coalesced())
+    good, uncounted, valueless = explain_page.formulas(coalesced())
     assert (good.name, good.text, good.expected, good.found, good.match) == (
         "S0.3", "cdiv(n, 32) * m * k * 5", "40,960", "40,960", "✓",
     )  # fmt: skip
     assert (uncounted.found, uncounted.match, valueless.expected) == ("–", "", "–")
-    bad = counter_table.formulas(uncoalesced())[0]
+    bad = explain_page.formulas(uncoalesced())[0]
     assert (bad.match, bad.agrees) == ("×6.6", False)
 
 
@@ -61,7 +61,7 @@ def test_formulas_stand_beside_what_was_counted():
 
 def test_the_limit_lies_on_its_roof_and_the_others_below_theirs():
     for made in THREE:
-        seen = roofline.memory_levels(made)
+        seen = explain_page.memory_levels(made)
         assert [level.name for level in seen if level.limits] == [made.bound.name if made.bound else ""]
         for level in seen:
             if level.gbs:
@@ -70,32 +70,32 @@ def test_the_limit_lies_on_its_roof_and_the_others_below_theirs():
 
 
 def test_roofline_shows_the_sectors_where_shared_memory_has_its_part():
-    asked = {level.name: level for level in roofline.memory_levels(shared_tile())}["sectors asked for"]
+    asked = {level.name: level for level in explain_page.memory_levels(shared_tile())}["sectors asked for"]
     made = shared_tile()
     assert asked.intensity == pytest.approx(made.flops / (32 * sum(a.sectors for a in made.accesses)))
     assert asked.gbs is None
     only = replace(coalesced(), accesses=coalesced().accesses[:1], bounds=coalesced().bounds[1:])
     (full,) = only.accesses
     turns = Bound("L1 and shared memory", full.sectors / 4, "wavefronts", 1e11)
-    seen = roofline.memory_levels(replace(only, bounds=[*only.bounds[:1], turns]))
+    seen = explain_page.memory_levels(replace(only, bounds=[*only.bounds[:1], turns]))
     assert [level.short for level in seen] == ["L1", "device memory"]  # one point, for all turns move 128 bytes
 
 
 def test_roofline_needs_rates():
-    assert roofline.roofline(unrated(coalesced())) is None
-    assert roofline.roofline(replace(coalesced(), bounds=[Bound("arithmetic", 1e9, "operations", 1e12)])) is None
+    assert explain_page.roofline(unrated(coalesced())) is None
+    assert explain_page.roofline(replace(coalesced(), bounds=[Bound("arithmetic", 1e9, "operations", 1e12)])) is None
     only_memory = replace(coalesced(), bounds=[Bound("device memory", 1e9, "bytes", 1e12)])
-    spec = roofline.roofline(only_memory)
+    spec = explain_page.roofline(only_memory)
     assert spec is not None
     assert "arithmetic" not in json.dumps([layer.get("data") for layer in spec["layer"]])
 
 
 def test_occupancy_chart_marks_the_kernel():
     made = replace(coalesced(), resources={"registers": 40, "shared_bytes": 4096}, launch={"shared_bytes": 2048})
-    texts = json.dumps(occupancy_chart.occupancy_chart(made, "shared"))
+    texts = json.dumps(explain_page.occupancy_chart(made, "shared"))
     assert "6 KiB, 64 warps" in texts
-    assert "40 registers, 64 warps" in json.dumps(occupancy_chart.occupancy_chart(made, "registers"))
-    assert occupancy_chart.occupancy_chart(bare(), "shared") is None
+    assert "40 registers, 64 warps" in json.dumps(explain_page.occupancy_chart(made, "registers"))
+    assert explain_page.occupancy_chart(bare(), "shared") is None
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -28,11 +28,11 @@ from support.explanations import (
     unrated,
     with_defect,
 )
-from tilewright import report
 from tilewright.errors import RecordError
+from tilewright.records import report
 from tilewright.records.explanation import Access, Bound, Defect, Explanation, Formula, TimePart
-from tilewright.report import explain_facts, explain_findings
-from tilewright.report.source_view import source_view
+from tilewright.records.report import explain_findings, explain_page
+from tilewright.records.report.source_view import source_view
 
 THREE = [uncoalesced(), coalesced(), shared_tile()]
 
@@ -100,14 +100,14 @@ def test_what_has_no_rate_is_not_ranked():
         assert f"no rate, for {made.unrated}" in explain_findings.headline(made)
         assert says in made.unrated
         assert made.gflops is None
-        assert explain_facts.bars(made) == []
+        assert explain_page.bars(made) == []
         assert f"No time is predicted, for {made.unrated}." in words(report.render_explanation([made]))
 
 
 def test_defects_and_a_wrong_result_are_counted_apart():
     made = replace(with_defect(coalesced()), verified={"ok": False, "reason": "C[0, 0] is off"})
-    assert explain_facts.totals_row(made)["wrong"] == "1 defect, wrong result"
-    assert explain_facts.totals_row(coalesced())["wrong"] == ""
+    assert explain_page.totals_row(made)["wrong"] == "1 defect, wrong result"
+    assert explain_page.totals_row(coalesced())["wrong"] == ""
 
 
 def test_a_header_below_other_lines_is_folded():
@@ -305,9 +305,9 @@ def test_no_explanation_is_an_error_and_leaves_the_file(tmp_path):
 
 def test_the_page_imports_neither_numpy_nor_a_kernel():
     code = (
-        "import sys, tilewright.report.explain_page\n"
+        "import sys, tilewright.records.report.explain_page\n"
         "ours = {name for name in sys.modules if name.startswith('tilewright.')}\n"
-        "ours = {name for name in ours if not name.startswith('tilewright.report')}\n"
+        "ours = {name for name in ours if not name.startswith('tilewright.records.report')}\n"
         "print(sorted(ours | ({'numpy', 'numba'} & set(sys.modules))))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -327,6 +327,6 @@ def test_the_page_imports_neither_numpy_nor_a_kernel():
 
 
 def test_without_the_lab_extra_the_error_names_it():
-    code = "import sys; sys.modules['altair'] = None; import tilewright.report as r; r.render_explanation([])"
+    code = "import sys; sys.modules['altair'] = None; import tilewright.records.report as r; r.render_explanation([])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "UnavailableError: a report needs altair" in done.stderr

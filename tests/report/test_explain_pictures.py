@@ -25,9 +25,9 @@ from support.explanations import (
     uncoalesced,
     with_defect,
 )
-from tilewright import report
+from tilewright.records import report
 from tilewright.records.explanation import Access, Defect
-from tilewright.report import access_picture, bank_picture, source_view
+from tilewright.records.report import access_picture, source_view
 from tilewright.simulator.counters.sectors import IDLE, global_sectors, local_sectors
 
 DATA = Path(__file__).parents[1] / "data"
@@ -123,7 +123,7 @@ def test_passes_are_those_that_the_hardware_takes():
     assert len(rows) == 360
     for row in rows:
         kind, nbytes = row["access"][:2], int(row["access"][2:])
-        served = bank_picture.passes(kind, nbytes, [4 * word for word in row["word_offsets"]])
+        served = source_view.passes(kind, nbytes, [4 * word for word in row["word_offsets"]])
         turns = sum(one.turns for one in served)
         assert (turns, turns - len(served)) == (row["wavefronts"], row["bank_conflicts"]), row
 
@@ -176,7 +176,7 @@ def test_sectors_are_those_that_the_microscope_counts(lanes: list[int | None], n
     ],
 )  # fmt: skip
 def test_pictures_say_in_words_what_they_draw(seen: Access, caption: str):
-    drawn = (bank_picture.bank_picture if seen.space == "shared" else access_picture.access_picture)(seen, "e0-1-0")
+    drawn = (source_view.bank_picture if seen.space == "shared" else access_picture.access_picture)(seen, "e0-1-0")
     assert drawn is not None
     assert drawn.caption == caption
     svg = ET.fromstring(drawn.svg)
@@ -196,13 +196,13 @@ def test_wasted_bytes_are_hatched_and_memory_between_is_left_out():
 
 
 def test_bank_conflicts_stack_and_the_later_turns_stand_out():
-    drawn = bank_picture.bank_picture(access(1, "shared", "ld", lambda i: 8 * i, 2, 1, 1), "e")
+    drawn = source_view.bank_picture(access(1, "shared", "ld", lambda i: 8 * i, 2, 1, 1), "e")
     assert drawn is not None
     assert drawn.svg.count('class="word"') == drawn.svg.count('class="word late"') == 16
 
 
 def test_an_access_without_an_example_has_no_picture():
     nothing = replace(access(1, "shared", "ld", lambda i: None, 0, 5, 0), lanes=[])
-    assert bank_picture.bank_picture(nothing, "e") is None
+    assert source_view.bank_picture(nothing, "e") is None
     assert access_picture.access_picture(replace(nothing, space="global"), "e") is None
     report.render_explanation([explanation("cuda/none", "x\n", 32, nothing)])

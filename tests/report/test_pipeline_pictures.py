@@ -15,14 +15,13 @@ pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 from support import browser
 from support.explanations import coalesced
 from support.pipelines import WRONG_BYTES, WRONG_PARITY, in_code, pipeline, ring, tile
-from tilewright import report
+from tilewright.records import report
 from tilewright.records.explanation import from_dict
 from tilewright.records.pipeline import BarrierEvent, Pipeline
-from tilewright.report.access_picture import WIDTH, Picture
-from tilewright.report.phase_picture import phase_picture
-from tilewright.report.pipeline_picture import LEFT, pipeline_picture
-from tilewright.report.pipeline_section import pipeline_pictures
-from tilewright.report.swizzle_picture import bank_turns, swizzle_picture
+from tilewright.records.report.access_picture import WIDTH, Picture
+from tilewright.records.report.pipeline_picture import LEFT, pipeline_picture
+from tilewright.records.report.pipeline_section import phase_picture, pipeline_pictures
+from tilewright.records.report.swizzle_picture import bank_turns, swizzle_picture
 
 
 def classes(picture: Picture | None) -> list[str]:

@@ -19,12 +19,13 @@ pytest.importorskip("vl_convert", reason="the report's lab extra is not installe
 pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 
 from support.report_records import ENVIRONMENT, LADDER, SIZES, campaign, failed, measured, oblong
-from tilewright import report
 from tilewright.errors import RecordError, UsageError
+from tilewright.records import report
 from tilewright.records.bench import VERDICTS, BenchRecord
 from tilewright.records.legible import legible
-from tilewright.report import cells, charts, environment, findings, palette, table, views
-from tilewright.report.ladder import Step, ladder_of
+from tilewright.records.report import cells, charts, environment, findings, palette, views
+from tilewright.records.report.ladder import Step, ladder_of
+from tilewright.records.report.page import kernel_table
 
 
 def view_of(records: list[BenchRecord]) -> views.View:
@@ -167,7 +168,7 @@ def test_every_verdict_is_said_in_words_and_every_short_time_is_marked():
     records = [measured("cpu/naive", 16), measured("cpu/naive", 512)]
     records += [failed("cpu/naive", 1000 + i, v, "because") for i, v in enumerate(VERDICTS) if v != "ok"]
     records += [measured("cpu/ikj", 4096)]
-    made = table.kernel_table(view_of(records))
+    made = kernel_table(view_of(records))
     naive = made.rows[0]
     marks = dict(zip(made.columns, naive.cells, strict=True))
     assert marks["16"].time == "< 0.01 ms"
@@ -182,7 +183,7 @@ def test_every_verdict_is_said_in_words_and_every_short_time_is_marked():
 
 
 def test_references_come_first_and_columns_put_squares_before_other_shapes():
-    made = table.kernel_table(view_of(campaign() + oblong()))
+    made = kernel_table(view_of(campaign() + oblong()))
     assert [row.kernel for row in made.rows[:3]] == ["ref/openblas", "ref/mkl", "cpu/naive"]
     assert made.columns[: len(SIZES)] == tuple(map(str, SIZES))
     assert made.columns[len(SIZES)] == "6 × 2000 × 4"
@@ -361,7 +362,7 @@ def test_a_page_begins_with_the_machine_that_was_busy():
     assert page.index("</h1>") < page.index(first) < page.index("It is UNCLEAR whether") < page.index("<main>")
     assert f"at n = 1000 on 2 threads: {why}." in page
     view = view_of([quiet, starving])
-    assert [cell.ratio for cell in table.kernel_table(view).rows[0].cells] == ["2.00", "?"]
+    assert [cell.ratio for cell in kernel_table(view).rows[0].cells] == ["2.00", "?"]
     assert [row["ratio"] for row in cells.chart_rows(view)] == [2.0, None]
     assert "machine was busy" not in report.render([quiet])
 
@@ -489,9 +490,9 @@ def test_figures_are_written_in_every_format_and_theme(tmp_path):
 def test_report_imports_records_errors_and_verdicts_only():
     """A result file from any machine renders on any laptop: no NumPy, no Numba, no machine."""
     code = (
-        "import sys, tilewright.report, tilewright.report.page, tilewright.report.figures\n"
+        "import sys, tilewright.records.report, tilewright.records.report.page, tilewright.records.report.figures\n"
         "ours = {name for name in sys.modules if name.startswith('tilewright.')}\n"
-        "ours = {name for name in ours if not name.startswith('tilewright.report')}\n"
+        "ours = {name for name in ours if not name.startswith('tilewright.records.report')}\n"
         "print(sorted(ours | ({'numpy', 'numba'} & set(sys.modules))))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -501,7 +502,7 @@ def test_report_imports_records_errors_and_verdicts_only():
 
 
 def test_without_the_lab_extra_the_error_names_it():
-    code = "import sys; sys.modules['altair'] = None; import tilewright.report as r; r.render([])"
+    code = "import sys; sys.modules['altair'] = None; import tilewright.records.report as r; r.render([])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "UnavailableError: a report needs altair" in done.stderr
     assert "pip install 'tilewright[lab]'" in done.stderr

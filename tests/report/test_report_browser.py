@@ -10,8 +10,8 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
 from support import browser
 from support.report_records import campaign, measured, oblong
-from tilewright import report
-from tilewright.report import palette
+from tilewright.records import report
+from tilewright.records.report import palette
 
 pytestmark = browser.MARKS
 

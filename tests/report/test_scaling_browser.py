@@ -10,7 +10,7 @@ pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
 from support import browser
 from support.scaling_points import in_storage, series
-from tilewright import report
+from tilewright.records import report
 
 pytestmark = browser.MARKS
 

@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("altair", reason="the report's lab extra is not installed")
 
 from support.scaling_points import RATES, in_storage, scaled, series
-from tilewright import report
 from tilewright.errors import RecordError
+from tilewright.records import report
+from tilewright.records.report.html import HERE
+from tilewright.records.report.palette import DARK, GREYS_DARK, GREYS_LIGHT, LIGHT
+from tilewright.records.report.scaling import KEY, LIMITS, MOST_POINTS, scaling_sentence
 from tilewright.records.scaling import SPENT, ScalingPoint, read_scaling, write_scaling
-from tilewright.report.html import HERE
-from tilewright.report.palette import DARK, GREYS_DARK, GREYS_LIGHT, LIGHT
-from tilewright.report.scaling import KEY, LIMITS, MOST_POINTS, scaling_sentence
 
 HOSTILE = "</script><script>document.title='broken'</script>\u2028\ud800&\"'"
 

@@ -14,12 +14,12 @@ pytest.importorskip("vl_convert", reason="the report's lab extra is not installe
 
 from support import browser
 from support.report_records import ENVIRONMENT, campaign, measured
-from tilewright import report
-from tilewright.catalog import cuda_catalog
-from tilewright.lab.bench.residency import formula_values, residency
+from tilewright.kernels.catalog import cuda_catalog
+from tilewright.lab.bench.device import formula_values, residency
+from tilewright.records import report
 from tilewright.records.bench import BenchRecord
-from tilewright.report import palette, sweeps, views
-from tilewright.report.sweeps import MOST_SETS, Sweep
+from tilewright.records.report import palette, sweeps, views
+from tilewright.records.report.sweeps import MOST_SETS, Sweep
 
 ROWS = cuda_catalog()["cuda/register_rows"]
 COALESCED = cuda_catalog()["cuda/coalesced"]

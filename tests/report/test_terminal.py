@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from support.report_records import SIZES
-from tilewright.lab.compare.stats import compare
+from tilewright.lab.terminal import show_bench, show_comparison, show_facts
 from tilewright.records.bench import VERDICTS, BenchRecord
-from tilewright.terminal import show_bench, show_comparison, show_facts
+from tilewright.records.compare.stats import compare
 
 
 def cell(kernel: str = "cpu/strassen_winograd", n: int = 64, **changes: Any) -> BenchRecord:

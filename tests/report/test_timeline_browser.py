@@ -10,7 +10,7 @@ pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 
 from support import browser
 from support.timelines import large, tiny
-from tilewright import report
+from tilewright.records import report
 from tilewright.records.timeline import Piece
 
 pytestmark = browser.MARKS

@@ -14,13 +14,13 @@ from support.timelines import check_trace, large, tiny, with_pieces
 
 pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 
-from tilewright import report
 from tilewright.errors import RecordError, UsageError
+from tilewright.records import report
+from tilewright.records.report.html import HERE
+from tilewright.records.report.timeline import COLOURS
+from tilewright.records.report.timeline_lanes import BINS, MOST_BARS, lanes, paths, piece_rows
+from tilewright.records.report.timeline_trace import trace
 from tilewright.records.timeline import Piece, read_timelines, write_timelines
-from tilewright.report.html import HERE
-from tilewright.report.timeline import COLOURS
-from tilewright.report.timeline_lanes import BINS, MOST_BARS, lanes, paths, piece_rows
-from tilewright.report.timeline_trace import trace
 
 HOSTILE = "</script><script>document.title='broken'</script>\u2028\ud800&\"'"
 

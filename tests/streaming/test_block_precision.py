@@ -12,13 +12,13 @@ import pytest
 import tilewright as tw
 from support.interrupted import interrupted_after
 from tilewright.errors import ResumeError, UsageError
-from tilewright.files.array import ArraySource
+from tilewright.large.files.array import ArraySource
+from tilewright.large.streaming.options import Options
+from tilewright.large.streaming.places import places
+from tilewright.large.streaming.plan.stream import typical_step
 from tilewright.planning.bounds import blocks_bound, fast_bound, path_bound
 from tilewright.planning.choice import ROUNDED, SPLIT
 from tilewright.planning.streamed import choose_streamed, choose_within, word_of_choice
-from tilewright.streaming.options import Options
-from tilewright.streaming.places import places
-from tilewright.streaming.plan.stream import typical_step
 
 U, U2 = 2.0**-24, 2.0**-53
 F4 = ("float32", "float32")

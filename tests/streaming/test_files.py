@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from tilewright import multiply
 from tilewright.errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError
-from tilewright.files import (
+from tilewright.large.files import (
     Sink,
     Source,
     array,
@@ -39,7 +39,7 @@ from tilewright.files import (
     positional,
     whole_matrix,
 )
-from tilewright.files.array import ArraySource
+from tilewright.large.files.array import ArraySource
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
 zarr = pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")
@@ -380,7 +380,7 @@ def test_elements_begin_at_a_page(name: str, shape: tuple[int, int], tmp_path: P
 
 @pytest.mark.parametrize("name", NAMES)
 def test_eight_threads_write_at_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.files import zarr as ours
+    from tilewright.large.files import zarr as ours
 
     monkeypatch.setattr(ours, "CHUNK", 32)
     matrix = np.random.default_rng(3).random((150, 170), np.float32)
@@ -393,7 +393,7 @@ def test_eight_threads_write_at_once(name: str, tmp_path: Path, monkeypatch: pyt
 
 _HALF = """
 import os, signal, sys, numpy as np
-from tilewright.files import create_matrix
+from tilewright.large.files import create_matrix
 sink = create_matrix(sys.argv[1], (40, 30), "float64")
 sink.write(slice(0, 40), slice(0, 15), np.full((40, 15), 7.0))
 sink.flush()
@@ -528,7 +528,7 @@ def test_a_disk_that_fills_up_keeps_what_is_written(tmp_path: Path, monkeypatch:
 def test_the_limit_of_a_process_is_named(tmp_path: Path) -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); import numpy as np;"
-        "from tilewright.files import create_matrix; create_matrix(sys.argv[1], (100, 100), 'float64')"
+        "from tilewright.large.files import create_matrix; create_matrix(sys.argv[1], (100, 100), 'float64')"
     )
     done = subprocess.run([sys.executable, "-B", "-c", code, str(tmp_path / "c.npy")], capture_output=True, text=True)
     assert "FileError" in done.stderr
@@ -613,7 +613,7 @@ REFUSED: list[tuple[Callable[[Path], Any], type[TilewrightError], str]] = [
     (lambda p: p / "plain", UsageError, "no suffix"),
     (lambda p: p, UsageError, "is a directory without the suffix"),
     (lambda p: (p / "d.npy").mkdir() or p / "d.npy", FileError, "is not a file"),
-    (lambda p: p / "a.raw", UsageError, "give its shape and dtype, in Python tilewright.files.open_matrix"),
+    (lambda p: p / "a.raw", UsageError, "give its shape and dtype, in Python tilewright.large.files.open_matrix"),
     (lambda p: npy(p / "a.npy", np.ones(3)), ShapeError, r"1 dimensions, shape \(3,\): a matrix has 2"),
     (lambda p: npy(p / "a.npy", np.ones((1, 2, 3))), ShapeError, "3 dimensions"),
     (
@@ -765,7 +765,7 @@ def test_formats_are_found_by_themselves() -> None:
 
 def test_threads_that_read_first_compile_once_between_them(tmp_path: Path) -> None:
     code = (
-        "import sys, threading, numpy as np; from tilewright.files import open_matrix;"
+        "import sys, threading, numpy as np; from tilewright.large.files import open_matrix;"
         "s = open_matrix(sys.argv[1]); outs = [np.empty((9, 1500)) for _ in range(4)];"
         "ts = [threading.Thread(target=s.read, args=(slice(0, 9), slice(5, 1505), o)) for o in outs];"
         "[t.start() for t in ts]; [t.join() for t in ts]; assert all((o == 3).all() for o in outs); s.close()"
@@ -852,7 +852,7 @@ def test_no_error_of_the_system_is_called_damage(
 def test_too_many_open_files_are_said(name: str, tmp_path: Path) -> None:
     create_matrix(tmp_path / name, (2, 2), "f4").finish()
     code = (
-        "import os, resource, sys; from tilewright.files import open_matrix; open_matrix(sys.argv[1]).close();"
+        "import os, resource, sys; from tilewright.large.files import open_matrix; open_matrix(sys.argv[1]).close();"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); open_matrix(sys.argv[1])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True)
@@ -866,7 +866,7 @@ HALF = [[float(3 * i + j) for j in range(4)] for i in range(3)]
 BFLOAT16 = """
 import sys
 assert "ml_dtypes" not in sys.modules
-from tilewright.files import open_matrix, whole_matrix
+from tilewright.large.files import open_matrix, whole_matrix
 source = open_matrix(sys.argv[1], shape=(3, 4), dtype="bfloat16")
 print(source.dtype, whole_matrix(source).astype(float).tolist())
 """

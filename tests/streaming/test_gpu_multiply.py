@@ -10,8 +10,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import MemoryLimitError, UnavailableError, UsageError
-from tilewright.runtime.gpu.device import open_device
-from tilewright.streaming.places.events import Events
+from tilewright.gpu.runtime.device import open_device
+from tilewright.large.streaming.places.events import Events
 
 pytestmark = pytest.mark.gpu
 

@@ -1,4 +1,4 @@
-"""``streaming.places.gpu`` on simulated streams: right products, no wait that never ends, everything given back."""
+"""``large.streaming.places.gpu`` on simulated streams: right products, no wait that never ends, everything given back."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import numpy as np
 import pytest
 
 from support.simulated_streams import ANY_KERNEL, SimulatedDevice, SimulatedStream, failing_after, simulated
-from tilewright import large
 from tilewright.errors import LaunchError
-from tilewright.files.array import ArraySink, ArraySource
+from tilewright.large import multiply as large
+from tilewright.large.files.array import ArraySink, ArraySource
+from tilewright.large.streaming.places import places
+from tilewright.large.streaming.places.cached_sources import CachedSources
+from tilewright.large.streaming.places.chunks import Chunks
+from tilewright.large.streaming.places.events import Events
+from tilewright.large.streaming.places.gpu import GpuPlace
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.plan.grid import ORDERS, Grid, Tile
+from tilewright.large.streaming.plan.host_cache import HostCache, cache_blocks
+from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.plan import StreamPlan
+from tilewright.large.streaming.plan.schedule import Schedule
+from tilewright.large.streaming.plan.stream import plan_again
+from tilewright.large.streaming.run import opening
+from tilewright.large.streaming.run.executor import execute
+from tilewright.large.streaming.run.parallel import execute_on_all
 from tilewright.planning.choice import Choice
-from tilewright.streaming.places import places
-from tilewright.streaming.places.cached_sources import CachedSources
-from tilewright.streaming.places.chunks import Chunks
-from tilewright.streaming.places.events import Events
-from tilewright.streaming.places.gpu import GpuPlace
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.plan.grid import ORDERS, Grid, Tile
-from tilewright.streaming.plan.host_cache import HostCache, cache_blocks
-from tilewright.streaming.plan.partition import territories
-from tilewright.streaming.plan.plan import StreamPlan
-from tilewright.streaming.plan.schedule import Schedule
-from tilewright.streaming.plan.stream import plan_again
-from tilewright.streaming.run import opening
-from tilewright.streaming.run.executor import execute
-from tilewright.streaming.run.parallel import execute_on_all
 
 RATES = Rates(1e9, 1e9, 1e9)
 GRID = Grid(40, 36, 52, 10, 12, 13)

@@ -16,15 +16,15 @@ import pytest
 import tilewright as tw
 from support.interrupted import within
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ShapeError, TilewrightError, UsageError
-from tilewright.files import hdf5, open_matrix, zarr
-from tilewright.files.array import ArraySource, copy_block
-from tilewright.files.chunked import ChunkedSource
 from tilewright.lab.bench.operand_sets import read_operands
 from tilewright.lab.verify.verify import Oracle
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.plan.grid import Grid
-from tilewright.streaming.plan.stream import MOST_PLANNED, plan_stream
+from tilewright.large.files import hdf5, open_matrix, zarr
+from tilewright.large.files.array import ArraySource, copy_block
+from tilewright.large.files.chunked import ChunkedSource
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.plan.grid import Grid
+from tilewright.large.streaming.plan.stream import MOST_PLANNED, plan_stream
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
 zarr_library = pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")

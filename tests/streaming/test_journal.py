@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import tilewright
 from tilewright.errors import FileError, ResumeError
-from tilewright.streaming.plan.cuts import Room, cuts, may_be_cut
-from tilewright.streaming.plan.grid import Grid, Tile
-from tilewright.streaming.run import journal
-from tilewright.streaming.run.journal import _BEGINS, BegunProduct, Journal, _digest, _signed, read_journal
+from tilewright.large.streaming.plan.cuts import Room, cuts, may_be_cut
+from tilewright.large.streaming.plan.grid import Grid, Tile
+from tilewright.large.streaming.run import journal
+from tilewright.large.streaming.run.journal import _BEGINS, BegunProduct, Journal, _digest, _signed, read_journal
 
 SOURCE = Path(tilewright.__file__).parent.parent
 SHAPE, ROOM = (600, 600, 600), Room(1 << 20)
@@ -322,13 +322,13 @@ def test_a_journal_that_was_removed_takes_no_other_with_it(tmp_path: Path) -> No
 DYING = """
 import functools, itertools, json, os, pathlib, random, shutil, signal, sys, threading
 import numpy as np
-from tilewright.files import plain
-from tilewright.streaming.places import places
-from tilewright import large
-from tilewright.streaming.run import job, opening
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.run.journal import Journal
-from tilewright.streaming.plan.stream import Room
+from tilewright.large.files import plain
+from tilewright.large.streaming.places import places
+from tilewright.large import multiply as large
+from tilewright.large.streaming.run import job, opening
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.run.journal import Journal
+from tilewright.large.streaming.plan.stream import Room
 
 choice = places.choose_adding_cpu("float32")
 places.host_rates = lambda *_: Rates(1e11, 1e10, 1e9)

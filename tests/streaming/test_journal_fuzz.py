@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.mutated_journals import Unfinished, changed, forged, small_places
-from tilewright.streaming.run import journal as module
-from tilewright.streaming.run.journal import BegunProduct
+from tilewright.large.streaming.run import journal as module
+from tilewright.large.streaming.run.journal import BegunProduct
 
 COUNT = 100
 

@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.engine.cuts import PackedBlocks
+from tilewright.cpu.engine.cuts import PackedBlocks
 from tilewright.errors import MemoryLimitError
-from tilewright.files.array import ArraySource
-from tilewright.files.chunked import ChunkedSource
 from tilewright.host.machine import described_machine, machine
 from tilewright.kernels.blocking import analytic
+from tilewright.large.files.array import ArraySource
+from tilewright.large.files.chunked import ChunkedSource
+from tilewright.large.streaming.places import places, rates
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.cuts import may_be_cut
+from tilewright.large.streaming.plan.stream import plan_stream
 from tilewright.planning.choice import choose_adding_cpu
-from tilewright.streaming.places import places, rates
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.cuts import may_be_cut
-from tilewright.streaming.plan.stream import plan_stream
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_limits.py"
 MIB = 1 << 20
@@ -79,7 +79,7 @@ def test_a_process_that_takes_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 UNDER_A_LIMIT = """
 import resource, sys
 import numpy as np, tilewright as tw
-from tilewright.runtime.cpu import peaks
+from tilewright.cpu.runtime import peaks
 a = np.ones((8, 8), np.float32)
 tw.multiply(a, a, device="cpu")
 lines = open("/proc/self/status").read().splitlines()
@@ -182,7 +182,7 @@ def test_little_memory_suffices_and_fewer_threads_take_less(name: str, monkeypat
 
 
 def tw_options(mib: int) -> Any:
-    from tilewright.streaming.options import Options
+    from tilewright.large.streaming.options import Options
 
     return Options(memory=mib * MIB, device="cpu")
 
@@ -192,7 +192,7 @@ def test_a_plan_of_many_steps_takes_memory_itself() -> None:
     zeros = np.broadcast_to(np.float64(0), (16000, 16000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(places, "host_rates", lambda *_: Rates(1e11, 1e10, 1e9))
-        patch.setattr("tilewright.streaming.run.opening.array_for", lambda _: None)
+        patch.setattr("tilewright.large.streaming.run.opening.array_for", lambda _: None)
         with pytest.raises(MemoryLimitError, match="cannot be cut small enough for 8 MiB"):
             tw.plan_multiply(zeros, zeros, device="cpu", memory="8MiB")
         steps = tw.plan_multiply(zeros, zeros, device="cpu", memory="64MiB").grid

@@ -21,25 +21,25 @@ import pytest
 import tilewright as tw
 from support.interrupted import interrupted_after
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
-from tilewright.files import open_matrix, positional, whole_matrix
-from tilewright.files.array import ArraySource
 from tilewright.host.disk import CacheFile
-from tilewright.operands import dtype_of
+from tilewright.large.files import open_matrix, positional, whole_matrix
+from tilewright.large.files.array import ArraySource
+from tilewright.large.streaming.options import Options
+from tilewright.large.streaming.places import places
+from tilewright.large.streaming.places.events import Events
+from tilewright.large.streaming.places.host import HostPlace
+from tilewright.large.streaming.places.place import Place
+from tilewright.large.streaming.places.places import Placement, parse_bytes
+from tilewright.large.streaming.places.rates import read_rate
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.grid import ORDERS, Grid
+from tilewright.large.streaming.plan.stream import Room, plan_again
+from tilewright.large.streaming.run import job, opening
+from tilewright.large.streaming.run.journal import Journal, read_journal
+from tilewright.large.streaming.run.opening import open_job
 from tilewright.planning import bounds
 from tilewright.planning.choice import choose_adding_cpu
-from tilewright.streaming.options import Options
-from tilewright.streaming.places import places
-from tilewright.streaming.places.events import Events
-from tilewright.streaming.places.host import HostPlace
-from tilewright.streaming.places.place import Place
-from tilewright.streaming.places.places import Placement, parse_bytes
-from tilewright.streaming.places.rates import read_rate
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.grid import ORDERS, Grid
-from tilewright.streaming.plan.stream import Room, plan_again
-from tilewright.streaming.run import finished, job, opening
-from tilewright.streaming.run.journal import Journal, read_journal
-from tilewright.streaming.run.opening import open_job
+from tilewright.product.operands import dtype_of
 
 #: Room for 16 tiles of C, 4×4, where m = n = k = N.
 N, ROOM = 1000, 1_600_000
@@ -572,7 +572,7 @@ def test_an_interrupted_product_replaces_no_file_that_appeared_since(folder: Pat
 
 
 def test_only_so_many_results_are_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finished, "MOST", 3)
+    monkeypatch.setattr(job, "MOST", 3)
     for number in range(5):
         tw.multiply(np.ones((2, 3)), np.ones((3, 2)), f"d{number}.npy")
         os.utime(max(Path("cache/finished").iterdir(), key=os.path.getmtime), (number + 1e9, number + 1e9))

@@ -18,9 +18,9 @@ import pytest
 import tilewright as tw
 from support.command_line import Answer, is_one_line
 from tilewright.errors import FileError, ResumeError, UsageError
-from tilewright.files import Sink, create_matrix, open_matrix, output, swap, whole_matrix, work
-from tilewright.files.array import ArraySource
-from tilewright.streaming.run.journal import Journal
+from tilewright.large.files import Sink, create_matrix, open_matrix, output, swap, whole_matrix, work
+from tilewright.large.files.array import ArraySource
+from tilewright.large.streaming.run.journal import Journal
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
 zarr = pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")
@@ -428,7 +428,7 @@ def test_another_process_that_writes_the_same_result_is_seen(tmp_path: Path) -> 
     """Also by another name of the file."""
     (tmp_path / "link.npy").symlink_to("c.npy")
     first = begun(tmp_path / "c.npy")
-    code = "import sys; from tilewright.files import create_matrix; create_matrix(sys.argv[1], (3, 4), 'f4')"
+    code = "import sys; from tilewright.large.files import create_matrix; create_matrix(sys.argv[1], (3, 4), 'f4')"
     for name in ("c.npy", "link.npy"):
         done = subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], capture_output=True, text=True)
         assert "FileError" in done.stderr
@@ -692,7 +692,7 @@ def test_refused_outputs_are_one_line(typed, tmp_path: Path) -> None:
 
 def test_an_output_that_is_refused_while_it_is_begun_leaves_nothing(typed, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tilewright.files.partial.free_bytes", lambda directory: 10)
+        patch.setattr("tilewright.large.files.partial.free_bytes", lambda directory: 10)
         answer = typed("-o", "c.npy")
     assert answer.code == 2
     assert is_one_line(answer, "does not fit its disk")

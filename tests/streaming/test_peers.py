@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 
 from support.simulated_streams import ANY_KERNEL, SimulatedDevice, SimulatedStream, failing_after, simulated
-from tilewright.files.array import ArraySink, ArraySource
-from tilewright.streaming.places import steps
-from tilewright.streaming.places.cached_sources import CachedSources
-from tilewright.streaming.places.chunks import Chunks
-from tilewright.streaming.places.events import Events
-from tilewright.streaming.places.gpu import GpuPlace
-from tilewright.streaming.places.peers import Peers
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.cuts import Room, Slots, place_elements
-from tilewright.streaming.plan.grid import Grid, OperandBlock, Tile
-from tilewright.streaming.plan.host_cache import HostCache
-from tilewright.streaming.plan.partition import PARTITIONS, territories
-from tilewright.streaming.plan.plan import StreamPlan
-from tilewright.streaming.plan.stream import plan_again
-from tilewright.streaming.run.counting import CountedSource, SharedCounter
-from tilewright.streaming.run.parallel import execute_on_all
+from tilewright.large.files.array import ArraySink, ArraySource
+from tilewright.large.streaming.places import steps
+from tilewright.large.streaming.places.cached_sources import CachedSources
+from tilewright.large.streaming.places.chunks import Chunks
+from tilewright.large.streaming.places.events import Events
+from tilewright.large.streaming.places.gpu import GpuPlace
+from tilewright.large.streaming.places.peers import Peers
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.cuts import Room, Slots, place_elements
+from tilewright.large.streaming.plan.grid import Grid, OperandBlock, Tile
+from tilewright.large.streaming.plan.host_cache import HostCache
+from tilewright.large.streaming.plan.partition import PARTITIONS, territories
+from tilewright.large.streaming.plan.plan import StreamPlan
+from tilewright.large.streaming.plan.stream import plan_again
+from tilewright.large.streaming.run.counting import CountedSource, SharedCounter
+from tilewright.large.streaming.run.parallel import execute_on_all
 
 GRID = Grid(48, 48, 60, 8, 8, 12)
 RATES = Rates(1e9, 1e9, 1e9, peers=True)

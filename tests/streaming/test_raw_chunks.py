@@ -11,8 +11,8 @@ import pytest
 import zarr
 
 from tilewright.errors import FileError
-from tilewright.files import open_matrix
-from tilewright.files.zarr import ZarrSource
+from tilewright.large.files import open_matrix
+from tilewright.large.files.zarr import ZarrSource
 
 SHAPE = (25, 37)
 A = np.random.default_rng(0).uniform(-1, 1, SHAPE).astype(np.float32)

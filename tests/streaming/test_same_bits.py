@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 import tilewright as tw
 from support.interrupted import interrupted_after
 from support.simulated_streams import SimulatedDevice, matrix_at, simulated
-from tilewright.operands import DTYPES as ALL_DTYPES
+from tilewright.cpu.runtime.runner import runner
+from tilewright.large.streaming.options import Options
+from tilewright.large.streaming.places import places, steps
+from tilewright.large.streaming.places.rates import kc_of
+from tilewright.large.streaming.plan import stream
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.cuts import Room, cuts
+from tilewright.large.streaming.plan.grid import Grid, longest_step
 from tilewright.planning.choice import choose_adding_cpu
 from tilewright.planning.streamed import dtype_in_blocks
-from tilewright.runtime.cpu.runner import runner
-from tilewright.streaming.options import Options
-from tilewright.streaming.places import places, steps
-from tilewright.streaming.places.rates import kc_of
-from tilewright.streaming.plan import stream
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.cuts import Room, cuts
-from tilewright.streaming.plan.grid import Grid, longest_step
+from tilewright.product.operands import DTYPES as ALL_DTYPES
 
 #: Each by factors of 1000: what multiplies, what is read, what is written.
 RATES = [
@@ -87,7 +87,7 @@ def grids(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[Grid]]:
         seen.add(plan.grid)
         return plan
 
-    monkeypatch.setattr("tilewright.streaming.run.job.plan_stream", noted)
+    monkeypatch.setattr("tilewright.large.streaming.run.job.plan_stream", noted)
     return seen
 
 

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.simulated_place import ITEMSIZE, Device, Failed, SimulatedPlace, Violation, on_a_bus, queue_by_time, replay
-from tilewright.streaming.plan import schedule
-from tilewright.streaming.plan.cost import cost
-from tilewright.streaming.plan.cuts import least_slots, place_elements
-from tilewright.streaming.plan.grid import ORDERS, Grid, OperandBlock, Tile
-from tilewright.streaming.plan.host_cache import cache_blocks
-from tilewright.streaming.plan.partition import PARTITIONS, territories
-from tilewright.streaming.plan.schedule import Load, Schedule
-from tilewright.streaming.run import executor, parallel
-from tilewright.streaming.run.executor import execute
-from tilewright.streaming.run.parallel import Queue, execute_on_all
+from tilewright.large.streaming.plan import schedule
+from tilewright.large.streaming.plan.cost import cost
+from tilewright.large.streaming.plan.cuts import least_slots, place_elements
+from tilewright.large.streaming.plan.grid import ORDERS, Grid, OperandBlock, Tile
+from tilewright.large.streaming.plan.host_cache import cache_blocks
+from tilewright.large.streaming.plan.partition import PARTITIONS, territories
+from tilewright.large.streaming.plan.schedule import Load, Schedule
+from tilewright.large.streaming.run import executor, parallel
+from tilewright.large.streaming.run.executor import execute
+from tilewright.large.streaming.run.parallel import Queue, execute_on_all
 
 few = settings(max_examples=60)
 

@@ -13,34 +13,34 @@ import numpy as np
 import pytest
 
 from support.executing_gpu import ExecutingGpu
-from tilewright import large
-from tilewright.catalog import cuda_engine
-from tilewright.cluster.order import ChosenKernel
 from tilewright.errors import CompileError, UsageError
-from tilewright.files.array import ArraySink, ArraySource
+from tilewright.gpu.runtime import compilations
+from tilewright.gpu.runtime.compilations import Compilations
+from tilewright.gpu.runtime.split_operand import allowed_excess, split_bound, split_of_rows
+from tilewright.gpu.runtime.split_product import split_step
+from tilewright.gpu.runtime.steps import WORKSPACE, A, BufferPlace, load
+from tilewright.kernels.catalog import cuda_engine
+from tilewright.large import multiply as large
+from tilewright.large.cluster.order import ChosenKernel
+from tilewright.large.files.array import ArraySink, ArraySource
+from tilewright.large.streaming.options import PRECISIONS, Options
+from tilewright.large.streaming.places import gpu_rates, places
+from tilewright.large.streaming.places.cached_sources import CachedSources
+from tilewright.large.streaming.places.chunks import Chunks
+from tilewright.large.streaming.places.gpu import GpuPlace
+from tilewright.large.streaming.places.steps import SplitSteps
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.cuts import Room, least_slots, place_elements
+from tilewright.large.streaming.plan.grid import Grid
+from tilewright.large.streaming.plan.host_cache import HostCache
+from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.plan import StreamPlan
+from tilewright.large.streaming.plan.schedule import Schedule
+from tilewright.large.streaming.plan.stream import plan_again, plan_stream, typical_step
+from tilewright.large.streaming.run.executor import execute
+from tilewright.large.streaming.run.parallel import execute_on_all
 from tilewright.planning.choice import ROUNDED, SPLIT, Choice
 from tilewright.planning.streamed import choose_streamed
-from tilewright.runtime.gpu import compilations
-from tilewright.runtime.gpu.compilations import Compilations
-from tilewright.runtime.gpu.split_operand import allowed_excess, split_bound, split_of_rows
-from tilewright.runtime.gpu.split_product import split_step
-from tilewright.runtime.gpu.steps import WORKSPACE, A, BufferPlace, load
-from tilewright.streaming.options import PRECISIONS, Options
-from tilewright.streaming.places import gpu_rates, places
-from tilewright.streaming.places.cached_sources import CachedSources
-from tilewright.streaming.places.chunks import Chunks
-from tilewright.streaming.places.gpu import GpuPlace
-from tilewright.streaming.places.steps import SplitSteps
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.cuts import Room, least_slots, place_elements
-from tilewright.streaming.plan.grid import Grid
-from tilewright.streaming.plan.host_cache import HostCache
-from tilewright.streaming.plan.partition import territories
-from tilewright.streaming.plan.plan import StreamPlan
-from tilewright.streaming.plan.schedule import Schedule
-from tilewright.streaming.plan.stream import plan_again, plan_stream, typical_step
-from tilewright.streaming.run.executor import execute
-from tilewright.streaming.run.parallel import execute_on_all
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -281,7 +281,7 @@ def test_a_kernel_is_compiled_once_for_all_shapes_that_share_it(
 
 def test_workers_of_a_cluster_choose_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice travels by the kernel's name, and the precision with the order."""
-    session = pytest.importorskip("tilewright.cluster.session", reason="pip install 'tilewright[cluster]'")
+    session = pytest.importorskip("tilewright.large.cluster.session", reason="pip install 'tilewright[cluster]'")
     sent = ChosenKernel.of(CHOICE).choice()
     assert (sent.kernel, sent.compute) == (KERNEL, SPLIT)
     asked: list[Options] = []

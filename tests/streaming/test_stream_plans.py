@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from support.simulated_place import Device, SimulatedPlace, replay
 from tilewright.errors import MemoryLimitError
-from tilewright.streaming.plan import cuts, stream
-from tilewright.streaming.plan.bounds import least_elements
-from tilewright.streaming.plan.cost import Rates, cost
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.plan.grid import Grid, Tile
-from tilewright.streaming.plan.stream import StreamPlan, plan_again, plan_stream
-from tilewright.streaming.run.executor import execute
+from tilewright.large.streaming.plan import cuts, stream
+from tilewright.large.streaming.plan.cost import Rates, cost
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.plan.grid import Grid, Tile
+from tilewright.large.streaming.plan.plan import least_elements
+from tilewright.large.streaming.plan.stream import StreamPlan, plan_again, plan_stream
+from tilewright.large.streaming.run.executor import execute
 
 GIB = 1 << 30
 #: About an H200 over its link, from and to memory.

@@ -26,13 +26,13 @@ from support.command_line import is_one_line
 from support.file_server import FileServer, file_server
 from support.interrupted import interrupted_after
 from tilewright.errors import FileError, ResumeError, ShapeError, UnavailableError, UsageError
-from tilewright.files import Source, create_matrix, local_path, open_matrix, path_of_result, ranged, remote
-from tilewright.files import hdf5 as hdf5_files
-from tilewright.files.format import locate
-from tilewright.files.remote import Remote
-from tilewright.large import job_on
-from tilewright.streaming.options import Options
-from tilewright.streaming.places import places
+from tilewright.large.files import Source, create_matrix, local_path, open_matrix, path_of_result, ranged, remote
+from tilewright.large.files import hdf5 as hdf5_files
+from tilewright.large.files.format import locate
+from tilewright.large.files.remote import Remote
+from tilewright.large.multiply import job_on
+from tilewright.large.streaming.options import Options
+from tilewright.large.streaming.places import places
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'tilewright[cluster]'")
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
@@ -560,5 +560,5 @@ def test_options_reach_the_file_system_in_every_process(name: str, server: FileS
 
 
 def test_importing_the_files_loads_no_fsspec() -> None:
-    command = "import sys, tilewright.files; assert 'fsspec' not in sys.modules"
+    command = "import sys, tilewright.large.files; assert 'fsspec' not in sys.modules"
     subprocess.run([sys.executable, "-c", command], check=True)

@@ -12,7 +12,7 @@ import pytest
 
 from support.cuda_sources import HEAD
 from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
 
 #: One line each, so that a kernel's own lines keep their numbers after the first PRELUDE_LINES.

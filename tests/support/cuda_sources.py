@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tilewright.errors import UnavailableError
-from tilewright.runtime.gpu.nvrtc import compile_source
+from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.assembly.disassembly import MachineInstruction
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from support.simulated_gpu import SimulatedGpu
 from support.simulated_streams import SimulatedDevice, SimulatedStream
-from tilewright.runtime.gpu.memory import Memory
+from tilewright.gpu.runtime.memory import Memory
 
 
 class ExecutingGpu(SimulatedDevice):

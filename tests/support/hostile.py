@@ -23,7 +23,7 @@ import numpy as np
 
 from tilewright import multiply, plan_multiply
 from tilewright.errors import TilewrightError
-from tilewright.files import open_matrix
+from tilewright.large.files import open_matrix
 
 Files = dict[str, bytes]
 
@@ -219,10 +219,10 @@ def _records() -> list[Files]:
 
 
 def _read_records(folder: Path) -> None:
-    from tilewright.lab.compare.stats import compare
+    from tilewright.lab.terminal import show_bench, show_comparison
     from tilewright.records.bench import Writer, read_records
-    from tilewright.report import render
-    from tilewright.terminal import show_bench, show_comparison
+    from tilewright.records.compare.stats import compare
+    from tilewright.records.report import render
 
     found = read_records(folder / "a.jsonl")
     with Writer(folder / "a.jsonl", resume=True) as writer:
@@ -235,7 +235,7 @@ def _read_records(folder: Path) -> None:
 
 
 def _console() -> Any:
-    from tilewright.cli.console import Console
+    from tilewright.lab.cli.console import Console
 
     return Console(file=io.StringIO(), width=80)
 
@@ -250,7 +250,7 @@ def _explanations() -> list[Files]:
 
 def _read_explanations(folder: Path) -> None:
     from tilewright.records.explanation import holds_explanations, read_explanations
-    from tilewright.report import render_explanation
+    from tilewright.records.report import render_explanation
 
     holds_explanations(folder / "a.json")
     render_explanation(read_explanations(folder / "a.json"))
@@ -268,8 +268,8 @@ def _timelines() -> list[Files]:
 
 def _read_timelines(folder: Path) -> None:
     from tilewright.records.json_data import holds_kind
+    from tilewright.records.report import render_timeline, save_timeline, write_trace
     from tilewright.records.timeline import read_timelines
-    from tilewright.report import render_timeline, save_timeline, write_trace
 
     holds_kind(folder / "a.jsonl", "timeline")
     found = read_timelines(folder / "a.jsonl")
@@ -282,13 +282,13 @@ def _read_timelines(folder: Path) -> None:
 
 
 def _headers() -> list[Files]:
-    from tilewright.catalog import cuda_catalog
+    from tilewright.kernels.catalog import cuda_catalog
 
     return [{"a.cu": kernel.source.encode()} for kernel in list(cuda_catalog().values())[:6]]
 
 
 def _read_header(folder: Path) -> None:
-    from tilewright.catalog import load_cuda_file
+    from tilewright.kernels.catalog import load_cuda_file
 
     kernel = load_cuda_file(folder / "a.cu")
     kernel.launch(64, 64, 64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.streaming.run.journal import Journal
+from tilewright.large.streaming.run.journal import Journal
 
 
 @contextlib.contextmanager

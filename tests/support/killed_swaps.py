@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.files import create_matrix, formats, partial, swap
+from tilewright.large.files import create_matrix, formats, partial, swap
 
 OLD, NEW = np.full((5, 6), 1.0, np.float32), np.full((5, 6), 2.0, np.float32)
 #: Audit events of operations on names and files, each raised before it is done.

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tilewright.catalog import cuda_catalog
 from tilewright.errors import UsageError
+from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.simulator.counters.hardware_names import ALL_CONFLICTS, names
 

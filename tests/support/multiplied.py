@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.gpu.runtime.boxed_product import boxed_step
+from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.gpu.runtime.layout import Matrix
+from tilewright.gpu.runtime.steps import BIAS, BufferPlace, C, load
+from tilewright.gpu.runtime.strided_product import strided_step
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu.boxed_product import boxed_step
-from tilewright.runtime.gpu.engine_product import EngineProduct
-from tilewright.runtime.gpu.layout import Matrix
-from tilewright.runtime.gpu.steps import BIAS, BufferPlace, C, load
-from tilewright.runtime.gpu.strided_product import strided_step
 
 
 def by_rows(rows: int, columns: int, dtype: str, step: int = 0, following: int = 0) -> Matrix:

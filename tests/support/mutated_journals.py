@@ -22,16 +22,16 @@ import numpy as np
 import pytest
 
 from support.interrupted import interrupted_after
-from tilewright import large
 from tilewright.errors import FileError, MemoryLimitError, ResumeError
 from tilewright.host.disk import CacheFile
+from tilewright.large import multiply as large
+from tilewright.large.streaming.places.places import Placement
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.plan.grid import Tile
+from tilewright.large.streaming.run import opening
+from tilewright.large.streaming.run.journal import _signed, read_journal
 from tilewright.planning.choice import choose_adding_cpu
-from tilewright.streaming.places.places import Placement
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.plan.grid import Tile
-from tilewright.streaming.run import opening
-from tilewright.streaming.run.journal import _signed, read_journal
 
 #: 3×3 tiles of 256×256 at most, k in two steps.
 SIDE, ROOM = 600, Room(1_500_000, kc=300)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.planning.host import HostPlan, host_plan
-from tilewright.problem import Problem
+from tilewright.product.problem import Problem
 
 
 def make_plan(problem: Problem, algorithm: str = "classical") -> HostPlan:

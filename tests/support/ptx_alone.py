@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime.gpu import compilations, nvrtc
-from tilewright.runtime.gpu.compilations import Compilations
-from tilewright.runtime.gpu.launch import Attributes
-from tilewright.runtime.gpu.nvrtc import Compiled
+from tilewright.gpu.runtime import compilations, nvrtc
+from tilewright.gpu.runtime.compilations import Compilations
+from tilewright.gpu.runtime.launch import Attributes
+from tilewright.gpu.runtime.nvrtc import Compiled
 
 _SHARED = re.compile(r"\.shared\b[^;\n]*?\.b(\d+)\s+[\w$]+(?:\[(\d+)\])?;")
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?")

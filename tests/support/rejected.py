@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewright.cpu.runtime.threads import Team
 from tilewright.kernels import Kernel, kernel
-from tilewright.runtime.cpu.threads import Team
 
 Function = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 

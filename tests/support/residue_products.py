@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from support import simulated_libraries as fake
-from tilewright.catalog import cuda_engine
+from tilewright.gpu.runtime import compilations, residue_product
+from tilewright.gpu.runtime.compilations import Compilations
+from tilewright.gpu.runtime.residue_operand import residues_of_rows
+from tilewright.gpu.runtime.residue_product import residue_steps
+from tilewright.gpu.runtime.steps import load
 from tilewright.host.sources import PACKAGE
+from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.runtime.gpu import compilations, residue_product
-from tilewright.runtime.gpu.compilations import Compilations
-from tilewright.runtime.gpu.residue_operand import residues_of_rows
-from tilewright.runtime.gpu.residue_product import residue_steps
-from tilewright.runtime.gpu.steps import load
 
-ENGINE = PACKAGE / "engine" / "cuda"
+ENGINE = PACKAGE / "gpu" / "kernels"
 RESIDUES = cuda_engine()["cuda/residues_hopper"]
 #: That of other cards.
 RESIDUES_MMA = cuda_engine()["cuda/residues_mma"]
@@ -45,7 +45,7 @@ def residues_alone(
     gpu = fake.Gpu(1 << 28)
     gpu.sms, gpu.capability, gpu.arch = 2, capability, arch
     fake.install(monkeypatch, [gpu])
-    monkeypatch.setattr("tilewright.arrays.split._LEAST", {})
+    monkeypatch.setattr("tilewright.gpu.arrays.split._LEAST", {})
     narrow = [replace(p, default=NARROW.get(p.name, p.default)) for p in kernel.parameters]
     fake.engine_alone(monkeypatch, replace(kernel, suits=None, presets=(), parameters=tuple(narrow)))
     return gpu
@@ -89,7 +89,7 @@ def by_kernel(
 
 def changed(folder: Path, monkeypatch: Any, file: str, before: str, after: str) -> CudaKernel:
     """The kernel that multiplies, compiled as all others from a copy of the engine in which a file is changed."""
-    engine = folder / "engine" / "cuda"
+    engine = folder / "gpu" / "kernels"
     shutil.copytree(ENGINE, engine)
     shutil.copytree(PACKAGE / "kernels" / "cuda", folder / "kernels" / "cuda")
     source = (engine / file).read_text()

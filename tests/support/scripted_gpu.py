@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.errors import LaunchError, UnavailableError
 from tilewright.lab.bench.cells import Cell, Outcome, Settings
-from tilewright.lab.bench.cuda_process import Watch
+from tilewright.lab.bench.cuda import Watch
 from tilewright.lab.bench.device import FIRST, MeasuredCell
 
 FACTS = {"gpu": "Example GPU", "arch": "sm_90a", "sms": 132, "driver": "1.2", "nvrtc": "NVRTC 13", "cublas": "13.1.0"}

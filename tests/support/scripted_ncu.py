@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.lab.explain import hardware
+from tilewright.lab.explain import measure
 
 #: What ncu 2025.3 printed on an H200, shortened: the program's output, a row of units, separators of thousands, columns of
 #: the device that are no counters, and one of them empty.
@@ -41,7 +41,7 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, run: str, raw: str = RAW
         f'echo "$@" >>{folder}/options\nwhile [ "$1" != --export ]; do shift; done\nreport=$2\n{run}\n'
     )
     ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(hardware, "find_ncu", lambda: ncu)
+    monkeypatch.setattr(measure, "find_ncu", lambda: ncu)
 
 
 #: A run that leaves a report, and of two launches their results.

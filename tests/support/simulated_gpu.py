@@ -15,11 +15,11 @@ import numpy as np
 
 from support import ptx_alone
 from tilewright.errors import LaunchError, UsageError
+from tilewright.gpu.runtime.boxes import Mapped
+from tilewright.gpu.runtime.launch import Attributes, extent
+from tilewright.gpu.runtime.memory import Memory
+from tilewright.gpu.runtime.nvrtc import Compiled
 from tilewright.kernels.cuda_kernel import Card
-from tilewright.runtime.gpu.boxes import Mapped
-from tilewright.runtime.gpu.launch import Attributes, extent
-from tilewright.runtime.gpu.memory import Memory
-from tilewright.runtime.gpu.nvrtc import Compiled
 from tilewright.simulator import RunOptions, simulate
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.machine.tensor_map import TensorMap

@@ -14,11 +14,21 @@ import numpy as np
 
 from support import ptx_alone
 from support.simulated_gpu import BASE, SimulatedGpu
-from tilewright.arrays import dlpack, grouped, host_copy, libraries, matmul, offsets, plan, repeated, repeated_groups
-from tilewright.arrays.dtypes import DTYPES, RESULTS
-from tilewright.catalog import cuda_catalog
 from tilewright.errors import LaunchError
-from tilewright.runtime.gpu.memory import Memory
+from tilewright.gpu.arrays import (
+    dlpack,
+    grouped,
+    host_copy,
+    libraries,
+    matmul,
+    offsets,
+    plan,
+    repeated,
+    repeated_groups,
+)
+from tilewright.gpu.arrays.dtypes import DTYPES, RESULTS
+from tilewright.gpu.runtime.memory import Memory
+from tilewright.kernels.catalog import cuda_catalog
 
 
 class Gpu(SimulatedGpu):
@@ -318,13 +328,13 @@ def cupy_module(gpus: list[Gpu]) -> Any:
 
 def rungs_alone(monkeypatch: Any) -> None:
     """As if the engine had no kernel of its own, so that the ladder's highest rung multiplies."""
-    monkeypatch.setattr("tilewright.arrays.choose.engine_on_gpu", lambda dtype, capability: ())
+    monkeypatch.setattr("tilewright.gpu.arrays.choose.engine_on_gpu", lambda dtype, capability: ())
 
 
 def engine_alone(monkeypatch: Any, kernel: Any) -> None:
     """As if the engine had this kernel alone, also for shapes that others serve faster."""
     monkeypatch.setattr(
-        "tilewright.arrays.choose.engine_on_gpu",
+        "tilewright.gpu.arrays.choose.engine_on_gpu",
         lambda dtype, capability: [kernel] if dtype in kernel.dtypes and kernel.fits(capability) else [],
     )
 

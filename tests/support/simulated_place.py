@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.grid import Grid, OperandBlock, Tile
-from tilewright.streaming.plan.schedule import Load, Multiply, Store
-from tilewright.streaming.run.parallel import Queue
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.grid import Grid, OperandBlock, Tile
+from tilewright.large.streaming.plan.schedule import Load, Multiply, Store
+from tilewright.large.streaming.run.parallel import Queue
 
 ITEMSIZE = 8
 

@@ -1,6 +1,7 @@
 """A GPU's streams without a GPU: each is a thread that does in order what is asked of it, on memory of this process.
 
-So ``streaming.places.gpu`` itself runs, chunks and rings and all. A wait that can never end is seen: ``abandon`` ends it.
+So ``large.streaming.places.gpu`` itself runs, chunks and rings and all. A wait that can never end is seen: ``abandon`` ends
+it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import numpy as np
 import pytest
 
 from tilewright.errors import LaunchError
-from tilewright.files.array import ArraySource
+from tilewright.gpu.runtime.memory import Memory
+from tilewright.gpu.runtime.stream import Event
 from tilewright.kernels.cuda_kernel import Card
-from tilewright.runtime.gpu.memory import Memory
-from tilewright.runtime.gpu.stream import Event
-from tilewright.streaming.places import steps
+from tilewright.large.files.array import ArraySource
+from tilewright.large.streaming.places import steps
 
 #: Simulated GPUs multiply by themselves, whichever kernel was chosen.
 ANY_KERNEL: Any = SimpleNamespace(kernel=None, params={}, compute="")
@@ -206,7 +207,7 @@ class SimulatedDevice:
         assert not any(pointer <= source < pointer + memory.nbytes for source in self.reading), "it is still read"
 
     def prepared(self, _device: Any, _kernel: Any, dtype: str, *shape: int, add: bool, **_params: Any) -> Any:
-        """Stands for ``runtime.gpu.product.prepare_gpu_product``."""
+        """Stands for ``gpu.runtime.product.prepare_gpu_product``."""
         m, n, k = shape
 
         def product(a: int, b: int, c: int, stream: SimulatedStream) -> None:
@@ -218,7 +219,7 @@ class SimulatedDevice:
 
 @contextlib.contextmanager
 def simulated(monkeypatch: pytest.MonkeyPatch, pause_s: float = 0.0005, seed: int = 0) -> Iterator[SimulatedDevice]:
-    """A GPU for ``streaming.places.gpu``; whoever waits for it in the end gets an error."""
+    """A GPU for ``large.streaming.places.gpu``; whoever waits for it in the end gets an error."""
     device = SimulatedDevice(pause_s, seed)
     monkeypatch.setattr(steps, "prepare_gpu_product", device.prepared)
     monkeypatch.setattr(steps, "compile_ahead", lambda *_: None)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from support.multiplied import multiply
-from tilewright.catalog import cuda_engine
-from tilewright.problem import itemsize_of
-from tilewright.runtime.gpu.engine_product import EngineProduct
-from tilewright.runtime.gpu.layout import Matrix
+from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.gpu.runtime.layout import Matrix
+from tilewright.kernels.catalog import cuda_engine
+from tilewright.product.problem import itemsize_of
 
 
 def whole(*shape: int, dtype: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from support.async_sources import PRELUDE
-from tilewright.runtime.gpu.nvrtc import Compiled, compile_source
+from tilewright.gpu.runtime.nvrtc import Compiled, compile_source
 from tilewright.simulator import simulate
 from tilewright.simulator.machine.tensor_map import TensorMap
 

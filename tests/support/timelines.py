@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from tilewright.large.streaming.plan.cost import Rates
+from tilewright.large.streaming.plan.cuts import Room
+from tilewright.large.streaming.plan.plan import StreamPlan
+from tilewright.large.streaming.plan.stream import plan_stream
+from tilewright.large.streaming.run.timeline import predicted_pieces
 from tilewright.records.timeline import Piece, Timeline
-from tilewright.streaming.plan.cost import Rates
-from tilewright.streaming.plan.cuts import Room
-from tilewright.streaming.plan.plan import StreamPlan
-from tilewright.streaming.plan.stream import plan_stream
-from tilewright.streaming.run.timeline import predicted_pieces
 
 #: On a place: what it did from when to when.
 SPANS = (

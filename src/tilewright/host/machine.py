@@ -10,6 +10,7 @@ cannot add any, because the code also runs here. Fewer threads run here than on 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import math
@@ -17,7 +18,7 @@ import mmap
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,6 @@ from .system import (
     run_sysctl,
     text_or_empty,
 )
-from .tile_registers import may_use_tiles
 
 #: Names a file with the description of a machine that takes the place of this one.
 VARIABLE = "TILEWRIGHT_MACHINE"
@@ -442,3 +442,30 @@ def vector_facts(features: set[str], arch: str) -> dict[str, Any]:
         bits = 512 if "avx512f" in features else 256 if "avx" in features else 128
         registers, fma = 32 if bits == 512 else 16, "fma" in features
     return {"vector_bits": bits, "vector_registers": registers, "fma": fma}
+
+
+# ---- tile registers --------------------------------------------------------------------------------------------------
+# Linux's permission to use the tile registers of Intel AMX.
+
+
+#: arch_prctl on x86-64, its request for a part of the processor's state, and the number of the tiles' data.
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+
+@functools.cache
+def may_use_tiles() -> bool:
+    """Whether this process may use tile registers: Linux gives them, 8 KiB of state for each thread, only on request.
+
+    The request is made once. It holds for all threads of the process, and for processes that it forks. It fails on a system
+    older than Linux 5.16, where a filter of system calls forbids it, and if a thread's stack for signals is too small.
+    """
+    return sys.platform == "linux" and sys.maxsize > 2**32 and granted(ctypes.CDLL(None, use_errno=True).syscall)
+
+
+def granted(syscall: Callable[..., int]) -> bool:
+    """Whether ``syscall``, C's function, grants the request.
+
+    >>> granted(lambda *numbers: -1)
+    False
+    """
+    return syscall(*map(ctypes.c_long, (_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA))) == 0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..native import front
+from ..cpu.native import front
 from .expression import Expression
 
 #: What computes each operation; the order is that of ``native/columns.c``.

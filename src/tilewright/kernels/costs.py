@@ -1,6 +1,6 @@
 """The fitted numbers in the predicted times of the engine's kernels: tables of data, one for each card that was measured.
 
-A header names its ``costs``, and ``engine/cuda/costs/CARD.json`` has their values, which ``benchmarks/fit_costs.py`` fits to
+A header names its ``costs``, and ``gpu/kernels/costs/CARD.json`` has their values, which ``benchmarks/fit_costs.py`` fits to
 measured launches. A table in the user's cache, fitted to the card at hand, precedes that of the package. A card without a
 table takes that of an H200. Rates of memory are those with the datasheet rate of an H200: where they count, expressions
 scale them by ``memory_ratio``.
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from ..host.disk import CacheFile
 from ..host.sources import PACKAGE
 
-TABLES = PACKAGE / "engine" / "cuda" / "costs"
+TABLES = PACKAGE / "gpu" / "kernels" / "costs"
 #: The table of cards that have none.
 BASE = "h200"
 

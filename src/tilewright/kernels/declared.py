@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..host.cached_property import cached_property
 from ..host.disk import fingerprint
 from ..host.sources import PACKAGE
-from ..problem import itemsize_of
+from ..product.problem import itemsize_of
 from .blocking import Blocking
 
 #: How a kernel may be shared among threads: not at all; by bands of rows of C; by rectangles of C; by itself.
@@ -49,14 +49,15 @@ class Kernel:
 
     A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``. ``space`` is
     ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised. ``counters`` are
-    ``counters(m, n, k)`` 64-bit zeros (one if not declared), by which the threads share the work (``codegen.fetch_add``,
-    ``codegen.wait_for``), followed by two more: whether to add the product to C, for a kernel that ``adds``, and the number
-    of threads that were asked to work. The ``workspace`` of such a kernel also takes that number, as a fourth argument that
-    may be left out. The kernel must be right with any number of threads, in whatever order they begin.
-    A thread that others wait for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C sets
-    all counters to 2^40 at any moment: then every thread must return soon, and access only its operands and ``space``.
+    ``counters(m, n, k)`` 64-bit zeros (one if not declared), by which the threads share the work
+    (``cpu.vectors.fetch_add``, ``cpu.vectors.wait_for``), followed by two more: whether to add the product to C, for a
+    kernel that ``adds``, and the number of threads that were asked to work. The ``workspace`` of such a kernel also takes
+    that number, as a fourth argument that may be left out. The kernel must be right with any number of threads, in whatever
+    order they begin. A thread that others wait for must not allocate: if the allocation failed, the others would wait
+    forever. Ctrl-C sets all counters to 2^40 at any moment: then every thread must return soon, and access only its
+    operands and ``space``.
 
-    With ``in_place`` it does not pack rows of A that lie well (``engine.jobs.lies_well``).
+    With ``in_place`` it does not pack rows of A that lie well (``cpu.engine.jobs.lies_well``).
 
     ``sums`` has for some ``dtypes`` the wider dtype of their sums: C may have that dtype, too. ``space`` is the dtype of the
     workspace, if it is not that of C.
@@ -149,6 +150,10 @@ class Kernel:
         return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
 
 
+#: The first part of the name of a kernel by the folder of its file, elsewhere "my".
+_DEVICES = {PACKAGE / "kernels" / "cpu": "cpu", PACKAGE / "cpu" / "kernels": "cpu", PACKAGE / "kernels" / "ref": "ref"}
+
+
 def kernel(
     *,
     idea: str,
@@ -170,7 +175,7 @@ def kernel(
         tunable = dict(function.__kwdefaults__ or {})
         declared["params"] = {**declared.get("params", {}), **tunable}
         declared["tunable"] = frozenset(tunable)
-        own = name or (f"{path.parent.name}/{stem}" if path.parent.parent.parent == PACKAGE else f"my/{stem}")
+        own = name or f"{_DEVICES.get(path.parent, 'my')}/{stem}"
         return Kernel(own, number, function, path, idea=idea, row=row, parent=parent, **declared)
 
     return declare

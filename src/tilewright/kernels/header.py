@@ -31,7 +31,7 @@
 
     [strides]                                       # operands come as pointers and strides; what it reads as it lies: "any"
     a = "either"                                    # strides, or what follows along "rows", "columns" or "either" way; and
-    b = "rows"                                      # lists = "either", if it takes lists (see engine/cuda/lists.cuh); padded
+    b = "rows"                                      # lists = "either", if it takes lists (see gpu/kernels/lists.cuh); padded
     c = "rows"                                      # if copies are faster that it may read to the end of a vector
 
     step = "BK"                                     # a long k may be cut into parts, whole steps of so many elements
@@ -69,7 +69,7 @@ An operand in ``boxes`` is a tensor map, ``const __grid_constant__ TensorMap a``
 of three dimensions, the first of one matrix, in swizzles of 128 bytes, with zeros beyond the edges. Its rows must be
 multiples of 16 bytes and not empty; other shapes are refused. A ``persistent`` kernel gets at most a block for each
 multiprocessor, or PER_SM, in whole clusters of CLUSTER · BESIDE · SPLIT · NEAR, which are its parameters. The
-engine's kernels with ``boxes`` or ``strides`` take more: ``runtime.gpu.boxed_product`` and ``strided_product`` say what.
+engine's kernels with ``boxes`` or ``strides`` take more: ``gpu.runtime.boxed_product`` and ``strided_product`` say what.
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
 read and stored, ``blocks`` those of the launch, ``sms``, ``memory_ratio`` and ``int8_rate`` facts of the GPU (``Card``,
@@ -81,8 +81,10 @@ rows of B do; ``a_vector`` and ``b_vector`` are the most bytes that one access m
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,6 @@ from ..host.sources import PACKAGE
 from .cuda_kernel import LINE, TIMED, CudaKernel, Preset
 from .expression import RESERVED, Expression
 from .parameters import MACRO, WrongHeaderError, parameter_of
-from .presets import presets_of
 
 #: A header that suits a kernel of 32 × 32 threads a block, one for each element of C.
 TEMPLATE = """\
@@ -106,7 +107,7 @@ _EXAMPLE = f"the file must begin with a comment that says how the kernel is laun
 #: What may precede the header: lines of ``//`` and of the preprocessor.
 _ABOVE = r"(?:\s|//[^\n]*+|#[^\n]*+)*+"
 _HEADER = _ABOVE + r"/\*(.*?)\*/"
-_ENGINE = PACKAGE / "engine" / "cuda"
+_ENGINE = PACKAGE / "gpu" / "kernels"
 _COMMENTS = r"//[^\n]*|/\*.*?\*/"
 #: The name of a function after ``__global__``, its type, and attributes such as ``__launch_bounds__(256)``.
 _FUNCTION = r"\b__global__\b(?:[^;{}()]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*[^;{}()]*?\b(\w+)\s*\("
@@ -368,3 +369,29 @@ class _Header:
             return Expression.parse(text, names, real=real)
         except UsageError as error:
             raise WrongHeaderError(f"{key}: {error}") from None
+
+
+# ---- presets ---------------------------------------------------------------------------------------------------------
+# Presets of CUDA kernels, as their headers declare them.
+
+
+def presets_of(key: str, table: Any, expression: Callable[[str, Any], Expression]) -> Iterator[Preset]:
+    """The presets that a header describes by this table: each combination of the lists in ``params``, which may itself be a
+    list of tables. ``expression(key, text)`` checks a condition. Raises WrongHeaderError."""
+    known = isinstance(table, dict) and {"rate", "params"} <= set(table) <= {"rate", "when", "params"}
+    sets = _listed(table["params"]) if known else []
+    if (
+        not sets
+        or any(not isinstance(each, dict) for each in sets)
+        or type(table["rate"]) is not int
+        or table["rate"] < 1
+    ):
+        raise WrongHeaderError(f"{key} must have rate, from 1, and params, got {table!r}")
+    when = expression(f"{key}.when", table.get("when", 1))
+    for params in sets:
+        for values in itertools.product(*map(_listed, params.values())):
+            yield Preset(table["rate"], when, dict(zip(params, values, strict=True)))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

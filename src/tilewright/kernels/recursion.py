@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..operands import aligned_empty
+from ..product.operands import aligned_empty
 
 Quarters = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

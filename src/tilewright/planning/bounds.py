@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..operands import is_real
-from ..problem import EACH, RESIDUES_IN
-from ..runtime.gpu.residue_operand import CLASSICAL, MOST_K, residue_bound
+from ..gpu.runtime.residue_operand import CLASSICAL, MOST_K, residue_bound
+from ..product.operands import is_real
+from ..product.problem import EACH, RESIDUES_IN
 
 #: The unit roundoff: the largest relative error of one rounding to nearest.
 UNIT = {

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..catalog import cuda_catalog, cuda_engine, cuda_engine_for, engine
-from ..engine.numpy_product import numpy_product
+from ..cpu.engine.numpy_product import numpy_product
+from ..cpu.runtime.machine_code import engine_code, why_numpy
 from ..errors import DTypeError, UnavailableError, UsageError, did_you_mean
 from ..kernels import Kernel
-from ..operands import DTYPES, NUMPY_DTYPES
-from ..problem import RESIDUES_IN, Problem, itemsize_of
-from ..runtime.cpu.machine_code import engine_code, why_numpy
+from ..kernels.catalog import cuda_catalog, cuda_engine, cuda_engine_for, engine
+from ..product.operands import DTYPES, NUMPY_DTYPES
+from ..product.problem import RESIDUES_IN, Problem, itemsize_of
 from .bounds import Path, check_precision, path_bound, paths_within
 from .tuned import best_params
 
@@ -139,7 +139,7 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     taken, and computes in the dtype of the operands.
 
     NumPy multiplies what no kernel does (long double, Python objects), and everything where there is
-    neither a built library nor a compiler (``runtime.cpu.machine_code``).
+    neither a built library nor a compiler (``cpu.runtime.machine_code``).
 
     Raises DTypeError for a dtype that this algorithm does not multiply, UsageError for an unknown precision or algorithm.
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..epilogue import is_within
 from ..errors import DTypeError, ShapeError, UsageError
-from ..operands import admit_out, can_write, is_masked, native, promoted
-from ..problem import ProductShapes, combine_shapes
+from ..product.epilogue import is_within
+from ..product.operands import admit_out, can_write, is_masked, native, promoted
+from ..product.problem import ProductShapes, combine_shapes
 from .host import HostPlan, adding_plan, host_plan
 from .plan import Rows
 from .run import multiplied

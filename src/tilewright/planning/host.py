@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engine.numpy_product import numpy_product, product_by_numpy
+from ..cpu.engine.numpy_product import numpy_product, product_by_numpy
+from ..cpu.runtime import shared_products, small_products
+from ..cpu.runtime.batch import as_matrices, multiply_batch
+from ..cpu.runtime.facts import KERNEL, OF_SHORT_WAY
+from ..cpu.runtime.runner import Product, runner
+from ..cpu.runtime.shared_products import Sharing
 from ..host.cached_property import cached_property
 from ..host.limits import get_threads, why_threads
 from ..host.machine import bytes_text
 from ..kernels import Kernel
-from ..operands import promoted
-from ..problem import Problem, ProductShapes, combine_shapes
-from ..runtime.cpu import shared_products, small_products
-from ..runtime.cpu.batch import as_matrices, multiply_batch
-from ..runtime.cpu.facts import KERNEL, OF_SHORT_WAY
-from ..runtime.cpu.runner import Product, runner
-from ..runtime.cpu.shared_products import Sharing
+from ..product.operands import promoted
+from ..product.problem import Problem, ProductShapes, combine_shapes
 from .bounds import bound_rows
 from .choice import (
     INVARIANT,

@@ -1,7 +1,8 @@
 """The base of every plan: one decision about one problem, which prints itself, predicts its time, and is what runs.
 
 Each path has a plan class with what only this path decides: threads on the host (``planning.host``), the order of operands
-on a GPU (``arrays.plan``), how a product larger than a memory is cut (``streaming.plan``). What they share is here.
+on a GPU (``gpu.arrays.plan``), how a product larger than a memory is cut (``large.streaming.plan``). What they share is
+here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..host.machine import seconds_text
-from ..problem import Problem
+from ..product.problem import Problem
 from .choice import Choice
 
 #: The printed lines of a plan: labels and texts.

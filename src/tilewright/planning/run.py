@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..operands import can_write, native
-from ..runtime.cpu.narrowed import multiply_narrowed
+from ..cpu.runtime.narrowed import multiply_narrowed
+from ..product.operands import can_write, native
 from .choice import INVARIANT
 from .host import HostPlan
 

@@ -1,7 +1,7 @@
 """The short way of two matrices: by machine code, after one look at a table of plans.
 
 ``matmul`` checks, plans and runs every product in Python, which takes 15 to 40 µs. Here the plan of a shape becomes a call
-of machine code (``runtime/cpu/shared_products``), once; later products of that shape take 2 to 4 µs beside the product
+of machine code (``cpu/runtime/shared_products``), once; later products of that shape take 2 to 4 µs beside the product
 itself. If the call needs no workspace, the C front remembers it: ``small_products.known`` computes those later products.
 """
 
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..epilogue import asked_dtypes
+from ..cpu.runtime import shared_products, small_products
+from ..cpu.runtime.facts import MOST_WORK_OF_BATCH, OF_SHORT_WAY
+from ..cpu.runtime.shared_products import Sharing
 from ..host.limits import get_threads
-from ..operands import is_known, promoted, rows_of_batch
-from ..runtime.cpu import shared_products, small_products
-from ..runtime.cpu.facts import MOST_WORK_OF_BATCH, OF_SHORT_WAY
-from ..runtime.cpu.shared_products import Sharing
+from ..product.epilogue import asked_dtypes
+from ..product.operands import is_known, promoted, rows_of_batch
 from .host import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, short_way
 
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cpu.native import front
 from ..host.machine import seconds_text
 from ..kernels.columns import staged
 from ..kernels.cuda_kernel import Card, CudaKernel
 from ..kernels.expression import Expression, cdiv
 from ..kernels.sets import Column, Index, PreparedProgram, Sets, sets_for
-from ..native import front
-from ..problem import itemsize_of
+from ..product.problem import itemsize_of
 from .tuned import best_params
 
 #: A part of k has at least so many steps, and there are so many parts at most.
@@ -116,7 +116,7 @@ def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
     """Every way that the kernel's header names, the fastest first. If ``tilewright tune`` found parameters for this GPU,
     only with these.
 
-    >>> from tilewright.catalog import cuda_engine
+    >>> from tilewright.kernels.catalog import cuda_engine
     >>> from tilewright.kernels.cuda_kernel import Card
     >>> hopper, product = cuda_engine()["cuda/hopper"], EngineShape("bfloat16", "bfloat16", 4096, 4096, 4096)
     >>> [(way.params["BN"], way.parts) for way in ways(hopper, product, Card())][:1]
@@ -225,7 +225,7 @@ def _sets_of(kernel: CudaKernel, product: EngineShape, card: Card) -> Sets:
 def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int, parts: int) -> int:
     """The steps of each part of k but the last, which may be shorter.
 
-    >>> from tilewright.catalog import cuda_engine
+    >>> from tilewright.kernels.catalog import cuda_engine
     >>> part_steps(cuda_engine()["cuda/hopper"], {}, "bfloat16", 640, 3)
     4
     """

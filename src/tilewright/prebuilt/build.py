@@ -3,8 +3,8 @@
 Numba translates the functions of ``entries`` to LLVM's representation, without optimising or running any; then all that
 belong to a kernel are linked, optimised once and written as an object, by several processes. The system's C compiler links
 the objects and ``support.c`` to a shared library of one level in ``built/``, beside a list of the functions and of the
-numbers that the library reads (``codegen.setting``). Objects stay there, so that after a change of one kernel only its own
-is built again. The C front is built, too (``native``).
+numbers that the library reads (``cpu.vectors.setting``). Objects stay there, so that after a change of one kernel only its
+own is built again. The C front is built, too (``native``).
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..catalog import engine
+import numpy as np
+
+from ..cpu.native import front_key
+from ..cpu.runtime.facts import BEFORE_VECTORS, FOR_VECTORS, KERNEL
+from ..cpu.runtime.library import BUILT, SOURCES, is_current, sources_key
+from ..cpu.runtime.names import NO_KERNEL
 from ..errors import did_you_mean
 from ..host import sources
 from ..host.disk import fingerprint
 from ..host.levels import LEVELS, InstructionLevel, instruction_levels, level_named
 from ..host.machine import BUILD_LEVEL, machine
 from ..host.sources import PACKAGE
-from ..runtime.cpu.facts import BEFORE_VECTORS, FOR_VECTORS, KERNEL
-from ..runtime.cpu.library import BUILT, SOURCES, is_current, sources_key
-from ..runtime.cpu.names import NO_KERNEL
-from .native import build_native
+from ..kernels.catalog import engine
 from .tools import BuildError, c_compiler, put
 
 Say = Callable[[str], object]
@@ -84,7 +88,7 @@ def _build_level(level: InstructionLevel, folder: Path, compiler: list[str], job
 def _objects(level: InstructionLevel, folder: Path, jobs: int, say: Say) -> list[Path]:
     """The objects of a level, one for each kernel; those of other sources than these are made anew."""
     own = own_sources()
-    shared = [path for path in sources.files(SOURCES) if path.parent != PACKAGE / "engine" / "cpu"]
+    shared = [path for path in sources.files(SOURCES) if path.parent != PACKAGE / "cpu" / "kernels"]
     keys = {kernel: fingerprint(level.name, *shared, *paths) for kernel, paths in own.items()}
     objects = {kernel: folder / f"{kernel.rpartition('/')[2]}-{key}.o" for kernel, key in keys.items()}
     missing = [kernel for kernel, path in objects.items() if not path.with_suffix(".json").is_file()]
@@ -133,7 +137,7 @@ def even_shares(kernels: Sequence[str], jobs: int) -> list[list[str]]:
 def translate() -> None:
     """Compile kernels, each given as ``NAME=PATH``: to an object ``PATH.o`` and a list of its functions, ``PATH.json``."""
     level = level_named(os.environ[BUILD_LEVEL])
-    from ..runtime.cpu.entries import entries  # imports Numba
+    from ..cpu.runtime.entries import entries  # imports Numba
     from .translate import Translator
 
     translator, known = Translator(level), list(entries())
@@ -187,3 +191,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+# ---- native ----------------------------------------------------------------------------------------------------------
+# Build the C front ``tilewright._native``: one file for every CPython from 3.11 on (abi3), or for one without a GIL.
+
+
+#: The oldest CPython whose interface is asked for.
+LIMITED_API = "0x030B0000"
+FLAGS = (
+    *("-O2", "-std=c11", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Wno-cast-function-type"),
+)
+
+
+def file_name() -> str:
+    """The extension's file: abi3, but an interpreter without a GIL has no stable interface."""
+    return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}" if is_free_threaded() else "_native.abi3.so"
+
+
+def python_tag() -> str:
+    """The tags of a wheel with the extension: interpreter and interface."""
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    return f"{version}-{version}t" if is_free_threaded() else "cp311-abi3"
+
+
+def is_free_threaded() -> bool:
+    """Whether this interpreter has no GIL."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def native_file(arch: str) -> Path:
+    """Where the extension is built; that for another architecture not where this interpreter looks for its own."""
+    return PACKAGE / file_name() if arch == platform.machine() else BUILT / arch / file_name()
+
+
+def build_native(say: Callable[[str], object] = print, arch: str = platform.machine()) -> Path | None:
+    """Build the extension, unless it is of these sources. None without Python's headers. Raises BuildError without a C
+    compiler. The headers are this machine's for another architecture of 64 bits, too: the interface is the same.
+
+    With ``$CFLAGS``, such as those of sanitizers, it is always built, with these flags too.
+    """
+    target, key, more = native_file(arch), front_key(), shlex.split(os.environ.get("CFLAGS", ""))
+    if not more and target.is_file() and key.encode() in target.read_bytes():
+        return target
+    headers = Path(sysconfig.get_paths()["include"])
+    if not (headers / "Python.h").is_file():
+        say(
+            f"no C front, so short calls take longer: {headers} has no Python.h: install Python's headers (python3-dev)"
+        )
+        return None
+    limited = [] if is_free_threaded() else [f"-DPy_LIMITED_API={LIMITED_API}"]
+    includes = [f"-I{folder}" for folder in (headers, np.get_include())]
+    sources = [str(path) for path in sorted((PACKAGE / "cpu" / "native").glob("*.c"))]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name) / target.name
+        command = [
+            *c_compiler(arch), *FLAGS, *limited,
+            f'-DTILEWRIGHT_KEY="{key}"', *includes, *(more or ["-s"]), "-o", str(made), *sources, "-lm",
+        ]  # fmt: skip
+        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        if built.returncode:
+            raise BuildError(f"{target.name}: {command[0]} failed: {built.stderr.strip()}")
+        put(made, target.parent)
+    say(f"built {target.name}")
+    return target

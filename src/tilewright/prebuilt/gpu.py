@@ -22,19 +22,19 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from ..arrays.gpu_array import GpuArray, contiguous_strides
-from ..arrays.matmul import plan_of_views
-from ..arrays.offsets import DTYPES as GROUPED
-from ..arrays.offsets import plan_of_groups
-from ..arrays.plan import prepare
-from ..catalog import cuda_engine
+from ..cpu.runtime.library import BUILT
 from ..errors import DTypeError, OperandError, did_you_mean
+from ..gpu.arrays.gpu_array import GpuArray, contiguous_strides
+from ..gpu.arrays.matmul import plan_of_views
+from ..gpu.arrays.offsets import DTYPES as GROUPED
+from ..gpu.arrays.offsets import plan_of_groups
+from ..gpu.arrays.plan import prepare
+from ..gpu.runtime.archive import TABLES, Request, archive_key, archive_name, dictionary, difference, requests
+from ..gpu.runtime.device import add_described
+from ..gpu.runtime.nvrtc import compile_alone, compiler
 from ..host.machine import machine
+from ..kernels.catalog import cuda_engine
 from ..kernels.cuda_kernel import Card
-from ..runtime.cpu.library import BUILT
-from ..runtime.gpu.archive import TABLES, Request, archive_key, archive_name, dictionary, difference, requests
-from ..runtime.gpu.device import add_described
-from ..runtime.gpu.nvrtc import compile_alone, compiler
 from .tools import BuildError, put
 
 Say = Callable[[str], object]

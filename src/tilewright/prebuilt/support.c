@@ -52,7 +52,7 @@ extern Object *PyObject_CallNoArgs(Object *);
 extern void Py_DecRef(Object *), PyErr_Clear(void);
 extern void PyErr_Fetch(Object **, Object **, Object **), PyErr_Restore(Object *, Object *, Object *);
 
-/* The result of body(), after cleanup() has run to its end; see runtime/cpu/interrupts.py. */
+/* The result of body(), after cleanup() has run to its end; see cpu/runtime/interrupts.py. */
 Object *ensured(Object *body, Object *cleanup) {
     Object *type, *value, *trace, *settled, *result = PyObject_CallNoArgs(body);
     PyErr_Fetch(&type, &value, &trace);

@@ -22,13 +22,13 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 
-from ..codegen import machine_numbers
-from ..codegen.deferred import apart
-from ..codegen.settings import SETTINGS
-from ..codegen.vectors import I64
+from ..cpu.runtime.entries import Entry
+from ..cpu.runtime.library import FAILED
+from ..cpu.vectors import machine_numbers
+from ..cpu.vectors.deferred import apart
+from ..cpu.vectors.settings import SETTINGS
+from ..cpu.vectors.vectors import I64
 from ..host.levels import InstructionLevel
-from ..runtime.cpu.entries import Entry
-from ..runtime.cpu.library import FAILED
 
 
 def _not_yet(self: Any, *_: Any) -> None:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from ..runtime.gpu.nvrtc import Compiled
+from ..gpu.runtime.nvrtc import Compiled
 from .assembly.effects import synchronises_grid
 from .assembly.instructions import Instruction
 from .assembly.program import Program

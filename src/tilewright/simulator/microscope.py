@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnavailableError, UsageError
+from ..gpu.runtime.mangled import demangled, found_entry, is_identifier
+from ..gpu.runtime.nvrtc import DEFAULT_ARCH, Compiled, compile_source
 from ..records.explanation import ABOUT, Access
-from ..runtime.gpu.mangled import demangled, found_entry, is_identifier
-from ..runtime.gpu.nvrtc import DEFAULT_ARCH, Compiled, compile_source
 from .assembly.disassembly import disassemble, parse_sass
 from .assembly.instructions import Module
 from .assembly.parser import parse_ptx

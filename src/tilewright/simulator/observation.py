@@ -7,13 +7,13 @@ from html import escape
 from typing import Any
 
 from ..errors import UnavailableError
+from ..gpu.runtime.cubin import Resources
 from ..records.explanation import Access
 from ..records.legible import legible
 from ..records.pipeline import Pipeline
+from ..records.report import pipeline_html
+from ..records.report.listing import listing_html
 from ..records.source_rows import SourceRow, source_rows
-from ..report import pipeline_html
-from ..report.listing import listing_html
-from ..runtime.gpu.cubin import Resources
 from . import listing
 from .assembly.source_files import file_label
 from .findings import Finding

@@ -5,7 +5,7 @@ import importlib
 from tilewright.errors import UnavailableError
 from tilewright.host.limits import get_threads
 from tilewright.kernels import FLOATS, kernel
-from tilewright.operands import writeable_alias
+from tilewright.product.operands import writeable_alias
 
 
 @kernel(

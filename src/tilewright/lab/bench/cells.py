@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import UsageError
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
-from ..compare.stats import MIN_SAMPLES
+from ...records.compare.stats import MIN_SAMPLES
 from ..inputs.distributions import distributed
 from ..inputs.params import Values, check_names, param_sets, with_cached
 from ..inputs.sizes import Shape
@@ -171,7 +171,7 @@ def _device_cells(settings: Settings, cached: CachedParams) -> list[Cell]:
 def suits_shape(kernel: Kernel, dtype: str, shape: Shape) -> bool:
     """Whether a kernel of the engine is made for this shape: it suits the shape, but not a cube of the shape's longest side.
 
-    >>> from tilewright.catalog import catalog
+    >>> from tilewright.kernels.catalog import catalog
     >>> shapes = [(1000, 1000, 1000), (1, 4096, 4096), (2000, 2000, 4)]
     >>> [name for s in shapes for name, k in catalog().items() if suits_shape(k, "float32", s)]
     ['cpu/vector', 'cpu/outer']

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
+from ...cpu.runtime.peaks import peak_gflops
+from ...cpu.runtime.runner import Product, call_once, runner
 from ...errors import UnavailableError, UsageError
 from ...host.limits import use_threads
 from ...host.machine import available_memory, bytes_text, current_clock_mhz
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
-from ...runtime.cpu.peaks import peak_gflops
-from ...runtime.cpu.runner import Product, call_once, runner
-from ..compare.reference import is_unclear, starved
-from ..compare.stats import FEW_SAMPLES, MIN_SAMPLES
+from ...records.compare.reference import is_unclear, starved
+from ...records.compare.stats import FEW_SAMPLES, MIN_SAMPLES
 from ..inputs.sizes import Shape
 from .cells import Cell, Outcome, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed

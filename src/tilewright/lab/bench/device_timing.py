@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Sequence
 
-from ...runtime.gpu.device import Device
-from ...runtime.gpu.launch import Submission
-from ...runtime.gpu.memory import Memory
+from ...gpu.runtime.device import Device
+from ...gpu.runtime.launch import Submission
+from ...gpu.runtime.memory import Memory
 from ..verify.device_verify import DeviceChecks
 
 #: A sample lasts at least this long: short products are repeated within it.

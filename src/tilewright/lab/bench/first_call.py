@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...cpu.runtime.machine_code import describe_code
 from ...errors import UnavailableError
 from ...host.disk import CacheFile, fingerprint
 from ...host.machine import machine
-from ...runtime.cpu.machine_code import describe_code
 from .library import LIBRARY
 
 #: The fastest of so many starts counts: other processes disturbed it least.

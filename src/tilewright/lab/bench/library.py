@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...api import matmul
+from ...api.matmul import matmul
 from ...host import sources
 from ...host.disk import fingerprint
 from ...kernels import Kernel, kernel
-from ...operands import DTYPES
+from ...product.operands import DTYPES
 
 
 @kernel(

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import DTypeError, OperandError, TilewrightError, UsageError
-from ...files import open_matrix, whole_matrix
 from ...host.machine import machine
-from ...operands import aligned_copy, aligned_empty
+from ...large.files import open_matrix, whole_matrix
+from ...product.operands import aligned_copy, aligned_empty
 from ..inputs.sizes import LARGEST, Shape
 from ..verify.oracles import oracle
 

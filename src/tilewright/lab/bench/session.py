@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ...catalog import catalog, find, reference
+from ...cpu.runtime.runner import call_once, runner
 from ...errors import UnavailableError, UsageError, did_you_mean
+from ...gpu.runtime.cublas import CUBLAS, Reference
 from ...host.machine import machine
 from ...kernels import NUMERIC, Kernel
+from ...kernels.catalog import catalog, find, reference
 from ...planning.tuned import best_params
 from ...records.bench import BenchRecord, Writer
-from ...runtime.cpu.runner import call_once, runner
-from ...runtime.gpu.cublas import CUBLAS, Reference
-from ..compare.stats import MIN_SAMPLES
+from ...records.compare.stats import MIN_SAMPLES
 from ..inputs.distributions import check_benched
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS

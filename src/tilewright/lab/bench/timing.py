@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ...runtime.cpu.runner import Product
+from ...cpu.runtime.runner import Product
 from .cells import Cell
 from .operand_sets import OperandSets, poison
 

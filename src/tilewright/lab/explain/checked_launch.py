@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
+from ...gpu.runtime.nvrtc import Compiled, architectures, compiler
+from ...gpu.runtime.plain_launch import PlainLaunch, plain_launch
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
-from ...runtime.gpu.nvrtc import Compiled, architectures, compiler
-from ...runtime.gpu.plain_launch import PlainLaunch, plain_launch
 from ...simulator.assembly.instructions import Function
 from ...simulator.assembly.parser import parse_ptx
 from ...simulator.assembly.program import Program, link

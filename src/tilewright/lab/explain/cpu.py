@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...catalog import find
+from ...cpu.runtime.runner import Product, runner
 from ...errors import UsageError
 from ...host.machine import machine
 from ...kernels import Kernel
-from ...operands import DTYPES, aligned_empty
+from ...kernels.catalog import find
 from ...planning.prediction import Prediction, predict
-from ...problem import Problem
-from ...runtime.cpu.runner import Product, runner
+from ...product.operands import DTYPES, aligned_empty
+from ...product.problem import Problem
 from ..bench.operand_sets import OperandSets
 from ..bench.timing import SampleLoop
 from ..inputs.environment import environment
@@ -94,7 +94,7 @@ def explain_cpu(
     ``system`` replaces the system calls of the counters. Raises UsageError for a product without elements, and what
     ``runner`` raises.
 
-    >>> from tilewright.catalog import catalog
+    >>> from tilewright.kernels.catalog import catalog
     >>> explain_cpu(catalog()["cpu/naive"], 16, 16, 16).verified["ok"]
     True
     """

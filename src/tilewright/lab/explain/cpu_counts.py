@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...engine.cuts import PACKING, PACKING_BOTH, cut
-from ...engine.jobs import displaced
+from ...cpu.engine.cuts import PACKING, PACKING_BOTH, cut
+from ...cpu.engine.jobs import displaced
+from ...cpu.runtime.runner import grid
 from ...host.machine import Machine
 from ...kernels import Kernel
 from ...kernels.blocking import blocking
-from ...problem import Problem
-from ...runtime.cpu.runner import grid
+from ...product.problem import Problem
 
 #: Bytes of an element of these dtypes as it is packed and multiplied.
 _PACKED_BYTES = {"int8": 2, "uint8": 2, "float16": 4, "bfloat16": 4}
@@ -98,7 +98,7 @@ def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
 
 
 def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
-    """The cuts of ``engine.cuts``: even ones, with tiles and slivers of two sizes that differ by one."""
+    """The cuts of ``cpu.engine.cuts``: even ones, with tiles and slivers of two sizes that differ by one."""
     p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
     m, n, k, size = (
         problem.m,
@@ -135,7 +135,7 @@ def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
 
 
 def _reads_in_place(kernel: Kernel, problem: Problem, word: int, threads: int) -> bool:
-    """Whether a kernel reads rows of a contiguous A where they lie, as ``engine.jobs`` decides it."""
+    """Whether a kernel reads rows of a contiguous A where they lie, as ``cpu.engine.jobs`` decides it."""
     m, row, p = problem.m, problem.k * problem.itemsize, kernel.params
     if not kernel.in_place or row % word or m // math.ceil(m / p["mr"]) < p["mr"] - 1:
         return False

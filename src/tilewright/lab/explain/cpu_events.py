@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...host.machine import Machine
 from ...kernels import Kernel
 from ...planning.prediction import Prediction
-from ...problem import Problem
+from ...product.problem import Problem
 from ..bench.timing import wait_until_quiet
 from . import cpu_counts, perf_counters
 from .inner_loop import InnerLoop

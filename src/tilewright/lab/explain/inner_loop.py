@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ...cpu.runtime.names import code_name
 from ...kernels import Kernel
-from ...runtime.cpu.names import code_name
 
 #: A multiplication: fused with an addition, or of integers, which are not always fused; x86-64 and AArch64.
 _MULTIPLY = re.compile(r"v?fn?m(add|sub)|v?pmul[lh]|v?pmadd|v?pdp|v?mul[sp][sdh]\b|fm(la|ls|ul)\b|fmadd|ml[as]\b|mul\b")
@@ -39,7 +39,7 @@ def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
     """
     if not kernel.compiled or kernel.over is not None:
         return None
-    from ...runtime.cpu.in_process import fresh_assembly  # imports the compiler
+    from ...cpu.runtime.in_process import fresh_assembly  # imports the compiler
 
     return read_loop(fresh_assembly(kernel, code_name(dtype)))
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ...errors import LaunchError, UnavailableError, UsageError
+from ...gpu.runtime.boxes import Mapped
+from ...gpu.runtime.device import open_device
+from ...gpu.runtime.nvrtc import Compiled, compiler
+from ...gpu.runtime.plain_launch import plain_launch
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.explanation import Explanation
-from ...runtime.gpu.boxes import Mapped
-from ...runtime.gpu.device import open_device
-from ...runtime.gpu.nvrtc import compiler
-from ...runtime.gpu.plain_launch import plain_launch
+from ...records.unit_counters import UNIT_LABELS
 from ...simulator.assembly.disassembly import MachineInstruction, disassemble, parse_sass
 from ...simulator.assembly.source_files import file_label
+from ...simulator.counters.hardware_names import LABELS
 from ...simulator.gpus import find_gpu
-from . import hardware, ncu_pages
+from . import ncu_pages, stored_launches
+from .ncu_pages import CountedInstruction, Profile, read_raw, read_source
 from .result import operands, verified
 from .stored_launches import StoredLaunch
 
@@ -66,8 +74,8 @@ def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], s
         maps = {i: each.operand for i, each in enumerate(given) if isinstance(each, Mapped)}
         args = tuple(each.memory if isinstance(each, Mapped) else each for each in given)
         launches.append(StoredLaunch(entry, p.launch.grid, p.launch.block, args, p.launch.shared_bytes, maps))
-    of_units = tuple(name for name in hardware.HOPPER_COUNTERS if any(name in e.counters for e in explanations))
-    profiles = hardware.profile_launches(compiled, launches, hardware.COUNTERS + of_units)
+    of_units = tuple(name for name in HOPPER_COUNTERS if any(name in e.counters for e in explanations))
+    profiles = profile_launches(compiled, launches, COUNTERS + of_units)
     code = parse_sass(disassemble(compiled.cubin))[entry]
     measured_on = {
         **tools(),
@@ -110,7 +118,7 @@ def check_gpu(name: str) -> None:
     Raises UnavailableError without a GPU or without ncu, UsageError where the GPU is another card.
     """
     gpu = open_device()
-    hardware.find_ncu()
+    find_ncu()
     try:
         card = find_gpu(gpu.name)
     except UsageError:
@@ -129,7 +137,7 @@ def gpu_and_driver() -> dict[str, str]:
 
 def tools() -> dict[str, str]:
     """The same, and the version of the profiler."""
-    return {**gpu_and_driver(), "ncu": _printed(str(hardware.find_ncu()), "--version").rpartition("\n")[2]}
+    return {**gpu_and_driver(), "ncu": _printed(str(find_ncu()), "--version").rpartition("\n")[2]}
 
 
 def _printed(*command: str) -> str:
@@ -138,3 +146,164 @@ def _printed(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
         return str(error)
+
+
+# ---- hardware --------------------------------------------------------------------------------------------------------
+# Hardware counters of a kernel on a GPU, by NVIDIA's profiler ``ncu``: in total, and for each machine instruction.
+#
+# ``ncu`` runs a program, and each of its kernels as often as it takes to read all counters (memory is restored in
+# between). It writes a report, which is read here as CSV. Counters need a permission that the driver may deny
+# (``ERR_NVGPUCTRPERM``). Clocks are not fixed: that would need another permission, and counts do not depend on them.
+
+
+#: The counters that the microscope predicts, on every GPU, and those of units that only Hopper has.
+COUNTERS = tuple(name for name in LABELS if name not in UNIT_LABELS)
+HOPPER_COUNTERS = tuple(UNIT_LABELS)
+#: Counters in one run of ncu. If these are more than the hardware counts in one pass, ncu runs the kernel again. A sum over
+#: several passes (sectors: hits and misses) is then wrong, because hits differ: 4,267 stored sectors instead of 4,096.
+AT_ONCE = 8
+#: Sections of ncu that count by instruction. The first also samples; its samples are not read.
+_SECTIONS = ("SourceCounters", "MemoryWorkloadAnalysis_Tables")
+
+
+def find_ncu() -> Path:
+    """Where ncu is: on PATH, else under CUDA_HOME or /opt/nvidia/nsight-compute. Raises UnavailableError if nowhere."""
+    folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")]
+    folders += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
+    ncu = shutil.which("ncu") or next((at for p in folders if (at := shutil.which("ncu", path=str(p)))), None)
+    if ncu is None:
+        raise UnavailableError("ncu: not found; it is part of NVIDIA's CUDA toolkit (Nsight Compute)")
+    return Path(ncu)
+
+
+# ---- run it ----------------------------------------------------------------------------------------------------------
+
+
+def ncu_counters(
+    command: Sequence[str],
+    kernel: str | None = None,
+    metrics: Sequence[str] = COUNTERS,
+    *,
+    timeout: float | None = None,
+) -> list[dict[str, float]]:
+    """Counters of every launch that ``command`` makes, in order; or only of launches of ``kernel``, a name in the binary.
+
+    Raises what ``profile`` raises.
+    """
+    return [launch.counters for launch in profile(command, kernel, metrics, lines=False, timeout=timeout)]
+
+
+def profile(
+    command: Sequence[str],
+    kernel: str | None = None,
+    metrics: Sequence[str] = COUNTERS,
+    *,
+    lines: bool = True,
+    timeout: float | None = None,
+) -> list[Profile]:
+    """Run a program under ncu, several times. Returns the counts of each launch; with ``lines`` also by instruction.
+
+    ``timeout`` is in seconds, for each run of ncu. Raises UnavailableError, with ncu's message, where ncu is missing or
+    refused; LaunchError, with the program's message, where the program itself failed or launched no such kernel.
+    """
+    chosen = ["--kernel-name-base", "mangled", "--kernel-name", kernel] if kernel else []
+    profiles: list[Profile] = []
+    for first in range(0, len(metrics), AT_ONCE):
+        names = metrics[first : first + AT_ONCE]
+        totals = read_raw(_page([*chosen, "--metrics", ",".join(names)], command, "raw", timeout))
+        totals = [replace(t, counters={n: t.counters[n] for n in names if n in t.counters}) for t in totals]
+        profiles = _merged(profiles, totals)
+    if lines:
+        sections = [*chosen, *(part for section in _SECTIONS for part in ("--section", section))]
+        _add_instructions(profiles, read_source(_page(sections, command, "source", timeout)))
+    return profiles
+
+
+def _page(options: Sequence[str], command: Sequence[str], page: str, timeout: float | None) -> str:
+    """One page, as CSV, of the report of one run of ncu with these options."""
+    ncu = str(find_ncu())
+    with tempfile.TemporaryDirectory(prefix="tilewright-ncu-") as folder:
+        report = Path(folder, "report.ncu-rep")
+        always = ["--clock-control", "none", "--target-processes", "all", *options, "--export", str(report)]
+        printed = _run([ncu, *always, *command], timeout)
+        if not report.is_file():
+            raise LaunchError(f"{' '.join(command)}: launched no such kernel: {printed}")
+        units = ["--print-units", "base"] if page == "raw" else []
+        return _run([ncu, "--import", str(report), "--page", page, "--csv", *units], timeout)
+
+
+def _merged(before: list[Profile], now: list[Profile]) -> list[Profile]:
+    """The same launches in two runs of a program, with the counters of both."""
+    if not before:
+        return now
+    if [launch.kernel for launch in before] != [launch.kernel for launch in now]:
+        raise LaunchError("the program launches other kernels each time: counters of several runs cannot be merged")
+    return [replace(new, counters=old.counters | new.counters) for old, new in zip(before, now, strict=True)]
+
+
+def _add_instructions(totals: Sequence[Profile], code: Sequence[tuple[str, list[CountedInstruction]]]) -> None:
+    """Add its instructions to each launch. ncu 2025.3 prints each launch of a kernel twice if there are several."""
+    if len(code) == len(totals):
+        for launch, (_, instructions) in zip(totals, code, strict=True):
+            launch.instructions.extend(instructions)
+        return
+    for name in {launch.kernel for launch in totals}:
+        launches = [launch for launch in totals if launch.kernel == name]
+        listed = [instructions for kernel, instructions in code if kernel == name]
+        times = len(listed) // len(launches)
+        same = all(part == listed[i // times * times] for i, part in enumerate(listed)) if times else False
+        if len(listed) != times * len(launches) or not same:
+            raise UnavailableError(f"ncu: {name} was launched {len(launches)} times, but is listed {len(listed)} times")
+        for launch, instructions in zip(launches, listed[::times], strict=True):
+            launch.instructions.extend(instructions)
+
+
+def profile_launches(
+    compiled: Compiled, launches: Sequence[StoredLaunch], metrics: Sequence[str] = COUNTERS, *, lines: bool = True,
+    timeout: float | None = None,
+) -> list[Profile]:  # fmt: skip
+    """Make launches in a new process under ncu. Returns one profile each, in order. Raises what ``profile`` raises.
+
+    >>> source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1; }'
+    >>> code = tilewright.gpu.runtime.nvrtc.compile_source(source)  # doctest: +SKIP
+    >>> profile_launches(code, [StoredLaunch("k", 1, 32, (np.zeros(32, np.float32),))])[0].counters[
+    ...     "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"]  # doctest: +SKIP
+    4
+    """
+    with tempfile.TemporaryDirectory(prefix="tilewright-launch-") as folder:
+        spec = Path(folder, "launches.npz")
+        stored_launches.save_launches(spec, compiled, launches)
+        results = Path(folder, "results.npz")
+        profiles = profile(command_of(spec, "--results", str(results)), metrics=metrics, lines=lines, timeout=timeout)
+        left = stored_launches.read_results(results)
+    if not len(profiles) == len(left) == len(launches):
+        raise LaunchError(f"{compiled.name}: {len(launches)} launches were made, but ncu counted {len(profiles)}")
+    return [replace(each, arrays=arrays) for each, arrays in zip(profiles, left, strict=True)]
+
+
+def command_of(spec: Path, *more: str) -> list[str]:
+    """The command that makes the launches of a file."""
+    return [sys.executable, "-m", "tilewright.lab.explain.stored_launches", str(spec), *more]
+
+
+def _run(command: Sequence[str], timeout: float | None) -> str:
+    """What a run of ncu printed. Raises UnavailableError for its errors, LaunchError for those of the program it ran."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"ncu: did not end within {timeout:.0f} s") from None
+    except OSError as error:
+        raise UnavailableError(f"ncu: {error}") from None
+    printed = done.stdout + "\n" + done.stderr
+    errors = [line.removeprefix("==ERROR==").strip() for line in printed.splitlines() if line.startswith("==ERROR==")]
+    if any("application returned an error code" in line for line in errors):
+        raise LaunchError(f"the program under ncu failed: {_tail(printed)}")
+    if done.returncode or errors:
+        raise UnavailableError(f"ncu: {'; '.join(errors) or _tail(printed) or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def _tail(printed: str) -> str:
+    """The last line that is not one of ncu's own."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip() and not line.startswith("==")]
+    return lines[-1] if lines else ""

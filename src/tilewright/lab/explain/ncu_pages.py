@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...errors import UnavailableError
-from ...runtime.gpu.mangled import demangled
+from ...gpu.runtime.mangled import demangled
 from ...simulator.assembly.disassembly import MachineInstruction
 
 #: Columns of ncu's source page, and their names here; counts of 0 are left out.

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import CompileError, UnavailableError, UsageError
+from ...gpu.runtime.boxes import Mapped
+from ...gpu.runtime.nvrtc import compile_with
+from ...gpu.runtime.plain_launch import PlainLaunch, plain_launch
 from ...kernels.cuda_kernel import CudaKernel
-from ...runtime.gpu.boxes import Mapped
-from ...runtime.gpu.nvrtc import compile_with
-from ...runtime.gpu.plain_launch import PlainLaunch, plain_launch
 from ...simulator.assembly.parser import parse_ptx
 from ...simulator.assembly.program import link
 from ...simulator.compiled_launch import registers_at_launch

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...catalog import find
 from ...errors import UsageError
+from ...kernels.catalog import find
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.explanation import Explanation
 from ...simulator.gpus import GpuModel, find_gpu

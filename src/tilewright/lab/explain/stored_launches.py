@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import LaunchError, OperandError, TilewrightError, UsageError
-from ...runtime.gpu.boxes import BoxedOperand, Mapped
-from ...runtime.gpu.device import open_device
-from ...runtime.gpu.launch import Extent, extent
-from ...runtime.gpu.memory import Memory
-from ...runtime.gpu.nvrtc import Compiled
+from ...gpu.runtime.boxes import BoxedOperand, Mapped
+from ...gpu.runtime.device import open_device
+from ...gpu.runtime.launch import Extent, extent
+from ...gpu.runtime.memory import Memory
+from ...gpu.runtime.nvrtc import Compiled
 
 
 @dataclass(frozen=True)

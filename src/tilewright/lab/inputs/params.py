@@ -54,7 +54,7 @@ def param_sets(kernel: Any, params: Values) -> list[dict[str, int]]:
     Raises UsageError for a value that the kernel never takes, for more combinations than ``MOST_SETS``, and where none is
     allowed: then with the reason for the first.
 
-    >>> from tilewright.catalog import cuda_catalog
+    >>> from tilewright.kernels.catalog import cuda_catalog
     >>> param_sets(cuda_catalog()["cuda/register_rows"], {"ROWS": [8, 16], "TILE": [8, 16]})
     [{'ROWS': 8, 'TILE': 8}, {'ROWS': 8, 'TILE': 16}, {'ROWS': 16, 'TILE': 16}]
     """

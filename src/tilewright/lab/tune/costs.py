@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...catalog import cuda_engine
 from ...errors import UsageError
+from ...kernels.catalog import cuda_engine
 from ...kernels.columns import Column, staged
 from ...kernels.cuda_kernel import LINE, TIMED, Card, CudaKernel
 from ...planning.ways import EngineShape, part_steps, sums_dtype
-from ...problem import itemsize_of
+from ...product.problem import itemsize_of
 
 Mask = npt.NDArray[np.bool_]
 Costs = Mapping[str, float]

@@ -22,16 +22,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ...catalog import load_file, remade, tunable
+from ...cpu.runtime.runner import compiled
 from ...errors import UsageError
 from ...host.machine import Machine, machine
 from ...kernels import FLOATS, Kernel
 from ...kernels.blocking import STEPS, Blocking, analytic, in_force, tallest
+from ...kernels.catalog import load_file, remade, tunable
 from ...records.bench import BenchRecord
-from ...runtime.cpu.runner import compiled
+from ...records.compare.intervals import ratio_interval
 from ..bench.cells import Cell, Settings
 from ..bench.cpu import Bench
-from ..compare.intervals import ratio_interval
 from ..inputs.environment import environment
 from ..inputs.sizes import Shape
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import CompileError, UnavailableError, UsageError
+from ...gpu.runtime.plain_launch import plain_launch
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
 from ...planning.tuned import tuned_file
 from ...records.bench import BenchRecord
-from ...runtime.gpu.plain_launch import plain_launch
 from ..bench.cells import Cell
 from ..bench.cuda import CudaBench
 from ..bench.device import MeasuredCell

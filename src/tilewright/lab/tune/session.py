@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...catalog import catalog, cuda_catalog, cuda_engine, did_you_mean_kernel, find, tunable
 from ...errors import UsageError, did_you_mean
 from ...kernels import Kernel, blocking
+from ...kernels.catalog import catalog, cuda_catalog, cuda_engine, did_you_mean_kernel, find, tunable
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.bench import BenchRecord, Writer
 from ..bench.cells import Settings, own_dtype

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UnavailableError
-from ...runtime.gpu.device import Device
-from ...runtime.gpu.launch import Submission
-from ...runtime.gpu.memory import Memory
-from ...runtime.gpu.nvrtc import compile_file
+from ...gpu.runtime.device import Device
+from ...gpu.runtime.launch import Submission
+from ...gpu.runtime.memory import Memory
+from ...gpu.runtime.nvrtc import compile_file
 from ..inputs.formats import NumberFormat
 from ..inputs.sizes import Shape
 from .verify import Check, ErrorSample, Oracle

@@ -6,7 +6,7 @@ import functools
 import re
 from dataclasses import dataclass, field
 
-from ...runtime.gpu.includes import is_library
+from ...gpu.runtime.includes import is_library
 from .variables import NAME, Variable
 
 _TOKEN = re.compile(r"\([^)]*\)|\{[^}]*\}|\[[^\]]*\]|[^,\s{}\[\]()]+")

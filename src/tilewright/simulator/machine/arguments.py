@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import OperandError, UsageError, did_you_mean
+from ...gpu.runtime.launch import extent
+from ...gpu.runtime.mangled import demangled
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
-from ...runtime.gpu.launch import extent
-from ...runtime.gpu.mangled import demangled
 from ..assembly.variables import SIZES, Variable
 from .clusters import NO_CLUSTER, blocks_by_cluster, clusters_of
 from .tensor_map import MAP_BYTES

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UsageError
-from ...runtime.gpu.launch import extent
+from ...gpu.runtime.launch import extent
 from ..assembly.instructions import Function
 from .values import Array, Dim, Ints
 

@@ -10,23 +10,36 @@ Lanes in a loop rest after some rounds and let all others run, because they may 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..assembly.effects import is_warp_barrier, loads_anew
+from ...errors import UsageError
+from ..assembly.effects import (
+    fences,
+    is_collective,
+    is_mbarrier_wait,
+    is_warp_barrier,
+    is_warpgroup_wide,
+    loads_anew,
+    stores,
+)
 from ..assembly.instructions import Instruction
-from ..assembly.program import Program
+from ..assembly.program import CONTROL, BasicBlock, Program
 from ..findings import STEP_LIMIT
 from ..machine.endless_waits import note_waiting, report_endless
 from ..machine.lanes import TIMERS, Lanes
-from ..machine.values import Ints
+from ..machine.values import Array, Ints, per_lane
+from ..ops import bind
+from ..ops._table import Step
 from ..ops.mbarrier import Wait
-from .barriers import Barriers
-from .cluster_barriers import ClusterBarriers
-from .gathering import Gathering
-from .segments import Segment, bind_segments
-from .stillness import Stillness
+from ..ops.warp import WHOLE_WARP, companions
+from .barriers import Barriers, Form
+from .cluster_barriers import ClusterBarriers, is_cluster_barrier
 
 #: A loop rests after PATIENCE rounds, or after about POLLS segments that read what other threads may have written.
 PATIENCE, POLLS = 1 << 16, 64
@@ -323,3 +336,267 @@ class Engine:
         self.gathering.leave(active)
         self._pass_on(self.barriers.leave(active))
         self._pass_on(self.cluster_barriers.leave(active))
+
+
+# ---- gathering -------------------------------------------------------------------------------------------------------
+# Instructions that threads of a warp execute together (``.sync``): lanes that arrive early wait for the others.
+#
+# The instruction's mask names the threads that must arrive; without a mask, the whole warp must. Threads that have left
+# the kernel are not waited for. Lanes may meet at different ``bar.warp.sync`` of the program, but only at the same
+# instruction of any other kind.
+
+
+_MASKED = ("shfl", "vote", "match", "redux", "elect", "bar")
+Bits = NDArray[np.uint32]
+
+
+class Gathering:
+    """The lanes of a batch that wait for others of their warp."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self.bit = np.uint32(1) << lanes.lane.astype(np.uint32)
+        self.warps = int(lanes.base_warp[-1]) + 1
+        self.alive = self.bits(lanes.every)  # lanes that have not left the kernel
+        self.waiting: dict[int, tuple[Instruction, Ints]] = {}  # by segment
+
+    def clear(self) -> None:
+        """Forget all lanes that wait or left: new blocks start."""
+        self.alive = self.bits(self.lanes.every)
+        self.waiting.clear()
+
+    def bits(self, lanes: Ints) -> Bits:
+        """Lanes as one mask per warp."""
+        return np.bincount(self.lanes.base_warp[lanes], self.bit[lanes], self.warps).astype(np.uint32)
+
+    def leave(self, lanes: Ints) -> None:
+        """Note that these lanes left the kernel: others no longer wait for them."""
+        self.alive &= ~self.bits(lanes)
+
+    def admit(self, at: int, ins: Instruction, lanes: Ints) -> list[tuple[int, Ints]]:
+        """Lanes arrive at an instruction; returns the lanes that may execute now, by segment. The others wait."""
+        if at in self.waiting:
+            lanes = np.union1d(lanes, self.waiting.pop(at)[1])
+        if is_warpgroup_wide(ins):
+            return self._admit_warpgroups(at, ins, lanes)
+        if self._whole(lanes):
+            return [(at, lanes)]
+        self.waiting[at] = (ins, lanes)
+        return self._release(
+            [p for p, (i, _) in self.waiting.items() if p == at or (is_warp_barrier(ins) and is_warp_barrier(i))]
+        )
+
+    def _admit_warpgroups(self, at: int, ins: Instruction, lanes: Ints) -> list[tuple[int, Ints]]:
+        """``admit`` for an instruction that four warps execute together."""
+        group = self.lanes.of_block[lanes] * 8 + self.lanes.tid[lanes] // 128
+        complete = np.bincount(group)[group] == 128
+        if not complete.all():
+            self.waiting[at] = (ins, lanes[~complete])
+        return [(at, lanes[complete])] if complete.any() else []
+
+    def give_up(self) -> list[tuple[int, Ints]]:
+        """No more lanes can arrive: release those whose condition holds, otherwise all, and report it."""
+        go = self._release([at for at, (ins, _) in self.waiting.items() if is_warp_barrier(ins)])
+        for at in [at for at, (ins, _) in self.waiting.items() if not is_warp_barrier(ins)]:
+            go += self._release([at])
+        if go:
+            return go
+        released, self.waiting = self.waiting, {}
+        for ins, lanes in released.values():
+            absent = int(self._missing([(ins, lanes)])[0][0])
+            count = absent.bit_count()
+            text = f"waits for {count} other threads of its warp that never arrive (mask {absent:#010x}): {ins.text}"
+            self.lanes.reports.report("divergent barrier", ins, lanes, np.ones(lanes.size, bool), None, text)
+        return [(at, lanes) for at, (_, lanes) in released.items()]
+
+    def _release(self, places: list[int]) -> list[tuple[int, Ints]]:
+        """Of the lanes at these segments, which may meet one another, those whose companions have all arrived."""
+        groups = [(at, *self.waiting.pop(at)) for at in places]
+        go = []
+        for (at, ins, lanes), absent in zip(groups, self._missing([group[1:] for group in groups]), strict=True):
+            if (absent == 0).any():
+                go.append((at, lanes[absent == 0]))
+            if (absent != 0).any():
+                self.waiting[at] = (ins, lanes[absent != 0])
+        return go
+
+    def _missing(self, groups: list[tuple[Instruction, Ints]]) -> list[Bits]:
+        """For each lane the mask of the lanes of its warp that must still arrive; lanes with the same mask meet."""
+        if not groups:
+            return []
+        lanes = np.concatenate([group for _, group in groups])
+        masks = np.concatenate([self._masks(ins, group) for ins, group in groups])
+        warps = self.lanes.base_warp[lanes]
+        _, meeting = np.unique(warps << 32 | masks, return_inverse=True)
+        present = np.bincount(meeting, self.bit[lanes]).astype(np.uint32)
+        absent = masks.astype(np.uint32) & self.alive[warps] & ~present[meeting]
+        return np.split(absent, np.cumsum([group.size for _, group in groups])[:-1])
+
+    def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
+        """These lanes pass warp barriers, each with the lanes of its warp that have the same mask, at any of them."""
+        masks = np.full(self.lanes.size, WHOLE_WARP, np.int64)
+        every = self.lanes.every
+        for ins, some in groups:
+            masks[every if some is None else some] = self._masks(ins, every if some is None else some)
+        for ins, some in groups:
+            meeting = companions(ins, self.lanes, masks, some)
+        if len(groups) == 1:
+            self.lanes.sync_warp(groups[0][1], meeting)
+            return
+        lanes = np.sort(np.concatenate([every if some is None else some for _, some in groups]))
+        self.lanes.sync_warp(lanes, np.unique(self.lanes.base_warp[lanes] << 32 | masks[lanes], return_inverse=True)[1])
+
+    def _masks(self, ins: Instruction, lanes: Ints) -> Ints:
+        if ins.parts[0] not in _MASKED or not ins.operands:
+            return np.full(lanes.size, WHOLE_WARP, np.int64)
+        mask = self.lanes.source(ins.operands[-1], "u32", ins)
+        return per_lane(mask, lanes).astype(np.int64)
+
+    def _whole(self, lanes: Ints) -> bool:
+        """Whether lanes are whole warps: the common case."""
+        if self.lanes.threads % 32 or lanes.size % 32:
+            return False
+        rows = lanes.reshape(-1, 32)
+        return bool((rows[:, 31] - rows[:, 0] == 31).all() and (rows[:, 0] % 32 == 0).all())
+
+
+# ---- segments --------------------------------------------------------------------------------------------------------
+# A program bound to the lanes that run it: segments that run without a break, each a list of steps to call.
+
+
+@dataclass
+class Segment:
+    """Instructions that run one after the other, bound to the lanes, and at most one control instruction at the end."""
+
+    steps: list[Step]
+    code: list[Instruction]  # the instruction of each step
+    end: Instruction | None  # the control instruction
+    collective: Instruction | None  # the first instruction, if a warp executes it together
+    polls: bool  # whether it reads what other threads may have just written
+    stores: bool
+    last: Instruction
+    wait: Wait | None = None  # the first instruction, if it waits for an mbarrier
+    guard: Array | None = None
+    targets: list[int] = field(default_factory=list)
+    index: Array | None = None
+    form: Form | None = None
+    of_cluster: bool = False  # whether it ends with a barrier of a cluster
+    instructions: int = 0
+
+
+def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
+    """The segments of a program in order; the index after the last stands for the end of the kernel.
+
+    Raises UsageError for an instruction that is unknown or invalid.
+    """
+    pieces = [piece for block in program.blocks for piece in _pieces(program, block)]
+    segment_at = {first: i for i, (first, _) in enumerate(pieces)} | {len(program.code): len(pieces)}
+    has_fences = any(fences(ins) for ins in program.code)
+    return [_bind(program, lanes, program.code[first : last + 1], segment_at, has_fences) for first, last in pieces]
+
+
+def _pieces(program: Program, block: BasicBlock) -> list[tuple[int, int]]:
+    """The parts of a basic block, cut before a wait for an mbarrier, before an instruction that a warp executes together,
+    and also after a warp barrier."""
+    starts = {block.first}
+    for at in range(block.first, block.last + 1):
+        if is_mbarrier_wait(program.code[at]):
+            starts |= {at}
+        if is_collective(program.code[at]):
+            starts |= {at, at + 1} if is_warp_barrier(program.code[at]) else {at}
+    edges = [*sorted(s for s in starts if s <= block.last), block.last + 1]
+    return [(first, stop - 1) for first, stop in pairwise(edges)]
+
+
+def _bind(
+    program: Program, lanes: Lanes, code: list[Instruction], segment_at: dict[int, int], has_fences: bool
+) -> Segment:
+    end = code[-1] if code[-1].parts[0] in CONTROL and not is_warp_barrier(code[-1]) else None
+    straight = [i for i in (code if end is None else code[:-1]) if not is_warp_barrier(i)]
+    segment = Segment(
+        *([], [], end, code[0] if is_collective(code[0]) else None),
+        polls=any(loads_anew(i) for i in code),
+        stores=any(stores(i) for i in code),
+        last=code[-1],
+        wait=Wait(code[0], lanes) if is_mbarrier_wait(code[0]) else None,
+        instructions=len(code),
+    )
+    for ins in straight:
+        for step in _steps(ins, lanes, has_fences):
+            segment.steps.append(step)
+            segment.code.append(ins)
+    if end is not None:
+        _bind_control(segment, end, program, lanes, segment_at)
+    return segment
+
+
+def _steps(ins: Instruction, lanes: Lanes, has_fences: bool) -> list[Step]:
+    """The step of an instruction and, in a program with fences, the steps that record what it publishes or learns."""
+    step, parts, clocks = bind(ins, lanes), set(ins.parts), lanes.clocks
+    # Operations on an mbarrier, and fences of proxies, publish and learn by themselves.
+    if not has_fences or ins.parts[0] == "mbarrier" or {"proxy", "mbarrier_init"} & parts:
+        return [step]
+    wide, near = bool({"gl", "gpu", "sys"} & parts), "cluster" in parts
+    fence: list[Step] = [partial(clocks.fence, wide=wide, near=near)] if fences(ins) else []
+    if ins.parts[0] in ("fence", "membar"):
+        return fence
+    signal: list[Step] = [clocks.signal] if (stores(ins) or ins.parts[0] == "atom") and "local" not in parts else []
+    look: list[Step] = [clocks.look] if loads_anew(ins) else []
+    return [*fence, step, *signal, *look]
+
+
+def _bind_control(
+    segment: Segment, end: Instruction, program: Program, lanes: Lanes, segment_at: dict[int, int]
+) -> None:
+    name = end.parts[0]
+    if end.guard:
+        segment.guard = lanes.source(end.guard[0], "pred", end)
+    segment.of_cluster = is_cluster_barrier(end)
+    if segment.of_cluster:
+        return
+    if name in ("bar", "barrier"):
+        segment.form = Form.of(end, lanes)
+        return
+    labels = [end.operands[0]] if name == "bra" else program.tables.get(end.operands[1]) if name == "brx" else []
+    if labels is None:
+        raise UsageError(f"{end.place()}: no table of branch targets {end.operands[1]}")
+    for label in labels:
+        if label not in program.labels:
+            raise UsageError(f"{end.place()}: no label {label}")
+        segment.targets.append(segment_at[program.labels[label]])
+    if name == "brx":
+        segment.index = lanes.source(end.operands[0], "u32", end)
+
+
+# ---- stillness -------------------------------------------------------------------------------------------------------
+# Detects a loop that can never end: its threads return with the same registers, and memory has not changed.
+#
+# A thread's next step depends on its registers and on what it loads. If every thread that can run has completed a round of
+# its loop and neither changed, the loop repeats for ever.
+
+
+class Stillness:
+    """Compares the registers of all lanes between laps; a lap is one turn of every lane that can run."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all laps: new blocks start."""
+        self.laps, self.next = 0, 1  # laps done; the lap at which registers are copied next
+        self.disturbed = False  # whether memory was written since the copy, or lanes met, left or took a branch table
+        self.seen: dict[str, Array] = {}  # the copy
+
+    def complete(self) -> bool:
+        """End a lap; returns whether nothing changed in it. Compares ever fewer laps, to save time."""
+        self.laps += 1
+        if self.seen:
+            still = not self.disturbed and all((self.seen[n] == r).all() for n, r in self.lanes.registers.items())
+            self.seen.clear()
+            return still
+        if self.laps >= self.next:
+            self.next = self.laps * 2
+            self.disturbed = False
+            self.seen = {name: register.copy() for name, register in self.lanes.registers.items()}
+        return False

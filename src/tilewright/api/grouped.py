@@ -1,0 +1,148 @@
+"""Products of groups, such as those of a mixture of experts: each expert's tokens are multiplied by its own weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..gpu.arrays.host_groups import Part, checked_ends, multiply_groups
+from ..gpu.arrays.host_libraries import host_library
+from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu, library_by_type, library_of
+from ..gpu.arrays.repeated_groups import group_ways
+from ..product.operands import admit, admit_out
+from ..product.problem import combine_grouped_shapes
+from .matmul import matmul
+
+
+def grouped_matmul(
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+) -> Any:
+    """The products of groups of rows, columns or k, whose ends are ``offsets``: shapes are those of ``torch._grouped_mm``.
+
+    Group g is from ``offsets[g - 1]``, or 0, to ``offsets[g]``. With G groups:
+
+    - ``a`` (m, k), ``b`` (G, k, n): the rows of group g are multiplied by ``b[g]``; the result is (m, n). A mixture of
+      experts is such a product, if its tokens are sorted by expert.
+    - ``a`` (m, k), ``b`` (k, n): columns of ``a`` are multiplied by the same rows of ``b``, group by group; the result is
+      (G, m, n). This is the gradient of the experts' weights.
+    - ``a`` (G, m, k), ``b`` (k, n): ``a[g]`` is multiplied by the columns of group g; the result is (m, n).
+    - ``a`` (G, m, k), ``b`` (G, k, n), no offsets: ``matmul``.
+
+    Groups may be empty, and their sizes need no alignment. The result is zero where no group is: in rows or columns that
+    follow the last group, and for groups of k that are empty. What follows the last group is not read.
+
+    On a GPU ``offsets`` is an int32 array there. The call does not wait for it, so it can be captured in a CUDA graph,
+    and makes one launch, whatever the sizes of groups are. Operands of bfloat16, float16, float32 and float64 have
+    kernels; on a Hopper GPU those of 16 bits whose rows are multiples of 16 bytes take the tensor cores' fastest, and
+    groups of rows of float8 are multiplied there, if the elements of ``a`` and of each ``b[g]`` follow each other along
+    k. Offsets that decrease or are too large give undefined numbers, but nothing outside of the result is written.
+    ``out`` must not overlap the operands. PyTorch records gradients. On the host the groups are multiplied one by one, in
+    any dtype of ``matmul``.
+
+    ``out_dtype`` is that of the result: of 16-bit operands also "float32"; of float8 it is bfloat16, if none is given.
+    ``scale_a`` (m, ⌈k/128⌉) and ``scale_b`` (G, ⌈k/128⌉, ⌈n/128⌉), both float32, are scales of blocks of groups of rows,
+    as of ``matmul``: on a GPU of float8. With ``out``, ``out_dtype`` or scales no gradient is recorded.
+
+    Raises ShapeError (also for offsets on the host that decrease or are too large), DTypeError, OperandError (arrays on
+    different devices, offsets that are no whole numbers), UsageError, MemoryLimitError.
+
+    >>> import numpy as np, tilewright as tw
+    >>> tokens = np.arange(10.0).reshape(5, 2)
+    >>> experts = np.stack([np.eye(2), 10 * np.eye(2)])
+    >>> tw.grouped_matmul(tokens, experts, np.array([2, 4]))
+    array([[ 0.,  1.],
+           [ 2.,  3.],
+           [40., 50.],
+           [60., 70.],
+           [ 0.,  0.]])
+    """
+    if out is out_dtype is scale_a is scale_b is None and (way := group_ways.get(type(a))) is not None:
+        again = way(a, b, offsets)
+        if again is not None:
+            return again
+    scales = [scale_a, scale_b] if scale_a is not None or scale_b is not None else []
+    if any(each is None for each in scales):
+        raise UsageError("scale_a and scale_b: one of them alone has no kernel; give both")
+    if not is_of_a_library(a, b, offsets, out):
+        return _on_host(a, b, offsets, out, out_dtype, *scales)
+    on_gpu, plain = is_on_gpu(a, b, offsets, out), out is None and out_dtype is None and not scales
+    library = library_of(a) if on_gpu else library_by_type(a)
+    if plain and library is not None and library.name == "torch" and (not on_gpu or _records(a, b)):
+        from ..gpu.arrays.torch_grouped import grouped_product  # imported only here: it needs PyTorch
+
+        return grouped_product(a, b, offsets)
+    if on_gpu:
+        from ..gpu.arrays.offsets import (
+            grouped_matmul_on_gpu,  # imported only here: products on the host do not need it
+        )
+
+        return grouped_matmul_on_gpu(a, b, offsets, out, out_dtype, *scales)
+    return _on_host_of_library(a, b, offsets, out, out_dtype, *scales)
+
+
+def _records(*arrays: Any) -> bool:
+    """Whether a library must know what is done with one of its arrays, for a gradient."""
+    return any((library := library_of(x)) is not None and library.records(x) for x in arrays)
+
+
+def _on_host_of_library(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, *scales: Any) -> Any:
+    """The products of arrays of another library than NumPy, in the host's memory."""
+    library = host_library(a, b, out)
+    if library is None:
+        return _on_host(a, b, offsets, out, out_dtype, *scales)
+    for name, value in {"a": a, "b": b, "out": out}.items():
+        library.refuse_recorded(value, name)
+    x, y = library.operands(a, b, "standard")
+    ends = None if offsets is None else library.array(offsets, "offsets")
+    scales = tuple(library.array(each, "scales") for each in scales)
+    computed = library.computed(a, b, x, y, out_dtype)
+    if out is None:
+        return library.answer(_on_host(x, y, ends, None, computed, *scales), a, b, out_dtype)
+    target = library.target(out, "out")
+    _on_host(x, y, ends, target, computed, *scales)
+    library.written(out, target)
+    return out
+
+
+def _on_host(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, *scales: Any) -> Any:
+    x, y = admit(a, "a"), admit(b, "b")
+    shapes = combine_grouped_shapes(x.shape, y.shape, None if offsets is None else np.shape(offsets))
+    if offsets is None:
+        return matmul(x, y, out, out_dtype=out_dtype)
+    if scales and shapes.divides != "m":
+        raise UsageError(f"scale_a and scale_b are for groups of rows, here groups divide {shapes.divides}")
+    ends = checked_ends(shapes, offsets)
+    nothing = matmul(np.empty((0, 0), x.dtype), np.empty((0, 0), y.dtype), out_dtype=out_dtype)
+    result = np.empty(shapes.result, nothing.dtype) if out is None else admit_out(out, shapes.result, nothing.dtype)
+
+    def multiply(of_a: Part, of_b: Part, c: np.ndarray) -> None:
+        given = {"scale_a": scales[0][of_a], "scale_b": scales[1][of_b]} if scales else {}
+        matmul(x[of_a], y[of_b], c, out_dtype=out_dtype, **given)
+
+    multiply_groups(shapes, ends, result, multiply)
+    return result if out is None else out
+
+
+def _compiled(a: Any, b: Any, offsets: Any = None, **others: Any) -> Any:
+    """``grouped_matmul`` as ``torch.compile`` traces it."""
+    from ..gpu.arrays.torch_grouped import grouped_product
+
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise UsageError(
+            f"{given[0]}: inside torch.compile grouped_matmul takes a, b and offsets alone; call it outside"
+        )
+    return grouped_product(a, b, offsets)
+
+
+#: By this attribute ``torch.compile`` finds what it traces instead of a function.
+grouped_matmul._torchdynamo_inline = _compiled  # type: ignore[attr-defined]

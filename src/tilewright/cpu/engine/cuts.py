@@ -1,0 +1,218 @@
+"""How a product is cut for a team of threads: into groups of columns, panels, phases of k, bands of rows, and jobs.
+
+C's columns are divided among groups of threads. Each group packs its own columns of B, so a line of packed B is written
+and read by one or two threads instead of all. Where 16 threads of a Xeon shared one panel, to pack it took a fifth of the
+time of float64 at 1,000³: before a thread can write a line, the caches of all others that read it must drop it.
+
+A group's columns are cut into panels and k into phases, whose sizes NC and KC fit the caches (``kernels/blocking.py``); rows
+of C are cut into bands, and a band's columns of a panel into parts: a part of a band is a job. All cuts are balanced: groups
+differ by one vector at most; slivers, bands and phases by one tile or one step.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...host.machine import machine
+from ...kernels.blocking import Blocking
+from .. import vectors as codegen
+
+#: Threads for which there is workspace; of a larger team the others do nothing.
+BLOCKS = max(4, machine().usable_cores)
+#: Jobs of a phase for each thread, at least: threads end a phase within the time of one job.
+JOBS = 8
+#: Words from one counter to the next: one counter per cache line avoids false sharing.
+LINE = 8
+#: How long it takes to pack and read a column of B, in times to read a row of A where it lies, and in times to pack it. On
+#: 8 and 16 cores of a Xeon, the groups that follow from 4 were the fastest or within 3 % of the fastest. Where A is packed,
+#: two groups of one thread are up to 6 % faster than one of two on Zen 4.
+PACKING, PACKING_BOTH = 4.0, 1.5
+
+
+class PackedBlocks:
+    """The block sizes of a kernel whose packed elements have ``itemsize`` bytes or more, 8 at most.
+
+    ``name`` is that of the kernel's numbers in machine code. ``chosen`` has the tile, and how much of each cache may be
+    used. A phase has at most ``kc`` steps, and no more than ``chosen.kc_of_8_bytes`` if elements have 8 bytes.
+    """
+
+    #: Whether a block has fewer rows where A has fewer: what follows its rows must not have a fixed place then.
+    shortens = True
+
+    def __init__(self, name: str, chosen: Blocking, kc: int, itemsize: int) -> None:
+        self.name = name
+        self.chosen, self.kc, self.kc_of_8_bytes = chosen, kc, chosen.kc_of_8_bytes
+        self.mr, self.nr = chosen.mr, chosen.nv * chosen.vector_bits // (8 * itemsize)
+        self.nr_of_8_bytes = chosen.nv * chosen.vector_bits // 64
+        self.mc, self.nc = chosen.mc(kc), chosen.nc(kc, self.nr)
+        # Rows of a block of A lie a cache line further apart than they are long: at 512 elements, a power of two, they
+        # would all fall into the same sets of the first-level cache.
+        self.a_stride = kc + 16
+        self.tile_at = (2 * self.mc + self.mr) * self.a_stride  # after a block of A of 4-byte elements
+        self.block = self.tile_at + self.mr * self.nr
+
+    @property
+    def params(self) -> dict[str, int]:
+        """The numbers of the kernel, as the field names them."""
+        tile = {"mr": self.mr, "nv": self.chosen.nv, "vector_bits": self.chosen.vector_bits}
+        return {**tile, "kc": self.kc, "mc": self.mc, "nc": self.nc}
+
+    def number(self, name: str) -> codegen.Setting:
+        """One of the sizes, for compiled code."""
+        return codegen.setting(f"{self.name}.{name}", getattr(self, name))
+
+    @property
+    def corner(self) -> int:
+        """Elements of a block from ``tile_at`` on."""
+        return self.block - self.tile_at
+
+    def block_of(self, m: int) -> int:
+        """Elements of the block of A of one thread, for a product with m rows."""
+        return min(self.block, (m + self.mr) * self.a_stride + self.corner) if self.shortens else self.block
+
+    def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
+        """Elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
+        slivers, threads = -(-n // self.nr), threads or BLOCKS
+        blocks = min(threads, -(-m // self.mr) * slivers)
+        columns = min(n, self.nc) + min(threads, slivers) * self.nr  # panels of groups may each be wider by a sliver
+        return (1 if threads == 1 else 2) * min(k, self.kc) * columns + blocks * self.block_of(m)
+
+    def counters(self, m: int, n: int, k: int) -> int:
+        """The number of counters for a product of this shape; m, n and k count packed elements, too."""
+        slivers = -(-min(n, self.nc) // self.nr_of_8_bytes)
+        groups = min(BLOCKS, slivers) if n <= self.nc or m <= block_rows(self.mc, 4) else 1
+        bands = groups * -(-m // self.mc)  # of all groups together
+        bands = max(bands, min(groups * most_bands(m, self.mr), bands + JOBS * BLOCKS))
+        jobs = min(bands * slivers, bands + 2 * JOBS * BLOCKS)
+        widths = self.nr, self.nr_of_8_bytes
+        panels = max(panels_of(-(-n // nr), self.nc // nr, g) for nr in widths for g in range(1, max(1, groups) + 1))
+        phases = panels * -(-k // self.kc_of_8_bytes)
+        return LINE * (1 + groups + jobs + phases * (groups + bands))
+
+
+@codegen.register_jitable
+def part_start(length: int, parts: int, index: int) -> int:
+    """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
+    return index * (length // parts) + min(index, length % parts)
+
+
+@codegen.register_jitable
+def block_rows(mc: int, itemsize: int) -> int:
+    """Rows of a block of A of such elements, where one of 8-byte elements has ``mc``."""
+    return mc * 8 // max(4, itemsize)
+
+
+@codegen.register_jitable
+def most_bands(m: int, mr: int) -> int:
+    """Into how many bands m rows are cut at most: of four tiles each, or of one, if that has the 32 rows of tile registers.
+    With fewer bands several threads pack the same one: bfloat16 of 256³ took a quarter longer on 16 cores of a Xeon."""
+    return math.ceil(m / min(4 * mr, 32))
+
+
+@codegen.register_jitable
+def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, mc: int) -> tuple[int, int]:
+    """How many bands of rows, and parts of a panel's slivers, a group of threads is given in a phase; one thread, as few as
+    possible.
+
+    A thread stays with a band, whose rows of A it packs once, while the band has parts left. Every band reads the whole
+    panel of B, so there are no more bands than threads need: with bands of 24 rows, 150 GFLOPS take 12 GB/s of B.
+    """
+    fewest = math.ceil(m / block_rows(mc, itemsize))
+    if threads == 1:
+        return fewest, 1
+    rounds = max(math.ceil(fewest / threads), math.ceil(JOBS / slivers))
+    bands = max(fewest, min(most_bands(m, mr), rounds * threads))
+    return bands, min(slivers, math.ceil(2 * JOBS * threads / bands))
+
+
+@codegen.register_jitable
+def groups_of(m: int, vectors: int, lanes: int, threads: int, nv: int, packing: float) -> int:
+    """Into how many groups of equal size to divide threads, so that each has ``nv`` vectors of columns or more.
+
+    A thread reads m·groups/threads rows of A and n/groups columns of B, which take ``packing`` times as long.
+
+    >>> groups_of(1000, 125, 8, 16, 4, 4), groups_of(100_000, 8, 8, 16, 4, 4), groups_of(1000, 125, 8, 2, 4, 4)
+    (8, 1, 2)
+    """
+    best, least = 1, m / threads + packing * vectors * lanes
+    for groups in range(2, min(threads, vectors // nv) + 1):
+        cost = m * groups / threads + packing * vectors * lanes / groups
+        if threads % groups == 0 and cost < least:
+            best, least = groups, cost
+    return best
+
+
+@codegen.register_jitable
+def panels_of(slivers: int, most: int, groups: int) -> int:
+    """The panels of each group of a product with so many slivers, of which a single group's panel has ``most`` at most.
+
+    >>> panels_of(128, 128, 2), panels_of(129, 128, 1), panels_of(1563, 128, 2)
+    (1, 2, 13)
+    """
+    return math.ceil(math.ceil(slivers / groups) / (most if slivers <= most else max(1, most // groups)))
+
+
+@codegen.register_jitable
+def cut(
+    m: int,
+    vectors: int,
+    lanes: int,
+    threads: int,
+    packing: float,
+    mr: int,
+    nv: int,
+    mc: int,
+    vector_bytes: int,
+    nc: int,
+) -> tuple[int, int, int, int, int]:
+    """How a product of m rows and ``vectors`` of columns is cut: groups of threads, slivers of each group, slivers of a
+    panel, bands, and parts of a panel. If columns are too many for one panel, there is one group, unless rows of A are one
+    block: then groups have smaller panels. Without groups, 64×50,000×64 took half as long again on two cores of a Zen 4 that
+    share no last cache, where a thread waits long for lines that the other has written.
+    """
+    most = nc // (nv * lanes)
+    one_block = m <= block_rows(mc, vector_bytes // lanes)
+    groups = groups_of(m, vectors, lanes, threads, nv, packing) if vectors <= most * nv or one_block else 1
+    slivers = math.ceil(math.ceil(vectors / groups) / nv)
+    wide = math.ceil(slivers / panels_of(math.ceil(vectors / nv), most, groups))
+    bands, parts = bands_and_parts(m, wide, threads // groups, vector_bytes // lanes, mr, mc)
+    return groups, slivers, wide, bands, parts
+
+
+@codegen.register_jitable
+def counters_of_group(slivers: int, wide: int, bands: int, parts: int, deep: int) -> int:
+    """The counters of a group's list: of its next job; of each job, the phases that it has finished; of each phase, the
+    packing jobs that are done, and the parts that are taken of each band."""
+    return LINE * (1 + bands * parts + math.ceil(slivers / wide) * deep * (1 + bands))
+
+
+# ---- a list of jobs --------------------------------------------------------------------------------------------------
+
+
+@codegen.register_jitable
+def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tuple[int, int, bool]:
+    """The phase of a job of the list, its number within the phase, and whether it packs.
+
+    A phase has ``packings`` jobs that pack and ``jobs`` that multiply. The list begins with the packing jobs of the first
+    phase; those of each further phase come after ``before`` multiplying jobs of the phase before.
+    """
+    if number < packings:
+        return 0, number, True
+    t = min((number - packings) // (packings + jobs), last)
+    index = number - packings - t * (packings + jobs)
+    if t == last or index < before:
+        return t, index, False
+    if index < before + packings:
+        return t + 1, index - before, True
+    return t, index - packings, False
+
+
+@codegen.njit(nogil=True)
+def next_job(counters, taken, bands, parts, home):
+    """Take the next part of the band ``home``, or of the first band after it that has one left: (band, part)."""
+    for x in range(bands):
+        band = (home + x) % bands
+        part = codegen.take_below(counters, taken + band * LINE, parts)
+        if part < parts:
+            return band, part
+    return bands, parts  # the product was stopped

@@ -1,0 +1,124 @@
+"""The kernel for bfloat16 on tile registers: one instruction multiplies 16 rows by 16 columns over 32 steps of k.
+
+C is float32, or float32 rounded once to bfloat16. ``tdpbf16ps`` adds exact products to float32, in an order of its own: the
+error bound is that of float32, the last bits are not those of ``cpu/bfloat16_dots`` (``cpu/vectors/tiles.py`` has both). The
+order depends on k alone.
+
+Denormal operands and sums would be taken for zeros. As in ``cpu/bfloat16_dots``, none can occur if the least magnitude in a
+block of A times the least one in a sliver of B is not very small. Packing finds both: that of A is stored after the block;
+of B it is only counted whether any element is below the square root of the bound. If one is, a pass over each sliver finds
+its least magnitude. Where the product is too small, vectors multiply in the same order. Their bits are the same unless a
+number is denormal, so that they do not depend on how C is cut.
+
+Between phases of k, a C of bfloat16 is in the workspace as float32, as in ``cpu/half_floats``. A phase ends with an addition
+by vectors, to which denormal numbers are numbers.
+"""
+
+from collections.abc import Callable
+
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.engine import dots, jobs, tiles
+from tilewright.host.machine import machine
+from tilewright.kernels import kernel
+
+GROUP = 2  # steps of k in a word
+
+
+def bfloat16_by_tiles(
+    blocks: tiles.TileBlocks, kind: type[codegen.Tiles], *, least_exponents: int = dots.LEAST_EXPONENTS
+) -> Callable[..., None]:
+    """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind; ``wide`` is C as float32."""
+    bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
+    lanes, half, apart, fetch_rows = bits // 32, least_exponents // 2, tiles.apart, tiles.fetch_rows
+    packed_rows, packed_columns = tiles.tile_packers(bits)
+    convert, add, least = codegen.row_converter(bits), codegen.row_adder(bits), codegen.least_magnitude(bits)
+    least_of_rows = dots.least_of_rows(bits)
+    multiply_tile, careful = tiles.tile_product(kind), tiles.tile_product(codegen.VectorTiles)
+    begin, end = codegen.tile_state(kind)
+
+    @codegen.njit(nogil=True, inline="always")
+    def pack_rows(a, top, rows, low, kc, target, at, ld):  # noqa: ARG001
+        packed_rows(a, top, rows, low, kc, target, at)
+        stride = tiles.apart(kc)
+        target[target.size - 1] = least_of_rows(rows, stride, target, at, stride)
+
+    @codegen.njit(nogil=True, inline="always")
+    def pack_columns(b, low, kc, left, columns, target, at, ld):
+        b, counters = b
+        packed_columns(b, low, kc, left, columns, target, at, ld)
+        if dots.least_exponent(least_of_rows(kc, columns, target, at, ld)) < half:
+            codegen.fetch_add(counters, dots.SMALL, 1)
+
+    @codegen.njit(nogil=True)
+    def finish(wide, target, top, rows, left, columns, sums, beside, accumulate):
+        """Add the sums of earlier phases, in ``wide``, to those of a tile, and write them to ``target``."""
+        for r in range(rows):
+            row = codegen.ahead(sums, r * length)
+            if accumulate:
+                convert(codegen.address(wide, top + r, left), wide.strides[1], beside, 4, columns)
+                add(row, beside, columns, 1, 0, 0)
+            convert(row, 4, codegen.address(target, top + r, left), target.strides[1], columns)
+
+    @codegen.njit(nogil=True, inline="always")
+    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
+        (narrow, wide, of_a, counters), (low, higher, count) = c, tiles
+        sums, beside = codegen.offset(corner, 0), codegen.offset(corner, corner.size - 1 - length)
+        smallest, width = int(corner[corner.size - 1]), vectors * lanes
+        exact = counters[dots.SMALL] == 0 and dots.least_exponent(smallest) >= half
+        exact = exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents)
+        for x in range(count):
+            rows = low + 1 if x < higher else low
+            if ends:
+                fetch_rows(narrow, top, rows, left, columns)
+            else:
+                fetch_rows(wide, top, rows, left, columns)
+            if exact:
+                multiply_tile(kc, a, b, width, rows, columns, sums, length, 0, of_a)
+            else:
+                careful(kc, a, b, width, rows, columns, sums, length, 0, of_a)
+            if ends:
+                finish(wide, narrow, top, rows, left, columns, sums, beside, accumulate)
+            else:
+                finish(wide, wide, top, rows, left, columns, sums, beside, accumulate)
+            top, a = top + rows, codegen.ahead(a, rows * apart(kc))
+
+    product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
+
+    @codegen.njit(nogil=True, inline="always")
+    def multiply(a, b, c, wide, space, counters):
+        (m, k), n = a.shape, b.shape[1]
+        if k == 0:
+            c[:] = 0
+        begin()
+        words = tiles.whole_tiles(-(-k // GROUP))
+        product(a, (b, counters), (c, wide, a, counters), m, n, words, space, counters)
+        end()
+
+    return multiply
+
+
+INSTRUCTION = dots.tiles_here("bfloat16")
+BLOCKS = tiles.TileBlocks(machine())
+multiply = bfloat16_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.VectorTiles)
+
+
+@kernel(
+    order=24,
+    idea="Multiply bfloat16 on tile registers: an instruction makes 8,192 multiply-adds to float32 of two tiles of 1 KiB.",
+    row="S1.11",
+    parent="cpu/bfloat16_dots",
+    dtypes=("bfloat16",),
+    sums={"bfloat16": "float32"},
+    shared="team",
+    grain=(BLOCKS.mr, BLOCKS.nr),
+    strided=True,
+    params={**BLOCKS.params, "least_bits": 16},
+    space="float32",
+    workspace=lambda m, n, k: BLOCKS.workspace(m, n, k) + m * n,
+    counters=BLOCKS.counters,
+    available=bool(INSTRUCTION),
+    suits=lambda m, n, k: bool(INSTRUCTION) and tiles.pays(m, n, k),
+)
+def bfloat16_tiles(a, b, c, space, counters):
+    at = space.size - c.size
+    multiply(a, b, c, dots.sums_of(c, space[at:]), space[:at], counters)

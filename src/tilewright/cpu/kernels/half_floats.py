@@ -1,0 +1,72 @@
+"""The kernel for float16 and bfloat16, multiplied as float32: widened while they are packed, rounded once at the end.
+
+Between phases of k, C is in the workspace as float32; the last phase rounds each tile while it is in the cache. So no
+operand is copied as a whole, and an element is that of the float32 product, rounded: to nearest, and to infinity beyond the
+largest number.
+
+Numba has neither dtype: compiled code sees float16 as unsigned and bfloat16 as signed 16-bit integers.
+"""
+
+import numpy as np
+
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.engine import cuts, edges, jobs
+from tilewright.kernels import kernel
+from tilewright.kernels.blocking import blocking
+
+CHOSEN = blocking()
+BLOCKS = cuts.PackedBlocks("half_floats", CHOSEN, CHOSEN.kc, itemsize=4)  # as float32: so is k cut, and so are the bits
+MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 32
+convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
+tile = edges.compiled_tile(BLOCKS)
+
+
+@codegen.njit(nogil=True, inline="always")
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):
+    """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
+    narrow, wide = c
+    width = vectors * LANES
+    low, higher, count = tiles
+    for x in range(count):
+        rows = low + 1 if x < higher else low
+        if rows >= MR - 1:
+            of_c = codegen.address(wide, top, left)
+            tile(kc, a, a_stride, b, of_c, wide.shape[1], accumulate, rows, vectors, columns, x, near)
+        else:
+            tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width, x, near)
+        for r in range(rows):
+            row = codegen.address(wide, top + r, left)
+            if rows < MR - 1:
+                for s in range(columns):
+                    before = wide[top + r, left + s] if accumulate else np.float32(0)
+                    wide[top + r, left + s] = before + corner[r * width + s]
+            if ends:
+                convert(row, wide.itemsize, codegen.address(narrow, top + r, left), narrow.strides[1], columns)
+        top += rows
+        a = codegen.ahead(a, rows * a_stride)
+
+
+product = jobs.team_product(BLOCKS, widen, widen, write)
+
+
+@kernel(
+    order=20,
+    idea="Multiply float16 and bfloat16 as float32: widened while packing, rounded once while writing.",
+    row="S1.11",
+    parent="cpu/packed",
+    dtypes=("float16", "bfloat16"),
+    shared="team",
+    grain=(BLOCKS.mr, BLOCKS.nr),
+    strided=True,
+    params=BLOCKS.params,
+    workspace=lambda m, n, k: 2 * (BLOCKS.workspace(m, n, k) + m * n),
+    counters=BLOCKS.counters,
+    suits=lambda m, n, k: True,
+)
+def half_floats(a, b, c, space, counters):
+    (m, k), n = a.shape, b.shape[1]
+    if k == 0:
+        c[:] = 0
+    floats = space.view(np.float32)
+    wide = floats[floats.size - m * n :].reshape(m, n)
+    product(a, b, (c, wide), m, n, k, floats[: floats.size - m * n], counters)

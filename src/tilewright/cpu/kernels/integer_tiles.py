@@ -1,0 +1,97 @@
+"""The kernel for 8-bit integers on tile registers: one instruction multiplies 16 rows by 16 columns over 64 steps of k.
+
+C is int32, exact modulo 2³², or as narrow as the operands, as in ``cpu/integer_dots``. ``tdpbssd`` takes two signed operands
+and ``tdpbuud`` two unsigned ones, so no sum needs a correction. It makes 1,024 multiply-adds in a cycle: eight times as many
+as ``vpdpbusd`` with two vector units. Whole tiles of an int32 C are added up where they lie; others, and all of a narrow C,
+in a buffer.
+"""
+
+from collections.abc import Callable
+
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.engine import dots, jobs, tiles
+from tilewright.host.machine import machine
+from tilewright.kernels import kernel
+
+GROUP = 4  # steps of k in a word
+
+
+def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Callable[..., None]:
+    """A function ``multiply(a, b, c, space, counters)`` on tiles of this kind."""
+    bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
+    lanes, apart, fetch_rows = bits // 32, tiles.apart, tiles.fetch_rows
+    packed_rows, pack_columns = tiles.tile_packers(bits)
+    convert, multiply_tile = codegen.row_converter(bits), tiles.tile_product(kind)
+    begin, end = codegen.tile_state(kind)
+
+    @codegen.njit(nogil=True, inline="always")
+    def pack_rows(a, top, rows, low, kc, target, at, ld):  # noqa: ARG001
+        packed_rows(a, top, rows, low, kc, target, at)
+
+    @codegen.njit(nogil=True)
+    def move(c, top, rows, left, columns, sums, out):
+        """Move sums of a tile to C with ``out``, else from C."""
+        for r in range(rows):
+            row, of_c = codegen.ahead(sums, r * length), codegen.address(c, top + r, left)
+            if out:
+                convert(row, 4, of_c, c.strides[1], columns)
+            else:
+                convert(of_c, c.strides[1], row, 4, columns)
+
+    @codegen.njit(nogil=True, inline="always")
+    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
+        (c, of_a), (low, higher, count) = c, tiles
+        sums, width, itemsize = codegen.offset(corner, 0), vectors * lanes, codegen.itemsize(c)
+        words = itemsize == 4 and c.strides[1] == 4 and c.strides[0] % 4 == 0
+        for x in range(count):
+            rows = low + 1 if x < higher else low
+            fetch_rows(c, top, rows, left, columns)
+            if words and (rows | columns) % codegen.TILE == 0:
+                of_c, ldc = codegen.pointer_as(codegen.address(c, top, left), corner), c.strides[0] // 4
+                multiply_tile(kc, a, b, width, rows, columns, of_c, ldc, accumulate, of_a)
+            else:
+                if accumulate:
+                    move(c, top, rows, left, columns, sums, False)
+                multiply_tile(kc, a, b, width, rows, columns, sums, length, accumulate, of_a)
+                move(c, top, rows, left, columns, sums, True)
+            top, a = top + rows, codegen.ahead(a, rows * apart(kc))
+
+    product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
+
+    @codegen.njit(nogil=True, inline="always")
+    def multiply(a, b, c, space, counters):
+        (m, k), n = a.shape, b.shape[1]
+        if k == 0 and not counters[counters.size - 2]:
+            c[:] = 0
+        begin()
+        product(a, b, (c, a), m, n, tiles.whole_tiles(-(-k // GROUP)), space, counters)
+        end()
+
+    return multiply
+
+
+INSTRUCTION = dots.tiles_here("int8")
+BLOCKS = tiles.TileBlocks(machine())
+multiply = integers_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.VectorTiles)
+
+
+@kernel(
+    order=25,
+    idea="Multiply 8-bit integers on tile registers: an instruction makes 16,384 multiply-adds of two tiles of 1 KiB.",
+    row="S1.11",
+    parent="cpu/integer_dots",
+    dtypes=("int8", "uint8"),
+    sums={"int8": "int32", "uint8": "int32"},
+    shared="team",
+    grain=(BLOCKS.mr, BLOCKS.nr),
+    strided=True,
+    params={**BLOCKS.params, "least_bits": 8},
+    space="int32",
+    workspace=BLOCKS.workspace,
+    counters=BLOCKS.counters,
+    available=bool(INSTRUCTION),
+    suits=lambda m, n, k: bool(INSTRUCTION) and tiles.pays(m, n, k),
+    adds=True,
+)
+def integer_tiles(a, b, c, space, counters):
+    multiply(a, b, c, space, counters)

@@ -1,0 +1,63 @@
+"""The kernel for 8-bit and 16-bit integers, multiplied in lanes of 16 bits: 8-bit ones are widened while they are packed.
+
+Products and sums are computed modulo 2⁸ or 2¹⁶, as in NumPy. The lower 8 bits of a result modulo 2¹⁶ are the result modulo
+2⁸, whatever the upper 8 bits are; so one tile serves signed and unsigned integers of 8 and 16 bits. No processor multiplies
+vectors of 8-bit integers without widening them at every step of k; packing widens them once.
+"""
+
+import numpy as np
+
+from tilewright.cpu import vectors as codegen
+from tilewright.cpu.engine import cuts, edges, jobs
+from tilewright.kernels import kernel
+from tilewright.kernels.blocking import blocking
+
+CHOSEN = blocking()
+BLOCKS = cuts.PackedBlocks("narrow_integers", CHOSEN, CHOSEN.kc_of_8_bytes, itemsize=2)
+MR, LANES = CHOSEN.mr, CHOSEN.vector_bits // 16
+convert, widen = codegen.row_converter(CHOSEN.vector_bits), codegen.converting_packer(CHOSEN.vector_bits)
+tile = edges.compiled_tile(BLOCKS)
+
+
+@codegen.njit(nogil=True, inline="always")
+def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
+    """By way of ``corner``: C may be narrower than the tile. To accumulate, C is widened into ``corner`` first."""
+    width = vectors * LANES
+    low, higher, count = tiles
+    for x in range(count):
+        rows = low + 1 if x < higher else low
+        if accumulate:
+            widen(c, top, rows, left, columns, corner, 0, width)
+        tile(
+            kc, a, a_stride, b, codegen.offset(corner, 0), width, accumulate, max(rows, MR - 1), vectors, width, x, near
+        )
+        for r in range(rows):
+            row = codegen.offset(corner, r * width)
+            convert(row, codegen.itemsize(corner), codegen.address(c, top + r, left), c.strides[1], columns)
+        top += rows
+        a = codegen.ahead(a, rows * a_stride)
+
+
+product = jobs.team_product(BLOCKS, widen, widen, write)
+
+
+@kernel(
+    order=19,
+    idea="Multiply 8-bit and 16-bit integers in lanes of 16 bits: widened while packing, truncated while writing.",
+    row="S1.11",
+    parent="cpu/packed",
+    dtypes=("int8", "uint8", "int16", "uint16"),
+    shared="team",
+    grain=(BLOCKS.mr, BLOCKS.nr),
+    strided=True,
+    params=BLOCKS.params,
+    workspace=lambda m, n, k, *threads: 2 * BLOCKS.workspace(m, n, k, *threads),
+    counters=BLOCKS.counters,
+    suits=lambda m, n, k: True,
+    adds=True,
+)
+def narrow_integers(a, b, c, space, counters):
+    (m, k), n = a.shape, b.shape[1]
+    if k == 0 and not counters[counters.size - 2]:
+        c[:] = 0
+    product(a, b, c, m, n, k, space.view(np.int16), counters)

@@ -1,0 +1,232 @@
+"""Runs one CPU kernel: gets its machine code, cuts C among threads.
+
+A kernel is a function of three matrices and does not know of threads. It declares how its C may be cut: ``rows`` (bands
+of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides). A ``team`` kernel distributes
+its own work: all threads run the same function on the same operands and take jobs by counters that they share.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...errors import ShapeError, UsageError
+from ...kernels import Kernel
+from ...kernels.catalog import catalog
+from ...product.operands import as_row_major, writeable_alias
+from .machine_code import Code, kernel_code, need_machine_code
+from .names import STORAGE, code_dtype
+from .slices import even_slices
+from .standby import CompiledStandby, call_words
+from .stop import run_stoppable
+from .threads import Team
+from .workspace import take_workspace
+
+Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+
+
+# ---- machine code ----------------------------------------------------------------------------------------------------
+
+
+def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) -> Code:
+    """The kernel's machine code for ``dtype``: the library's, or compiled now (about 1 s).
+
+    It takes matrices of ``code_dtype(dtype)``; with a wider ``result``, C of that dtype and operands of ``dtype``. Raises
+    UnavailableError where it must be compiled and cannot be.
+    """
+    if result is None or result == dtype:
+        dtype = result = code_dtype(dtype)
+    return kernel_code(kernel, dtype.name, result.name)
+
+
+@functools.cache
+def standby() -> CompiledStandby:
+    """The machine code in which workers wait for the next product."""
+    return CompiledStandby(need_machine_code("what workers wait in").function)
+
+
+# ---- cut among threads -----------------------------------------------------------------------------------------------
+
+
+def grid(m: int, n: int, threads: int) -> tuple[int, int]:
+    """How many cuts along m and along n give ``threads`` rectangles of the least perimeter.
+
+    A thread of a p×q grid reads A's m/p rows and B's n/q columns, so the operands are read q·m·k + p·k·n times in all.
+
+    >>> grid(1000, 1000, 4), grid(100, 10000, 4), grid(10000, 10, 2)
+    ((2, 2), (1, 4), (2, 1))
+    """
+    divisors = [p for p in range(1, threads + 1) if threads % p == 0]
+    return min(((p, threads // p) for p in divisors), key=lambda pq: pq[1] * m + pq[0] * n)
+
+
+class Composer(Team):
+    """What a composed kernel calls: products by its base kernel, and additions, all on the same threads."""
+
+    def __init__(self, threads: int, base: Product) -> None:
+        super().__init__(threads)
+        self.multiply = base
+
+    def add(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """out = x + y, rows shared among the threads."""
+        self._elementwise(np.add, x, y, out)
+
+    def subtract(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        """out = x − y, rows shared among the threads."""
+        self._elementwise(np.subtract, x, y, out)
+
+    def _elementwise(self, operation: Any, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        bands = even_slices(out.shape[0], self.threads)
+        self.run([functools.partial(operation, x[r], y[r], out=out[r]) for r in bands])
+
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+
+def runner(
+    kernel: Kernel,
+    dtype: Any,
+    *,
+    threads: int = 1,
+    params: dict[str, Any] | None = None,
+    add: bool = False,
+    result: Any = None,
+) -> Product:
+    """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
+
+    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides, or ``c`` of the wider dtype ``result`` of their
+    ``sums``; every element of ``c`` is written, none is read. With ``add``, which needs a kernel that ``adds``, the product
+    is added to ``c``. Raises UsageError for a dtype, thread count or parameter that the kernel does not have.
+    """
+    dtype = np.dtype(dtype)
+    result = dtype if result is None else np.dtype(result)
+    if dtype.name not in kernel.dtypes:
+        raise UsageError(f"{kernel.name} has no {dtype.name}: it takes {', '.join(kernel.dtypes)}")
+    if result != dtype and kernel.sums.get(dtype.name) != result.name:
+        raise UsageError(f"{kernel.name} does not write {result.name} for {dtype.name}")
+    if add and not kernel.adds:
+        raise UsageError(f"{kernel.name} cannot add to C")
+    if threads < 1:
+        raise UsageError(f"threads must be at least 1, got {threads}")
+    params = {name: kernel.params[name] for name in kernel.tunable} | _checked(kernel, params or {})
+    if kernel.over is not None:
+        base = runner(catalog()[kernel.over], dtype, threads=threads)
+        return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
+    if not kernel.compiled:
+        return functools.partial(kernel.function, **params) if params else kernel.function
+    run = _runner_of_code(kernel, compiled(kernel, dtype, result), threads, params, add)
+    stored, target = (STORAGE.get(x.name, code_dtype(x) if result == dtype else x) for x in (dtype, result))
+    return run if (stored, target) == (dtype, result) else functools.partial(_run_as, stored, target, run)
+
+
+def _runner_of_code(
+    kernel: Kernel, machine_code: Callable[..., None], threads: int, params: dict[str, Any], add: bool
+) -> Product:
+    code = functools.partial(machine_code, **params) if params else machine_code
+    if kernel.shared == "team":
+        if threads > 1:
+            standby()  # compiled now
+        return functools.partial(_run_team, code, Team(threads), kernel, add)
+    if kernel.strided:
+        return functools.partial(_run_tiles, code, Team(threads), kernel.grain)
+    workers = threads if kernel.shared == "rows" else 1
+    return functools.partial(_run_rows, code, Team(workers), kernel.grain[0])
+
+
+def _check_shapes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """Machine code does not check its arguments: with wrong shapes it would write to memory outside C."""
+    if a.shape[1] != b.shape[0] or c.shape != (a.shape[0], b.shape[1]):
+        raise ShapeError(f"a is {a.shape}, b is {b.shape}, c is {c.shape}: must be (m, k), (k, n), (m, n)")
+
+
+def call_once(run: Product, dtype: Any) -> None:
+    """Multiply 1×1 matrices: the first call of a kernel may search for a library or compile code of its own.
+
+    Raises the kernel's own exceptions, UnavailableError for a library that is not installed.
+    """
+    a, b, c = (np.ones((1, 1), dtype) for _ in range(3))
+    run(a, b, c)
+
+
+def _checked(kernel: Kernel, params: dict[str, Any]) -> dict[str, Any]:
+    for name in params:
+        if name not in kernel.tunable:
+            rule = "is fixed in its source" if name in kernel.params else "is not one of its parameters"
+            raise UsageError(f"{kernel.name}: {name} {rule}; tunable: {', '.join(sorted(kernel.tunable)) or 'none'}")
+    return params
+
+
+def _run_as(stored: np.dtype, target: np.dtype, run: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """``run`` on the same bits as elements of ``stored``, those of C as elements of ``target``."""
+    run(a.view(stored), b.view(stored), c.view(target))
+
+
+def _run_composed(
+    function: Callable[..., None],
+    team: Composer,
+    params: dict[str, Any],
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+) -> None:
+    function(a, b, c, team, **params)
+
+
+def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """For kernels that need C order: operands of other strides are copied first, C is copied back last."""
+    _check_shapes(a, b, c)
+    a, b = writeable_alias(as_row_major(a)), writeable_alias(as_row_major(b))
+    target = c if c.flags.c_contiguous else np.empty(c.shape, c.dtype)
+    if team.threads == 1:
+        code(a, b, target)
+    else:
+        bands = even_slices(c.shape[0], team.threads, grain)
+        team.run([functools.partial(code, a[band], b, target[band]) for band in bands])
+    if target is not c:
+        np.copyto(c, target)
+
+
+def _run_team(
+    code: Callable[..., None], team: Team, kernel: Kernel, add: bool, a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> None:
+    """For kernels that distribute their own work. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
+    _check_shapes(a, b, c)
+    if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
+        a, b, c = b.T, a.T, c.T
+    a, b = writeable_alias(a), writeable_alias(b)
+    shape = (c.shape[0], c.shape[1], a.shape[1])
+    nbytes, counted = team_needs(kernel, shape, c.dtype, team.threads)
+    counters = np.zeros(counted + 2, np.int64)
+    counters[-2:] = add, team.threads
+    with take_workspace(nbytes) as memory:
+        arrays = a, b, c, memory[:nbytes].view(kernel.space or c.dtype), counters
+        posted = (
+            () if team.threads == 1 or isinstance(code, functools.partial) else (call_words(code, *arrays), standby())
+        )
+        run_stoppable(team, functools.partial(code, *arrays), counters, 2 * math.prod(shape), *posted)
+
+
+@functools.lru_cache(maxsize=1024)
+def team_needs(kernel: Kernel, shape: tuple[int, int, int], dtype: np.dtype, threads: int) -> tuple[int, int]:
+    """The bytes of the workspace of a kernel that distributes its own work, and its counters."""
+    return kernel.workspace_bytes(*shape, dtype.name, threads), kernel.counters(*shape) if kernel.counters else 1
+
+
+def _run_tiles(
+    code: Callable[..., None], team: Team, grain: tuple[int, int], a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> None:
+    """For kernels that take any strides. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
+    _check_shapes(a, b, c)
+    if c.strides[1] != c.itemsize and c.strides[0] == c.itemsize:
+        a, b, c = b.T, a.T, c.T
+    a, b = writeable_alias(a), writeable_alias(b)
+    if team.threads == 1:
+        code(a, b, c)
+        return
+    across, along = grid(c.shape[0], c.shape[1], team.threads)
+    rows, columns = even_slices(c.shape[0], across, grain[0]), even_slices(c.shape[1], along, grain[1])
+    team.run([functools.partial(code, a[r], b[:, s], c[r, s]) for r in rows for s in columns])

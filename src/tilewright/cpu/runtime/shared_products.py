@@ -1,0 +1,146 @@
+"""The short way to share a product: threads that wait in machine code get their part from it, without Python code between.
+
+The long way (``runner``, ``Team.rally``) takes 40 µs for what surrounds a product, as long as two threads multiply matrices
+of 200³. It is needed where Python must wake threads, and for everything unusual. Here one call of machine code reads the
+arrays, posts the product to workers, wakes as many of those that sleep as the product is worth, computes its own share and
+waits for theirs: 2 µs in all for workers that stand by. No Python code runs meanwhile, so no interrupt can come between, and
+no worker need be claimed. The C front remembers how products of a shape are shared, and shares later ones without any Python
+code.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...host import limits
+from ...kernels import Kernel
+from ..vectors import mailbox as words
+from . import facts as code
+from . import small_products, stop
+from .machine_code import engine_code
+from .runner import compiled, standby, team_needs
+from .standby import AWAKE_S
+from .threads import Team
+from .workers import crew as workers
+from .workspace import put_back_buffer, take_buffer
+
+#: Nanoseconds that it takes to wake each thread, and all of them at most, for they wake each other; and for which they then
+#: stand by.
+WAKING_EACH_NS, WAKING_NS, GAP_NS = 50_000, 300_000, round(AWAKE_S * 1e9)
+#: Nanoseconds between two attempts to bring absent workers into machine code, where later products reach them: it takes
+#: about a hundredth of that.
+ENTERING_NS = 100_000_000
+
+#: When the latest product that could have been shared began, and the first of those that it follows closely. Products of all
+#: threads count, for these numbers only decide when to wake others.
+_first_ns = _last_ns = 0
+#: Whether the next product is to wake all threads, whatever it is worth; the C front sets it back.
+wakes_all = False
+#: When this process last tried to bring absent workers into machine code.
+_entered_ns = -ENTERING_NS
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """How ``threads`` share a product of one shape and dtype: the words of the call, the bytes of its workspace, and the
+    dtype of C."""
+
+    threads: int
+    call: np.ndarray
+    workspace: int
+    result: np.dtype
+
+
+def sharing(
+    kernel: Kernel,
+    dtype: np.dtype,
+    shape: tuple[int, int, int],
+    threads: int,
+    least: int | None = None,
+    wakes: int = 0,
+    result: np.dtype | None = None,
+) -> Sharing | None:
+    """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k); compiles it now. It does if
+    ``least`` other threads stand by, by default all; or if they sleep in machine code, where the product is worth waking up
+    to ``wakes``. ``result`` is the dtype of C, by default that of the operands.
+
+    None without the C front.
+    """
+    if _c_front() is None:
+        return None
+    standby()  # compiled now, too
+    m, n, k = shape
+    result = dtype if result is None else result
+    # A column-major C is computed as Cᵀ, which may need more.
+    needs = (team_needs(kernel, sizes, result, threads) for sizes in (shape, (n, m, k)))
+    nbytes, counted = (max(both) for both in zip(*needs, strict=True))
+    counters = counted + 2
+    call = np.zeros(code.COUNTERS + counters, np.int64)
+    call[words.CODE] = compiled(kernel, dtype, result).address
+    call[words.ITEMSIZE], call[words.ITEMSIZE_OF_C] = dtype.itemsize, result.itemsize
+    call[words.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
+    elements = nbytes // call[words.ITEMSIZE_OF_SPACE]
+    call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
+    call[code.LEAST], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
+    return Sharing(threads, call, nbytes, result)
+
+
+def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
+    """A·B, into ``out`` unless that is None, by those threads that are there. None where the long way must compute it: if
+    too few are, or the arrays are unusual, or the product belongs to a run that can be stopped."""
+    memory = take_buffer(how.workspace)
+    result = _c_front().shared_product(a, b, out, how.result, how.call.copy(), memory)
+    put_back_buffer(memory)
+    return result
+
+
+def remember_shape(dtype: np.dtype, shape: tuple[int, ...], limit: int, alone: bool, how: Sharing | None) -> None:
+    """Have ``small_products.known`` compute products of this shape (m, n, k) from now on, where threads are limited to
+    ``limit``: as ``how`` says, which has no workspace; ``alone``, by one thread without it or where too few are there."""
+    result, call = (dtype, ()) if how is None else (how.result, how.call[: code.COUNTERS])
+    if np.dtype(result.type) is result:  # not a caller's own with metadata, which others would get
+        _c_front().remember(result, np.array([dtype.num, *shape, limit, alone, *call], np.int64).tobytes())
+
+
+def enter(threads: int, at_once: bool = False) -> None:
+    """Called by the C front for each product that would have woken threads that are not in machine code: workers that do
+    not exist yet, or run Python code, or may run on other processors. This brings them there; if not ``at_once``, only if it
+    was not tried a moment ago."""
+    global _entered_ns
+    now = time.perf_counter_ns()
+    if at_once or now - _entered_ns >= ENTERING_NS:
+        _entered_ns = now
+        Team(threads).wake(standby())
+
+
+def wake_if_many(threads: int) -> None:
+    """Called for each product for which fewer threads than these stood by, mostly by the C front. Once such products have
+    followed each other for as long as waking threads takes, the next one wakes them, so that they stand by for those after
+    it. So it takes at most about as long as these products."""
+    global _first_ns, _last_ns, wakes_all
+    now = time.perf_counter_ns()
+    if now - _last_ns > GAP_NS:
+        _first_ns = now
+    elif now - _first_ns > min(WAKING_NS, threads * WAKING_EACH_NS):
+        wakes_all = True
+        _first_ns = now + threads * WAKING_EACH_NS
+    _last_ns = now
+
+
+@functools.cache
+def _c_front() -> Any:
+    """The C front, which knows the machine code of shared products and what it reads without Python code; or None."""
+    c, source = small_products.c_front(), engine_code()
+    if c is None or source is None:
+        return None
+    addresses = map(source.address, ("enough_are_there", "post_and_compute"))
+    functions = stop.current.get, limits.of_this_context.get, limits.most_by_default
+    here = sys.modules[__name__]
+    c.connect(*addresses, *functions, limits, "of_the_process", workers, "mailboxes", here, "wakes_all")
+    return c

@@ -1,0 +1,354 @@
+"""Threads that wait without Python: one posts a call of machine code in the mailbox of another, which then runs it.
+
+A mailbox is a cache line of 64-bit words of one thread, its owner. A call is an array of words that a caller owns: the
+address of a ``team`` kernel and its arguments. Owners wait in two ways. For a while after a call they stand by: they read
+their mailbox again and again. Then they sleep on it (``cpu.vectors.futex``), and a caller that posts must have them woken.
+
+**States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which leaves
+the lowest bits for flags. Every change is one compare-and-exchange (acquire and release), so of two threads that would make
+one at the same time, one finds that it cannot:
+
+    AWAY ⇄ STANDING ⇄ SLEEPING → AWAY     by the owner; AWAY: it runs Python code, or waits for its inbox in Python
+    STANDING ⇄ call                       by a caller: it posts, and takes back a call that has not begun
+    SLEEPING ⇄ call + SLEEPING            by a caller: it posts, has the owner woken, and takes back
+    call, call + SLEEPING → call + RUNNING → STANDING (or AWAY)     by the owner: it begins and ends
+
+A mailbox serves one caller at a time, and callers need no other claim on the owner. A caller never waits for an owner that
+has not begun: it computes what others do not take, and takes back its call when nothing is left. It waits for one that has
+begun, so no thread works for a call that has returned.
+
+**The bell.** A sleeping owner reads nothing, so a second word, ``BELL``, counts its wake-ups: the lower half all of them,
+the upper half those by which Python calls the owner back. To *ring* is to add to it (acquire and release) and then to wake
+the thread that sleeps on it. Nothing is ever subtracted or reset. The owner repeats three steps: (1) it reads ``BELL``
+(acquire); (2) it reads ``STATE``, and compares the upper half with the count that it had read before it looked into its
+inbox; (3) if there is nothing to do, it sleeps while the bell's lower half is what it read in step 1.
+
+**No wake-up is lost.** A thread that has work for an owner writes it first, to the state or the inbox, and rings then. Linux
+orders the addition to the bell and the comparison of step 3. If the addition comes first, then either step 1 has read
+it, and step 2 sees what was written before it (acquire and release); or the comparison finds another number, and the owner
+repeats the steps. If the comparison comes first, the owner is already queued when the waking thread looks for it, and wakes.
+This holds for every number of rings, by any thread, for any call. So threads may ring for others, and once too often: an
+owner that finds nothing stands by for a while and sleeps again. A ring that never comes costs time alone: the caller then
+computes the whole call and takes it back. Only jobs of Python wait for an owner, and ``Worker.give`` rings for each of them
+itself, whatever the state is. (After 2³² rings between steps 1 and 3 the lower half would be the same again. Its overflow
+adds to the upper half: the owner returns to Python, finds an empty inbox and comes back.)
+
+**The wake-up tree.** A wake-up costs the thread that makes it microseconds. So a caller makes a few, and each owner that
+begins, before it computes, makes as many more for the same call; a counter in the call distributes the mailboxes. Each owner
+wakes on a processor of its own, its seat, which the poster chooses and the waking thread sets: left alone, Linux wakes it on
+the caller's, where it does not run before the caller sleeps. Once it runs, it may move again. A seat is a matter of speed
+alone: it may be set late, and is undone the next time that the owner wakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba as nb
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+
+from .affinity import (
+    add_to_set,
+    allow,
+    allow_only,
+    allowed,
+    is_in_set,
+    processor_here,
+    processors,
+    thread_here,
+)
+from .atomics import _element, fetch_add, load, offer_processor, pause
+from .futex import sleep_while, wake
+from .mailbox import (
+    ALLOWED,
+    ARRAYS,
+    AWAY,
+    BELL,
+    BOXES,
+    CODE,
+    FAILED,
+    FLAGS,
+    ITEMSIZE,
+    ITEMSIZE_OF_C,
+    ITEMSIZE_OF_SPACE,
+    LEAVE,
+    MISSED,
+    NEXT,
+    POSTED,
+    PROCESSOR,
+    RING,
+    RUNNING,
+    SEAT,
+    SET,
+    SET_WORDS,
+    SLEEPING,
+    STANDING,
+    STATE,
+    TAKEN,
+    THREAD,
+    WORDS,
+)
+from .vectors import I8, I64
+
+#: An owner that misses so many calls stands by on a processor that is busy: it is to be woken on another one.
+_MOST_MISSED = 16
+#: How many owners a thread wakes for a call. On two virtual machines a wake-up took the thread that made it 5 and 20 µs, and
+#: the owner began after 46 and 60 µs: so fifteen of them begin after two levels of the tree instead of three.
+_WAKES = 4
+#: Reads of the state of a running kernel before a waiting thread offers its processor to others.
+_PATIENCE = 20000
+
+
+@intrinsic
+def _replace(typingctx: Any, words: Any, index: Any, expected: Any, new: Any) -> Any:  # noqa: ARG001
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = _element(context, builder, signature, args)
+        exchanged = builder.cmpxchg(word, args[2], args[3], "acq_rel", "acquire")
+        return builder.extract_value(exchanged, 1)
+
+    return types.boolean(words, types.intp, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _call_team(typingctx: Any, words: Any) -> Any:  # noqa: ARG001
+    """Call the compiled kernel of a call; returns whether it ran to its end, for it may find no memory.
+
+    Arrays of int64 stand for any dtype: only their pointers are passed.
+    """
+    kinds = [types.Array(types.int64, 2, "A")] * 3 + [types.Array(types.int64, 1, "C")] * 2
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        box = context.make_array(signature.args[0])(context, builder, args[0]).data
+
+        def word(at: int) -> Any:
+            return builder.load(builder.gep(box, [I64(at)]))
+
+        def pointer(
+            at: int, kind: Any
+        ) -> Any:  # loaded as a pointer: of a converted integer LLVM cannot tell the target
+            return builder.load(builder.bitcast(builder.gep(box, [I64(at)]), kind.as_pointer()))
+
+        values: list[Any] = []
+        at, sizes = ARRAYS, [word(place) for place in (ITEMSIZE, ITEMSIZE, ITEMSIZE_OF_C, ITEMSIZE_OF_SPACE)]
+        for kind, itemsize in zip(kinds, [*sizes, I64(8)], strict=True):
+            view = context.make_array(kind)(context, builder)
+            axes = kind.ndim
+            shape = [word(at + 1 + axis) for axis in range(axes)]
+            strides = [word(at + 1 + axes + axis) for axis in range(axes)] if axes == 2 else [itemsize]
+            populate_array(
+                view,
+                data=pointer(at, view.data.type),
+                shape=cgutils.pack_array(builder, shape),
+                strides=cgutils.pack_array(builder, strides),
+                itemsize=itemsize,
+                meminfo=None,
+            )
+            values.append(view._getvalue())
+            at += 5 if axes == 2 else 2
+        function = context.call_conv.get_function_type(types.none, kinds).as_pointer()
+        status, _ = context.call_conv.call_function(builder, pointer(CODE, function), types.none, kinds, values)
+        return status.is_ok
+
+    return types.boolean(words), codegen
+
+
+@intrinsic
+def _words_at(typingctx: Any, words: Any, index: Any, flags: Any) -> Any:  # noqa: ARG001
+    """The words to which ``words[index]`` points, after ``flags`` were subtracted from it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # Loaded as a pointer: of a converted integer LLVM cannot tell the target.
+        place = builder.bitcast(_element(context, builder, signature, args), I8.as_pointer().as_pointer())
+        array = context.make_array(signature.return_type)(context, builder)
+        populate_array(
+            array,
+            data=builder.bitcast(builder.gep(builder.load(place), [builder.neg(args[2])]), I64.as_pointer()),
+            shape=cgutils.pack_array(builder, [I64(WORDS)]),
+            strides=cgutils.pack_array(builder, [I64(8)]),
+            itemsize=I64(8),
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return types.int64[::1](words, types.intp, types.intp), codegen
+
+
+# An intrinsic is called without its first parameter, which type checkers cannot know.
+replace: Callable[..., bool] = _replace
+call_team: Callable[..., bool] = _call_team
+words_at: Callable[..., np.ndarray] = _words_at
+
+
+# ---- the owner -------------------------------------------------------------------------------------------------------
+
+
+def stand_by(mailbox: np.ndarray, looks: int, at_first: int, called: int, sleeps: bool) -> int:
+    """Run posted calls, until Python calls the owner back; returns the number of calls.
+
+    ``called`` is how often Python had called it back before it looked into its inbox. After ``looks`` reads of the state in
+    a row have found no call, ``at_first`` before the first one, the owner sleeps; or this returns, unless it ``sleeps``.
+    After a fifth of these reads, each one offers the processor to other threads, which may wait for it.
+    """
+    allowed(mailbox, SET)
+    mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[THREAD] = processors(), processor_here(), thread_here()
+    mailbox[MISSED], mailbox[LEAVE] = 0, 0
+    replace(mailbox, STATE, AWAY, STANDING)
+    calls, left = 0, at_first
+    while True:
+        bell = load(mailbox, BELL)  # before the state
+        state = load(mailbox, STATE)
+        if state > SLEEPING:
+            if replace(mailbox, STATE, state, state - (state & FLAGS) + RUNNING):
+                state = _run(mailbox, called)
+                calls, left = calls + 1, looks
+                if state == AWAY:
+                    return calls
+        elif bell >> 32 != called:
+            if replace(mailbox, STATE, state, AWAY):
+                return calls
+        elif state == SLEEPING:
+            sleep_while(mailbox, BELL, bell)
+            rung = load(mailbox, BELL)
+            if rung != bell and rung >> 32 == called:  # else Python has chosen the processor
+                allow(mailbox, SET)  # it runs on its seat: from now on the scheduler may move it
+                mailbox[PROCESSOR], mailbox[MISSED], mailbox[LEAVE] = processor_here(), 0, 0
+                replace(mailbox, STATE, SLEEPING, STANDING)
+                left = looks
+        elif left > 0 and not load(mailbox, LEAVE):
+            pause()
+            left -= 1
+            here = processor_here()
+            if mailbox[PROCESSOR] != here:
+                mailbox[PROCESSOR] = here
+            if left < 4 * looks // 5:
+                offer_processor()
+        elif replace(mailbox, STATE, STANDING, SLEEPING if sleeps else AWAY) and not sleeps:
+            return calls
+
+
+@nb.njit(nogil=True)
+def _run(mailbox: np.ndarray, called: int) -> int:
+    """Run the call that has begun; returns the state after it."""
+    mailbox[MISSED] = 0
+    running = load(mailbox, STATE)
+    call = words_at(mailbox, STATE, RUNNING)
+    _wake_sleepers(call, running - RUNNING)
+    if not call_team(call):
+        call[FAILED] = 1
+    state = STANDING if load(mailbox, BELL) >> 32 == called else AWAY
+    replace(mailbox, STATE, running, state)
+    return state
+
+
+# ---- those who post --------------------------------------------------------------------------------------------------
+
+
+@nb.njit(nogil=True)
+def _seat(mailbox: np.ndarray, taken: np.ndarray, at: int) -> None:
+    """Choose the processor on which a sleeping owner is to wake: where it ran last, or else any, but none that is taken."""
+    last, seat = mailbox[PROCESSOR], -1
+    for number in range(-1, 64 * SET_WORDS):
+        processor = last if number < 0 else number
+        if is_in_set(mailbox, SET, processor) and not is_in_set(taken, at, processor):
+            seat = processor
+            break
+    add_to_set(taken, at, seat)
+    mailbox[SEAT] = seat
+
+
+def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> int:
+    """Post this call, at ``address``; returns the owner's state: STANDING, SLEEPING if it must be woken, or AWAY if the call
+    was not posted, because the owner has another one, or sleeps and the caller does not wake it.
+
+    Nor is it posted where the owner stands by on the caller's processor: it would not run before the caller sleeps. It is to
+    leave, so that it can be woken elsewhere.
+    """
+    state = load(mailbox, STATE)
+    if state == SLEEPING and wakes and replace(mailbox, STATE, SLEEPING, address + SLEEPING):
+        _seat(mailbox, call, TAKEN)
+        return SLEEPING
+    if state != STANDING:
+        return AWAY
+    here = processor_here()
+    if mailbox[PROCESSOR] == here and here >= 0:
+        mailbox[LEAVE] = 1
+    if load(mailbox, LEAVE) or not replace(mailbox, STATE, STANDING, address):
+        return AWAY
+    add_to_set(call, TAKEN, mailbox[PROCESSOR])
+    return STANDING
+
+
+def settle(mailbox: np.ndarray, call: int) -> None:
+    """Take back this call if it was posted and not begun; wait until it has ended if the owner has begun it."""
+    state = load(mailbox, STATE)
+    if state == call + SLEEPING and replace(mailbox, STATE, state, SLEEPING):
+        return
+    if state == call and replace(mailbox, STATE, state, STANDING):
+        mailbox[MISSED] += 1
+        if mailbox[MISSED] >= _MOST_MISSED:
+            mailbox[LEAVE] = 1
+        return
+    reads = 0
+    while load(mailbox, STATE) == call + RUNNING:
+        pause()
+        reads += 1
+        if reads > _PATIENCE:
+            offer_processor()
+
+
+def ring(mailbox: np.ndarray, amount: int) -> None:
+    """Wake the owner if it sleeps; with CALL_BACK, it returns to Python."""
+    fetch_add(mailbox, BELL, amount)
+    wake(mailbox, BELL)
+
+
+_ring = nb.njit(nogil=True)(ring)
+
+
+@nb.njit(nogil=True)
+def _ring_at_seat(mailbox: np.ndarray) -> None:
+    if mailbox[SEAT] >= 0:
+        allow_only(mailbox[THREAD], mailbox[SEAT])
+    _ring(mailbox, RING)
+
+
+@nb.njit(nogil=True)
+def _wake_sleepers(call: np.ndarray, address: int) -> None:
+    """Wake the next owners to which this call, at ``address``, was posted while they slept; those then wake others."""
+    woken, posted, boxes = 0, load(call, POSTED), words_at(call, BOXES, 0)
+    while woken < _WAKES and load(call, NEXT) < posted:
+        at = fetch_add(call, NEXT, 1)
+        if at < posted:
+            mailbox = words_at(boxes, at, 0)
+            if load(mailbox, STATE) == address + SLEEPING:
+                _ring_at_seat(mailbox)
+                woken += 1
+
+
+def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
+    """Wake the owner if it sleeps, so that it stands by, on none of the processors in the set ``taken``. False if only
+    Python reaches it, or must bring it to another
+    processor: one on which this thread may run, or one that is less busy."""
+    state = load(mailbox, STATE)
+    if state == AWAY or mailbox[ALLOWED] != processors() or (state == STANDING and load(mailbox, LEAVE)):
+        return False
+    if state == SLEEPING:
+        _seat(mailbox, taken, 0)
+        _ring_at_seat(mailbox)
+    return True
+
+
+def publish(call: np.ndarray, address: int, boxes: int) -> None:
+    """Let the call's threads wake those of so many mailboxes to which it was posted; wake the first ones."""
+    fetch_add(call, POSTED, boxes)
+    _wake_sleepers(call, address)
+
+
+def run_call(call: np.ndarray) -> bool:
+    """Run this thread's part of a call; False where it found no memory."""
+    return call_team(call)

@@ -1,0 +1,3 @@
+"""The public name of ``large.files``: matrices in files and at URLs, for programs of your own."""
+
+from .large.files import open_matrix as open_matrix

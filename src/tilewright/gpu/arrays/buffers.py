@@ -1,0 +1,38 @@
+"""Products into memory that another library allocated and that it orders by a stream: buffers with NumPy's or DLPack's
+interface, as a compiled program of JAX passes them to a function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...planning.host import host_plan
+from ...planning.run import multiplied
+from ...product.operands import admit, native
+from . import dlpack
+from .matmul import multiply_views
+
+
+def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str | float) -> None:
+    """Fill ``out``, which is disjoint from ``a`` and ``b`` and has the product's shape and dtype, with the product.
+
+    On a GPU the work is submitted to ``context.stream``, and the buffers must live until it is done. Raises what ``matmul``
+    raises.
+    """
+    if out.__dlpack_device__()[0] == dlpack.CUDA:
+        x, y, target = (dlpack.read_capsule(each.__dlpack__()) for each in (a, b, out))
+        multiply_views(x, y, target, int(context.stream), precision)
+        return
+    with np.errstate(over="ignore"):  # a float16 product may overflow to infinity
+        np.asarray(out)[...] = host_product(admit(np.asarray(a), "a"), admit(np.asarray(b), "b"), precision)
+
+
+def host_product(a: np.ndarray, b: np.ndarray, precision: str | float) -> np.ndarray:
+    """The product of two arrays on the host, in the dtype in which it was computed: the caller rounds it to that of a, b."""
+    plan = host_plan(a.shape, b.shape, a.dtype, b.dtype, precision, "classical")
+    if plan.narrows:  # if magnitudes allow it
+        return multiplied(plan, a, b)
+    c = np.empty(plan.layout.result, plan.made_dtype)
+    plan.run(native(a, plan.working_dtype), native(b, plan.working_dtype), c)
+    return c

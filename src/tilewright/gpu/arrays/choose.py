@@ -1,0 +1,372 @@
+"""The one chooser of a product of arrays on a GPU: the kernels that are tried, each with an order of the operands, and their
+times.
+
+A new shape waits for these times, so only what a choice needs is computed; what a plan says of others is found again when it
+is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import DTypeError
+from ...kernels.costs import BASE
+from ...kernels.cuda_kernel import Card, CudaKernel
+from ...kernels.expression import Expression, Expressions
+from ...planning.choice import (
+    COMPLEX_RESIDUES,
+    INVARIANT,
+    RESIDUES,
+    ROUNDED,
+    SPLIT,
+    Choice,
+    choose_gpu,
+    engine_on_gpu,
+    invariant_on_gpu,
+    of_newest,
+    takes_fastest,
+)
+from ...planning.tuned import tuned_card
+from ...planning.ways import NAMED, EngineShape, Way, fastest_way, sums_dtype, timed_ways, totals, why_first
+from ...product.problem import RESIDUES_IN, Problem, itemsize_of
+from ..runtime.device import Device
+from ..runtime.engine_product import FinishForm
+from ..runtime.layout import Matrix
+from .copies import copies_seconds, copy_of
+from .dtypes import made_dtype
+from .finish import finish_seconds
+from .layouts import RowMajor, given_by_strides, is_down, layouts_of, start_of_lines
+from .order import Arrangement, Copied, Operands, Order, OrderedMatrix
+from .plan import CHANGED, STRAIGHT, GpuPlan
+from .split import can_split, split_seconds
+
+#: The dtype of the parts of operands, if they are split: with some of these no number is multiplied as it is.
+_PARTED = {"float32": SPLIT, "float64": RESIDUES, "complex128": COMPLEX_RESIDUES, ROUNDED: ROUNDED} | {
+    dtype: dtype for dtype in RESIDUES_IN
+}
+#: Multiply-adds of float64 for each of m·n·k, and those that a multiprocessor of an H200 does in a second.
+_MULTIPLIES, _FLOAT64_RATE = {"float64": 1, "complex128": 4}, 2.1e11
+
+
+class _Candidate(NamedTuple):
+    """A kernel with an order of the operands, the product as it sees it, and the seconds of all copies."""
+
+    kernel: CudaKernel
+    once: bool
+    order: Order
+    shape: EngineShape
+    copied: float
+
+
+def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | None) -> str:
+    """Why the fastest of all ways was chosen. The next ones are found when this text is wanted."""
+    ranked: list[tuple[Way, float, tuple[str, ...]]] = []
+    for each in tried:
+        found = timed_ways(each.kernel, each.shape, gpu.card)
+        times = totals(found, each.shape, gpu.card, each.copied)
+        words = (
+            CHANGED if each.order.swapped else STRAIGHT,
+            " and ".join(each.order.copies) or "no copies",
+            ""
+            if form is None
+            else "the epilogue in the same kernel"
+            if each.once
+            else "the epilogue in another kernel",
+        )
+        fastest = np.lexsort((found.seconds, times))[:NAMED]
+        ranked += [(found.way(number), float(times[number]), words) for number in fastest]
+    return why_first(sorted(ranked, key=lambda each: each[1])[:NAMED])
+
+
+def _shape_of(order: Order, form: FinishForm | None, at_once: bool, *, invariant: bool) -> EngineShape:
+    """The product as a kernel sees it, which with ``at_once`` applies the epilogue; ``invariant`` as in ``EngineShape``."""
+    p, q, c = order.p.used, order.q.used, order.c.used
+    batch, of_p, of_q = math.prod(order.batch), given_by_strides(p), given_by_strides(q)
+    p_vector, q_vector = _vector(order.p, of_p, across=of_p.down), _vector(order.q, of_q, across=not of_q.down)
+    vectors = None if form is None or not at_once else (form.transposed if order.swapped else form).vectors
+    m, n, k = order.mnk
+    return EngineShape(
+        order.compute,
+        c.dtype,
+        m,
+        n,
+        k,
+        batch,
+        start_of_lines(p),
+        start_of_lines(q),
+        of_p.down,
+        not of_q.down,
+        p_vector,
+        q_vector,
+        vectors,
+        form is not None and form.blocks is not None,
+        is_down(c),
+        invariant,
+    )
+
+
+def _vector(place: OrderedMatrix, given: Matrix, *, across: bool) -> int:
+    """The most bytes of an access to a factor. ``across`` k a row has no more than its own elements, unless it is a copy."""
+    x, most = place.used, given.vector_bytes
+    if not across or place.is_copied:
+        return most
+    inner = x.rows if is_down(x) else x.columns
+    return math.gcd(most, inner * itemsize_of(x.dtype))
+
+
+def _copies_s(order: Order, form: FinishForm | None, at_once: bool, gpu: Device) -> float:
+    """Seconds of the copies before and after, of all products, and of the launch that applies the epilogue."""
+    if (form is None or at_once) and not (order.p.is_copied or order.q.is_copied or order.c.is_copied):
+        return 0
+    ratio = gpu.card.memory_ratio
+    before, after = [[copy_of(order, x) for x in places if x.is_copied] for places in ((order.p, order.q), (order.c,))]
+    if form is not None and not at_once:
+        return copies_seconds(before, ratio) + finish_seconds(after[0], form, ratio)
+    return copies_seconds(before, ratio) + copies_seconds(after, ratio)
+
+
+def _slower_s(order: Order, compute: str, card: Card) -> float:
+    """By how much float64 takes longer than with the units of an H200, which the costs of kernels were fitted to: the same
+    for all kernels of the engine, as none has other units. A table of the card's own has that in it."""
+    products = _MULTIPLIES.get(compute, 0) * math.prod((*order.mnk, *order.batch)) * (card.table == BASE)
+    return products * (Card().rates.float64_tensor / card.rates.float64_tensor - 1) / (card.sms * _FLOAT64_RATE)
+
+
+def gpu_plan(
+    operands: Operands,
+    computes: Sequence[str],
+    gpu: Device,
+    form: FinishForm | None = None,
+    splits: bool = False,
+    precision: str | float = "standard",
+) -> GpuPlan:
+    """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
+    be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
+    shape, or if ``precision`` takes the fastest, that one. ``splits``: operands of float32 may be split into float16,
+    and those of float64 and complex128 be residues in int8, where the classical bound of the error holds.
+
+    Raises DTypeError where no kernel is for them.
+    """
+    invariant = precision == INVARIANT
+    by_engine = (_by_engine(operands, compute, gpu, form, splits, invariant) for compute in computes)
+    able = (plan for plan in by_engine if plan is not None)
+    found = (
+        min(able, key=lambda plan: plan.predicted or 0, default=None) if takes_fastest(precision) else next(able, None)
+    )
+    if found is not None:
+        return _for_precision(found, precision)
+    if form is not None and form.blocks is not None:
+        raise DTypeError(
+            f"scale_a and scale_b are those of blocks: on a GPU they are for float8, precision 'standard' and compute "
+            f"capability 9.0; this is {computes[0]} on {gpu.capability}"
+        )
+    for compute in () if invariant else computes:
+        order = None if compute in _PARTED.values() else operands.arranged(compute, RowMajor(), None, at_once=False)
+        if order is None:
+            continue
+        m, n, k = order.mnk
+        with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
+            choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
+            plan = _plan(order, choice, gpu, form=form)
+            return _for_precision(plan, precision)
+    raise DTypeError(
+        f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
+    )
+
+
+def _for_precision(plan: GpuPlan, precision: str | float) -> GpuPlan:
+    if plan.problem.precision == precision:
+        return plan
+    return replace(plan, problem=replace(plan.problem, precision=precision))
+
+
+def _by_engine(
+    operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool, invariant: bool
+) -> GpuPlan | None:
+    """The plan by the engine's kernels; None if there is none for this product. The same bits for rows that are alike, if
+    it is ``invariant``."""
+    tried, best, least = list[_Candidate](), None, math.inf
+    parted = _PARTED.get(compute, "") if splits else ""
+    splits_to = RESIDUES if parted in RESIDUES_IN else parted
+    splitting = of_newest(engine_on_gpu(splits_to, gpu.capability)) if parted else ()
+    engine = invariant_on_gpu if invariant else engine_on_gpu
+    plain = () if compute == parted else engine(compute, gpu.capability)
+    compute = made_dtype(compute) if compute == parted else compute
+    # Of complex numbers Cᵀ = Bᵀ·Aᵀ adds the same terms in another order.
+    straight = invariant and compute.startswith("complex")
+    card = tuned_card(gpu.card)
+    seen = dict[tuple[int, bool], tuple[float, EngineShape]]()
+    for kernel, once, order in _tried((*plain, *splitting), operands, compute, form, straight=straight):
+        if not min(*order.mnk, *order.batch):
+            choice = Choice(kernel, compute, kernel.params, "there is nothing to multiply")
+            return _plan(order, choice, gpu, form=form)
+        if (key := (id(order), once)) not in seen:
+            seen[key] = _copies_s(order, form, once, gpu), _shape_of(order, form, once, invariant=invariant)
+        copied, shape = seen[key]
+        if kernel in splitting:
+            if not can_split(order, parted):
+                continue
+            copied, shape = copied + split_seconds(order, parted, gpu.card), shape._replace(dtype=parted)
+        else:
+            copied += _slower_s(order, compute, gpu.card)
+        tried.append(_Candidate(kernel, once, order, shape, copied))
+        if copied < least:  # else none can be faster
+            found = fastest_way(kernel, shape, card, copied)
+            if found is not None and found.seconds < least:
+                least, best = found.seconds, (tried[-1], found)
+    if best is None:
+        return None
+    (kernel, once, order, shape, _), way = best
+    why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
+    choice = Choice(kernel, shape.dtype, way.params, why, functools.partial(_why_fastest, tried, gpu, form))
+    return _plan(order, choice, gpu, way.parts, least, form=form, at_once=once)
+
+
+class _Tries(NamedTuple):
+    """Arrangements of the operands, and the kernels that are tried: whether each applies the epilogue, and the number of
+    its arrangement."""
+
+    arrangements: list[Arrangement]
+    kernels: list[tuple[CudaKernel, bool, int]]
+
+
+class _TriesOfKind(NamedTuple):
+    """What is tried for products of a kind: where it depends on which copies have fewer bytes, these copies; and what is
+    tried by the answers."""
+
+    compared: list[tuple[Copied, Copied]]
+    tries: dict[tuple[bool, ...], _Tries]
+
+
+#: By the kinds of products that were planned before, and the most of them.
+_known: dict[Any, _TriesOfKind] = {}
+_MOST_KNOWN = 1024
+
+
+def _tried(
+    kernels: tuple[CudaKernel, ...], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
+) -> Iterator[tuple[CudaKernel, bool, Order]]:
+    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
+    ``straight``: only C = A·B is computed. Which these are is found once for products of one kind."""
+    suits, of_form, (m, n, *_) = _suits(kernels, operands), None, operands.sizes
+    if form is not None:
+        of_form = form.blocks is not None, form.beta != 0, bool(form.scale_a), m == form.rows, n == form.rows
+    key = kernels, suits, compute, straight, of_form, operands.kind
+    known = _known.get(key) if min(operands.sizes) else _TriesOfKind([], {})
+    if known is None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        known = _known[key] = _TriesOfKind(_compared(kernels, operands, compute), {})
+    answers = tuple([operands.copies_less(*copies) for copies in known.compared])
+    found = known.tries.get(answers)
+    if found is None:
+        suiting = [(kernel, both) for kernel, *both in zip(kernels, *suits, strict=True)]
+        found = known.tries[answers] = _tries(suiting, operands, compute, form, straight=straight)
+    orders = [operands.order(how) for how in found.arrangements]
+    for kernel, once, number in found.kernels:
+        yield kernel, once, orders[number]
+
+
+def _suits(kernels: tuple[CudaKernel, ...], operands: Operands) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Of each kernel, whether it is considered for C = A·B, and for Cᵀ = Bᵀ·Aᵀ."""
+    m, n, k, batch = operands.sizes
+    if not min(operands.sizes):
+        return (True,) * len(kernels), (True,) * len(kernels)
+    rules = _rules(kernels)
+    values, swapped = {"m": m, "n": n, "k": k, "batch": batch}, {"m": n, "n": m, "k": k, "batch": batch}
+    return rules.of(values), rules.of(swapped)
+
+
+@functools.lru_cache(maxsize=256)
+def _rules(kernels: tuple[CudaKernel, ...]) -> Expressions:
+    """The tables ``suits`` of kernels."""
+    return Expressions(kernel.suits or Expression.parse(1, ()) for kernel in kernels)
+
+
+def _compared(kernels: Sequence[CudaKernel], operands: Operands, compute: str) -> list[tuple[Copied, Copied]]:
+    """Copies whose bytes say whether C = A·B or Cᵀ = Bᵀ·Aᵀ copies less."""
+    layouts = dict.fromkeys(each for kernel in kernels for each in layouts_of(kernel))
+    found = (operands.copied(compute, each, at_once=once) for each in layouts for once in (False, True))
+    return list(dict.fromkeys(each for each in found if each and not (each[0] <= each[1] or each[1] <= each[0])))
+
+
+def _tries(
+    suiting: Sequence[tuple[CudaKernel, Sequence[Any]]],
+    operands: Operands,
+    compute: str,
+    form: FinishForm | None,
+    *,
+    straight: bool,
+) -> _Tries:
+    """What is tried, of kernels with whether each suits C = A·B and Cᵀ = Bᵀ·Aᵀ."""
+    in_blocks, found = form is not None and form.blocks is not None, list[tuple[CudaKernel, bool, Arrangement]]()
+    same = dict[Order, Arrangement]()
+    # Layouts of many kernels are equal.
+    arrange: Callable[..., Arrangement | None] = functools.cache(functools.partial(operands.arrangement, compute))
+    order_of = functools.cache(operands.order)
+    for kernel, both in suiting:
+        suited = tuple(swapped for swapped in (False, True) if both[swapped])
+        if not suited or (in_blocks and kernel.blocks is None):
+            continue
+        changes: tuple[bool | None, ...] = (None,)
+        if in_blocks or straight:
+            changes = (False,)
+        elif kernel.strides and kernel.strides["c"] != "rows":
+            changes = suited
+        elif "c_down" in kernel.boxes:
+            changes = (None, False, True)
+        at_once = (False, True) if form is not None and kernel.finishes is not None else (False,)
+        for once in at_once:
+            orders = dict[Order, Arrangement]()
+            for swapped in changes:
+                for layouts in layouts_of(kernel):
+                    how = arrange(layouts, swapped, at_once=once)
+                    if how is not None:
+                        orders.setdefault(order_of(how), how)
+                    if how is not None and kernel.boxes and not any(how.copied[:2]):
+                        break  # its layouts differ in how copies of factors lie
+            able = [order for order in orders if not once or form is None or _finishes(order, form)]
+            for order in able:
+                # The first copies least. With boxes another one may have better tiles, but is not worth a copy of C.
+                is_able = not kernel.boxes or order is able[0] or not (order.transposed or order.c.is_copied)
+                if is_able and order.swapped in suited:
+                    how = orders[order]
+                    # Where nothing is copied all layouts lead to the same order.
+                    found.append((kernel, once, how if any(how.copied) else same.setdefault(order, how)))
+    arrangements = list(dict.fromkeys(how for *_, how in found))
+    return _Tries(arrangements, [(kernel, once, arrangements.index(how)) for kernel, once, how in found])
+
+
+def _finishes(order: Order, form: FinishForm) -> bool:
+    """Whether a kernel that applies epilogues can apply this one: the result is rounded once, and C before is where the
+    kernel reads it; the rows of a batch that became one product do not have scales of their own."""
+    c = order.c
+    rows = order.mnk[1] if order.swapped else order.mnk[0]
+    return (
+        c.used.dtype == c.original.dtype
+        and sums_dtype(order.compute) in ("float32", "int32")
+        and not (form.beta != 0 and c.is_copied)
+        and (not form.scale_a or rows == form.rows)
+    )
+
+
+def _plan(
+    order: Order,
+    choice: Choice[CudaKernel],
+    gpu: Device,
+    parts: int = 1,
+    predicted: float | None = None,
+    *,
+    form: FinishForm | None = None,
+    at_once: bool = False,
+) -> GpuPlan:
+    shapes = order.shapes
+    problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
+    return GpuPlan(problem, choice, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)

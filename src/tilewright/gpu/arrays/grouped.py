@@ -1,0 +1,369 @@
+"""Products of lists of arrays on a GPU, in one launch.
+
+Those at equal distances are multiplied as a batch; those that differ in their number of rows, if these follow each other, as
+of a tensor that was split; and all others by kernels that take lists, if that is predicted to be faster than one by one. How
+lists were multiplied is remembered for others that are like them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...kernels.cuda_kernel import CudaKernel
+from ...kernels.sets import sets_for
+from ...planning.choice import engine_on_gpu
+from ...planning.tuned import best_params
+from ...planning.ways import EngineShape, timed_ways
+from ...product.problem import itemsize_of
+from ..runtime.boxed_product import MOST_RAGGED, prepare_ragged_product
+from ..runtime.device import Device, gpu_at
+from ..runtime.engine_product import EngineProduct
+from ..runtime.layout import Matrix, row_major_matrix
+from ..runtime.listed_product import TABLES, ListedShape, prepare_listed_product
+from ..runtime.memory import GRANULE
+from .gpu_array import GpuArray
+from .layouts import Boxes, Strided, given_by_strides, is_down
+from .libraries import Library, library_of, memory_error
+from .matmul import check_words_on_gpu, submit_product
+from .repeated_lists import ListRun
+from .scattered import padded_rows, scattered_launches, whole_ways
+
+
+def matmul_lists_on_gpu(
+    a: Sequence[Any],
+    b: Sequence[Any],
+    precision: str | float,
+    algorithm: str,
+    out_dtype: Any,
+    one: Callable[[Any, Any], Any],
+) -> list[Any]:
+    """The product of each array in ``a`` and the one in ``b`` with its number, of which some may share memory; ``one``
+    multiplies a pair that is no part of a batch. Raises what ``matmul_on_gpu`` raises.
+    """
+    check_words_on_gpu(precision, algorithm)
+    library = library_of(a[0])
+    asked = "tf32" if precision == "tf32" and out_dtype is None else None
+    if asked and library is not None and library.lists is not None:  # of "standard" the caller has tried this short way
+        again = library.lists.products(a, b, None, asked)
+        if again is not None:
+            return again
+    arrays = *a, *b
+    of_each_type = {type(x): x for x in arrays}.values()
+    alike = library is not None and library.views and all(library_of(x) is library for x in of_each_type)
+    if library is None or not alike or not all(map(library.on_gpu, arrays)) or any(map(library.records, arrays)):
+        return [one(x, y) for x, y in zip(a, b, strict=True)]
+    xs, ys = (
+        [library.view(x, f"a[{i}]") for i, x in enumerate(a)],
+        [library.view(y, f"b[{i}]") for i, y in enumerate(b)],
+    )
+    if len({each.device for each in (*xs, *ys)}) > 1:  # a pair on two GPUs is refused, or each pair has its own
+        return [one(x, y) for x, y in zip(a, b, strict=True)]
+    # Copies among them, of what is stored conjugated, live until all is submitted.
+    kept = [each.keep for each in (*xs, *ys)]
+    xs, ys = [x._replace(keep=None) for x in xs], [y._replace(keep=None) for y in ys]
+    plain = precision == "standard" and out_dtype is None
+    compute = xs[0].dtype if plain else "tf32" if asked and xs[0].dtype == "float32" else ""
+    # Copies lie anywhere, at equal distances or not: which kernel multiplies them, and so the bits, must not depend on it.
+    copied = xs[0].dtype.startswith("complex") and any(
+        owner is not None and owner is not x for owner, x in zip(kept, arrays, strict=True)
+    )
+    runs = [(i, i + 1) for i in range(len(xs))] if copied else list(_runs(xs, ys))
+    run, distances = _ragged_run(library, xs, ys) if plain else None, True
+    if run is None and len(runs) == 1 and len(xs) > 1:
+        run = functools.partial(_batch, library, xs, ys, precision, out_dtype)
+    if run is None and compute:
+        run, distances = _listed_run(library, xs, ys, compute), False
+    if run is None:
+        run = functools.partial(_one_by_one, library, runs, xs, ys, precision, out_dtype, one)
+        distances = len(runs) < len(xs)
+    results = run(a, b, np.array([each.pointer for each in (*xs, *ys)]))
+    library.hold(library.stream(xs[0].device), xs[0].device, kept)
+    if compute and library.lists is not None and not compute.startswith("complex"):
+        library.lists.remember(list(a), list(b), (*xs, *ys), run, distances, asked)
+    return results
+
+
+def _one_by_one(
+    library: Library,
+    runs: list[tuple[int, int]],
+    xs: list[GpuArray],
+    ys: list[GpuArray],
+    precision: str | float,
+    out_dtype: Any,
+    one: Callable[[Any, Any], Any],
+    a: Sequence[Any],
+    b: Sequence[Any],
+    addresses: Any,
+) -> list[Any]:
+    """The products of matrices like these, in the batches that ``runs`` names."""
+    results, both = [], addresses.reshape(2, -1)
+    for first, stop in runs:
+        some = slice(first, stop)
+        if stop - first == 1:
+            results.append(one(a[first], b[first]))
+        else:
+            of_run = a[some], b[some], both[:, some].reshape(-1)
+            results += _batch(library, xs[some], ys[some], precision, out_dtype, *of_run)
+    return results
+
+
+def _listed_run(library: Library, xs: list[GpuArray], ys: list[GpuArray], compute: str) -> ListRun | None:
+    """The products of matrices like these wherever they lie, computed in the dtype ``compute``, in few launches; None where
+    they are faster one by one."""
+    first, shapes = xs[0], [(x.shape[0], y.shape[-1]) for x, y in zip(xs, ys, strict=True)]
+    if len(xs) == 1 or any(len(each.shape) != 2 for each in (*xs, *ys)):
+        return None
+    allocate, tops = library.pieces(shapes, first.dtype, first.device)
+    submit = listed_launches(gpu_at(first.device), xs, ys, tops, compute)
+    if submit is None:
+        return None
+
+    def run(a: Sequence[Any], b: Sequence[Any], addresses: Any) -> list[Any]:  # noqa: ARG001
+        try:
+            results, c = allocate()
+        except MemoryError as error:
+            nbytes = sum(map(math.prod, shapes)) * itemsize_of(first.dtype)
+            raise memory_error(nbytes, first.device, error) from None
+        submit(addresses, c, library.stream(first.device))
+        return results
+
+    return run
+
+
+def _batch(
+    library: Library,
+    xs: list[GpuArray],
+    ys: list[GpuArray],
+    precision: str | float,
+    out_dtype: Any,
+    a: Sequence[Any],
+    b: Sequence[Any],
+    addresses: Any,
+) -> list[Any]:
+    """The products of matrices like these, at equal distances, in one launch."""
+    x, y = (
+        _stacked(side)._replace(pointer=int(at), keep=kept)
+        for side, at, kept in zip((xs, ys), addresses[:: len(xs)], (a, b), strict=True)
+    )
+    result, launches = submit_product(library, [], (x, y, None), precision, None, out_dtype)
+    result = library.answer(result)
+    return list(library.transposed(result) if launches.plan.order.transposed else result)
+
+
+def _ragged_run(library: Library, xs: list[GpuArray], ys: list[GpuArray]) -> ListRun | None:
+    """The products of matrices like these, whose rows follow each other, a launch for ``MOST_RAGGED``; None for others."""
+    kernel = _kernel_for_ragged(xs, ys)
+    if kernel is None:
+        return None
+    ranges = [slice(i, i + MOST_RAGGED) for i in range(0, len(xs), MOST_RAGGED)]
+    parts = [_ragged(library, kernel, xs[some], ys[some]) for some in ranges]
+
+    def run(a: Sequence[Any], b: Sequence[Any], addresses: Any) -> list[Any]:  # noqa: ARG001
+        both = addresses.reshape(2, -1)
+        return [c for part, some in zip(parts, ranges, strict=True) for c in part(both[:, some])]
+
+    return run
+
+
+def _kernel_for_ragged(xs: list[GpuArray], ys: list[GpuArray]) -> CudaKernel | None:
+    """The kernel that takes products whose rows differ in number, for these; None if they are no such."""
+    filled = [x for x in xs if x.shape[0]]  # an empty array may have no address
+    if len({x.shape for x in filled}) < 2 or any(len(each.shape) != 2 for each in (*xs, *ys)):
+        return None
+    x, y, (k, n) = filled[0], ys[0], ys[0].shape
+    if x.dtype not in ("bfloat16", "float16") or (x.dtype, x.device) != (y.dtype, y.device) or not k * n:
+        return None
+    if any(each.shape[1] != k or each[2:5] != x[2:5] for each in filled) or any(each.shape[1] != k for each in xs):
+        return None
+    row_bytes, steps = x.strides[0] * itemsize_of(x.dtype), {_distance(*pair) for pair in itertools.pairwise(ys)}
+    if any(one.pointer + one.shape[0] * row_bytes != then.pointer for one, then in itertools.pairwise(filled)):
+        return None
+    a = Matrix(sum(each.shape[0] for each in xs), k, *_strides(x), x.dtype, math.gcd(GRANULE, x.pointer))
+    b = Matrix(k, n, *_strides(y), y.dtype, math.gcd(GRANULE, *(each.pointer for each in ys)))
+    if len(steps) != 1 or None in steps or is_down(a):
+        return None
+    fitting = (Boxes(kernel) for kernel in engine_on_gpu(x.dtype, gpu_at(x.device).capability) if kernel.boxes)
+    return next((boxes.kernel for boxes in fitting if boxes.fits(0, a) and boxes.fits(1, b)), None)
+
+
+def _strides(x: GpuArray) -> tuple[int, int]:
+    row, column = x.strides
+    return row, column
+
+
+def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[GpuArray]) -> Callable[[Any], list[Any]]:
+    """``part(addresses)``: the products of matrices like these, whose rows follow each other, in one launch."""
+    filled = next((i for i, each in enumerate(xs) if each.shape[0]), 0)
+    x, y = xs[filled], ys[0]
+    gpu = gpu_at(x.device)
+    rows, k, n = [each.shape[0] for each in xs], x.shape[1], y.shape[1]
+    b = Matrix(k, n, *_strides(y), y.dtype)
+    of_b = Boxes(kernel).given(1, b, (_distance(*ys[:2]) or 0) if len(ys) > 1 else 0)
+    m, multiply = sum(rows), None
+    if m:
+        shape = EngineShape(x.dtype, x.dtype, m, n, k, b_across=not of_b.down)
+        ranked = whole_ways(kernel, shape, gpu.card)
+        best = min(ranked, key=lambda way: way.seconds * padded_rows(rows, way.params))
+        a = Matrix(m, k, *_strides(x), x.dtype)
+        product = EngineProduct(x.dtype, a, of_b, row_major_matrix(m, n, x.dtype))
+        with gpu:
+            multiply = prepare_ragged_product(gpu, kernel, product, tuple(rows), tuple(best.params.items()))
+    tops = [0, *itertools.accumulate(rows)]
+
+    def part(addresses: Any) -> list[Any]:
+        result, c = library.empty((m, n), x.dtype, x.device)
+        if multiply is not None:
+            with gpu:
+                multiply(int(addresses[0, filled]), int(addresses[1, 0]), c, library.stream(x.device))
+        result = library.answer(result)
+        return [result[top:bottom] for top, bottom in itertools.pairwise(tops)]
+
+    return part
+
+
+def _stacked(arrays: list[GpuArray]) -> GpuArray:
+    """Arrays at equal distances as one with another axis, which owns them all."""
+    first, step = arrays[0], _distance(arrays[0], arrays[1])
+    assert step is not None
+    return first._replace(shape=(len(arrays), *first.shape), strides=(step, *first.strides), keep=arrays)
+
+
+def _runs(xs: list[GpuArray], ys: list[GpuArray]) -> Iterator[tuple[int, int]]:
+    """The ranges of numbers whose arrays lie at equal distances, each as long as possible."""
+    first = 0
+    steps: tuple[int | None, int | None] = None, None
+    for i in range(1, len(xs) + 1):
+        if i < len(xs):
+            found = _distance(xs[i - 1], xs[i]), _distance(ys[i - 1], ys[i])
+            if None not in found and (found == steps or i == first + 1):
+                steps = found
+                continue
+        yield first, i
+        first = i
+
+
+def _distance(x: GpuArray, y: GpuArray) -> int | None:
+    """The elements from one matrix to the next of the same shape and strides; None if they are not such."""
+    nbytes, size = y.pointer - x.pointer, itemsize_of(x.dtype)
+    alike = len(x.shape) == 2 and x[1:5] == y[1:5]
+    return nbytes // size if alike and nbytes >= 0 and nbytes % size == 0 else None
+
+
+# ---- listed ----------------------------------------------------------------------------------------------------------
+# Lists of products on a GPU whose matrices lie anywhere and have shapes of their own: one launch for up to 512 of them.
+
+
+#: A launch of a single product takes so long on the host, as measured: a GPU that is faster waits for it.
+_HOST_S = 4.2e-6
+
+#: ``submit(addresses, c, stream)``: the addresses of all A, then of all B, as int64, and of the memory for all results.
+Submit = Callable[[Any, int, int], None]
+
+
+def listed_launches(
+    gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray], tops: Sequence[int], compute: str
+) -> Submit | None:
+    """The launches of these products of matrices, multiplied in the dtype ``compute``; None where no kernel takes them, or
+    where they are predicted to be faster one by one. ``tops``: the elements from an address to each result, which has no
+    gaps."""
+    pairs, dtype = list(zip(xs, ys, strict=True)), xs[0].dtype
+    if any(x.shape[1] != y.shape[0] for x, y in pairs):
+        return None
+    if len({(x.dtype, x.device) for x in (*xs, *ys)}) > 1:
+        return None
+    engine = engine_on_gpu(compute, gpu.capability)
+    a, b = [x.matrix for x in xs], [y.matrix for y in ys]
+    takes = (Strided(kernel) for kernel in engine if "lists" in kernel.strides)
+    kernel = next(
+        (t.kernel for t in takes if all(t.fits(0, p) and t.fits(1, q) for p, q in zip(a, b, strict=True))), None
+    )
+    if kernel is None:
+        return None
+    size = itemsize_of(dtype)
+    shapes = [
+        ListedShape(p.rows, q.columns, p.columns, given_by_strides(p), given_by_strides(q), top * size)
+        for p, q, top in zip(a, b, tops, strict=True)
+    ]
+    found, predicted = [], 0.0
+    for numbers in _alike(shapes):
+        some = tuple(shapes[i] for i in numbers)
+        params, seconds = _fastest(kernel, compute, some, gpu)
+        predicted += seconds
+        found.append((numbers, some, tuple(sorted(params.items()))))
+    boxed = scattered_launches(gpu, engine, a, b)
+    least = predicted if boxed is None else min(predicted, boxed[0])
+    if least > _HOST_S * len(pairs) and least > _seconds_one_by_one(engine, compute, shapes, gpu):
+        return None
+
+    def submit(addresses: Any, c: int, stream: int) -> None:
+        both = addresses.reshape(2, -1)
+        with gpu:
+            for numbers, some, chosen in found:
+                run = prepare_listed_product(gpu, kernel, compute, some, chosen, dtype)
+                run(both[:, numbers] if len(numbers) < len(pairs) else both, c, stream)
+
+    if boxed is None or boxed[0] > predicted:
+        return submit
+    boxes = boxed[1]
+
+    def submit_boxes(addresses: Any, c: int, stream: int) -> None:
+        if not boxes(addresses, c, stream):
+            submit(addresses, c, stream)
+
+    return submit_boxes
+
+
+def _alike(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:
+    """The numbers of the products of each launch, which lie alike. Products without an element are in none."""
+
+    def lies(i: int) -> tuple[bool, bool]:
+        return shapes[i].a.down, shapes[i].b.down
+
+    filled = [i for i, shape in enumerate(shapes) if shape.m * shape.n]
+    for _, numbers in itertools.groupby(sorted(filled, key=lies), lies):
+        found = list(numbers)
+        for i in range(0, len(found), TABLES[-1]):
+            yield found[i : i + TABLES[-1]]
+
+
+def _fastest(
+    kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], gpu: Device
+) -> tuple[Mapping[str, int], float]:
+    """The set of parameters of the kernel's header that is predicted to be the fastest, and the time of one launch: as that
+    of a batch with as many tiles, and with as many elements."""
+    m, n, k = _mean_sizes(shapes)
+    tuned = best_params(kernel, gpu.name, dtype, (round(m), round(n), round(k)))
+    size, card = itemsize_of(dtype), gpu.card
+    layout = size, *card.facts, shapes[0].a.down, not shapes[0].b.down, False, False
+    sets = sets_for(kernel, layout, tuned, card.table)
+    index = np.arange(len(sets.params))
+    blocks = np.array([sets.blocks(index, shape.m, shape.n, shape.k) for shape in shapes])
+    part = blocks.T @ [float(shape.k) for shape in shapes] / np.maximum(1, blocks.sum(axis=0))
+    one = np.ones(len(index))
+    columns = {"blocks": blocks.sum(axis=0), "parts": one, "part": part, "out_size": size * one, "c_down": 0 * one}
+    aligned = {"a_start": 128, "b_start": 128, "a_vector": GRANULE, "b_vector": GRANULE}
+    seconds = sets.seconds(index, cut=True, m=m, n=n, k=k, batch=len(shapes), **columns, **aligned)
+    best = int(seconds.argmin())
+    return sets.params[best], float(seconds[best])
+
+
+def _mean_sizes(shapes: Sequence[ListedShape]) -> tuple[float, float, float]:
+    m, n, k = zip(*((shape.m, shape.n, shape.k) for shape in shapes), strict=True)
+    return sum(m) / len(m), sum(n) / len(n), sum(k) / len(k)
+
+
+def _seconds_one_by_one(engine: Sequence[CudaKernel], dtype: str, shapes: Sequence[ListedShape], gpu: Device) -> float:
+    """The predicted time of as many launches, of which each is made by the kernel that is the fastest for its shape."""
+    times: dict[tuple[int, int, int], float] = {}
+    for m, n, k, *_ in shapes:
+        if m * n * k and (m, n, k) not in times:
+            product = EngineShape(dtype, dtype, m, n, k)
+            fit = (kernel for kernel in engine if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=1))
+            times[m, n, k] = min(timed_ways(kernel, product, gpu.card).fastest.seconds for kernel in fit)
+    return sum(max(_HOST_S, times.get(shape[:3], 0)) for shape in shapes)

@@ -1,0 +1,298 @@
+"""How a kernel sees the operands of one product of GPU arrays: what is copied first, and the layout of the result.
+
+What a kernel takes as it is, ``layouts`` says. A column-major matrix is the transpose of a row-major one, so two
+column-major operands give Cᵀ = Bᵀ·Aᵀ with no copy at all. All others are copied on the GPU; of C = A·B and Cᵀ = Bᵀ·Aᵀ the
+one with fewer bytes to copy is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ...errors import DTypeError, ShapeError
+from ...planning.ways import sums_dtype
+from ...product.problem import ProductShapes, collapsed, combine_shapes, itemsize_of
+from ..runtime.layout import Matrix, row_major_matrix
+from ..runtime.memory import GRANULE, LINE_BYTES
+from .dtypes import casts, dtype_in_memory, dtype_on_gpu, made_dtype, result_dtype
+from .gpu_array import GpuArray, merged_axes
+from .layouts import Layouts, is_down, kind_of
+
+#: Parts of the workspace begin at multiples of this many bytes.
+_ALIGNMENT = 256
+
+
+class OrderedMatrix(NamedTuple):
+    """One of the three matrices of a product: ``original`` is the caller's, ``used`` the one that the kernel works on.
+
+    ``steps``: elements from one matrix of the caller to the next along each axis of the batch, ``used_steps`` those of the
+    kernel. ``at``: the byte of the workspace where the kernel's copies begin; None where the kernel uses the caller's
+    matrix. ``matrices``: how many the batch has; one that several products share counts once.
+    """
+
+    label: str
+    original: Matrix
+    used: Matrix
+    steps: tuple[int, ...]
+    used_steps: tuple[int, ...]
+    at: int | None = None
+    matrices: int = 1
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the kernel reads or writes a copy."""
+        return self.at is not None
+
+
+class Order(NamedTuple):
+    """The product as the kernel sees it, C = P·Q; where ``swapped``, P is the caller's b, Q its a, and all are transposed.
+
+    ``operands`` is the dtype of both factors together, ``dtype`` that of the result. ``shape``: of the array that is
+    allocated for a result without ``out``; ``transposed``: the caller gets a transposed
+    view of it.
+    """
+
+    shapes: ProductShapes
+    batch: tuple[int, ...]
+    operands: str
+    dtype: str
+    compute: str
+    swapped: bool
+    p: OrderedMatrix
+    q: OrderedMatrix
+    c: OrderedMatrix
+    shape: tuple[int, ...]
+    transposed: bool
+    workspace_bytes: int
+
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """The copies before and after the product, as texts with bytes."""
+        return tuple(_copy_text(place, self.swapped) for place in (self.p, self.q, self.c) if place.is_copied)
+
+    @property
+    def axes(self) -> list[tuple[int, ...]]:
+        """The axes of the batch, as few as possible: the length, and the elements from one P, Q and C to the next."""
+        return merged_axes(self.batch, self.p.used_steps, self.q.used_steps, self.c.used_steps)
+
+    @property
+    def mnk(self) -> tuple[int, int, int]:
+        """The sizes of the product as the kernel sees it."""
+        return self.p.original.rows, self.q.original.columns, self.p.original.columns
+
+
+#: Labels of operands that are copied.
+Copied = frozenset[str]
+
+
+class Arrangement(NamedTuple):
+    """How an order is made of operands: which of P, Q and C are ``copied``, and as which layouts want them. ``stored``: the
+    dtype that the kernel stores; ``sums``: that of sums which it leaves to another kernel. Products of one
+    ``Operands.kind`` have the same arrangements."""
+
+    swapped: bool
+    layouts: Layouts
+    compute: str
+    stored: str
+    sums: str | None
+    copied: tuple[bool, bool, bool]
+    transposed: bool
+
+
+class Operands:
+    """The operands of a product and its result as matrices, straight and transposed, before any kernel is chosen."""
+
+    def __init__(
+        self,
+        x: GpuArray,
+        y: GpuArray,
+        out: GpuArray | None,
+        *,
+        disjoint: bool,
+        views: bool,
+        out_dtype: str | None = None,
+        has_epilogue: bool = False,
+    ) -> None:
+        """Of two operands and ``out``, if any; only whether their addresses are whole granules matters. ``disjoint``:
+        ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``out_dtype``: of the
+        result, if not that of the operands. Raises ShapeError, DTypeError."""
+        self.shapes = shapes = combine_shapes(x.shape, y.shape)
+        self.operands = dtype_on_gpu(x.dtype, y.dtype)
+        self.dtype = dtype = result_dtype(self.operands, out_dtype)
+        if out is not None and out.shape != shapes.result:
+            raise ShapeError(f"out is {out.shape}, the product is {shapes.result}: out must have exactly this shape")
+        if out is not None and not casts(dtype, out.dtype):
+            raise DTypeError(
+                f"out is {out.dtype}, the product is {dtype}: out must have this dtype; out_dtype chooses it"
+            )
+        are_matrices = len(x.shape) > 1, len(y.shape) > 1
+        a, a_steps = _matrix(x, (shapes.m, shapes.k), shapes.batch, rows=are_matrices[0])
+        b, b_steps = _matrix(y, (shapes.k, shapes.n), shapes.batch, columns=are_matrices[1])
+        batch, m = shapes.batch, shapes.m
+        if batch and not any(b_steps) and (rows := _as_one(x, out, shapes)) is not None:
+            m, batch, a_steps, b_steps = m * math.prod(batch), (), (), ()
+            a, views = Matrix(m, shapes.k, *rows, x.dtype, math.gcd(GRANULE, x.pointer)), False
+        if out is None:
+            c, c_steps = row_major_matrix(m, shapes.n, dtype), _steps(batch, m * shapes.n)
+            c = c._replace(alignment=math.gcd(GRANULE, m * shapes.n * itemsize_of(dtype) if batch else 0))
+        elif batch == shapes.batch:
+            c, c_steps = _matrix(out, (m, shapes.n), batch, rows=are_matrices[0], columns=are_matrices[1])
+        else:
+            c, c_steps = row_major_matrix(m, shapes.n, out.dtype), ()
+            c = c._replace(alignment=math.gcd(GRANULE, out.pointer))
+        #: m, n and k, and the products of the batch, as C = A·B.
+        self.sizes = m, shapes.n, shapes.k, math.prod(batch)
+        self._batch, self._disjoint, self._has_epilogue = batch, disjoint, has_epilogue
+        self._may_be_view = views and out is None and len(shapes.result) - len(batch) == 2
+        straight = ("a", a, a_steps), ("b", b, b_steps), ("C", c, c_steps)
+        transposed = ("b", b.transposed, b_steps), ("a", a.transposed, a_steps), ("C", c.transposed, c_steps)
+        self._places = straight, transposed
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """All that arrangements depend on but ``copies_less``, and whether two of them are the same order. No size is 0."""
+        flags = self._disjoint, self._may_be_view, self._has_epilogue, bool(self._batch)
+        return self.operands, self.dtype, flags, *(kind_of(matrix) for _, matrix, _ in self._places[False])
+
+    def arrangement(
+        self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False
+    ) -> Arrangement | None:
+        """That for a kernel that multiplies in ``compute``, and ``at_once`` applies the epilogue; else it leaves its sums in
+        the workspace, from which another makes the result. None where it cannot store the result. ``layouts``: what it reads
+        as it is. ``swapped``: whether Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less."""
+        stored, sums = self._stored(compute, layouts, at_once)
+        if stored is None:
+            return None
+        if swapped is None:
+            swapped = self.copies_less(*(self._copied(change, layouts, compute, stored) for change in (True, False)))
+        *factors, (_, c, _) = self._places[swapped]
+        transposed = swapped and self._may_be_view and c.dtype == stored and sums is None and not layouts.fits(2, c)
+        if transposed:
+            c = _rows_follow(c)
+        p, q = (
+            x.dtype != dtype_in_memory(compute, x.dtype) or not layouts.fits(i, x)
+            for i, (_, x, _) in enumerate(factors)
+        )
+        copied = p, q, c.dtype != stored or sums is not None or not self._disjoint or not layouts.fits(2, c)
+        return Arrangement(swapped, layouts, compute, stored, sums, copied, transposed)
+
+    def arranged(self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False) -> Order | None:
+        """The order that is arranged so, if there is one."""
+        how = self.arrangement(compute, layouts, swapped, at_once=at_once)
+        return None if how is None else self.order(how)
+
+    def order(self, how: Arrangement) -> Order:
+        """The order of the operands that are arranged so."""
+        batch, shape = self._batch, self.shapes.result
+        (*factors, (_, c, c_steps)), layouts, compute = self._places[how.swapped], how.layouts, how.compute
+        if how.transposed:
+            c, shape = _rows_follow(c), (*batch, c.rows, c.columns)
+        places, workspace = [], 0
+        for i, (label, original, steps) in enumerate((*factors, ("C", c, c_steps))):
+            if not how.copied[i]:
+                places.append(OrderedMatrix(label, original, original, steps, steps))
+                continue
+            dtype_used = how.stored if i == 2 else dtype_in_memory(compute, original.dtype)
+            used = layouts.copy(i, original, dtype_used)
+            nbytes = -(-used.span_bytes // LINE_BYTES) * LINE_BYTES  # each copy begins at a whole line
+            used_steps = _steps_of_copies(batch, steps, nbytes // itemsize_of(dtype_used))
+            place = OrderedMatrix(label, original, used, steps, used_steps, workspace, _matrices(batch, steps))
+            workspace += -(-nbytes * place.matrices // _ALIGNMENT) * _ALIGNMENT
+            places.append(place)
+        p, q, placed = places
+        dtypes = self.operands, self.dtype, compute
+        return Order(self.shapes, batch, *dtypes, how.swapped, p, q, placed, shape, how.transposed, workspace)
+
+    def _stored(self, compute: str, layouts: Layouts, at_once: bool) -> tuple[str | None, str | None]:
+        """The dtype that the kernel stores, if it can, and that of sums that it leaves to another one."""
+        sums = sums_dtype(compute) if self._has_epilogue and not at_once else None
+        stored = layouts.stored(compute, sums or self.dtype)
+        return stored if stored in ((sums,) if sums else (self.dtype, made_dtype(compute))) else None, sums
+
+    def copied(self, compute: str, layouts: Layouts, *, at_once: bool) -> tuple[Copied, Copied] | None:
+        """What is copied of Cᵀ = Bᵀ·Aᵀ and of C = A·B; None where the result cannot be stored."""
+        stored, _ = self._stored(compute, layouts, at_once)
+        if stored is None:
+            return None
+        return self._copied(True, layouts, compute, stored), self._copied(False, layouts, compute, stored)
+
+    def _copied(self, swapped: bool, layouts: Layouts, compute: str, stored: str) -> Copied:
+        """A C that may be a view can have any layout."""
+        any_c, found = swapped and self._may_be_view, set[str]()
+        for i, (label, matrix, _) in enumerate(self._places[swapped]):
+            used = stored if label == "C" else dtype_in_memory(compute, matrix.dtype)
+            fits = matrix.dtype == used and ((label == "C" and any_c) or layouts.fits(i, matrix))
+            if not fits or (label == "C" and not self._disjoint):
+                found.add(label)
+        return frozenset(found)
+
+    def copies_less(self, some: Copied, others: Copied) -> bool:
+        """Whether copies of some operands have fewer bytes than those of others, of all products."""
+        nbytes = {label: x.nbytes * _matrices(self._batch, steps) for label, x, steps in self._places[False]}
+        return sum(nbytes[label] for label in some) < sum(nbytes[label] for label in others)
+
+
+def _rows_follow(c: Matrix) -> Matrix:
+    """C as its rows follow each other."""
+    return c._replace(row=c.columns, column=1)
+
+
+def _matrices(batch: tuple[int, ...], steps: tuple[int, ...]) -> int:
+    """How many matrices a batch has, of which several products may share one."""
+    return math.prod(n for n, step in zip(batch, steps, strict=True) if step)
+
+
+def _steps_of_copies(batch: tuple[int, ...], steps: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The elements from one copy to the next along each axis, if copies of ``size`` elements follow each other."""
+    found = []
+    for i, (n, step) in enumerate(zip(batch, steps, strict=True)):
+        following = _matrices(batch[i + 1 :], steps[i + 1 :])
+        found.append(size * following if step and n > 1 else 0)
+    return tuple(found)
+
+
+def _matrix(
+    x: GpuArray, sizes: tuple[int, int], batch: tuple[int, ...], *, rows: bool = True, columns: bool = True
+) -> tuple[Matrix, tuple[int, ...]]:
+    """The layout of each matrix in an array, and the elements from one to the next along each axis of the batch.
+
+    Without ``rows`` or ``columns`` the array has no such axis, and the matrices have one row or column.
+    """
+    if len(x.shape) == 2 == rows + columns:
+        row, column = x.strides
+        return Matrix(*sizes, row, column, x.dtype, math.gcd(GRANULE, x.pointer)), (0,) * len(batch)
+    outer = len(x.shape) - rows - columns
+    inner = iter(x.strides[outer:])
+    steps = tuple(0 if n == 1 else step for n, step in zip(x.shape[:outer], x.strides[:outer], strict=True))
+    alignment = math.gcd(GRANULE, x.pointer, *(step * itemsize_of(x.dtype) for step in steps))
+    matrix = Matrix(*sizes, next(inner) if rows else 0, next(inner) if columns else 0, x.dtype, alignment)
+    return matrix, (0,) * (len(batch) - outer) + steps
+
+
+def _as_one(x: GpuArray, out: GpuArray | None, shapes: ProductShapes) -> tuple[int, int] | None:
+    """The strides of a batch as one tall matrix, its matrices below each other, where all are multiplied by one b; None
+    where the layout does not allow it."""
+    if len(x.shape) != len(shapes.batch) + 2 or x.shape[:-2] != shapes.batch:
+        return None
+    if out is not None and (len(out.shape) != len(x.shape) or not _is_contiguous(out)):
+        return None
+    row = collapsed(x.shape[:-1], x.strides[:-1])
+    return None if row is None else (row, x.strides[-1])
+
+
+def _is_contiguous(x: GpuArray) -> bool:
+    return collapsed(x.shape, x.strides) in (0, 1)
+
+
+def _steps(batch: tuple[int, ...], size: int) -> tuple[int, ...]:
+    return tuple(size * math.prod(batch[i + 1 :]) for i in range(len(batch)))
+
+
+def _copy_text(place: OrderedMatrix, swapped: bool) -> str:
+    original = place.original.transposed if swapped else place.original
+    why = f"{original.order}, {original.dtype}" if original.dtype != place.used.dtype else original.order
+    if place.label == "C" and original.is_row_major and original.dtype == place.used.dtype:
+        why = "it overlaps an operand"
+    turned = ", transposed" if is_down(place.used) != is_down(place.original) else ""
+    return f"{place.label} ({why}), {place.used.nbytes * place.matrices:,} bytes{turned}"

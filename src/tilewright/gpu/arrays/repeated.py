@@ -1,0 +1,308 @@
+"""The short way for products of GPU arrays that are like those of an earlier product.
+
+The first product of its kind is planned, compiled and submitted. All that its launches depend on is the key under which they
+are remembered: the arrays' shapes, strides, dtypes and devices, and their addresses within a granule. The next product with
+that key allocates its result, if it has no ``out``, and makes the same launches by one call of machine code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ...errors import LaunchError
+from .exchange import ExchangedProducts, ExchangeInterface
+
+if TYPE_CHECKING:
+    from ...product.epilogue import Epilogue
+    from ..runtime.device import Device
+    from ..runtime.recording import Replay
+    from .gpu_array import GpuArray
+    from .plan import GpuPlan, Launches
+
+#: For types of arrays, ``way(a, b, out, asked)``: their product, or None if it must go the long way.
+short_ways: dict[type, Callable[..., Any]] = {}
+#: For types of arrays, ``way(a, b, out, asked, epilogue)``: the same for products with an epilogue.
+finished_ways: dict[type, Callable[..., Any]] = {}
+
+#: The most keys of a library, and the most types.
+MOST_KEYS, _MOST_TYPES = 1024, 64
+
+#: Products that take longer begin before what precedes them has ended, which saves about 1 µs of the GPU's time and costs as
+#: much of the host's, which shorter ones wait for. Measured on an H200.
+_EARLY_S = 6e-6
+
+
+class ArrayFunctions(NamedTuple):
+    """What the short way needs of a library. ``key(a, b)``: the key of two arrays and both addresses, or None for arrays
+    that only the long way can judge. ``pointer(x)``: the address of an array. ``stream(ordinal)``: the caller's stream on a
+    GPU. ``unlike(a, b)``: whether values are stored conjugated, asked where the dtype is complex."""
+
+    key: Callable[[Any, Any], tuple[tuple[Any, ...], int, int] | None]
+    pointer: Callable[[Any], int]
+    stream: Callable[[int], int]
+    unlike: Callable[[Any, Any], bool]
+
+
+class RepeatingLibrary(Protocol):
+    """A library whose products are repeated."""
+
+    def view(self, x: Any, name: str) -> GpuArray:
+        """Address, shape and strides of ``x``."""
+
+    def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
+        """A function that allocates such an array."""
+
+    def transposed(self, x: Any) -> Any:
+        """A view with its last two axes swapped."""
+
+    def written(self, out: Any) -> None:
+        """Called after the work that overwrites ``out`` was submitted."""
+
+
+class _Repeatable(NamedTuple):
+    """``run(a, b, c, workspace, …, stream)`` makes the launches and returns 0, or a status for ``error``; the addresses of
+    an epilogue's arrays precede the stream. ``result`` and ``workspace`` allocate. ``extents`` are the first and last byte
+    of a, b and ``out``, if any, from their addresses on."""
+
+    run: Callable[..., int]
+    error: Callable[[int], Exception]
+    result: Callable[[], Any]
+    workspace: Callable[[], Any] | None
+    ordinal: int
+    transposed: Callable[[Any], Any] | None
+    is_complex: bool
+    extents: tuple[tuple[int, int], ...] = ()
+    #: The recorded launches; None before they were recorded, and where they cannot be.
+    replay: Replay | None = None
+    is_first: bool = True
+
+
+class RepeatedProducts:
+    """The products of one library's arrays that were computed before."""
+
+    def __init__(
+        self, library: RepeatingLibrary, functions: ArrayFunctions, exchange: ExchangeInterface | None
+    ) -> None:
+        self._library, self._exchange = library, exchange
+        self._key, self._pointer, self._stream, self._unlike = functions
+        self._exchanged: ExchangedProducts | None = None
+        self._known: dict[Any, _Repeatable] = {}
+        self._types: set[type] = set()
+
+    def product(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> Any:
+        """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError.
+
+        ``asked``: what else the caller asked for, such as a precision, hashable; None for nothing.
+        """
+        if out is not None:
+            return self._product_in_place(a, b, out, asked)
+        if type(b) not in self._types:
+            return None
+        try:
+            found = self._key(a, b)
+            if found is None:
+                return None
+            key, at_a, at_b = found
+            known = self._known.get(key if asked is None else (*key, asked))
+            if known is None or (known.is_complex and self._unlike(a, b)):
+                return None
+            c, workspace, at_workspace = known.result(), known.workspace, 0
+            if workspace is not None:
+                scratch = workspace()
+                at_workspace = self._pointer(scratch)
+        except (RuntimeError, MemoryError, TypeError):  # no memory, no such array or option: the long way says which
+            return None
+        status = known.run(at_a, at_b, self._pointer(c), at_workspace, self._stream(known.ordinal))
+        if status:
+            raise known.error(status)
+        if known.is_first and asked is None:
+            self._teach(a, b, self._known.get(key, known))
+        return c if known.transposed is None else known.transposed(c)
+
+    def _product_in_place(self, a: Any, b: Any, out: Any, asked: Any) -> Any:
+        """The same for a product with ``out``, which must share no byte with the operands."""
+        if type(b) not in self._types or type(out) not in self._types:
+            return None
+        try:
+            found, to = self._key(a, b), self._key(out, out)
+            if found is None or to is None:
+                return None
+            (key, at_a, at_b), at_out = found, to[1]
+            known = self._known.get((*key, to[0], asked))
+            if known is None or (known.is_complex and (self._unlike(a, b) or self._unlike(out, out))):
+                return None
+            if _overlap(known.extents, (at_a, at_b, at_out)):
+                return None
+            workspace, at_workspace = known.workspace, 0
+            if workspace is not None:
+                scratch = workspace()
+                at_workspace = self._pointer(scratch)
+        except (RuntimeError, MemoryError, TypeError):
+            return None
+        status = known.run(at_a, at_b, at_out, at_workspace, self._stream(known.ordinal))
+        if status:
+            raise known.error(status)
+        self._library.written(out)
+        return out
+
+    def finished_product(self, a: Any, b: Any, out: Any, asked: Any, epilogue: Epilogue) -> Any:
+        """The product with an epilogue; None as ``product`` says. Raises LaunchError."""
+        if type(b) not in self._types:
+            return None
+        try:
+            found, given = self._key(a, b), self._given(out, epilogue)
+            if found is None or given is None:
+                return None
+            (key, at_a, at_b), (others, (at_c, *applied)) = found, given
+            known = self._known.get((*key, asked, *others))
+            if known is None or (out is not None and _overlap(known.extents, (at_a, at_b, at_c))):
+                return None
+            c = known.result() if out is None else out
+            at_c = at_c or self._pointer(c)
+            workspace = None if known.workspace is None else known.workspace()
+            at_workspace = 0 if workspace is None else self._pointer(workspace)
+        except (RuntimeError, MemoryError, TypeError):
+            return None
+        status = known.run(at_a, at_b, at_c, at_workspace, *(at or at_c for at in applied), self._stream(known.ordinal))
+        if status:
+            raise known.error(status)
+        if out is not None:
+            self._library.written(out)
+        return c if out is not None or known.transposed is None else known.transposed(c)
+
+    def _given(self, out: Any, epilogue: Epilogue) -> tuple[tuple[Any, ...], list[int]] | None:
+        """What else such launches depend on, and the addresses of ``out``, bias and scales, 0 for absent ones; None for
+        arrays that only the long way can judge."""
+        keys: list[Any] = [epilogue.alpha, epilogue.beta, epilogue.activation]
+        addresses = []
+        for x in (out, epilogue.bias, epilogue.scale_a, epilogue.scale_b):
+            found = ((), 0, 0) if x is None else self._key(x, x) if type(x) in self._types else None
+            if found is None:
+                return None
+            keys.append(found[0])
+            addresses.append(found[1])
+        return tuple(keys), addresses
+
+    def remember(
+        self,
+        arrays: tuple[Any, Any, Any],
+        views: tuple[GpuArray, GpuArray, GpuArray | None],
+        launches: Launches,
+        gpu: Device,
+        asked: Any = None,
+        epilogue: Epilogue | None = None,
+    ) -> None:
+        """Remember a product that ``launches`` computed on this GPU: of ``arrays`` a, b and ``out``, which may be None. All
+        are arrays of the library, ``views`` are their addresses and strides, and ``out`` shares no byte with a and b."""
+        a, b, out = arrays
+        found, to = self._key(a, b), None if out is None else self._key(out, out)
+        kinds = {type(x) for x in arrays if x is not None}
+        applied = () if epilogue is None else epilogue.arrays.values()
+        self._types |= kinds | {type(x) for x in applied}
+        given = None if epilogue is None else self._given(out, epilogue)
+        if epilogue is not None and given is None:
+            return
+        if found is None or (out is not None and to is None) or len(short_ways.keys() | kinds) > _MOST_TYPES:
+            return
+        if len(self._known) >= MOST_KEYS:
+            self._known.clear()
+        order, nbytes, key = launches.plan.order, launches.plan.workspace_bytes, found[0]
+        if given is not None:
+            key = (*key, asked, *given[0])
+        elif to is not None:
+            key = (*key, to[0], asked)
+        elif asked is not None:
+            key = (*key, asked)
+        self._known[key] = known = _Repeatable(
+            lambda *given: self._recorded(key, known, launches, gpu, given),
+            LaunchError,
+            self._library.allocation(order.shape, order.dtype, gpu.ordinal),
+            self._library.allocation((nbytes,), "uint8", gpu.ordinal) if nbytes else None,
+            gpu.ordinal,
+            self._library.transposed if order.transposed else None,
+            order.dtype.startswith("complex"),
+            tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in views if x is not None),
+        )
+        for kind in kinds:
+            short_ways.setdefault(kind, self.product)
+            finished_ways.setdefault(kind, self.finished_product)
+
+    def _recorded(
+        self,
+        key: Any,
+        known: _Repeatable,
+        launches: Launches,
+        gpu: Device,
+        given: Sequence[int],
+    ) -> int:
+        """Makes the launches of the first repetition and records them: a product that is computed once does not need it."""
+        *addresses, stream = given
+
+        def submit(*given: int) -> None:
+            a, b, c, workspace, *applied, stream = given
+            launches.submit(a, b, c, workspace, stream, *applied)
+
+        by_python, replay = recorded_run(gpu, submit, addresses, stream, early=_gains_early(launches.plan, gpu))
+        if replay is None:
+            self._known[key] = known._replace(run=by_python, is_first=False)
+        else:
+            self._known[key] = known._replace(run=replay.run, error=replay.error, replay=replay, is_first=False)
+        return by_python(*addresses, stream)
+
+    def _teach(self, a: Any, b: Any, known: _Repeatable) -> None:
+        """Let machine code do the rest of the short way too, where the library has an interface for it."""
+        replay, types = known.replay, () if self._exchange is None else self._exchange.types
+        if self._exchange is None or replay is None or known.transposed is not None or known.is_complex:
+            return
+        if type(a) not in types or type(b) not in types:
+            return
+        if self._exchanged is None:
+            self._exchanged = ExchangedProducts(self._exchange, self.product)
+            short_ways.update(dict.fromkeys(types, self._exchanged.product))
+
+        def failed(status: int) -> None:
+            raise replay.error(status)
+
+        views = self._library.view(a, "a"), self._library.view(b, "b")
+        self._exchanged.learn((a, b), views, (replay.program, known.result, known.workspace, failed))
+
+
+def recorded_run(
+    gpu: Device, submit: Callable[..., None], addresses: Sequence[int], stream: int, *, early: bool = False
+) -> tuple[Callable[..., int], Replay | None]:
+    """``submit(*addresses, stream)`` as a function that returns 0, and its launches as they are repeated by machine code;
+    None where they cannot be."""
+
+    def by_python(*given: int) -> int:
+        with gpu:
+            submit(*given)
+        return 0
+
+    return by_python, gpu.replay(submit, addresses, stream, early=early)
+
+
+def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
+    """Whether a product is faster if it may begin before what precedes it on the stream has ended. Its blocks then go where
+    there is room already: that should be for all of them, or else they should be enough for all multiprocessors; if not,
+    several go to one, or to two that share a way to memory, and none to others. Clusters would find no pairs of free
+    multiprocessors that are together."""
+    from ...planning.ways import MOST_SHARED  # which a process without a GPU does not load
+
+    blocks = plan.launch.blocks * plan.parts * math.prod(plan.order.batch)
+    if plan.params.get("CLUSTER", 1) > 1 and blocks <= gpu.sms:
+        return False
+    if 2 * plan.launch.shared_bytes > MOST_SHARED:  # one to a multiprocessor
+        fits = blocks <= gpu.sms // 2 or blocks >= 0.9 * gpu.sms
+    else:
+        fits = blocks >= 2 * gpu.sms
+    return (plan.predicted_s or 0) > _EARLY_S and fits
+
+
+def _overlap(extents: tuple[tuple[int, int], ...], addresses: tuple[int, int, int]) -> bool:
+    """Whether ``out`` shares a byte with an operand, of extents and addresses of a, b and ``out``."""
+    (low_a, high_a), (low_b, high_b), (low, high) = extents
+    at_a, at_b, at = addresses
+    low, high = at + low, at + high
+    return (low < at_a + high_a and at_a + low_a < high) or (low < at_b + high_b and at_b + low_b < high)

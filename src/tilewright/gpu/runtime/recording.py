@@ -1,0 +1,192 @@
+"""Launches that are recorded once and then repeated, with other addresses, by one call of machine code.
+
+A launch from Python costs several times what the driver itself needs. So the launches of a product are submitted once more,
+to a stream that only records them, with addresses that no array has. What lies in their arguments at such an address, or
+near it, is an address; everything else stays the same. ``Replay`` writes the caller's addresses into a copy of the arguments
+and launches; it is a function of the C front (``cpu/native/gpu.c``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ...cpu.native import front
+from ...errors import LaunchError
+from .driver import driver, message
+from .graph import launch_graph
+
+#: Addresses of operands in a recording: the operand with number i is at (i + 1) · _APART, or this side of the middle to the
+#: next one. All of them are addresses that a tensor map can have.
+_APART = 1 << 44
+#: The most launches that are recorded; as in ``cpu/native/gpu.c``, the most bytes of a launch's arguments, and arguments.
+_MOST_LAUNCHES, _MOST_BYTES, _MOST_ARGUMENTS = 1000, 4096, 64
+#: Bytes of a tensor map.
+_MAP_BYTES = 128
+#: The version of CUDA whose functions of the driver are called.
+_VERSION = 12000
+
+
+class RecordedLaunch(NamedTuple):
+    """``size``: grid, block and bytes of shared memory, seven numbers. ``arguments`` is their memory, in which each begins
+    at a byte of ``places``, and 8-byte addresses stand at the bytes ``addresses``. ``waits``: the kernel itself waits until
+    the launch before it has ended, so it may begin earlier."""
+
+    what: str
+    function: int
+    size: tuple[int, ...]
+    arguments: bytes
+    places: tuple[int, ...]
+    addresses: tuple[int, ...]
+    waits: bool = False
+
+
+class Recording:
+    """A stream whose ``handle`` is negative: a launch that is submitted to it is recorded, and not made.
+
+    ``complete`` is False if something was submitted that cannot be repeated.
+    """
+
+    def __init__(self) -> None:
+        self.handle, self.launches, self.complete = -next(_numbers), list[RecordedLaunch](), True
+
+    def __enter__(self) -> Recording:
+        _recordings[self.handle] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del _recordings[self.handle]
+
+    def add(self, launch: RecordedLaunch | None, waits: bool = False) -> None:
+        """Record a launch, whose kernel ``waits``; None stands for one that cannot be repeated."""
+        if launch is None or _is_long(launch) or len(self.launches) == _MOST_LAUNCHES:
+            self.complete = False
+        else:
+            self.launches.append(launch._replace(waits=waits))
+
+
+def _is_long(launch: RecordedLaunch) -> bool:
+    return len(launch.arguments) > _MOST_BYTES or len(launch.places) > _MOST_ARGUMENTS
+
+
+_numbers = itertools.count(1)
+_recordings: dict[int, Recording] = {}
+
+
+def recording_with(handle: int) -> Recording:
+    """The recording whose handle a launch received as its stream."""
+    return _recordings[handle]
+
+
+def recorded(submit: Callable[..., None], alike: Sequence[int]) -> Recording:
+    """What ``submit(*addresses, stream)`` launches for addresses that are equal to those ``alike`` modulo 4,096."""
+    with Recording() as recording:
+        submit(*((i + 1) * _APART + address % 4096 for i, address in enumerate(alike)), recording.handle)
+    return recording
+
+
+class Replay:
+    """Makes the launches of a complete recording in a GPU's ``context``: ``run(*addresses, stream)`` returns 0, or a number
+    of which ``error`` makes an exception. ``alike`` are the addresses that the recording was made for.
+
+    With a ``stream``, products on it are submitted as one graph; with ``early`` one launch whose kernel waits is not: it
+    begins before what precedes it on the stream has ended, as no graph does. The calling thread's current context does not
+    matter. Several threads may call ``run`` at once. Raises LaunchError without the C front.
+    """
+
+    def __init__(
+        self, recording: Recording, alike: Sequence[int], context: int, stream: int | None = None, early: bool = False
+    ) -> None:
+        c, launches = front(), recording.launches
+        if c is None:
+            raise LaunchError("recorded launches are repeated by tilewright._native, which was not built")
+        is_early = early and len(launches) == 1 and launches[0].waits
+        self._graph = None if stream is None or is_early else launch_graph(launches, stream, _address)
+        self._what = [launch.what for launch in recording.launches]
+        functions = [_address(name) for name in ("CtxGetCurrent", "CtxPushCurrent", "CtxPopCurrent", "LaunchKernelEx")]
+        graph = 0 if self._graph is None else self._graph.address
+        program = [_words(*functions, context, len(alike), len(recording.launches), graph)]
+        for launch in recording.launches:
+            size = -(-len(launch.arguments) // 8) * 8
+            counts = len(launch.places), len(launch.addresses), size
+            program.append(struct.pack("<q8I3q", launch.function, *launch.size, launch.waits, *counts))
+            program += [_words(*launch.places), launch.arguments.ljust(size, b"\0")]
+            program += [_words(at, *_operand(launch.arguments, at, alike)) for at in launch.addresses]
+        #: The launches as words, which the C front reads.
+        self.program = b"".join(program)
+        #: ``run(*addresses, stream)``, a function as Python's built-in ones are.
+        self.run: Callable[..., int] = c.replay(self.program)
+
+    def error(self, status: int) -> LaunchError:
+        """The error for a result of ``run`` that is not 0."""
+        number, code = status >> 32, status & 0xFFFF_FFFF
+        what = self._what[number] if number < len(self._what) else "make the GPU the current one"
+        return LaunchError(message(what, driver().CUresult(code).name))
+
+
+def _operand(arguments: bytes, at: int, alike: Sequence[int]) -> tuple[int, int]:
+    """The number of the operand whose address stands at this byte, and the bytes from its address to that one; beyond the
+    last operand for a number that is no address, such as null."""
+    (value,) = struct.unpack_from("<q", arguments, at)
+    number = (value + _APART // 2) // _APART - 1
+    if not 0 <= number < len(alike):
+        return len(alike), value
+    return number, value - (number + 1) * _APART - alike[number] % 4096
+
+
+def _words(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+def _address(name: str) -> int:
+    """The address of a function of the driver in C."""
+    d = driver()
+    status, address, _ = d.cuGetProcAddress(f"cu{name}".encode(), _VERSION, 0)
+    if status != 0:
+        raise LaunchError(message(f"find cu{name}", status.name))
+    return int(address)
+
+
+def recorded_words(
+    what: str, function: int, size: tuple[int, ...], words: Any, addresses: Sequence[int]
+) -> RecordedLaunch:
+    """A launch whose arguments are words of eight bytes each, of which the numbers ``addresses`` are addresses."""
+    places = tuple(range(0, 8 * len(words), 8))
+    return RecordedLaunch(what, function, size, bytes(words), places, tuple(8 * i for i in addresses))
+
+
+def recorded_maps(
+    what: str,
+    function: int,
+    size: tuple[int, ...],
+    maps: Sequence[Any],
+    at: Sequence[int],
+    pointers: Sequence[int],
+    structure: bytes,
+) -> RecordedLaunch | None:
+    """A launch whose arguments are tensor maps of operands ``at`` addresses, addresses, and a structure; None if this driver
+    stores the address of an operand elsewhere than in the first eight bytes of a map."""
+    d = driver()
+    arguments, places, addresses = b"", [], []
+    for made, address in zip(maps, at, strict=True):
+        before, other = _bytes_of(made), address ^ 0x1000
+        if d.cuTensorMapReplaceAddress(made, other)[0] != 0 or _bytes_of(made) != _words(other) + before[8:]:
+            return None
+        d.cuTensorMapReplaceAddress(made, address)
+        if _bytes_of(made) != before or before[:8] != _words(address):
+            return None
+        places.append(len(arguments))
+        addresses.append(len(arguments))
+        arguments += before
+    for pointer in pointers:
+        places.append(len(arguments))
+        addresses.append(len(arguments))
+        arguments += _words(pointer)
+    return RecordedLaunch(what, function, size, arguments + structure, (*places, len(arguments)), tuple(addresses))
+
+
+def _bytes_of(made: Any) -> bytes:
+    return ctypes.string_at(made.getPtr(), _MAP_BYTES)

@@ -1,0 +1,135 @@
+"""Products of float64 and complex128 by tensor cores of int8: the operands become residues of whole numbers, which a kernel
+multiplies.
+
+``gpu/kernels/pack/write_residues.cu`` finds residues. ``residues_hopper.cu``, on other cards ``residues_mma.cu``,
+multiplies them for each modulus. ``gpu/kernels/pack/reconstruct.cu`` makes numbers of what is left, and where this would not
+keep the bound of the error, ``gpu/kernels/pack/multiply_flagged_f64.cu`` multiplies in its place. The GPU finds out where;
+the host does not wait.
+``residue_operand`` says how the residues lie.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from ...host.sources import PACKAGE
+from ...kernels.cuda_kernel import CudaKernel, launched
+from .boxes import BoxedOperand
+from .compilations import KernelCode, chosen_params
+from .product import MOST
+from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct, least_bound
+from .split_operand import as_they_lie
+from .steps import OPERANDS, WORKSPACE, BufferPlace, GpuStep, KernelLaunch
+
+_ENGINE = PACKAGE / "gpu" / "kernels"
+#: Threads of a block that prepares or reconstructs; bytes of C's residues that such a block reads of each modulus.
+_THREADS, _BLOCK_BYTES = 256, 4096
+#: ``Call`` in the sources: of what prepares, beside the operands; of what multiplies; of what reconstructs; of what
+#: multiplies flagged parts, and its parameters.
+_PREPARE, _MULTIPLY, _RECONSTRUCT = struct.Struct("<2id"), struct.Struct("<4i2f"), struct.Struct("<q4i")
+_FLAGGED = struct.Struct("<9q6i")
+_TILES = {"BM": FLAGGED[0], "BN": FLAGGED[1], "BK": 16, "WM": 32, "MMA_K": 4, "GROUP": 8}
+_FLAGGED_PARAMS = {
+    "float64": _TILES | {"WN": 64, "STAGES": 3, "BLOCKS": 2},
+    "complex128": _TILES | {"WN": 32, "STAGES": 2, "BLOCKS": 1},
+}
+#: Those before and after Hopper, where a block may have 99 KB of shared memory at most: half the tiles.
+_FLAGGED_SMALLER = _FLAGGED_PARAMS | {"complex128": _FLAGGED_PARAMS["complex128"] | {"BM": FLAGGED[0] // 2}}
+
+
+def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], product: ResidueProduct) -> list[GpuStep]:
+    """The product on a GPU with so many multiprocessors. Sizes are at least 1, k at most ``MOST_K``."""
+    (at_a, at_b, at_c), a, b, values = OPERANDS, product.a, product.b, kernel.checked(params)
+    of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, a.workspace_bytes)
+    residues = of_b.after(b.workspace_bytes)
+    flags = residues.after(product.residues_bytes(values["BN"]))
+    lines = of_a.after(a.lines_at), of_b.after(b.lines_at)
+    find, write = _prepare(product)
+    bound, multiply = (_multiply(sms, kernel, product, values, bound=bound) for bound in (True, False))
+    return [
+        GpuStep(find, (at_a, of_a, at_b, of_b, flags)),
+        GpuStep(write, (at_a, of_a, at_b, of_b)),
+        GpuStep(bound, (of_a.after(a.sample_at), of_b.after(b.sample_at), residues, *lines, flags)),
+        GpuStep(multiply, (of_a, of_b, residues, *lines, flags)),
+        GpuStep(_reconstruct(product, values["BN"]), (residues, at_c, *lines, flags)),
+        GpuStep(_flagged(kernel, product), (at_a, at_b, at_c, flags)),
+    ]
+
+
+def _prepare(product: ResidueProduct) -> tuple[KernelLaunch, KernelLaunch]:
+    """The launches that find norms, and that write the residues."""
+    a, b = product.a, product.b
+    macros: dict[str, object] = {**_numbers(a)}
+    for i, operand in enumerate((a, b)):
+        macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
+    code = KernelCode(_ENGINE / "pack" / "write_residues.cu", tuple(macros.items()))
+    call = a.packed() + b.packed() + _PREPARE.pack(a.every, product.parts, a.norm**2)
+    return (
+        KernelLaunch(code, "find_norms", (a.finding + b.finding, _THREADS, 0), call),
+        KernelLaunch(code, "write_residues", (a.rounding + b.rounding, _THREADS, 0), call),
+    )
+
+
+def _multiply(
+    sms: int, kernel: CudaKernel, product: ResidueProduct, values: Mapping[str, int], *, bound: bool
+) -> KernelLaunch:
+    """The launch that multiplies residues, or that finds the lower ``bound`` of |A||B|."""
+    a, b = product.a, product.b
+    planes, k = (1, a.sampled) if bound else (a.planes, a.k)
+    launch = kernel.launch_with(values, a.lines, b.lines, k)
+    operands = ((name, x) for name, x in zip(("a", "b_down"), (a, b), strict=True) if name in kernel.boxes)
+    maps = tuple(_boxed(x, planes, kernel.box(name, 1, values)) for name, x in operands)
+    factor = least_bound(a.k, a.moduli, a.matrix.dtype)
+    call = _MULTIPLY.pack(a.lines, b.lines, k, planes, factor, a.k * a.each / 2)
+    blocks = launched(launch.blocks * planes, sms, values) if kernel.persistent else launch.blocks * planes
+    code = KernelCode(kernel, (*_numbers(a).items(), ("BOUND", int(bound))), chosen_params(values))
+    return KernelLaunch(code, kernel.entry, (blocks, launch.threads, launch.shared_bytes), call, maps)
+
+
+def _numbers(operand: ResidueOperand) -> dict[str, int]:
+    """The macros that say what is multiplied; those of float64 do not name it."""
+    return {"MODULI": operand.moduli} | ({"COMPLEX": 1} if operand.each > 1 else {})
+
+
+def _boxed(operand: ResidueOperand, planes: int, box: tuple[int, int]) -> BoxedOperand:
+    """The planes of residues as the copy engine sees them, or the one of the sample."""
+    k, pitch = (operand.k, operand.pitch) if planes > 1 else (operand.sampled, operand.sampled)
+    return BoxedOperand("int8", operand.lines, k, planes, pitch, operand.lines * pitch, box)
+
+
+def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
+    (m, n), c = (product.a.lines, product.b.lines), product.c
+    each = product.a.each
+    pairs = c.aligned and c.row * each % 2 == 0 and n * each % 2 == 0
+    macros = (*_numbers(product.a).items(), ("WIDTH", width), ("STORE_PAIRS", int(pairs)))
+    down, across = -(-m // FLAGGED[0]), -(-n // width)
+    blocks = down * across * FLAGGED[0] * width * each // _BLOCK_BYTES
+    call = _RECONSTRUCT.pack(c.row, m, n, down, across)
+    code = KernelCode(_ENGINE / "pack" / "reconstruct.cu", macros)
+    return KernelLaunch(code, "reconstruct", (blocks, _THREADS, 0), call)
+
+
+def _flagged(kernel: CudaKernel, product: ResidueProduct) -> KernelLaunch:
+    """The launch that multiplies where a part of C is flagged."""
+    a, b, dtype = product.a, product.b, product.c.dtype
+    laid = of_a, of_b, of_c = as_they_lie(a, b, product.c)
+    p = (_FLAGGED_PARAMS if kernel.boxes else _FLAGGED_SMALLER)[dtype]
+    macros: dict[str, object] = {
+        **({"COMPLEX": 1} if a.each > 1 else {}),
+        "TYPE": dtype.upper(),
+        "OUT": dtype.upper(),
+        "A_DOWN": int(of_a.down),
+        "B_ACROSS": int(not of_b.down),
+        "A_VECTOR": of_a.vector_bytes,
+        "B_VECTOR": of_b.vector_bytes,
+        "C_VECTOR": of_c.vector_bytes,
+        **p,
+    }
+    shared = p["STAGES"] * p["BK"] * (p["BM"] + p["BN"] + 4 * a.each) * 8 * a.each
+    strides = (number for x in laid for number in (x.row, x.column, 0))
+    call = _FLAGGED.pack(*strides, a.lines, b.lines, a.k, 1, 1, MOST)
+    blocks = -(-a.lines // p["BM"]) * -(-b.lines // p["BN"])
+    threads = p["BM"] // p["WM"] * (p["BN"] // p["WN"]) * 32
+    code = KernelCode(_ENGINE / "pack" / "multiply_flagged_f64.cu", tuple(macros.items()))
+    return KernelLaunch(code, "multiply_flagged_f64", (blocks, threads, shared), call)

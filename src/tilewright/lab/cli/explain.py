@@ -1,0 +1,254 @@
+"""``explain``: what a kernel does, and why it is as fast as it is. The kernel's name decides for which device."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...errors import UsageError
+from .application import app
+from .console import Console, say
+from .options import Json, Param, check_different_files, check_writeable, write_json
+
+if TYPE_CHECKING:
+    from ...records.explanation import Explanation
+    from ..explain.session import ExplainRequest
+
+
+def _list_gpus(name: str) -> str:
+    if name == "list":
+        from ...simulator.gpus import GPUS
+
+        print("\n".join(gpu.name for gpu in GPUS))
+        raise typer.Exit
+    return name
+
+
+#: The options that only one of the devices has.
+_OF_CUDA = ("gpu", "param", "include", "define", "brief", "whole", "measure", "max_steps", "report_file")
+_OF_CPU = ("dtype", "threads")
+
+
+_Kernels = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="KERNEL",
+        help="Names, such as cuda/coalesced or coalesced or cpu/packed (see: tilewright ladder), or files of your own: "
+        "CUDA, such as my.cu, whose kernel takes (const T* a, const T* b, T* c, int m, int n, int k), or Python, such "
+        "as my.py, with a kernel for the CPU. For any other CUDA kernel there is tilewright.microscope in Python.",
+    ),
+]
+_Size = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them. Default: 64; where several CUDA "
+        "kernels or parameters are compared, 1024 or 2048, so that every multiprocessor has work; on the CPU 2048.",
+    ),
+]
+_Dtype = Annotated[str, typer.Option(metavar="NAME", help="For a kernel on the CPU: the dtype, such as float64.")]
+_Threads = Annotated[int, typer.Option(metavar="NUMBER", help="For a kernel on the CPU: how many threads.")]
+_Gpu = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        callback=_list_gpus,
+        is_eager=True,
+        help="The card to explain it for; this machine need not have it. The name list prints all known cards.",
+    ),
+]
+_Brief = Annotated[bool, typer.Option("--brief", help="Only one table, with a line for each kernel.")]
+_Whole = Annotated[bool, typer.Option("--whole", help="Run every block; without it only a sample of them beyond 512³.")]
+_Measure = Annotated[bool, typer.Option("--measure", help="Count on this machine's GPU too, with ncu, and compare.")]
+_MaxSteps = Annotated[int, typer.Option(metavar="NUMBER", help="Stop a run that takes more steps of a warp than this.")]
+_Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
+_Include = Annotated[
+    list[Path] | None,
+    typer.Option("--include", "-I", metavar="DIR", help="A folder in which included files are looked for. Repeatable."),
+]
+_Define = Annotated[
+    list[str] | None, typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="Define a macro. Repeatable.")
+]
+_Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")]
+
+
+@app.command("explain")
+def explain_command(
+    context: typer.Context,
+    kernels: _Kernels,
+    size: _Size = None,
+    dtype: _Dtype = "float32",
+    threads: _Threads = 1,
+    gpu: _Gpu = "H200",
+    param: Param = None,
+    include: _Include = None,
+    define: _Define = None,
+    brief: _Brief = False,
+    whole: _Whole = False,
+    measure: _Measure = False,
+    max_steps: _MaxSteps = 50_000_000,
+    seed: _Seed = 1,
+    json_file: Json = None,
+    report_file: _Page = None,
+) -> None:
+    """Count what a kernel does to memory; say what limits it.
+
+    A CUDA kernel needs no GPU: it is run on the CPU, instruction by instruction. Its result is verified, at a small odd size
+    too, and races, accesses out of bounds and the like are reported at their source lines.
+
+    A kernel on the CPU is compared with a cost model (operations an access of its tile and blocks, bytes through each
+    cache, instructions of its inner loop) and, where Linux has them, with the processor's counters; those that are
+    missing are named with the reason. It is timed, and its result is verified, also at an odd size. Its options are --size,
+    --dtype, --threads, --seed and --json.
+
+    The exit code is 1 if something is wrong, or cannot be launched on the card, and 2 if a run was stopped by --max-steps.
+    After an interrupt, finished explanations are kept.
+    """
+    device = _device(kernels)
+    _refuse(context, device)
+    check_writeable("json", json_file, dash=True)
+    if device == "cpu":
+        _explain_cpu(kernels, size or "2048", dtype, threads, seed, json_file)
+        return
+    from ..explain.session import ExplainRequest
+
+    check_writeable("report", report_file)
+    check_different_files(json=json_file, report=report_file)
+    request = ExplainRequest(
+        *(kernels, size, gpu, param or [], whole, measure, seed, max_steps), include or [], _macros(define or [])
+    )
+    explanations, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
+    _write(explanations, json_file, report_file)
+    if interrupted:
+        raise typer.Exit(130)
+    if any(e.wrong for e in explanations):
+        raise typer.Exit(1)
+    if stopped := [e.kernel for e in explanations if e.stopped]:
+        names = ", ".join(dict.fromkeys(stopped))
+        raise UsageError(
+            f"max-steps: {names} did not end within {max_steps:,} steps, so it was not verified: give more"
+        )
+
+
+def _macros(define: list[str]) -> dict[str, str]:
+    """Macros by name; one without a value is 1, as for a compiler."""
+    pairs = [given.partition("=") for given in define]
+    return {name: value if equals else "1" for name, equals, value in pairs}
+
+
+def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
+    """The finished explanations, and whether there was an interrupt. If ``shown``, each is printed when it is finished; with
+    ``brief``, only a table at the end."""
+    from ..explain import session
+    from ..terminal import blocks_progress, show_explanations, steps_shown
+
+    explanations: list[Explanation] = []
+
+    def finished(explanation: Explanation) -> None:
+        explanations.append(explanation)
+        if shown and not brief:
+            show_explanations(Console(), [explanation])
+
+    interrupted = False
+    try:
+        progress = partial(blocks_progress, Console(stderr=True))
+        with steps_shown(Console(stderr=True)):
+            session.run_explanations(request, finished=finished, progress=progress)
+    except KeyboardInterrupt:
+        interrupted = True
+    if explanations and shown and (brief or len(explanations) > 1):
+        show_explanations(Console(), explanations, brief=True)
+    return explanations, interrupted
+
+
+def _device(kernels: list[str]) -> str:
+    """The device of the kernels, by their names; cuda for names that no kernel has. Raises UsageError where they differ."""
+    from ...kernels.catalog import catalog
+
+    def of_cpu(name: str) -> bool:
+        return name.endswith(".py") or name in catalog() or f"cpu/{name}" in catalog()
+
+    devices = {name: "cpu" if of_cpu(name) else "cuda" for name in kernels}
+    if len(set(devices.values())) > 1:
+        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise UsageError(f"kernels of one device can be explained together, got {listed}")
+    return devices[kernels[0]]
+
+
+def _refuse(context: typer.Context, device: str) -> None:
+    """Raises UsageError for an option that was given and means nothing on this device."""
+    others, what = (_OF_CUDA, "a kernel on the CPU") if device == "cpu" else (_OF_CPU, "a CUDA kernel")
+    for name in others:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.removesuffix('_file').replace('_', '-')} means nothing for {what}")
+
+
+def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: int, json_file: Path | None) -> None:
+    """Explain the kernels one after another, and print each explanation when it is finished."""
+    from ...host.steps import announced
+    from ..explain import cpu as explain_cpu
+    from ..terminal import show_cpu_explanation, steps_shown
+
+    explanations: list[explain_cpu.CpuExplanation] = []
+    interrupted = False
+    try:
+        for kernel, m, n, k in explain_cpu.check_request(kernels, size, dtype, threads, seed):
+            with steps_shown(Console(stderr=True)), announced(f"explaining {kernel.name} at {m}×{n}×{k}"):
+                explanations.append(explain_cpu.explain_cpu(kernel, m, n, k, dtype=dtype, threads=threads, seed=seed))
+            if json_file is None:
+                show_cpu_explanation(Console(), explanations[-1])
+    except KeyboardInterrupt:
+        interrupted = True
+    if json_file is not None and explanations:
+        items = [explanation.as_dict() for explanation in explanations]
+        write_json(json_file, items[0] if len(items) == 1 else items)
+    if interrupted:
+        raise typer.Exit(130)
+    if not all(explanation.verified["ok"] for explanation in explanations):
+        raise typer.Exit(1)
+
+
+def _write(explanations: list[Explanation], json_file: Path | None, report_file: Path | None) -> None:
+    """Write the requested files; none if nothing was finished."""
+    if not explanations:
+        return
+    if json_file is not None:
+        from ...records.explanation import to_json
+
+        if str(json_file) == "-":
+            sys.stdout.write(to_json(explanations))
+        else:
+            json_file.write_text(to_json(explanations), encoding="utf-8")
+    if report_file is not None:
+        from ...records.report import write_explanation
+
+        say(f"page: {write_explanation(explanations, report_file)}", file=sys.stderr if json_file else None)
+
+
+@app.command("occupancy")
+def occupancy_command(
+    threads: Annotated[int, typer.Argument(metavar="THREADS", help="Threads of a block, such as 256.")],
+    registers: Annotated[int, typer.Option(metavar="NUMBER", help="Registers of a thread.")] = 0,
+    shared: Annotated[int, typer.Option(metavar="BYTES", help="Shared memory of a block, static and dynamic.")] = 0,
+    gpu: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="The card, such as T4. Repeatable. Default: all known.")
+    ] = None,
+) -> None:
+    """How many blocks a multiprocessor holds, and what limits it.
+
+    A block that no card can launch (too many threads, registers, or too much shared memory) is refused.
+    """
+    from ...simulator.gpus import GPUS, find_gpu
+    from ...simulator.occupancy import occupancy as occupancy_of
+    from ..terminal import refusals, show_occupancy
+
+    cards = [find_gpu(name) for name in gpu] if gpu else GPUS
+    occupancies = [occupancy_of(card, threads, registers, shared) for card in cards]
+    if all(one.refusal for one in occupancies):
+        raise UsageError(f"no such block can be launched: {'; '.join(refusals(occupancies))}")
+    show_occupancy(Console(), occupancies)

@@ -1,0 +1,315 @@
+"""``multiply``: matrices in files, larger than memory if need be."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...errors import TilewrightError, UsageError
+from ...records.json_data import dumped
+from .application import app
+from .console import Console
+from .options import check_different_files, check_writeable
+
+if TYPE_CHECKING:
+    from ...large.streaming.places.events import Events
+    from ...large.streaming.run.job import Job
+    from ...large.verification import Verification
+
+_RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
+_NPY = re.compile(r"(.+\.npy(?:\?.*)?):(\w+)", re.IGNORECASE)
+
+_OPERAND = (
+    "A file, or its URL: .npy, .h5, .zarr, .safetensors; one of several matrices as FILE:NAME. "
+    "Raw elements, row by row, as FILE.raw:ROWSxCOLUMNS:DTYPE; a .npy of bfloat16 as FILE.npy:bfloat16."
+)
+
+
+_A = Annotated[str, typer.Argument(metavar="A", help=_OPERAND)]
+_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Both may hold integers, bool or complex numbers too.")]
+_Output = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="C",
+        help="The file of the result, of any of these formats. It appears when it is complete; until then there is the "
+        "directory C.tilewright. An existing file is refused without --overwrite.",
+    ),
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="How much memory the product may take, such as 4GiB. Default: most of what is free; on a cluster 40% of each "
+        "worker's limit.",
+    ),
+]
+_Device = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs where there are any."),
+]
+_DeviceMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="The same for each GPU's memory, such as 11GB.")
+]
+_Partition = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="How several GPUs or workers share C: rectangles of tiles, strips of whole rows, or parts down and across, "
+        "such as 2x4.",
+    ),
+]
+_Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Multiply on the workers of a Dask cluster: tcp://HOST:PORT of its scheduler, or local:4 for so many processes "
+        "here. The workers must reach the files by the same paths.",
+    ),
+]
+_Dtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The dtype of C, to which A and B are converted, such as float32 for integers, which otherwise wrap around. "
+        "Default: what NumPy promotes A and B to.",
+    ),
+]
+_Precision = Annotated[
+    str,
+    typer.Option(
+        metavar="WORD|NUMBER",
+        help="standard; fast: float32 to 10 bits on a GPU; ieee: float32 never from float16 parts; highest: float32 summed "
+        "in float64; or the largest error of an element that is allowed, relative to |A||B|, such as 1e-4.",
+    ),
+]
+_Threads = Annotated[
+    int | None, typer.Option(metavar="NUMBER", help="Threads on the CPU. Default: one for each usable core.")
+]
+_Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue an interrupted run: finished tiles are not computed again, and a complete C of the same A and B "
+        "stays as it is.",
+    ),
+]
+_Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace an existing C when the new one is complete, whatever it holds, also if it is A or B.",
+    ),
+]
+_Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Check the finished C by random vectors, in O(n²) operations: A and C are read once, B two or three times.",
+    ),
+]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and multiply nothing.")]
+_Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write a record: plan, prediction, measurement, machine. - is standard output, and everything else goes to "
+        "standard error.",
+    ),
+]
+_Timeline = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write a timeline, one piece of work per line (JSON), which report draws; with --dry-run the predicted one.",
+    ),
+]
+
+
+@app.command("multiply")
+def multiply_command(
+    a: _A,
+    b: _B,
+    output: _Output,
+    memory: _Memory = None,
+    device: _Device = None,
+    device_memory: _DeviceMemory = None,
+    partition: _Partition = "rectangles",
+    dtype: _Dtype = None,
+    precision: _Precision = "standard",
+    threads: _Threads = None,
+    resume: _Resume = False,
+    overwrite: _Overwrite = False,
+    cluster: _Cluster = None,
+    verify: _Verify = False,
+    dry_run: _DryRun = False,
+    json_file: _Record = None,
+    timeline: _Timeline = None,
+) -> None:
+    """Multiply matrices in files, however large: C = A·B.
+
+    The plan is shown before anything runs: how C is cut into tiles, what will be read and written, and how long that should
+    take. What cannot fit is refused at once.
+
+    Whatever stops a run (Ctrl-C, a full disk, kill -9), its finished tiles are kept, and the same command with --resume
+    continues. It is refused if A or B have changed, or if there is a C that may not be their product. Without --resume the
+    product begins anew.
+
+    A file C that exists is refused, also if it is A or B; --overwrite replaces it.
+
+    Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
+    """
+    from ...host.limits import get_threads, use_threads
+    from ...large.files import path_of_result
+    from ...large.multiply import check_dtypes_verifiable, check_verifiable, job_on, verified_job
+    from ...large.streaming.options import Options
+    from ..terminal import show_plan, show_product, steps_shown
+
+    output = path_of_result(output)
+    files = [_file(text) for text in (a, b, output)]
+    check_writeable("json", json_file, dash=True, spare=files)
+    check_writeable("timeline", timeline, spare=files)
+    check_different_files(json=json_file, timeline=timeline, output=Path(output))
+    console = Console(stderr=json_file is not None and str(json_file) == "-")
+    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, _precision(precision))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(steps_shown(Console(stderr=True)))
+        stack.enter_context(use_threads(get_threads() if threads is None else threads))
+        x, y = (stack.enter_context(_operand(text)) for text in (a, b))
+        if verify:
+            check_verifiable(x, y, output, cluster)
+        job = stack.enter_context(job_on(cluster, x, y, output, options, only_planned=dry_run))
+        if verify:
+            check_dtypes_verifiable(job)
+        if resume:
+            console.print(_resume_text(job, output), highlight=False, markup=False)
+        if not job.complete:
+            show_plan(console, job.plan)
+        found = None
+        if not dry_run:
+            _run(job, timeline)
+            found = verified_job(job, x, y, options) if verify else None
+            show_product(console, job, output, found)
+        elif timeline is not None:
+            _write_timeline(job, None, timeline)
+        if json_file is not None:
+            _write_record(job, json_file, found)
+        if found is not None:
+            found.report(output)
+
+
+def _file(text: str) -> Path | None:
+    """The file here in which a matrix is; None at a URL."""
+    from ...large.files import local_path, locate
+
+    here = local_path(text)
+    if here is None or here.exists():
+        return here
+    match = _RAW.fullmatch(text) or _NPY.fullmatch(text)
+    found = locate(match[1] if match else text)[1]
+    return found if isinstance(found, Path) else None
+
+
+@contextlib.contextmanager
+def _operand(text: str) -> Iterator[Any]:
+    """The name or URL of a file as it is; a raw file, opened with the stated shape and dtype, or a .npy with a dtype. Raises
+    UsageError for a raw file without them, and for an unknown suffix."""
+    from ...large.files import local_path, locate, open_matrix
+
+    path_here = local_path(text)
+    is_here = path_here is not None and path_here.exists()
+    match, npy = (None if is_here else pattern.fullmatch(text) for pattern in (_RAW, _NPY))
+    if npy is not None:
+        with contextlib.closing(open_matrix(npy[1], dtype=npy[2])) as source:
+            yield source
+        return
+    if match is None:
+        where = locate(text)[1]
+        if where.suffix.lower() in (".raw", ".bin"):
+            raise UsageError(
+                f"{where} does not say what it holds: name it as {where}:ROWSxCOLUMNS:DTYPE, as in {where}:2000x3000:float32"
+            )
+        yield text
+        return
+    path, rows, columns, dtype = match.groups()
+    with contextlib.closing(open_matrix(path, shape=(int(rows), int(columns)), dtype=dtype)) as source:
+        yield source
+
+
+def _precision(text: str) -> str | float:
+    """A word, or a number."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
+
+
+def _resume_text(job: Job, output: str) -> str:
+    if job.complete:
+        return f"resume: {output} is complete, and was made from this A and B: nothing is left to do"
+    if job.begun is None:
+        return f"resume: there is no unfinished {output} to continue; it is begun anew"
+    return f"resume: {job.measured.before} of {job.measured.tiles} tiles are finished"
+
+
+def _run(job: Job, timeline: Path | None) -> None:
+    """Run with a progress bar; when an error or an interrupt stops it, print how many tiles are kept."""
+    from ...large.streaming.places.events import Events
+    from ..terminal import ProductProgress
+
+    console, events = Console(stderr=True), Events()
+    try:
+        with ProductProgress(console, job.plan.cost.total_s) as progress:
+            job.run(progress, events)
+    except (KeyboardInterrupt, TilewrightError, OSError, MemoryError) as error:
+        stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
+        kept = f"{job.finished_tiles} of {job.measured.tiles} tiles are finished and kept; --resume continues"
+        if job.finished_tiles or isinstance(error, KeyboardInterrupt):
+            text = kept if job.finished_tiles else "no tile was finished"
+            console.print(f"{stopped}: {text}", highlight=False, markup=False, soft_wrap=True)
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(130) from None
+        raise
+    finally:
+        if timeline is not None:
+            _write_timeline(job, events, timeline)
+
+
+def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
+    """Write the timeline of the run; without ``events``, the predicted one."""
+    from ...large.streaming.run.timeline import predicted_timeline, timeline
+    from ...records.timeline import write_timelines
+    from ..inputs.environment import environment
+
+    facts = environment(operands="files")
+    write_timelines(path, [predicted_timeline(job, facts) if events is None else timeline(job, events, facts)])
+
+
+def _write_record(job: Job, path: Path, found: Verification | None) -> None:
+    """Write the record, one line; that of a dry run has no measurements."""
+    import sys
+
+    from ..inputs.environment import environment
+
+    facts = environment(operands="files")
+    record = {"kind": "multiply", "schema": 1, **job.as_dict(), **_verification(found), "environment": facts}
+    line = dumped(record) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(line)
+    else:
+        path.write_text(line, encoding="utf-8")
+
+
+def _verification(found: Verification | None) -> dict[str, Any]:
+    """What a record has of it; JSON has no infinity."""
+    if found is None:
+        return {}
+    error = found.error if math.isfinite(found.error) else None
+    return {"verification": {"ok": found.ok, "error": error, "bound": found.bound, "where": list(found.where)}}

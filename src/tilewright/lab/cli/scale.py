@@ -1,0 +1,148 @@
+"""``scale``: how a product scales on a cluster, simulated."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...errors import UsageError
+from .application import app
+from .console import Console
+from .options import check_writeable
+
+#: The most workers of a cluster: with more, a simulation takes minutes.
+MOST_WORKERS = 4096
+
+_Sizes = Annotated[
+    str,
+    typer.Argument(metavar="SIZE", help="N or MxNxK (C is M×N); several are joined by commas, such as 131072,524288."),
+]
+_Workers = Annotated[str, typer.Option(metavar="LIST", help=f"Numbers of workers, each at most {MOST_WORKERS:,}.")]
+_Flops = Annotated[
+    str, typer.Option(metavar="RATE", help="Operations a second of a worker, such as 50TFLOPS, 800GFLOPS or 50e12.")
+]
+_Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a worker that blocks may take.")]
+_Link = Annotated[
+    str, typer.Option(metavar="RATE", help="Bytes a second of a worker's link in each direction, such as 50GB/s.")
+]
+_Storage = Annotated[
+    str,
+    typer.Option(
+        metavar="RATE",
+        help="Bytes a second that storage gives, and takes: for each worker such as 1GB/s/worker, or for all of them "
+        "such as 200GB/s.",
+    ),
+]
+_Where = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Where A and B are: storage, where C goes too; or workers, each of which holds a share of A, B and C in its "
+        "host's memory.",
+    ),
+]
+_Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
+_Task = Annotated[str, typer.Option(metavar="TIME", help="Time of the scheduler for each tile.")]
+_Weak = Annotated[
+    bool,
+    typer.Option(
+        "--weak",
+        help="Weak scaling: SIZE is for the first number of workers, and grows with the workers so that A, B and C take "
+        "the same memory for each.",
+    ),
+]
+_Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write a record, one number of workers a line, which report draws; an existing FILE is replaced. "
+        "- is standard output, and the table goes to standard error.",
+    ),
+]
+
+
+@app.command("scale")
+def scale_command(
+    sizes: _Sizes,
+    workers: _Workers = "4,16,64,256,1024,4096",
+    flops: _Flops = "50TFLOPS",
+    memory: _Memory = "141GB",
+    link: _Link = "50GB/s",
+    storage: _Storage = "1GB/s/worker",
+    where: _Where = "storage",
+    dtype: _Dtype = "float32",
+    task: _Task = "1ms",
+    weak: _Weak = False,
+    json_file: _Record = None,
+) -> None:
+    """How a product scales on a cluster of given rates, simulated.
+
+    Nothing is multiplied. For each number of workers the product is planned as a run on a cluster would be, and the run is
+    simulated: tiles, the bytes of every block, and the time in which workers wait.
+
+    Efficiency is the share of the operations that all workers could do in that time. A worker moves bytes into and out of
+    its memory; beside them are the least for its tiles. A plan uses fewer workers where more would not be 10 % faster.
+
+    Example: tilewright scale 131072 --workers 4,16,64 --where workers
+    """
+    from ...host.steps import announced
+    from ...large.cluster.scaling import ClusterRates, scaling_point, weak_shape
+    from ...large.streaming.places.places import parse_bytes
+    from ...records.scaling import scaling_line, write_scaling
+    from ..inputs.environment import environment
+    from ..inputs.sizes import parse_seconds, parse_sizes
+    from ..terminal import show_scaling, steps_shown
+
+    check_writeable("json", json_file, dash=True)
+    counts = _counts(workers)
+    each = re.fullmatch(r"(.+?)/worker", storage.strip())
+    cluster = ClusterRates(
+        flops=parse_rate("flops", flops, "FLOPS"),
+        memory=parse_bytes("memory", memory),
+        link=parse_rate("link", link, "B/s"),
+        storage=parse_rate("storage", each[1] if each else storage, "B/s"),
+        shared=each is None,
+        task_s=parse_seconds("task", task),
+    )
+    shapes, facts, points = parse_sizes(sizes), environment(operands="none: simulated"), []
+    if not all(min(shape) for shape in shapes):
+        raise UsageError("sizes: must be above 0")
+    with steps_shown(Console(stderr=True)):
+        for shape in shapes:
+            for count in counts:
+                here, first = (weak_shape(shape, counts[0], count), shape) if weak else (shape, None)
+                with announced(f"simulating {count:,} workers"):
+                    points.append(
+                        scaling_point(here, dtype, count, cluster, where, grown_from=first, environment=facts)
+                    )
+    to_standard_output = json_file is not None and str(json_file) == "-"
+    show_scaling(Console(stderr=to_standard_output), points)
+    if to_standard_output:
+        print(*map(scaling_line, points), sep="\n")
+    elif json_file is not None:
+        write_scaling(json_file, points)
+
+
+def parse_rate(name: str, text: str, unit: str) -> float:
+    """A number a second, with or without its ``unit``. Raises UsageError that names the option.
+
+    >>> parse_rate("flops", "50TFLOPS", "FLOPS"), parse_rate("link", "1.5 GB/s", "B/s"), parse_rate("link", "50e9", "B/s")
+    (50000000000000.0, 1500000000.0, 50000000000.0)
+    """
+    match = re.fullmatch(rf"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMGTP]?)({re.escape(unit)})?", text.strip(), re.IGNORECASE)
+    value = float(match[1]) * 1000 ** " KMGTP".index((match[2] or " ").upper()) if match else 0.0
+    if not 1 <= value <= 1e24:
+        raise UsageError(f"{name}: must be a rate such as 50G{unit}, got {text!r:.80}")
+    return value
+
+
+def _counts(text: str) -> list[int]:
+    """Numbers of workers, each once, in the order given."""
+    items = [item.strip() for item in text.split(",")]
+    if not all(re.fullmatch(r"\d{1,9}", item) and 1 <= int(item) <= MOST_WORKERS for item in items):
+        raise UsageError(f"workers: must be numbers from 1 to {MOST_WORKERS:,}, joined by commas, got {text!r:.80}")
+    return list(dict.fromkeys(map(int, items)))

@@ -1,0 +1,276 @@
+"""An explanation in the order of its questions: what limits it, where in the source, by which count, is it right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ...records.explanation import ABOUT, Defect, Explanation, Formula
+from ...records.source_rows import source_rows
+from ...simulator import listing
+from ...simulator.occupancy import Occupancy
+from ...simulator.timeline_listing import timeline_lines
+from .facts import show_facts
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+
+
+def quantity(value: float, unit: str) -> str:
+    """A value with three digits and a prefix.
+
+    >>> quantity(0.000245, "s"), quantity(66908e9, "operations/s"), quantity(0, "s")
+    ('245 µs', '66.9 Toperations/s', '0 s')
+    """
+    scale, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s), (1e-9, "n") if value else (1.0, ""))
+    digits = f"{value / scale:.3g}" if value < 1000 * scale else f"{value / scale:,.0f}"
+    return f"{digits} {prefix}{unit}"
+
+
+def show_explanations(console: Console, explanations: Sequence[Explanation], *, brief: bool = False) -> None:
+    """Print each in full, and several in one table too; with ``brief``, only that table."""
+    for explanation in explanations if not brief else ():
+        _show(console, explanation)
+    if brief or len(explanations) > 1:
+        _show_together(console, explanations)
+
+
+def _show(console: Console, e: Explanation) -> None:
+    params = "".join(f", {name}={value}" for name, value in e.params.items())
+    console.print(f"{e.kernel} at {e.shape} on {e.gpu['name']} ({e.dtype}{params})", style="bold", **_PLAIN)
+    console.print(e.about["idea"], **_PLAIN)
+    console.print()
+    _show_bounds(console, e)
+    _show_source(console, e)
+    for line in [*timeline_lines(e.pipeline), ""] if e.pipeline else ():
+        console.print(line, no_wrap=True, **_PLAIN)
+    _show_counts(console, e)
+    show_facts(console, _facts(e))
+    if e.printed:
+        console.print()
+        console.print("printed:", **_PLAIN)
+        console.print(e.printed.rstrip("\n"), **_PLAIN)
+    console.print()
+
+
+def _show_together(console: Console, explanations: Sequence[Explanation]) -> None:
+    """A table, one line each: the parameters that differ, transactions, resident warps, the bound; what is wrong in red.
+
+    Numbers are never cut: if the terminal is too narrow for all digits, they have a prefix, and parameters share a column.
+    """
+    names = dict.fromkeys(name for e in explanations for name in e.params)
+    varied = [name for name in names if len({e.params[name] for e in explanations if name in e.params}) > 1]
+    for short in (False, True):
+        folding = ["kernel", "with"] if short else []
+        table = _table("kernel", "size", *(["with"] if short and varied else varied), *_COUNTED, "warps", "GFLOPS")
+        for column in table.columns:
+            column.no_wrap, column.overflow = column.header not in folding, "fold"
+        for e in explanations:
+            counts = [_total(e, what, short) for what in ("sectors", "wavefronts", "conflicts")]
+            own = [str(e.params.get(name, "")) for name in varied]
+            if short and varied:
+                own = [" ".join(f"{name}={e.params[name]}" for name in varied if name in e.params)]
+            rate = f"{e.gflops:,.0f}" if e.gflops else "–"
+            table.add_row(_marked(e), e.shape, *own, *counts, str(e.occupancy["warps"]), rate)
+        if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
+            break
+    console.print(table, highlight=False)
+    gpu = explanations[0].gpu["name"]
+    console.print(f"warps: resident on a multiprocessor of the {gpu}. GFLOPS: an upper bound.", **_PLAIN)
+    fewest, most = (chosen(e.busy for e in explanations) for chosen in (min, max))
+    if fewest < most:
+        of = f"{fewest[0]} to {most[0]} of {most[1]} multiprocessors"
+        words = f"These GFLOPS do not compare: there are blocks for {of}. A larger --size gives work to all."
+        console.print(words, style="yellow", **_PLAIN)
+    elif fewest[0] < fewest[1]:
+        console.print(f"In each launch there are blocks for {fewest[0]} of {fewest[1]} multiprocessors.", **_PLAIN)
+
+
+def _total(e: Explanation, what: str, short: bool) -> str:
+    """A sum over all accesses, marked if it is not exact."""
+    parts = [(getattr(access, what), access.exact) for access in e.accesses]
+    number = sum(amount for amount, _ in parts)
+    text = quantity(number, "").strip() if short else f"{number:,}"
+    return text if all(exact for amount, exact in parts if amount) else f"{ABOUT} {text}"
+
+
+_COUNTED = ("sectors", "shared\nwavefronts", "bank\nconflicts")
+
+
+def _marked(e: Explanation) -> str:
+    """The kernel's name, and in red what is wrong with it, in a word or two."""
+    marks = [
+        (e.verified["ok"] is False or bool(e.defects), "wrong"),
+        (e.run.get("complete") is False, "stopped"),
+        (not e.launchable, "cannot launch"),
+    ]
+    return escape(e.kernel) + "".join(f" [bold red]{mark}[/]" for wrong, mark in marks if wrong)
+
+
+def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
+    """A line a card: how many blocks each resource allows, how many are resident, and the warps that makes.
+
+    Below them the cards that cannot launch the block.
+    """
+    resources = list(found[0].limits)
+    console.print("Blocks that fit on a multiprocessor: by each resource, and by all of them.", **_PLAIN)
+    heads = [_BY.get(name, f"by\n{name}") for name in resources]
+    table = _table("GPU", *heads, "resident\nblocks", "resident\nwarps", "most\nwarps")
+    for o in found:
+        if not o.refusal:
+            limits = ["–" if o.limits[name] is None else str(o.limits[name]) for name in resources]
+            table.add_row(o.gpu, *limits, str(o.blocks), str(o.warps), str(o.max_warps))
+    console.print(table, highlight=False)
+    for line in refusals(found):
+        console.print(f"Cannot launch: {line}.", **_PLAIN)
+
+
+_BY = {"shared": "by shared\nmemory", "blocks": "by number\nof blocks"}
+
+
+def refusals(found: Sequence[Occupancy]) -> list[str]:
+    """The cards that cannot launch the block, by the limit that it breaks."""
+    cards: dict[str, list[str]] = {}
+    for o in found:
+        if o.refusal:
+            cards.setdefault(o.refusal, []).append(o.gpu)
+    return [f"{_few(names)}: {why}" for why, names in cards.items()]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+
+
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False}
+
+
+def _show_bounds(console: Console, e: Explanation) -> None:
+    if e.unrated:
+        console.print(f"No rate: {e.unrated}.", style="bold red", **_PLAIN)
+    elif e.bound is None:
+        console.print(f"No bound: the rates of the {e.gpu['name']} are not known for {e.dtype}.", **_PLAIN)
+    else:
+        limit = f"At best {e.gflops:,.0f} GFLOPS, in {quantity(e.bound.seconds, 's')}: held back by {e.bound.name}."
+        console.print(limit, **_PLAIN)
+        busy, multiprocessors = e.busy
+        if busy < multiprocessors:
+            few = f"There are blocks for {busy} of {multiprocessors} multiprocessors"
+            console.print(f"{few}: at a larger --size something else may limit it.", **_PLAIN)
+        table = _table("", "time", "")
+        for bound in sorted(e.bounds, key=lambda bound: -bound.seconds):
+            rate = quantity(bound.rate, f"{bound.unit}/s")
+            table.add_row(
+                bound.name, quantity(bound.seconds, "s"), f"[dim]{bound.amount:,.0f} {bound.unit} at {rate}[/]"
+            )
+        console.print(table, highlight=False)
+        _show_predicted(console, e)
+    console.print()
+
+
+def _show_predicted(console: Console, e: Explanation) -> None:
+    """The predicted time of a pipelined kernel, part by part."""
+    if e.predicted_seconds is None:
+        return
+    console.print()
+    console.print(f"Predicted: {quantity(e.predicted_seconds, 's')}, part by part:", **_PLAIN)
+    table = _table("", "time", "")
+    for part in e.predicted:
+        table.add_row(part.name, quantity(part.seconds, "s"), Text(part.because, style="dim"))
+    console.print(table, highlight=False)
+
+
+def _show_source(console: Console, e: Explanation) -> None:
+    """The lines that touch memory, with what they cost and, where it could be less, how many times the least."""
+    wrong = [(d.file, d.line, _defect(d)) for d in e.defects]
+    for line in listing.lines(source_rows(e.source, e.accesses, wrong, e.included)):
+        if line.wrong:
+            console.print(Text(listing.wrapped(line.wrong, console.width), style="bold red"), **_PLAIN)
+        else:
+            console.print(listing.folded_line(line, console.width), no_wrap=True, **_PLAIN)
+    console.print()
+
+
+def _show_counts(console: Console, e: Explanation) -> None:
+    """Formulas and counts, and where a GPU was measured, its counters and the prediction."""
+    if e.formulas:
+        table = _table(f"by the formulas ({e.about['row']})" if e.about["row"] else "by formula", "formula", "counted")
+        for formula in e.formulas:
+            table.add_row(_source_of(formula), _count(formula.value), _count(formula.counted))
+        console.print(table, highlight=False)
+        console.print()
+    if e.measured:
+        counters = e.measured["counters"]
+        gpu = e.measured["environment"]["gpu"]
+        table = _table("counter", "predicted", f"on {gpu}")
+        for name in dict.fromkeys([*e.counters, *counters]):
+            predicted, count = e.counters.get(name, 0), counters.get(name)
+            if count is None or (not predicted and not count):
+                continue
+            style = "" if predicted == count else "bold yellow"
+            table.add_row(
+                Text(name.removesuffix(".sum"), overflow="fold"),
+                f"{ABOUT} {predicted:,}" if name in e.approximate else f"{predicted:,}",
+                Text(f"{count:,}", style=style),
+            )
+        console.print(table, highlight=False)
+        if not e.measured["verified"]["ok"]:
+            console.print(f"WRONG on {gpu}: {e.measured['verified']['reason']}", style="bold red", **_PLAIN)
+        console.print()
+
+
+def _source_of(formula: Formula) -> Text:
+    return Text.assemble(formula.what, ("\n  " + formula.text, "dim"))
+
+
+def _count(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _facts(e: Explanation) -> list[tuple[str, str]]:
+    o, needs = e.occupancy, e.resources
+    resident = (
+        f"{o['blocks']} block{'s' * (o['blocks'] != 1)} = {o['warps']} of {o['max_warps']} warps a multiprocessor "
+        f"({o['fraction']:.0%}), limited by {' and '.join(o['limiting']).replace('shared', 'shared memory')}"
+        if o["blocks"]
+        else e.unrated
+    )
+    local = f", {needs['local_bytes']} bytes of local memory" if needs["local_bytes"] else ""
+    shared = f"; {o['shared']:,} bytes of shared memory a block" if o["shared"] else ""
+    grid = " × ".join(str(size) for size in e.launch["grid"] if size > 1) or "1"
+    block = " × ".join(str(size) for size in e.launch["block"] if size > 1) or "1"
+    return [
+        ("launch", f"{grid} block{'s' if e.launch['blocks'] > 1 else ''} of {block} threads"),
+        ("needs", f"{needs['registers']} registers a thread{local}{shared}"),
+        ("resident", resident),
+        ("counted", e.run["words"]),
+        ("result", _result(e)),
+        *(("wrong", _defect(d)) for d in e.defects if not d.line),
+        *(("note", note) for note in e.notes),
+    ]
+
+
+def _result(e: Explanation) -> str:
+    if not e.verified["ok"]:
+        return f"{'' if e.verified['ok'] is None else 'WRONG: '}{e.verified['reason']}"
+    worst = e.verified["error_over_bound"]
+    within = "" if worst is None else f", at most {worst:.2g} of the error bound"
+    return f"right: {e.verified['of']}{within}"
+
+
+def _defect(d: Defect) -> str:
+    return f"{d.kind}, block {tuple(d.block)}, thread {tuple(d.thread)}: {d.text}"
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, head in enumerate(heads):
+        table.add_column(
+            escape(head), justify="right" if place and head else "left", no_wrap=bool(head) and head != "formula"
+        )
+    return table

@@ -1,0 +1,352 @@
+"""``matmul``: the product of two Dask arrays as a Dask array, in coarse tasks: some steps over k for each tile of C.
+
+A step gets the chunks that its segment of k overlaps, and adds their product to the tile. Dask moves chunks from where they
+are to where they are read, and repeats what is lost. All bits are those of ``multiply``: a segment is a whole number of the
+parts that the kernel sums.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.array.utils import meta_from_array
+from dask.base import is_dask_collection, tokenize
+from dask.highlevelgraph import HighLevelGraph
+from dask.system import CPU_COUNT
+from dask.task_spec import List, Task, TaskRef
+
+from ...cpu.runtime.runner import runner
+from ...errors import OperandError, ShapeError, UnavailableError
+from ...host.machine import available_memory
+from ...planning.choice import choose_adding_cpu
+from ...planning.streamed import dtype_in_blocks
+from ...product.operands import admit
+from ..files.array import copy_block
+from ..files.checks import admit_dtype
+from ..files.chunked import overlaps
+from ..streaming.places.places import parse_bytes
+from ..streaming.places.rates import kc_of
+from ..streaming.plan.grid import Grid, longest_step
+from ..streaming.run.opening import product_dtype
+from .layers import add_layers, share_layers
+from .lazy_cut import DEPTH, LazyCut, TaskMemory, cut_lazily
+from .session import SHARE
+
+#: What a worker's process takes itself, with its libraries and machine code: 190 MiB were seen.
+PROCESS_BYTES = 192 << 20
+#: Chunks are moved whole, also where a panel needs only a part of them, if they are so many times shorter than the panel.
+WHOLE = 16
+
+#: A piece of a chunk: its number along an axis, and what is taken of it.
+Overlap = tuple[int, slice]
+
+
+def matmul(x: Any, y: Any, *, memory: float | str | None = None) -> da.Array:
+    """The product of two Dask arrays as a lazy Dask array.
+
+    ``x`` is (m, k) and ``y`` is (k, n), of any dtype that ``multiply`` takes, in chunks of any sizes; each may be a NumPy
+    array. The result has the dtype to which ``multiply`` promotes them, and chunks of its own, as large as memory allows.
+    Nothing is computed until it is asked for, and then only the chunks that are needed.
+
+    Each task multiplies on one thread, and takes at most ``memory`` ("1GiB", or bytes): one tile of C twice, and panels of
+    both operands. By default this is 40 % of a thread's share of the smallest worker's memory, less what the process itself
+    takes, if there is a ``distributed.Client`` now; else of this machine's free memory. Larger tasks move less data.
+
+    The bits of the result depend on the shape, the dtype and the kernel alone (which processors of one kind share): chunks,
+    workers, ``memory`` and lost workers do not change them. They are those of ``multiply(..., device="cpu")``, except where
+    k is at least 8192 and 16 times as long as the sides of a C of at most 4096² elements: then workers share the sum over k,
+    in an order of its own.
+
+    Raises ShapeError (also for chunks of unknown sizes), DTypeError, OperandError (chunks that are not of NumPy),
+    MemoryLimitError (says the least that is needed), UsageError, UnavailableError (Dask's query planning of arrays is on).
+
+    >>> import dask.array as da, numpy as np
+    >>> from tilewright.dask import matmul
+    >>> x = da.arange(6, chunks=4).astype("float32").reshape(2, 3)
+    >>> c = matmul(x, x.T) + 1
+    >>> c.compute()
+    array([[ 6., 15.],
+           [15., 51.]], dtype=float32)
+    """
+    if da.Array.__module__ != "dask.array.core":
+        raise UnavailableError("tilewright.dask needs plain Dask arrays: set Dask's array.query-planning to False")
+    x, y = dask_matrix("x", x), dask_matrix("y", y)
+    if x.shape[1] != y.shape[0]:
+        raise ShapeError(f"k mismatch: x is {x.shape}, y is {y.shape}: x's columns must be as many as y's rows")
+    dtype = product_dtype(x.dtype, y.dtype)
+    blocks = np.dtype(dtype_in_blocks(dtype.name, "standard"))
+    return lazy_product(x, y, blocks, memory).astype(dtype)
+
+
+def lazy_product(
+    x: da.Array, y: da.Array, dtype: np.dtype, memory: float | str | None, workers: Mapping[str, int] | None = None
+) -> da.Array:
+    """The same in a dtype that is given. Of a sum that ``workers`` share, by their addresses and threads, each gets layers
+    that follow one another; Dask moves them only if a worker is lost. Without, Dask places them."""
+    limit = None if memory is None else parse_bytes("memory", memory)
+    (m, k), n = x.shape, y.shape[1]
+    if 0 in (m, n, k):
+        return da.zeros((m, n), dtype=dtype)
+    kernel = choose_adding_cpu(dtype.name).kernel  # type: ignore[union-attr]  # blocks have one
+    sizes = x.dtype.itemsize, y.dtype.itemsize, dtype.itemsize
+    share, threads = _share_of_thread()
+    kc = kc_of(kernel, dtype.name)
+
+    def workspace(m: int, n: int) -> int:
+        return kernel.workspace_bytes(m, n, kc, dtype.name, threads=1)
+
+    cut = cut_lazily(x.chunks[0], y.chunks[1], k, kc, TaskMemory(limit or share, workspace, sizes), threads)
+    return _array(x, y, cut, dtype, kc, workers if len(cut.layers) > 1 else None)
+
+
+# ---- operands and memory ---------------------------------------------------------------------------------------------
+
+
+def dask_matrix(name: str, value: Any) -> da.Array:
+    """A Dask array that can be an operand, from one or from what can be made one. Raises an error for any other."""
+    array = da.asarray(value) if is_dask_collection(value) else da.from_array(admit(value, name))
+    if array.ndim != 2:
+        raise ShapeError(f"{name} has {array.ndim} dimensions, shape {array.shape}: a matrix has 2")
+    if any(np.isnan(size) for size in array.shape):
+        raise ShapeError(f"{name} has chunks of unknown sizes: call compute_chunk_sizes() on it first")
+    admit_dtype(array.dtype, name)
+    chunk = type(meta_from_array(array))
+    if not issubclass(chunk, np.ndarray) or issubclass(chunk, np.ma.MaskedArray):
+        what = f"{chunk.__module__.partition('.')[0]}.{chunk.__name__}"
+        raise OperandError(f"{name} has chunks of {what}: convert them to numpy.ndarray by map_blocks")
+    return array
+
+
+def _share_of_thread() -> tuple[int, int]:
+    """The bytes that a task may take, and how many tasks run at once: on the cluster of the current client, if there is one,
+    else on this machine."""
+    free = available_memory() or 1 << 30
+    workers = _workers()
+    if not workers:
+        return int(SHARE * free / CPU_COUNT), CPU_COUNT
+    shares = []
+    for worker in workers:
+        limit = worker["memory_limit"] or free
+        shares.append(SHARE * max(limit - PROCESS_BYTES, limit / 4) / worker["nthreads"])
+    return int(min(shares)), sum(worker["nthreads"] for worker in workers)
+
+
+def _workers() -> list[dict[str, Any]]:
+    """What the scheduler of the current client knows of its workers."""
+    if "distributed" not in sys.modules:
+        return []
+    from distributed import Client
+
+    try:
+        client = Client.current()
+    except ValueError:
+        return []
+    # Of an asynchronous client, only what it has been told. Some versions list five workers if not asked for all.
+    return list(client.scheduler_info(n_workers=-1)["workers"].values())
+
+
+# ---- graph -----------------------------------------------------------------------------------------------------------
+
+
+class _Operand:
+    """The panels of an operand: which pieces of its chunks a tile's row or column needs for a segment of k."""
+
+    def __init__(self, array: Any, cuts: str, graph: dict[Any, Any], least: tuple[int, int]) -> None:
+        """``least`` are the rows and columns of the smallest panel."""
+        self._array, self._cuts, self._graph = array, cuts, graph
+        self._edges = [[0, *itertools.accumulate(sizes)] for sizes in array.chunks]
+        self._whole = [WHOLE * max(sizes) <= side for sizes, side in zip(array.chunks, least, strict=True)]
+
+    def panel(self, rows: slice, columns: slice) -> tuple[List, Pieces]:
+        """The pieces' tasks, and how they lie in the panel. Adds a task to the graph for every chunk that is cut."""
+        down, across = (self._overlaps(axis, span) for axis, span in enumerate((rows, columns)))
+        refs = [self._piece(row, column) for row in down for column in across]
+        shape, edges = [], []
+        for span, axis, ends in zip((rows, columns), (down, across), self._edges, strict=True):
+            first = ends[axis[0][0]] + axis[0][1].start - span.start
+            shape.append(span.stop - span.start)
+            edges.append(tuple(itertools.accumulate((part.stop - part.start for _, part in axis), initial=first)))
+        return List(*refs), Pieces((shape[0], shape[1]), edges[0], edges[1])
+
+    def _overlaps(self, axis: int, span: slice) -> list[Overlap]:
+        """The chunks along an axis that overlap a range of elements, and what is taken of each."""
+        edges, whole = self._edges[axis], self._whole[axis]
+        return [
+            (i, slice(0, edges[i + 1] - edges[i]) if whole else slice(part.start - edges[i], part.stop - edges[i]))
+            for i, part in overlaps(edges, span.start, span.stop)
+        ]
+
+    def _piece(self, row: Overlap, column: Overlap) -> TaskRef:
+        (i, rows), (j, columns) = row, column
+        whole = self._array.name, i, j
+        if (rows.stop - rows.start, columns.stop - columns.start) == (
+            self._array.chunks[0][i],
+            self._array.chunks[1][j],
+        ):
+            return TaskRef(whole)
+        key = self._cuts, i, j, rows.start, columns.start, rows.stop, columns.stop
+        if key not in self._graph:
+            self._graph[key] = Task(key, cut_chunk, TaskRef(whole), rows, columns)
+        return TaskRef(key)
+
+
+def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int, workers: Mapping[str, int] | None) -> da.Array:
+    token = tokenize(x.name, y.name, cut.rows, cut.columns, cut.layers, dtype.str, kc)
+    name = f"tilewright-matmul-{token}"
+    graph: dict[Any, Any] = {}
+    rows, columns = ([slice(*ends) for ends in itertools.pairwise(edges)] for edges in (cut.rows, cut.columns))
+    segments = [segment for layer in cut.layers for segment in layer]
+    bm, bn, depth = (min(part.stop - part.start for part in parts) for parts in (rows, columns, segments))
+    a = _Operand(x, f"tilewright-cut-x-{token}", graph, (bm, depth))
+    b = _Operand(y, f"tilewright-cut-y-{token}", graph, (depth, bn))
+    of_a = {(i, s.start): a.panel(part, s) for i, part in enumerate(rows) for s in segments}
+    of_b = {(s.start, j): b.panel(s, part) for j, part in enumerate(columns) for s in segments}
+    tasks, tiles = len(segments) + len(cut.layers) - 1, len(rows) * len(columns)
+    where: dict[Any, str] = {}
+    for i, j in itertools.product(range(len(rows)), range(len(columns))):
+        panels = {s.start: (*of_a[i, s.start], *of_b[s.start, j]) for s in segments}
+        keys = [*((f"tilewright-sum-{token}", i, j, number) for number in range(tasks - 1)), (name, i, j)]
+        of_layers = _add_tile(
+            graph, iter(keys), [[panels[s.start] for s in layer] for layer in cut.layers], dtype.name, kc
+        )
+        if workers:
+            placed = share_layers(len(cut.layers), i * len(columns) + j, tiles, workers)
+            for key, numbers in of_layers.items():
+                # Sums are added where most of their layers are; on a tie at the later worker, whose layers may be shorter.
+                there = reversed(placed[numbers.start : numbers.stop])
+                where[key] = collections.Counter(there).most_common(1)[0][0]
+    loosely = {"workers": lambda key: where.get(key, []), "allow_other_workers": True} if where else {}
+    with dask.annotate(**loosely):
+        layered = HighLevelGraph.from_collections(name, graph, dependencies=[x, y])
+    return da.Array(layered, name, chunks=cut.chunks, dtype=dtype, meta=np.empty((0, 0), dtype))
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A task that has the sum of the layers ``numbers``."""
+
+    task: TaskRef
+    numbers: range
+
+
+def _add_tile(
+    graph: dict[Any, Any], keys: Iterator[Any], layers: list[list[Any]], dtype: str, kc: int
+) -> dict[Any, range]:
+    """Add the tasks of a tile, under these keys: a chain for each layer, whose panels are given, and their sums. Returns
+    the numbers of the layers of which each task has the sum."""
+    found: dict[Any, range] = {}
+
+    def add(numbers: range, function: Callable[..., Any], *arguments: Any) -> TaskRef:
+        key = next(keys)
+        graph[key], found[key] = Task(key, function, *arguments), numbers
+        return TaskRef(key)
+
+    def chain(number: int, layer: list[Any]) -> _Sum:
+        numbers, total = range(number, number + 1), None
+        for left, of_left, right, of_right in layer:
+            total = add(numbers, add_product, total, left, right, of_left, of_right, dtype, kc)
+        assert total is not None
+        return _Sum(total, numbers)
+
+    def add_two(x: _Sum, y: _Sum) -> _Sum:
+        numbers = range(x.numbers.start, y.numbers.stop)
+        return _Sum(add(numbers, add_sums, x.task, y.task), numbers)
+
+    add_layers([chain(number, layer) for number, layer in enumerate(layers)], add_two)
+    return found
+
+
+# ---- lazy tasks ------------------------------------------------------------------------------------------------------
+# What the tasks of a product of Dask arrays do: cut a chunk, add products to a tile of C, add the sums of two layers.
+
+
+Matrix = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How a panel of ``shape`` lies in pieces, which are in a list row by row: where their rows and columns begin and end,
+    counted from the panel's first. The pieces at its edges may be larger than the panel."""
+
+    shape: tuple[int, int]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    def check(self, name: str, pieces: Sequence[Matrix]) -> None:
+        """Raises ShapeError for a chunk of another shape than its Dask array says, as ``map_blocks`` may return it."""
+        heights, widths = ([y - x for x, y in itertools.pairwise(edges)] for edges in (self.rows, self.columns))
+        for piece, shape in zip(pieces, itertools.product(heights, widths), strict=True):
+            if piece.shape != shape:
+                raise ShapeError(f"a chunk of {name} has {piece.shape} elements where its Dask array says {shape}")
+
+    def read(self, pieces: Sequence[Matrix], rows: slice, columns: slice, out: Matrix) -> Matrix:
+        """A rectangle of the panel: a view of its only piece if that has the dtype of ``out``, else copied to ``out``."""
+        if len(pieces) == 1 and pieces[0].dtype == out.dtype and pieces[0].flags.aligned:
+            return pieces[0][_moved(rows, -self.rows[0]), _moved(columns, -self.columns[0])]
+        across = len(self.columns) - 1
+        for i, (top, bottom) in enumerate(itertools.pairwise(self.rows)):
+            high, low = max(top, rows.start), min(bottom, rows.stop)
+            for j, (left, right) in enumerate(itertools.pairwise(self.columns)):
+                first, last = max(left, columns.start), min(right, columns.stop)
+                if high < low and first < last:
+                    part = pieces[i * across + j][high - top : low - top, first - left : last - left]
+                    into = _moved(slice(high, low), -rows.start), _moved(slice(first, last), -columns.start)
+                    copy_block(out[into], part)
+        return out
+
+
+def _moved(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
+
+
+def cut_chunk(chunk: Any, rows: slice, columns: slice) -> Any:
+    """A part of a chunk. A small one is copied: a view would keep the whole chunk in memory."""
+    part = chunk[rows, columns]
+    return part if 2 * part.size > chunk.size else part.copy()
+
+
+def add_product(
+    total: Matrix | None, x: list[Any], y: list[Any], of_x: Pieces, of_y: Pieces, dtype: str, kc: int
+) -> Matrix:
+    """``total`` + A·B in a new array, or A·B: of a panel of A in the pieces ``x`` and one of B in the pieces ``y``.
+
+    ``total`` stays as it is: Dask may run a task again, on the same inputs.
+    """
+    x, y = [np.asarray(piece) for piece in x], [np.asarray(piece) for piece in y]
+    of_x.check("x", x)
+    of_y.check("y", y)
+    (m, k), n = of_x.shape, of_y.shape[1]
+    c = np.empty((m, n), dtype) if total is None else np.array(total, dtype, order="C")
+    kernel = choose_adding_cpu(dtype).kernel  # type: ignore[union-attr]  # blocks have one
+    steps = Grid(m, n, k, m, n, _step(k, kc, kc_of(kernel, dtype), whole=len(x) == len(y) == 1), kc)
+    a, b = (np.empty(math.prod(shape), dtype) for shape in ((m, steps.bk), (steps.bk, n)))
+    first = total is None
+    for p in range(steps.steps):
+        part = steps.depth(p)
+        depth = part.stop - part.start
+        left = of_x.read(x, slice(0, m), part, a[: m * depth].reshape(m, depth))
+        right = of_y.read(y, part, slice(0, n), b[: depth * n].reshape(depth, n))
+        runner(kernel, dtype, add=not first)(left, right, c)
+        first = False
+    return c
+
+
+def _step(k: int, kc: int, own_kc: int, *, whole: bool) -> int:
+    """The longest step of a segment. If this machine's kernel sums other parts than ``kc``, each part is a step: it sums
+    them alike unless its own are shorter."""
+    return longest_step(k, kc if own_kc != kc else k if whole else DEPTH, kc)
+
+
+def add_sums(x: Matrix, y: Matrix) -> Matrix:
+    """The sum of two layers' tiles."""
+    with np.errstate(all="ignore"):
+        return np.add(x, y)

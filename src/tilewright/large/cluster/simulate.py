@@ -1,0 +1,422 @@
+"""Simulates a plan on the workers of a cluster, event by event: of clusters too large to rent, held to measured runs.
+
+Nothing random is in it. The tiles come from the queue of the real run, with the simulated clock, and the bytes of each tile
+from the schedule that its worker would follow. What is modelled is time:
+
+- A worker has three lanes, as in ``large.streaming.run.executor``: it loads blocks, multiplies them, and stores tiles of C.
+- Storage is a fluid (``sharing``): all loads under way share its rate equally, but none is faster than its worker's link.
+- A free tile is a message to the scheduler, its time for the task, one task after another, and a message back. A worker has
+  ``in_flight`` tiles: one is computed, and the blocks of the next are loaded. It gets another when one is stored.
+
+Where there are many steps, several are computed as a group, with a continuous flow of blocks: see ``tile_work``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from ...errors import UsageError
+from ...records.scaling import WHERE
+from ..streaming.plan.cost import Rates
+from ..streaming.plan.grid import Tile
+from ..streaming.plan.plan import StreamPlan
+from ..streaming.run.parallel import Queue
+from .feed import DEPTH, TOLD
+from .simulation import SimulatedWorker, Simulation, TileEvent
+from .tile_work import Histories, History, LoadPiece, StepGroup, TileCutter, TileWork
+
+#: Groups of steps that are simulated at most, unless there are more tiles.
+MOST_GROUPS = 100_000
+
+
+def simulate_cluster(
+    plan: StreamPlan,
+    rates: Rates | Sequence[Rates],
+    *,
+    workers: int = 0,
+    where: str = "storage",
+    task_s: float = 1e-3,
+    message_s: float = 2e-4,
+    start_s: float = 0.0,
+    in_flight: int = DEPTH,
+    groups: int = MOST_GROUPS,
+) -> Simulation:
+    """The run of ``plan`` on one worker for each of its parts, which have these ``rates``, or each its own. If there are
+    more ``workers``, or rates, than parts, the others take tiles of theirs.
+
+    ``rates`` are those of a worker alone, as ``plan_stream`` takes them. ``most_read_bytes`` (if None, ``read_bytes``) and
+    ``write_bytes`` are those of the storage, for all workers together. Where the operands are at the "workers", those whose
+    parts need a row of blocks of A own these blocks by turns, and likewise a column of B. A worker sends and receives at
+    ``read_bytes``, its own blocks pass no link, and its tiles of C stay with it.
+
+    The scheduler takes ``task_s`` for each tile, and a message ``message_s``; the first tile is asked for at ``start_s``.
+    At most ``groups`` groups of steps are simulated; with as many as there are steps, every block has its own times.
+
+    Raises UsageError for another ``where``, another number of rates, and a plan without steps.
+    """
+    if where not in WHERE:
+        raise UsageError(f"where {where!r}: must be {' or '.join(WHERE)}")
+    each = [rates] * max(workers, len(plan.parts)) if isinstance(rates, Rates) else list(rates)
+    if len(each) < len(plan.parts):
+        raise UsageError(f"rates: the plan has {len(plan.parts)} parts, got the rates of {len(each)} workers")
+    if not plan.grid.steps or not plan.tiles:
+        raise UsageError("plan: has no steps, so that there is nothing to simulate")
+    run = _Run(plan, each, where == "workers", task_s, message_s, start_s, in_flight, groups)
+    return run.simulated()
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: StreamPlan,
+        rates: Sequence[Rates],
+        at_workers: bool,
+        task_s: float,
+        message_s: float,
+        start_s: float,
+        in_flight: int,
+        groups: int,
+    ) -> None:
+        self._plan, self._at_workers, self._in_flight = plan, at_workers, in_flight
+        self._task_s, self._message_s, self._start_s = task_s, message_s, start_s
+        self._now, self._scheduler_free_s, self._number = 0.0, 0.0, itertools.count()
+        self._coming: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[TileEvent] = []
+        if at_workers:
+            self._reading, self._writing = SharedRate(sum(each.read_bytes for each in rates)), SharedRate(math.inf)
+        else:
+            self._reading = SharedRate(max(each.most_read_bytes or each.read_bytes for each in rates))
+            self._writing = SharedRate(max(each.write_bytes for each in rates))
+        parts = [*plan.parts, *[()] * (len(rates) - len(plan.parts))]
+        self._queue = Queue(parts, lambda: self._now)
+        self._histories = Histories(plan.grid, plan.slots)
+        self._cutter = TileCutter(plan.grid, plan.itemsize, max(1, min(plan.grid.steps, groups // len(plan.tiles))))
+        self._workers = [
+            WorkerLanes(
+                number, rates[number], part, self._histories.begin(_moved(part, part[0] if part else Tile(0, 0)))
+            )
+            for number, part in enumerate(parts)
+        ]
+        #: The workers whose parts need each row of blocks of A, and each column of those of B: they own it together.
+        self._owners: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
+        for axis, number in itertools.product((0, 1), range(len(plan.parts)) if at_workers else ()):
+            for strip in sorted({tile[axis] for tile in plan.parts[number]}):
+                self._owners[axis].setdefault(strip, []).append(number)
+
+    def simulated(self) -> Simulation:
+        """Run until nothing is left to happen."""
+        for _ in range(self._in_flight):
+            for worker in self._workers:
+                self._at(self._start_s, self._ask, worker)
+        while True:
+            next_s = self._coming[0][0] if self._coming else math.inf
+            self._now = min(next_s, self._reading.next_s, self._writing.next_s)
+            if self._now == math.inf:
+                break
+            if self._reading.next_s == self._now:
+                for worker in self._reading.ended(self._now):
+                    self._received(worker)
+            elif self._writing.next_s == self._now:
+                for worker in self._writing.ended(self._now):
+                    self._stored(worker)
+            else:
+                _, _, call, arguments = heappop(self._coming)
+                call(*arguments)
+        total_s = max(worker.stored[-1][0] for worker in self._workers if worker.stored)
+        for worker in self._workers:
+            end_s, waited = worker.stored[-1] if worker.stored else (0.0, 0.0)
+            worker.spend(end_s - worker.free_s if worker.stored else 0.0, waited)
+            worker.done.spent_s["balance"] = total_s - end_s
+        return Simulation(self._plan, total_s, tuple(worker.done for worker in self._workers), tuple(self._events))
+
+    def _at(self, time_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        heappush(self._coming, (time_s, next(self._number), call, arguments))
+
+    def _note(self, worker: WorkerLanes, what: str, tile: Tile) -> None:
+        self._events.append(TileEvent(self._now, worker.number, what, tile))
+
+    # ---- the scheduler ------------------------------------------------------------------------------------------------
+
+    def _ask(self, worker: WorkerLanes) -> None:
+        self._at(self._now + self._message_s, self._asked, worker)
+
+    def _asked(self, worker: WorkerLanes) -> None:
+        self._scheduler_free_s = max(self._now, self._scheduler_free_s) + self._task_s
+        self._at(self._scheduler_free_s, self._give, worker)
+
+    def _give(self, worker: WorkerLanes) -> None:
+        taken = self._queue.take(worker.number)
+        if taken is not None:
+            self._note(worker, "given", taken[0])
+            self._at(self._now + self._message_s, self._begin, worker, *taken)
+
+    def _begin(self, worker: WorkerLanes, tile: Tile, later: Sequence[Tile]) -> None:
+        """A tile arrives at its worker: its pieces join the lists of the lanes."""
+        first, (history, corner) = len(worker.loads), (worker.history, worker.corner)
+        worker.history = self._histories.add(history, _moved([tile], corner)[0], _moved(later[:TOLD], corner))
+        size = self._plan.grid.size(tile)
+        own_a, own_b = (self._share(worker.number, axis, tile[axis]) for axis in (0, 1))
+        work = self._cutter.cut(worker.history, size, worker.rates, own_a, own_b)
+        number = len(worker.works)
+        worker.done.tiles.append(tile)
+        worker.works.append((work, self._now))
+        worker.loads += work.loads
+        worker.groups += [(group, number, first + group.first, first + group.last) for group in work.groups]
+        self._load(worker)
+        self._compute(worker)
+
+    def _share(self, number: int, axis: int, strip: int) -> tuple[int, int]:
+        """How many workers own this strip of blocks, and which of them this one is; (1, −1) if it is none."""
+        owners = self._owners[axis].get(strip, [])
+        return (len(owners), owners.index(number)) if number in owners else (1, -1)
+
+    # ---- the three lanes ----------------------------------------------------------------------------------------------
+
+    def _load(self, worker: WorkerLanes) -> None:
+        if worker.load_s is not None or len(worker.loaded) == len(worker.loads):
+            return
+        piece = worker.loads[len(worker.loaded)]
+        ready_s = self._multiplied_s(worker, piece.after)
+        if ready_s > self._now:  # inf: called again when that is known
+            if worker.wake_s != ready_s < math.inf:
+                worker.wake_s = ready_s
+                self._at(ready_s, self._load, worker)
+            return
+        worker.load_s = self._now
+        self._at(self._now + piece.blocks * worker.rates.latency_s, self._transfer, worker, piece)
+
+    def _transfer(self, worker: WorkerLanes, piece: LoadPiece) -> None:
+        if piece.received and min(worker.rates.read_bytes, self._reading.total) < math.inf:
+            self._reading.start(self._now, piece.received, worker.rates.read_bytes, worker)
+        else:
+            self._received(worker)
+
+    def _received(self, worker: WorkerLanes) -> None:
+        """The bytes of a load have come; it ends when they are copied to slots too, at the same time."""
+        assert worker.load_s is not None
+        piece, rates = worker.loads[len(worker.loaded)], worker.rates
+        latency_s, copy_s = piece.blocks * rates.latency_s, piece.nbytes / rates.in_bytes
+        alone_s = latency_s + max(copy_s, piece.received / rates.read_bytes)
+        self._at(max(self._now, worker.load_s + latency_s + copy_s), self._loaded, worker, alone_s)
+
+    def _loaded(self, worker: WorkerLanes, alone_s: float) -> None:
+        assert worker.load_s is not None
+        piece = worker.loads[len(worker.loaded)]
+        worker.done.in_bytes += piece.nbytes
+        worker.done.received_bytes += piece.received
+        worker.loaded.append((self._now, self._waited(worker.load_s, alone_s)))
+        worker.load_s = None
+        self._load(worker)
+        self._compute(worker)
+
+    def _waited(self, began_s: float, alone_s: float) -> float:
+        """The share of the time since ``began_s`` that others' copies cost; among workers, links are all there is."""
+        took_s = self._now - began_s
+        return max(0.0, 1 - alone_s / took_s) if took_s > 0 and not self._at_workers else 0.0
+
+    def _compute(self, worker: WorkerLanes) -> None:
+        """Begin the next group if it is ready; and if all blocks of the group under way have come, say when it will end."""
+        if worker.computed == len(worker.groups) or worker.group_known:
+            return
+        group, tile, first, last = worker.groups[worker.computed]
+        if worker.group_s is None:
+            after = tile - self._plan.slots[2]
+            if len(worker.loaded) < first or len(worker.stored) <= after:
+                return
+            worker.group_s = self._now
+            if worker.computed == 0 or worker.groups[worker.computed - 1][1] != tile:
+                self._note(worker, "begun", worker.done.tiles[tile])
+                worker.account(self._now, self._start_s, worker.works[tile][1], first, after)
+            else:
+                worker.account(self._now, self._start_s, 0.0, first, -1)
+        if len(worker.loaded) < last:
+            return
+        copied_s = worker.rates.copy_s * worker.works[tile - 1][0].out_bytes if worker.follows_a_tile else 0.0
+        seconds = group.seconds + copied_s
+        end_s = worker.group_s + seconds
+        if last > first:
+            end_s = max(end_s, worker.loaded[last - 1][0] + group.last_s)
+            worker.spend(end_s - worker.group_s - seconds, worker.loaded[last - 1][1])
+        worker.done.spent_s["compute"] += seconds
+        worker.spans.append((worker.group_s, end_s))
+        worker.group_known = True
+        self._at(end_s, self._multiplied, worker)
+        self._load(worker)
+
+    def _multiplied(self, worker: WorkerLanes) -> None:
+        worker.group_s, worker.group_known, worker.free_s = None, False, self._now
+        worker.computed += 1
+        if worker.computed == len(worker.groups) or worker.groups[worker.computed][1] != worker.computed_tiles:
+            worker.computed_tiles += 1
+            self._store(worker)
+        self._compute(worker)
+
+    def _multiplied_s(self, worker: WorkerLanes, step: int) -> float:
+        """When multiplication number ``step`` ends, by the pace of its group; inf where that is not known yet."""
+        if step < 0:
+            return 0.0
+        tile, step = divmod(step, self._plan.grid.steps)
+        group, step = divmod(step, self._cutter.steps_a_group)
+        number = tile * math.ceil(self._plan.grid.steps / self._cutter.steps_a_group) + group
+        if number >= len(worker.spans):
+            return math.inf
+        start_s, end_s = worker.spans[number]
+        return start_s + (end_s - start_s) * (step + 1) / worker.groups[number][0].steps
+
+    def _store(self, worker: WorkerLanes) -> None:
+        if worker.store_s is not None or len(worker.stored) == worker.computed_tiles:
+            return
+        worker.store_s = self._now
+        nbytes, rates = worker.works[len(worker.stored)][0].out_bytes, worker.rates
+        if min(rates.out_bytes, self._writing.total) == math.inf:
+            self._at(self._now, self._stored, worker)
+        elif self._at_workers:
+            self._at(self._now + nbytes / rates.out_bytes, self._stored, worker)
+        else:
+            self._writing.start(self._now, nbytes, rates.out_bytes, worker)
+
+    def _stored(self, worker: WorkerLanes) -> None:
+        """The bytes of a tile are out; ``latency_s`` later it is stored."""
+        self._at(self._now + worker.rates.latency_s, self._finished, worker)
+
+    def _finished(self, worker: WorkerLanes) -> None:
+        assert worker.store_s is not None
+        number = len(worker.stored)
+        nbytes = worker.works[number][0].out_bytes
+        alone_s = nbytes / worker.rates.out_bytes + worker.rates.latency_s
+        worker.stored.append((self._now, self._waited(worker.store_s, alone_s)))
+        worker.store_s = None
+        worker.done.out_bytes += nbytes
+        self._note(worker, "stored", worker.done.tiles[number])
+        self._ask(worker)
+        self._store(worker)
+        self._compute(worker)
+
+
+def _moved(tiles: Sequence[Tile], corner: Tile) -> list[Tile]:
+    """Tiles relative to a corner."""
+    return [Tile(tile.i - corner.i, tile.j - corner.j) for tile in tiles]
+
+
+# ---- lanes -----------------------------------------------------------------------------------------------------------
+# The three lanes of a simulated worker, and what its time is spent on.
+
+
+class WorkerLanes:
+    """The lanes of a worker. Pieces are numbered over all of its tiles; a list has the time at which each was done, and the
+    share of the time it took that others' use of the storage cost."""
+
+    def __init__(self, number: int, rates: Rates, part: Sequence[Tile], history: History) -> None:
+        self.number, self.rates, self.done, self.history = number, rates, SimulatedWorker(), history
+        self.corner = part[0] if part else Tile(0, 0)
+        #: Each tile's work and the time at which it was received.
+        self.works: list[tuple[TileWork, float]] = []
+        self.loads: list[LoadPiece] = []
+        #: Each group with its tile's number, and the load pieces that its first and last step need.
+        self.groups: list[tuple[StepGroup, int, int, int]] = []
+        self.loaded: list[tuple[float, float]] = []
+        self.spans: list[tuple[float, float]] = []
+        self.stored: list[tuple[float, float]] = []
+        #: When the piece under way began, None where a lane has none.
+        self.load_s: float | None = None
+        self.group_s: float | None = None
+        self.store_s: float | None = None
+        self.group_known = False
+        self.computed, self.computed_tiles, self.free_s, self.wake_s = 0, 0, 0.0, -1.0
+
+    @property
+    def follows_a_tile(self) -> bool:
+        """Whether the group under way is the first of a tile after another, whose store takes time from the processors."""
+        return self.computed > 0 and self.groups[self.computed - 1][1] != self.groups[self.computed][1]
+
+    def spend(self, seconds: float, waited: float) -> None:
+        """Count time that the worker waited for a copy; ``waited`` is the share that others' copies cost."""
+        self.done.spent_s["storage"] += seconds * waited
+        self.done.spent_s["link"] += seconds * (1 - waited)
+
+    def account(self, now: float, start_s: float, given_s: float, first: int, after: int) -> None:
+        """Count what the worker waited for until now: for the tile, given at ``given_s``, where the cluster started at
+        ``start_s``; then for the first ``first`` pieces or for store number ``after`` (−1: none)."""
+        free_s, spent = self.free_s, self.done.spent_s
+        if given_s > free_s:
+            starting_s = max(0.0, min(start_s, given_s) - free_s)
+            spent["start"] += starting_s
+            spent["scheduler"] += given_s - free_s - starting_s
+            free_s = given_s
+        loaded = self.loaded[first - 1] if first else (0.0, 0.0)
+        stored = self.stored[after] if after >= 0 else (0.0, 0.0)
+        self.spend(now - free_s, max(loaded, stored)[1])
+
+
+# ---- sharing ---------------------------------------------------------------------------------------------------------
+# A rate that many transfers share: a storage that all workers read, or the links of all owners of blocks.
+
+
+class SharedRate:
+    """``total`` bytes a second for all transfers under way, as a fluid: each has the same share, but at most its own limit;
+    what limited transfers leave over is shared by the others (max-min fairness).
+
+    Transfers of one limit always have one rate. So each limit needs only one number, the bytes that a transfer under way
+    since the beginning would have received, and a heap of the values at which transfers end: a change costs the number of
+    limits and a logarithm of the number of transfers.
+
+    >>> storage = SharedRate(10.0)
+    >>> storage.start(0.0, 20.0, limit=8.0, token="a"), storage.start(0.0, 20.0, limit=2.0, token="b")
+    (None, None)
+    >>> storage.next_s, storage.ended(storage.next_s), storage.next_s
+    (2.5, ['a'], 10.0)
+    """
+
+    def __init__(self, total: float) -> None:
+        self.total, self._now, self._started = total, 0.0, 0
+        self._limits: dict[float, _Limit] = {}
+        #: When the next transfer ends, if no other begins before; inf if none is under way.
+        self.next_s = math.inf
+
+    def start(self, now: float, nbytes: float, limit: float, token: Any) -> None:
+        """Begin a transfer, for which ``ended`` will return ``token``."""
+        self._advance(now)
+        each = self._limits.setdefault(limit, _Limit(limit))
+        self._started += 1
+        heappush(each.ends, (each.received + nbytes, self._started, token))
+        self._share()
+
+    def ended(self, now: float) -> list[Any]:
+        """The tokens of the transfers that end at ``now``, which must be ``next_s``, in the order in which they began."""
+        self._advance(now)
+        found: list[tuple[int, Any]] = []
+        for each in self._limits.values():
+            while each.ends and (each.ends[0][0] <= each.received * (1 + 1e-12) or each.next_s(now) <= now):
+                _, number, token = heappop(each.ends)
+                found.append((number, token))
+        self._limits = {limit: each for limit, each in self._limits.items() if each.ends}
+        self._share()
+        return [token for _, token in sorted(found)]
+
+    def _advance(self, now: float) -> None:
+        for each in self._limits.values():
+            each.received += each.rate * (now - self._now)
+        self._now = now
+
+    def _share(self) -> None:
+        left, transfers = self.total, sum(len(each.ends) for each in self._limits.values())
+        for each in sorted(self._limits.values(), key=lambda each: each.limit):
+            each.rate = min(each.limit, left / transfers)
+            left -= each.rate * len(each.ends) if math.isfinite(left) else 0.0
+            transfers -= len(each.ends)
+        self.next_s = min((each.next_s(self._now) for each in self._limits.values()), default=math.inf)
+
+
+class _Limit:
+    """The transfers of one limit: their rate, the bytes that each has received since the first began, and their ends."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.rate, self.received = limit, 0.0, 0.0
+        self.ends: list[tuple[float, int, Any]] = []
+
+    def next_s(self, now: float) -> float:
+        return now + max(0.0, self.ends[0][0] - self.received) / self.rate

@@ -1,0 +1,259 @@
+"""What the streaming scheduler reads from and writes to, and how a file format is declared.
+
+A format is one module of this folder with a ``FORMAT``: **adding a format means adding one file**.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...errors import DTypeError, UsageError, did_you_mean
+from .checks import Shape, admit_dtype, admit_shape
+from .output import Output
+from .remote import Remote, is_url, url_parts, without_scheme
+from .work import WorkDirectory
+
+
+class Source(Protocol):
+    """A matrix that can be read by rectangles, from several threads at once."""
+
+    @property
+    def shape(self) -> Shape:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype as stored, byte order included."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads gain by reading at once."""
+
+    @property
+    def grain(self) -> Shape:
+        """Reads should begin and end at multiples of these rows and columns: a chunk cut in two is decoded twice."""
+
+    @property
+    def workspace(self) -> int:
+        """The most bytes that one ``read`` allocates, without ``out``."""
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+        """Fill ``out``, 2-D with any strides, with that rectangle, converted to the dtype of ``out``.
+
+        What its dtype cannot hold becomes what a C cast makes of it (1e300 is inf in float32).
+        Raises FileError where the file has become shorter, damaged or unreadable.
+        """
+
+    def opener(self) -> Callable[[], Source] | None:
+        """What opens the same matrix in another process, and can be pickled; None for an array in this one's memory."""
+
+    def fingerprint(self) -> str:
+        """A short text that differs when the contents may: of a file, path, size, time of change, inode and layout."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+class PartWriter(Protocol):
+    """Writes rectangles of an unfinished matrix that another process has begun and will finish.
+
+    Processes must not write parts of the same chunk (``FileFormat.chunk``) at the same time.
+    """
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        """Store ``block`` there, converted to the stored dtype. Raises FileError where the disk is full or fails."""
+
+    def flush(self) -> None:
+        """Return when all that this writer wrote before is on the disk."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+class Sink(Protocol):
+    """A matrix that is written by rectangles, from several threads at once, and appears when it is complete."""
+
+    @property
+    def shape(self) -> Shape:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype that is stored."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads gain by writing at once."""
+
+    @property
+    def grain(self) -> Shape:
+        """Blocks should begin and end at multiples of these rows and columns."""
+
+    @property
+    def workspace(self) -> int:
+        """The most bytes that one ``write`` allocates, without ``block``."""
+
+    @property
+    def partial(self) -> Path | None:
+        """Where the unfinished matrix is kept; None where it is in memory."""
+
+    #: Whether written data are dropped from the page cache once they are on the disk; set before the first ``write``.
+    forgets: bool
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the unfinished file of an earlier run is continued; False where a new one was begun."""
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        """Store ``block`` there, converted to ``dtype``. Raises FileError where the disk is full or fails."""
+
+    def flush(self) -> None:
+        """Return when all that was written before is on the disk and would survive a power failure."""
+
+    def attachment(self) -> Callable[[], PartWriter] | None:
+        """What lets another process write to the unfinished matrix, and can be pickled; None for an array in memory."""
+
+    def finish(self) -> None:
+        """Flush, and give the matrix its name, in place of an existing file; then nothing can be written."""
+
+    def close(self) -> None:
+        """Release the file. An unfinished one stays on the disk, so that a later run can resume it."""
+
+
+#: Files that are not read, by suffix, and the line of Python that makes one that is: NAME is what the user must fill in.
+_CONVERTED = {
+    ".npz": "np.save('{stem}.npy', np.load('{name}')['NAME'])",
+    ".csv": "np.save('{stem}.npy', np.loadtxt('{name}', delimiter=','))",
+    **dict.fromkeys((".txt", ".tsv", ".dat"), "np.save('{stem}.npy', np.loadtxt('{name}'))"),
+    ".mat": "np.save('{stem}.npy', scipy.io.loadmat('{name}')['NAME']); of MATLAB 7.3 it is HDF5: rename it {stem}.h5",
+    ".parquet": "np.save('{stem}.npy', pandas.read_parquet('{name}').to_numpy())",
+    ".feather": "np.save('{stem}.npy', pandas.read_feather('{name}').to_numpy())",
+    ".pkl": "np.save('{stem}.npy', pandas.read_pickle('{name}'))",
+    **dict.fromkeys(
+        (".pt", ".pth"),
+        "safetensors.torch.save_file(torch.load('{name}', map_location='cpu'), '{stem}.safetensors'), of one tensor "
+        "np.save('{stem}.npy', torch.load('{name}', map_location='cpu').numpy())",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
+
+    ``path`` of ``open`` is that of a file here, or a file at a URL. ``name`` selects one matrix of several, and is None
+    unless the format has ``members``. ``shape`` and ``dtype`` of ``open`` are those that the caller states, or None; a raw
+    file needs them. ``lost`` is the text of what a file (a directory with ``directory``) holds that a new ``output`` in its
+    place would lose, such as "holds the array 'x'"; None where it holds just such a matrix. For a damaged one it may raise
+    anything.
+    """
+
+    suffixes: tuple[str, ...]
+    open: Callable[[Path | Remote, str | None, Shape | None, np.dtype | None], Source]
+    create: Callable[[Output, bool, WorkDirectory | None], Sink]
+    lost: Callable[[Path, Output], str | None]
+    members: bool = False
+    directory: bool = False
+    #: Rows, and columns, of the smallest part that several processes can write at once.
+    chunk: int = 1
+    #: Whether it holds bfloat16, and says so where it says anything.
+    bfloat16: bool = False
+
+
+@functools.cache
+def formats() -> dict[str, FileFormat]:
+    """Every format by suffix, as the modules of this folder declare them.
+
+    >>> sorted(formats())
+    ['.bin', '.h5', '.hdf5', '.npy', '.raw', '.safetensors', '.zarr']
+    """
+    package = __name__.rpartition(".")[0]
+    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    declared = [getattr(importlib.import_module(f"{package}.{name}"), "FORMAT", None) for name in names]
+    return {suffix: each for each in declared if each for suffix in each.suffixes}
+
+
+def locate(
+    where: str, name: str | None = None, options: Mapping[str, Any] | None = None, *, writes: bool = False
+) -> tuple[FileFormat, Path | Remote, str | None]:
+    """The format, the file and the member that ``where`` names, as "data.h5:/group/a"; a plain path names no member.
+
+    The member of a file at a URL is before the query. ``options`` are those of the URL's file system, ``writes`` says that
+    it is a result. Raises UsageError for an unknown suffix, a member in a format that has none, and options of a path.
+
+    >>> locate("runs/model.safetensors:layer.0.weight")[1:]
+    (PosixPath('runs/model.safetensors'), 'layer.0.weight')
+    >>> locate("https://host:80/a.h5:group/x?v=1")[1:]
+    (Remote(url='https://host:80/a.h5?v=1'), 'group/x')
+    """
+    if "\0" in where:
+        raise UsageError(f"{where!r:.200} is not the name of a file: it has a null byte")
+    where = without_scheme(where)
+    begin, named, end = url_parts(where) if is_url(where) else ("", where, "")
+
+    def file(path: str) -> Path | Remote:
+        return Remote(begin + path + end, dict(options or {})) if begin else Path(path)
+
+    if options and not begin:
+        raise UsageError(f"{where} is a path, and has no storage_options: they are those of a URL's file system")
+    for suffix, each in formats().items():
+        before, colon, member = named.partition(f"{suffix}:")
+        if each.members and colon and member and (begin or not Path(where).exists()):
+            if name not in (None, member):
+                raise UsageError(f"{file(named)} names {member!r}, and name is {name!r}: give one of them")
+            return each, file(before + suffix), member
+    suffix = PurePosixPath(named).suffix.lower()
+    if suffix not in formats():
+        raise _unknown(file(named), suffix, writes=writes)
+    if name is not None and not formats()[suffix].members:
+        raise UsageError(f"{file(named)} is one matrix without a name, and name is {name!r}: leave it out")
+    return formats()[suffix], file(named), name
+
+
+def _unknown(file: Path | Remote, suffix: str, *, writes: bool) -> UsageError:
+    """The error for a name without the suffix of a format, with the step that works."""
+    if isinstance(file, Path) and file.is_dir():
+        is_store = any((file / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+        hint = f"name a file in it, such as {file / ('c.npy' if writes else 'a.npy')}"
+        if is_store and not writes:
+            hint = f"it is a zarr store, whose name must end in .zarr: ln -s {file.name} {file.name}.zarr"
+        return UsageError(f"{file} is a directory without the suffix of a format: {hint}")
+    has = f"{file} has {f'the suffix {suffix}' if suffix else 'no suffix'}, which no format has"
+    if suffix in _CONVERTED and not writes:
+        line = _CONVERTED[suffix].format(name=file.name, stem=PurePosixPath(file.name).stem)
+        return UsageError(f"{has}: convert it in Python, {line}")
+    hint = did_you_mean(suffix, formats())
+    if writes and not hint.startswith("did"):
+        hint = "name it .npy, .safetensors, .h5 or .zarr, or .raw (or .bin) for nothing but the elements, row by row"
+    return UsageError(f"{has}; {hint}")
+
+
+def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
+    """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
+    file_format, path, member = locate(path_of_result(where), writes=True)
+    assert isinstance(path, Path)
+    what = "the matrix to write"
+    shape, dtype = admit_shape(shape, what), admit_dtype(dtype, what)
+    if dtype.name == "bfloat16" and not file_format.bfloat16:
+        hint = "write it with dtype='float32' (--dtype float32), or to a .safetensors file"
+        raise DTypeError(f"{path}: {path.suffix} has no bfloat16: {hint}")
+    return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite)
+
+
+def path_of_result(where: str | os.PathLike[str]) -> str:
+    """The path that ``where`` names, also as a ``file://`` URL. Raises UsageError for an unknown suffix, and for any other
+    URL: a result that is not complete, and its journal, need a file system that renames and that locks."""
+    path = without_scheme(os.fspath(where))
+    if is_url(path):
+        raise UsageError(f"{Remote(path)} cannot be written: give a file on a disk as the result, then copy it there")
+    locate(path, writes=True)
+    return path

@@ -1,0 +1,109 @@
+"""The file of a result as the caller asked for it, and the check of an existing file of that name.
+
+An existing file is replaced only where the caller says so, because it may be an operand, or an earlier result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import FileError, TilewrightError
+from ...host.cached_property import cached_property
+from .checks import Shape, os_errors
+
+
+@dataclass(frozen=True)
+class Output:
+    """A matrix of ``shape`` and ``dtype`` that will be ``member`` of the file ``path``, or of the directory (``directory``).
+
+    ``lost(path, output)`` is the format's (see ``Format``). With ``overwrite`` the result replaces an existing file or
+    directory of that name, whatever it holds.
+    """
+
+    path: Path
+    member: str | None
+    shape: Shape
+    dtype: np.dtype
+    directory: bool
+    lost: Callable[[Path, Output], str | None]
+    overwrite: bool = False
+
+    @cached_property
+    def target(self) -> Path:
+        """The path of the result with all links resolved. Raises FileError for links that form a loop."""
+        target = Path(os.path.realpath(self.path))
+        if target.is_symlink():
+            raise FileError(f"{self.path} is a link that leads back to itself: choose another name, or remove it")
+        return target
+
+    def check(self, kept: Path | None = None) -> None:
+        """Raise FileError where the target cannot be replaced, or exists and is not to be overwritten.
+
+        ``kept`` is the directory where the finished matrix then stays; None before anything is computed.
+        """
+        with os_errors(self.path, "written"), contextlib.suppress(FileNotFoundError):
+            obstacle = _obstacle(self.target)
+            if obstacle is not None:
+                raise self._refused(obstacle, kept, may_overwrite=False)
+            refused = self.refusal(self.target, kept)
+            if refused is not None:
+                raise refused
+
+    def refusal(self, path: Path, kept: Path | None = None) -> FileError | None:
+        """The error for a file or directory at ``path`` that must not be lost; None where it may be replaced.
+
+        It says what the file holds besides one matrix, because that would be lost too.
+        """
+        status = os.lstat(path)
+        is_our_kind = stat.S_ISDIR if self.directory else stat.S_ISREG
+        if not is_our_kind(status.st_mode):
+            kind = "directory" if self.directory else "file"
+            return self._refused(f"exists and is not a {kind}", kept, may_overwrite=False)
+        is_empty = not any(path.iterdir()) if self.directory else not status.st_size
+        if self.overwrite or is_empty:
+            return None
+        try:
+            lost = self.lost(path, self)
+        except TilewrightError as error:
+            lost = str(error).removeprefix(str(path)).lstrip()
+        except OSError as error:
+            lost = f"cannot be read ({error.strerror or error})"
+        except Exception as error:  # a parser may raise anything for a damaged file
+            lost = f"cannot be understood ({error!r})"
+        return self._refused("exists" if lost is None else f"{lost}; it would be lost", kept)
+
+    def _refused(self, why: str, kept: Path | None, *, may_overwrite: bool = True) -> FileError:
+        hint = "choose another name"
+        if kept is not None:
+            hint = f"the finished result stays in {kept}; move {self.path.name} away and resume"
+        if may_overwrite:
+            hint += f", or {'replace it' if kept is None else 'resume'} with --overwrite (in Python overwrite=True)"
+        return FileError(f"{self.path}{'' if why.startswith(':') else ' '}{why}: {hint}")
+
+
+def _obstacle(target: Path) -> str | None:
+    """Why the target cannot be replaced, as far as can be known without trying; otherwise None."""
+    status, around, user = target.lstat(), target.parent.stat(), os.geteuid()
+    if around.st_mode & stat.S_ISVTX and user not in (0, status.st_uid, around.st_uid):
+        return f"belongs to another user ({status.st_uid}), as does its directory"
+    if stat.S_ISDIR(status.st_mode) and not os.access(target, os.W_OK):
+        return "is a directory without permission to write, and cannot be replaced"
+    return "is a mount point, and cannot be replaced" if _is_mount_point(target) else None
+
+
+def _is_mount_point(target: Path) -> bool:
+    """Whether something is mounted there, a single file included (Linux)."""
+    escaped = re.sub(r"[ \t\n\\]", lambda each: f"\\{ord(each[0]):03o}", str(target))
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return False
+    return any(line.split(" ")[4] == escaped for line in mounts.splitlines())

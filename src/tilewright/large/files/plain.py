@@ -1,0 +1,255 @@
+"""A matrix that lies in one piece in a file, after a header of any kind: read and written in place."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ...errors import FileError
+from ...host.disk import fingerprint
+from ...host.machine import bytes_text
+from .checks import Location, Shape, os_errors, rectangle
+from .output import Output
+from .partial import Partial
+from .positional import BUFFER, EndOfFile, read_rows, rows_are_contiguous, write_rows, write_through
+from .swap import DATA, refuse_given_up
+from .work import WorkDirectory
+
+#: Bytes of a page. Elements begin at a multiple of it in the files written here: before a part of a page is written, the
+#: system must read the page.
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """Where a matrix lies in a file: from byte ``offset`` on, row by row, or with ``fortran`` column by column."""
+
+    shape: Shape
+    dtype: np.dtype
+    offset: int = 0
+    fortran: bool = False
+
+    @property
+    def end(self) -> int:
+        """The byte after the last."""
+        return self.offset + self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+
+#: Finds the layout in an open file; the path is for errors.
+FindLayout = Callable[[BinaryIO, Location], FileLayout]
+
+
+class PlainSource:
+    """A matrix in one piece of a file, read by any number of threads."""
+
+    parallel = True
+    grain = (1, 1)
+    workspace = 2 * BUFFER
+
+    def __init__(self, path: Path, find_layout: FindLayout) -> None:
+        self.path = Path(os.path.realpath(path))
+        with os_errors(path, "read"):
+            if path.exists() and not path.is_file():
+                raise FileError(f"{path} is not a file: a matrix is read from a file on a disk")
+            self._file = path.open("rb")
+        try:
+            self.layout = find_layout(self._file, path)
+            refuse_truncated(path, file_size(self._file), self.layout)
+        except BaseException:
+            self._file.close()
+            raise
+        self.shape, self.dtype = self.layout.shape, self.layout.dtype
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+        first = rectangle(self.shape, rows, columns, out)
+        if not out.size:
+            return
+        width = self.shape[1]
+        if self.layout.fortran:  # a column-major matrix is its transpose in row-major order
+            first, width, out = first[::-1], self.shape[0], out.T
+        try:
+            with os_errors(self.path, "read"):
+                self._read(*first, width * self.dtype.itemsize, out)
+        except EndOfFile as error:
+            size, end = self.layout.end, error.args[0]
+            raise FileError(f"{self.path} ends at byte {end} of {size}: it was truncated while it was open") from None
+
+    def _read(self, row: int, column: int, pitch: int, out: np.ndarray) -> None:
+        begin = self.layout.offset + row * pitch + column * self.dtype.itemsize
+        read_rows(self._file.fileno(), out, self.dtype, begin, pitch)
+
+    def opener(self) -> Callable[[], PlainSource]:
+        return functools.partial(_open_again, self.path, self.layout)
+
+    def fingerprint(self) -> str:
+        status = os.fstat(self._file.fileno())
+        return fingerprint(str(self.path), status.st_size, status.st_mtime_ns, status.st_ino, str(self.layout))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _open_again(path: Path, layout: FileLayout) -> PlainSource:
+    """The same matrix in another process."""
+    return PlainSource(path, lambda *_: layout)
+
+
+class PlainWriter:
+    """Writes rectangles of an open file in place, from any number of threads; ``path`` is for errors. Where the file is
+    another process's, ``unfinished`` raises an error as soon as it is finished or given up."""
+
+    forgets = False
+
+    def __init__(
+        self, file: int, layout: FileLayout, path: Path, unfinished: Callable[[], None] = lambda: None
+    ) -> None:
+        self._file, self._layout, self._path, self._unfinished = file, layout, path, unfinished
+        self.shape, self.dtype = layout.shape, layout.dtype
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        row, column = rectangle(self.shape, rows, columns, block)
+        pitch = self.shape[1] * self.dtype.itemsize
+        if not block.size:
+            return
+        with os_errors(self._path, "written"):
+            self._unfinished()
+            self._write(self._layout.offset + row * pitch + column * self.dtype.itemsize, pitch, block)
+
+    def _write(self, begin: int, pitch: int, block: np.ndarray) -> None:
+        # A page with a part that is written later must stay in memory, or it would be read from the disk again.
+        whole = not (begin | pitch | block.shape[1] * block.itemsize) % PAGE
+        if self.forgets and whole and block.dtype == self.dtype and rows_are_contiguous(block):
+            write_through(self._file, block, begin, pitch)
+        else:
+            write_rows(self._file, block, self.dtype, begin, pitch)
+
+    def flush(self) -> None:
+        with os_errors(self._path, "written"):
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def attach_plain(path: Path, layout: FileLayout, inode: int) -> PlainWriter:
+    """A writer of an unfinished matrix that another process has begun and will finish.
+
+    Raises FileError where that file is not at ``path`` here.
+    """
+    with os_errors(path, "written"):
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if os.fstat(file).st_ino != inode:
+            os.close(file)
+            raise FileError(f"{path} is another file here than in the process that began it")
+    return PlainWriter(file, layout, path, functools.partial(refuse_given_up, path, inode))
+
+
+class PlainSink:
+    """A matrix in one piece of a file, row-major, written by any number of threads; see ``Sink``.
+
+    ``begin(file)`` writes what precedes the elements into an empty file, given by its descriptor, and ``find`` reads the
+    layout back, now and when the file is resumed.
+    """
+
+    parallel = True
+    grain = (1, 1)
+    workspace = 2 * BUFFER
+
+    def __init__(
+        self,
+        output: Output,
+        resume: bool,
+        work: WorkDirectory | None,
+        *,
+        begin: Callable[[int], object],
+        find: FindLayout,
+    ) -> None:
+        self.shape, self.dtype = output.shape, output.dtype
+        self._partial = Partial(output, resume, work)
+        self.partial, self.resumed = self._partial.path, self._partial.resumed
+        try:
+            with os_errors(self.partial, "written"):
+                if not self.resumed:
+                    begin(self._partial.file)
+                with os.fdopen(self._partial.work.open(DATA, os.O_RDONLY), "rb") as file:
+                    self.layout = find(file, self.partial)
+                    if self.resumed:
+                        self._refuse_another(file)
+            self._partial.reserve(self.layout.end)
+        except BaseException:
+            self._partial.abandon()
+            raise
+        self._writer = PlainWriter(self._partial.file, self.layout, self.partial)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether written data are dropped from the page cache once they are on the disk."""
+        return self._writer.forgets
+
+    @forgets.setter
+    def forgets(self, value: bool) -> None:
+        """Set before the first ``write``."""
+        self._writer.forgets = value
+
+    def _refuse_another(self, file: BinaryIO) -> None:
+        expected = FileLayout(self.shape, self.dtype, self.layout.offset)
+        if self.layout != expected:
+            raise FileError(
+                f"{self.partial} is of shape {self.layout.shape} and dtype {self.layout.dtype}, not {self.shape} and "
+                f"{self.dtype}: remove it, or do not resume"
+            )
+        refuse_truncated(self.partial, file_size(file), self.layout)
+
+    def attachment(self) -> Callable[[], PlainWriter]:
+        return functools.partial(attach_plain, self.partial, self.layout, os.fstat(self._partial.file).st_ino)
+
+    def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
+        self._refuse_finished()
+        self._writer.write(rows, columns, block)
+
+    def flush(self) -> None:
+        self._refuse_finished()
+        self._writer.flush()
+
+    def finish(self) -> None:
+        self.flush()
+        self._partial.finish()
+
+    def close(self) -> None:
+        self._partial.close()
+
+    def _refuse_finished(self) -> None:
+        if self._partial.file < 0:
+            raise FileError(f"{self._partial.target} is finished or closed: nothing more can be written to it")
+
+
+def beyond(path: Path, find: FindLayout) -> str | None:
+    """Why a file is not exactly one whole matrix, as text; None where it is. Raises what ``find`` does."""
+    with path.open("rb") as file:
+        layout, size = find(file, path), file_size(file)
+    if size == layout.end:
+        return None
+    return f"has {size} bytes, where its matrix of {layout.shape} {layout.dtype} ends at byte {layout.end}"
+
+
+def file_size(file: BinaryIO) -> int:
+    """The bytes of an open file; its position stays."""
+    here = file.tell()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(here)
+    return size
+
+
+def refuse_truncated(path: Location, size: int, layout: FileLayout) -> None:
+    """Raise FileError where a file of ``size`` bytes ends before its matrix."""
+    if size < layout.end:
+        raise FileError(
+            f"{path} is truncated: shape {layout.shape} of {layout.dtype} needs {layout.end} bytes "
+            f"({bytes_text(layout.end)}), the file has {size}; copy or write it again"
+        )

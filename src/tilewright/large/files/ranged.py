@@ -1,0 +1,155 @@
+"""A matrix in one piece of a file at a URL: read by ranges of bytes, several at once, because a request takes long."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import numpy as np
+
+from ...host.disk import fingerprint
+from .array import WORKSPACE, copy_block
+from .checks import Shape, rectangle
+from .format import Source
+from .plain import FindLayout, PlainSource, refuse_truncated
+from .remote import Remote
+
+#: Bytes of a range at most, and of all ranges that are requested together.
+RANGE, TOGETHER = 2 << 20, 16 << 20
+#: Ranges that are requested together at most: file systems have about as many connections.
+MOST_RANGES = 128
+#: Gaps between rows are read as well up to so many bytes: a further request takes as long as reading them.
+GAP = 64 << 10
+#: Bytes that are read at once from a header.
+_HEADER = 64 << 10
+
+
+class _Piece(NamedTuple):
+    """Rows of a rectangle, or a part of one row, that are one range of bytes from ``begin`` to ``end``."""
+
+    rows: slice
+    columns: slice
+    begin: int
+    end: int
+
+
+class RangeSource:
+    """A matrix in one piece of a remote file, read by any number of threads."""
+
+    parallel = True
+    grain = (1, 1)
+
+    def __init__(self, remote: Remote, find_layout: FindLayout) -> None:
+        self._remote = remote
+        size = remote.size()
+        with remote_file(remote, size) as file:
+            self._layout = find_layout(file, remote)
+        refuse_truncated(remote, size, self._layout)
+        self.shape, self.dtype = self._layout.shape, self._layout.dtype
+        #: The ranges of a batch, which are received in parts and then joined.
+        self.workspace = 2 * min(TOGETHER, self._layout.end - self._layout.offset) + WORKSPACE
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
+        row, column = rectangle(self.shape, rows, columns, out)
+        width = self.shape[1]
+        if self._layout.fortran:  # a column-major matrix is its transpose in row-major order
+            row, column, width, out = column, row, self.shape[0], out.T
+        pitch = width * self.dtype.itemsize
+        begin = self._layout.offset + row * pitch + column * self.dtype.itemsize
+        for batch in _batches(_pieces(out.shape, self.dtype.itemsize, begin, pitch)):
+            parts = self._remote.read([(piece.begin, piece.end) for piece in batch])
+            for piece, part in zip(batch, parts, strict=True):
+                target = out[piece.rows, piece.columns]
+                stored: np.ndarray = np.ndarray(target.shape, self.dtype, part, strides=(pitch, self.dtype.itemsize))
+                copy_block(target, stored)
+
+    def opener(self) -> Callable[[], Source]:
+        layout = self._layout
+        return functools.partial(_open_again, self._remote, layout)
+
+    def fingerprint(self) -> str:
+        """Of the layout, the URL, and the size with the etag or the times that the file system states. Where it states none,
+        as some HTTP servers, a change that keeps the size is not noticed."""
+        return fingerprint(self._remote.identity(), str(self._layout))
+
+    def close(self) -> None:
+        """Nothing to release: connections belong to the file system, which other files share."""
+
+
+def _open_again(remote: Remote, layout: Any) -> RangeSource:
+    """The same matrix in another process."""
+    return RangeSource(remote, lambda *_: layout)
+
+
+def open_plain(where: Path | Remote, find_layout: FindLayout) -> Source:
+    """A matrix in one piece of a file here or at a URL."""
+    return RangeSource(where, find_layout) if isinstance(where, Remote) else PlainSource(where, find_layout)
+
+
+def _pieces(shape: Shape, itemsize: int, begin: int, pitch: int) -> Iterator[_Piece]:
+    """The ranges of a rectangle whose rows are ``pitch`` bytes apart, in order."""
+    height, width = shape[0], shape[1] * itemsize
+    if not height or not width:
+        return
+    is_run = pitch <= RANGE and pitch - width <= GAP
+    step = RANGE // pitch if is_run else 1
+    part = shape[1] if is_run else max(1, RANGE // itemsize)
+    for row in range(0, height, step):
+        count = min(step, height - row)
+        for column in range(0, shape[1], part):
+            end = min(column + part, shape[1])
+            first = begin + row * pitch
+            last = first + (count - 1) * pitch
+            yield _Piece(slice(row, row + count), slice(column, end), first + column * itemsize, last + end * itemsize)
+
+
+def _batches(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
+    """The pieces that are requested together."""
+    batch: list[_Piece] = []
+    nbytes = 0
+    for piece in pieces:
+        size = piece.end - piece.begin
+        if batch and (nbytes + size > TOGETHER or len(batch) == MOST_RANGES):
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(piece)
+        nbytes += size
+    if batch:
+        yield batch
+
+
+def remote_file(remote: Remote, size: int, buffer: int = _HEADER) -> BinaryIO:
+    """A remote file to be read from here and there."""
+    return cast(BinaryIO, io.BufferedReader(_RangeFile(remote, size), buffer))
+
+
+class _RangeFile(io.RawIOBase):
+    """A remote file of that size, each of whose reads is a request."""
+
+    def __init__(self, remote: Remote, size: int) -> None:
+        self._remote, self._size, self._at = remote, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._size, self._at + min(len(buffer), TOGETHER))
+        if end <= self._at:
+            return 0
+        (part,) = self._remote.read([(self._at, end)])
+        buffer[: len(part)] = part
+        self._at = end
+        return len(part)

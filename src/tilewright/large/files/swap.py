@@ -1,0 +1,263 @@
+"""The finished matrix replaces an older result of its name: at every moment that name leads to one of them, complete.
+
+``data`` in the work directory is renamed to ``swap.INODE``, with its own inode. It gets the name of the result by one
+system call, which fails where that name is taken. What is to be overwritten is exchanged with it by one system call, and
+removed: so ``swap.INODE`` with that inode is the new matrix, and with another inode the old one. Where the system cannot
+exchange two names, a file is replaced by a rename, and a directory is first renamed to ``old``. An empty file that nothing
+says to overwrite is renamed so too: only when no other process finds it is it known to be empty. ``settle_swap`` finishes a
+swap that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import errno
+import functools
+import os
+import re
+import shutil
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+from ...errors import FileError
+from .output import Output
+
+#: The unfinished matrix in a work directory.
+DATA = "data"
+_NEW, _OLD, _TRASH = "swap.", "old", "trash."
+#: A pattern of the names that a swap may leave in a work directory.
+LEFTOVERS = rf"{re.escape(_NEW)}\d+|{_OLD}|{re.escape(_TRASH)}\d+"
+#: Flags of renameat2(2): refuse a name that is taken; exchange the two.
+_NOREPLACE, _EXCHANGE = 1, 2
+#: Errors of a system or file system that does not have the call.
+_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
+
+#: The descriptor of a directory, and a name in it.
+Place = tuple[int, str]
+
+
+class OpenDirectories:
+    """The work directory ``path`` of ``output`` as the descriptor ``fd``, and the directory of ``target`` as ``parent``."""
+
+    fd = parent = -1
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.path = self.target = output.target
+
+    def inside(self, name: str) -> Path:
+        """A path by which a library finds ``name`` in the open directory, even if that directory is renamed."""
+        return inside(self.fd, self.path) / name
+
+
+def inside(directory: int, path: Path) -> Path:
+    """A path that leads through the descriptor of an open directory, where the system has such; otherwise ``path``."""
+    descriptors = Path("/proc/self/fd")
+    return descriptors / str(directory) if descriptors.exists() else path
+
+
+def refuse_given_up(unfinished: Path, inode: int) -> None:
+    """Raise FileError unless the unfinished matrix of another process still has its name. A process that was paused would
+    otherwise write into the finished result, which may have been changed since."""
+    with contextlib.suppress(OSError):
+        if unfinished.stat().st_ino == inode:
+            return
+    raise FileError(f"{unfinished} was finished or given up by the process that began it")
+
+
+def put_in_place(work: OpenDirectories) -> None:
+    """Give the matrix of the work directory, which is complete and on the disk, the name of the result.
+
+    Raises FileError where the existing file of that name must not be lost; then the matrix stays in the work directory.
+    """
+    work.output.check(kept=work.path)
+    new_inode = inode(work.fd, DATA)
+    if new_inode is None:
+        raise FileError(f"{work.path / DATA} was removed while {work.target} was computed: multiply again")
+    new = f"{_NEW}{new_inode}"
+    _rename((work.fd, DATA), (work.fd, new))
+    _sync(work)
+    try:
+        while not (_appear(work, new) or _exchange(work, new)):
+            pass  # another process removed or made the target meanwhile
+    except FileError:
+        settle_swap(work)  # renames the matrix back to DATA
+        raise
+
+
+def settle_swap(work: OpenDirectories) -> None:
+    """Finish or undo a swap whose process was killed, and remove what it left.
+
+    Raises FileError where that would lose something, or where the target must not be replaced.
+    """
+    names = names_in(work.fd)
+    new = next((name for name in names if name.startswith(_NEW)), None)
+    if _OLD in names:
+        if inode(*_target(work)) is None:  # killed between the two renames
+            _rename((work.fd, _OLD), _target(work))
+            work.output.check()
+        elif new is None:  # killed after them
+            discard(work.fd, _OLD)
+        else:
+            raise _unsettled(work, _OLD)
+    if new is not None and DATA in names:
+        raise _unsettled(work, new)
+    if new is not None and is_new(work.fd, new):
+        _rename((work.fd, new), (work.fd, DATA))
+    elif new is not None:
+        _remove_old(work, new)
+    for name in names:
+        if name.startswith(_TRASH):
+            _remove(work.fd, name)
+
+
+def discard(directory: int, name: str) -> None:
+    """Remove a file or a tree, if it is there. It is renamed first, so that no half of a tree ever has its name."""
+    entry_inode = inode(directory, name)
+    if entry_inode is None:
+        return
+    trash = f"{_TRASH}{entry_inode}"
+    _rename((directory, name), (directory, trash))
+    _remove(directory, trash)
+
+
+def names_in(directory: int) -> list[str]:
+    """The names in a directory, sorted."""
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries)
+
+
+def inode(directory: int, name: str) -> int | None:
+    """The inode of the entry of that name, of a link its own; None where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino
+    return None
+
+
+def is_new(directory: int, name: str) -> bool:
+    """Whether that is a new matrix before the exchange, and not an old one after it."""
+    return name.startswith(_NEW) and inode(directory, name) == int(name.removeprefix(_NEW))
+
+
+def _target(work: OpenDirectories) -> Place:
+    return work.parent, work.target.name
+
+
+def _appear(work: OpenDirectories, new: str) -> bool:
+    """Give the new matrix the name of the target, if that is free; otherwise False."""
+    try:
+        if not _renameat2((work.fd, new), _target(work), _NOREPLACE):
+            if inode(*_target(work)) is not None:
+                return False
+            _rename((work.fd, new), _target(work))
+    except FileExistsError:
+        return False
+    _sync(work)
+    return True
+
+
+def _exchange(work: OpenDirectories, new: str) -> bool:
+    """Exchange the new matrix and the target, and remove the old one; False if there is no target."""
+    try:
+        if not work.output.overwrite or not _renameat2((work.fd, new), _target(work), _EXCHANGE):
+            return _replace(work, new)
+    except FileNotFoundError:
+        return False
+    _sync(work)
+    _remove_old(work, new)
+    return True
+
+
+def _remove_old(work: OpenDirectories, name: str) -> None:
+    """Remove the old result, which is ``name`` after the exchange; exchange it back where it is of another kind. It was to
+    be overwritten, also if the process that exchanged it was killed."""
+    refused = dataclasses.replace(work.output, overwrite=True).refusal(work.inside(name), kept=work.path)
+    if refused is None:
+        discard(work.fd, name)
+        return
+    target_is_new = inode(*_target(work)) == int(name.removeprefix(_NEW))
+    if not (target_is_new and _renameat2((work.fd, name), _target(work), _EXCHANGE)):
+        raise _unsettled(work, name)
+    _rename((work.fd, name), (work.fd, DATA))
+    _sync(work)
+    raise refused
+
+
+def _replace(work: OpenDirectories, new: str) -> bool:
+    """``_exchange`` where the system cannot exchange names, or where only an empty target may be replaced: one that is a
+    directory, or not to be overwritten, is missing for a moment."""
+    is_directory = stat.S_ISDIR(os.stat(work.target.name, dir_fd=work.parent, follow_symlinks=False).st_mode)
+    if work.output.overwrite and not is_directory:
+        work.output.check(kept=work.path)
+        _rename((work.fd, new), _target(work))
+        _sync(work)
+        return True
+    _rename(_target(work), (work.fd, _OLD))
+    refused = work.output.refusal(work.inside(_OLD), kept=work.path)
+    try:
+        if refused is not None:
+            raise refused
+        _sync(work)
+        _rename((work.fd, new), _target(work))
+    except OSError:
+        _rename((work.fd, _OLD), _target(work))
+        raise
+    _sync(work)
+    discard(work.fd, _OLD)
+    return True
+
+
+def _unsettled(work: OpenDirectories, name: str) -> FileError:
+    return FileError(
+        f"{work.path / name} is the previous {work.target}, which has changed since: move one of them away"
+    )
+
+
+def _remove(directory: int, name: str) -> None:
+    """Remove it; what cannot be removed stays, and the next run tries again."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, dir_fd=directory)
+        else:
+            os.unlink(name, dir_fd=directory)
+
+
+def _rename(source: Place, target: Place) -> None:
+    os.rename(source[1], target[1], src_dir_fd=source[0], dst_dir_fd=target[0])
+
+
+def _sync(work: OpenDirectories) -> None:
+    """Return when the names in both directories would survive a power failure."""
+    for directory in (work.parent, work.fd):
+        try:
+            os.fsync(directory)
+        except OSError as error:
+            if error.errno not in _UNKNOWN:  # some file systems cannot flush a directory
+                raise
+
+
+def _renameat2(source: Place, target: Place, how: int) -> bool:
+    """One atomic rename with the flag ``how``; False where the system has no such call. Raises OSError."""
+    call = _call()
+    if call is None:
+        return False
+    sys.audit("os.rename", source[1], target[1], source[0], target[0])  # as os.rename does
+    if not call(source[0], os.fsencode(source[1]), target[0], os.fsencode(target[1]), how):
+        return True
+    error = ctypes.get_errno()
+    if error in _UNKNOWN:
+        return False
+    raise OSError(error, os.strerror(error))
+
+
+@functools.cache
+def _call() -> Any:
+    """The call of Linux's C libraries; None elsewhere."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return call

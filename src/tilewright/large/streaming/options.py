@@ -1,0 +1,33 @@
+"""What a caller of ``multiply`` may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import UsageError
+from ...planning.bounds import check_precision
+
+#: The words of precision in which blocks are multiplied.
+PRECISIONS = ("standard", "highest", "ieee", "fast")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keywords of ``tilewright.multiply``, which documents each; the library chooses those that are None."""
+
+    memory: float | str | None = None
+    device: str | None = None
+    device_memory: float | str | None = None
+    partition: str = "rectangles"
+    dtype: Any = None
+    resume: bool = False
+    overwrite: bool = False
+    precision: str | float = "standard"
+
+    def check(self) -> None:
+        """Raises UsageError for a precision that blocks do not have."""
+        if not isinstance(self.precision, str):
+            check_precision(self.precision)
+        elif self.precision not in PRECISIONS:
+            raise UsageError(f"precision {self.precision!r}: must be {', '.join(PRECISIONS)}, or a number such as 1e-4")

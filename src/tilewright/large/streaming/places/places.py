@@ -1,0 +1,307 @@
+"""Which places compute a product, what room they have, and what they were measured to do."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....cpu.runtime.machine_code import need_machine_code
+from ....errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
+from ....gpu.runtime.device import Device, open_device
+from ....gpu.runtime.split_product import SOURCES
+from ....gpu.runtime.wake import wake_named
+from ....host.disk import fingerprint
+from ....host.machine import available_memory, bytes_text
+from ....kernels import Kernel
+from ....kernels.catalog import cuda_catalog
+from ....planning.bounds import dtype_of_blocks
+from ....planning.choice import PLANES, Choice, choose_adding_cpu
+from ....planning.streamed import choose_streamed, choose_within, dtype_in_blocks
+from ....product.operands import is_real
+from ...files import Sink, Source
+from ...files.array import ArraySource
+from ...files.chunked import ChunkedSource
+from ...files.positional import BUFFER
+from ..options import Options
+from ..plan.cost import Rates
+from ..plan.cuts import can_be_cut, own_bytes
+from ..plan.host_cache import HostCache
+from ..plan.stream import Room, StreamPlan, typical_step
+from .cached_sources import CachedSources
+from .chunks import Chunks
+from .events import Events
+from .gpu import GpuPlace
+from .gpu_rates import gpu_rates
+from .peers import Peers
+from .place import Place
+from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
+
+#: The dtypes of blocks that GPUs multiply.
+GPU_DTYPES = ("float32", "float64")
+#: Share of the free memory that blocks take where no limit is stated.
+SHARE = 0.8
+#: Of a GPU's free memory: kernels and their code take the rest.
+GPU_SHARE = 0.95
+#: Blocks are cut at the edges of chunks with sides up to this.
+LARGEST_CHUNK = 4096
+#: A smaller limit of the host's memory counts as this one: about so much the smallest blocks take with their workspace.
+LEAST_LIMIT = 8 << 20
+#: The kernel's workspace for blocks of SMALL×SMALL may take this share of a limit; otherwise fewer threads multiply.
+SMALL, WORKSPACE_SHARE = 128, 1 / 4
+#: Chunks of files that are read together may take this share of a limit, unless a single one takes more.
+READ_SHARE = 1 / 8
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a product runs: the chosen kernel, on the CPU with ``threads`` threads or on each of ``gpus``. ``room`` is
+    the limit that the blocks must fit, ``memory`` the bytes of the host's memory that may be used."""
+
+    choice: Choice[Any]
+    room: Room
+    threads: int
+    memory: int
+    gpus: tuple[Device, ...] = ()
+    chunks: Chunks | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The devices, such as "cuda:0"; "cpu" without GPUs."""
+        return [f"cuda:{gpu.ordinal}" for gpu in self.gpus] or ["cpu"]
+
+    @property
+    def summary(self) -> str:
+        """A line about the workers of a cluster; here there are none."""
+        return ""
+
+    @property
+    def kernel_fact(self) -> str:
+        """What the bits of a product depend on, beside its operands: the kernel, its code and its parameters."""
+        kernel, blocking = self.choice.kernel, getattr(self.choice.kernel, "blocking", None)
+        also = SOURCES if self.choice.compute in PLANES else ()
+        return f"{kernel.name} {fingerprint(kernel.source_hash, dict(self.choice.params), blocking, *also)}"
+
+    def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
+        """The rates of a place, for blocks of ``dtype``. Those of reading the operands and writing the result are measured
+        now, in half a second."""
+        if not self.gpus:
+            return host_rates((a, b), out, self.choice.kernel, dtype, self.threads, max(0, self.room.place))
+        room = self.memory // 2
+        gpu = gpu_rates(self.gpus[0], self.choice, dtype, room)
+        probed = [read_rate(source, dtype, copy_workers(), room) for source in (a, b) if not _is_plain(source)]
+        in_memory = isinstance(out, np.ndarray)
+        return Rates(
+            flops=gpu.flops,
+            in_bytes=gpu.in_bytes,
+            out_bytes=gpu.out_bytes,
+            read_bytes=min([gpu.stage_bytes, *probed]),
+            stage_bytes=gpu.stage_bytes,
+            latency_s=1e-4,
+            wave=gpu.wave,
+            wave_s=gpu.wave_s,
+            copy_s=gpu.split_s,
+            write_bytes=gpu.most_stage_bytes if in_memory else write_rate(out, (a, b), dtype, room),
+            most_read_bytes=min([gpu.most_stage_bytes, *probed]),
+            peers=len(self.gpus) > 1 and all(x.can_reach(y) for x, y in itertools.permutations(self.gpus, 2)),
+        )
+
+    def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
+        """A place for each part of the plan, with its memory allocated."""
+        if not self.gpus:
+            from .host import HostPlace  # imports Numba, which a product on a GPU does not need
+
+            yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
+            return
+        count = len(plan.parts)
+        # Several places take tiles as they go: the order of their loads, from which a cache is planned, is not known yet.
+        cached = plan.host_cache(plan.schedule()) if count == 1 else HostCache({}, {})
+        peers = Peers() if plan.rates.peers else None
+        for gpu, other in itertools.permutations(self.gpus[:count] if peers else (), 2):
+            gpu.reach(other)
+        for gpu, name in zip(self.gpus[:count], self.names[:count], strict=True):
+            yield GpuPlace(
+                plan,
+                CachedSources(plan, cached, {"a": a, "b": b}),
+                sink,
+                gpu=gpu,
+                choice=self.choice,
+                workers=copy_workers(count),
+                chunks=self.chunks,
+                events=events.at(name),
+                peers=peers,
+            )
+
+
+def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Options, threads: int) -> Placement:
+    """Where to multiply: ``options.device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
+
+    Raises UsageError for any other device; UnavailableError without a GPU, and on the CPU without machine code;
+    MemoryLimitError for a limit that leaves nothing for blocks.
+    """
+    limit = None if options.memory is None else parse_bytes("memory", options.memory)
+    gpus = _gpus(_device_for(dtype, options.device))
+    (m, k), n = sources[0].shape, sources[1].shape[1]
+    stored = [source.dtype.name for source in sources]
+    in_memory = all(isinstance(source, ArraySource) for source in sources)
+    free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
+    if not gpus:
+        if options.device_memory is not None:
+            raise UsageError("device_memory is for products on a GPU: this one is on the CPU, see memory")
+        need_machine_code("what multiplies and moves blocks")
+        choice = choose_on_cpu(options.precision, stored, dtype.name, k)
+        free = max(free, LEAST_LIMIT)
+        buffers = _read_bytes(sources, free) + 2 * BUFFER  # one read and one write at a time
+        kc, chunk = kc_of(choice.kernel, choice.compute), _chunk(sources)
+        size = np.dtype(dtype_of_blocks(choice.compute)).itemsize
+        workspace = functools.partial(_step_bytes, choice.kernel.workspace, choice.kernel.counters, size, kc)
+        while True:  # fewer threads take less
+            of_step = functools.partial(workspace, threads)
+            room = Room.within(free, buffers, grain=64, kc=kc, chunk=chunk, files=not in_memory, workspace=of_step)
+            fits = of_step(SMALL, SMALL, kc) <= WORKSPACE_SHARE * free and can_be_cut(m, n, k, room, size)
+            if fits or threads == 1:
+                return Placement(choice, room, threads, free)
+            threads -= 1
+    chunks = Chunks.within(limit)
+    host = 0 if in_memory else _left(free, own_bytes(free) + chunks.nbytes)
+    stated = None if options.device_memory is None else parse_bytes("device_memory", options.device_memory)
+    free_there = min(gpu.memory_bytes()[0] for gpu in gpus)
+    place = int(GPU_SHARE * free_there) if stated is None else min(free_there, stated)
+    gpu = gpus[0]
+
+    def chosen(word: str) -> tuple[Choice[Any], int]:
+        named: Any = {"capability": gpu.capability, "sms": gpu.sms, "gpu": gpu.name, "precision": word}
+        choice = choose_streamed(dtype.name, m, n, k, **named)
+        return choice, _step_on_gpu(choice, (m, n, k), stated)
+
+    best = choose_within(options.precision, stored, dtype.name, k, chosen)
+    step, planes = _step_on_gpu(best, (m, n, k), stated), PLANES.get(best.compute, 0)
+    room = Room(place, host, _grain(best), step=step, chunk=_chunk(sources), planes=planes)
+    return Placement(best, room, threads, free, gpus, chunks)
+
+
+def _chunk(sources: Sequence[Source]) -> int:
+    """The side of the largest chunk of the operands, if they have chunks that a block can hold."""
+    return max([side for source in sources for side in source.grain if max(source.grain) <= LARGEST_CHUNK], default=1)
+
+
+def _is_plain(source: Source) -> bool:
+    """Whether it is an array in memory, row by row: ``gpu_rates`` has timed copies of such a one."""
+    return isinstance(source, ArraySource) and source.by_rows
+
+
+def _left(limit: int, reserved: int) -> int:
+    if limit <= reserved:
+        raise MemoryLimitError(
+            f"memory is {bytes_text(limit)}: threads and buffers take {bytes_text(reserved)}, and blocks need more than that"
+        )
+    return limit - reserved
+
+
+@functools.lru_cache(maxsize=4096)
+def _step_bytes(
+    workspace: Callable[..., int],
+    counters: Callable[..., int],
+    size: int,
+    kc: int,
+    threads: int,
+    m: int,
+    n: int,
+    k: int,
+) -> int:
+    """Bytes that a kernel takes for a step of these sizes, on so many threads: its workspace, of elements of ``size`` bytes
+    and for ``kc`` of k at most, and its counters."""
+    return size * workspace(m, n, min(k, kc), threads) + 8 * counters(m, n, k)
+
+
+def _read_bytes(sources: Sequence[Source], limit: int) -> int:
+    """Bytes that one read of an operand takes at most, which are made fewer under a small limit."""
+    for source in sources:
+        if isinstance(source, ChunkedSource):
+            source.read_within(int(READ_SHARE * limit))
+    return max(source.workspace for source in sources)
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def choose_on_cpu(precision: str | float, stored: Sequence[str], result: str, k: int) -> Choice[Kernel]:
+    """The CPU's kernel for blocks of a product with so long a k; see ``choose_within``. Raises DTypeError, UsageError."""
+
+    def chosen(word: str) -> tuple[Choice[Kernel], int]:
+        dtype = dtype_in_blocks(result, word)
+        choice = choose_adding_cpu(dtype)
+        if choice is None:
+            raise DTypeError(f"dtype {dtype}: no kernel on the CPU adds products of it to C")
+        return choice, kc_of(choice.kernel, dtype)
+
+    return choose_within(precision, stored, result, k, chosen)
+
+
+def _grain(choice: Choice[Any]) -> int:
+    """A kernel may treat the last rows and columns otherwise than whole tiles: they must be the same ones in every grid."""
+    return max(128, *(side(**choice.params) for side in choice.kernel.tile))
+
+
+def _step_on_gpu(choice: Choice[Any], shape: tuple[int, int, int], limit: int | None) -> int:
+    """The step of k with which a GPU computes a product of ``shape`` (m, n, k) under a ``limit`` of its memory."""
+    dtype = np.dtype(dtype_of_blocks(choice.compute))
+    planes = PLANES.get(choice.compute, 0)
+    return typical_step(*shape, dtype.name, dtype.itemsize, _grain(choice), limit, planes)
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+def parse_bytes(name: str, value: float | str) -> int:
+    """A number of bytes: a whole number of any type, or text such as "4GiB", "500 MB", "1.5G".
+
+    >>> parse_bytes("memory", "4GiB"), parse_bytes("memory", "1.5k"), parse_bytes("memory", 1e9)
+    (4294967296, 1536, 1000000000)
+    """
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?(?:e\+?\d\d?)?)\s*([kmgt]?)(i?b?)\s*", value, re.IGNORECASE)
+        if match is None:
+            raise UsageError(f"{name} {value!r:.80}: must be a number of bytes such as 4GiB or 500MB")
+        base = 1000 if match[3].lower() == "b" and match[2] else 1024
+        value = int(float(match[1]) * base ** (" kmgt".index(match[2].lower()) if match[2] else 0))
+    if isinstance(value, (bool, np.bool_)) or not is_real(value) or not float(value).is_integer() or value < 1:
+        raise UsageError(
+            f"{name} must be a whole number of bytes above 0, or text such as '4GiB' or '500MB', got {value!r:.80}"
+        )
+    return int(value)
+
+
+def _device_for(dtype: np.dtype[Any], device: str | None) -> str | None:
+    """``device``; the CPU where none is named and blocks of such products are not multiplied on GPUs. Raises DTypeError
+    where GPUs are named for those."""
+    if device == "cpu" or dtype_in_blocks(dtype.name, "standard") in GPU_DTYPES:
+        return device
+    if device is None:
+        return "cpu"
+    wider = ", or dtype='float64' to multiply in that" if dtype.kind in "biu" else ""
+    raise DTypeError(f"device {device!r}: GPUs multiply no blocks of {dtype}; give device='cpu'{wider}")
+
+
+def _gpus(device: str | None) -> tuple[Device, ...]:
+    """The GPUs that ``device`` names; none for the CPU."""
+    if device == "cpu":
+        return ()
+    match = re.fullmatch(r"cuda(?::(\d+(?:,\d+)*))?", "cuda" if device is None else str(device))
+    if match is None:
+        raise UsageError(f"device {device!r}: must be cpu, cuda, cuda:N or cuda:N,M,…")
+    if wake_named(device):
+        cuda_catalog()  # read in 20 ms, meanwhile
+    try:
+        if match[1]:
+            return tuple(open_device(int(number)) for number in dict.fromkeys(match[1].split(",")))
+        return tuple(open_device(number) for number in range(open_device(0).count()))
+    except UnavailableError:
+        if device is None:
+            return ()
+        raise

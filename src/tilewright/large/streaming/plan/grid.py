@@ -1,0 +1,169 @@
+"""How a product is cut: C into tiles, k into steps, A and B into the blocks that a tile's step multiplies."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ....host.cached_property import cached_property
+
+
+class Tile(NamedTuple):
+    """A tile of C, by its row and column among the tiles."""
+
+    i: int
+    j: int
+
+
+class OperandBlock(NamedTuple):
+    """A block of an operand, ``"a"`` or ``"b"``, by its row and column among the operand's blocks."""
+
+    operand: str
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """C[m×n] in tiles of bm×bn, which collect products of blocks of bm×bk of A and bk×bn of B; the last ones are smaller.
+
+    The kernel sums at most ``kc`` elements of k in registers before it adds the sum to C: it cuts k into ⌈k/kc⌉ parts whose
+    lengths differ by one at most, the longer ones first. A step of the grid is a whole number of these parts, and the
+    kernel cuts a step into the same parts. So every element of C is the same sum in the same order, whatever the grid:
+    its bits do not depend on the rates and the memory for which a grid is chosen. Where ``kc`` is 1, steps are ``bk`` long,
+    and the bits are the same only if all grids of a product have the same ``bk`` (``Room.step``).
+
+    >>> grid = Grid(1000, 1000, 1000, 400, 500, 1000)
+    >>> grid.tiles, grid.steps, grid.rows(2)
+    ((3, 2), 1, slice(800, 1000, None))
+    >>> grid = Grid(1000, 1000, 1000, 400, 500, 500, kc=300)  # parts of 250
+    >>> grid.steps, grid.depth(1)
+    (2, slice(500, 1000, None))
+    """
+
+    m: int
+    n: int
+    k: int
+    bm: int
+    bn: int
+    bk: int
+    kc: int = 1
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of C, down and across; none where C has no elements, however many rows or columns."""
+        return (math.ceil(self.m / self.bm), math.ceil(self.n / self.bn)) if self.m and self.n else (0, 0)
+
+    @property
+    def steps(self) -> int:
+        """Steps of k for each tile."""
+        return math.ceil(part_count(self.k, self.kc) / self._parts_a_step) if self.k else 0
+
+    def rows(self, i: int) -> slice:
+        """Rows of A and C that the tiles of row ``i`` cover."""
+        return slice(i * self.bm, min(self.m, (i + 1) * self.bm))
+
+    def columns(self, j: int) -> slice:
+        """Columns of B and C that the tiles of column ``j`` cover."""
+        return slice(j * self.bn, min(self.n, (j + 1) * self.bn))
+
+    def depth(self, p: int) -> slice:
+        """Columns of A and rows of B of step ``p``."""
+        return slice(self._edges[p], self._edges[p + 1])
+
+    def depths(self) -> dict[int, int]:
+        """How many steps there are of each length, computed without a loop over all steps."""
+        longer = self.k % part_count(self.k, self.kc) // self._parts_a_step  # steps of the longer parts alone
+        marks = sorted({min(x, self.steps) for x in (0, longer, longer + 1, max(0, self.steps - 1), self.steps)})
+        counts: dict[int, int] = {}
+        for first, end in itertools.pairwise(marks):
+            depth = self._begin(first + 1) - self._begin(first)
+            counts[depth] = counts.get(depth, 0) + end - first
+        return counts
+
+    def where(self, block: OperandBlock) -> tuple[slice, slice]:
+        """Rows and columns of an operand that a block covers."""
+        if block.operand == "a":
+            return self.rows(block.row), self.depth(block.column)
+        return self.depth(block.row), self.columns(block.column)
+
+    def elements(self, block: OperandBlock) -> int:
+        """Elements of a block."""
+        rows, columns = self.where(block)
+        return (rows.stop - rows.start) * (columns.stop - columns.start)
+
+    def size(self, tile: Tile) -> tuple[int, int]:
+        """Rows and columns of a tile of C."""
+        return min(self.bm, self.m - tile.i * self.bm), min(self.bn, self.n - tile.j * self.bn)
+
+    @property
+    def _parts_a_step(self) -> int:
+        return math.ceil(self.bk / self.kc)
+
+    def _begin(self, p: int) -> int:
+        """The first element of k in step ``p``; k for ``p`` = ``steps``."""
+        parts = part_count(self.k, self.kc)
+        return part_edge(self.k, parts, min(parts, p * self._parts_a_step))
+
+    @cached_property
+    def _edges(self) -> list[int]:
+        """Where each step begins, and where the last one ends."""
+        return [self._begin(p) for p in range(self.steps + 1)]
+
+
+def longest_step(k: int, most: int, kc: int) -> int:
+    """The length of the longest step, where k is cut into as few steps as possible. Steps have nearly equal numbers of
+    parts: ``most // kc`` at most, but at least one.
+
+    >>> longest_step(1030, 1024, kc=512), longest_step(1030, 100, kc=512), longest_step(1030, 10**6, kc=512)
+    (687, 344, 1030)
+    """
+    parts = part_count(k, kc)
+    steps = math.ceil(parts / max(1, most // kc))
+    return max(1, part_edge(k, parts, math.ceil(parts / steps)))
+
+
+def part_count(k: int, kc: int) -> int:
+    """How many parts of at most ``kc`` elements the kernels cut k into; one where k is 0."""
+    return max(1, math.ceil(k / kc))
+
+
+def part_edge(k: int, parts: int, number: int) -> int:
+    """Where part ``number`` of k begins, as the kernels cut it."""
+    return number * (k // parts) + min(number, k % parts)
+
+
+# ---- orders of the tiles ---------------------------------------------------------------------------------------------
+
+
+def by_rows(down: int, across: int) -> list[Tile]:
+    """Row by row, in alternating directions: a row begins with the blocks of B that the row before used last."""
+    return [Tile(i, j) for i in range(down) for j in (range(across) if i % 2 == 0 else reversed(range(across)))]
+
+
+def by_columns(down: int, across: int) -> list[Tile]:
+    """Tiles column by column."""
+    return [Tile(i, j) for j, i in by_rows(across, down)]
+
+
+def by_shells(down: int, across: int) -> list[Tile]:
+    """A growing square: when s rows of A and s columns of B are loaded, s² tiles are computed.
+
+    No order computes more tiles from the blocks loaded so far. So if every block is loaded once, none waits less at the
+    start.
+
+    >>> [tuple(tile) for tile in by_shells(2, 3)]
+    [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
+    """
+    order = []
+    for s in range(max(down, across)):
+        if s < across:
+            order += [Tile(i, s) for i in range(min(s, down))]
+        if s < down:
+            order += [Tile(s, j) for j in range(min(s + 1, across))]
+    return order
+
+
+ORDERS = {"rows": by_rows, "columns": by_columns, "shells": by_shells}

@@ -1,0 +1,360 @@
+"""The plan of a product in blocks: how it is cut and copied, and the predicted time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....host.cached_property import cached_property
+from ....host.machine import bytes_text, seconds_text
+from ....planning.bounds import blocks_bound, dtype_of_blocks
+from ....planning.choice import ROUNDED, SPLIT, Choice
+from ....planning.plan import Plan, Rows
+from ....planning.streamed import dtype_in_blocks, result_words, word_of_choice
+from ....product.problem import Problem
+from .cost import Cost, Rates
+from .cuts import Room, Slots, block_elements, place_elements
+from .grid import ORDERS, Grid, Tile
+from .host_cache import HostCache, cache_blocks
+from .partition import sharers
+from .schedule import Schedule
+
+
+@dataclass(frozen=True, repr=False)
+class StreamPlan(Plan):
+    """How a product is cut and copied, and the predicted time; ``str()`` shows all of it.
+
+    ``dtype`` is that of the blocks and ``itemsize`` its bytes; C has the dtype ``result``, the operands have ``stored``.
+    ``parts`` are the tiles of each place that computes; ``cost`` is that of the longest part. Where there are several
+    places, ``alone_s`` is the predicted time of one.
+    """
+
+    grid: Grid
+    dtype: str
+    itemsize: int
+    order: str
+    slots: Slots
+    host_slots: int
+    parts: tuple[tuple[Tile, ...], ...]
+    cost: Cost
+    rates: Rates
+    room: Room
+    alone_s: float | None = None
+    #: Set by ``on``, when the places are known.
+    choice: Any = None
+    devices: tuple[str, ...] = ()
+    workers: str = ""
+    #: Layers of k, and the workers that share them; then ``cost`` is that of one worker.
+    layers: tuple[int, int] = (1, 1)
+    stored: tuple[str, ...] = ()
+    result: str = ""
+
+    def on(
+        self, choice: Choice[Any], devices: Sequence[str], workers: str, *, stored: Sequence[str], result: str
+    ) -> StreamPlan:
+        """The same plan with its kernel, ``devices`` and dtypes; one device computes each part, the first devices first.
+        ``workers`` is a line about those of a cluster, to which the devices belong."""
+        named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
+        return replace(named, stored=tuple(stored), result=result)
+
+    @property
+    def problem(self) -> Problem:
+        """The whole product."""
+        return Problem(self.grid.m, self.grid.n, self.grid.k, self.result or self.dtype)
+
+    @property
+    def device(self) -> str:
+        """The devices that compute."""
+        return ", ".join(self.devices[: max(1, len(self.parts))])
+
+    @property
+    def predicted_s(self) -> float:
+        return self.cost.total_s
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        """All tiles to be computed."""
+        return tuple(tile for part in self.parts for tile in part)
+
+    def schedule(self) -> Schedule:
+        """The steps of one place that computes all tiles."""
+        return Schedule.of(self.grid, self.slots, self.tiles)
+
+    def host_cache(self, schedule: Schedule) -> HostCache:
+        """Which blocks the host caches while ``schedule`` runs."""
+        return cache_blocks(schedule.loads, self.host_slots)
+
+    @property
+    def place_bytes(self) -> int:
+        """Bytes of memory that blocks and tiles take where they are multiplied."""
+        return place_elements(self.grid, self.slots, self.room.planes) * self.itemsize
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the host's memory that cached blocks take."""
+        return self.host_slots * block_elements(self.grid) * self.itemsize
+
+    @property
+    def moved_bytes(self) -> list[int]:
+        """Bytes copied into and out of each place, if it computes its own part and no tiles of others."""
+        if len(self.parts) == 1:
+            return [self.cost.in_bytes + self.cost.out_bytes] * self.layers[1]
+        return [self._moved(part) * self.itemsize for part in self.parts]
+
+    @property
+    def sharers(self) -> dict[str, float]:
+        """How many places share one read of a block of A, and of B."""
+        return sharers(self.parts, self.rates.peers)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of A and B that all places read."""
+        if len(self.parts) == 1:
+            return self.cost.read_bytes
+        shared = self.sharers
+        read = (size / shared[operand] for part in self.parts for operand, size in self._loaded(part).items())
+        return math.ceil(sum(read)) * self.itemsize
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of the tiles of C."""
+        return sum(_area(self.grid, part) for part in self.parts) * self.itemsize
+
+    @property
+    def least_bytes(self) -> int:
+        """The fewest bytes copied into and out of the memories where blocks are multiplied, by the I/O lower bound."""
+        room = self.room.for_blocks(self.grid) // self.itemsize
+        return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize
+
+    @property
+    def least_read_bytes(self) -> int:
+        """The fewest bytes of A and B that must be read, for a memory as large as the place's and the host's together, or as
+        that of all peers."""
+        if len(self.parts) > 1 and self.rates.peers:
+            room = len(self.parts) * self.room.place // self.itemsize
+            return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
+        room = (self.room.place + (self.room.host if len(self.parts) == 1 else 0)) // self.itemsize
+        return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize - self.out_bytes
+
+    @cached_property
+    def comes_once(self) -> bool:
+        """Whether the place of the longest part loads no block twice."""
+        part = max(self.parts, key=lambda part: _area(self.grid, part))
+        rows, columns = _sides(self.grid, part)
+        return self.cost.in_bytes == (rows + columns) * self.grid.k * self.itemsize
+
+    @property
+    def bound(self) -> str:
+        """What takes most of the time: "compute", "reading" or "copying"."""
+        if self.cost.compute_s >= self.cost.total_s / 2:
+            return "compute"
+        return "reading" if self.rates.read_bytes < self.rates.in_bytes else "copying"
+
+    @property
+    def error_bound(self) -> float:
+        """What no element's error exceeds, relative to |A||B|, where nothing overflows or underflows."""
+        return blocks_bound(self.stored, self.result, self.compute, self.grid.k, self._part)
+
+    @property
+    def title(self) -> str:
+        return f"{self.problem}, in blocks"
+
+    def __str__(self) -> str:
+        if not self.tiles and self.grid.m and self.grid.n:
+            return f"{self.title}\n  nothing is left to do"
+        return super().__str__()
+
+    def rows(self) -> Rows:
+        grid, cost_ = self.grid, self.cost
+        down, across = grid.tiles
+        a, b, c = self.slots
+        order = f"by {self.order}" if self.order in ORDERS else self.order
+        steps = f"k in {grid.steps} steps of {grid.bk}" if grid.steps > 1 else "k is not cut"
+        moved = sum(self.moved_bytes)
+        return [
+            *([("workers", self.workers)] if self.workers else [("device", self.device)] if self.devices else []),
+            ("tiles", f"{down}×{across} of {grid.bm}×{grid.bn}, {order}; {steps}"),
+            (
+                "memory",
+                f"{bytes_text(self.place_bytes)}: {a} of A's blocks, {b} of B's, {c} of C's tiles{self._host()}",
+            ),
+            ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
+            *self._places(),
+            *self._reads(),
+            *self._accuracy(),
+            ("predicted", f"{seconds_text(cost_.total_s)}, {self._rate():,.0f} GFLOPS; bound by {self.bound}"),
+            (
+                "of which",
+                f"compute {seconds_text(cost_.compute_s)}, waiting for copies {seconds_text(cost_.exposed_s)}, "
+                f"first blocks {seconds_text(cost_.first_s)}, last tile {seconds_text(cost_.last_s)}",
+            ),
+            ("balance", self._balance()),
+        ]
+
+    def _moved(self, tiles: Sequence[Tile]) -> int:
+        """Elements that a place moves for its tiles."""
+        return sum(self._loaded(tiles).values()) + _area(self.grid, tiles)
+
+    def _loaded(self, tiles: Sequence[Tile]) -> dict[str, int]:
+        """Elements of each operand that a place loads for its tiles."""
+        elements = {"a": 0, "b": 0}
+        for load in Schedule.of(self.grid, self.slots, tiles).loads:
+            elements[load.block.operand] += self.grid.elements(load.block)
+        return elements
+
+    def _places(self) -> list[tuple[str, str]]:
+        if len(self.parts) == 1:
+            count, workers = self.layers
+            return [("layers", f"{count} of k, which {workers} workers share; their sums are added in a fixed order")][
+                : count > 1
+            ]
+        faster = f"; predicted {self.alone_s / self.cost.total_s:.2f}× as fast as one" if self.alone_s else ""
+        tiles, moved = [len(part) for part in self.parts], self.moved_bytes
+        each = f"{min(tiles)} to {max(tiles)}" if len(set(tiles)) > 1 else f"{tiles[0]}"
+        moves = [str(bytes_text(nbytes)) for nbytes in (min(moved), max(moved))]
+        move = f"which move {' to '.join(dict.fromkeys(moves))} each"
+        least = max(_least(self.grid, part, self.room.place // self.itemsize) for part in self.parts) * self.itemsize
+        down, across = (len({min(tile[axis] for tile in part) for part in self.parts if part}) for axis in (0, 1))
+        shape = f" in {down}×{across}" if down * across == len(tiles) else ""
+        text = f"{len(tiles)}{shape}, of {each} tiles, {move}; the least for one is {bytes_text(least)}{faster}"
+        rows = [("places", text)]
+        if self.rates.peers:
+            a, b = self.sharers.values()
+            rows.append(("shared", f"a block of A is read once for {a:.3g} places, one of B for {b:.3g}"))
+        return rows
+
+    def _host(self) -> str:
+        return f"; on the host {bytes_text(self.host_bytes)} for {self.host_slots} blocks" if self.host_slots else ""
+
+    def _reads(self) -> list[tuple[str, str]]:
+        if math.isinf(self.rates.read_bytes):
+            return []
+        least = bytes_text(self.least_read_bytes)
+        return [("reads", f"{bytes_text(self.read_bytes)} of A and B; the least for both memories is {least}")]
+
+    @property
+    def _part(self) -> int:
+        """The longest part of k that the kernel sums before it adds to C."""
+        return self.grid.kc if self.grid.kc > 1 else self.grid.bk
+
+    def _bound(self) -> Rows:
+        if not self.choice or not self.grid.k:
+            return []
+        if not self.error_bound:
+            return [
+                ("error", f"none: products of {self.result} are exact" + ", modulo their size" * ("int" in self.result))
+            ]
+        parts = -(-self.grid.k // self._part)
+        rounded = f", rounded to {self.result}" if dtype_of_blocks(self.compute) != self.result else ""
+        cut = (
+            f" in {parts:,} sums of {-(-self.grid.k // parts):,} of k"
+            if parts > 1 and "complex" not in self.compute
+            else ""
+        )
+        more = ""
+        if (word := word_of_choice(self.compute, self.result)) != (best := result_words(self.result)[-1]):
+            bound = blocks_bound(self.stored, self.result, dtype_in_blocks(self.result, best), self.grid.k, self._part)
+            more = f"; {bound:.2g} with precision {best!r}"
+        return [("error", f"at most {self.error_bound:.2g}·|A||B|: {self.compute}{cut}{rounded} ({word}){more}")]
+
+    def _accuracy(self) -> Rows:
+        """In what a GPU multiplies float32; the bound for all operands, and below it that for most."""
+        dtype, rest = self._parts_of_numbers()[:1], self._parts_of_numbers()[1:]
+        return [*dtype, *self._bound(), *(("" if label == "error" else label, text) for label, text in rest)]
+
+    def _parts_of_numbers(self) -> Rows:
+        if not self.choice or self.compute not in (ROUNDED, SPLIT):
+            return []
+        from ....gpu.arrays.split import rounded_rows, split_rows  # not needed on the CPU
+
+        if self.compute == ROUNDED:
+            return rounded_rows(self.grid.k)
+        return split_rows(self.grid.k, self.params, self.grid.bk)
+
+    def _balance(self) -> str:
+        rates = self.rates
+        slowest = min(rates.in_bytes, rates.read_bytes)
+        side = least_side(rates.flops, slowest, self.itemsize)
+        ratio = f"{rates.flops / 1e9:,.0f} GFLOPS over {slowest / 1e9:.3g} GB/s"
+        return f"{ratio}: tiles with sides of {side} or more hide their copies"
+
+    def _rate(self) -> float:
+        grid = self.grid
+        return 2 * grid.m * grid.n * grid.k / max(self.cost.total_s, 1e-12) / 1e9
+
+
+def _sides(grid: Grid, tiles: Sequence[Tile]) -> tuple[int, int]:
+    """Rows of A and columns of B that these tiles need."""
+    rows = {tile.i: grid.size(tile)[0] for tile in tiles}
+    columns = {tile.j: grid.size(tile)[1] for tile in tiles}
+    return sum(rows.values()), sum(columns.values())
+
+
+def _area(grid: Grid, tiles: Sequence[Tile]) -> int:
+    return sum(math.prod(grid.size(tile)) for tile in tiles)
+
+
+def _least(grid: Grid, tiles: Sequence[Tile], room: int) -> int:
+    """The fewest elements moved for these tiles: the I/O lower bound, or each element once where they are no rectangle."""
+    (rows, columns), area = _sides(grid, tiles), _area(grid, tiles)
+    if area < rows * columns:
+        return (rows + columns) * grid.k + area
+    return least_elements(rows, columns, grid.k, room)
+
+
+# ---- bounds ----------------------------------------------------------------------------------------------------------
+# What every way of multiplying must move at least: the I/O lower bound.
+
+
+def least_elements(m: int, n: int, k: int, room: int) -> int:
+    """Elements that pass between a small memory of ``room`` elements and a large one at least, for C[m×n] = A[m×k]·B[k×n]
+    by mnk multiply-adds in any order.
+
+    The argument is that of Hong and Kung (STOC 1981) and of Smith, Lowery, Langou and van de Geijn (arXiv:1702.02017), with
+    parts of equal work instead of equal I/O. The multiply-adds are cut, in their order, into parts of equal size. A part
+    uses ``_elements_of_part`` elements of A, B and C, and at most ``room`` of them are in the small memory when it begins.
+    An element of C that is new there was loaded, or its sum begins there and is stored later. One part gives each element
+    once. Many give about 2·mnk/√room + room, which exceeds the bound of Smith et al., 2·mnk/√room − 2·room.
+
+    >>> least_elements(100, 100, 100, room=10**6), least_elements(1000, 1000, 1000, room=10000)
+    (30000, 20010000)
+    >>> round(least_elements(4000, 4000, 4000, room=50 * 2**17) / 4000**2, 2)  # 50 MiB of float64
+    3.53
+    """
+    work, short = m * n * k, max(1, min(m, n, k))
+    if not work:
+        return m * n
+    best = max(1.0, room) * max(math.sqrt(max(1, room)), room / short)  # multiply-adds of a part, for the largest bound
+    bounds = []
+    for p in {max(1, math.floor(work / best)), math.ceil(work / best)}:
+        each, longer = divmod(work, p)  # parts of two sizes, which differ by one
+        short_ones, long_ones = (_elements_of_part(m, n, k, x) for x in (each, each + 1))
+        bounds.append((p - longer) * short_ones + longer * long_ones - (p - 1) * room)
+    return max(m * k + k * n + m * n, math.ceil(max(bounds) * (1 - 1e-12)))  # less than rounding could add
+
+
+def _elements_of_part(m: int, n: int, k: int, work: int) -> float:
+    """The fewest elements of A, B and C that ``work`` multiply-adds use: for x elements of A, y of B and z of C they are at
+    most √(xyz) (Loomis and Whitney 1949), and at most xn, ym and zk.
+
+    >>> _elements_of_part(100, 100, 100, 10**6), _elements_of_part(100, 100, 10, 10**3)
+    (30000.0, 300.0)
+    """
+    total, product = 0.0, float(work) ** 2
+    for left, side in zip((3, 2, 1), sorted((m, n, k)), strict=True):
+        x = max(work / side, product ** (1 / left))
+        total, product = total + x, product / x
+    return total
+
+
+def least_side(flops: float, bytes_per_s: float, itemsize: int) -> int:
+    """Side b* of square tiles of C from which on computing takes longer than copying: s·R/BW.
+
+    A step of a b×b tile takes 2·b² operations, and 2·b elements, for each unit of k.
+
+    >>> least_side(50e12, 55e9, 4)
+    3637
+    """
+    return math.ceil(itemsize * flops / bytes_per_s)

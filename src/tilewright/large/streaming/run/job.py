@@ -1,0 +1,426 @@
+"""One product from its options to the finished result: opened, measured and planned; then computed, tile by tile.
+
+If it is stopped by Ctrl-C, a full disk or a power failure, the finished tiles are in the unfinished file and in its journal,
+and the next job for the same result goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....cpu.runtime.stop import stoppable
+from ....errors import DTypeError, FileError, ResumeError, ShapeError, TilewrightError, UsageError
+from ....host.disk import CacheFile, fingerprint
+from ....planning.bounds import dtype_of_blocks
+from ...files import Sink, Source, WorkDirectory, create_matrix, open_matrix, output_of
+from ...files.array import ArraySource
+from ...files.work import JOURNAL
+from ..options import Options
+from ..places.events import Events
+from ..plan.cost import Rates
+from ..plan.grid import ORDERS, Tile
+from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
+from .computation import Computation, Placed, Product, Tell
+from .counting import SharedCounter
+from .journal import BegunProduct, Journal, read_journal
+
+#: Called with the operations that are done, and those of the whole product.
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class RunTotals:
+    """The time and the bytes of a run: ``before`` tiles of all ``tiles`` were finished when it began."""
+
+    tiles: int
+    before: int
+    finished: int = 0
+    operations: int = 0
+    written_bytes: int = 0
+    seconds: float = 0.0
+    #: Bytes of operands that each worker of a cluster read; in one process all are under "".
+    read_by: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of operands that were read."""
+        return sum(self.read_by.values())
+
+    @property
+    def gflops(self) -> float:
+        """2·m·n·k of the tiles of this run, over the whole time from opening the result to giving it its name."""
+        return self.operations / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass
+class Job:
+    """``plan`` says what ``run`` will do, ``measured`` what it has done so far. ``complete``: an earlier run has finished
+    the result, so that nothing is left to do."""
+
+    product: Product
+    placement: Placed
+    compute: Computation
+    rates: Rates
+    target: Any
+    work: WorkDirectory | None
+    journal: Journal | None
+    facts: Mapping[str, str]
+    begun: BegunProduct | None
+    plan: StreamPlan
+    complete: bool = False
+    measured: RunTotals = field(init=False)
+    #: Whether the journal names an unfinished file, so that another run can go on with its tiles.
+    resumable: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        tiles = math.prod(self.plan.grid.tiles)
+        self.measured = RunTotals(tiles, before=tiles - len(self.plan.tiles))
+        self.resumable = self.begun is not None
+
+    def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
+        """Compute the tiles that are missing, after which the target is complete.
+
+        The work is done on a thread that receives no interrupts. Ctrl-C stops it, and is raised when all threads have
+        stopped.
+        """
+        stoppable(functools.partial(self._timed, progress, events))
+
+    def _timed(self, progress: Progress | None, events: Events | None) -> None:
+        progress, events = progress or (lambda done, total: None), events or Events()
+        events.start_s = started = time.perf_counter()  # one clock for the events and the total
+        try:
+            if self.complete:
+                progress(self._operations, self._operations)
+            else:
+                self._run(progress, events)
+        except BaseException:
+            unfinished = not self.resumable and not self.complete
+            if unfinished and self.journal is not None and self.work is not None:
+                with contextlib.suppress(FileError):  # without a journal no later run can use its tiles
+                    self.work.discard()
+                    self.journal.clear()
+            raise
+        finally:
+            self.measured.seconds = time.perf_counter() - started
+        if self.journal is not None and self.work is not None:
+            remember(self.target, self.work.target, self.product.shape[:2], self.product.dtype, self.facts)
+            self.journal.remove()
+
+    def disown(self) -> None:
+        """The result is found to be wrong: a later ``resume`` will not take it for this product."""
+        if self.work is not None:
+            forget(self.work.target, self.facts)
+
+    @property
+    def finished_tiles(self) -> int:
+        """Tiles that a later run need not compute."""
+        return 0 if self.journal is None else self.journal.tiles
+
+    def as_dict(self) -> dict[str, Any]:
+        """The product, its plan and what was measured, as plain JSON values."""
+        grid, cost, placement = self.plan.grid, self.plan.cost, self.placement
+        (m, n, k), (a, b) = self.product.shape, self.product.sources
+        return {
+            **{"m": m, "n": n, "k": k, "dtype": self.product.dtype.name, "stored": [a.dtype.str, b.dtype.str]},
+            **{"compute": self.plan.compute, "error_bound": _as_json(self.plan.error_bound)},
+            "already_complete": self.complete,
+            **{"device": placement.names, "gpus": [gpu.name for gpu in placement.gpus]},
+            **{"kernel": self.plan.kernel.name, "params": dict(self.plan.params), "threads": placement.threads},
+            "plan": {
+                **{"grid": asdict(grid), "order": self.plan.order, "slots": self.plan.slots},
+                **{"room": asdict(replace(self.plan.room, workspace=None)), "host_slots": self.plan.host_slots},
+                **{"place_bytes": self.plan.place_bytes, "host_bytes": self.plan.host_bytes},
+                **{"places": len(self.plan.parts), "alone_s": self.plan.alone_s},
+                **{"in_bytes": sum(self.plan.moved_bytes) - self.plan.out_bytes, "read_bytes": self.plan.read_bytes},
+                **{"out_bytes": self.plan.out_bytes},
+                **{"least_bytes": self.plan.least_bytes, "least_read_bytes": self.plan.least_read_bytes},
+                **{"rates": _rates_as_dict(self.rates), "bound": self.plan.bound, "total_s": cost.total_s},
+                **{"compute_s": cost.compute_s, "exposed_s": cost.exposed_s},
+                **{"first_s": cost.first_s, "last_s": cost.last_s},
+            },
+            "measured": asdict(self.measured)
+            | {"read_bytes": self.measured.read_bytes, "gflops": self.measured.gflops},
+        }
+
+    @property
+    def _operations(self) -> int:
+        m, n, k = self.product.shape
+        return 2 * m * n * k
+
+    def _run(self, progress: Progress, events: Events) -> None:
+        (m, n, _), dtype, resume = self.product.shape, self.product.dtype, self.begun is not None
+        if self.journal is not None:
+            self.journal.clear() if self.begun is None else self.journal.take_up(self.begun)
+        with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=resume, work=self.work)) as sink:
+            if self.journal is not None and not resume:
+                overwrite = self.work is not None and self.work.output.overwrite
+                self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0, overwrite=overwrite)
+                self.resumable = True
+            self._compute(sink, progress, events)
+            self._refuse_changed()
+            sink.finish()
+
+    def _refuse_changed(self) -> None:
+        """Raise ResumeError if an operand's file has changed. Arrays are not checked: that would take too long."""
+        for name, source in zip("ab", self.product.sources, strict=True):
+            if self.journal and not isinstance(source, ArraySource) and source.fingerprint() != self.facts[name]:
+                self.journal.clear()
+                self.resumable = False
+                raise ResumeError(f"{name} was changed while it was multiplied: multiply again")
+
+    def _compute(self, sink: Sink, progress: Progress, events: Events) -> None:
+        """Compute all tiles of the plan, and write them to ``sink``."""
+        grid, itemsize = self.plan.grid, self.product.dtype.itemsize
+        sink.forgets = grid.m * grid.n * itemsize > self.placement.memory
+        computed, reading, read_by = SharedCounter(), threading.Lock(), self.measured.read_by
+        total = self._operations
+        computed.add(total - 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.tiles))
+
+        def multiplied(operations: int) -> None:
+            computed.add(operations, lambda done: progress(done, total))
+
+        def finished(tile: Tile) -> None:
+            if self.journal is not None:
+                self.journal.add(tile)
+            size = math.prod(grid.size(tile))
+            self.measured.finished += 1
+            self.measured.operations += 2 * grid.k * size
+            self.measured.written_bytes += size * itemsize
+
+        def read(nbytes: int, place: str) -> None:
+            with reading:
+                read_by[place] = read_by.get(place, 0) + nbytes
+
+        progress(computed.count, total)
+        if grid.k == 0:
+            _store_zeros(self.plan, sink, finished)
+            return
+        tell = Tell(multiplied, finished, read, durable=self.journal is not None)
+        self.compute(self.product, self.plan, sink, tell, events)
+
+
+def plan_job(
+    product: Product,
+    placement: Placed,
+    compute: Computation,
+    target: Any,
+    options: Options,
+    stack: contextlib.ExitStack,
+    *,
+    only_planned: bool,
+) -> Job:
+    """A job that may run: until ``stack`` is closed no other process can run one for the same target. With ``only_planned``
+    the job cannot run, and nothing is written.
+
+    Raises MemoryLimitError for what cannot fit, ResumeError where the product cannot be taken up, FileError.
+    """
+    work = journal = begun = None
+    complete = False
+    facts: Mapping[str, str] = {}
+    if isinstance(target, (str, os.PathLike)):
+        # With resume, an existing file may be the finished result, or what the interrupted run was to overwrite.
+        lenient = options.overwrite or options.resume
+        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=lenient)
+        refuse_inside(output.target, product.sources)
+        output.check()
+        work = stack.enter_context(contextlib.closing(WorkDirectory(output, only_look=only_planned)))
+        if not only_planned:
+            journal = stack.enter_context(contextlib.closing(Journal(work.path / JOURNAL, work.fd)))
+        if options.resume or not only_planned:
+            facts = product.facts(placement, target)
+        if options.resume:
+            begun, complete = _taken_up(product, placement, target, work, facts, options.overwrite)
+            overwrite = options.overwrite or (begun is not None and begun.overwrite)
+            work.output = dataclasses.replace(output, overwrite=overwrite)
+            if not complete:
+                work.output.check()
+    if complete:
+        plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, placement.room)
+        plan = _on_places(plan, product, placement)
+        return Job(product, placement, compute, plan.rates, target, work, journal, facts, None, plan, complete)
+    rates = placement.rates(product.a, product.b, target, dtype_of_blocks(placement.choice.compute))
+    plan = _on_places(_planned(product, placement, rates, begun, options.partition), product, placement)
+    return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan)
+
+
+def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
+    """Raise UsageError for a result inside an operand's directory, of which it would become a part while that is read."""
+    for name, source in zip("ab", sources, strict=True):
+        store = getattr(source, "path", None)
+        if isinstance(store, Path) and store.is_dir() and target != store and target.is_relative_to(store):
+            raise UsageError(f"out: {target} is inside {store}, the store of {name}: give a path outside of it")
+
+
+def _taken_up(
+    product: Product, placement: Placed, target: Any, work: WorkDirectory, facts: Mapping[str, str], overwrite: bool
+) -> tuple[BegunProduct | None, bool]:
+    """What an earlier run left unfinished, if it did; and whether the result is complete, so that nothing is left to do.
+
+    Raises ResumeError for a journal of another product, and for another result, unless it may be overwritten.
+    """
+    path = work.path / JOURNAL
+    begun = read_journal(path)
+    if begun is not None:
+        begun.check(facts, product.shape, placement.room, path)
+        if begun.inode == work.unfinished:
+            return begun, False
+    sure = begun is not None and begun.complete and begun.inode == _inode(work.target)
+    try:
+        return None, is_finished(target, work.target, product.shape[:2], product.dtype, facts, sure=sure)
+    except ResumeError:
+        if overwrite:
+            return None, False
+        raise
+
+
+def _planned(
+    product: Product, placement: Placed, rates: Rates, begun: BegunProduct | None, partition: str
+) -> StreamPlan:
+    m, n, k = product.shape
+    name = dtype_of_blocks(placement.choice.compute)
+    itemsize = np.dtype(name).itemsize
+    if begun is None:
+        return plan_stream(m, n, k, name, itemsize, placement.room, rates, len(placement.names), partition)
+    order = ORDERS["rows"](*begun.grid.tiles)
+    left = tuple(tile for tile in order if tile not in begun.finished)
+    return plan_again(begun.grid, name, itemsize, placement.room, rates, left, len(placement.names), partition)
+
+
+def _on_places(plan: StreamPlan, product: Product, placement: Placed) -> StreamPlan:
+    stored = [source.dtype.name for source in product.sources]
+    return plan.on(placement.choice, placement.names, placement.summary, stored=stored, result=product.dtype.name)
+
+
+def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:
+    """Write the tiles of a product with k = 0: its elements are empty sums, and its schedule has no steps."""
+    for tile in plan.tiles:
+        sink.write(plan.grid.rows(tile.i), plan.grid.columns(tile.j), np.zeros(plan.grid.size(tile), plan.dtype))
+    sink.flush()
+    for tile in plan.tiles:
+        stored(tile)
+
+
+def _rates_as_dict(rates: Rates) -> dict[str, Any]:
+    """As JSON: an infinite rate is null."""
+    return {name: _as_json(value) for name, value in asdict(rates).items()}
+
+
+def _as_json(value: Any) -> Any:
+    """JSON has no infinity."""
+    return None if value == math.inf else value
+
+
+def _inode(path: Path | None) -> int | None:
+    with contextlib.suppress(OSError):
+        return None if path is None else path.stat().st_ino
+    return None
+
+
+# ---- finished --------------------------------------------------------------------------------------------------------
+# What a finished result was made from: a record in the user's cache, from which a later ``resume`` knows whether operands
+# have changed.
+#
+# There is no file beside the result, and nothing else depends on the record: if it is lost, ``resume`` says that it is not
+# known what the result was made from.
+
+
+#: Results that are remembered; the oldest records are removed.
+MOST = 256
+
+#: The facts that are compared. The kernel is not one: a newer kernel computes the same product.
+COMPARED = ("a", "b", "the dtype", "the precision", "the result's name")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A result on the disk: ``identity`` is the fingerprint of its file, ``facts`` are what it was made from."""
+
+    identity: str
+    facts: Mapping[str, str]
+
+
+def remember(target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str]) -> None:
+    """Record what the result at ``path`` was made from. If that fails, no error is raised."""
+    with contextlib.suppress(OSError, TilewrightError):
+        record = {"result": _identity(target, shape, dtype), "facts": {name: facts[name] for name in COMPARED}}
+        record_path = _record_file(path, facts).write_json(record)
+        if record_path is None:
+            return
+        for old in sorted(record_path.parent.glob("*.json"), key=_changed_s, reverse=True)[MOST:]:
+            old.unlink(missing_ok=True)
+
+
+def forget(path: Path, facts: Mapping[str, str]) -> None:
+    """Remove the record of the result at ``path``: a later ``resume`` does not take it for the product."""
+    record_path = _record_file(path, facts).path
+    if record_path is not None:
+        with contextlib.suppress(OSError):
+            record_path.unlink(missing_ok=True)
+
+
+def is_finished(
+    target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str], *, sure: bool
+) -> bool:
+    """Whether the result at ``path`` is complete and was made from these operands; False where there is no result.
+
+    ``sure``: a journal says that it was made from them. Raises ResumeError for a matrix of another shape or dtype, for one
+    that was made from other operands, and for one whose operands are not known: ``resume`` neither replaces these nor takes
+    them for this product.
+    """
+    if not path.exists():
+        return False
+    replace = "give overwrite=True (--overwrite) to replace it"
+    try:
+        identity = _identity(target, shape, dtype)
+    except UsageError:  # a file without a matrix of this name
+        return False
+    except (FileError, ShapeError, DTypeError):
+        m, n = shape
+        raise ResumeError(f"{path} is there, but is not ({m}, {n}) {dtype}, as this product is: {replace}") from None
+    if sure:
+        return True
+    record = _recall(path, facts)
+    if record is None or record.identity != identity:
+        raise ResumeError(f"{path} is there and complete, but what it was made from is not known: {replace}")
+    changed = [name for name in COMPARED if record.facts.get(name) != facts[name]]
+    if changed:
+        raise ResumeError(f"{path} is complete, but {' and '.join(changed)} changed since it was made: {replace}")
+    return True
+
+
+def _identity(target: Any, shape: tuple[int, int], dtype: Any) -> str:
+    with contextlib.closing(open_matrix(target, shape=shape, dtype=dtype)) as source:
+        return source.fingerprint()
+
+
+def _recall(path: Path, facts: Mapping[str, str]) -> Finished | None:
+    """The record of a result; None where there is none, or none that ``remember`` wrote."""
+    before = {"the precision": "standard"}  # of records from before there was this fact
+
+    def read(record: Any) -> Finished:
+        return Finished(str(record["result"]), before | dict(record["facts"]))
+
+    return _record_file(path, facts).read_as(read)
+
+
+def _record_file(path: Path, facts: Mapping[str, str]) -> CacheFile:
+    name = fingerprint(str(path), facts["the result's name"])
+    return CacheFile("finished", f"{name}.json")
+
+
+def _changed_s(path: Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0

@@ -1,0 +1,198 @@
+"""The matrix-product problem: C[m×n] = α·A[m×k]·B[k×n] + β·C, and what it costs at least."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import ShapeError
+
+Shape = tuple[int, ...]
+
+
+#: Real numbers of an element.
+EACH = {"float64": 1, "complex128": 2}
+
+
+class Residues(NamedTuple):
+    """Numbers of a dtype that are known by residues of whole numbers, and how many moduli there are. An element has as many
+    residues for each of them as it has real numbers."""
+
+    dtype: str
+    moduli: int
+
+
+#: The dtypes of float64 and complex128 products that are computed from residues.
+RESIDUES_IN = {f"int8x{count}": Residues("float64", count) for count in range(5, 14)} | {
+    f"complex_int8x{count}": Residues("complex128", count) for count in range(5, 15)
+}
+#: Bytes of an element of the dtypes that NumPy does not have. "tf32" is float32 of which tensor cores read 10 bits of
+#: mantissa, "float8" is float8_e4m3fn or float8_e5m2, "float8_fast" the same, summed by tensor cores, which keep 13 bits.
+#: "float16x2" is float32 as two float16, which lie in two matrices, "float16x1" float32 rounded to float16.
+_ITEMSIZES = {
+    "bfloat16": 2,
+    "tf32": 4,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8": 1,
+    "float8_fast": 1,
+    "float16x2": 2,
+    "float16x1": 2,
+    **{name: residues.moduli * EACH[residues.dtype] for name, residues in RESIDUES_IN.items()},
+}
+
+
+@functools.cache
+def itemsize_of(dtype: str) -> int:
+    """Bytes of an element of a dtype, by its name.
+
+    >>> itemsize_of("bfloat16"), itemsize_of("float64")
+    (2, 8)
+    """
+    return _ITEMSIZES.get(dtype) or np.dtype(dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One product, or a batch of ``batch`` products of the same shape. Plain numbers: hashable, comparable, printable."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float64"
+    batch: int = 1
+    alpha: complex = 1.0
+    beta: complex = 0.0
+    precision: str | float = "standard"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return itemsize_of(self.dtype)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the classical algorithm."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def bytes_least(self) -> int:
+        """Bytes that must move at least: A and B read once, C written once (and read, unless beta is 0)."""
+        c_passes = 1 if self.beta == 0 else 2
+        elements = self.m * self.k + self.k * self.n + c_passes * self.m * self.n
+        return elements * self.itemsize * self.batch
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte that must move: the horizontal axis of a roofline."""
+        return self.flops / self.bytes_least if self.bytes_least else 0.0
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} × " if self.batch != 1 else ""
+        return f"{batch}({self.m}×{self.k}) · ({self.k}×{self.n}) {self.dtype}"
+
+
+@dataclass(frozen=True)
+class ProductShapes:
+    """How the shapes of two operands of ``matmul`` combine: one product, or a batch that broadcasts.
+
+    ``result`` is the shape that the caller gets: without the axis that was added to a vector, as array-API matmul says.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: Shape
+    result: Shape
+
+
+def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
+    """Combine two shapes by the rules of array-API ``matmul``. Raises ShapeError.
+
+    A 1-D ``a`` is a row, a 1-D ``b`` a column, and the axis added to it is dropped from the result; axes before the last
+    two broadcast.
+
+    >>> combine_shapes((5, 1, 3, 4), (7, 4, 2)).result
+    (5, 7, 3, 2)
+    >>> combine_shapes((3, 4), (5, 2))
+    Traceback (most recent call last):
+        ...
+    tilewright.errors.ShapeError: k mismatch: a is (3, 4), b is (5, 2): a.shape[-1] must equal b.shape[0]
+    """
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise ShapeError(f"{name} is a scalar: matmul needs at least one axis; multiply by a scalar with *")
+    if len(a) == len(b) == 2 and a[1] == b[0]:
+        return ProductShapes(a[0], b[1], a[1], (), (a[0], b[1]))
+    a_matrix = a if len(a) > 1 else (1, *a)
+    b_matrix = b if len(b) > 1 else (*b, 1)
+    (m, k), (k_of_b, n) = a_matrix[-2:], b_matrix[-2:]
+    if k != k_of_b:
+        axis = "b.shape[-2]" if len(b) > 2 else "b.shape[0]"
+        raise ShapeError(f"k mismatch: a is {a}, b is {b}: a.shape[-1] must equal {axis}")
+    pairs = list(itertools.zip_longest(a_matrix[-3::-1], b_matrix[-3::-1], fillvalue=1))
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        raise ShapeError(f"batch mismatch: a is {a}, b is {b}: axes before the last two must be equal, or 1, or absent")
+    batch = tuple(y if x == 1 else x for x, y in reversed(pairs))
+    result = batch + ((m,) if len(a) > 1 else ()) + ((n,) if len(b) > 1 else ())
+    return ProductShapes(m, n, k, batch, result)
+
+
+@dataclass(frozen=True)
+class GroupedShapes:
+    """How the shapes of a product of groups combine. ``divides`` is what the groups divide: "m", "n" or "k", or "" of two
+    batches. ``m``, ``n`` and ``k`` are whole: of what is divided the sizes of all groups together."""
+
+    divides: str
+    groups: int
+    m: int
+    n: int
+    k: int
+    result: Shape
+
+
+def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> GroupedShapes:
+    """Combine the shapes of two operands and of the ends of groups. Raises ShapeError.
+
+    >>> combine_grouped_shapes((10, 4), (3, 4, 5), (3,))
+    GroupedShapes(divides='m', groups=3, m=10, n=5, k=4, result=(10, 5))
+    >>> combine_grouped_shapes((4, 10), (10, 5), (3,)).result
+    (3, 4, 5)
+    """
+    divides = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}.get((len(a), len(b)))
+    if divides is None:
+        raise ShapeError(f"a is {a}, b is {b}: each must have two axes, or three where the first one counts groups")
+    if (offsets is None) == bool(divides):
+        rule = (
+            "an operand of two axes needs offsets, the ends of its groups"
+            if divides
+            else "of two batches there are none"
+        )
+        raise ShapeError(f"offsets is {'absent' if offsets is None else offsets}, a is {a}, b is {b}: {rule}")
+    if offsets is not None and len(offsets) != 1:
+        raise ShapeError(f"offsets is {offsets}: it must have one axis, with the end of each group")
+    counts = [shape[0] for shape in (a, b) if len(shape) == 3] + list(offsets or ())
+    if any(count != counts[0] for count in counts):
+        ends = "" if offsets is None else f", offsets is {offsets}"
+        raise ShapeError(f"a is {a}, b is {b}{ends}: they must have as many groups")
+    (m, k), (k_of_b, n) = a[-2:], b[-2:]
+    if k != k_of_b:
+        raise ShapeError(f"k mismatch: a is {a}, b is {b}: a.shape[-1] must equal b.shape[-2]")
+    return GroupedShapes(divides, counts[0], m, n, k, (m, n) if divides in ("m", "n") else (counts[0], m, n))
+
+
+def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """The stride of all axes merged into one; None where they cannot be: an outer stride is not length · stride of the next.
+
+    >>> collapsed((2, 3, 4), (120, 40, 10)), collapsed((2, 3), (5, 1)), collapsed((2, 1), (7, 3))
+    (10, None, 7)
+    """
+    axes = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n != 1]
+    for (_, outer), (n, inner) in itertools.pairwise(axes):
+        if outer != n * inner:
+            return None
+    return axes[-1][1] if axes else 0

@@ -1,0 +1,262 @@
+"""The page of accuracy: errors of every path over size, span and distribution, beside the classical bound, and grades."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from ...errors import RecordError
+from ..accuracy import GRADES, AccuracyGrade, AccuracyRecord, MeasuredAccuracy
+from . import environment, html
+from .accuracy import UNITS, unit_text
+from .accuracy_words import (
+    distribution_sentence,
+    distribution_text,
+    grades_sentence,
+    number_text,
+    path_text,
+    size_sentence,
+    span_sentence,
+)
+from .charts import decades, finished, marks, sizes_axis
+from .palette import Style, config, kernel_styles
+from .words import digits, shortly
+
+#: A page has at most this many products: more cannot be told apart.
+MOST_PRODUCTS = 5000
+#: The least error that is drawn: an exact result has none, and a logarithmic axis no zero.
+LEAST_DRAWN = 1e-6
+TOOLTIP = ("Path", "Operands", "Error", "Typical error", "Promise", "Kernel", "Computed again")
+#: What a bound is drawn with.
+BOUND_DASH = [7, 4]
+
+_Products = Sequence[MeasuredAccuracy]
+_Rows = Sequence[dict[str, Any]]
+
+
+def render_accuracy(records: Sequence[AccuracyRecord], *, title: str | None = None) -> str:
+    """The page of some records as HTML; see ``tilewright.records.report.render_accuracy``."""
+    if not records:
+        raise RecordError("records is empty: a page needs at least one; see benchmarks/record_accuracy.py")
+    count = sum(len(record.products) for record in records)
+    records = [_named(record) for record in records]
+    if count > MOST_PRODUCTS:
+        raise RecordError(f"records: a page shows at most {MOST_PRODUCTS:,} products, got {count:,}")
+    views = [(record, dtype) for record in records for dtype in dict.fromkeys(each.dtype for each in record.products)]
+    drawn = kernel_styles(list(dict.fromkeys(each.path for record in records for each in record.products)))
+    shown = [(view := _View(record, dtype), view.charts(drawn)) for record, dtype in views]
+    return html.page(
+        "accuracy_page.html.j2",
+        data={
+            "config": {theme: config(theme, drawn) for theme in ("light", "dark")},
+            "views": [{"cells": [], "charts": made} for _, made in shown],
+        },
+        script="page.js",
+        styles=["page.css", "accuracy.css"],
+        title=title or "How accurate the products are",
+        drawn=drawn,
+        index={name: f"k{number}" for number, name in enumerate(drawn)},
+        views=[view.as_values(drawn) | {"charts": list(made)} for view, made in shown],
+    )
+
+
+def write_accuracy_page(records: Sequence[AccuracyRecord], path: str | Path, *, title: str | None = None) -> Path:
+    """Renders the page into a file; see ``tilewright.records.report.write_accuracy_page``."""
+    return html.write_whole(render_accuracy(records, title=title), path)
+
+
+def _named(record: AccuracyRecord) -> AccuracyRecord:
+    """The same with paths as the page names them."""
+    products = [dataclasses.replace(each, path=path_text(each.path)) for each in record.products]
+    grades = [dataclasses.replace(each, path=path_text(each.path)) for each in record.grades]
+    return AccuracyRecord(tuple(products), tuple(grades), record.environment)
+
+
+class _View:
+    """The products of one dtype in one record."""
+
+    def __init__(self, record: AccuracyRecord, dtype: str) -> None:
+        self.dtype, self._record = dtype, record
+        self._products = [each for each in record.products if each.dtype == dtype]
+        self._grades = [each for each in record.grades if each.dtype == dtype]
+        self._sizes = [each for each in self._products if each.distribution == "uniform"]
+        others = [each for each in self._products if each.distribution != "uniform"]
+        #: That of the products over distributions: the others are of uniform operands.
+        self._size = max((each.k for each in others), default=max(each.k for each in self._products))
+        at_size = [each for each in self._products if each.k == self._size]
+        self._spans = [each for each in at_size if each.binades is not None]
+        self._distributions = [each for each in at_size if ":" not in each.distribution or each.binades is None]
+
+    def charts(self, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]:
+        """The specifications; a picture over size and one over span need two points of a line."""
+        made: dict[str, Any] = {}
+        if len({each.n for each in self._sizes}) > 1:
+            made["size"] = _over_size, self._sizes
+        if len({each.binades for each in self._spans}) > 1:
+            made["span"] = _over_span, self._spans
+        if self._distributions:
+            made["distribution"] = _by_distribution, self._distributions
+        return {name: _specification(draw, products, drawn) for name, (draw, products) in made.items()}
+
+    def as_values(self, drawn: dict[str, Style]) -> dict[str, Any]:
+        """What the template needs."""
+        known = self._record.environment
+        where = known.get("gpu") or known.get("processor") or "an unknown machine"
+        return {
+            "label": f"{self.dtype}, {where}",
+            "sentence": grades_sentence(self._grades) or size_sentence(self._sizes),
+            "legend": [(path, drawn[path]) for path in dict.fromkeys(each.path for each in self._products)],
+            "unit": unit_text(self.dtype),
+            "size": f"{self._size:,}",
+            "sizes": size_sentence(self._sizes),
+            "spans": span_sentence(self._spans),
+            "distributions": distribution_sentence(self._distributions),
+            "grades": [_grade_row(each) for each in self._grades],
+            "of_sizes": ", ".join(f"{n:,}" for n in self._grades[0].sizes) if self._grades else "",
+            "table": _table(self._distributions),
+            "facts": environment.items(known),
+        }
+
+
+# ---- charts ----------------------------------------------------------------------------------------------------------
+
+
+def _specification(draw: Callable[..., Any], products: _Products, drawn: dict[str, Style]) -> dict[str, Any]:
+    """A chart with its rows, which Altair would check one by one."""
+    rows = [_row(each) for each in products]
+    spec = finished(draw(rows, max(each.k for each in products), alt.Chart(alt.NamedData("products")), drawn))
+    return spec | {"datasets": spec.get("datasets", {}) | {"products": rows}}
+
+
+def no_digit(dtype: str) -> float:
+    """The error, in units of u, from which no digit is right: an error as large as |A||B|. Larger ones are drawn there."""
+    return 2.0 ** -UNITS.get(dtype, -24)
+
+
+def _row(each: MeasuredAccuracy) -> dict[str, Any]:
+    most = no_digit(each.dtype)
+    error = most if each.componentwise is None or not each.as_ieee else each.componentwise
+    promise = "" if each.over_promise is None else f"{shortly(each.over_promise)} of what is promised"
+    again = f"{each.flagged / each.parts:.1%} of C" if each.flagged is not None and each.parts else ""
+    texts = [each.path, f"{distribution_text(each.distribution)}, n = {each.n:,}", error_text(each)]
+    texts += [
+        f"{digits(each.rms)} u" if each.rms is not None else "–",
+        promise or "–",
+        each.kernel or "–",
+        again or "–",
+    ]
+    row: dict[str, Any] = {"kernel": each.path, "strong": True, "joined": True}
+    row |= {"n": each.n, "k": each.k, "binades": each.binades}
+    row |= {"error": float(f"{min(max(error, LEAST_DRAWN), most):.6g}"), "of": distribution_text(each.distribution)}
+    return row | dict(zip(TOOLTIP, texts, strict=True))
+
+
+def error_text(each: MeasuredAccuracy) -> str:
+    """The largest error, as the tooltip and the table have it."""
+    if not each.as_ieee:
+        return "not as IEEE"
+    if each.componentwise is None:
+        return "no number"
+    return f"{number_text(each.componentwise)} u"
+
+
+def _scale(rows: Iterable[dict[str, Any]], *bounds: float) -> tuple[alt.Scale, alt.Axis]:
+    """The logarithmic axis of errors."""
+    values = [*(row["error"] for row in rows), *bounds]
+    domain = [min(values) / 1.6, max(values) * 1.6]
+    ticks = [value for value in decades(*domain) if domain[0] <= value <= domain[1]]
+    while len(ticks) > 9:
+        ticks = ticks[::2]
+    power = "replace(format(datum.value, '.0e'), 'e+', 'e')"
+    words = f"datum.value >= 1e6 || datum.value < 1e-3 ? {power} : format(datum.value, ',~r')"
+    axis = alt.Axis(values=ticks, labelExpr=words, title=None)
+    return alt.Scale(type="log", domain=domain, nice=False), axis
+
+
+def _over_size(rows: _Rows, _: int, base: alt.Chart, drawn: dict[str, Style]) -> Any:
+    bounds = {row["n"]: row["k"] for row in rows}
+    sizes = sorted(bounds)
+    scale, axis = _scale(rows, *bounds.values())
+    x, y = sizes_axis(sizes), alt.Y("error:Q", scale=scale, axis=axis)
+    bound = alt.Chart(alt.InlineData(values=[{"n": n, "error": bounds[n]} for n in sizes])).encode(x=x, y=y)
+    layers = [
+        _dashed(bound.mark_line),
+        *marks(base.encode(x=x, y=y), drawn, tooltip=TOOLTIP),
+        *_named_bound(bound.transform_filter(f"datum.n == {sizes[0]}"), align="left", dx=2, dy=14),
+    ]
+    return alt.layer(*layers).properties(
+        description="Largest error over n on logarithmic axes, one line a path, and the classical bound dashed"
+    )
+
+
+def _over_span(rows: _Rows, k: int, base: alt.Chart, drawn: dict[str, Style]) -> Any:
+    scale, axis = _scale(rows, k)
+    spans = sorted({row["binades"] for row in rows})
+    x = alt.X("binades:Q", scale=alt.Scale(nice=False, padding=10), title="binades along k",
+              axis=alt.Axis(values=spans, labelOverlap="greedy", labelSeparation=8))  # fmt: skip
+    y = alt.Y("error:Q", scale=scale, axis=axis)
+    bound = alt.Chart(alt.InlineData(values=[{"error": k}])).encode(y=y)
+    layers = marks(base.encode(x=x, y=y), drawn, tooltip=TOOLTIP)
+    named = _named_bound(bound.encode(x=alt.value("width")), align="right", dx=-4, dy=-8)
+    return alt.layer(_dashed(bound.mark_rule), *layers, *named).properties(
+        description="Largest error over binades, one line a path, and the classical bound dashed"
+    )
+
+
+def _by_distribution(rows: _Rows, k: int, base: alt.Chart, drawn: dict[str, Style]) -> Any:
+    """A row for each distribution, and in it a thin row for each path: points with one error do not hide each other."""
+    names, paths = (list(dict.fromkeys(row[key] for row in rows)) for key in ("of", "kernel"))
+    scale, axis = _scale(rows, k)
+    axis.title = "largest error, in units of u·|A||B|"
+    x = alt.X("error:Q", scale=scale, axis=axis)
+    y = alt.Y("of:N", title=None, sort=names, scale=alt.Scale(padding=0),
+              axis=alt.Axis(labelLimit=200, labelOverlap=False, ticks=False, grid=True, tickBand="extent"))  # fmt: skip
+    offset = alt.YOffset("kernel:N", sort=paths, scale=alt.Scale(domain=paths, paddingOuter=0.5, align=1))
+    _, points, reach = marks(base.encode(x=x, y=y, yOffset=offset), drawn, tooltip=TOOLTIP)
+    bound = alt.Chart(alt.InlineData(values=[{"error": k}])).encode(x=x)
+    picked = alt.param(name="picked", value=[])
+    named = _named_bound(bound.encode(y=alt.value(0)), align="center", dy=-9)
+    layers = [_dashed(bound.mark_rule), points.add_params(picked), reach, *named]
+    return alt.layer(*layers).properties(
+        description="Largest error of each path for each distribution, and the classical bound dashed",
+        height=len(names) * max(26, 9 * len(paths)),
+    )
+
+
+def _named_bound(at: alt.Chart, **place: Any) -> list[alt.Chart]:
+    """The name of the bound beside its line."""
+    words = at.encode(text=alt.value("classical bound"))
+    return [words.mark_text(style="halo", **place), words.mark_text(**place)]
+
+
+def _dashed(mark: Callable[..., alt.Chart]) -> alt.Chart:
+    return mark(strokeDash=BOUND_DASH, strokeWidth=1.6, color="#8a8d93")
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _grade_row(each: AccuracyGrade) -> dict[str, Any]:
+    over = [each.over[bound] for bound in GRADES[:3]]
+    texts = ["–" if value is None else number_text(value) for value in over]
+    slope = "–" if each.slope is None or math.isnan(each.slope) else f"{each.slope + 0.0:z.2f}"
+    return {"path": each.path, "letter": each.grade, "cells": [each.algorithm, slope, *texts]}
+
+
+def _table(products: _Products) -> dict[str, Any]:
+    """Distributions down, paths across."""
+    of = {(each.distribution, each.path): each for each in products}
+    names, paths = (list(dict.fromkeys(keys)) for keys in zip(*of, strict=True))
+    rows = [
+        (
+            distribution_text(name),
+            [error_text(of[name, path]).removesuffix(" u") if (name, path) in of else "" for path in paths],
+        )
+        for name in names
+    ]
+    return {"paths": paths, "rows": rows}

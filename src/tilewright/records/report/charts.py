@@ -1,0 +1,215 @@
+"""The charts, as Vega-Lite specifications that Altair writes.
+
+Every chart draws the rows of ``cells.chart_rows``, which the page stores once a view under the name ``cells``.
+Colours come by name from the theme's configuration (``palette.config``), so one specification serves light
+and dark; which kernels are picked is the parameter ``picked``, set by the page's own legend.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from ..compare.reference import busy
+from .palette import BACKGROUND, Style
+from .views import View
+from .words import digits
+
+#: A peak more than this factor above the fastest result would flatten every line: the caption names it instead.
+PEAK_IN_SIGHT = 6
+
+TOOLTIP = ["kernel", "shape", "Time", "GFLOPS", "R", "Spread", "Samples"]
+
+SECONDS = (
+    "datum.value >= 1 ? format(datum.value, ',~r') + ' s'"
+    " : datum.value >= 1e-3 ? format(datum.value * 1e3, '~r') + ' ms'"
+    " : datum.value >= 1e-6 ? format(datum.value * 1e6, '~r') + ' µs'"
+    " : format(datum.value * 1e9, '~r') + ' ns'"
+)
+
+
+def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict[str, dict[str, Any]]:
+    """Name → specification of each chart that this view has data for: gflops, ratio, time, shapes.
+
+    Curves need two sizes of square products; everything else is shown shape by shape in ``shapes``. With
+    ``legend`` the chart carries its own, for pictures that stand alone.
+    """
+    made: dict[str, Any] = {}
+    squares = view.squares
+    if len(squares) > 1:
+        made["gflops"] = _gflops(view, drawn, legend)
+        if any(r.ratio and not busy(r) for r in view.measured if r.m == r.n == r.k):
+            made["ratio"] = _ratio(view, drawn, legend)
+        made["time"] = _time(view, drawn, legend)
+    if shapes_without_curve(view):
+        made["shapes"] = _shapes(view, drawn, legend)
+    return {name: finished(chart) for name, chart in made.items()}
+
+
+def shapes_without_curve(view: View) -> list[str]:
+    """The shapes that no curve shows: those not square, or all when there is one size only."""
+    curved = set(view.squares) if len(view.squares) > 1 else set()
+    shapes = [s for s in view.shapes if any((r.m, r.n, r.k) == s for r in view.measured)]
+    return [str(m) if m == n == k else f"{m} × {n} × {k}" for m, n, k in shapes if not (m == n == k and m in curved)]
+
+
+def peak_in_sight(view: View) -> bool:
+    """Whether the measured peak is drawn."""
+    fastest = max((r.gflops or 0 for r in view.measured), default=0)
+    return bool(view.peak) and (view.peak or 0) <= PEAK_IN_SIGHT * fastest
+
+
+def finished(chart: Any) -> dict[str, Any]:
+    """The specification of a chart as wide as its container, without the theme's configuration."""
+    spec = chart.properties(width="container").to_dict()
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    spec.pop("config", None)  # the theme's, at drawing time
+    return spec
+
+
+def decades(low: float, high: float) -> list[float]:
+    """The powers of ten from just below ``low`` to just above ``high``."""
+    return [10.0**d for d in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+
+
+def _kernel(drawn: dict[str, Style], channel: type, values: list[Any] | str, legend: bool) -> Any:
+    scale = alt.Scale(domain=list(drawn), range=values)
+    return channel("kernel:N", title=None, sort=list(drawn), scale=scale, legend=alt.Legend() if legend else None)
+
+
+def marks(
+    base: alt.Chart, drawn: dict[str, Style], *, legend: bool = False, tooltip: Sequence[str] = TOOLTIP
+) -> list[alt.Chart]:
+    """Lines, points on them, and wide unseen points that are easy to hit with a finger, of the rows of ``cells.chart_rows``.
+
+    Emphasised and picked kernels have their colours, the others are grey; while any is picked, what is not picked fades.
+    A picture that carries its own ``legend`` cannot be picked from: all its kernels have their colours.
+    """
+    picked = alt.param(name="picked", value=[])
+    colour = _kernel(drawn, alt.Color, "category", legend)
+    shape = _kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], legend)
+    dash = _kernel(drawn, alt.StrokeDash, [s.dash for s in drawn.values()], False)
+    looks: dict[str, Any] = {"color": colour, "opacity": alt.value(1)}
+    width: Any = alt.value(1.8)
+    if not legend:
+        looks = _looks(colour)
+        width = alt.condition(_STRONG, alt.value(2.2), alt.value(1.2))
+    lines = base.mark_line(interpolate="linear").transform_filter("datum.joined")
+    lines = lines.encode(strokeDash=dash, strokeWidth=width, detail="kernel:N", **looks)
+    points = base.mark_point(filled=True, size=34).encode(shape=shape, **looks)
+    reach = base.mark_point(filled=True, size=420, opacity=0).encode(
+        detail="kernel:N", tooltip=[alt.Tooltip(f"{field}:N") for field in tooltip]
+    )
+    return [lines.add_params(picked), points, reach]
+
+
+_PICKED = "indexof(picked, datum.kernel) >= 0"
+_STRONG = f"datum.strong || {_PICKED}"
+
+
+def _looks(colour: alt.Color) -> dict[str, Any]:
+    """Colour and opacity of a mark by whether its kernel is emphasised or picked."""
+    opacity = (
+        alt.when(f"picked.length == 0 ? datum.strong : {_PICKED}").then(alt.value(1))
+        .when("picked.length == 0").then(alt.value(0.6))
+        .when("datum.strong").then(alt.value(0.3))
+        .otherwise(alt.value(0.1))
+    )  # fmt: skip
+    return {"color": alt.when(_STRONG).then(colour).otherwise(alt.value(BACKGROUND)), "opacity": opacity}
+
+
+def sizes_axis(squares: list[int]) -> alt.X:
+    """The axis of sizes: doublings, labelled with sizes that were measured: powers of two, and what is not near one.
+
+    >>> sizes_axis([64, 256, 512, 1000, 2047, 2048]).to_dict()["axis"]["values"]
+    [64, 256, 512, 1000, 2048]
+    """
+    powers = [n for n in squares if n & (n - 1) == 0]
+    apart = [n for n in squares if all(abs(math.log2(n / power)) > 0.5 for power in powers)]
+    values = sorted(powers + apart) if len(powers) > 2 else squares
+    axis = alt.Axis(
+        values=values,
+        labelOverlap="greedy",
+        labelSeparation=8,
+        labelExpr="datum.value",
+        title="n (matrices n × n)",
+    )
+    return alt.X("n:Q", axis=axis, scale=alt.Scale(type="log", base=2, nice=False, padding=10))
+
+
+def _yardstick(value: float, words: str, layers: list[alt.Chart], *, below: bool = False) -> list[alt.Chart]:
+    """Adds a dashed rule behind the layers and its label in front of them."""
+    base = alt.Chart(alt.InlineData(values=[{"at": value, "words": words}])).encode(y="at:Q")
+    rule = base.mark_rule(strokeDash=[3, 3])
+    place: dict[str, Any] = {
+        "align": "left",
+        "baseline": "top" if below else "bottom",
+        "dy": 6 if below else -5,
+        "dx": 4,
+    }
+    label = base.encode(text="words:N", x=alt.value(0))
+    return [rule, *layers, label.mark_text(style="halo", **place), label.mark_text(**place)]
+
+
+def _cells(which: str, view: View, y: alt.Y) -> alt.Chart:
+    return alt.Chart(alt.NamedData("cells")).transform_filter(which).encode(x=sizes_axis(view.squares), y=y)
+
+
+def _gflops(view: View, drawn: dict[str, Style], legend: bool) -> Any:
+    y = alt.Y("gflops:Q", title=None, axis=alt.Axis(tickCount=6, format="~s" if _huge(view) else ",~r"))
+    layers = marks(_cells("datum.square", view, y), drawn, legend=legend)
+    if view.peak and peak_in_sight(view):
+        layers = _yardstick(view.peak, f"measured peak, {digits(view.peak)} GFLOPS", layers, below=True)
+    return alt.layer(*layers).properties(description="GFLOPS over n, one line a kernel")
+
+
+def _huge(view: View) -> bool:
+    return max((r.gflops or 0 for r in view.measured), default=0) >= 100_000
+
+
+def _ratio(view: View, drawn: dict[str, Style], legend: bool) -> Any:
+    y = alt.Y("ratio:Q", title=None, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True))
+    layers = marks(_cells("datum.square && isValid(datum.ratio)", view, y), drawn, legend=legend)
+    words = f"1: as fast as {view.reference or 'the reference'}"
+    return alt.layer(*_yardstick(1, words, layers)).properties(description="R over n, one line a kernel")
+
+
+def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:
+    times = [r.median_s for r in view.measured if r.median_s and r.m == r.n == r.k]
+    axis = alt.Axis(values=decades(min(times), max(times)), labelExpr=SECONDS)
+    domain = [min(times) / 1.6, max(times) * 1.6]
+    y = alt.Y("time:Q", title=None, axis=axis, scale=alt.Scale(type="log", domain=domain, nice=False))
+    return alt.layer(*marks(_cells("datum.square", view, y), drawn, legend=legend)).properties(
+        description="Median time over n on logarithmic axes, one line a kernel"
+    )
+
+
+def _shapes(view: View, drawn: dict[str, Style], legend: bool) -> Any:
+    """One row a shape, one point a kernel: shapes that differ in more than size have no common axis."""
+    shapes = shapes_without_curve(view)
+    field = alt.FieldOneOfPredicate(field="shape", oneOf=shapes)
+    y = alt.Y("shape:N", title=None, sort=shapes, axis=alt.Axis(labelLimit=240, grid=True, labelOverlap=False))
+    rates = [r.gflops for r in view.measured if r.gflops]
+    wide = max(rates) > 30 * min(rates)
+    scale = alt.Scale(type="log", nice=False, padding=24) if wide else alt.Scale(zero=True)
+    x = alt.X("gflops:Q", title="GFLOPS" + (" (logarithmic)" if wide else ""), scale=scale,
+              axis=alt.Axis(tickCount=5, labelOverlap="greedy", format=",~r"))  # fmt: skip
+    picked = alt.param(name="picked", value=[])
+    colour = _kernel(drawn, alt.Color, "category", legend)
+    points = (
+        alt.Chart(alt.NamedData("cells"))
+        .transform_filter(field)
+        .mark_point(filled=True, size=80)
+        .encode(
+            x=x, y=y,
+            **({"color": colour, "opacity": alt.value(1)} if legend else _looks(colour)),
+            shape=_kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], legend),
+            tooltip=[alt.Tooltip(f"{name}:N") for name in TOOLTIP],
+        )
+    )  # fmt: skip
+    return alt.layer(points.add_params(picked)).properties(
+        description="GFLOPS of each shape, one point a kernel", height=max(80, 34 * len(shapes))
+    )

@@ -1,0 +1,547 @@
+"""The page of ``tilewright explain``: what a kernel does to memory, line by line, and what limits it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from ...errors import RecordError
+from ..explanation import ABOUT, Bound, Explanation
+from ..unit_counters import UNIT_LABELS
+from . import explain_findings, html
+from .charts import decades, finished
+from .environment import Item, items
+from .explain_findings import RESOURCES, shape_words
+from .explain_theme import haloed, theme
+from .pipeline_section import pipeline_pictures
+from .source_view import source_view, turns, waste
+from .words import digits, duration, finite, shortly, with_noun
+
+
+def render_explanation(explanations: Sequence[Explanation], *, title: str | None = None) -> str:
+    """The page of some explanations as HTML; see ``tilewright.records.report.render_explanation``."""
+    explanations = list(explanations)
+    if not explanations:
+        raise RecordError("explanations is empty: a page needs at least one; make one with `tilewright explain KERNEL`")
+    names = explain_findings.labels(explanations)
+    specs = [_charts(e) for e in explanations]
+    shown = [_view(*of, f"e{i}") for i, of in enumerate(zip(explanations, names, specs, strict=True))]
+    return html.page(
+        "explain.html.j2",
+        data={"config": {name: theme(name) for name in ("light", "dark")}, "views": specs},
+        script="explain.js",
+        styles=["page.css", "explain.css"],
+        title=title or explain_findings.explanation_title(explanations),
+        lead=explain_findings.comparison(explanations, names) if len(shown) > 1 else shown[0]["headline"],
+        fastest=max((view["totals"]["gflops"] or 0 for view in shown), default=0),
+        views=shown,
+    )
+
+
+def write_explanation(explanations: Sequence[Explanation], path: str | Path, *, title: str | None = None) -> Path:
+    """Renders the page into a file; see ``tilewright.records.report.write_explanation``."""
+    return html.write_whole(render_explanation(explanations, title=title), path)
+
+
+def _charts(e: Explanation) -> dict[str, Any]:
+    """Name → specification of each chart that this explanation has data for."""
+    made = {
+        "roofline": roofline(e),
+        "registers": occupancy_chart(e, "registers"),
+        "shared": occupancy_chart(e, "shared"),
+    }
+    return {name: spec for name, spec in made.items() if spec is not None}
+
+
+def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[str, Any]:
+    """What the template needs of one explanation."""
+    return {
+        "id": ident,
+        "name": name,
+        "idea": str(e.about.get("idea") or ""),
+        "headline": explain_findings.headline(e),
+        "verdict": explain_findings.verdict(e),
+        "unrated": e.unrated,
+        "file": e.file,
+        "printed": e.printed,
+        "source": source_view(e, ident),
+        "pipeline": pipeline_pictures(e.pipeline, f"{ident}-pipeline"),
+        "defects": e.defects,
+        "totals": totals_row(e),
+        "bars": bars(e),
+        "predicted": predicted(e),
+        "time": duration(e.predicted_seconds) if e.predicted_seconds else "",
+        "levels": [(level.name, shortly(level.intensity), level.limits) for level in memory_levels(e)],
+        "counters": counters(e),
+        "measured": e.measured is not None,
+        "formulas": formulas(e),
+        "occupancy": explain_findings.occupancy_sentence(e),
+        "limits": occupancy_limits(e),
+        "charts": list(specs),
+        "facts": facts(e),
+        "notes": e.notes,
+    }
+
+
+# ---- counter table ---------------------------------------------------------------------------------------------------
+# Tables of counters and formulas: what was counted, next to what a formula gives or a GPU measured.
+
+
+_OPS = {
+    "ld": "loads", "st": "stores", "atom": "atomics", "red": "reductions", "ldgsts": "asynchronous copies",
+    "ldsm": "matrix loads", "stsm": "matrix stores",
+}  # fmt: skip
+#: Part of a counter's name → what it counts.
+_WHAT = {
+    "t_requests_": "requests: instructions, counted per warp",
+    "inst_executed_op_": "requests: instructions, counted per warp",
+    "t_sectors_": "sectors: 32 bytes moved each",
+    "data_bytes_mem_": "bytes asked for",
+    "wavefronts_mem_": "wavefronts: turns of the 32 banks",
+    "data_bank_conflicts_": "bank conflicts: additional turns",
+}
+
+
+@dataclass(frozen=True)
+class CounterRow:
+    """A row of either table; ``match`` is ✓, a difference, or empty where there is nothing to compare."""
+
+    name: str
+    words: str
+    text: str
+    expected: str
+    found: str
+    match: str
+
+    @property
+    def agrees(self) -> bool:
+        """Whether there is no difference."""
+        return self.match in ("", "✓")
+
+
+def counters(explanation: Explanation) -> list[CounterRow]:
+    """A row for each counter: ``expected`` is what the microscope counted, ``found`` what a GPU measured. Counters that
+    were only measured come last."""
+    measured = (explanation.measured or {}).get("counters") or {}
+    names = dict.fromkeys([*explanation.counters, *measured])
+    return [
+        CounterRow(name, counter_words(name), "", *_marked(name, explanation, measured.get(name))) for name in names
+    ]
+
+
+def _marked(name: str, explanation: Explanation, measured: Any) -> tuple[str, str, str]:
+    """``_compared`` of a counter; a prediction that is not exact is marked."""
+    expected, found, match = _compared(explanation.counters.get(name), measured)
+    return f"{ABOUT} {expected}" if name in explanation.approximate else expected, found, match
+
+
+def formulas(explanation: Explanation) -> list[CounterRow]:
+    """Every formula, its value (``expected``) and what was counted (``found``)."""
+    return [CounterRow(f.row, f.what, f.text, *_compared(f.value, f.counted)) for f in explanation.formulas]
+
+
+def _compared(expected: Any, found: Any) -> tuple[str, str, str]:
+    first, second = finite(expected), finite(found)
+    return _number(first), _number(second), _match(first, second)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value == int(value) else shortly(value)
+
+
+def _match(expected: float | None, found: float | None) -> str:
+    """✓, or by how much the second differs from the first.
+
+    >>> _match(40960, 40960), _match(40960, 42000), _match(40960, 40961), _match(100, 660), _match(0, 3)
+    ('✓', '+2.5%', '+1', '×6.6', '+3')
+    """
+    if expected is None or found is None:
+        return ""
+    if expected == found:
+        return "✓"
+    if not expected or abs(found - expected) < 0.0005 * abs(expected):
+        return f"{found - expected:+,g}"
+    ratio = found / expected
+    return f"{ratio - 1:+.1%}" if 0.5 < ratio < 2 else f"×{shortly(ratio)}"
+
+
+def counter_words(name: str) -> str:
+    """A hardware counter's name in words; empty for one that is not known here.
+
+    >>> counter_words("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")
+    'global loads, sectors: 32 bytes moved each'
+    >>> counter_words("dram__bytes_read.sum")
+    ''
+    """
+    if name in UNIT_LABELS:
+        return UNIT_LABELS[name]
+    what = next((words for part, words in _WHAT.items() if part in name), "")
+    found = re.search(r"_(?:mem|op)_(?P<space>global|local|shared)(?:(?:_op)?_(?P<op>[a-z]+))?\.sum$", name)
+    if not what:
+        return ""
+    if found is None:  # cp.async and matrix loads have instruction counters of their own
+        own = re.search(r"_op_(ldgsts|ldsm|stsm)\.sum$", name)
+        return f"shared {_OPS[own[1]]}, {what}" if own else ""
+    if found["op"] is None:
+        return f"{found['space']} memory, all accesses, {what.split(':')[0].removeprefix('bank ')}"
+    return f"{found['space']} {_OPS.get(found['op'], found['op'])}, {what}"
+
+
+# ---- explain facts ---------------------------------------------------------------------------------------------------
+# What explanations say in figures: the comparison of several, the bounds, and the facts of launch, resources and GPU.
+
+
+def totals_row(e: Explanation) -> dict[str, Any]:
+    """A row of the comparison: sums over all accesses, and what each multiply-add costs of them."""
+    sectors, wavefronts = sum(a.sectors for a in e.accesses), sum(a.wavefronts for a in e.accesses)
+    steps = e.m * e.n * e.k
+    warps, most = finite(e.occupancy.get("warps")), finite(e.occupancy.get("max_warps"))
+    used = sum(map(turns, e.accesses))
+    return {
+        "shape": shape_words(e),
+        "sectors": f"{sectors:,}",
+        "sectors_each": shortly(sectors / steps) if steps else "",
+        "wavefronts": f"{wavefronts:,}",
+        "wavefronts_each": shortly(wavefronts / steps) if steps else "",
+        "wasted": f"{sum(map(waste, e.accesses)) / used:.0%}" if used else "–",
+        "bound": "–" if e.unrated else e.bound.name if e.bound else "not known",
+        "gflops": finite(e.gflops),
+        "rate": digits(e.gflops) if finite(e.gflops) and e.gflops else "–",
+        "occupancy": f"{warps / most:.0%}" if warps is not None and most else "–",
+        "wrong": _wrong(e),
+    }
+
+
+def _wrong(e: Explanation) -> str:
+    """What is wrong, in a few words; empty where nothing is."""
+    words = [with_noun(len(e.defects), "defect")] if e.defects else []
+    if e.verified.get("ok") is False:
+        words.append("wrong result")
+    if e.run.get("complete") is False:
+        words.append("stopped")
+    return ", ".join([*words, *([] if e.launchable else ["cannot be launched"])])
+
+
+def bars(e: Explanation) -> list[dict[str, Any]]:
+    """Every bound by falling time, with its length in percent of the longest; empty where no time is predicted."""
+    ordered = sorted([] if e.unrated else e.bounds, key=lambda bound: -bound.seconds)
+    longest = ordered[0].seconds if ordered else 0
+    return [
+        {
+            "name": bound.name,
+            "time": duration(bound.seconds),
+            "rate": f"{digits(e.flops / bound.seconds / 1e9)} GFLOPS" if bound.seconds else "",
+            "words": f"{shortly(bound.amount)} {bound.unit} at {_rate(bound.rate, bound.unit)}",
+            "width": round(100 * bound.seconds / longest, 2) if longest else 0,
+        }
+        for bound in ordered
+    ]
+
+
+def predicted(e: Explanation) -> list[dict[str, Any]]:
+    """The parts of the predicted time in their order, with their share in percent; empty where none is predicted."""
+    whole = e.predicted_seconds
+    return [
+        {
+            "name": part.name,
+            "time": duration(part.seconds),
+            "words": part.because,
+            "width": round(100 * part.seconds / whole, 2),
+        }
+        for part in (e.predicted if whole else ())
+        if whole
+    ]
+
+
+def _rate(rate: float, unit: str) -> str:
+    """A rate with its unit.
+
+    >>> _rate(4.8e12, "bytes"), _rate(2.6136e11, "turns"), _rate(6.69e13, "operations")
+    ('4,800 GB/s', '261 billion a second', '66,900 GFLOPS')
+    """
+    if unit == "bytes":
+        return f"{shortly(rate / 1e9)} GB/s"
+    return f"{shortly(rate / 1e9)} " + ("GFLOPS" if unit == "operations" else "billion a second")
+
+
+#: Environment keys that say how the explanation was made; the others describe the machine.
+_MADE = ("command", "compiler", "arch", "tilewright", "git", "time", "operands")
+
+
+def facts(e: Explanation) -> list[tuple[str, tuple[Item, ...]]]:
+    """Launch, resources, GPU and how this was made, as headed lists of facts; what is not known is left out."""
+    measured = (e.measured or {}).get("environment") or {}
+    made = {key: e.environment[key] for key in _MADE if key in e.environment}
+    listed = [
+        ("Launch", _launch(e)),
+        ("Resources", _resources(e)),
+        ("GPU", _gpu(e)),
+        ("How this was made", {**made, "simulated in": _seconds(e.run.get("seconds"))}),
+        ("What it was measured on", measured if isinstance(measured, dict) else {}),
+        ("What it was simulated on", {k: v for k, v in e.environment.items() if k not in _MADE}),
+    ]
+    return [(head, found) for head, values in listed if (found := items(values))]
+
+
+def _launch(e: Explanation) -> dict[str, Any]:
+    blocks, threads = _counted(e.launch.get("blocks"), "block"), _counted(e.launch.get("threads"), "thread")
+    return {
+        "grid": _extent(e.launch.get("grid"), "blocks"),
+        "block": _extent(e.launch.get("block"), "threads"),
+        "in all": f"{blocks} of {threads}" if blocks and threads else "",
+        "dynamic shared memory": _counted(e.launch.get("shared_bytes"), "byte", " a block"),
+        "parameters": ", ".join(f"{name} = {value}" for name, value in e.params.items()),
+        "dtype": e.dtype,
+    }
+
+
+def _resources(e: Explanation) -> dict[str, Any]:
+    resources = e.resources
+    return {
+        "registers": _counted(resources.get("registers"), "register", " a thread"),
+        "static shared memory": _counted(resources.get("shared_bytes"), "byte", " a block"),
+        "local memory": _counted(resources.get("local_bytes"), "byte", " a thread"),
+        "largest block": _counted(resources.get("max_threads"), "thread"),
+    }
+
+
+def _gpu(e: Explanation) -> dict[str, Any]:
+    peak, bandwidth, clock = (finite(e.gpu.get(key)) for key in ("peak_gflops", "bandwidth_gbs", "clock_mhz"))
+    return {
+        "name": e.gpu.get("name"),
+        "compute capability": e.gpu.get("compute_capability"),
+        "multiprocessors": e.gpu.get("sms"),
+        "clock": f"{clock:,.0f} MHz" if clock else "",
+        "arithmetic": f"{peak:,.0f} GFLOPS of {e.dtype}" if peak else "",
+        "device memory": f"{bandwidth:,.0f} GB/s" if bandwidth else "",
+    }
+
+
+def _extent(sizes: Any, noun: str) -> str:
+    return f"{' × '.join(map(str, sizes))} {noun}" if sizes else ""
+
+
+def _counted(value: Any, noun: str, of: str = "") -> str:
+    known = finite(value)
+    return "" if known is None else with_noun(int(known), noun) + of
+
+
+def _seconds(value: Any) -> str:
+    known = finite(value)
+    return duration(known) if known else ""
+
+
+def occupancy_limits(e: Explanation) -> list[dict[str, Any]]:
+    """Blocks that each resource alone would allow, and whether it is the one that limits."""
+    limiting = e.occupancy.get("limiting") or []
+    return [
+        {
+            "name": RESOURCES.get(name, str(name)),
+            "words": "not used" if finite(value) is None else with_noun(int(value), "block"),
+            "limits": name in limiting,
+        }
+        for name, value in (e.occupancy.get("limits") or {}).items()
+    ]
+
+
+# ---- occupancy chart -------------------------------------------------------------------------------------------------
+# How many warps would be resident if the kernel needed more or less of a resource, as a Vega-Lite specification.
+
+
+KIB = 1024
+
+#: For each resource, the title of its axis, and how many registers or bytes are one unit on it.
+AXES = {"registers": ("registers a thread", 1), "shared": ("KiB of shared memory a block", KIB)}
+
+
+def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] | None:
+    """Resident warps over ``resource``, "registers" a thread or "shared" memory a block, with the kernel's own need marked.
+
+    None where the explanation has no curve.
+    """
+    title, unit = AXES[resource]
+    curve = [(finite(at), finite(warps)) for at, warps in explanation.occupancy.get(f"by_{resource}") or []]
+    rows = [{"x": at / unit, "y": warps} for at, warps in curve if at is not None and warps is not None]
+    if len(rows) < 2:
+        return None
+    rows.insert(0, {"x": 0.0, "y": rows[0]["y"]})  # a smaller need never lowers the number of warps
+    end = rows[-1]["x"]
+    most = finite(explanation.occupancy.get("max_warps")) or max(row["y"] for row in rows)
+    across = alt.Scale(domain=[0, end], nice=False)
+    up = alt.Scale(domain=[0, most * 1.15], nice=False)
+    quarters = alt.Axis(values=[most * part / 4 for part in range(5)])
+    axes: dict[str, Any] = {
+        "x": alt.X("x:Q", title=title, scale=across, axis=alt.Axis(tickCount=6)),
+        "y": alt.Y("y:Q", title=None, scale=up, axis=quarters),
+    }
+    base = alt.Chart(alt.InlineData(values=rows)).encode(**axes)
+    # Resources are allocated in whole units: the warps at a value hold for every need between the previous value and it.
+    layers = [base.mark_area(style="area", interpolate="step-before", clip=True),
+              base.mark_line(style="curve", interpolate="step-before", clip=True)]  # fmt: skip
+    taken, warps = _taken(explanation, resource), finite(explanation.occupancy.get("warps"))
+    if taken is not None and warps is not None:
+        words = f"{shortly(taken / unit)} {'KiB' if resource == 'shared' else 'registers'}, {shortly(warps)} warps"
+        row: dict[str, Any] = {"x": taken / unit, "y": warps, "words": words}
+        side: dict[str, Any] = {"align": "right", "dx": 4} if row["x"] > end / 2 else {"align": "left", "dx": -4}
+        marked = alt.Chart(alt.InlineData(values=[row])).encode(**axes)
+        layers += [marked.mark_point(style="limit", size=80), *haloed(row, axes, "strong", dy=-16, **side)]
+    return finished(alt.layer(*layers).properties(description=f"Resident warps over {title}"))
+
+
+def _taken(explanation: Explanation, resource: str) -> float | None:
+    """Registers a thread, or bytes of shared memory a block, static and dynamic."""
+    if resource == "registers":
+        return finite(explanation.resources.get("registers"))
+    parts = [finite(of.get("shared_bytes")) for of in (explanation.resources, explanation.launch)]
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+# ---- roofline --------------------------------------------------------------------------------------------------------
+# The roofline of one explanation, as a Vega-Lite specification.
+#
+# A roof is what a memory's rate allows at an intensity, in operations for each byte that the kernel moves through that
+# memory. The kernel has one rate, and another intensity for each memory, so that its points lie side by side: the point
+# that lies on its memory's roof is the limit.
+
+
+#: Bytes that one of a bound's units moves; other units are no memory's.
+BYTES = {"bytes": 1, "sectors": 32, "turns": 128, "wavefronts": 128}
+
+#: A memory's name and its GB/s.
+Roof = tuple[str, float]
+#: The ends of an axis.
+Span = tuple[float, float]
+
+#: Two intensities less than this factor apart are one point to the eye.
+APART = 1.5
+
+
+@dataclass(frozen=True)
+class Level:
+    """The kernel's intensity at one memory, in operations a byte, and the memory's GB/s, None where it has no roof."""
+
+    name: str
+    intensity: float
+    gbs: float | None = None
+    limits: bool = False
+
+    @property
+    def short(self) -> str:
+        """The first part of a name that lists several.
+
+        >>> Level("L1 cache and shared memory", 0.4).short
+        'L1 cache'
+        """
+        return self.name.split(",")[0].split(" and ")[0]
+
+
+def memory_levels(explanation: Explanation) -> list[Level]:
+    """A level for each bound that counts bytes, by rising intensity.
+
+    The L1 cache moves more than the requested sectors where it also serves shared memory, or where a request moves less than
+    a turn can. The requested sectors are then a level of their own, without a roof.
+    """
+    found = [
+        Level(
+            bound.name, explanation.flops / (bound.amount * size), bound.rate * size / 1e9, bound == explanation.bound
+        )
+        for bound in explanation.bounds
+        if (size := BYTES.get(bound.unit)) and bound.amount > 0 and bound.rate > 0 and explanation.flops
+    ]
+    if sectors := sum(access.sectors for access in explanation.accesses):
+        asked = explanation.flops / (BYTES["sectors"] * sectors)
+        if asked and all(max(asked, lv.intensity) > APART * min(asked, lv.intensity) for lv in found):
+            found.append(Level("sectors asked for", asked))
+    return sorted(found, key=lambda level: level.intensity)
+
+
+def arithmetic_bound(explanation: Explanation) -> Bound | None:
+    """The bound that counts operations."""
+    return next((b for b in explanation.bounds if b.unit == "operations" and b.rate > 0), None)
+
+
+def roofline(explanation: Explanation) -> dict[str, Any] | None:
+    """The chart, both axes logarithmic; None where the GPU's rates are not known."""
+    kernel_levels, gflops = memory_levels(explanation), finite(explanation.gflops)
+    roofs = sorted(((level.short, level.gbs) for level in kernel_levels if level.gbs), key=lambda roof: -roof[1])
+    if not roofs or not gflops:
+        return None
+    top = arithmetic_bound(explanation)
+    peak = top.rate / 1e9 if top else None
+    ridges = [peak / gbs for _, gbs in roofs] if peak else []
+    x = _domain([*(level.intensity for level in kernel_levels), *ridges])
+    y = _domain([gflops, peak or 4 * gflops])
+    axes: dict[str, Any] = {
+        "x": alt.X("x:Q", title="operations a byte", scale=_log(x), axis=_axis(x)),
+        "y": alt.Y("y:Q", title="GFLOPS", scale=_log(y), axis=_axis(y, grid=True)),
+    }
+    layers = [_lines(roofs, peak, x, axes), *_names(roofs, peak, x, y, axes), *_points(kernel_levels, gflops, x, axes)]
+    described = f"Roofline: {shortly(gflops)} GFLOPS under the roofs of each memory and of the arithmetic"
+    return finished(alt.layer(*layers).properties(description=described))
+
+
+def _domain(values: Sequence[float]) -> Span:
+    return min(values) / 6, max(values) * 3
+
+
+def _log(domain: Span) -> alt.Scale:
+    return alt.Scale(type="log", domain=list(domain), nice=False)
+
+
+def _axis(domain: Span, *, grid: bool = False) -> alt.Axis:
+    ticks = [t for t in decades(*domain) if domain[0] <= t <= domain[1]]
+    return alt.Axis(values=ticks, format=",~r", grid=grid)
+
+
+def _lines(roofs: Sequence[Roof], peak: float | None, x: Span, axes: dict[str, Any]) -> alt.Chart:
+    """A slanted line for each memory, up to the flat one of the arithmetic."""
+    rows = []
+    for name, gbs in roofs:
+        rows += [{"roof": name, "x": at, "y": at * gbs} for at in (x[0], peak / gbs if peak else x[1])]
+    if peak:
+        rows += [{"roof": "", "x": at, "y": peak} for at in (peak / roofs[0][1], x[1])]
+    lines = alt.Chart(alt.InlineData(values=rows)).mark_line(style="roof", clip=True)
+    return lines.encode(**axes, detail="roof:N")
+
+
+def _names(roofs: Sequence[Roof], peak: float | None, x: Span, y: Span, axes: dict[str, Any]) -> list[alt.Chart]:
+    """Name and rate of each roof: left of the fastest of several memories, right of the others, above the arithmetic."""
+    drawn = []
+    if peak:
+        row = {"words": f"arithmetic, {peak:,.0f} GFLOPS", "x": x[1], "y": peak}
+        drawn += haloed(row, axes, align="right", dy=-10)
+    for i, (name, gbs) in enumerate(roofs):
+        left = i == 0 and len(roofs) > 1
+        at = 0.5 * (peak / gbs if peak else x[1]) if left else max(1.7 * y[0] / gbs, x[0])
+        place: dict[str, Any] = {"align": "right", "dx": -10, "dy": -12} if left else {"align": "left", "dx": 10}
+        drawn += haloed({"words": f"{name}\n{gbs:,.0f} GB/s", "x": at, "y": at * gbs}, axes, **place)
+    return drawn
+
+
+def _points(kernel_levels: Sequence[Level], gflops: float, x: Span, axes: dict[str, Any]) -> list[alt.Chart]:
+    """The kernel's point for each memory, joined, with its intensity; labels lie below and above by turns, off the roofs."""
+    rows: list[dict[str, Any]] = [
+        {"x": level.intensity, "y": gflops, "limits": level.limits, "words": f"{level.short}: {shortly(level.intensity)}",
+         "memory": level.name, "operations a byte": shortly(level.intensity), "GFLOPS": shortly(gflops)}
+        for level in kernel_levels
+    ]  # fmt: skip
+    base = alt.Chart(alt.InlineData(values=rows)).encode(**axes)
+    drawn = [base.mark_line(style="join")]
+    tips = [alt.Tooltip(f"{name}:N") for name in ("memory", "operations a byte", "GFLOPS")]
+    for style, rule in (("level", "!datum.limits"), ("limit", "datum.limits")):
+        drawn.append(base.transform_filter(rule).mark_point(style=style, size=90).encode(tooltip=tips))
+    for i, row in enumerate(rows):
+        across = math.log(row["x"] / x[0]) / math.log(x[1] / x[0])
+        side = "left" if across < (0.35 if i % 2 else 0.6) else "right"
+        place = {"align": side, "dx": 6 if side == "left" else -6, "dy": -16 if i % 2 else 18}
+        drawn += haloed(row, axes, style="strong", **place)
+    return drawn

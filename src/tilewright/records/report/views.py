@@ -1,0 +1,255 @@
+"""Groups records into views: the records that one chart can show together.
+
+A *section* is one machine, device, dtype and precision; a *view* of it is one thread count. A serial kernel
+is measured with one thread only, so the view of T threads shows every kernel at its largest thread count not
+above T.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import RecordError
+from ..bench import VOLATILE, BenchRecord
+from .words import duration, finite, with_noun
+
+#: Environment keys that tell one run from another on the same machine; ``VOLATILE`` tells cells apart.
+RUN_KEYS = (
+    *("command", "command_line", "argv", "git", "git_revision", "revision", "kernel_sources"),
+    *("started", "finished", "date", "load", "clock_mhz", "memory_available"),
+)
+
+
+#: A page has this many cells in its tables at most: few records with nothing in common make large tables.
+MOST_CELLS = 50_000
+
+
+def is_reference(kernel: str) -> bool:
+    """References are kernels too, named ``ref/…``."""
+    return kernel.startswith("ref/")
+
+
+def is_library_call(kernel: str) -> bool:
+    """``tilewright/matmul`` is no rung of the ladder: it runs the kernel that its plan chooses."""
+    return kernel.startswith("tilewright/")
+
+
+def rungs_order(record: BenchRecord) -> float:
+    """A kernel's place on the ladder; infinity where the record names none, so that such kernels come last."""
+    order = finite(record.about.get("order"))
+    return float("inf") if order is None else order
+
+
+@dataclass(frozen=True)
+class Section:
+    """Everything measured on one machine and device with one dtype and precision."""
+
+    machine: str
+    device: str
+    dtype: str
+    precision: str
+    records: tuple[BenchRecord, ...]
+
+    @property
+    def thread_counts(self) -> list[int]:
+        """Largest first. Thread counts do not apply to a GPU, which has one view."""
+        return sorted({r.threads for r in self.records}, reverse=True) if self.device == "cpu" else [_ANY]
+
+    @property
+    def most_cells(self) -> int:
+        """An upper bound on the cells in all tables of its views: kernels × shapes × thread counts."""
+        kernels, shapes = {r.kernel for r in self.records}, {(r.m, r.n, r.k) for r in self.records}
+        return len(self.thread_counts) * len(kernels) * len(shapes)
+
+
+#: Stands for the thread count of a GPU; above every real one.
+_ANY = 1 << 30
+
+
+@dataclass(frozen=True)
+class View:
+    """One thread count of a section: one record a kernel and shape, in ladder order, references last."""
+
+    section: Section
+    threads: int | None
+    records: tuple[BenchRecord, ...]
+
+    @property
+    def label(self) -> str:
+        """Machine and what was measured."""
+        return f"{self.section.machine} · {self.what}"
+
+    @property
+    def what(self) -> str:
+        """The label without the machine: dtype, precision where it is not the default, device, threads."""
+        s = self.section
+        promise = f"precision {s.precision}" if s.precision not in ("", "standard") else ""
+        device = s.device if s.device != "cpu" else ""
+        threads = with_noun(self.threads, "thread") if self.threads else ""
+        return " · ".join(part for part in (s.dtype, promise, device, threads) if part)
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels of its records, each once."""
+        return list(dict.fromkeys(r.kernel for r in self.records))
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Squares first, by size; then the others, by operations."""
+        shapes = {(r.m, r.n, r.k) for r in self.records}
+        return sorted(shapes, key=lambda s: (not s[0] == s[1] == s[2], s[0] * s[1] * s[2], s))
+
+    @property
+    def squares(self) -> list[int]:
+        """Sizes of the square products with at least one result."""
+        return sorted({r.n for r in self.measured if r.m == r.n == r.k})
+
+    @property
+    def measured(self) -> list[BenchRecord]:
+        """The records with a result."""
+        return [r for r in self.records if is_measured(r)]
+
+    @property
+    def peak(self) -> float | None:
+        """Measured peak of this machine at this thread count, GFLOPS."""
+        widest = max((r.threads for r in self.records), default=0)
+        peaks = [p for r in self.records if r.threads == widest and (p := finite(r.peak_gflops))]
+        return statistics.median(peaks) if peaks else None
+
+    @property
+    def reference(self) -> str | None:
+        """The reference most ratios are against."""
+        names = Counter(r.reference for r in self.records if r.reference and not is_reference(r.kernel))
+        return names.most_common(1)[0][0] if names else None
+
+
+def is_measured(record: BenchRecord) -> bool:
+    """Whether the result was verified and has a time."""
+    return record.verdict == "ok" and bool(finite(record.median_s)) and bool(finite(record.gflops))
+
+
+def threads_of(record: BenchRecord) -> str:
+    """ "2 threads"; empty on a GPU, where thread counts do not apply."""
+    return with_noun(record.threads, "thread") if record.device == "cpu" else ""
+
+
+def machine_name(record: BenchRecord) -> str:
+    """Processor or GPU as the environment names it."""
+    keys = ("gpu", "processor") if record.device != "cpu" else ("processor", "cpu")
+    for key in (*keys, "cpu", "machine", "host", "hostname"):
+        value = record.environment.get(key)
+        if isinstance(value, dict):
+            value = next((value[k] for k in ("name", "model", "brand", "processor") if value.get(k)), None)
+        if value:
+            return str(value)
+    return "unnamed machine"
+
+
+def machine_names(records: Iterable[BenchRecord]) -> dict[str, str]:
+    """``machine_key`` → a unique name: a processor that occurs again with other libraries gets a number."""
+    first: dict[str, str] = {}
+    for record in records:
+        first.setdefault(machine_key(record), machine_name(record))
+    seen: Counter[str] = Counter()
+    for key, name in first.items():
+        seen[name] += 1
+        first[key] = f"{name} ({seen[name]})" if seen[name] > 1 else name
+    return first
+
+
+def machine_key(record: BenchRecord) -> str:
+    """What must agree for two records to come from the same machine with the same libraries."""
+    return json.dumps(_stable(record.environment), sort_keys=True, default=str)
+
+
+def _stable(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {str(k): _stable(v) for k, v in value.items() if k not in VOLATILE and k not in RUN_KEYS}
+
+
+def sections(records: Iterable[BenchRecord]) -> list[Section]:
+    """Records by machine, device, dtype and precision, in order of appearance. Raises RecordError for too many cells."""
+    groups: dict[tuple[str, str, str, str], list[BenchRecord]] = {}
+    for record in records:
+        derived = record.with_rates() if record.median_s is None else record
+        key = (machine_key(record), record.device, record.dtype, record.precision)
+        groups.setdefault(key, []).append(derived)
+    names = machine_names(record for group in groups.values() for record in group)
+    found = [
+        Section(names[machine], device, dtype, precision, tuple(group))
+        for (machine, device, dtype, precision), group in groups.items()
+    ]
+    cells = sum(section.most_cells for section in found)
+    if cells > MOST_CELLS:
+        raise RecordError(f"tables of up to {cells:,} cells, more than {MOST_CELLS:,}: give fewer records at once")
+    return found
+
+
+def views(section: Section) -> list[View]:
+    """One view a thread count, the widest first."""
+    ladder = sorted(section.records, key=lambda r: (is_reference(r.kernel), rungs_order(r)))
+    result = []
+    for threads in section.thread_counts:
+        widest: dict[str, int] = {}
+        for r in ladder:
+            if r.threads <= threads:
+                widest[r.kernel] = max(widest.get(r.kernel, 0), r.threads)
+        shown = best_of_cells(r for r in ladder if widest.get(r.kernel) == r.threads)
+        result.append(View(section, None if threads == _ANY else threads, tuple(shown)))
+    return result
+
+
+def best_of_cells(records: Iterable[BenchRecord]) -> list[BenchRecord]:
+    """One record for each kernel and shape: the latest of repeated measurements, the fastest of several parameter sets."""
+    latest = {record.cell: record for record in records}
+    best: dict[tuple[Any, ...], BenchRecord] = {}
+    for record in latest.values():
+        key = (record.kernel, record.m, record.n, record.k)
+        if key not in best or _rank(record) < _rank(best[key]):
+            best[key] = record
+    # Kernels stay together, in the order of their first record.
+    place = {kernel: i for i, kernel in enumerate(dict.fromkeys(r.kernel for r in best.values()))}
+    return sorted(best.values(), key=lambda r: (place[r.kernel], r.m * r.n * r.k, r.shape))
+
+
+def varied(records: Iterable[BenchRecord]) -> dict[str, tuple[str, ...]]:
+    """Kernel → the parameters that have several values in one cell: these were swept.
+
+    Parameters that differ only from size to size, as tuned ones do, were not.
+    """
+    groups: dict[tuple[Any, ...], list[BenchRecord]] = {}
+    for record in records:
+        groups.setdefault(record.cell[:-1], []).append(record)  # the cell without its parameters
+    found: dict[str, dict[str, None]] = {}
+    for group in groups.values():
+        names = dict.fromkeys(name for r in group for name in r.params)
+        several = [name for name in names if any(r.params.get(name) != group[0].params.get(name) for r in group)]
+        if several:
+            found.setdefault(group[0].kernel, {}).update(dict.fromkeys(several))
+    return {kernel: tuple(names) for kernel, names in found.items()}
+
+
+def params_text(record: BenchRecord, names: Iterable[str]) -> str:
+    """``BLOCK_X=8 BLOCK_Y=16``: the named parameters that the record has."""
+    return " ".join(f"{name}={record.params[name]}" for name in names if name in record.params)
+
+
+def _rank(record: BenchRecord) -> tuple[int, float]:
+    if is_measured(record):
+        return (0, record.median_s or 0.0)
+    return (1 if record.verdict == "wrong" else 2, 0.0)
+
+
+def spread(samples: Sequence[float]) -> str:
+    """From the best to the worst sample.
+
+    >>> spread([0.010, 0.011, 0.012])
+    '10.0 ms … 12.0 ms'
+    """
+    return f"{duration(min(samples))} … {duration(max(samples))}" if samples else "not recorded"

@@ -1,1 +1,0 @@
-"""Executing one kernel on one device."""
