@@ -31,9 +31,9 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.lab.inputs.environment import environment
+from tilewright.lab.scale.measured import measured_rates, replayed_run
+from tilewright.lab.scale.simulate import simulate_cluster
 from tilewright.large.cluster.layers import layers
-from tilewright.large.cluster.measured import measured_rates, replayed_run
-from tilewright.large.cluster.simulate import simulate_cluster
 from tilewright.large.files import create_matrix, open_matrix, whole_matrix
 from tilewright.large.multiply import job_on
 from tilewright.large.streaming.options import Options

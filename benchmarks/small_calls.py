@@ -211,7 +211,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=np.inf, help="the time after which no more are made")
     asked = parser.parse_args()
     short = learned()
-    if short is small_products.decline:
+    if short is small_products.take_long_way:
         print("there is no C front here: python -m tilewright.prebuilt", file=sys.stderr)
         return 1
     begun, done, wrong, blocks = time.perf_counter(), Counter[str](), 0, 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import RecordError, UsageError
-from tilewright.large.cluster.scaling import ClusterRates, scaling_point, weak_shape
+from tilewright.lab.scale.scaling import ClusterRates, scaling_point, weak_shape
 from tilewright.records import scaling
 from tilewright.records.json_data import holds_kind
 from tilewright.records.scaling import ScalingPoint, read_scaling, scaling_line, write_scaling

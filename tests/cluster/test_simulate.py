@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
-from tilewright.large.cluster.simulate import SharedRate, simulate_cluster
-from tilewright.large.cluster.simulation import SPENT, Simulation
+from tilewright.lab.scale.simulate import SharedRate, simulate_cluster
+from tilewright.lab.scale.simulation import SPENT, Simulation
 from tilewright.large.streaming.plan.cost import Cost, Rates, cost
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Grid, Tile

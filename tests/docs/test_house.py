@@ -17,14 +17,14 @@ PACKAGE = Path(tilewright.__file__).parent
 #: The rooms in the order of the table in docs/architecture.md. A module imports only from its own room and those before.
 ROOMS = [
     *("errors", "records", "host", "cpu.native", "product"),
-    *("cpu.vectors", "kernels", "cpu.engine", "cpu.kernels"),
+    *("cpu.codegen", "kernels", "cpu.engine", "cpu.kernels"),
     *("cpu.runtime", "gpu.runtime", "planning", "large.files", "gpu.arrays", "prebuilt"),
     *("large.streaming.options", "large.streaming.plan", "large.streaming.places", "large.streaming.run"),
     *("large.cluster", "large.verification", "large", "api", "files", "dask", "torch", "jax"),
     *("records.compare", "records.report"),
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
-    *("lab.inputs", "lab.verify", "lab.bench", "lab.tune", "lab.explain"),
+    *("lab.inputs", "lab.verify", "lab.bench", "lab.tune", "lab.explain", "lab.scale"),
     *("lab.terminal", "lab.cli", "__main__"),
 ]
 

@@ -266,7 +266,7 @@ def test_bits_do_not_depend_on_threads_or_callers(
 
 #: Wrong: as many pieces of k as threads were asked.
 PIECES = """
-from tilewright.cpu import vectors as simd
+from tilewright.cpu import codegen as simd
 from tilewright.kernels import kernel
 
 @kernel(idea="Wrong.", row="", shared="team", strided=True, counters=lambda m, n, k: 2)
@@ -366,7 +366,7 @@ def test_a_fork_while_another_thread_imports_the_engine() -> None:
 
 #: Hands out jobs by a counter, waits for all of them, and takes minutes for 2000 of them.
 SLOW = """
-from tilewright.cpu import vectors as simd
+from tilewright.cpu import codegen as simd
 from tilewright.kernels import kernel
 
 @kernel(idea="Slow.", row="", shared="team", strided=True, workspace=lambda m, n, k: 1, counters=lambda m, n, k: 2)

@@ -22,7 +22,8 @@ import tilewright as tw
 from support.machine_code import inner_loops
 from support.plans import make_plan
 from tilewright.api import matmul as api
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
+from tilewright.cpu.codegen import direct
 from tilewright.cpu.runtime import (
     batch,
     entries,
@@ -33,7 +34,6 @@ from tilewright.cpu.runtime import (
     small_products_code,
 )
 from tilewright.cpu.runtime.runner import runner
-from tilewright.cpu.vectors import direct
 from tilewright.kernels.blocking import blocking
 from tilewright.planning.host import WORK_SHARED
 from tilewright.product.problem import Problem
@@ -513,9 +513,9 @@ def test_what_is_plain_is_computed() -> None:
 
 def test_without_the_c_front_every_product_goes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_products, "front", lambda: None)
-    monkeypatch.setattr(small_products, "known", small_products.decline)
-    assert small_products.learn_dtype(np.dtype("float64"), WORK_SHARED) is small_products.decline
-    assert small_products.decline(A, B, None) is None
+    monkeypatch.setattr(small_products, "multiply", small_products.take_long_way)
+    assert small_products.learn_dtype(np.dtype("float64"), WORK_SHARED) is small_products.take_long_way
+    assert small_products.take_long_way(A, B, None) is None
     assert shared_products._c_front.__wrapped__() is None
 
 
@@ -531,7 +531,7 @@ a, b = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
 for _ in range(2):
     assert np.array_equal(tw.matmul(a, b), a @ b)
     assert np.array_equal(tw.matmul(np.stack([a, -a]), b), np.stack([a, -a]) @ b)
-print(small_products.known is small_products.decline)
+print(small_products.multiply is small_products.take_long_way)
 """
 
 
@@ -647,7 +647,7 @@ def test_batches_in_bands_and_portions(bands: int, way: str, monkeypatch: pytest
     a, b = whole_numbers((2, 7, 3, 4), "float64", 1), whole_numbers((1, 7, 4, 5), "float64", 2)
     b = np.broadcast_to(b, (2, 7, 4, 5))
     c = np.full((2, 7, 3, 5), np.nan)
-    multiply = short("float64") if way == "short" else small_products.decline
+    multiply = short("float64") if way == "short" else small_products.take_long_way
     batch.multiply_batch(multiply, lambda: runner(small_products_code.KERNEL, "float64"), bands, a, b, c)
     np.testing.assert_array_equal(c, a @ b)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from support.machine_code import assembly, inner_loops
 from support.matrices import LAYOUTS, SHAPES, Layout, operands
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import jobs
 from tilewright.cpu.engine.dots import chosen_instruction, here, instruction_names, tiles_here
 from tilewright.cpu.kernels import bfloat16_dots, integer_dots

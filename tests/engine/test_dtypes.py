@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from support.matrices import SHAPES, Layout, every_layout, numbers, operands
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import DTypeError
 from tilewright.kernels import Kernel

@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 
 from support.machine_code import assembly, inner_loops, x86_with_fma
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import cuts, edges
 from tilewright.kernels.blocking import blocking
 from tilewright.kernels.catalog import catalog

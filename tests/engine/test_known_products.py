@@ -56,7 +56,7 @@ def test_products_of_a_known_shape_are_computed_at_once(threads: int, dtype: str
         tw.matmul(a, b)  # may hire workers
         for out in outs:
             for x, y in ((a, b), (a.T.copy().T, b[::-1].copy()[::-1])):
-                result = small_products.known(x, y, out)
+                result = small_products.multiply(x, y, out)
                 assert result is not None
                 assert out is None or result is out
                 np.testing.assert_array_equal(result, expected)
@@ -82,7 +82,7 @@ def test_unusual_arrays_of_a_known_shape_go_the_long_way() -> None:
     a, b = operands(106, 106, 106)
     with tw.use_threads(2):
         expected = tw.matmul(a, b)
-        assert small_products.known(a, b, None) is not None
+        assert small_products.multiply(a, b, None) is not None
         for x, y, out in (
             (a, b, a),  # overlaps
             (a, b, np.empty((106, 107), FLOAT)),
@@ -91,7 +91,7 @@ def test_unusual_arrays_of_a_known_shape_go_the_long_way() -> None:
             (a, b.astype(">f4"), None),
             (a[0], b, np.empty((106, 1), FLOAT)),
         ):
-            assert small_products.known(x, y, out) is None
+            assert small_products.multiply(x, y, out) is None
         assert tw.matmul(a, b, out=a) is a
         np.testing.assert_array_equal(a, expected)
 
@@ -103,7 +103,7 @@ def test_a_dtype_with_metadata_is_the_callers_alone() -> None:
         for _ in range(2):
             tw.matmul(a.astype(mine), b.astype(mine))
         for _ in range(2):
-            assert tw.matmul(a, b).dtype.metadata is None or small_products.known(a, b, None) is None
+            assert tw.matmul(a, b).dtype.metadata is None or small_products.multiply(a, b, None) is None
 
 
 def test_the_words_of_a_call_are_those_of_machine_code() -> None:
@@ -130,7 +130,7 @@ def _remembered() -> None:
 def limits_in_c() -> list[int]:
     """The limits for which the C front knows products now: it is one."""
     ones = ((limit, np.ones((m, k), FLOAT), np.ones((k, n), FLOAT)) for limit, (m, n, k) in SHAPES.items())
-    return [limit for limit, a, b in ones if small_products.known(a, b, None) is not None]
+    return [limit for limit, a, b in ones if small_products.multiply(a, b, None) is not None]
 
 
 def test_the_c_front_has_the_limit_that_python_has() -> None:
@@ -199,8 +199,8 @@ def test_nothing_is_shared_in_a_run_that_can_be_stopped() -> None:
     assert how is not None
     remember_shape(FLOAT, (108, 109, 110), 3, alone=False, how=how)
     with tw.use_threads(3):
-        np.testing.assert_array_equal(small_products.known(a, b, None), a @ b)
-        assert stop.stoppable(lambda: small_products.known(a, b, None)) is None
+        np.testing.assert_array_equal(small_products.multiply(a, b, None), a @ b)
+        assert stop.stoppable(lambda: small_products.multiply(a, b, None)) is None
         np.testing.assert_array_equal(stop.stoppable(lambda: tw.matmul(a, b)), a @ b)
 
 
@@ -215,15 +215,15 @@ def test_what_is_raised_where_threads_are_woken_is_raised(monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     with tw.use_threads(99):
-        np.testing.assert_array_equal(small_products.known(a, b, None), a @ b)  # alone
+        np.testing.assert_array_equal(small_products.multiply(a, b, None), a @ b)  # alone
         out = np.empty((111, 109), FLOAT)
         before = [sys.getrefcount(x) for x in (a, b, out)]
         monkeypatch.setattr(shared_products, "wake_if_many", interrupted)
         for _ in range(10):
             with pytest.raises(KeyboardInterrupt):
-                small_products.known(a, b, out)
+                small_products.multiply(a, b, out)
         monkeypatch.undo()
-        assert small_products.known(a, b, out) is out
+        assert small_products.multiply(a, b, out) is out
         assert [sys.getrefcount(x) for x in (a, b, out)] == before
 
 
@@ -241,7 +241,7 @@ with tw.use_threads(1):
         remember_shape(dtype, shape, 1, alone=True, how=None)
     for m, n, k in shapes:
         a = np.full((m, k), m, np.float32)
-        native += small_products.known(a, b[:k, :n], None) is not None
+        native += small_products.multiply(a, b[:k, :n], None) is not None
         assert (tw.matmul(a, b[:k, :n]) == k * m).all()
 print(native)
 """

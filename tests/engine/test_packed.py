@@ -16,15 +16,15 @@ import pytest
 from llvmlite import binding, ir
 
 from support.machine_code import inner_loops, x86_with_fma
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
+from tilewright.cpu.codegen.strassen_tile import _SpreadTile
+from tilewright.cpu.codegen.tile import MicroKernelEmitter
+from tilewright.cpu.codegen.vectors import Vectors, bits_of
 from tilewright.cpu.engine import cuts, jobs
 from tilewright.cpu.runtime import shared_products
 from tilewright.cpu.runtime.in_process import fresh_assembly
 from tilewright.cpu.runtime.runner import compiled, runner
 from tilewright.cpu.runtime.threads import Team
-from tilewright.cpu.vectors.strassen_tile import _SpreadTile
-from tilewright.cpu.vectors.tile import MicroKernelEmitter
-from tilewright.cpu.vectors.vectors import Vectors, bits_of
 from tilewright.errors import UsageError
 from tilewright.kernels import Kernel
 from tilewright.kernels.catalog import catalog

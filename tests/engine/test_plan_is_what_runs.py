@@ -38,9 +38,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[HostPlan]:
         run(self, *arrays)
 
     monkeypatch.setattr(HostPlan, "run", noted)
-    monkeypatch.setattr("tilewright.api.matmul.small_products", SimpleNamespace(known=small_products.decline))
+    monkeypatch.setattr("tilewright.api.matmul.small_products", SimpleNamespace(multiply=small_products.take_long_way))
     monkeypatch.setattr(
-        "tilewright.api.matmul._short_way", small_products.decline
+        "tilewright.api.matmul._short_way", small_products.take_long_way
     )  # by the plan's kernel: test_shared_products
     return found
 

@@ -12,13 +12,13 @@ import pytest
 
 import tilewright as tw
 from support.plans import make_plan
+from tilewright.cpu.codegen import mailbox as mailbox_words
+from tilewright.cpu.codegen.mailbox import HAS_FUTEX
 from tilewright.cpu.runtime import facts as code
 from tilewright.cpu.runtime import shared_products
 from tilewright.cpu.runtime.runner import compiled, standby
 from tilewright.cpu.runtime.threads import Team
 from tilewright.cpu.runtime.workers import crew as workers
-from tilewright.cpu.vectors import mailbox as mailbox_words
-from tilewright.cpu.vectors.mailbox import HAS_FUTEX
 from tilewright.errors import DTypeError
 from tilewright.host.limits import use_threads
 from tilewright.kernels.catalog import catalog

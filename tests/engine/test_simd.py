@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support.machine_code import assembly, x86_with_fma
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.runtime.peaks import BITS, CHAINS
 from tilewright.host.machine import machine
 from tilewright.kernels.catalog import catalog

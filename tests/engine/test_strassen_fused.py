@@ -13,11 +13,11 @@ import numba as nb
 import numpy as np
 import pytest
 
+from tilewright.cpu.codegen import memory, strassen_tile
 from tilewright.cpu.engine.bilinear import A, B, C, Scheme, coefficients, scheme_of_levels, tables
 from tilewright.cpu.runtime import runner as cpu
 from tilewright.cpu.runtime.runner import runner
 from tilewright.cpu.runtime.stop import STOP
-from tilewright.cpu.vectors import memory, strassen_tile
 from tilewright.host.machine import machine
 from tilewright.kernels import Kernel
 from tilewright.kernels.catalog import catalog, load_file

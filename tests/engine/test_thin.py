@@ -20,13 +20,13 @@ import pytest
 import tilewright as tw
 from support.plans import make_plan
 from tilewright.api import matmul as api
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
+from tilewright.cpu.codegen.settings import SETTINGS
 from tilewright.cpu.kernels import vector
 from tilewright.cpu.runtime import facts, small_products
 from tilewright.cpu.runtime.library import BuiltLibrary
 from tilewright.cpu.runtime.machine_code import BuiltCode, engine_code
 from tilewright.cpu.runtime.runner import runner
-from tilewright.cpu.vectors.settings import SETTINGS
 from tilewright.host.machine import machine
 from tilewright.kernels import FLOATS
 from tilewright.kernels.catalog import catalog
@@ -325,7 +325,7 @@ def test_the_short_way_multiplies_what_is_planned_for_its_kernels(dtype: str) ->
             continue
         scale = 1 if dtype in FLOATS else 100
         a, b = ((scale * x).astype(dtype) for x in operands((m, n, k), "float64"))
-        got, kernel = small_products.known_of_any_work(a, b, None), make_plan(Problem(m, n, k, dtype)).kernel
+        got, kernel = small_products.multiply_any_work(a, b, None), make_plan(Problem(m, n, k, dtype)).kernel
         if kernel not in facts.OF_SHORT_WAY or dtype not in kernel.dtypes:
             assert got is None, (m, n, k)
             continue

@@ -18,6 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
+from tilewright.cpu.codegen import mailbox as mailbox_words
+from tilewright.cpu.codegen.mailbox import HAS_FUTEX
 from tilewright.cpu.runtime import batch
 from tilewright.cpu.runtime.runner import compiled, grid, standby
 from tilewright.cpu.runtime.slices import even_slices
@@ -25,8 +27,6 @@ from tilewright.cpu.runtime.standby import CompiledStandby, call_words
 from tilewright.cpu.runtime.threads import Team, _TeamCall
 from tilewright.cpu.runtime.workers import Crew
 from tilewright.cpu.runtime.workers import crew as workers
-from tilewright.cpu.vectors import mailbox as mailbox_words
-from tilewright.cpu.vectors.mailbox import HAS_FUTEX
 from tilewright.host.limits import use_threads
 from tilewright.kernels.catalog import catalog
 

@@ -19,14 +19,14 @@ from llvmlite import binding, ir
 
 import tilewright as tw
 from support.matrices import LAYOUTS, SHAPES, Layout, operands
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
+from tilewright.cpu.codegen import tiles
+from tilewright.cpu.codegen.vectors import I32, I64
 from tilewright.cpu.engine import dots
 from tilewright.cpu.engine.dots import instruction_names, tile_instruction, tiles_here
 from tilewright.cpu.engine.tiles import TileBlocks
 from tilewright.cpu.kernels import bfloat16_tiles, integer_tiles
 from tilewright.cpu.runtime.runner import runner
-from tilewright.cpu.vectors import tiles
-from tilewright.cpu.vectors.vectors import I32, I64
 from tilewright.host import machine as facts
 from tilewright.host.machine import granted, machine
 from tilewright.kernels import Kernel

@@ -482,7 +482,7 @@ def test_a_process_takes_the_machine_of_the_file(tmp_path: Path) -> None:
     """The caches and cores of the file, and machine code without the instruction sets that it lacks."""
     path = next(path for path in MACHINES if path.stem == "zen3")
     code = """
-from tilewright.cpu.vectors import jit
+from tilewright.cpu.codegen import jit
 from tilewright.host.machine import available_memory, machine
 from numba.core.registry import cpu_target
 features = cpu_target.target_context.codegen().magic_tuple()[2]

@@ -68,7 +68,7 @@ def test_the_bench_says_how_many_threads_it_may_use(monkeypatch: pytest.MonkeyPa
 
 
 def test_its_source_is_that_of_all_it_runs_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cpu" / "vectors").mkdir(parents=True)
+    (tmp_path / "cpu" / "codegen").mkdir(parents=True)
     (tmp_path / "lab").mkdir()
     monkeypatch.setattr(library.sources, "PACKAGE", tmp_path)
 
@@ -78,7 +78,7 @@ def test_its_source_is_that_of_all_it_runs_through(tmp_path: Path, monkeypatch: 
         ).source_hash
 
     seen = [source()]
-    for name, counts in (("cpu/vectors/tile.py", True), ("torch.py", True), ("lab/bench.py", False)):
+    for name, counts in (("cpu/codegen/tile.py", True), ("torch.py", True), ("lab/bench.py", False)):
         (tmp_path / name).write_text("pass")
         seen.append(source())
         assert (seen[-1] != seen[-2]) == counts, name

@@ -294,7 +294,7 @@ def test_what_is_of_another_machine_or_other_sources_is_ignored(
         assert blocking._kept_in().write(path.read_bytes())
         assert stored_blocking() is None, "nor under that machine's own name"
     assert stored_blocking() is not None
-    changed = tmp_path / "cpu" / "vectors" / "tile.py"
+    changed = tmp_path / "cpu" / "codegen" / "tile.py"
     changed.parent.mkdir(parents=True)
     changed.write_text("another generator")
     monkeypatch.setattr(sources, "PACKAGE", tmp_path)

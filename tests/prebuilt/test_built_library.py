@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.cpu.codegen.settings import SETTINGS
 from tilewright.cpu.runtime import library, machine_code
 from tilewright.cpu.runtime.names import kernel_name
-from tilewright.cpu.vectors.settings import SETTINGS
 from tilewright.host.levels import LEVELS, instruction_levels
 from tilewright.host.machine import machine
 from tilewright.kernels import blocking

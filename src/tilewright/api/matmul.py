@@ -126,7 +126,7 @@ def matmul(
         precision = asked_precision(precision, invariant=invariant)
     try:
         if precision == "standard" and algorithm == "classical" and device is None and plain and not verify:
-            if out_dtype is None and (result := small_products.known(a, b, out)) is not None:
+            if out_dtype is None and (result := small_products.multiply(a, b, out)) is not None:
                 return result
             if type(a) is np.ndarray:
                 result = _short_way(a, b, out, out_dtype)

@@ -1,7 +1,7 @@
 """The instruction levels for which the engine is built, and which of them a processor has.
 
 A level is a set of instructions that kernels are compiled for. Sizes of caches and numbers of cores are no part of it:
-machine code reads them (``cpu.vectors.setting``), so a library serves every processor of its level.
+machine code reads them (``cpu.codegen.setting``), so a library serves every processor of its level.
 """
 
 from __future__ import annotations

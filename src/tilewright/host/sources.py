@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 
 #: The files that machine code for the CPU is generated from.
-SHARED_BY_KERNELS = ("cpu/vectors/*.py", "kernels/*.py", "cpu/engine/*.py")
+SHARED_BY_KERNELS = ("cpu/codegen/*.py", "kernels/*.py", "cpu/engine/*.py")
 MACHINE_CODE = (*SHARED_BY_KERNELS, "kernels/cpu/*.py", "cpu/kernels/*.py")
 #: The files whose code a product runs, from the call to the machine code.
 LIBRARY = ("*.py", "api/*.py", "product/*.py", "planning/*.py", "cpu/runtime/*.py", *MACHINE_CODE)

@@ -50,7 +50,7 @@ class Kernel:
     A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``. ``space`` is
     ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised. ``counters`` are
     ``counters(m, n, k)`` 64-bit zeros (one if not declared), by which the threads share the work
-    (``cpu.vectors.fetch_add``, ``cpu.vectors.wait_for``), followed by two more: whether to add the product to C, for a
+    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``), followed by two more: whether to add the product to C, for a
     kernel that ``adds``, and the number of threads that were asked to work. The ``workspace`` of such a kernel also takes
     that number, as a fourth argument that may be left out. The kernel must be right with any number of threads, in whatever
     order they begin. A thread that others wait for must not allocate: if the allocation failed, the others would wait

@@ -1,6 +1,6 @@
 """What several CPU rungs share: copies of blocks between a matrix and a buffer. No rung's idea is here."""
 
-from tilewright.cpu.vectors import njit
+from tilewright.cpu.codegen import njit
 
 
 @njit(nogil=True)

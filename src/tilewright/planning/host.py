@@ -87,12 +87,12 @@ class HostPlan(Plan):
         """Multiply arrays of the planned shapes and of ``working_dtype`` into ``c``, which has ``stored_dtype``."""
         plain = self.threads == 1 and not self.adds and self.working_dtype == self.stored_dtype
         plain = plain and self.problem.precision != INVARIANT
-        short = short_way(self.kernel, self.working_dtype) if plain else small_products.decline
+        short = short_way(self.kernel, self.working_dtype) if plain else small_products.take_long_way
         multiply_batch(short, self._product, self.bands, *as_matrices(self.layout, a, b, c))
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """The same, but ``product`` computes each product of the batch, one after the other."""
-        multiply_batch(small_products.decline, lambda: product, 1, *as_matrices(self.layout, a, b, c))
+        multiply_batch(small_products.take_long_way, lambda: product, 1, *as_matrices(self.layout, a, b, c))
 
     def _product(self) -> Product:
         """The function that computes one product. Those of a batch follow each other, so threads that share one stand by for
@@ -352,4 +352,4 @@ def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
         return product_by_numpy
     if kernel in OF_SHORT_WAY:
         return small_products.learn_dtype(dtype, WORK_SHARED)
-    return small_products.known
+    return small_products.multiply

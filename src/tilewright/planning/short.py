@@ -2,7 +2,7 @@
 
 ``matmul`` checks, plans and runs every product in Python, which takes 15 to 40 µs. Here the plan of a shape becomes a call
 of machine code (``cpu/runtime/shared_products``), once; later products of that shape take 2 to 4 µs beside the product
-itself. If the call needs no workspace, the C front remembers it: ``small_products.known`` computes those later products.
+itself. If the call needs no workspace, the C front remembers it: ``small_products.multiply`` computes those later products.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     if work > MOST_WORK_OF_EACH:
         return None
     # Narrower dtypes have faster kernels at this size; for the others a look at the table would take a microsecond.
-    known = small_products.known_of_any_work if out_dtype is None and a.itemsize >= 4 else small_products.decline
+    known = small_products.multiply_any_work if out_dtype is None and a.itemsize >= 4 else small_products.take_long_way
     if (result := known(a, b, out)) is not None:
         if limit == 1:
             _remember_alone(*shapes, key)
@@ -84,7 +84,7 @@ def _batch_alone(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | None:
     if a.itemsize < 4 or get_threads() > 1 or (a.ndim > 2 and a.shape[:-2] != b.shape[:-2]):
         return None
     work = max(a.size * b.shape[-1], b.size * a.shape[-2])
-    return small_products.known_of_any_work(a, b, out) if work <= MOST_WORK_OF_EACH else None
+    return small_products.multiply_any_work(a, b, out) if work <= MOST_WORK_OF_EACH else None
 
 
 def _product_of_rows(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | None:
@@ -93,7 +93,7 @@ def _product_of_rows(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | Non
     rows = None if out is not None and type(out) is not np.ndarray else rows_of_batch(a, b, out)
     few = a.size * b.shape[1] <= MOST_WORK_OF_BATCH
     if few and (rows is None or get_threads() == 1):
-        return small_products.known_of_any_work(a, b, out)
+        return small_products.multiply_any_work(a, b, out)
     if rows is None:
         return None
     c = np.empty((*a.shape[:-1], b.shape[1]), a.dtype) if out is None else out

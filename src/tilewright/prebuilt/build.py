@@ -3,7 +3,7 @@
 Numba translates the functions of ``entries`` to LLVM's representation, without optimising or running any; then all that
 belong to a kernel are linked, optimised once and written as an object, by several processes. The system's C compiler links
 the objects and ``support.c`` to a shared library of one level in ``built/``, beside a list of the functions and of the
-numbers that the library reads (``cpu.vectors.setting``). Objects stay there, so that after a change of one kernel only its
+numbers that the library reads (``cpu.codegen.setting``). Objects stay there, so that after a change of one kernel only its
 own is built again. The C front is built, too (``native``).
 """
 

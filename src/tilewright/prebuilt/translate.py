@@ -22,12 +22,12 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 
+from ..cpu.codegen import machine_numbers
+from ..cpu.codegen.deferred import apart
+from ..cpu.codegen.settings import SETTINGS
+from ..cpu.codegen.vectors import I64
 from ..cpu.runtime.entries import Entry
 from ..cpu.runtime.library import FAILED
-from ..cpu.vectors import machine_numbers
-from ..cpu.vectors.deferred import apart
-from ..cpu.vectors.settings import SETTINGS
-from ..cpu.vectors.vectors import I64
 from ..host.levels import InstructionLevel
 
 

@@ -15,7 +15,7 @@ import math
 
 from ...host.machine import machine
 from ...kernels.blocking import Blocking
-from .. import vectors as codegen
+from .. import codegen
 
 #: Threads for which there is workspace; of a larger team the others do nothing.
 BLOCKS = max(4, machine().usable_cores)

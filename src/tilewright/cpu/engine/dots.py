@@ -1,6 +1,6 @@
 """What the kernels for groups of narrow elements share: the choice of the instruction, the blocks and the tiles.
 
-A packed element is a word of 32 bits, which holds a group of steps of k (``cpu/vectors/dots.py``). The tile is that of
+A packed element is a word of 32 bits, which holds a group of steps of k (``cpu/codegen/dots.py``). The tile is that of
 float32.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ...host.machine import machine
 from ...kernels.blocking import Blocking
-from .. import vectors as codegen
+from .. import codegen
 from .cuts import PackedBlocks
 
 
@@ -133,7 +133,7 @@ SMALL = 1
 
 @codegen.register_jitable
 def least_exponent(least: int) -> int:
-    """The exponent, with its bias, of a magnitude as ``cpu.vectors.least_magnitude`` returns it: 512 where all are zeros."""
+    """The exponent, with its bias, of a magnitude as ``cpu.codegen.least_magnitude`` returns it: 512 where all are zeros."""
     return (least + 1) >> 7
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...host.machine import machine
-from .. import vectors as codegen
+from .. import codegen
 from .cuts import PackedBlocks
 from .jobs import FAR
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from ...host.machine import machine
 from ...kernels.blocking import caches
-from .. import vectors as codegen
+from .. import codegen
 from .cuts import (
     LINE,
     PACKING,

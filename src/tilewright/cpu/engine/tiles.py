@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ...host.machine import Machine
 from ...kernels.blocking import Blocking, caches
-from .. import vectors as codegen
+from .. import codegen
 from .cuts import PackedBlocks
 
 #: Rows and columns of a tile of the driver, and words of k in a phase at most.
@@ -58,14 +58,14 @@ def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., N
     """Compiled functions ``pack_rows(a, top, rows, low, kc, target, at)`` and ``pack_columns(b, low, kc, left, columns,
     target, at, ld)``: ``word_packers`` with words of zeros after the last step of k.
 
-    Rows of A lie an odd number of cache lines apart (``apart``), so that they fall into all sets of a cache; what is between
-    them is zeros, too.
+    Rows of A lie an odd number of cache lines apart (``row_words``), so that they fall into all sets of a cache; what is in
+    between them is zeros, too.
     """
     pack_a, pack_b = codegen.word_packers(vector_bits)
 
     @codegen.njit(nogil=True)
     def pack_rows(a, top, rows, low, kc, target, at):
-        stride, group = apart(kc), 4 // codegen.itemsize(a)
+        stride, group = row_words(kc), 4 // codegen.itemsize(a)
         words = min(kc, -(-a.shape[1] // group) - low)
         if words > 0:
             pack_a(a, top, rows, low, words, target, at, stride)
@@ -87,7 +87,7 @@ def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., N
 
 
 @codegen.register_jitable
-def apart(kc: int) -> int:
+def row_words(kc: int) -> int:
     """Words from one packed row of A to the next."""
     return kc | codegen.TILE
 
@@ -106,7 +106,7 @@ def fetch_rows(c, top, rows, left, columns):
 def tile_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
     """A compiled function ``multiply(kc, a, b, width, rows, columns, sums, stride, more, of_a)``.
 
-    ``a`` points to the rows of a tile of the driver, ``apart(kc)`` words apart, ``b`` to a sliver of ``kc`` rows of
+    ``a`` points to the rows of a tile of the driver, ``row_words(kc)`` words apart, ``b`` to a sliver of ``kc`` rows of
     ``width`` words, and ``sums`` to rows of sums, ``stride`` apart. The products are added to them, or replace them where
     ``more`` is 0; rows and columns are rounded up to multiples of 16. ``of_a`` is an array of the dtype of A.
 
@@ -122,6 +122,6 @@ def tile_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
         for s in range(0, columns, 2 * tile):
             across = 2 if columns - s > tile else 1
             to = codegen.ahead(sums, s)
-            block(kc, a, apart(kc), codegen.ahead(b, s), width, to, stride, more, down, across)
+            block(kc, a, row_words(kc), codegen.ahead(b, s), width, to, stride, more, down, across)
 
     return multiply

@@ -5,7 +5,7 @@ puts the first of two steps where the instruction begins, so in each phase an el
 multiply-adds. A phase has as many words as one of ``cpu/packed`` has steps: twice as many steps.
 
 Only denormal numbers would be lost: the instruction replaces denormal operands and sums by zeros. None can occur if the
-least magnitude in a block of A times the least one in a sliver of B is not very small (``cpu/vectors/dots.py`` has the
+least magnitude in a block of A times the least one in a sliver of B is not very small (``cpu/codegen/dots.py`` has the
 reason). Packing finds the least magnitude of A, and whether any of B is below the square root of that bound; only then does
 a pass over each sliver find that of B. Where the product is too small, which is rare in practice, the same words are
 multiplied as float32.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import dots, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import Blocking, blocking

@@ -1,7 +1,7 @@
 """The kernel for bfloat16 on tile registers: one instruction multiplies 16 rows by 16 columns over 32 steps of k.
 
 C is float32, or float32 rounded once to bfloat16. ``tdpbf16ps`` adds exact products to float32, in an order of its own: the
-error bound is that of float32, the last bits are not those of ``cpu/bfloat16_dots`` (``cpu/vectors/tiles.py`` has both). The
+error bound is that of float32, the last bits are not those of ``cpu/bfloat16_dots`` (``cpu/codegen/tiles.py`` has both). The
 order depends on k alone.
 
 Denormal operands and sums would be taken for zeros. As in ``cpu/bfloat16_dots``, none can occur if the least magnitude in a
@@ -16,7 +16,7 @@ by vectors, to which denormal numbers are numbers.
 
 from collections.abc import Callable
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import dots, jobs, tiles
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -29,7 +29,7 @@ def bfloat16_by_tiles(
 ) -> Callable[..., None]:
     """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind; ``wide`` is C as float32."""
     bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
-    lanes, half, apart, fetch_rows = bits // 32, least_exponents // 2, tiles.apart, tiles.fetch_rows
+    lanes, half, row_words, fetch_rows = bits // 32, least_exponents // 2, tiles.row_words, tiles.fetch_rows
     packed_rows, packed_columns = tiles.tile_packers(bits)
     convert, add, least = codegen.row_converter(bits), codegen.row_adder(bits), codegen.least_magnitude(bits)
     least_of_rows = dots.least_of_rows(bits)
@@ -39,7 +39,7 @@ def bfloat16_by_tiles(
     @codegen.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):  # noqa: ARG001
         packed_rows(a, top, rows, low, kc, target, at)
-        stride = tiles.apart(kc)
+        stride = tiles.row_words(kc)
         target[target.size - 1] = least_of_rows(rows, stride, target, at, stride)
 
     @codegen.njit(nogil=True, inline="always")
@@ -80,7 +80,7 @@ def bfloat16_by_tiles(
                 finish(wide, narrow, top, rows, left, columns, sums, beside, accumulate)
             else:
                 finish(wide, wide, top, rows, left, columns, sums, beside, accumulate)
-            top, a = top + rows, codegen.ahead(a, rows * apart(kc))
+            top, a = top + rows, codegen.ahead(a, rows * row_words(kc))
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
 

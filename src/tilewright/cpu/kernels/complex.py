@@ -11,7 +11,7 @@ bounds its error, and NaN and infinity occur where the formula has them.
 
 import numpy as np
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import cuts, edges, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking

@@ -11,7 +11,7 @@ depend neither on the number of threads nor on their timing. Operands are read w
   stride along k: shuffles separate them, for as many steps as L1 holds.
 """
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from numpy.lib.stride_tricks import as_strided
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.host.machine import machine
 from tilewright.kernels import NUMERIC, kernel
 from tilewright.kernels.blocking import caches

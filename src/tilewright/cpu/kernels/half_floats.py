@@ -9,7 +9,7 @@ Numba has neither dtype: compiled code sees float16 as unsigned and bfloat16 as 
 
 import numpy as np
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import cuts, edges, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking

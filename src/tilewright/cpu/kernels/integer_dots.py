@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import dots, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import Blocking, blocking

@@ -8,7 +8,7 @@ in a buffer.
 
 from collections.abc import Callable
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import dots, jobs, tiles
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
@@ -19,7 +19,7 @@ GROUP = 4  # steps of k in a word
 def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Callable[..., None]:
     """A function ``multiply(a, b, c, space, counters)`` on tiles of this kind."""
     bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
-    lanes, apart, fetch_rows = bits // 32, tiles.apart, tiles.fetch_rows
+    lanes, row_words, fetch_rows = bits // 32, tiles.row_words, tiles.fetch_rows
     packed_rows, pack_columns = tiles.tile_packers(bits)
     convert, multiply_tile = codegen.row_converter(bits), tiles.tile_product(kind)
     begin, end = codegen.tile_state(kind)
@@ -54,7 +54,7 @@ def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Ca
                     move(c, top, rows, left, columns, sums, False)
                 multiply_tile(kc, a, b, width, rows, columns, sums, length, accumulate, of_a)
                 move(c, top, rows, left, columns, sums, True)
-            top, a = top + rows, codegen.ahead(a, rows * apart(kc))
+            top, a = top + rows, codegen.ahead(a, rows * row_words(kc))
 
     product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
 

@@ -7,7 +7,7 @@ vectors of 8-bit integers without widening them at every step of k; packing wide
 
 import numpy as np
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import cuts, edges, jobs
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking

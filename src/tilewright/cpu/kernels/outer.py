@@ -12,7 +12,7 @@ strips of columns, and all of C under a strip is computed before the next one. A
 by row, was no faster than plain stores: the core had nothing to compute while it waited for its stores.
 """
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
 

@@ -1,12 +1,12 @@
 """The kernel for large products of floats and of integers of 32 or 64 bits, of any shape and any strides.
 
-B is packed as it is, by vectors (``cpu.vectors.packer``). Rows of A whose elements are neighbours are read where they lie,
+B is packed as it is, by vectors (``cpu.codegen.packer``). Rows of A whose elements are neighbours are read where they lie,
 which saves 2 to 7 % of the time of products of 384 to 3,000; others are packed, too (``jobs.lies_well``). Tiles are written
 to C where they lie. A tile that no vector can write, because rows of C have no unit stride or are fewer than a tile's, is
 computed in a buffer and copied. ``engine/cuts.py`` explains how jobs and blocks are cut.
 """
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine import cuts, edges, jobs
 from tilewright.kernels import FLOATS, kernel
 from tilewright.kernels.blocking import blocking

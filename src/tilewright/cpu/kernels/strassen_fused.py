@@ -26,7 +26,7 @@ import math
 
 import numpy as np
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine.bilinear import A, B, C, coefficients, scheme_of_levels, tables
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel

@@ -18,7 +18,7 @@ eight. Twelve streams whose strides are multiples of 4 KiB share the sets of L1,
 
 import numpy as np
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.cpu.engine.jobs import FAR
 from tilewright.cpu.kernels.direct import tiled_products
 from tilewright.host.machine import machine

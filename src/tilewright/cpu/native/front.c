@@ -30,7 +30,7 @@ typedef int64_t Enough(int64_t *call, int64_t *boxes, int64_t count);
 typedef int64_t Compute(int64_t *call, int64_t *boxes, int64_t count, char *a, char *b, char *c, const Batch *batch,
                         char *space, int64_t itemsize);
 /* Words of a call, which cpu/runtime/facts.py describes. */
-enum { COUNTS = 44, OTHERS = 45, WAKES = 47, MISSING = 48, ABSENT = 49, COUNTERS = 56 };
+enum { COUNTS = 44, OTHERS = 45, WAKES = 47, NOT_CALLED = 48, NOT_READY = 49, COUNTERS = 56 };
 
 typedef struct {
     _Atomic(PyArray_Descr *) dtype; /* NULL until it is learned, after all other fields */
@@ -237,9 +237,9 @@ static PyObject *share(const Team *team, int64_t *call, PyArray_Descr *dtype, co
     }
     Py_XDECREF(stop), Py_XDECREF(boxes), Py_XDECREF(wakes);
     PyObject *product = finished(made, out, done);
-    if (product != NULL && call[ABSENT] && call[WAKES])
+    if (product != NULL && call[NOT_READY] && call[WAKES])
         fine = tell(team, "enter", "Li", call[OTHERS] + 1, at_once);
-    else if (done && call[MISSING])
+    else if (done && call[NOT_CALLED])
         fine = tell(team, "wake_if_many", "L", call[OTHERS] + 1, 0);
     if (!fine)
         Py_CLEAR(product);
@@ -382,8 +382,8 @@ static int multiply(Products *products, const Operand *a, const Operand *b, cons
     return done;
 }
 
-/* small_product(a, b, out): a fourth argument lifts the limit on work, and says that the operands were checked before,
-   unless there is a fifth. */
+/* small_product(a, b, out): the product, or None for one that must go the long way. With a fourth argument there is no limit on
+   work, and nothing is checked; with a fifth one, operands are checked. */
 static PyObject *small_product(PyObject *module, PyObject *const *args, Py_ssize_t given)
 {
     int admitted = given == 4, any_work = given > 3;

@@ -16,8 +16,8 @@ from numba.core import types
 
 from ...kernels import Kernel
 from ...kernels.catalog import engine
-from ..vectors import crew
-from ..vectors.deferred import tell_compiler
+from ..codegen import crew
+from ..codegen.deferred import tell_compiler
 from . import peaks_code, shared_products_code, small_products_code
 from .facts import FOR_VECTORS, KERNEL
 from .names import NO_KERNEL, code_name, function_name, kernel_name, products_name, storage

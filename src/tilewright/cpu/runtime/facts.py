@@ -13,7 +13,7 @@ KERNEL, FOR_VECTORS, BEFORE_VECTORS = engine()["cpu/direct"], engine()["cpu/vect
 #: Those that the short way of small products calls.
 OF_SHORT_WAY = KERNEL, FOR_VECTORS
 
-# Words of ``call`` behind those of ``cpu.vectors.mailbox``: elements of the workspace, counters, threads beside the caller;
+# Words of ``call`` behind those of ``cpu.codegen.mailbox``: elements of the workspace, counters, threads beside the caller;
 # how many of them must be there, and how many of them the caller wakes if they sleep; how many did not get the call, and
 # how many are not in machine code; where the counters begin, on cache lines of their own.
-ELEMENTS, COUNTS, OTHERS, LEAST, WAKES, MISSING, ABSENT, COUNTERS = 43, 44, 45, 46, 47, 48, 49, 56
+ELEMENTS, COUNTS, OTHERS, NEEDED, WAKES, NOT_CALLED, NOT_READY, COUNTERS = 43, 44, 45, 46, 47, 48, 49, 56

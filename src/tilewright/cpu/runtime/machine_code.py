@@ -135,7 +135,7 @@ class BuiltCode:
 
     def __init__(self, library: Any) -> None:
         from ...kernels.catalog import engine
-        from ..vectors.settings import SETTINGS
+        from ..codegen.settings import SETTINGS
 
         self._library, self.level = library, library.level
         self._kernels = set(engine().values())  # imported now, so that all numbers are known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-#: The dtypes that compilers lack reach compiled code as integers with the same bits (``cpu.vectors.row_converter``).
+#: The dtypes that compilers lack reach compiled code as integers with the same bits (``cpu.codegen.row_converter``).
 STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
 
 #: In place of a kernel's name, for the functions that belong to none.

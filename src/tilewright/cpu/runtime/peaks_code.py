@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...host.machine import machine
-from .. import vectors as codegen
+from .. import codegen
 
 #: Independent chains of FMAs: latency 4 on two pipes needs 8; 12 leaves slack and fits 16 registers.
 CHAINS = 12

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...host import limits
 from ...kernels import Kernel
-from ..vectors import mailbox as words
+from ..codegen import mailbox as words
 from . import facts as code
 from . import small_products, stop
 from .machine_code import engine_code
@@ -87,7 +87,7 @@ def sharing(
     call[words.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
     elements = nbytes // call[words.ITEMSIZE_OF_SPACE]
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
-    call[code.LEAST], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
+    call[code.NEEDED], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
     return Sharing(threads, call, nbytes, result)
 
 
@@ -101,7 +101,7 @@ def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any
 
 
 def remember_shape(dtype: np.dtype, shape: tuple[int, ...], limit: int, alone: bool, how: Sharing | None) -> None:
-    """Have ``small_products.known`` compute products of this shape (m, n, k) from now on, where threads are limited to
+    """Have ``small_products.multiply`` compute products of this shape (m, n, k) from now on, where threads are limited to
     ``limit``: as ``how`` says, which has no workspace; ``alone``, by one thread without it or where too few are there."""
     result, call = (dtype, ()) if how is None else (how.result, how.call[: code.COUNTERS])
     if np.dtype(result.type) is result:  # not a caller's own with metadata, which others would get

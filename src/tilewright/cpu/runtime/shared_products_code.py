@@ -1,6 +1,6 @@
 """The machine code of shared products, which the C front calls: it posts a call to other threads and computes its own share.
 
-Every function here is compiled. ``call`` points to the call as ``cpu.vectors.crew`` encodes it, the words that ``facts``
+Every function here is compiled. ``call`` points to the call as ``cpu.codegen.crew`` encodes it, the words that ``facts``
 lists, and the kernel's counters. ``boxes`` points to the addresses of ``count`` mailboxes.
 """
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import numba as nb
 
-from ..vectors import affinity, crew
-from ..vectors import mailbox as words_of
-from .facts import ABSENT, COUNTERS, COUNTS, ELEMENTS, LEAST, MISSING, OTHERS, WAKES
+from ..codegen import affinity, crew
+from ..codegen import mailbox as words_of
+from .facts import COUNTERS, COUNTS, ELEMENTS, NEEDED, NOT_CALLED, NOT_READY, OTHERS, WAKES
 
 _any_njit: Any = nb.njit
 _inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
@@ -33,8 +33,8 @@ def enough_are_there(call: Any, boxes: Any, count: int) -> int:
             asleep += state == words_of.SLEEPING
             awake += state == words_of.STANDING and mailbox[words_of.LEAVE] == 0
             busy += state > words_of.SLEEPING
-    words[ABSENT] = max(0, words[OTHERS] - awake - asleep - busy)
-    return int(awake + min(asleep, words[WAKES]) >= words[LEAST])
+    words[NOT_READY] = max(0, words[OTHERS] - awake - asleep - busy)
+    return int(awake + min(asleep, words[WAKES]) >= words[NEEDED])
 
 
 @_inner
@@ -84,7 +84,7 @@ def post_and_compute(
     if wakes > 0:
         others -= wakes - posted(words, addresses, address, allowed, wakes, True)
         _publish(words, address, count)
-    words[MISSING] = others
+    words[NOT_CALLED] = others
     done = crew.call_team(words)
     for i in range(count):
         _settle(crew.words_at(addresses, i, 0), address)

@@ -30,8 +30,8 @@ from .names import code_dtype, function_name, products_name
 #: Python first.
 MOST_WORK_BY_ONE = 3_000_000
 
-#: ``short(a, b, out)`` returns the product or None. A fourth argument lifts the limit on work, and says that the operands
-#: were checked before, unless there is a fifth.
+#: ``short(a, b, out)`` checks the operands and returns the product, or None for one that must go the long way. With a fourth
+#: argument there is no limit on work, and nothing is checked; with a fifth one, operands are checked.
 Short = Callable[..., Any]
 
 #: The environment variable that, set to 0, sends every product the long way.
@@ -43,17 +43,17 @@ def c_front() -> ModuleType | None:
     return None if os.environ.get(VARIABLE) == "0" or engine_code() is None else front()
 
 
-def decline(a: Any, b: Any, out: Any, *_: Any) -> None:
+def take_long_way(a: Any, b: Any, out: Any, *_: Any) -> None:
     """The short way where it is unavailable: every product goes the long way."""
 
 
-def known_of_any_work(a: Any, b: Any, out: Any) -> Any:
+def multiply_any_work(a: Any, b: Any, out: Any) -> Any:
     """The short way without its limit on work."""
-    return known(a, b, out, False, True)
+    return multiply(a, b, out, False, True)
 
 
-#: The function for small products; ``decline`` until a dtype was learned.
-known: Short = decline
+#: The function for small products; ``take_long_way`` until a dtype was learned.
+multiply: Short = take_long_way
 
 
 def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
@@ -61,7 +61,7 @@ def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
 
     It returns None for more than ``most_work`` multiply-adds in all products of a batch: threads may share those.
     """
-    global known
+    global multiply
     c, source = c_front(), engine_code()
     if c is not None and source is not None:
         from .facts import FOR_VECTORS, MOST_WORK_OF_BATCH  # reads headers, which products on a GPU do not need
@@ -69,5 +69,5 @@ def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
         alone = "are_small_or_of_vectors" if dtype.name in FOR_VECTORS.dtypes else "are_small"
         names = products_name(code_dtype(dtype).name), function_name("are_small"), function_name(alone)
         c.learn(dtype, *map(source.address, names), most_work, MOST_WORK_OF_BATCH, MOST_WORK_BY_ONE)
-        known = c.small_product
-    return known
+        multiply = c.small_product
+    return multiply

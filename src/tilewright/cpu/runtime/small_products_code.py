@@ -11,7 +11,7 @@ from typing import Any
 import numba as nb
 from numpy.lib.stride_tricks import as_strided
 
-from .. import vectors as codegen
+from .. import codegen
 from .facts import BEFORE_VECTORS, FOR_VECTORS, KERNEL
 
 _module = sys.modules[KERNEL.function.__module__]

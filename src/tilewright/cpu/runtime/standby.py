@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..vectors import mailbox as words
-from ..vectors.mailbox import HAS_FUTEX, SET_WORDS
+from ..codegen import mailbox as words
+from ..codegen.mailbox import HAS_FUTEX, SET_WORDS
 from .library import address_of
 
 #: Seconds that a worker stands by. A product that must wake 15 workers takes 0.5 to 0.9 ms on a virtual machine. With less
@@ -18,7 +18,7 @@ AWAKE_S = 1e-3
 
 
 class CompiledStandby:
-    """Implements ``threads.Standby``; ``machine_code`` gives the functions of ``cpu.vectors.crew`` by name."""
+    """Implements ``threads.Standby``; ``machine_code`` gives the functions of ``cpu.codegen.crew`` by name."""
 
     def __init__(self, machine_code: Callable[[str], Callable[..., int]], sleeps: bool = HAS_FUTEX) -> None:
         self.sleeps = sleeps
@@ -72,7 +72,7 @@ class CompiledStandby:
 
 
 def _add_to_set(words: np.ndarray, at: int, processor: int) -> None:
-    """Add a processor to the set that begins at word ``at``, as ``cpu.vectors.affinity`` does."""
+    """Add a processor to the set that begins at word ``at``, as ``cpu.codegen.affinity`` does."""
     if 0 <= processor < 64 * SET_WORDS:
         bit = 1 << (processor & 63)
         words[at + (processor >> 6)] |= bit if bit < 1 << 63 else bit - (1 << 64)

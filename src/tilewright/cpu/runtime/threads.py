@@ -5,7 +5,7 @@ forked child starts new workers.
 
 A worker waits for a product in machine code, without the GIL: it stands by for a millisecond after its part of a product,
 and takes a call from its mailbox in less than a microsecond; then it sleeps, and takes a call in some tens of microseconds,
-for threads wake each other (``cpu.vectors.crew``). Jobs that only Python can run reach it through its inbox; to wake it for
+for threads wake each other (``cpu.codegen.crew``). Jobs that only Python can run reach it through its inbox; to wake it for
 those costs 20 to 100 µs. The caller does not wait for a late worker: it takes back a call that has not begun when the caller
 is done.
 """

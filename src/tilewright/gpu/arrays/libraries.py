@@ -174,7 +174,7 @@ class Torch(Library):
         self._functions = fast = TorchFunctions(torch)
         parameter = getattr(getattr(torch, "nn", None), "Parameter", torch.Tensor)
         interface = exchange_interface(torch.Tensor, parameter, torch.is_grad_enabled, fast.state)
-        functions = ArrayFunctions(fast.key, fast.pointer, fast.stream, fast.unlike)
+        functions = ArrayFunctions(fast.key, fast.pointer, fast.stream, fast.stores_conjugated)
         self.repeated = RepeatedProducts(self, functions, interface)
         self.lists = None if interface is None else RepeatedLists(interface)
         self.groups = RepeatedGroups(self, functions)
@@ -476,7 +476,7 @@ class TorchFunctions:
         return int(self._torch.cuda.current_stream(device).cuda_stream)
 
     @staticmethod
-    def unlike(a: Any, b: Any) -> bool:
+    def stores_conjugated(a: Any, b: Any) -> bool:
         """Whether complex values of one of them are stored conjugated."""
         return bool(a.is_conj() or b.is_conj())
 

@@ -37,12 +37,12 @@ _EARLY_S = 6e-6
 class ArrayFunctions(NamedTuple):
     """What the short way needs of a library. ``key(a, b)``: the key of two arrays and both addresses, or None for arrays
     that only the long way can judge. ``pointer(x)``: the address of an array. ``stream(ordinal)``: the caller's stream on a
-    GPU. ``unlike(a, b)``: whether values are stored conjugated, asked where the dtype is complex."""
+    GPU. ``stores_conjugated(a, b)``: whether values are stored conjugated, asked where the dtype is complex."""
 
     key: Callable[[Any, Any], tuple[tuple[Any, ...], int, int] | None]
     pointer: Callable[[Any], int]
     stream: Callable[[int], int]
-    unlike: Callable[[Any, Any], bool]
+    stores_conjugated: Callable[[Any, Any], bool]
 
 
 class RepeatingLibrary(Protocol):
@@ -86,7 +86,7 @@ class RepeatedProducts:
         self, library: RepeatingLibrary, functions: ArrayFunctions, exchange: ExchangeInterface | None
     ) -> None:
         self._library, self._exchange = library, exchange
-        self._key, self._pointer, self._stream, self._unlike = functions
+        self._key, self._pointer, self._stream, self._stores_conjugated = functions
         self._exchanged: ExchangedProducts | None = None
         self._known: dict[Any, _Repeatable] = {}
         self._types: set[type] = set()
@@ -106,7 +106,7 @@ class RepeatedProducts:
                 return None
             key, at_a, at_b = found
             known = self._known.get(key if asked is None else (*key, asked))
-            if known is None or (known.is_complex and self._unlike(a, b)):
+            if known is None or (known.is_complex and self._stores_conjugated(a, b)):
                 return None
             c, workspace, at_workspace = known.result(), known.workspace, 0
             if workspace is not None:
@@ -131,7 +131,9 @@ class RepeatedProducts:
                 return None
             (key, at_a, at_b), at_out = found, to[1]
             known = self._known.get((*key, to[0], asked))
-            if known is None or (known.is_complex and (self._unlike(a, b) or self._unlike(out, out))):
+            if known is None or (
+                known.is_complex and (self._stores_conjugated(a, b) or self._stores_conjugated(out, out))
+            ):
                 return None
             if _overlap(known.extents, (at_a, at_b, at_out)):
                 return None

@@ -63,14 +63,14 @@ class ResidueOperand(Lines):
         return _up(self.k, 128)
 
     @property
-    def every(self) -> int:
+    def sampled_one_in(self) -> int:
         """One in so many groups of 128 steps of k is sampled for the bound of |A||B|."""
         return max(1, min(4, self.k // 2048))
 
     @property
     def sampled(self) -> int:
         """Bytes of each line that are sampled."""
-        return -(-self.k // (128 * self.every)) * 128
+        return -(-self.k // (128 * self.sampled_one_in)) * 128
 
     @property
     def sample_at(self) -> int:
@@ -103,20 +103,21 @@ class ResidueOperand(Lines):
         return self.lines_at + _up(_LINE * self.padded, _ALIGNMENT)
 
     @property
-    def finding(self) -> int:
+    def finding_blocks(self) -> int:
         """Blocks that search."""
         return -(-self.lines * self.each // _LINES) * self.parts
 
     @property
-    def rounding(self) -> int:
+    def rounding_blocks(self) -> int:
         """Blocks that round."""
         return -(-self.lines * self.each // _LINES) * -(-self.k // _ROUNDED)
 
     def packed(self) -> bytes:
         """``Operand`` in the source of the kernel."""
         at = self.sample_at, self.found_at, self.lines_at
-        sizes = self.lines, self.k, self.pitch, self.sampled, self.parts, self.padded, self.finding, self.rounding
-        return _OPERAND.pack(self.matrix.row, self.matrix.column, *at, *sizes)
+        sizes = self.lines, self.k, self.pitch, self.sampled, self.parts, self.padded
+        blocks = self.finding_blocks, self.rounding_blocks
+        return _OPERAND.pack(self.matrix.row, self.matrix.column, *at, *sizes, *blocks)
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,10 @@ def _prepare(product: ResidueProduct) -> tuple[KernelLaunch, KernelLaunch]:
     for i, operand in enumerate((a, b)):
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
     code = KernelCode(_ENGINE / "pack" / "write_residues.cu", tuple(macros.items()))
-    call = a.packed() + b.packed() + _PREPARE.pack(a.every, product.parts, a.norm**2)
+    call = a.packed() + b.packed() + _PREPARE.pack(a.sampled_one_in, product.parts, a.norm**2)
     return (
-        KernelLaunch(code, "find_norms", (a.finding + b.finding, _THREADS, 0), call),
-        KernelLaunch(code, "write_residues", (a.rounding + b.rounding, _THREADS, 0), call),
+        KernelLaunch(code, "find_norms", (a.finding_blocks + b.finding_blocks, _THREADS, 0), call),
+        KernelLaunch(code, "write_residues", (a.rounding_blocks + b.rounding_blocks, _THREADS, 0), call),
     )
 
 

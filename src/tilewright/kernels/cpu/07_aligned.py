@@ -4,7 +4,7 @@ A 512-bit vector is a whole cache line. Numba's allocator aligns to 32 bytes onl
 two lines, and the core's load ports make each such load twice.
 """
 
-from tilewright.cpu.vectors import aligned_buffer
+from tilewright.cpu.codegen import aligned_buffer
 from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, multiply_block, store_block
 

@@ -5,7 +5,7 @@ four vectors of B are loaded, each used by both rows, and C is loaded and stored
 operations per multiply-add fall from 3 (load b, load c, store c) to (4 + 2 + 2) / 8 = 1.
 """
 
-from tilewright.cpu.vectors import aligned_buffer, njit
+from tilewright.cpu.codegen import aligned_buffer, njit
 from tilewright.kernels import kernel
 from tilewright.kernels.prelude import load_block, store_block
 

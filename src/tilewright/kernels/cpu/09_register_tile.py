@@ -17,7 +17,7 @@ rows lie a constant KC apart, and a constant offset is free in a load; so packin
 
 import math
 
-from tilewright.cpu import vectors as codegen
+from tilewright.cpu import codegen
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
 

@@ -90,11 +90,11 @@ def scale_command(
     Example: tilewright scale 131072 --workers 4,16,64 --where workers
     """
     from ...host.steps import announced
-    from ...large.cluster.scaling import ClusterRates, scaling_point, weak_shape
     from ...large.streaming.places.places import parse_bytes
     from ...records.scaling import scaling_line, write_scaling
     from ..inputs.environment import environment
     from ..inputs.sizes import parse_seconds, parse_sizes
+    from ..scale.scaling import ClusterRates, scaling_point, weak_shape
     from ..terminal import show_scaling, steps_shown
 
     check_writeable("json", json_file, dash=True)

@@ -28,9 +28,9 @@ from .placement import Failure, Looks, explained
 from .session import END_S, compute_tile, end_sessions
 
 #: Tiles of a place that are under way: the one that is computed, and those of which blocks are loaded ahead.
-DEPTH = 1 + AHEAD
+TILES_AT_ONCE = 1 + AHEAD
 #: The tiles that will follow, as far as a place is told of them.
-TOLD = 64
+TILES_ANNOUNCED = 64
 #: Seconds between two looks at the workers.
 LOOK_S = 1.0
 #: How often a tile is tried again after an error. A place that fails more often, one time after the other, gets no more
@@ -118,7 +118,7 @@ class Feed:
     def _give_all(self) -> None:
         """Give every place as many tiles as it may have under way."""
         under_way = collections.Counter(flight.place for flight in self._flights.values())
-        for depth in range(DEPTH):
+        for depth in range(TILES_AT_ONCE):
             for number in range(len(self._seats)):
                 if under_way[number] <= depth:
                     self._give(number)
@@ -136,7 +136,7 @@ class Feed:
         place = self._seats[number].place
         order = next(self._numbers)
         key = f"tilewright-{self._key}-{tile.i}-{tile.j}-{order}"
-        what = (compute_tile, self._work, tile, tuple(later[:TOLD]), place.device)
+        what = (compute_tile, self._work, tile, tuple(later[:TILES_ANNOUNCED]), place.device)
         # By priority: a worker that gets two at once must begin with the first, from whose blocks the plan goes on.
         future = self._client.submit(*what, key=key, pure=False, workers=[place.worker], priority=-order)
         self._flights[key] = _Flight(tile, number, time.monotonic(), future)

@@ -39,7 +39,7 @@ from ..streaming.plan.cost import Cost
 from ..streaming.plan.grid import Tile
 from ..streaming.plan.partition import stated_parts
 from ..streaming.plan.stream import StreamPlan, plan_stream
-from ..streaming.run.computation import Computation, Product, Tell
+from ..streaming.run.computation import Callbacks, Computation, Product
 from ..streaming.run.job import Job, plan_job
 from ..streaming.run.opening import check_partition, check_parts, opened_product, refuse_overlap
 from .connect import connected, wait_until_ended
@@ -183,18 +183,18 @@ class _ByTiles:
     #: Whether the caller stated how C is shared.
     stated: bool
 
-    def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
+    def __call__(self, product: Product, plan: StreamPlan, sink: Sink, callbacks: Callbacks, events: Events) -> None:  # noqa: ARG002
         alone = dataclasses.replace(plan, parts=((),), cost=_NO_COST, choice=None, host_slots=0)
         work = PlannedOrder(self.order, alone, self.placement.kernel_fact, sink.attachment())
 
         def finished(report: TileReport) -> None:
-            tell.read(report.read_bytes, str(report.place))
+            callbacks.read(report.read_bytes, str(report.place))
             if report.elements is not None:
                 sink.write(plan.grid.rows(report.tile.i), plan.grid.columns(report.tile.j), report.elements)
             end_s = events.now()
             events.at(str(report.place)).add("compute", _name(report.tile), max(0.0, end_s - report.seconds), end_s)
-            tell.finished(report.tile)
-            tell.multiplied(tile_operations(plan.grid, report.tile))
+            callbacks.finished(report.tile)
+            callbacks.multiplied(tile_operations(plan.grid, report.tile))
 
         places, parts = self.placement.places, plan.parts
         Feed(self.client, work, places, parts, finished, self._admitted, kept=self.stated).run()
@@ -218,20 +218,20 @@ class _ByLayers:
     #: The dtype in which they sum.
     dtype: str
 
-    def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:  # noqa: ARG002
+    def __call__(self, product: Product, plan: StreamPlan, sink: Sink, callbacks: Callbacks, events: Events) -> None:  # noqa: ARG002
         from .kept import fetched, product_on_workers
 
         of_layers = product_on_workers(self.client, product, self.arrays, self.options.memory, self.dtype)
         c = fetched(self.client, of_layers)
-        tell.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in product.sources), "")
+        callbacks.read(sum(source.shape[0] * source.shape[1] * source.dtype.itemsize for source in product.sources), "")
         grid = plan.grid
         for tile in plan.tiles:
             rows, columns = grid.rows(tile.i), grid.columns(tile.j)
             sink.write(rows, columns, c[rows, columns])
-            tell.multiplied(tile_operations(grid, tile))
+            callbacks.multiplied(tile_operations(grid, tile))
         sink.flush()
         for tile in plan.tiles:
-            tell.finished(tile)
+            callbacks.finished(tile)
 
 
 def _name(tile: Tile) -> str:

@@ -107,12 +107,12 @@ class Placed(Protocol):
 class Computation(Protocol):
     """Computes all tiles of a job's plan, and has them written to its sink."""
 
-    def __call__(self, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events) -> None:
+    def __call__(self, product: Product, plan: StreamPlan, sink: Sink, callbacks: Callbacks, events: Events) -> None:
         """Raises the first error when all of its threads have stopped; what was finished until then is kept."""
 
 
 @dataclass(frozen=True)
-class Tell:
+class Callbacks:
     """What a computation tells its job: operations as they are done, each tile when it is finished, and how many bytes of
     operands which place read. ``durable``: a tile is finished when it is on the disk."""
 
@@ -123,19 +123,19 @@ class Tell:
 
 
 def compute_here(
-    placement: Placement, product: Product, plan: StreamPlan, sink: Sink, tell: Tell, events: Events
+    placement: Placement, product: Product, plan: StreamPlan, sink: Sink, callbacks: Callbacks, events: Events
 ) -> None:
     """The computation of a product in this process, in all places of its placement."""
-    a, b = (CountedSource(source, lambda nbytes: tell.read(nbytes, "")) for source in product.sources)
+    a, b = (CountedSource(source, lambda nbytes: callbacks.read(nbytes, "")) for source in product.sources)
     with contextlib.ExitStack() as stack:
-        durable = Durable(sink.flush, tell.finished) if tell.durable else None
+        durable = Durable(sink.flush, callbacks.finished) if callbacks.durable else None
         if durable is not None:
             stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
         places = [
-            CountedPlace(stack.enter_context(contextlib.closing(place)), plan.grid, tell.multiplied)
+            CountedPlace(stack.enter_context(contextlib.closing(place)), plan.grid, callbacks.multiplied)
             for place in placement.places(plan, a, b, sink, events)
         ]
-        _execute(plan, places, tell.finished if durable is None else durable.stored)
+        _execute(plan, places, callbacks.finished if durable is None else durable.stored)
 
 
 def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]) -> None:

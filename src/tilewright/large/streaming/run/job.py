@@ -32,7 +32,7 @@ from ..places.events import Events
 from ..plan.cost import Rates
 from ..plan.grid import ORDERS, Tile
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
-from .computation import Computation, Placed, Product, Tell
+from .computation import Callbacks, Computation, Placed, Product
 from .counting import SharedCounter
 from .journal import BegunProduct, Journal, read_journal
 
@@ -207,8 +207,8 @@ class Job:
         if grid.k == 0:
             _store_zeros(self.plan, sink, finished)
             return
-        tell = Tell(multiplied, finished, read, durable=self.journal is not None)
-        self.compute(self.product, self.plan, sink, tell, events)
+        callbacks = Callbacks(multiplied, finished, read, durable=self.journal is not None)
+        self.compute(self.product, self.plan, sink, callbacks, events)
 
 
 def plan_job(

@@ -114,7 +114,7 @@ def generator(module: str, name: str, results: int = 1) -> Callable[..., Any]:
 
 def tell_compiler() -> None:
     """Tell Numba of what was declared since the last time; to be called before anything is compiled."""
-    importlib.import_module("tilewright.cpu.vectors.jit")  # first: it says for what processor is compiled
+    importlib.import_module("tilewright.cpu.codegen.jit")  # first: it says for what processor is compiled
     while _untold:
         _untold.pop(0)()
 
@@ -128,7 +128,7 @@ def _undeferred(value: Any) -> Any:
 
 
 def _from_generator(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(f"tilewright.cpu.vectors.{module}"), name)
+    return getattr(importlib.import_module(f"tilewright.cpu.codegen.{module}"), name)
 
 
 def _numba() -> Any:

@@ -20,14 +20,14 @@ from heapq import heappop, heappush
 from typing import Any
 
 from ...errors import UsageError
+from ...large.cluster.feed import TILES_ANNOUNCED, TILES_AT_ONCE
+from ...large.cluster.tile_work import Histories, History, LoadPiece, StepGroup, TileCutter, TileWork
+from ...large.streaming.plan.cost import Rates
+from ...large.streaming.plan.grid import Tile
+from ...large.streaming.plan.plan import StreamPlan
+from ...large.streaming.run.parallel import Queue
 from ...records.scaling import WHERE
-from ..streaming.plan.cost import Rates
-from ..streaming.plan.grid import Tile
-from ..streaming.plan.plan import StreamPlan
-from ..streaming.run.parallel import Queue
-from .feed import DEPTH, TOLD
 from .simulation import SimulatedWorker, Simulation, TileEvent
-from .tile_work import Histories, History, LoadPiece, StepGroup, TileCutter, TileWork
 
 #: Groups of steps that are simulated at most, unless there are more tiles.
 MOST_GROUPS = 100_000
@@ -42,7 +42,7 @@ def simulate_cluster(
     task_s: float = 1e-3,
     message_s: float = 2e-4,
     start_s: float = 0.0,
-    in_flight: int = DEPTH,
+    in_flight: int = TILES_AT_ONCE,
     groups: int = MOST_GROUPS,
 ) -> Simulation:
     """The run of ``plan`` on one worker for each of its parts, which have these ``rates``, or each its own. If there are
@@ -157,7 +157,9 @@ class _Run:
     def _begin(self, worker: WorkerLanes, tile: Tile, later: Sequence[Tile]) -> None:
         """A tile arrives at its worker: its pieces join the lists of the lanes."""
         first, (history, corner) = len(worker.loads), (worker.history, worker.corner)
-        worker.history = self._histories.add(history, _moved([tile], corner)[0], _moved(later[:TOLD], corner))
+        worker.history = self._histories.add(
+            history, _moved([tile], corner)[0], _moved(later[:TILES_ANNOUNCED], corner)
+        )
         size = self._plan.grid.size(tile)
         own_a, own_b = (self._share(worker.number, axis, tile[axis]) for axis in (0, 1))
         work = self._cutter.cut(worker.history, size, worker.rates, own_a, own_b)

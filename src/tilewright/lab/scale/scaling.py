@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import UsageError
+from ...large.streaming.plan.cost import Rates
+from ...large.streaming.plan.cuts import Room
+from ...large.streaming.plan.stream import TYPICAL, plan_stream
 from ...records.scaling import WHERE, ScalingPoint
-from ..streaming.plan.cost import Rates
-from ..streaming.plan.cuts import Room
-from ..streaming.plan.stream import TYPICAL, plan_stream
 from .simulate import simulate_cluster
 
 #: The sides of tiles are multiples of this; it suits the kernels of GPUs.

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..streaming.plan.cost import Rates
-from ..streaming.plan.grid import Tile
-from ..streaming.plan.plan import StreamPlan
-from ..streaming.plan.schedule import Schedule
-from ..streaming.run.parallel import Queue
-from .feed import DEPTH, TOLD
+from ...large.cluster.feed import TILES_ANNOUNCED, TILES_AT_ONCE
+from ...large.streaming.plan.cost import Rates
+from ...large.streaming.plan.grid import Tile
+from ...large.streaming.plan.plan import StreamPlan
+from ...large.streaming.plan.schedule import Schedule
+from ...large.streaming.run.parallel import Queue
 from .simulate import simulate_cluster
 from .simulation import SimulatedWorker
 
@@ -64,11 +64,11 @@ def replayed_run(plan: StreamPlan, stored: Sequence[tuple[float, int, Tile]], wo
     queue = Queue([*plan.parts, *[()] * (workers - len(plan.parts))], lambda: now)
     told: list[dict[Tile, Sequence[Tile]]] = [{} for _ in range(workers)]
     in_order = sorted(stored, key=lambda each: each[0])
-    first = [(0.0, worker) for _ in range(DEPTH) for worker in range(workers)]
+    first = [(0.0, worker) for _ in range(TILES_AT_ONCE) for worker in range(workers)]
     for now, worker in [*first, *((time_s, worker) for time_s, worker, _ in in_order)]:  # noqa: B007  # the queue's clock
         taken = queue.take(worker)
         if taken is not None:
-            told[worker][taken[0]] = taken[1][:TOLD]
+            told[worker][taken[0]] = taken[1][:TILES_ANNOUNCED]
     done = [SimulatedWorker() for _ in range(workers)]
     schedules = [Schedule(plan.grid, plan.slots) for _ in range(workers)]
     for _, worker, tile in in_order:

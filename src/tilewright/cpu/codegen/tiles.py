@@ -1,7 +1,7 @@
 """The innermost loop for narrow elements on tile registers (Intel AMX): one instruction multiplies two matrices of 1 KiB.
 
 A tile register has 16 rows of 16 words of 32 bits. ``C += A·B`` for three tiles is 16 × 16 sums over 16 words of k, each of
-which is a group of steps, as in ``cpu/vectors/dots.py``. A holds rows of the left operand as they lie in memory, B rows of
+which is a group of steps, as in ``cpu/codegen/dots.py``. A holds rows of the left operand as they lie in memory, B rows of
 the right one with a group of steps in each word: the layout in which ``word_packers`` packs it. An instruction is known by
 its name on x86:
 
@@ -13,7 +13,7 @@ its name on x86:
 chains, then that sum to C. A product of two bfloat16 is exact in float32, so this is a sum of exact products in some order,
 with at most k − 1 rounded additions on the way of any of them: the classical bound γ_k·(|A||B|) holds. The last bits are
 not those of float32's own chain. Denormal operands and sums are taken for zeros, whatever the processor's mode is. Neither
-occurs where no product of two elements has an exponent below −112: the reason that ``cpu/vectors/dots.py`` gives holds for
+occurs where no product of two elements has an exponent below −112: the reason that ``cpu/codegen/dots.py`` gives holds for
 sums in any order.
 
 ``VectorTiles`` does the same on any processor, by vectors and with tiles in memory. Its denormal numbers are numbers; where

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ...large.streaming.plan.grid import Tile
+from ...large.streaming.plan.plan import StreamPlan
 from ...records.scaling import SPENT
-from ..streaming.plan.grid import Tile
-from ..streaming.plan.plan import StreamPlan
 
 
 class TileEvent(NamedTuple):
