@@ -1,7 +1,8 @@
 """Which tests the default run takes: no slow ones, and few cases of a table, but every row of each ``parametrize``.
 
-What it leaves is marked ``thorough``, and run by ``.ci/run`` in turns: one in 40 of the slow tests at a time, and of a table
-fewer: if the default run takes one of its cases, or another slow one is first, one in 110; and one in 430 further cases.
+What it leaves is marked ``thorough``. ``.ci/nightly`` runs it, and ``.ci/run`` a part: one in 40 of the slow tests, and of
+a table fewer: if the default run takes one of its cases, or another slow one is first, one in 110; and one in 430 further
+cases.
 """
 
 from __future__ import annotations
