@@ -58,6 +58,7 @@ def test_a_process_takes_no_more_than_its_limit_and_what_is_stated() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.each_value  # of which CI runs these, and .ci/nightly all
 @pytest.mark.parametrize("name", ["large L3", "no L3", "small"])
 @pytest.mark.parametrize("suffix", ["npy", "raw", "zarr", "h5"])
 def test_on_other_machines_and_in_every_format(name: str, suffix: str, tmp_path: Path) -> None:
