@@ -178,18 +178,18 @@ def is_threshold(name: str) -> bool:
     return name.endswith(("_above", "_below"))
 
 
-def is_held(kernel: CudaKernel, name: str) -> bool:
-    """Whether a fit leaves a cost of a kernel where it is."""
+def free_costs(kernel: CudaKernel, costs: Costs) -> list[str]:
+    """The costs of a kernel that a fit changes: no thresholds, none that was dropped, and none that is ``HELD``."""
     held = HELD.get(kernel.name)
-    return held is not None and (name in held or not held)
+    if held == frozenset():
+        return []
+    return [name for name, value in costs.items() if value > 0 and not is_threshold(name) and name not in (held or ())]
 
 
 def fitted(model: Model, costs: Costs, weights: Column, present: Costs, *, steps: int = _STEPS) -> dict[str, float]:
     """Costs whose predicted times are nearest to the measured ones, by the method of Levenberg and Marquardt from ``costs``,
     and not too far from the ``present`` ones. Those that were dropped stay dropped."""
-    free = [
-        name for name, value in costs.items() if value > 0 and not (is_threshold(name) or is_held(model.kernel, name))
-    ]
+    free = free_costs(model.kernel, costs)
     if not free:
         return dict(costs)
     begun = logs = np.log([costs[name] for name in free])
@@ -399,14 +399,8 @@ class Fit:
 
     def _least_missed(self, name: str, costs: Costs) -> list[str]:
         """The costs that can be dropped, the one first whose loss the others can make good best (to first order)."""
-        model, free = (
-            self.models[name],
-            [
-                each
-                for each in costs
-                if costs[each] > 0 and not (is_threshold(each) or is_held(self.models[name].kernel, each))
-            ],
-        )
+        model = self.models[name]
+        free = free_costs(model.kernel, costs)
         errors, weights = model.errors(costs), (self.weights * self.split.fitted)[model.numbers]
         slopes = _slopes(model, costs, free, errors)
         inverse = np.linalg.inv(slopes.T * weights @ slopes + _KEPT**2 * np.eye(len(free)))
