@@ -27,6 +27,11 @@ def test_of_a_gpu():
 @pytest.mark.skipif("QUANTUM" not in os.environ, reason="no quantum computer")
 def test_of_none():
     pass
+
+@pytest.mark.gpu
+@pytest.mark.skipif("CARD" not in os.environ, reason="no GPU")
+def test_newer_than_the_record():
+    pass
 """
 
 
@@ -37,7 +42,7 @@ def test_doctests() -> None:
 def test_a_test_that_no_job_runs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_job.py").write_text(JOB)
-    markers = "\n    ".join(["markers =", "thorough", "further", "each_value"])
+    markers = "\n    ".join(["markers =", "thorough", "further", "each_value", "gpu"])
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {TESTS}\n{markers}\n")
 
     def job(name: str, *how: str) -> Path:
@@ -55,9 +60,16 @@ def test_a_test_that_no_job_runs_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     theirs = job("gpu.json", "-p", "no:xdist")
     found = checked(ours, theirs)
     assert found.returncode == 1
-    assert found.stderr == "ran in no job: test_job.py::test_of_none: no quantum computer\n"
+    newer = "ran in no job: test_job.py::test_newer_than_the_record: needs a GPU: no GPU\n"
+    assert found.stderr == newer + "ran in no job: test_job.py::test_of_none: no quantum computer\n"
     monkeypatch.setenv("QUANTUM", "0")
-    assert checked(ours, theirs, job("quantum.json", "-p", "no:xdist")).returncode == 0
+    found = checked(ours, theirs, job("quantum.json", "-p", "no:xdist"))
+    assert (found.returncode, found.stderr) == (0, newer)
+    record = tmp_path / "gpu-tests-card.json"
+    ran = ["test_job.py::test_newer_than_the_record", "test_job.py::test_of_none", "test_job.py::test_of_a_gpu"]
+    record.write_text(json.dumps({"kind": "tests on a GPU", "ran": ran}))
+    found = checked(ours, record)
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_a_thread_that_outlives_its_test_is_found() -> None:

@@ -221,9 +221,9 @@ def test_the_kernel_and_cublas_are_timed_side_by_side(gpu: Device, cublas: Cubla
     assert (ours.outcome.verdict, its.outcome.verdict) == ("ok", "ok"), (ours.outcome, its.outcome)
     assert len(ours.outcome.samples_s) == len(ours.outcome.reference_samples_s) >= 7
     assert np.median(ours.outcome.samples_s) > np.median(ours.outcome.reference_samples_s)
-    middle = np.median(its.outcome.samples_s)
-    assert middle == pytest.approx(np.median(ours.outcome.reference_samples_s), rel=0.3)
-    assert 2 * 1024**3 / middle / 1e9 < 1.05 * (bench.peak("float32") or 0)
+    least = np.min(its.outcome.samples_s)  # which other tests on the GPU delay the least
+    assert least == pytest.approx(np.min(ours.outcome.reference_samples_s), rel=0.3)
+    assert 2 * 1024**3 / least / 1e9 < 1.05 * (bench.peak("float32") or 0)
     assert ours.about["registers"] > 0
     bench._drop()
 

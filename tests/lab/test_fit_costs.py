@@ -14,7 +14,6 @@ from tilewright.errors import UsageError
 from tilewright.gpu.runtime.device import add_described
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.costs import BASE, cost_table
-from tilewright.lab.tune import costs
 from tilewright.lab.tune.costs import Fit, is_threshold, read_record, read_together, regrets
 from tilewright.prebuilt.gpu import GPUS, _Described
 
@@ -83,7 +82,8 @@ def test_the_committed_record_can_still_be_fitted_to() -> None:
 
 
 def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "HELD", {})
+    for kernel in KERNELS:
+        monkeypatch.setitem(vars(kernel), "unfitted", ())  # all costs are fitted
     true = changed(0.3)
     fit = simulated(tmp_path / "launches.jsonl", true)
     before = fit.report(fit.costs)["all"]
@@ -108,8 +108,7 @@ def test_costs_of_long_products_stay(tmp_path: Path) -> None:
     assert fit.costs["cuda/hopper_promoted"] == before["cuda/hopper_promoted"]
     moved = {name for name, cost in fit.costs["cuda/hopper"].items() if cost != before["cuda/hopper"][name]}
     assert moved
-    assert not moved & costs.HELD["cuda/hopper"]
-    assert costs.HELD["cuda/hopper"] <= {*before["cuda/hopper"]}
+    assert not moved & {*cuda_engine()["cuda/hopper"].unfitted}
 
 
 def test_costs_that_make_nothing_better_are_not_taken(tmp_path: Path) -> None:

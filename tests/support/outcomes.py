@@ -12,6 +12,9 @@ import pytest
 #: Node id → "ran", or why it was skipped.
 Outcomes = dict[str, str]
 RAN = "ran"
+#: What begins the reason of a skipped test that is marked ``gpu``: no job of CI has a GPU, and records of GPUs say what ran
+#: there.
+NEEDS_GPU = "needs a GPU: "
 #: What begins or ends the reason of a test that needs an instruction: where a processor lacks it, no job of that machine can
 #: run the test, and jobs of others do.
 LACKS = "which this processor lacks", "this processor has no"
@@ -40,7 +43,7 @@ class Recorder:
 
 def reason(report: pytest.CollectReport | pytest.TestReport) -> str:
     words = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return words.removeprefix("Skipped: ")
+    return NEEDS_GPU * ("gpu" in report.keywords) + words.removeprefix("Skipped: ")
 
 
 def ran_nowhere(jobs: Iterable[Mapping[str, str]]) -> Outcomes:
@@ -67,7 +70,9 @@ def ran_nowhere(jobs: Iterable[Mapping[str, str]]) -> Outcomes:
 
 
 def read(path: Path) -> Outcomes:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """What ``--outcomes`` wrote, or a record of ``benchmarks/gpu_tests.py``."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return dict.fromkeys(found["ran"], RAN) if found.get("kind") == "tests on a GPU" else found
 
 
 def threads_of_tests() -> list[threading.Thread]:

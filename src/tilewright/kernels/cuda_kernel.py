@@ -123,7 +123,7 @@ class CudaKernel:
     """What a ``.cu`` declares in its header, and its source. The fields are the keys of the header (see ``header``).
 
     ``source`` was read from the file once and is what runs. A ``capability`` is, for
-    example, "7.5" or "9.0a".
+    example, "7.5" or "9.0a". ``costs`` has the ``unfitted`` ones too.
     """
 
     name: str
@@ -155,6 +155,7 @@ class CudaKernel:
     stores: tuple[str, ...] = ()
     step: Expression | None = None
     costs: tuple[str, ...] = ()
+    unfitted: tuple[str, ...] = ()
     time: dict[str, Expression] = field(default_factory=dict)
     given: dict[str, Expression] = field(default_factory=dict)
     finishes: Expression | None = None

@@ -35,7 +35,8 @@
     c = "rows"                                      # if copies are faster that it may read to the end of a vector
 
     step = "BK"                                     # a long k may be cut into parts, whole steps of so many elements
-    costs = ["launch_s", "rate"]                    # fitted numbers in its times; tables have their values (see ``costs``)
+    costs = ["rate"]                                # fitted numbers in its times; tables have their values (see ``costs``)
+    unfitted = ["launch_s"]                         # more of them, which a fit leaves as they are
     [time]                                          # predicted seconds of a launch: expressions of real numbers, each over
     tiles = "cdiv(blocks, sms) * part / rate"       # those above it, costs, parameters, LINE and ``cuda_kernel.TIMED``
     seconds = "launch_s + tiles"                    # the last
@@ -200,6 +201,7 @@ _KEYS = (
     "strides",
     "step",
     "costs",
+    "unfitted",
     "time",
     "formulas",
     "given",
@@ -259,6 +261,7 @@ class _Header:
             stores=self._strings("stores"),
             step=self._expression("step", self.toml["step"], [*names, LINE]) if "step" in self.toml else None,
             costs=self._costs(names),
+            unfitted=self._strings("unfitted"),
             time=self._time(names),
             given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},
             **optional,
@@ -276,7 +279,7 @@ class _Header:
         return table
 
     def _costs(self, params: list[str]) -> tuple[str, ...]:
-        costs = self._strings("costs")
+        costs = (*self._strings("costs"), *self._strings("unfitted"))
         for name in costs:
             if not re.fullmatch(r"[a-z_]+", name) or name in (*TIMED, *RESERVED, *params) or keyword.iskeyword(name):
                 raise WrongHeaderError(f"costs: {name} must be a word of small letters that has no other meaning")

@@ -37,11 +37,11 @@ def plan_by_blocks(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
 def _stream(plan_: HostPlan, algorithm: str) -> Any:
     """The module that multiplies block by block; imported only here, because most programs never need it."""
     from ..errors import DTypeError
-    from . import multiply as large
+    from . import multiply
     from .streaming.places.places import GPU_DTYPES
 
     if algorithm != "classical":
         raise UsageError(f"algorithm {algorithm!r}: GPUs have only 'classical'")
     if plan_.compute not in GPU_DTYPES:
         raise DTypeError(f"dtype {plan_.compute}: on a GPU it must be {' or '.join(GPU_DTYPES)}")
-    return large
+    return multiply

@@ -101,21 +101,24 @@ presets = [
 ]
 
 costs = [
-    "cut_half", "cut_quarter", "paired", "paired_registers", "tall_split", "small_turns", "many_turns", "cut_multiplied",
-    "odd_width", "paired_many", "lone_small", "lone_pingpong", "missed_memory", "missed_above", "missed_turns",
-    "missed_turns_memory", "adrift_step", "apart_above", "apart_small", "apart_lone", "multiply_rate", "few_faster",
-    "few_paired_faster", "cache_rate", "cache_paired", "cache_many", "cache_of_all", "cache_cut", "cache_cut_alone",
-    "a_apart_paired", "a_apart_lone", "a_apart_odd", "b_apart_paired", "b_apart_lone", "b_apart_odd", "cut_read",
-    "spare_read", "crowded_s", "crowded_memory_s", "crowded_paired_s", "crowded_byte_s", "crowded_cut", "crowded_tall",
-    "group_rate", "stage_s", "registers_share", "registers_s", "step_unhidden", "paired_step_s", "many_step_s",
-    "tall_steps", "small_steps", "store_s", "store_element_s", "store_tall_s", "odd_store_s", "odd_element_s",
-    "odd_lost_s", "odd_lost_small_s", "odd_last_s", "odd_pingpong_s", "pingpong_steps", "split_s", "split_element_s",
-    "split_parts_s", "split_two_s", "split_four_s", "split_eight_s", "cluster_s", "cluster_alone_s", "cluster_many_s",
-    "b_twice", "a_twice", "spilt_size", "odd_width_written", "wide_written", "spilt_written", "spilt_tall",
-    "spilt_tall_wide", "read_rate", "large_read", "large_above", "write_rate", "batch_paired", "sums_rate", "late_s",
-    "late_paired_s", "late_near_s", "late_near_memory", "late_registers_s", "late_uneven", "launch_s", "unhidden",
-    "unhidden_crowded", "crowded_above", "waiting_unhidden", "waiting_near", "waiting_paired", "waiting_split",
-    "waiting_paired_s", "narrow_step_s", "late_split",
+    "cut_half", "cut_quarter", "tall_split", "small_turns", "cut_multiplied", "odd_width", "lone_pingpong",
+    "missed_memory", "missed_turns_memory", "apart_above", "few_faster", "cache_of_all", "cache_cut", "a_apart_odd",
+    "b_apart_odd", "cut_read", "spare_read", "crowded_memory_s", "crowded_cut", "crowded_tall", "stage_s",
+    "registers_share", "registers_s", "tall_steps", "small_steps", "store_s", "store_element_s", "store_tall_s",
+    "odd_store_s", "odd_element_s", "odd_lost_s", "odd_lost_small_s", "odd_last_s", "odd_pingpong_s", "pingpong_steps",
+    "split_s", "split_element_s", "split_parts_s", "split_two_s", "split_four_s", "split_eight_s", "spilt_size",
+    "odd_width_written", "wide_written", "spilt_written", "spilt_tall", "spilt_tall_wide", "read_rate", "large_read",
+    "large_above", "write_rate", "sums_rate", "late_s", "late_near_s", "late_near_memory", "late_registers_s",
+    "late_uneven", "launch_s", "crowded_above", "waiting_unhidden", "waiting_near", "waiting_split", "narrow_step_s",
+    "late_split",
+]
+unfitted = [
+    "paired", "paired_registers", "many_turns", "paired_many", "lone_small", "missed_above", "missed_turns",
+    "adrift_step", "apart_small", "apart_lone", "multiply_rate", "few_paired_faster", "cache_rate", "cache_paired",
+    "cache_many", "cache_cut_alone", "a_apart_paired", "a_apart_lone", "b_apart_paired", "b_apart_lone", "crowded_s",
+    "crowded_paired_s", "crowded_byte_s", "group_rate", "step_unhidden", "paired_step_s", "many_step_s", "cluster_s",
+    "cluster_alone_s", "cluster_many_s", "b_twice", "a_twice", "batch_paired", "late_paired_s", "unhidden",
+    "unhidden_crowded", "waiting_paired", "waiting_paired_s",
 ]
 
 [boxes]

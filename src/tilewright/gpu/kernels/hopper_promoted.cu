@@ -20,7 +20,7 @@ constraints = [
     "BN + WIDTH * (1 + (BN * CHUNK > WIDTH)) <= 384",  # sums of two rows of a thread, in registers
 ]
 
-costs = [
+unfitted = [
     "small_below", "scaled_wide", "scaled_narrow", "multiply_rate", "narrow_pieces", "small_pieces", "small_narrow",
     "one_piece", "paired", "cache_rate", "cache_large", "large_above", "cache_larger", "larger_above", "cache_apart",
     "generation_s", "odd_written", "memory_rate", "launch_s", "unhidden",

@@ -48,22 +48,6 @@ _SLOWER = 1.5
 _FEW, _LAUNCH = 40, "launch_s"
 
 
-#: Costs that a fit leaves where they are, or all of a kernel: those by which long products differ, such as of clusters. A
-#: sample of a record is too short for the limit of power, at which blocks that read less are faster; with costs fitted to
-#: such samples, calls of large products were slower.
-HELD: dict[str, frozenset[str]] = {
-    "cuda/hopper": frozenset({
-        "a_apart_lone", "a_apart_paired", "a_twice", "adrift_step", "apart_lone", "apart_small", "b_apart_lone",
-        "b_apart_paired", "b_twice", "batch_paired", "cache_cut_alone", "cache_many", "cache_paired", "cache_rate",
-        "cluster_alone_s", "cluster_many_s", "cluster_s", "crowded_byte_s", "crowded_paired_s", "crowded_s",
-        "few_paired_faster", "group_rate", "late_paired_s", "lone_small", "many_step_s", "many_turns", "missed_above",
-        "missed_turns", "multiply_rate", "paired", "paired_many", "paired_registers", "paired_step_s", "step_unhidden",
-        "unhidden", "unhidden_crowded", "waiting_paired", "waiting_paired_s",
-    }),
-    "cuda/hopper_promoted": frozenset(),
-}  # fmt: skip
-
-
 class MeasuredWay(NamedTuple):
     """A measured way of a product: the number of the product, the kernel with its shape, parameters and parts of k, the
     seconds of all launches, and the predicted ones of those that are not the kernel's: that add, or split operands."""
@@ -179,11 +163,8 @@ def is_threshold(name: str) -> bool:
 
 
 def free_costs(kernel: CudaKernel, costs: Costs) -> list[str]:
-    """The costs of a kernel that a fit changes: no thresholds, none that was dropped, and none that is ``HELD``."""
-    held = HELD.get(kernel.name)
-    if held == frozenset():
-        return []
-    return [name for name, value in costs.items() if value > 0 and not is_threshold(name) and name not in (held or ())]
+    """The costs of a kernel that a fit changes: no thresholds, none that was dropped, and none that its header excepts."""
+    return [name for name, cost in costs.items() if cost > 0 and not is_threshold(name) and name not in kernel.unfitted]
 
 
 def fitted(model: Model, costs: Costs, weights: Column, present: Costs, *, steps: int = _STEPS) -> dict[str, float]:
