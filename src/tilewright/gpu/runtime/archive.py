@@ -199,9 +199,11 @@ class _Archive:
     """An archive, open for reading."""
 
     def __init__(self, path: Path) -> None:
-        import sqlite3  # which takes milliseconds, and only a GPU needs it
+        import sqlite3  # these take 10 ms, and only a GPU needs them
 
-        self._dictionaries: dict[str, zstandard.ZstdCompressionDict] = {}
+        import zstandard
+
+        self._zstd, self._dictionaries = zstandard, dict[str, zstandard.ZstdCompressionDict]()
         self._lock = threading.Lock()
         self._rows = sqlite3.connect(
             f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
@@ -233,9 +235,7 @@ class _Archive:
         return Compiled(str(path), arch, ptx, cubin, "", entries=tuple(entries.split()), waits=bool(waits))
 
     def _unpacked(self, file: str, base: str | None, packed: bytes) -> bytes:
-        import zstandard
-
-        cubin = zstandard.ZstdDecompressor(self._dictionary(file)).decompress(packed)
+        cubin = self._zstd.ZstdDecompressor(self._dictionary(file)).decompress(packed)
         if base is None:
             return cubin
         return difference(
@@ -244,10 +244,8 @@ class _Archive:
 
     def _dictionary(self, file: str) -> zstandard.ZstdCompressionDict:
         if file not in self._dictionaries:
-            import zstandard
-
             packed = self._row("SELECT binaries FROM dictionaries WHERE file = ?", file)[0]
-            self._dictionaries[file] = dictionary(zstandard.decompress(packed))
+            self._dictionaries[file] = dictionary(self._zstd.decompress(packed))
         return self._dictionaries[file]
 
     def _row(self, query: str, *values: str) -> Any:
