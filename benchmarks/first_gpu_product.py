@@ -464,9 +464,9 @@ def gpu_memory_steps(options: argparse.Namespace) -> dict[str, Any]:
 
 def compile_steps(options: argparse.Namespace) -> dict[str, Any]:
     """The kernel that multiply takes, both ways, one after the other and at once, with an empty cache each."""
+    from tilewright.gpu.planning.choice import choose_gpu
     from tilewright.gpu.runtime import nvrtc
     from tilewright.gpu.runtime.device import open_device
-    from tilewright.planning.choice import choose_gpu
 
     out: dict[str, Any] = {}
     gpu = open_device()
@@ -501,9 +501,9 @@ def forms(options: argparse.Namespace) -> dict[str, Any]:
     a product, both in turns, and that the bits are the same."""
     import numpy as np
 
+    from tilewright.gpu.planning.choice import choose_gpu
     from tilewright.gpu.runtime.device import open_device
     from tilewright.gpu.runtime.nvrtc import compile_kernel
-    from tilewright.planning.choice import choose_gpu
 
     gpu, out = open_device(), {}
     for dtype, n in (("float32", 8192), ("float32", 4096), ("float64", 8192)):

@@ -34,21 +34,17 @@ from tilewright.gpu.arrays.order import Operands
 from tilewright.gpu.arrays.plan import GpuPlan
 from tilewright.gpu.arrays.repeated import _gains_early
 from tilewright.gpu.arrays.split import can_split, split_seconds
+from tilewright.gpu.planning.choice import computed_on_gpu, engine_on_gpu
+from tilewright.gpu.planning.ways import Way, timed_ways, totals
 from tilewright.gpu.runtime.archive import archived_only, describe_archives
 from tilewright.gpu.runtime.steps import load
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.costs import cached_table, cost_table, own_table, table_of
 from tilewright.lab.tune import costs
-from tilewright.planning.choice import (
-    RESIDUES,
-    Choice,
-    computed_on_gpu,
-    engine_on_gpu,
-    is_resolved,
-    takes_fastest,
-)
-from tilewright.planning.ways import Way, timed_ways, totals
-from tilewright.product.problem import RESIDUES_IN, itemsize_of
+from tilewright.product.plan import Choice
+from tilewright.product.precision import RESIDUES, is_resolved, takes_fastest
+from tilewright.product.problem import itemsize_of
+from tilewright.product.residues import RESIDUES_IN
 
 #: The operands' dtype, the precision, the result's dtype, and how often it is drawn.
 CASES: tuple[tuple[str, str, str | None, float], ...] = (

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.lab.inputs.environment import environment
 from tilewright.large import multiply as large
 from tilewright.large.files import plain
@@ -35,7 +36,6 @@ from tilewright.large.streaming.places import places
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.stream import Room
 from tilewright.large.streaming.run import opening
-from tilewright.planning.choice import choose_adding_cpu
 
 NAMES = ("c.npy", "c.raw", "c.safetensors", "c.h5", "c.zarr")
 #: Sides of the products: one that the command computes for a while, and one of few tiles.

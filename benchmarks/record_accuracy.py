@@ -29,7 +29,7 @@ from tilewright.kernels.catalog import catalog, cuda_engine
 from tilewright.lab.inputs.distributions import DISTRIBUTIONS, distributed
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.verify.grades import Exact, grade
-from tilewright.planning.bounds import promised_bound
+from tilewright.product.precision import promised_bound
 
 Matrix = np.ndarray
 #: Binades along k of the operands by which errors over the span are measured.

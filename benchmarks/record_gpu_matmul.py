@@ -47,7 +47,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.gpu.runtime.cublas import _library as cublas
 from tilewright.lab.inputs.environment import environment
-from tilewright.planning.bounds import promised_bound
+from tilewright.product.precision import promised_bound
 
 SIZES = (256, 512, 1000, 1024, 2048, 4096, 4097, 8192)
 SAMPLES = 7

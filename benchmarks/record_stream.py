@@ -29,7 +29,7 @@ from tilewright import multiply, plan_multiply
 from tilewright.gpu.runtime.cublas import _library
 from tilewright.lab.inputs.environment import environment
 from tilewright.large.streaming.places.events import Events
-from tilewright.planning.bounds import fast_bound
+from tilewright.product.precision import fast_bound
 
 #: Rows of C that are compared element by element, and rows that are made or read at a time.
 ROWS, BAND = 48, 2048

@@ -38,8 +38,9 @@ from tilewright.gpu.runtime.device import open_device
 from tilewright.gpu.runtime.nvrtc import compiler
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel, Preset
-from tilewright.planning.choice import COMPLEX_RESIDUES, RESIDUES
-from tilewright.product.problem import RESIDUES_IN, itemsize_of
+from tilewright.product.precision import COMPLEX_RESIDUES, RESIDUES
+from tilewright.product.problem import itemsize_of
+from tilewright.product.residues import RESIDUES_IN
 
 TOOLS = ("memcheck", "synccheck", "initcheck", "racecheck")
 #: (batch, m, n, k): next to tiles and fragments, single rows and columns, a long k, and a batch.

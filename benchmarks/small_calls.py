@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 from random_operands import arrays, draw, dressed
+from tilewright.cpu.plan import WORK_SHARED
 from tilewright.cpu.runtime import facts, small_products
+from tilewright.cpu.short import product_by_short_way
 from tilewright.host.limits import use_threads
-from tilewright.planning.host import WORK_SHARED
-from tilewright.planning.short import product_by_short_way
 
 CALLS_OF_A_ROUND, ARRAYS_OF_A_POOL = 500, 24
 SIZES = [0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20, 33]

@@ -26,7 +26,7 @@ def few_operand_sets(monkeypatch) -> None:
 def given_peaks(monkeypatch) -> None:
     """What a plan predicts is computed from these figures; on a busy machine measuring takes seconds in each process."""
     for measured in ("peak_gflops", "bandwidth_gbs", "cache_bandwidth_gbs"):
-        monkeypatch.setattr(f"tilewright.planning.prediction.{measured}", lambda dtype, threads: 20.0 * threads)
+        monkeypatch.setattr(f"tilewright.cpu.prediction.{measured}", lambda dtype, threads: 20.0 * threads)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 
 from .gpu.arrays.torch_grouped import grouped_product
 from .gpu.arrays.torch_operator import product
-from .planning.choice import INVARIANT
+from .product.precision import INVARIANT
 
 #: The devices on which we multiply; of others, such as "meta", PyTorch refuses to tell whether autocast is on.
 _AUTOCAST = ("cpu", "cuda")

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.matrices import operands
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.cpu.runtime.runner import runner
 from tilewright.large.cluster.layers import add_layers, cut_layers, layers, share_layers
 from tilewright.large.streaming.places.rates import kc_of
 from tilewright.large.streaming.plan.grid import part_count, part_edge
-from tilewright.planning.choice import choose_adding_cpu
 
 
 @given(st.integers(0, 1 << 20), st.integers(0, 1 << 20), st.integers(0, 1 << 34))

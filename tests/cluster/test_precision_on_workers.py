@@ -21,7 +21,8 @@ from tilewright.large.streaming.places.rates import kc_of
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.run.computation import Product
 from tilewright.large.streaming.run.job import Job
-from tilewright.planning.choice import SPLIT, Choice
+from tilewright.product.plan import Choice
+from tilewright.product.precision import SPLIT
 
 rng = np.random.default_rng(4)
 A = rng.uniform(0, 1, (600, 700)).astype(np.float32)

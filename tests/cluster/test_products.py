@@ -18,6 +18,7 @@ from distributed import Client
 
 import tilewright as tw
 from support.command_line import Answer
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.errors import ClusterError, FileError, ShapeError, UsageError
 from tilewright.large.cluster import kept, placement
 from tilewright.large.cluster.connect import connected
@@ -33,7 +34,6 @@ from tilewright.large.streaming.plan.grid import Grid, Tile
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.run import opening
 from tilewright.large.streaming.run.opening import open_job
-from tilewright.planning.choice import choose_adding_cpu
 
 M, K, N = 900, 700, 800
 rng = np.random.default_rng(0)

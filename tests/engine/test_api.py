@@ -18,9 +18,10 @@ from hypothesis.extra import numpy as hnp
 
 import tilewright as tw
 from tilewright.api import matmul as api
+from tilewright.cpu import gemm
+from tilewright.cpu import plan as host
 from tilewright.cpu.runtime import in_process, small_products, workspace
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
-from tilewright.planning import gemm, host
 from tilewright.product.operands import DTYPES
 
 #: Pairs of shapes: every rule of array-API matmul, sizes zero and one, and sizes that no tile divides.

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.cpu import plan as host
 from tilewright.errors import DTypeError, ReadOnlyError, ShapeError, UsageError
-from tilewright.planning import host
 from tilewright.product.operands import DTYPES, NUMPY_DTYPES
 
 #: A third of a unit in the last place of a double is lost on the way through one.

@@ -24,6 +24,7 @@ from support.plans import make_plan
 from tilewright.api import matmul as api
 from tilewright.cpu import codegen
 from tilewright.cpu.codegen import direct
+from tilewright.cpu.plan import WORK_SHARED
 from tilewright.cpu.runtime import (
     batch,
     entries,
@@ -35,7 +36,6 @@ from tilewright.cpu.runtime import (
 )
 from tilewright.cpu.runtime.runner import runner
 from tilewright.kernels.blocking import blocking
-from tilewright.planning.host import WORK_SHARED
 from tilewright.product.problem import Problem
 
 #: Vector width and tile heights: of AVX-512, AVX2 and NEON.

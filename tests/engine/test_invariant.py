@@ -12,8 +12,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import UnavailableError, UsageError
-from tilewright.planning import choice
-from tilewright.planning.choice import asked_precision
+from tilewright.product import precision
+from tilewright.product.precision import asked_precision
 
 DTYPES = ("float32", "float64", "complex64", "complex128", "float16")
 
@@ -123,10 +123,10 @@ try:
 except tw.errors.UnavailableError as error:
     print(error)
 """
-    environment = os.environ | {choice.VARIABLE: "1"}
+    environment = os.environ | {precision.VARIABLE: "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "TILEWRIGHT_INVARIANT is set" in done.stdout
-    monkeypatch.setattr(choice, "are_all_invariant", lambda: True)
+    monkeypatch.setattr(precision, "are_all_invariant", lambda: True)
     assert asked_precision("standard") == "invariant"
     assert asked_precision("highest") == "highest"

@@ -18,10 +18,10 @@ import tilewright as tw
 from tilewright.cpu.runtime import facts, shared_products, small_products, stop
 from tilewright.cpu.runtime.shared_products import remember_shape
 from tilewright.cpu.runtime.threads import Team
+from tilewright.cpu.short import _sharing
 from tilewright.host import limits
 from tilewright.host.sources import PACKAGE
 from tilewright.kernels.catalog import catalog
-from tilewright.planning.short import _sharing
 
 if small_products.c_front() is None:
     pytest.skip("there is no C front here: python -m tilewright.prebuilt", allow_module_level=True)

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.cpu import gemm
+from tilewright.cpu.gemm import GemmPlan
+from tilewright.cpu.plan import HostPlan, host_plan
 from tilewright.cpu.runtime import small_products
 from tilewright.errors import DTypeError, ShapeError, UsageError
 from tilewright.gpu.arrays.buffers import host_product
@@ -16,10 +19,7 @@ from tilewright.large.streaming.places import places
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.run.job import Job
-from tilewright.planning import gemm
-from tilewright.planning.gemm import GemmPlan
-from tilewright.planning.host import HostPlan, host_plan
-from tilewright.planning.plan import Plan
+from tilewright.product.plan import Plan
 
 
 def operands(shape_a: tuple[int, ...], shape_b: tuple[int, ...], dtype: str = "float32") -> tuple[Any, Any]:
@@ -212,7 +212,7 @@ def test_a_wrong_out_is_refused_as_by_matmul() -> None:
 
 
 def test_a_gemm_by_panels_is_planned_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.planning.gemm.PANEL_BYTES", 70 * 8 * 700)
+    monkeypatch.setattr("tilewright.cpu.gemm.PANEL_BYTES", 70 * 8 * 700)
     planned: Any = tw.plan((500, 60), (60, 700), alpha=2.0, beta=1.0)
     assert (planned.problem.m, planned.panel) == (500, 70)
     assert str(planned).startswith("(500×60) · (60×700) float64\n")

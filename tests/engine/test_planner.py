@@ -13,18 +13,19 @@ import pytest
 
 import tilewright as tw
 from support.plans import make_plan
+from tilewright.cpu import choice, prediction
+from tilewright.cpu import plan as host
 from tilewright.cpu.engine.numpy_product import numpy_product
+from tilewright.cpu.plan import BYTES_PER_THREAD, WORK_PER_THREAD
+from tilewright.cpu.prediction import BlockSizes, predict
 from tilewright.cpu.runtime import peaks
 from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.host.machine import Cache, machine, seconds_text
 from tilewright.kernels import Kernel
 from tilewright.kernels.catalog import catalog
-from tilewright.planning import choice as chooser
-from tilewright.planning import host, prediction
-from tilewright.planning.host import BYTES_PER_THREAD, WORK_PER_THREAD
-from tilewright.planning.prediction import BlockSizes, predict
 from tilewright.product.operands import DTYPES, NUMPY_DTYPES
+from tilewright.product.plan import Choice
 from tilewright.product.problem import Problem, combine_shapes
 
 
@@ -69,7 +70,7 @@ def rung(order: int, **changed: Any) -> Kernel:
 
 def of_kernel(problem: Problem, kernel: Kernel, compute: str, threads: int, why: str = "") -> host.HostPlan:
     shapes = combine_shapes((problem.m, problem.k), (problem.k, problem.n))
-    chosen = chooser.Choice(kernel, compute, kernel.params, why)
+    chosen = Choice(kernel, compute, kernel.params, why)
     return host.HostPlan(problem, chosen, shapes, np.dtype(problem.dtype), threads)
 
 
@@ -81,11 +82,11 @@ def ladder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ladder]:
     """Put other kernels in the place of the catalog's."""
 
     def forget() -> None:
-        for cache in (chooser._highest_first, chooser._choice, host.plan_alone):
+        for cache in (choice._highest_first, choice._choice, host.plan_alone):
             cache.cache_clear()
 
     def put(*kernels: Kernel) -> None:
-        monkeypatch.setattr(chooser, "engine", lambda: {k.name: k for k in kernels})
+        monkeypatch.setattr(choice, "engine", lambda: {k.name: k for k in kernels})
         forget()
 
     yield put

@@ -11,7 +11,7 @@ import tilewright as tw
 from support.plans import make_plan
 from tilewright.cpu.runtime.narrowed import narrowed_operands
 from tilewright.errors import UsageError
-from tilewright.planning.bounds import PATHS, fast_bound, known_paths, path_bound, paths_within, promised_bound
+from tilewright.product.precision import PATHS, fast_bound, known_paths, path_bound, paths_within, promised_bound
 from tilewright.product.problem import Problem
 
 #: A shape that is large enough for float32, and whose sides are no multiples of a tile.

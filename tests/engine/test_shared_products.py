@@ -14,16 +14,16 @@ import tilewright as tw
 from support.plans import make_plan
 from tilewright.cpu.codegen import mailbox as mailbox_words
 from tilewright.cpu.codegen.mailbox import HAS_FUTEX
+from tilewright.cpu.plan import host_plan
 from tilewright.cpu.runtime import facts as code
 from tilewright.cpu.runtime import shared_products
 from tilewright.cpu.runtime.runner import compiled, standby
 from tilewright.cpu.runtime.threads import Team
 from tilewright.cpu.runtime.workers import crew as workers
+from tilewright.cpu.short import _sharing, product_by_short_way
 from tilewright.errors import DTypeError
 from tilewright.host.limits import use_threads
 from tilewright.kernels.catalog import catalog
-from tilewright.planning.host import host_plan
-from tilewright.planning.short import _sharing, product_by_short_way
 from tilewright.product.problem import Problem
 
 futex = pytest.mark.skipif(not HAS_FUTEX, reason="this system has no futex")
@@ -192,7 +192,7 @@ def test_what_is_unusual_is_declined() -> None:
     with use_threads(1):
         np.testing.assert_array_equal(product_by_short_way(a, b, None), alone(a, b))  # by this thread
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tilewright.planning.short._sharing", None)
+            patch.setattr("tilewright.cpu.short._sharing", None)
             assert product_by_short_way(a, b, None) is not None, (
                 "one thread looks for no plan: that takes a microsecond"
             )

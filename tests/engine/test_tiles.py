@@ -20,6 +20,7 @@ from llvmlite import binding, ir
 import tilewright as tw
 from support.matrices import LAYOUTS, SHAPES, Layout, operands
 from tilewright.cpu import codegen
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.cpu.codegen import tiles
 from tilewright.cpu.codegen.vectors import I32, I64
 from tilewright.cpu.engine import dots
@@ -31,7 +32,6 @@ from tilewright.host import machine as facts
 from tilewright.host.machine import granted, machine
 from tilewright.kernels import Kernel
 from tilewright.kernels.catalog import catalog
-from tilewright.planning.choice import choose_adding_cpu
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 INTEGERS, FLOATS = catalog()["cpu/integer_tiles"], catalog()["cpu/bfloat16_tiles"]

@@ -12,8 +12,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.api import matmul as api
+from tilewright.cpu.plan import HostPlan
 from tilewright.errors import DTypeError, ShapeError, UsageError, VerificationError
-from tilewright.planning.host import HostPlan
 
 M, N, K = 700, 650, 600
 

@@ -30,13 +30,13 @@ from support.residue_products import (
 from support.selection import in_turns
 from tilewright.gpu.arrays import matmul
 from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.planning.choice import computed_on_gpu
 from tilewright.gpu.runtime import residue_product
-from tilewright.gpu.runtime.residue_operand import CLASSICAL, MODULI, ResidueProduct, largest_norm, residue_bound
+from tilewright.gpu.runtime.residue_operand import ResidueProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.planning.bounds import path_bound
-from tilewright.planning.choice import computed_on_gpu
-from tilewright.product.problem import RESIDUES_IN
+from tilewright.product.precision import path_bound
+from tilewright.product.residues import CLASSICAL, MODULI, RESIDUES_IN, largest_norm, residue_bound
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -14,10 +14,10 @@ from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
 from support.selection import in_turns, widest_and_narrowest
 from tilewright.errors import DTypeError, ShapeError
+from tilewright.gpu.planning.ways import EngineShape, ways
 from tilewright.gpu.runtime.engine_product import EngineProduct, FinishForm
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card
-from tilewright.planning.ways import EngineShape, ways
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -18,6 +18,10 @@ from tilewright.gpu.arrays import choose as chooser
 from tilewright.gpu.arrays import gpu_array as arrays
 from tilewright.gpu.arrays.gpu_array import GpuArray
 from tilewright.gpu.arrays.order import Operands
+from tilewright.gpu.planning import choice
+from tilewright.gpu.planning.choice import choose_gpu as choose
+from tilewright.gpu.planning.choice import engine_on_gpu
+from tilewright.gpu.planning.ways import EngineShape, ways
 from tilewright.gpu.runtime import compilations
 from tilewright.gpu.runtime import product as gpu_product
 from tilewright.gpu.runtime.archive import engine_kernel
@@ -26,11 +30,6 @@ from tilewright.gpu.runtime.nvrtc import compile_kernel
 from tilewright.gpu.runtime.product import MOST, prepare_gpu_product
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import Card
-from tilewright.planning import choice as planner
-from tilewright.planning import tuned
-from tilewright.planning.choice import choose_gpu as choose
-from tilewright.planning.choice import engine_on_gpu
-from tilewright.planning.ways import EngineShape, ways
 from tilewright.simulator import RunOptions, simulate
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -50,7 +49,7 @@ extern "C" __global__ void mine(const float* a, const float* b, float* c, int m,
 """
 
 
-@pytest.mark.parametrize("module", [arrays, planner])
+@pytest.mark.parametrize("module", [arrays, choice])
 def test_doctests(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted
@@ -111,7 +110,7 @@ def test_a_smaller_gpu_gets_larger_tiles_sooner() -> None:
 def test_what_was_tuned_goes_first(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     params = BANKS.params | {"GROUP": 4}
-    tuned.tuned_file(BANKS.source_hash, "Card", "float32", (256, 256, 256)).write_json({"params": params})
+    choice.tuned_file(BANKS.source_hash, "Card", "float32", (256, 256, 256)).write_json({"params": params})
     assert choose("float32", 256, 256, 256, capability="9.0", gpu="Card").params == params
     assert "tilewright tune" in choose("float32", 256, 256, 256, capability="9.0", gpu="Card").why_params
     for other in ({"gpu": "Other"}, {"gpu": ""}):

@@ -10,8 +10,8 @@ import pytest
 from tilewright.errors import DTypeError
 from tilewright.gpu.arrays.gpu_array import GpuArray, contiguous_strides
 from tilewright.gpu.arrays.matmul import plan_of_views
+from tilewright.gpu.planning.choice import invariant_on_gpu
 from tilewright.gpu.runtime.device import add_described
-from tilewright.planning.choice import invariant_on_gpu
 from tilewright.prebuilt.gpu import GPUS, _Described
 
 #: The kernels of invariant products; those of a dtype and GPU have the same bits.

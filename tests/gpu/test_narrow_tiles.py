@@ -10,10 +10,10 @@ import pytest
 
 from support import simulated_libraries as fake
 from support.multiplied import by_columns, by_rows, multiply
+from tilewright.gpu.planning.ways import EngineShape, ways
 from tilewright.gpu.runtime.engine_product import EngineProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card
-from tilewright.planning.ways import EngineShape, ways
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -51,7 +51,7 @@ def test_any_layout_is_read_as_it_lies(gpu: Any, shape: Any, dtype: Any, layouts
 
 @pytest.mark.parametrize("params", in_turns(WAYS, 2), ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")
 def test_every_tile_and_parts_of_k(gpu: Any, params: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.planning.ways.best_params", lambda *_: MMA.checked(params))
+    monkeypatch.setattr("tilewright.gpu.planning.ways.best_params", lambda *_: MMA.checked(params))
     monkeypatch.setattr("tilewright.gpu.arrays.choose.tuned_card", lambda card: card)
     gpu.sms = 64
     m, k = params.get("BM", 128) + 6, 64000 // params.get("BM", 128)

@@ -19,17 +19,10 @@ from support.residue_products import LAID, LAUNCHES, RESIDUES, TILES, by_kernel,
 from support.selection import in_turns
 from tilewright.errors import UsageError
 from tilewright.gpu.runtime import residue_operand, residue_product
-from tilewright.gpu.runtime.residue_operand import (
-    MODULI,
-    MOST_K,
-    ResidueProduct,
-    largest_norm,
-    least_bound,
-    residue_bound,
-)
+from tilewright.gpu.runtime.residue_operand import ResidueProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.product.problem import EACH, RESIDUES_IN
+from tilewright.product.residues import EACH, MODULI, MOST_K, RESIDUES_IN, largest_norm, least_bound, residue_bound
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

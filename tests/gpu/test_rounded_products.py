@@ -17,9 +17,8 @@ from tilewright.gpu.runtime.split_product import parts_steps, split_product_step
 from tilewright.gpu.runtime.steps import WORKSPACE, A, B, BufferPlace, load
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.planning.bounds import fast_bound, path_bound
-from tilewright.planning.choice import ROUNDED
-from tilewright.planning.streamed import choose_streamed
+from tilewright.large.streaming.plan.kernel import choose_streamed
+from tilewright.product.precision import ROUNDED, fast_bound, path_bound
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

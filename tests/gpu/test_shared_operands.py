@@ -13,10 +13,10 @@ from support.changed_kernels import changed
 from support.epilogues import BF16, whole
 from support.multiplied import by_columns, by_rows, multiply
 from tilewright.errors import UsageError
+from tilewright.gpu.planning.ways import EngineShape, ways
 from tilewright.gpu.runtime.engine_product import EngineProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card, CudaKernel
-from tilewright.planning.ways import EngineShape, ways
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

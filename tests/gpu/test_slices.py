@@ -13,10 +13,10 @@ import pytest
 
 from support import simulated_libraries as fake
 from support.multiplied import by_rows, multiply
+from tilewright.gpu.planning.ways import sums_dtype
 from tilewright.gpu.runtime.engine_product import EngineProduct
 from tilewright.gpu.runtime.layout import Matrix
 from tilewright.kernels.catalog import cuda_engine
-from tilewright.planning.ways import sums_dtype
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

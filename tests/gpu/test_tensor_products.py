@@ -20,10 +20,10 @@ from tilewright.gpu.arrays import choose, matmul
 from tilewright.gpu.arrays.gpu_array import GpuArray
 from tilewright.gpu.arrays.layouts import layouts_of
 from tilewright.gpu.arrays.order import Operands
+from tilewright.gpu.planning.ways import EngineShape, ways
 from tilewright.gpu.runtime.engine_product import EngineProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import Card
-from tilewright.planning.ways import EngineShape, ways
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

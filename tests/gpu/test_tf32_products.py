@@ -14,10 +14,10 @@ from support.layouts import laid
 from support.selection import in_turns
 from tilewright.gpu.arrays import matmul
 from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.planning.choice import computed_on_gpu
 from tilewright.gpu.runtime.nvrtc import compile_with
 from tilewright.kernels.catalog import cuda_engine
-from tilewright.planning.bounds import path_bound
-from tilewright.planning.choice import computed_on_gpu
+from tilewright.product.precision import path_bound
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -75,7 +75,7 @@ def test_every_tile_and_parts_of_k(
     gpu: Any, params: dict[str, int], layouts: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.engine_alone(monkeypatch, MMA)
-    monkeypatch.setattr("tilewright.planning.ways.best_params", lambda *_: MMA.checked(params))
+    monkeypatch.setattr("tilewright.gpu.planning.ways.best_params", lambda *_: MMA.checked(params))
     monkeypatch.setattr("tilewright.gpu.arrays.choose.tuned_card", lambda card: card)
     gpu.sms = 64
     m, k = params.get("BM", 128) + 6, 32000 // params.get("BM", 128)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.gpu.planning.ways import EngineShape, timed_ways
 from tilewright.kernels import costs
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.costs import BASE, TABLES, cached_table, cost_table, own_table, table_of
 from tilewright.kernels.cuda_kernel import Card
-from tilewright.planning.ways import EngineShape, timed_ways
 
 KERNELS = list(cuda_engine().values())
 CARD = "NVIDIA Simulated 7"

@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.kernels import columns
+from tilewright.gpu.planning import columns, ways
+from tilewright.gpu.planning.columns import staged
+from tilewright.gpu.planning.sets import LAYOUT, sets_for
+from tilewright.gpu.planning.ways import EngineShape
 from tilewright.kernels.catalog import cuda_engine, cuda_engine_for
-from tilewright.kernels.columns import staged
 from tilewright.kernels.costs import BASE, cost_table
 from tilewright.kernels.cuda_kernel import LINE, TIMED, Card, CudaKernel
 from tilewright.kernels.expression import Expression
 from tilewright.kernels.header import check_launches
-from tilewright.kernels.sets import LAYOUT, sets_for
-from tilewright.planning import ways
-from tilewright.planning.ways import EngineShape
 from tilewright.product.problem import itemsize_of
 
 KERNELS = list(cuda_engine().values())

@@ -10,6 +10,7 @@ import pytest
 
 from support.simulated_gpu import SimulatedGpu
 from tilewright.errors import UsageError
+from tilewright.gpu.planning.choice import choose_gpu
 from tilewright.gpu.runtime.boxes import mapped_arguments
 from tilewright.gpu.runtime.nvrtc import compile_kernel
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
@@ -22,7 +23,6 @@ from tilewright.lab.explain import checked_launch, stored_launches
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.explain.result import operands, verified
 from tilewright.lab.explain.stored_launches import StoredLaunch
-from tilewright.planning.choice import choose_gpu
 from tilewright.simulator.gpus import GpuModel
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")

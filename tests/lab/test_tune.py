@@ -16,6 +16,7 @@ from rich.console import Console
 from support.scripted_gpu import Crashes, IsWrong, Script, crash
 from tilewright.__main__ import run_command_line as command
 from tilewright.errors import UsageError
+from tilewright.gpu.planning.choice import best_params
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.lab.bench import cuda as cuda_bench
 from tilewright.lab.bench.cells import Settings
@@ -24,7 +25,6 @@ from tilewright.lab.terminal import TuneProgress
 from tilewright.lab.tune import cuda as tuner
 from tilewright.lab.tune import session as tune_session
 from tilewright.lab.tune.cuda import cache_best, combinations, compiled_ahead, tune_parameters
-from tilewright.planning.tuned import best_params
 from tilewright.records.bench import read_records
 
 SHARED = cuda_catalog()["cuda/shared_tile"]

@@ -15,10 +15,9 @@ from tilewright.errors import ResumeError, UsageError
 from tilewright.large.files.array import ArraySource
 from tilewright.large.streaming.options import Options
 from tilewright.large.streaming.places import places
+from tilewright.large.streaming.plan.kernel import choose_streamed, choose_within, word_of_choice
 from tilewright.large.streaming.plan.stream import typical_step
-from tilewright.planning.bounds import blocks_bound, fast_bound, path_bound
-from tilewright.planning.choice import ROUNDED, SPLIT
-from tilewright.planning.streamed import choose_streamed, choose_within, word_of_choice
+from tilewright.product.precision import ROUNDED, SPLIT, blocks_bound, fast_bound, path_bound
 
 U, U2 = 2.0**-24, 2.0**-53
 F4 = ("float32", "float32")

@@ -32,7 +32,7 @@ from tilewright.large.streaming.plan.stream import plan_again
 from tilewright.large.streaming.run import opening
 from tilewright.large.streaming.run.executor import execute
 from tilewright.large.streaming.run.parallel import execute_on_all
-from tilewright.planning.choice import Choice
+from tilewright.product.plan import Choice
 
 RATES = Rates(1e9, 1e9, 1e9)
 GRID = Grid(40, 36, 52, 10, 12, 13)

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.cpu.engine.cuts import PackedBlocks
 from tilewright.errors import MemoryLimitError
 from tilewright.host.machine import described_machine, machine
@@ -27,7 +28,6 @@ from tilewright.large.streaming.places import places, rates
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import may_be_cut
 from tilewright.large.streaming.plan.stream import plan_stream
-from tilewright.planning.choice import choose_adding_cpu
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_limits.py"
 MIB = 1 << 20

@@ -20,6 +20,7 @@ import pytest
 
 import tilewright as tw
 from support.interrupted import interrupted_after
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.errors import DTypeError, FileError, MemoryLimitError, ResumeError, ShapeError, UsageError
 from tilewright.host.disk import CacheFile
 from tilewright.large.files import open_matrix, positional, whole_matrix
@@ -37,8 +38,7 @@ from tilewright.large.streaming.plan.stream import Room, plan_again
 from tilewright.large.streaming.run import job, opening
 from tilewright.large.streaming.run.journal import Journal, read_journal
 from tilewright.large.streaming.run.opening import open_job
-from tilewright.planning import bounds
-from tilewright.planning.choice import choose_adding_cpu
+from tilewright.product import precision as bounds
 from tilewright.product.operands import dtype_of
 
 #: Room for 16 tiles of C, 4×4, where m = n = k = N.

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from support.interrupted import interrupted_after
 from support.simulated_streams import SimulatedDevice, matrix_at, simulated
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.cpu.runtime.runner import runner
 from tilewright.large.streaming.options import Options
 from tilewright.large.streaming.places import places, steps
@@ -24,8 +25,7 @@ from tilewright.large.streaming.plan import stream
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room, cuts
 from tilewright.large.streaming.plan.grid import Grid, longest_step
-from tilewright.planning.choice import choose_adding_cpu
-from tilewright.planning.streamed import dtype_in_blocks
+from tilewright.large.streaming.plan.kernel import dtype_in_blocks
 from tilewright.product.operands import DTYPES as ALL_DTYPES
 
 #: Each by factors of 1000: what multiplies, what is read, what is written.

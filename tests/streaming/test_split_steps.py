@@ -33,14 +33,15 @@ from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room, least_slots, place_elements
 from tilewright.large.streaming.plan.grid import Grid
 from tilewright.large.streaming.plan.host_cache import HostCache
+from tilewright.large.streaming.plan.kernel import choose_streamed
 from tilewright.large.streaming.plan.partition import territories
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again, plan_stream, typical_step
 from tilewright.large.streaming.run.executor import execute
 from tilewright.large.streaming.run.parallel import execute_on_all
-from tilewright.planning.choice import ROUNDED, SPLIT, Choice
-from tilewright.planning.streamed import choose_streamed
+from tilewright.product.plan import Choice
+from tilewright.product.precision import ROUNDED, SPLIT
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from support.interrupted import interrupted_after
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.errors import FileError, MemoryLimitError, ResumeError
 from tilewright.host.disk import CacheFile
 from tilewright.large import multiply as large
@@ -31,7 +32,6 @@ from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Tile
 from tilewright.large.streaming.run import opening
 from tilewright.large.streaming.run.journal import _signed, read_journal
-from tilewright.planning.choice import choose_adding_cpu
 
 #: 3×3 tiles of 256×256 at most, k in two steps.
 SIDE, ROOM = 600, Room(1_500_000, kc=300)

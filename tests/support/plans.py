@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.planning.host import HostPlan, host_plan
+from tilewright.cpu.plan import HostPlan, host_plan
 from tilewright.product.problem import Problem
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..cpu.gemm import plan_gemm, run_gemm
 from ..gpu.arrays.host_libraries import host_library
-from ..planning.gemm import plan_gemm, run_gemm
 from ..product.operands import admit
 
 

@@ -16,10 +16,10 @@ from ..gpu.arrays.host_libraries import host_library, multiply_on_host, read_on_
 from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
 from ..gpu.arrays.repeated import short_ways
 from ..gpu.runtime.wake import wake_named
-from ..planning.choice import INVARIANT, are_all_invariant, asked_precision
-from ..planning.plan import Plan
 from ..product.epilogue import Epilogue, asked_dtypes
 from ..product.operands import admit, admit_out, array_or_shape, native, rows_of_batch
+from ..product.plan import Plan
+from ..product.precision import INVARIANT, are_all_invariant, asked_precision
 from ..product.problem import combine_shapes, itemsize_of
 from .lists import is_list_of_matrices, multiply_lists
 
@@ -169,7 +169,7 @@ def matmul(
 def _first_short_way(a: np.ndarray, b: Any, out: Any, out_dtype: Any) -> Any:
     """The short way of arrays on the host. What that needs is imported here, as products on a GPU do not need it."""
     global _short_way
-    from ..planning.short import product_by_short_way
+    from ..cpu.short import product_by_short_way
 
     _short_way = product_by_short_way
     return _short_way(a, b, out, out_dtype)
@@ -235,8 +235,7 @@ def _matmul(
 ) -> Any:
     """The long way, for every product: check and convert the operands, plan, multiply, round the result; ``wide`` is the
     dtype of the product, if it is not that of the operands."""
-    from ..planning.host import host_plan
-    from ..planning.run import multiplied
+    from ..cpu.plan import host_plan, multiplied
 
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
     plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm, wide)
@@ -286,7 +285,7 @@ def _matmul_into(
     if epilogue is not None:
         x, y, epilogue = epilogue.scaled_operands(x, y)
         if epilogue.is_scaling and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
-            from ..planning.gemm import plan_gemm, run_gemm, runs_as_gemm
+            from ..cpu.gemm import plan_gemm, run_gemm, runs_as_gemm
 
             if runs_as_gemm(x, y, out, epilogue.alpha):
                 admit_out(out, (x.shape[0], y.shape[1]), asked)
@@ -357,12 +356,12 @@ def plan(
         options = _options(algorithm, device, out_dtype, not (scaled or finishes), *given[1:])
         x, y, target, read = read_on_host(library, a, b, out, precision, options)
         return plan(x, y, target, precision=precision, **read)
+    from ..cpu.plan import host_plan
     from ..large.by_blocks import plan_by_blocks
-    from ..planning.host import host_plan
 
     x, y = array_or_shape(a, "a"), array_or_shape(b, "b")
     if scaled and not finishes and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
-        from ..planning.gemm import ANY_C, is_planned_as_gemm, plan_gemm
+        from ..cpu.gemm import ANY_C, is_planned_as_gemm, plan_gemm
 
         if is_planned_as_gemm(x, y, out, alpha, beta):
             return plan_gemm(alpha, x, y, beta, ANY_C if out is None else out)[0]

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..cpu.native import front
+from ..cpu.plan import MOST_WORK_OF_EACH, WORK_SHARED
 from ..cpu.runtime.facts import MOST_WORK_OF_BATCH
 from ..cpu.runtime.interrupts import run_on_thread
 from ..cpu.runtime.machine_code import engine_code, why_numpy
 from ..cpu.runtime.names import code_dtype, function_name, products_name
 from ..errors import TilewrightError, UnavailableError
 from ..host.limits import get_threads
-from ..planning.choice import are_all_invariant
-from ..planning.host import MOST_WORK_OF_EACH, WORK_SHARED
+from ..product.precision import are_all_invariant
 from .matmul import matmul
 
 #: NumPy's functions whose loops are replaced, in the order in which ``native/loops.c`` counts them. The last two exist from

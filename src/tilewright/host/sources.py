@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1]
 SHARED_BY_KERNELS = ("cpu/codegen/*.py", "kernels/*.py", "cpu/engine/*.py")
 MACHINE_CODE = (*SHARED_BY_KERNELS, "kernels/cpu/*.py", "cpu/kernels/*.py")
 #: The files whose code a product runs, from the call to the machine code.
-LIBRARY = ("*.py", "api/*.py", "product/*.py", "planning/*.py", "cpu/runtime/*.py", *MACHINE_CODE)
+LIBRARY = ("*.py", "api/*.py", "product/*.py", "cpu/*.py", "cpu/runtime/*.py", *MACHINE_CODE)
 
 
 def is_checkout() -> bool:

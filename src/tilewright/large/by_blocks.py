@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cpu.plan import HostPlan
 from ..errors import MemoryLimitError, UsageError
-from ..planning.host import HostPlan
-from ..planning.plan import Plan
+from ..product.plan import Plan
 
 
 def run_by_blocks(

@@ -5,31 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import ShapeError
+from .residues import EACH, RESIDUES_IN
 
 Shape = tuple[int, ...]
 
 
-#: Real numbers of an element.
-EACH = {"float64": 1, "complex128": 2}
-
-
-class Residues(NamedTuple):
-    """Numbers of a dtype that are known by residues of whole numbers, and how many moduli there are. An element has as many
-    residues for each of them as it has real numbers."""
-
-    dtype: str
-    moduli: int
-
-
-#: The dtypes of float64 and complex128 products that are computed from residues.
-RESIDUES_IN = {f"int8x{count}": Residues("float64", count) for count in range(5, 14)} | {
-    f"complex_int8x{count}": Residues("complex128", count) for count in range(5, 15)
-}
 #: Bytes of an element of the dtypes that NumPy does not have. "tf32" is float32 of which tensor cores read 10 bits of
 #: mantissa, "float8" is float8_e4m3fn or float8_e5m2, "float8_fast" the same, summed by tensor cores, which keep 13 bits.
 #: "float16x2" is float32 as two float16, which lie in two matrices, "float16x1" float32 rounded to float16.

@@ -1,5 +1,5 @@
-/* Programs over columns of float64, which predict the times of all sets of parameters of a kernel (kernels/columns.py), and
-   the search for the fastest way to compute a product (planning/ways.py). Columns are computed a strip at a time, which
+/* Programs over columns of float64, which predict the times of all sets of parameters of a kernel (gpu/planning/columns.py), and
+   the search for the fastest way to compute a product (gpu/planning/ways.py). Columns are computed a strip at a time, which
    stays in the first caches. */
 #include "native.h"
 #include <fenv.h>
@@ -9,7 +9,7 @@
 /* The numbers of a strip: a constant, so that compilers make vector instructions of the loops over it. */
 #define STRIP 32
 
-/* Each operation on x and y, in the order of OPERATIONS in kernels/columns.py. */
+/* Each operation on x and y, in the order of OPERATIONS in gpu/planning/columns.py. */
 #define OPERATIONS(OF) \
     OF(ADD, x + y) OF(SUB, x - y) OF(MUL, x * y) OF(DIV, x / y) OF(FLOOR_DIV, rounded_down(x / y)) \
     OF(MOD, remainder_of(x, y)) OF(CEIL_DIV, rounded_up(x / y)) OF(MIN, smaller(x, y)) OF(MAX, larger(x, y)) \
@@ -237,7 +237,7 @@ end:
 
 /* ---- the fastest way ---------------------------------------------------------------------------------------------- */
 
-/* What a call gives, in the order of GIVEN in planning/ways.py, and behind it whether all lines begin at whole ones; and the
+/* What a call gives, in the order of GIVEN in gpu/planning/ways.py, and behind it whether all lines begin at whole ones; and the
    columns of ways, in the order of COLUMNS there. */
 enum { M, N, K, BATCH, A_START, B_START, A_VECTOR, B_VECTOR, STORED, SUM_SIZE, C_IS_DOWN, VECTORS, COPIED, LINES, VALUES };
 enum { BLOCKS, PARTS, PART, OUT_SIZE, C_DOWN, SECONDS, COLUMNS };
@@ -295,7 +295,7 @@ static void time_ways(const KernelSets *r, Search *s)
     s->count = 0;
 }
 
-/* The numbers of parts of k that a set is tried with, from 1 on: `_parts` in planning/ways.py. Returns how many. */
+/* The numbers of parts of k that a set is tried with, from 1 on: `_parts` in gpu/planning/ways.py. Returns how many. */
 static int tried_parts(const KernelSets *r, int64_t set, double blocks, double k, double *parts)
 {
     int count = 1, few = 0;
@@ -485,7 +485,7 @@ static int read_part(Part *part, PyObject *given, Py_ssize_t sets)
     return copied != NULL && memory != NULL ? 0 : -1;
 }
 
-/* way_search(sets, facts, programs): a function that finds the fastest way; see ``_search`` in planning/ways.py. */
+/* way_search(sets, facts, programs): a function that finds the fastest way; see ``_search`` in gpu/planning/ways.py. */
 PyObject *way_search(PyObject *module, PyObject *args)
 {
     (void)module;

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...planning.host import host_plan
-from ...planning.run import multiplied
+from ...cpu.plan import host_plan, multiplied
 from ...product.operands import admit, native
 from . import dlpack
 from .matmul import multiply_views

@@ -20,22 +20,12 @@ from ...errors import DTypeError
 from ...kernels.costs import BASE
 from ...kernels.cuda_kernel import Card, CudaKernel
 from ...kernels.expression import Expression, Expressions
-from ...planning.choice import (
-    COMPLEX_RESIDUES,
-    INVARIANT,
-    RESIDUES,
-    ROUNDED,
-    SPLIT,
-    Choice,
-    choose_gpu,
-    engine_on_gpu,
-    invariant_on_gpu,
-    of_newest,
-    takes_fastest,
-)
-from ...planning.tuned import tuned_card
-from ...planning.ways import NAMED, EngineShape, Way, fastest_way, sums_dtype, timed_ways, totals, why_first
-from ...product.problem import RESIDUES_IN, Problem, itemsize_of
+from ...product.plan import Choice
+from ...product.precision import COMPLEX_RESIDUES, INVARIANT, RESIDUES, ROUNDED, SPLIT, takes_fastest
+from ...product.problem import Problem, itemsize_of
+from ...product.residues import RESIDUES_IN
+from ..planning.choice import choose_gpu, engine_on_gpu, invariant_on_gpu, of_newest, tuned_card
+from ..planning.ways import NAMED, EngineShape, Way, fastest_way, sums_dtype, timed_ways, totals, why_first
 from ..runtime.device import Device
 from ..runtime.engine_product import FinishForm
 from ..runtime.layout import Matrix

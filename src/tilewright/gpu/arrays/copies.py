@@ -13,8 +13,8 @@ import numpy as np
 
 from ...host.cached_property import cached_property
 from ...host.sources import PACKAGE
-from ...planning.ways import NEXT_LAUNCH_S
 from ...product.problem import itemsize_of
+from ..planning.ways import NEXT_LAUNCH_S
 from ..runtime.compilations import KernelCode
 from ..runtime.layout import Matrix
 from ..runtime.memory import GRANULE

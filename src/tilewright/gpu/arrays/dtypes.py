@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import DTypeError
-from ...product.problem import RESIDUES_IN
+from ...product.residues import RESIDUES_IN
 
 #: The dtypes of arrays on a GPU that can be multiplied, and those that only results have.
 DTYPES = (

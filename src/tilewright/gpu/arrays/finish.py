@@ -7,8 +7,8 @@ import math
 import struct
 from collections.abc import Sequence
 
-from ...planning.ways import NEXT_LAUNCH_S
 from ...product.problem import itemsize_of
+from ..planning.ways import NEXT_LAUNCH_S
 from ..runtime.engine_product import FinishForm
 from ..runtime.steps import BufferPlace, GpuStep, KernelLaunch
 from .copies import READ, WRITTEN, MatrixCopy, pack_code

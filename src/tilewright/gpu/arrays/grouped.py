@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from ...kernels.cuda_kernel import CudaKernel
-from ...kernels.sets import sets_for
-from ...planning.choice import engine_on_gpu
-from ...planning.tuned import best_params
-from ...planning.ways import EngineShape, timed_ways
 from ...product.problem import itemsize_of
+from ..planning.choice import best_params, engine_on_gpu
+from ..planning.sets import sets_for
+from ..planning.ways import EngineShape, timed_ways
 from ..runtime.boxed_product import MOST_RAGGED, prepare_ragged_product
 from ..runtime.device import Device, gpu_at
 from ..runtime.engine_product import EngineProduct

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.experimental.buffer_callback import buffer_callback
 
 from ...errors import DTypeError, OperandError
-from ...planning.choice import check_words
 from ...product.operands import admit, is_known
+from ...product.precision import check_words
 from ...product.problem import combine_shapes
 from .buffers import multiply_buffers
 from .libraries import library_by_type

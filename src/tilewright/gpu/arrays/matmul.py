@@ -16,9 +16,10 @@ import numpy as np
 
 from ...errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
 from ...host.machine import bytes_text, seconds_text
-from ...planning.choice import asked_precision, check_words, computed_on_gpu, is_resolved
 from ...product.epilogue import Epilogue, vector_step
+from ...product.precision import asked_precision, check_words, is_resolved
 from ...product.problem import combine_shapes, itemsize_of
+from ..planning.choice import computed_on_gpu
 from ..runtime.device import gpu_at
 from ..runtime.engine_product import FinishForm, ScaleBlocks
 from ..runtime.layout import Matrix

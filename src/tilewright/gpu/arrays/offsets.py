@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from ...errors import DTypeError, OperandError, ShapeError, UsageError
 from ...kernels.cuda_kernel import CudaKernel
 from ...kernels.expression import cdiv
-from ...planning.choice import engine_on_gpu
-from ...planning.ways import EngineShape, Way
 from ...product.epilogue import block_shapes
 from ...product.problem import GroupedShapes, combine_grouped_shapes, itemsize_of
+from ..planning.choice import engine_on_gpu
+from ..planning.ways import EngineShape, Way
 from ..runtime.boxed_product import Groups, prepare_grouped_boxes
 from ..runtime.compilations import Chosen, chosen_params
 from ..runtime.device import Device

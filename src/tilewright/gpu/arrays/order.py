@@ -11,8 +11,8 @@ import math
 from typing import Any, NamedTuple
 
 from ...errors import DTypeError, ShapeError
-from ...planning.ways import sums_dtype
 from ...product.problem import ProductShapes, collapsed, combine_shapes, itemsize_of
+from ..planning.ways import sums_dtype
 from ..runtime.layout import Matrix, row_major_matrix
 from ..runtime.memory import GRANULE, LINE_BYTES
 from .dtypes import casts, dtype_in_memory, dtype_on_gpu, made_dtype, result_dtype

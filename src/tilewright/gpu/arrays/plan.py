@@ -12,11 +12,20 @@ from typing import NamedTuple
 from ...host.cached_property import cached_property
 from ...host.machine import bytes_text
 from ...kernels.cuda_kernel import CudaKernel, Launch
-from ...planning.bounds import bound_rows
-from ...planning.choice import COMPLEX_RESIDUES, INVARIANT, PLANES, RESIDUES, ROUNDED, SPLIT, Choice, takes_fastest
-from ...planning.plan import INVARIANT_ROW, Plan, Rows, rate_text
-from ...planning.ways import part_steps, sums_dtype
-from ...product.problem import RESIDUES_IN, Problem, itemsize_of
+from ...product.plan import INVARIANT_ROW, Choice, Plan, Rows, rate_text
+from ...product.precision import (
+    COMPLEX_RESIDUES,
+    INVARIANT,
+    PLANES,
+    RESIDUES,
+    ROUNDED,
+    SPLIT,
+    bound_rows,
+    takes_fastest,
+)
+from ...product.problem import Problem, itemsize_of
+from ...product.residues import RESIDUES_IN
+from ..planning.ways import part_steps, sums_dtype
 from ..runtime.boxed_product import boxed_step
 from ..runtime.compilations import chosen_params
 from ..runtime.device import Device, gpu_at

@@ -290,7 +290,7 @@ def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
     there is room already: that should be for all of them, or else they should be enough for all multiprocessors; if not,
     several go to one, or to two that share a way to memory, and none to others. Clusters would find no pairs of free
     multiprocessors that are together."""
-    from ...planning.ways import MOST_SHARED  # which a process without a GPU does not load
+    from ..planning.ways import MOST_SHARED  # which a process without a GPU does not load
 
     blocks = plan.launch.blocks * plan.parts * math.prod(plan.order.batch)
     if plan.params.get("CLUSTER", 1) > 1 and blocks <= gpu.sms:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...kernels.cuda_kernel import Card, CudaKernel
-from ...planning.ways import EngineShape, Way, ways
 from ...product.problem import itemsize_of
+from ..planning.ways import EngineShape, Way, ways
 from ..runtime.boxed_product import MOST_RAGGED, prepare_scattered_product
 from ..runtime.device import Device
 from ..runtime.engine_product import EngineProduct

@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 
 from ...kernels.cuda_kernel import Card
-from ...planning.choice import PLANES, SPLIT
-from ...planning.plan import Rows
-from ...product.problem import RESIDUES_IN, itemsize_of
-from ..runtime.residue_operand import MOST_K, ResidueOperand, ResidueProduct, residue_bound
+from ...product.plan import Rows
+from ...product.precision import PLANES, SPLIT
+from ...product.problem import itemsize_of
+from ...product.residues import MOST_K, RESIDUES_IN, residue_bound
+from ..runtime.residue_operand import ResidueOperand, ResidueProduct
 from ..runtime.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, split_bound
 from .layouts import given_by_strides
 from .order import Order

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel, launched
+from ...product.residues import least_bound
 from .boxes import BoxedOperand
 from .compilations import KernelCode, chosen_params
 from .product import MOST
-from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct, least_bound
+from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct
 from .split_operand import as_they_lie
 from .steps import OPERANDS, WORKSPACE, BufferPlace, GpuStep, KernelLaunch
 

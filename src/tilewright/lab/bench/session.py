@@ -13,11 +13,11 @@ import numpy as np
 
 from ...cpu.runtime.runner import call_once, runner
 from ...errors import UnavailableError, UsageError, did_you_mean
+from ...gpu.planning.choice import best_params
 from ...gpu.runtime.cublas import CUBLAS, Reference
 from ...host.machine import machine
 from ...kernels import NUMERIC, Kernel
 from ...kernels.catalog import catalog, find, reference
-from ...planning.tuned import best_params
 from ...records.bench import BenchRecord, Writer
 from ...records.compare.stats import MIN_SAMPLES
 from ..inputs.distributions import check_benched

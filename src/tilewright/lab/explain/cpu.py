@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ...cpu.prediction import Prediction, predict
 from ...cpu.runtime.runner import Product, runner
 from ...errors import UsageError
 from ...host.machine import machine
 from ...kernels import Kernel
 from ...kernels.catalog import find
-from ...planning.prediction import Prediction, predict
 from ...product.operands import DTYPES, aligned_empty
 from ...product.problem import Problem
 from ..bench.operand_sets import OperandSets

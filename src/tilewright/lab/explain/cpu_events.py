@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...cpu.prediction import Prediction
 from ...host.machine import Machine
 from ...kernels import Kernel
-from ...planning.prediction import Prediction
 from ...product.problem import Problem
 from ..bench.timing import wait_until_quiet
 from . import cpu_counts, perf_counters

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UsageError
+from ...gpu.planning.columns import Column, staged
+from ...gpu.planning.ways import EngineShape, part_steps, sums_dtype
 from ...kernels.catalog import cuda_engine
-from ...kernels.columns import Column, staged
 from ...kernels.cuda_kernel import LINE, TIMED, Card, CudaKernel
-from ...planning.ways import EngineShape, part_steps, sums_dtype
 from ...product.problem import itemsize_of
 
 Mask = npt.NDArray[np.bool_]
@@ -137,7 +137,7 @@ class Model:
 
 
 def _given(kernel: CudaKernel, way: MeasuredWay, card: Card) -> dict[str, float]:
-    """The value of each name of TIMED, of LINE and of the parameters, as ``planning.ways`` has them."""
+    """The value of each name of TIMED, of LINE and of the parameters, as ``gpu.planning.ways`` has them."""
     shape, params, parts = way.shape, kernel.checked(way.params), way.parts
     size, k, is_whole = itemsize_of(shape.dtype), shape.k, way.parts == 1
     step = kernel.step_of_k(size, params) if not is_whole else 1

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import CompileError, UnavailableError, UsageError
+from ...gpu.planning.choice import tuned_file
 from ...gpu.runtime.plain_launch import plain_launch
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
-from ...planning.tuned import tuned_file
 from ...records.bench import BenchRecord
 from ..bench.cells import Cell
 from ..bench.cuda import CudaBench

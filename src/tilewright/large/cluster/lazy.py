@@ -24,11 +24,10 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.system import CPU_COUNT
 from dask.task_spec import List, Task, TaskRef
 
+from ...cpu.choice import choose_adding_cpu
 from ...cpu.runtime.runner import runner
 from ...errors import OperandError, ShapeError, UnavailableError
 from ...host.machine import available_memory
-from ...planning.choice import choose_adding_cpu
-from ...planning.streamed import dtype_in_blocks
 from ...product.operands import admit
 from ..files.array import copy_block
 from ..files.checks import admit_dtype
@@ -36,6 +35,7 @@ from ..files.chunked import overlaps
 from ..streaming.places.places import parse_bytes
 from ..streaming.places.rates import kc_of
 from ..streaming.plan.grid import Grid, longest_step
+from ..streaming.plan.kernel import dtype_in_blocks
 from ..streaming.run.opening import product_dtype
 from .layers import add_layers, share_layers
 from .lazy_cut import DEPTH, LazyCut, TaskMemory, cut_lazily

@@ -10,8 +10,8 @@ import numpy as np
 
 from ... import errors
 from ...kernels.catalog import catalog, cuda_catalog, cuda_engine
-from ...planning.bounds import dtype_of_blocks
-from ...planning.choice import Choice
+from ...product.plan import Choice
+from ...product.precision import dtype_of_blocks
 from ..files import PartWriter, Source
 from ..streaming.options import Options
 from ..streaming.plan.cost import Rates

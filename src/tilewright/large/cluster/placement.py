@@ -19,7 +19,7 @@ from typing import Any
 from ...errors import ClusterError, TilewrightError
 from ...host.machine import bytes_text
 from ...host.steps import announced
-from ...planning.choice import Choice
+from ...product.plan import Choice
 from ..streaming.plan.cost import Rates
 from ..streaming.plan.cuts import Room
 from .connect import SCHEDULER_LOST, STEP_S, last_heard, wait_unless_stopped, when_ended, why_ended, workers_alive

@@ -23,9 +23,9 @@ import numpy as np
 
 from ...errors import ClusterError, MemoryLimitError, UsageError
 from ...host.machine import bytes_text
-from ...planning.bounds import dtype_of_blocks
-from ...planning.choice import Choice
 from ...product.operands import admit
+from ...product.plan import Choice
+from ...product.precision import dtype_of_blocks
 from ..files import Sink
 from ..files.array import WORKSPACE, ArraySource, copy_block, file_behind
 from ..files.checks import Shape, rectangle

@@ -29,7 +29,7 @@ from ...cpu.runtime.stop import Stopped
 from ...errors import ClusterError, FileError, TilewrightError
 from ...host.limits import use_threads
 from ...host.machine import available_memory, machine
-from ...planning.bounds import dtype_of_blocks
+from ...product.precision import dtype_of_blocks
 from ..files import Source
 from ..streaming.places.events import Events
 from ..streaming.places.places import Placement, place_product

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UsageError
-from ...planning.bounds import check_precision
+from ...product.precision import check_precision
 
 #: The words of precision in which blocks are multiplied.
 PRECISIONS = ("standard", "highest", "ieee", "fast")

@@ -14,8 +14,8 @@ from ...errors import DTypeError, ShapeError, UsageError
 from ...gpu.arrays.host_copy import on_host
 from ...gpu.arrays.host_libraries import host_library
 from ...gpu.arrays.libraries import is_on_gpu
-from ...planning.bounds import promised_bound
 from ...product.operands import NUMPY_DTYPES, admit, asked_dtype, promoted
+from ...product.precision import promised_bound
 from ...product.problem import combine_shapes
 from .comparing import Budget, compare_floats, compare_integers
 from .found import Verification

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...planning.bounds import UNIT
+from ...product.precision import UNIT
 
 #: Blocks of columns, and vectors for each.
 _BLOCKS, _VECTORS = 8, 2

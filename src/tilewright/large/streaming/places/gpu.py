@@ -30,7 +30,7 @@ import numpy as np
 from ....gpu.runtime.device import Device
 from ....gpu.runtime.stream import Event, Stream
 from ....kernels.cuda_kernel import CudaKernel
-from ....planning.choice import Choice
+from ....product.plan import Choice
 from ...files import Sink
 from ..plan.cuts import slot_elements
 from ..plan.grid import Grid, Tile

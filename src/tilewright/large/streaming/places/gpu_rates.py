@@ -23,7 +23,8 @@ from ....gpu.runtime.stream import Stream
 from ....host.disk import CacheFile, fingerprint
 from ....host.machine import machine
 from ....kernels.cuda_kernel import CudaKernel
-from ....planning.choice import PLANES, Choice
+from ....product.plan import Choice
+from ....product.precision import PLANES
 from ...files.array import ArraySource
 from ..plan.cuts import slot_elements
 from ..plan.grid import Grid, Tile

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ....cpu.choice import choose_adding_cpu
 from ....cpu.runtime.machine_code import need_machine_code
 from ....errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ....gpu.runtime.device import Device, open_device
@@ -20,10 +21,9 @@ from ....host.disk import fingerprint
 from ....host.machine import available_memory, bytes_text
 from ....kernels import Kernel
 from ....kernels.catalog import cuda_catalog
-from ....planning.bounds import dtype_of_blocks
-from ....planning.choice import PLANES, Choice, choose_adding_cpu
-from ....planning.streamed import choose_streamed, choose_within, dtype_in_blocks
 from ....product.operands import is_real
+from ....product.plan import Choice
+from ....product.precision import PLANES, dtype_of_blocks
 from ...files import Sink, Source
 from ...files.array import ArraySource
 from ...files.chunked import ChunkedSource
@@ -32,6 +32,7 @@ from ..options import Options
 from ..plan.cost import Rates
 from ..plan.cuts import can_be_cut, own_bytes
 from ..plan.host_cache import HostCache
+from ..plan.kernel import choose_streamed, choose_within, dtype_in_blocks
 from ..plan.stream import Room, StreamPlan, typical_step
 from .cached_sources import CachedSources
 from .chunks import Chunks

@@ -18,7 +18,8 @@ from ....gpu.runtime.split_operand import split_of_rows
 from ....gpu.runtime.split_product import parts_steps, split_step
 from ....gpu.runtime.steps import A, B, BufferPlace, GpuStep, SubmitSteps, compile_steps, load
 from ....kernels.cuda_kernel import CudaKernel
-from ....planning.choice import PLANES, Choice
+from ....product.plan import Choice
+from ....product.precision import PLANES
 from ..plan.schedule import Multiply
 
 

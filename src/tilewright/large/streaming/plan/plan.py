@@ -9,15 +9,14 @@ from typing import Any
 
 from ....host.cached_property import cached_property
 from ....host.machine import bytes_text, seconds_text
-from ....planning.bounds import blocks_bound, dtype_of_blocks
-from ....planning.choice import ROUNDED, SPLIT, Choice
-from ....planning.plan import Plan, Rows
-from ....planning.streamed import dtype_in_blocks, result_words, word_of_choice
+from ....product.plan import Choice, Plan, Rows
+from ....product.precision import ROUNDED, SPLIT, blocks_bound, dtype_of_blocks
 from ....product.problem import Problem
 from .cost import Cost, Rates
 from .cuts import Room, Slots, block_elements, place_elements
 from .grid import ORDERS, Grid, Tile
 from .host_cache import HostCache, cache_blocks
+from .kernel import dtype_in_blocks, result_words, word_of_choice
 from .partition import sharers
 from .schedule import Schedule
 

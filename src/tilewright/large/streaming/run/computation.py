@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ....planning.choice import Choice
-from ....planning.streamed import word_of_choice
+from ....product.plan import Choice
 from ...files import Sink, Source
 from ...files.format import locate
 from ..places.events import Events
@@ -19,6 +18,7 @@ from ..places.places import Placement
 from ..plan.cost import Rates
 from ..plan.cuts import Room
 from ..plan.grid import Tile
+from ..plan.kernel import word_of_choice
 from ..plan.stream import StreamPlan
 from .counting import CountedPlace, CountedSource
 from .durable import Durable

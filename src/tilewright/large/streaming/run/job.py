@@ -23,7 +23,7 @@ import numpy as np
 from ....cpu.runtime.stop import stoppable
 from ....errors import DTypeError, FileError, ResumeError, ShapeError, TilewrightError, UsageError
 from ....host.disk import CacheFile, fingerprint
-from ....planning.bounds import dtype_of_blocks
+from ....product.precision import dtype_of_blocks
 from ...files import Sink, Source, WorkDirectory, create_matrix, open_matrix, output_of
 from ...files.array import ArraySource
 from ...files.work import JOURNAL

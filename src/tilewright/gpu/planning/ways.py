@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cpu.native import front
-from ..host.machine import seconds_text
-from ..kernels.columns import staged
-from ..kernels.cuda_kernel import Card, CudaKernel
-from ..kernels.expression import Expression, cdiv
-from ..kernels.sets import Column, Index, PreparedProgram, Sets, sets_for
-from ..product.problem import itemsize_of
-from .tuned import best_params
+from ...cpu.native import front
+from ...host.machine import seconds_text
+from ...kernels.cuda_kernel import Card, CudaKernel
+from ...kernels.expression import Expression, cdiv
+from ...product.problem import itemsize_of
+from .choice import best_params
+from .columns import staged
+from .sets import Column, Index, PreparedProgram, Sets, sets_for
 
 #: A part of k has at least so many steps, and there are so many parts at most.
 _LEAST_STEPS, _MOST_PARTS = 4, 256

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from ..errors import UsageError
-from ..kernels.cuda_kernel import Card, CudaKernel
-from .bounds import blocks_bound
-from .choice import COMPUTED_IN, ROUNDED, SPLIT, WIDEST, AnyKernel, Choice, choose_gpu, engine_on_gpu
-from .ways import EngineShape, timed_ways
+from ....errors import UsageError
+from ....gpu.planning.choice import choose_gpu, engine_on_gpu
+from ....gpu.planning.ways import EngineShape, timed_ways
+from ....kernels.cuda_kernel import Card, CudaKernel
+from ....product.plan import AnyKernel, Choice
+from ....product.precision import COMPUTED_IN, ROUNDED, SPLIT, WIDEST, blocks_bound
 
 #: The longest side of the blocks for which the kernel's parameters are chosen. The bits of a product do not depend on these.
 _SIDE = 16384

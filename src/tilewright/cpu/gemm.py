@@ -11,10 +11,9 @@ import numpy as np
 from ..errors import DTypeError, ShapeError, UsageError
 from ..product.epilogue import is_within
 from ..product.operands import admit_out, can_write, is_masked, native, promoted
+from ..product.plan import Rows
 from ..product.problem import ProductShapes, combine_shapes
-from .host import HostPlan, adding_plan, host_plan
-from .plan import Rows
-from .run import multiplied
+from .plan import HostPlan, adding_plan, host_plan, multiplied
 
 #: The approximate size in bytes of a panel of rows of C, which is combined with a separate product.
 PANEL_BYTES = 64 << 20

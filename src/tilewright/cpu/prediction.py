@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from ..cpu.runtime.peaks import bandwidth_gbs, cache_bandwidth_gbs, peak_gflops
 from ..host.machine import machine, seconds_text
 from ..product.problem import Problem
+from .runtime.peaks import bandwidth_gbs, cache_bandwidth_gbs, peak_gflops
 
 #: Seconds of a call with the smallest product, and seconds added for waking threads: orders of magnitude.
 CALL_S = 2e-7

@@ -1,24 +1,42 @@
-"""The base of every plan: one decision about one problem, which prints itself, predicts its time, and is what runs.
+"""The chosen kernel, and the base of every plan: a decision about one problem that prints itself, predicts its time, runs.
 
-Each path has a plan class with what only this path decides: threads on the host (``planning.host``), the order of operands
-on a GPU (``gpu.arrays.plan``), how a product larger than a memory is cut (``large.streaming.plan``). What they share is
-here.
+Each path has a plan class with what only this path decides: threads on the host (``cpu.plan``), the order of operands on a
+GPU (``gpu.arrays.plan``), how a product larger than a memory is cut (``large.streaming.plan``). What they share is here.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..host.machine import seconds_text
-from ..product.problem import Problem
-from .choice import Choice
+from .problem import Problem
 
+#: A ``Kernel`` of the CPU, or a ``CudaKernel``.
+AnyKernel = TypeVar("AnyKernel")
 #: The printed lines of a plan: labels and texts.
 Rows = list[tuple[str, str]]
 #: What a plan says of an invariant product.
 INVARIANT_ROW = ("bits", "those of a row of C follow from that row of A and from B alone")
+
+
+@dataclass(frozen=True, eq=False)
+class Choice(Generic[AnyKernel]):
+    """A kernel, the dtype it works in, all of its parameters, and the reasons for kernel and parameters; the latter as text,
+    or as a function that makes it, which takes longer than the choice."""
+
+    kernel: AnyKernel
+    compute: str
+    params: Mapping[str, Any]
+    why: str
+    reasons: str | Callable[[], str] = "the kernel's own"
+
+    @property
+    def why_params(self) -> str:
+        """The reasons for the parameters."""
+        return self.reasons if isinstance(self.reasons, str) else self.reasons()
 
 
 class Plan(ABC):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..cpu.native import front
-from .expression import Expression
+from ...cpu.native import front
+from ...kernels.expression import Expression
 
 #: What computes each operation; the order is that of ``native/columns.c``.
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {

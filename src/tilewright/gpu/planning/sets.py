@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..host.cached_property import cached_property
+from ...host.cached_property import cached_property
+from ...kernels.costs import BASE, CostTable, cost_table
+from ...kernels.cuda_kernel import LINE, TIMED, CudaKernel, blocks_at_once
+from ...kernels.expression import Expression
 from .columns import Column, Index, Staged, staged
-from .costs import BASE, CostTable, cost_table
-from .cuda_kernel import LINE, TIMED, CudaKernel, blocks_at_once
-from .expression import Expression
 
 #: Names of TIMED of which a kernel's sets are prepared for each value: they have few.
 LAYOUT = ("size", "sms", "memory_ratio", "int8_rate", "a_down", "b_across", "finished", "scaled")

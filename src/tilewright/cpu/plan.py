@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..cpu.engine.numpy_product import numpy_product, product_by_numpy
-from ..cpu.runtime import shared_products, small_products
-from ..cpu.runtime.batch import as_matrices, multiply_batch
-from ..cpu.runtime.facts import KERNEL, OF_SHORT_WAY
-from ..cpu.runtime.runner import Product, runner
-from ..cpu.runtime.shared_products import Sharing
 from ..host.cached_property import cached_property
 from ..host.limits import get_threads, why_threads
 from ..host.machine import bytes_text
 from ..kernels import Kernel
-from ..product.operands import promoted
+from ..product.operands import can_write, native, promoted
+from ..product.plan import INVARIANT_ROW, Choice, Plan, Rows, rate_text
+from ..product.precision import INVARIANT, asked_precision, bound_rows, check_words, is_resolved
 from ..product.problem import Problem, ProductShapes, combine_shapes
-from .bounds import bound_rows
-from .choice import (
-    INVARIANT,
-    Choice,
-    asked_precision,
-    check_words,
-    choose_adding_cpu,
-    choose_cpu,
-    error_factor,
-    is_resolved,
-    of_many,
-)
-from .plan import INVARIANT_ROW, Plan, Rows, rate_text
+from .choice import choose_adding_cpu, choose_cpu, error_factor, of_many
+from .engine.numpy_product import numpy_product, product_by_numpy
 from .prediction import BlockSizes, Prediction, predict
+from .runtime import shared_products, small_products
+from .runtime.batch import as_matrices, multiply_batch
+from .runtime.facts import KERNEL, OF_SHORT_WAY
+from .runtime.narrowed import multiply_narrowed
+from .runtime.runner import Product, runner
+from .runtime.shared_products import Sharing
 
 #: The least multiply-adds of a product that threads share: two threads that stand by are faster than one from 90³ on.
 WORK_SHARED = 700_000
@@ -353,3 +345,46 @@ def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
     if kernel in OF_SHORT_WAY:
         return small_products.learn_dtype(dtype, WORK_SHARED)
     return small_products.multiply
+
+
+# ---- how a plan runs ------------------------------------------------------------------------------------------------------
+
+#: ``run(plan, a, b, c)``: multiplies arrays of its ``working_dtype`` into ``c``.
+Run = Callable[[HostPlan, np.ndarray, np.ndarray, np.ndarray], None]
+
+
+def multiplied(
+    plan: HostPlan, x: np.ndarray, y: np.ndarray, target: np.ndarray | None = None, run: Run | None = None
+) -> np.ndarray:
+    """The product of operands that ``plan`` was made for: in ``target``, which it casts to, or in a new array. ``run``: what
+    multiplies, if not the plan itself."""
+    run = run or HostPlan.run
+    if plan.narrows:
+        x, y = native(x, plan.dtype), native(y, plan.dtype)
+        part = functools.partial(run, plan)
+        narrow = multiply_narrowed(part, x, y, plan.working_dtype, plan.layout.result, target)
+        if narrow is not None:
+            return narrow
+        plan = plan.unnarrowed
+    x, y = native(x, plan.working_dtype), native(y, plan.working_dtype)
+    direct = target is not None and plan.dtype == plan.stored_dtype and can_write(target, plan.stored_dtype, x, y)
+    if direct and target is not None and plan.problem.precision == INVARIANT:
+        # Cᵀ = Bᵀ·Aᵀ, as which other layouts are computed, adds the terms of complex products in another order.
+        direct = target.strides[-1:] == (target.itemsize,)
+    c = target if direct and target is not None else np.empty(plan.layout.result, plan.made_dtype)
+    run(plan, x, y, c)
+    if target is None:
+        return _rounded(c, plan.dtype)
+    if not direct:
+        with np.errstate(all="ignore"):  # a narrower dtype may overflow to infinity
+            np.copyto(target, _rounded(c, plan.dtype), casting="same_kind")
+    return target
+
+
+def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if c.dtype == dtype:
+        return c
+    if dtype.kind == "b":
+        return c != 0
+    with np.errstate(over="ignore"):  # a float16 product may overflow to infinity, as with NumPy
+        return c.astype(dtype)

@@ -1,4 +1,4 @@
-"""How far a product can be from the exact one, before anything is computed: |C − Ĉ| ≤ bound · (|A||B|) for each element.
+"""What callers ask of a product's error, and how large it can be for each element: |C − Ĉ| ≤ bound · (|A||B|).
 
 A *path* is a way to compute: the dtype of the operands, and the dtype in which they are multiplied. Its bound depends on
 these two and on k alone, and holds where nothing overflows or underflows. ``precision`` is resolved here: a number takes the
@@ -13,13 +13,82 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import UsageError
-from ..gpu.runtime.residue_operand import CLASSICAL, MOST_K, residue_bound
-from ..product.operands import is_real
-from ..product.problem import EACH, RESIDUES_IN
+from ..errors import UsageError, did_you_mean
+from .operands import is_real
+from .residues import CLASSICAL, EACH, MOST_K, RESIDUES_IN, residue_bound
+
+# ---- the words of precision ---------------------------------------------------------------------------------------------
+
+ALGORITHMS = ("classical", "strassen")
+PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast", "invariant")
+#: The bound of "standard", and the bits of a row of C follow from that row of A and from B alone.
+INVARIANT = "invariant"
+#: The environment variable with which every product of "standard" precision is invariant: any value but 0.
+VARIABLE = "TILEWRIGHT_INVARIANT"
+
+#: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
+ON_GPUS = {"tf32": ("float32", "tf32")}
+#: The dtypes of float32 products that are computed from two float16 for each number, or from one, and how many these are.
+SPLIT, ROUNDED = "float16x2", "float16x1"
+PLANES = {SPLIT: 2, ROUNDED: 1}
+#: The dtypes of float64 and complex128 products that are computed from residues with the classical bound. The kernel
+#: declares the first.
+RESIDUES, COMPLEX_RESIDUES = "int8x13", "complex_int8x14"
+
+#: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
+COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}
+#: The dtypes in which ``precision="highest"`` computes: the product of two inputs of fewer than 27 bits is exact in them.
+WIDEST = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
+
+
+def check_words(precision: str | float, algorithm: str) -> None:
+    """Raises UsageError for an unknown precision or algorithm, a number that bounds no error, and for a precision that the
+    algorithm does not have."""
+    for name, word, known in (("algorithm", algorithm, ALGORITHMS), ("precision", precision, PRECISIONS)):
+        if name == "precision" and not isinstance(word, str):
+            check_precision(word)
+        elif word not in known:
+            number = " (or a number, which bounds the error)" if name == "precision" else ""
+            raise UsageError(f"{name} {word!r} is not known: {did_you_mean(str(word), known)}{number}")
+    if (is_resolved(precision) or precision == INVARIANT) and algorithm != "classical":
+        raise UsageError(
+            f"algorithm {algorithm!r} has a normwise error bound: precision {precision!r} is for 'classical'"
+        )
+
+
+@functools.cache
+def are_all_invariant() -> bool:
+    """Whether ``$TILEWRIGHT_INVARIANT`` asks for it; read once."""
+    return os.environ.get(VARIABLE, "0") not in ("", "0")
+
+
+def asked_precision(precision: str | float, *, invariant: bool = False) -> str | float:
+    """The precision that is planned for: "invariant" for "standard" if that is asked for, here or by the environment.
+
+    Raises UsageError for a precision that has no invariant products.
+    """
+    if precision == "standard":
+        return INVARIANT if invariant or are_all_invariant() else precision
+    if invariant and precision != INVARIANT:
+        raise UsageError(f"precision {precision!r}: only products of 'standard' precision can be invariant")
+    return precision
+
+
+def is_resolved(precision: str | float) -> bool:
+    """Whether the precision is "fast" or a number, which the cheapest path keeps."""
+    return precision == "fast" or not isinstance(precision, str)
+
+
+def takes_fastest(precision: str | float) -> bool:
+    """Whether all dtypes of ``computed_on_gpu`` keep this precision, so that the fastest of them is taken, not the first."""
+    return is_resolved(precision) or precision in ON_GPUS
+
+
+# ---- the bounds of errors --------------------------------------------------------------------------------------------
 
 #: The unit roundoff: the largest relative error of one rounding to nearest.
 UNIT = {

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..cpu.runtime import shared_products, small_products
-from ..cpu.runtime.facts import MOST_WORK_OF_BATCH, OF_SHORT_WAY
-from ..cpu.runtime.shared_products import Sharing
 from ..host.limits import get_threads
 from ..product.epilogue import asked_dtypes
 from ..product.operands import is_known, promoted, rows_of_batch
-from .host import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, short_way
+from .plan import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, short_way
+from .runtime import shared_products, small_products
+from .runtime.facts import MOST_WORK_OF_BATCH, OF_SHORT_WAY
+from .runtime.shared_products import Sharing
 
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:

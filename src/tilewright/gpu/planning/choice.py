@@ -1,0 +1,159 @@
+"""The dtypes in which a GPU multiplies a product, the kernels that it has for them, and the parameters of kernels.
+
+``gpu.arrays.choose`` compares the predicted times of the engine's kernels. Blocks of products larger than a memory are also
+multiplied by rungs of the ladder, as these add to C in any order of k (``choose_gpu``). No kernel is named here: each
+declares its dtypes and shapes, and the first that suits, from the highest ``order`` down, is taken. ``tilewright tune``
+stores the parameters that it found to be the best on a GPU in the user's cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import DTypeError, UsageError
+from ...host.disk import CacheFile, fingerprint
+from ...kernels.catalog import cuda_catalog, cuda_engine, cuda_engine_for
+from ...kernels.cuda_kernel import Card, CudaKernel
+from ...product.plan import Choice
+from ...product.precision import COMPUTED_IN, ON_GPUS, WIDEST, is_resolved, path_bound, paths_within
+from ...product.residues import RESIDUES_IN
+
+#: The compute capability whose tensor cores sum as exactly as ``product.precision`` says. Those of others are not taken
+#: unasked.
+_BOUNDED = "9.0"
+_FOLDER = CacheFile("tuned", "")
+Shape = tuple[int, int, int]
+
+
+def computed_on_gpu(
+    dtype: str, precision: str | float, result: str = "", k: int = 1, capability: str = _BOUNDED
+) -> tuple[str, ...]:
+    """The dtypes in which a GPU may multiply arrays of ``dtype``, of which the first that has a kernel for the shape, and
+    for the ``result``, is taken, or the fastest of those if ``takes_fastest(precision)``: with "fast" or a number those that
+    keep it for this ``k`` on a GPU of that compute ``capability``, with "tf32" also its own, with "highest" the widest,
+    otherwise its own, or one that holds all of its values, or those of the result. Raises UsageError for a precision that
+    the dtype does not have.
+
+    >>> computed_on_gpu("float16", "standard"), computed_on_gpu("float16", "highest"), computed_on_gpu("float32", "tf32")
+    (('float16', 'float32'), ('float64',), ('tf32', 'float32'))
+    """
+    if is_resolved(precision):
+        if dtype == "float8":
+            return ("float8_fast",) if precision == "fast" else _no_bound(dtype, precision)
+        kept = paths_within(precision, "gpu", dtype, k)
+        lossy = [path.compute for path in kept if path.word not in ("standard", "highest")]
+        word = next(path.word for path in kept if path.compute not in lossy)
+        cheapest = lossy[:1] if lossy and lossy[0] in RESIDUES_IN else lossy  # more residues only take longer
+        narrow = tuple(path for path in cheapest if capability == _BOUNDED or path in RESIDUES_IN)  # these are exact
+        return (*narrow, *computed_on_gpu(dtype, word, result))
+    if precision in ON_GPUS:
+        needed, compute = ON_GPUS[str(precision)]
+        if dtype != needed:
+            raise UsageError(f"precision {precision!r} is for arrays of {needed} on a GPU, got {dtype}")
+        # Its own dtype, in which no operand is rounded, keeps the bound too, but for sums of very many products.
+        is_kept = path_bound(dtype, dtype, k) <= path_bound(dtype, compute, k)
+        return (compute, dtype) if is_kept else (compute,)
+    wider = result if result in ("float32", "float64") and dtype in ("float16", "bfloat16", "float32") else dtype
+    if precision == "highest":
+        return (WIDEST.get(dtype, wider),)
+    return tuple(dict.fromkeys((dtype, COMPUTED_IN.get(dtype, dtype), wider)))
+
+
+def _no_bound(dtype: str, precision: object) -> tuple[str, ...]:
+    raise UsageError(
+        f"precision {precision!r}: products of {dtype} have no such bound; they have 'standard' and 'fast'"
+    )
+
+
+@functools.cache
+def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
+    """The engine's kernels for a dtype on a GPU of that compute capability."""
+    return tuple(kernel for kernel in cuda_engine_for(dtype) if kernel.fits(capability))
+
+
+@functools.cache
+def invariant_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
+    """Those of ``engine_on_gpu`` that make invariant products, all with the same bits: they are for the newest GPUs."""
+    return of_newest([kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None])
+
+
+def of_newest(kernels: Sequence[CudaKernel]) -> tuple[CudaKernel, ...]:
+    """The kernels that are for the newest GPUs."""
+    newest = {float(kernel.capability.rstrip("af")): kernel.capability for kernel in kernels}
+    return tuple(kernel for kernel in kernels if kernel.capability == newest[max(newest)])
+
+
+def choose_gpu(
+    dtype: str, m: int, n: int, k: int, *, capability: str, sms: int = 132, gpu: str = "", adds: bool = False
+) -> Choice[CudaKernel]:
+    """The highest rung for C[m×n] = A[m×k]·B[k×n] of ``dtype`` on the GPU named ``gpu``, of that compute capability and with
+    ``sms`` multiprocessors; with ``adds`` only one that can add to C.
+
+    Its parameters are those that ``tilewright tune`` found for this GPU and size; otherwise a preset of the kernel;
+    otherwise its defaults. Raises DTypeError where no kernel is for the dtype.
+
+    >>> choose_gpu("float64", 4096, 4096, 4096, capability="9.0").kernel.name
+    'cuda/dgemm_tensor'
+    """
+    kernel, why = _suiting_gpu(dtype, m, n, k, capability, adds)
+    tuned = best_params(kernel, gpu, dtype, (m, n, k)) if gpu else None
+    if tuned is not None:
+        return Choice(kernel, dtype, tuned, why, "found by tilewright tune for this GPU and sizes like these")
+    preset = kernel.preset(m, n, k, sms)
+    if preset is not None:
+        why_preset = f"the kernel's preset that gives each of {sms} multiprocessors the fairest share of this size"
+        return Choice(kernel, dtype, kernel.checked(preset.params), why, why_preset)
+    return Choice(kernel, dtype, kernel.params, why, "the kernel's defaults")
+
+
+def _suiting_gpu(dtype: str, m: int, n: int, k: int, capability: str, adds: bool) -> tuple[CudaKernel, str]:
+    able = [kernel for kernel in _able_on_gpu(dtype, capability) if kernel.adds or not adds]
+    for kernel in able:
+        if kernel.suits is not None and kernel.suits(m=m, n=n, k=k):
+            return kernel, f"the highest rung for {dtype} that suits this shape, on compute capability {capability}"
+    rest = next((kernel for kernel in able if kernel.suits is None), None)
+    if rest is None:
+        every = [*_rungs_with_pointers(), *cuda_engine().values()]
+        known = sorted({dtype for kernel in every for dtype in kernel.dtypes if kernel.precision == "standard"})
+        what = f"adds products of {dtype} to C" if adds else f"multiplies {dtype}"
+        raise DTypeError(f"no kernel {what} on compute capability {capability}: {', '.join(known)} have kernels")
+    return rest, f"the highest rung for {dtype} that compute capability {capability} has; none above suits"
+
+
+def _able_on_gpu(dtype: str, capability: str) -> list[CudaKernel]:
+    return [x for x in _rungs_with_pointers() if dtype in x.dtypes and x.precision == "standard" and x.fits(capability)]
+
+
+def _rungs_with_pointers() -> list[CudaKernel]:
+    """The rungs that take pointers, as all shapes need, the highest first."""
+    rungs = (kernel for kernel in cuda_catalog().values() if not kernel.boxes)
+    return sorted(rungs, key=lambda kernel: -kernel.order)
+
+
+# ---- parameters that were tuned -------------------------------------------------------------------------------------------
+
+
+def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
+    """The parameters stored for exactly this source, on a GPU of this name, for sizes within a factor of √2 of the same
+    powers of two; None if there are none."""
+    file = tuned_file(kernel.source_hash, gpu, dtype, shape)
+    return None if file.is_absent else file.read_as(lambda stored: kernel.checked(stored["params"]))
+
+
+def tuned_card(card: Card) -> Card:
+    """The card, without its name if nothing was tuned: one look into the cache for all kernels of a product."""
+    return card._replace(name="") if card.name and _FOLDER.is_absent else card
+
+
+def tuned_file(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
+    """The file for (m, n, k) and sizes like it."""
+    m, n, k = (round(math.log2(max(1, size))) for size in shape)
+    return _file_of(source_hash, gpu, dtype, m, n, k)
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_of(source_hash: str, gpu: str, dtype: str, m: int, n: int, k: int) -> CacheFile:
+    return CacheFile("tuned", f"{fingerprint(source_hash, gpu, dtype, [m, n, k])}.json")

@@ -1,1 +1,0 @@
-"""The one place that decides what runs: path, kernel, tiles, threads, precision."""

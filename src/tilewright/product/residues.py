@@ -1,0 +1,81 @@
+"""Products of float64 and complex128 from residues of whole numbers: the moduli, and how accurate a product is.
+
+``docs/accuracy.md`` derives the bound of the error, section "float64 from int8".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+#: Real numbers of an element.
+EACH = {"float64": 1, "complex128": 2}
+
+
+class Residues(NamedTuple):
+    """Numbers of a dtype that are known by residues of whole numbers, and how many moduli there are. An element has as many
+    residues for each of them as it has real numbers."""
+
+    dtype: str
+    moduli: int
+
+
+#: The dtypes of float64 and complex128 products that are computed from residues.
+RESIDUES_IN = {f"int8x{count}": Residues("float64", count) for count in range(5, 14)} | {
+    f"complex_int8x{count}": Residues("complex128", count) for count in range(5, 15)
+}
+#: ``MODULUS`` in ``gpu/kernels/residues.cuh``. Of complex numbers −1 is a square modulo each of them.
+MODULI = {
+    "float64": (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197),
+    "complex128": (241, 233, 229, 221, 205, 197, 193, 181, 173, 157, 149, 137, 113, 109, 101),
+}
+#: With so many moduli the classical bound holds. With fewer the bound leaves so much room: where the lower bound of |A||B|,
+#: of a part of k, is much smaller than the norms of row and column suggest, the product would be flagged.
+CLASSICAL, _ROOM, _UNIT = {"float64": 13, "complex128": 14}, 48, 2.0**-53
+#: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
+MOST_K = 65536
+#: The largest whole number, so that float64 rounds to it by one addition; bits of magnitudes whose product is a bound.
+_LARGEST, _BOUND_BITS = 2.0**51 - 2, 7
+
+
+def largest_norm(moduli: int, dtype: str = "float64") -> float:
+    """The largest 2-norm N of a line of scaled numbers such that residues determine the sums of products of whole numbers.
+
+    Rounding changes each of n numbers by at most ½, and a line's norm by at most ½·√n. By Cauchy and Schwarz a sum of
+    products of two rounded lines is at most (N + ½·√n)². This is below half the product of the moduli, by 2⁻¹⁵ of it.
+
+    >>> [f"{math.log2(largest_norm(moduli)):.2f}" for moduli in (6, 12, 13)]
+    ['23.41', '46.90', '50.76']
+    >>> f"{math.log2(largest_norm(13, 'complex128')):.2f}", f"{math.log2(largest_norm(14, 'complex128')):.2f}"
+    ('48.33', '51.00')
+    """
+    half = math.prod(MODULI[dtype][:moduli]) / 2 * (1 - 2.0**-15)
+    return min(_LARGEST, math.sqrt(half) - math.sqrt(MOST_K * EACH[dtype]) / 2)
+
+
+def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
+    """The bound of |C - Ĉ| that products keep, relative to |A||B| and componentwise; of complex numbers that of real and
+    imaginary parts: the classical one with ``CLASSICAL`` moduli, else ``_ROOM`` times the error of one rounding to whole
+    numbers of a line whose magnitudes are alike and have the largest norm.
+
+    >>> f"{residue_bound(4096, 13):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 6):.1e}"
+    ('4.5e-13', '7.7e-08', '2.8e-04')
+    >>> f"{residue_bound(4096, 14, 'complex128'):.1e}", f"{residue_bound(4096, 7, 'complex128'):.1e}"
+    ('9.1e-13', '4.1e-05')
+    """
+    if moduli >= CLASSICAL[dtype]:
+        return k * EACH[dtype] * _UNIT
+    return _ROOM * math.sqrt(k * EACH[dtype]) / largest_norm(moduli, dtype)
+
+
+def least_bound(k: int, moduli: int, dtype: str = "float64") -> float:
+    """By how much sums of magnitudes of a rounded line, times this, may not exceed the sampled lower bound of |A||B|, for
+    ``residue_bound`` to hold; infinity for a k so short that all is flagged. Both are relative to ``bits`` of the lines.
+
+    The largest element of a scaled line is at least N / (2·√n): the power of two is the largest possible. Of a number of
+    at least 1/128 of that, as the lower bound has, rounding changes no more than ½.
+    """
+    terms = k * EACH[dtype]
+    cut = 1 + 2.0**_BOUND_BITS * math.sqrt(terms) / largest_norm(moduli, dtype)
+    room = residue_bound(k, moduli, dtype) - 3 * _UNIT
+    return 1.02 * cut**2 * 0.5 * 4.0**_BOUND_BITS / room if room > 0 else math.inf
