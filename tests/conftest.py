@@ -15,6 +15,9 @@ from support import outcomes, selection
 from support.command_line import Answer
 from tilewright.__main__ import run_command_line
 
+#: What ``pyproject.toml`` selects.
+DEFAULT = "not slow and not further and not thorough and not browser"
+
 
 @pytest.fixture
 def few_operand_sets(monkeypatch) -> None:
@@ -52,9 +55,8 @@ def cli(monkeypatch, capsys, tmp_path, few_operand_sets):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before the markers of the command line select. What is asked for by ``-k`` is run in all its cases."""
-    if not config.option.keyword:
-        selection.mark_the_rest(items)
+    """Before the markers of the command line select."""
+    selection.mark(items)
     if config.option.share is not None:
         kept, left = selection.shared(items, config.option.share)
         config.hook.pytest_deselected(items=left)
@@ -79,14 +81,13 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outcomes", type=Path, metavar="FILE", help="write which tests ran, and why others were skipped")
     parser.addoption(
-        "--slow", type=Path, metavar="FILE", help="write which tests take long: tests/slow.json is one of these"
-    )
-    parser.addoption(
         "--share", type=int, metavar="SEED", help="of further cases of a table run a part, chosen by the seed"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.keyword and config.option.markexpr == DEFAULT:  # what is asked for by name is run in all its cases
+        config.option.markexpr = "not browser"
     # A compilation makes a million objects. Tests of memory that is not freed run in processes of their own, which have
     # Python's own thresholds.
     gc.set_threshold(20_000, 20, 20)
@@ -101,5 +102,3 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if config.option.outcomes and not hasattr(config, "workerinput"):
         config.pluginmanager.register(outcomes.Recorder(config.option.outcomes))
-    if config.option.slow and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(selection.Clock(config.option.slow))

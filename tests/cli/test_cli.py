@@ -95,6 +95,7 @@ def test_a_bad_option_is_named_in_one_line(cli, typed, words) -> None:
     assert not answer.out
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -203,6 +204,7 @@ def damaged(how: str) -> None:
     Path("b.npy").write_bytes({"truncated": whole[:-8], "header only": whole[:40], "a huge header": huge}[how])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -246,6 +248,7 @@ def test_a_library_that_is_not_there_is_code_3(cli, monkeypatch) -> None:
 # ---- a user's kernels ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -281,6 +284,7 @@ def test_a_file_that_declares_no_kernel_is_refused(cli, text) -> None:
     assert ("def my_kernel" in template) == (text == ""), "a file without a kernel is shown one"
 
 
+@pytest.mark.slow
 def test_two_files_of_one_name_are_refused(cli) -> None:
     for folder in ("one", "two"):
         Path(folder).mkdir()
@@ -310,6 +314,7 @@ def test_help_reads_well_at_80_columns(cli, command) -> None:
     assert "..." not in re.sub(r"[\]}]\.\.\.|FILES\.\.\.", "", answer.out), "nothing cut short"
 
 
+@pytest.mark.slow
 def test_json_on_standard_output_leaves_the_table_to_standard_error(tmp_path) -> None:
     process = started(*SMALL, "--json", "-", cwd=tmp_path)
     out, err = process.communicate(timeout=60)
@@ -319,6 +324,7 @@ def test_json_on_standard_output_leaves_the_table_to_standard_error(tmp_path) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["ladder"], SMALL, [*SMALL, "--json", "-"]])
 def test_a_reader_that_has_gone_is_no_error(tmp_path, arguments) -> None:
     reading, writing = os.pipe()
@@ -365,6 +371,7 @@ def on_terminal(*arguments: str, cwd: Path, **variables: str) -> tuple[int, str]
     return process.wait(), seen.decode()
 
 
+@pytest.mark.slow
 def test_progress_is_for_terminals_and_says_what_is_left(tmp_path) -> None:
     code, seen = on_terminal("bench", "ikj", "--against=none", "--sizes=40,48,64", cwd=tmp_path)
     assert code == 0
@@ -382,6 +389,7 @@ def test_progress_is_for_terminals_and_says_what_is_left(tmp_path) -> None:
 # ---- interruption ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_run_that_is_cut_short_keeps_its_cells_and_resumes(tmp_path, how, code) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
@@ -406,6 +414,7 @@ def test_a_run_that_is_cut_short_keeps_its_cells_and_resumes(tmp_path, how, code
     assert [r.n for r in records.read_records(file)] == [16, 32, 64, 128, 136, 144]
 
 
+@pytest.mark.slow
 def test_resume_measures_only_what_does_not_stand(cli) -> None:
     def sizes() -> list[int]:
         return [json.loads(line)["n"] for line in Path("x.jsonl").read_text().splitlines()]
@@ -431,6 +440,7 @@ def test_resume_measures_only_what_does_not_stand(cli) -> None:
     assert len(records.read_records("y.jsonl")) == 2
 
 
+@pytest.mark.slow
 def test_resume_asks_again_what_was_over_another_limit(cli) -> None:
     Path("slow.py").write_text(SLOW)
     asked = ["bench", "slow.py", "--against=none", "--sizes=64,256", "--json=x.jsonl", "--repeat=1"]

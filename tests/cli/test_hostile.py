@@ -42,6 +42,7 @@ def outcomes(kind: str, count: int) -> Counter[str]:
         return Counter(hostile.outcome(hostile.READERS[kind].attempt, hostile.mutated(kind, i)) for i in range(count))
 
 
+@pytest.mark.slow_cases("npy", "raw", "hdf5", "zarr", "records", "safetensors", "explanations")
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("kind", hostile.READERS)
 def test_every_seed_is_read(kind: str) -> None:
@@ -51,6 +52,7 @@ def test_every_seed_is_read(kind: str) -> None:
     assert not found.keys() - {"read", "refused"}  # what holds nothing is refused, in one line
 
 
+@pytest.mark.slow_cases("npy", "raw", "hdf5", "zarr", "records", "safetensors", "explanations")
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("kind", hostile.READERS)
 def test_a_mutated_input_is_read_or_refused_in_one_line(kind: str) -> None:
@@ -89,6 +91,7 @@ def test_a_planted_defect_is_seen(planted, words) -> None:
     assert words in found
 
 
+@pytest.mark.slow
 def test_workers_that_hang_die_or_take_much_are_counted(tmp_path: Path) -> None:
     """Inputs that do so between others, which are all tried all the same."""
     planted = {

@@ -271,6 +271,7 @@ def texts(data: Any) -> list[str]:
     return [text for item in data for text in texts(item)] if isinstance(data, list) else [str(data)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["records", "explanations", "timelines"])
 def test_names_stay_text_wherever_a_page_has_them(kind: str) -> None:
     head, _, script = pages()[kind].partition('<script type="application/json" id="data">')
@@ -285,6 +286,7 @@ def test_names_stay_text_wherever_a_page_has_them(kind: str) -> None:
     assert "\\u2028" in head
 
 
+@pytest.mark.slow
 def test_pictures_hold_no_control_characters(tmp_path: Path) -> None:
     """SVG is XML, which has no place for them; the charts' expressions neither."""
     from xml.etree import ElementTree

@@ -134,6 +134,7 @@ def test_progress_takes_names_as_they_are(command: str) -> None:
     assert name in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_commands_in_names_do_not_reach_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -160,6 +161,7 @@ def test_commands_in_names_do_not_reach_a_terminal(
         assert "[red]" in said, words
 
 
+@pytest.mark.slow
 def test_a_terminal_sees_text(tmp_path: Path) -> None:
     """The same to a real one, from a process of its own."""
     (tmp_path / "\x1b]0;owned\x07.jsonl").write_text("{")

@@ -39,6 +39,7 @@ def is_the_product(path: str) -> bool:
     return bool(np.abs(np.load(path) - np.load("a.npy").astype(np.float64) @ np.load("b.npy")).max() < 1e-3)
 
 
+@pytest.mark.slow
 def test_it_says_the_plan_and_what_became_of_it(typed) -> None:
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--memory", "64MiB", "--json", "r.json", "--timeline", "t.jsonl")
     assert (answer.code, answer.err) == (0, "")
@@ -65,12 +66,14 @@ def test_a_dry_run_writes_nothing(typed, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_record_on_standard_output_is_alone_there(typed) -> None:
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--json", "-")
     assert json.loads(answer.out)["kind"] == "multiply"
     assert "in blocks" in answer.err
 
 
+@pytest.mark.slow
 def test_raw_files_are_named_with_what_they_hold(typed) -> None:
     np.load("a.npy").astype(np.float64).tofile("a.raw")
     answer = typed(f"a.raw:{N}x{N}:float64", "b.npy", "-o", "c.npy", "--dtype", "float32", "--threads", "1")
@@ -79,6 +82,7 @@ def test_raw_files_are_named_with_what_they_hold(typed) -> None:
     assert np.load("c.npy").dtype == np.float32
 
 
+@pytest.mark.slow
 def test_a_number_as_precision_chooses_and_the_plan_says_what(typed) -> None:
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "1e-7", "--json", "r.json")
     text = " ".join(answer.out.split())
@@ -92,6 +96,7 @@ def test_a_number_as_precision_chooses_and_the_plan_says_what(typed) -> None:
     assert typed("a.npy", "b.npy", "-o", "c.npy", "--precision", "ieee", "--dry-run", "--overwrite").code == 0
 
 
+@pytest.mark.slow
 def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = typed("a.npy", "b.npy", "-o", "c.npy", "--verify", "--json", "r.json")
     assert answer.code == 0
@@ -160,6 +165,7 @@ def test_bfloat16_is_named_on_the_command_line(typed) -> None:
     assert (answer.code, is_one_line(answer, "w.npy has dtype |V2", "name it w.npy:bfloat16")) == (2, True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     for name in "ab":
@@ -187,6 +193,7 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> Non
     assert np.array_equal(c, a @ b), "whole numbers: every order of summation gives the same bits"
 
 
+@pytest.mark.slow
 def test_resume_leaves_a_complete_result_as_it_is(typed) -> None:
     asked = ("a.npy", "b.npy", "-o", "c.npy", "--resume", "--json", "r.json", "--timeline", "t.jsonl")
     answer = typed(*asked)
@@ -253,6 +260,7 @@ def test_where_nothing_is_kept_resume_is_not_offered(typed) -> None:
     assert answer.err == "interrupted: no tile was finished\n"
 
 
+@pytest.mark.slow
 def test_the_bar_is_for_terminals(typed, tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     command = [*COMMAND, "multiply", "a.npy", "b.npy", "-o", "c.npy", "--device", "cpu"]
@@ -303,6 +311,7 @@ def resident_bytes(folder: Path, memory: str) -> int:
     return int(done.stderr.split("resident ")[1]) << 10
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of resident memory is Linux's to tell")
 def test_a_product_stays_within_its_memory(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def joined() -> Iterator[None]:
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["_write", "flush"])
 def test_a_store_that_fails_once(where: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the last flush fails, no later tile would bring the error to light."""
@@ -182,6 +183,7 @@ def test_a_store_that_fails_once(where: str, client: Client, monkeypatch: pytest
     check()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_keeps_the_tiles(
     client: Client, journalled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_disk_that_is_full_keeps_the_tiles(
     check()
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_write_leaves_its_tiles_to_the_other(
     client: Client, slow: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +227,7 @@ def test_a_worker_that_cannot_write_leaves_its_tiles_to_the_other(
     check()
 
 
+@pytest.mark.slow
 def test_an_error_of_another_kind_names_worker_and_tile(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*_: Any) -> None:
         raise RuntimeError("a defect")
@@ -362,6 +366,7 @@ def test_a_local_worker_that_does_not_start_says_how_it_ended(monkeypatch: pytes
 # ---- workers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_tile_that_is_late_is_computed_elsewhere_and_never_written_afterwards(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,6 +407,7 @@ def test_a_writer_of_a_finished_result_is_refused(name: str) -> None:
     sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_worker_that_joins_computes_if_its_bits_are_the_same(
     alike: bool, paused: Any, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]
@@ -431,6 +437,7 @@ def test_a_worker_that_joins_computes_if_its_bits_are_the_same(
     check()
 
 
+@pytest.mark.slow
 def test_no_worker_is_left(paused: Any, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]) -> None:
     monkeypatch.setattr(feed, "ALONE_S", 0.3)
     monkeypatch.setattr(session, "IDLE_S", 0.2)
@@ -450,6 +457,7 @@ def test_no_worker_is_left(paused: Any, monkeypatch: pytest.MonkeyPatch, journal
         assert left.ended.wait(10)
 
 
+@pytest.mark.slow
 def test_a_task_that_comes_too_late_opens_no_session(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a product is interrupted while its first tasks are on their way."""
     monkeypatch.setattr(session, "_ended_keys", _All())
@@ -465,6 +473,7 @@ class _All:
         """Holds every key already."""
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_but_the_tiles(
     client: Client, paused: Any, journalled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,6 +495,7 @@ def test_an_interrupt_leaves_nothing_but_the_tiles(
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["killed", pytest.param("all killed", marks=pytest.mark.thorough)])
 def test_workers_that_are_killed(stopped: str, journalled: list[Any]) -> None:
     with local_cluster() as cluster, Client(cluster, set_as_default=False) as client:
@@ -502,6 +512,7 @@ def test_workers_that_are_killed(stopped: str, journalled: list[Any]) -> None:
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_ctrl_c_in_a_terminal_ends_the_command_in_a_line() -> None:
     """A terminal sends it to all processes of the command, also to the workers."""
@@ -536,6 +547,7 @@ def test_workers_with_too_little_memory_are_named_as_the_cause(client: Client, m
         tw.multiply("a.npy", "b.npy", "c.npy", cluster=client)
 
 
+@pytest.mark.slow
 def test_a_worker_of_this_machine_gets_no_interrupt_from_its_first_moment() -> None:
     """One that comes while its Python starts would end it."""
     mine = signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -550,6 +562,7 @@ def test_a_worker_of_this_machine_gets_no_interrupt_from_its_first_moment() -> N
 # ---- the benchmark ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_the_benchmark_kills_workers_and_schedulers(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", str(SCRIPT), "record.json", "1", "1", "1024"]

@@ -66,6 +66,7 @@ def test_the_tree_is_the_one_of_powers_of_two() -> None:
     assert add_layers("a", lambda x, y: pytest.fail("nothing to add")) == "a"
 
 
+@pytest.mark.slow_cases("float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_sum_of_layers_is_within_the_bound_of_one_chain(dtype: str) -> None:
     m, n, k = 3, 5, 70_000

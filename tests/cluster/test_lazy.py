@@ -48,6 +48,7 @@ def own_tasks(product: da.Array) -> dict[Any, Any]:
 # ---- right, and the bits of multiply ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_shape(shape: tuple[int, int, int], dtype: str) -> None:
@@ -72,6 +73,7 @@ def parts(length: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.lists(st.integers(0, length), max_size=7).map(sizes)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     parts(500),
@@ -141,6 +143,7 @@ def test_a_worker_whose_kernel_sums_longer_parts_computes_the_same_bits(monkeypa
     assert c.compute(scheduler="synchronous").tobytes() == bits
 
 
+@pytest.mark.slow_cases("processes")
 @pytest.mark.parametrize("scheduler", ["threads", "processes", "synchronous"])
 def test_every_scheduler_computes_the_same_bits(scheduler: str) -> None:
     a, b, bits = product_of_500_1701_620()
@@ -160,6 +163,7 @@ def test_dtypes_are_converted_as_multiply_converts_them(left: str, right: str) -
     assert matmul(a, b).compute(scheduler="synchronous").tobytes() == want.tobytes(), "one piece"
 
 
+@pytest.mark.slow
 def test_layers_are_added_in_an_order_of_their_own() -> None:
     """And neither chunks nor memory change their bits."""
     a, b = operands((30, 40, 70_000), "float32")
@@ -290,6 +294,7 @@ def test_threads_have_work(threads: int) -> None:
     assert tiles <= 8 * threads + 8
 
 
+@pytest.mark.slow
 def test_a_tile_that_cannot_fit_is_refused_with_what_it_needs() -> None:
     x = da.ones((2000, 2000), chunks=500, dtype="f4")
     with pytest.raises(
@@ -405,6 +410,7 @@ def rss(name: str) -> int:
     return next(int(line.split()[1]) << 10 for line in status if line.startswith(name))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone tells and resets a process's peak")
 def test_no_process_holds_a_whole_matrix(client: Client) -> None:
     """The left operand and the product are larger than what a task may take; chunks are made, used and dropped there."""
@@ -428,6 +434,7 @@ def test_no_process_holds_a_whole_matrix(client: Client) -> None:
     assert all(peak[worker] - before[worker] < nbytes for worker in before)
 
 
+@pytest.mark.slow
 def test_operands_on_workers_stay_there(client: Client) -> None:
     """Persisted chunks in, persisted tiles out: the bits are those of multiply."""
     a, b = operands((900, 700, 1500), "float32")
@@ -438,6 +445,7 @@ def test_operands_on_workers_stay_there(client: Client) -> None:
     assert len(client.who_has(c)) == math.prod(c.numblocks)
 
 
+@pytest.mark.slow
 def test_tasks_are_sized_for_the_workers_of_the_current_client(client: Client) -> None:
     share, threads = lazy._share_of_thread()
     assert (share, threads) == (int(0.4 * (2048 - 192 << 20)), 2)
@@ -454,6 +462,7 @@ def killed_once(block: np.ndarray, marker: str, block_info: Any = None) -> np.nd
     return block
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_changes_no_bit(tmp_path: Path) -> None:
     a, b = operands((900, 700, 1500), "float32")
     marker = tmp_path / "killed"

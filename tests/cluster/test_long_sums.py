@@ -55,6 +55,7 @@ def received(dask_worker: Any) -> int:
     return sum(each["total"] for each in dask_worker.transfer_incoming_log)
 
 
+@pytest.mark.slow
 def test_each_worker_adds_its_own_layers_and_only_sums_are_moved(client: Client) -> None:
     count = layers(M, N, K)
     assert count > WORKERS
@@ -68,6 +69,7 @@ def test_each_worker_adds_its_own_layers_and_only_sums_are_moved(client: Client)
     assert moved[-1] < 2 * block + small, "more than two sums at one worker"
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_lost_leaves_its_layers_to_others_and_the_bits_stay(client: Client) -> None:
     with contextlib.closing(open_matrix("a.npy")) as of_a, contextlib.closing(open_matrix("b.npy")) as of_b:
         a, b = kept.file_matrix(of_a), kept.file_matrix(of_b)
@@ -96,6 +98,7 @@ def held_tasks(monkeypatch: pytest.MonkeyPatch) -> Events:
     return begun, end
 
 
+@pytest.mark.slow_cases("c.npy")
 @pytest.mark.parametrize("out", ["c.npy", None])
 def test_an_interrupt_does_not_wait_for_the_layers(out: str | None, client: Client, held_tasks: Events) -> None:
     begun, end = held_tasks

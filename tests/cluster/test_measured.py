@@ -33,6 +33,7 @@ def stored_s(run: Simulation) -> list[list[float]]:
     ]
 
 
+@pytest.mark.slow_cases("factors2", "factors3")
 @pytest.mark.parametrize("factors", [(1, 1, 1, 1), (2, 2, 2, 2), (1.5, 1, 2.5, 1.2), (1, 1, 1, 8)])
 def test_a_run_shows_how_slow_its_workers_are(factors):
     rates, plan = [slower(STATED, factor) for factor in factors], plan_of(1024, 4)

@@ -29,6 +29,7 @@ A = rng.uniform(0, 1, (600, 700)).astype(np.float32)
 B = rng.uniform(0, 1, (700, 500)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["highest", 1e-6, 1e-3])
 def test_tiles_of_files_and_of_arrays(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any
@@ -50,6 +51,7 @@ def test_tiles_of_files_and_of_arrays(
     np.testing.assert_array_equal(kept.compute(), expected)
 
 
+@pytest.mark.slow
 def test_layers_keep_the_bound_of_the_whole_sum(client: Client) -> None:
     """Of positive numbers, whose roundings do not cancel as those of random signs do."""
     long = 1 << 15
@@ -65,6 +67,7 @@ def test_layers_keep_the_bound_of_the_whole_sum(client: Client) -> None:
         tw.multiply(a, b, c, cluster=client, precision=1e-9)
 
 
+@pytest.mark.slow
 def test_a_result_of_workers_is_verified_by_the_client(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

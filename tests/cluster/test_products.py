@@ -61,6 +61,7 @@ def matrix(path: str) -> np.ndarray[Any, Any]:
         return whole_matrix(source)
 
 
+@pytest.mark.slow_cases("c.npy", "c.zarr")
 @pytest.mark.parametrize("out", ["c.npy", "c.zarr", "c.h5", "c.safetensors:x"])
 def test_files_of_every_format_have_the_bits_of_one_process(
     out: str, client: Client, files: Path, expected: np.ndarray[Any, Any]
@@ -87,6 +88,7 @@ def test_each_worker_reads_what_its_schedule_says(partition: str, client: Client
         assert 4 * (M * K + K * N) <= job.measured.read_bytes <= 1.5 * planned
 
 
+@pytest.mark.slow
 def test_arrays_of_dask_and_of_the_client(client: Client, files: Path, expected: np.ndarray[Any, Any]) -> None:
     x = da.from_array(A, chunks=(300, 250)).persist()
     y = da.from_array(B, chunks=(333, 800)).persist()
@@ -96,6 +98,7 @@ def test_arrays_of_dask_and_of_the_client(client: Client, files: Path, expected:
         np.testing.assert_array_equal(c, expected)
 
 
+@pytest.mark.slow
 def test_without_out_the_result_stays_on_the_workers(
     client: Client, files: Path, expected: np.ndarray[Any, Any]
 ) -> None:
@@ -106,6 +109,7 @@ def test_without_out_the_result_stays_on_the_workers(
         np.testing.assert_array_equal((c + 0).compute(), expected)
 
 
+@pytest.mark.slow
 def test_workers_share_a_long_sum_in_an_order_that_depends_on_the_shape_alone(client: Client, files: Path) -> None:
     long = 1 << 15
     a, b = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((30, long), (long, 20)))
@@ -205,6 +209,7 @@ def test_a_plan_on_a_cluster_says_who_computes(client: Client, files: Path) -> N
     assert not Path("c.npy.tilewright").exists()
 
 
+@pytest.mark.slow
 def test_the_command(cli: Any, files: Path, client: Client, expected: np.ndarray[Any, Any], tmp_path: Path) -> None:
     address = client.scheduler.address
     answer: Answer = cli("multiply", "a.npy", "b.npy", "-o", "c.npy", "--cluster", address)
@@ -233,6 +238,7 @@ sys.exit(run_command_line())
 """
 
 
+@pytest.mark.slow
 def test_without_dask_only_the_cluster_is_missing(files: Path) -> None:
     answer = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120, check=False)
     assert answer.returncode == 3
@@ -258,6 +264,7 @@ def test_a_chunk_of_a_file_is_read_where_it_is_multiplied(files: Path) -> None:
         np.asarray(kept.FileRectangle(chunk.opener, "another", slice(0, 1), slice(0, 1), A.dtype))
 
 
+@pytest.mark.slow
 def test_a_cluster_of_this_machine_leaves_the_environment_as_it_was(
     files: Path, expected: np.ndarray[Any, Any]
 ) -> None:

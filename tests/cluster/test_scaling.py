@@ -33,6 +33,7 @@ def test_efficiency_is_the_share_of_all_workers_operations() -> None:
         assert found.efficiency <= found.shares["compute"] * found.used / found.workers <= 1
 
 
+@pytest.mark.slow
 def test_a_shared_storage_gives_no_more_to_more_workers() -> None:
     shared = replace(CLUSTER, storage=4e8, shared=True)
     few, many = (scaling_point((8192, 8192, 8192), "float32", workers, shared) for workers in (4, 16))
@@ -50,6 +51,7 @@ def test_weak_scaling_keeps_the_memory_of_each_worker() -> None:
             assert grown / workers == pytest.approx(first / 4, rel=0.01)
 
 
+@pytest.mark.slow
 def test_other_dtypes_and_places_are_refused() -> None:
     with pytest.raises(UsageError, match="dtype 'int8': must be float32 or float64"):
         scaling_point((8, 8, 8), "int8", 1, CLUSTER)
@@ -155,6 +157,7 @@ def test_the_command_shows_a_table_and_writes_a_record(cli) -> None:
     assert many.total_s < few.total_s
 
 
+@pytest.mark.slow
 def test_weak_scaling_and_standard_output(cli) -> None:
     answer = cli("scale", "8192,4096x8192x1024", "--workers", "1,4", "--storage", "8GB/s", "--weak", "--json", "-")
     assert answer.code == 0, answer.err

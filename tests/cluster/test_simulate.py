@@ -144,6 +144,7 @@ places = st.builds(
 slots = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(grids(), places, slots)
 def test_a_worker_that_has_all_tiles_takes_the_time_of_the_plans_model(grid, rates, slots):
@@ -169,6 +170,7 @@ def test_bytes_do_not_depend_on_times_and_groups(grid, rates, slots, groups):
     assert found.moved_bytes >= found.least_bytes
 
 
+@pytest.mark.slow
 def test_groups_of_steps_take_the_time_of_their_steps():
     grid = Grid(8 * 64, 8 * 64, 8 * 40, 64, 64, 8)
     plan = plan_of(grid, 4, (4, 6, 2))
@@ -187,6 +189,7 @@ def h200s(workers: int, **more: float) -> Rates:
     return Rates(50e12, 50e9, 50e9, latency_s=1e-4, wave=(128, 256, 132), wave_s=1e-5, **more)
 
 
+@pytest.mark.slow
 def test_where_computing_dominates_workers_are_nearly_always_busy():
     rates = h200s(16, read_bytes=50e9, most_read_bytes=16 * 50e9)
     plan = plan_stream(262144, 262144, 262144, "float32", 4, Room(130 << 30, grain=256), rates, 16)
@@ -219,6 +222,7 @@ def test_a_slow_worker_gets_fewer_tiles():
     assert found.total_s < 0.4 * alone.total_s
 
 
+@pytest.mark.slow
 def test_many_workers_bind_the_scheduler():
     plan = plan_of(Grid(64, 64, 1, 1, 1, 1), 1024, (1, 1, 1))
     found = simulate_cluster(plan, Rates(1e9, 1e9, 1e9), task_s=1e-3)
@@ -233,6 +237,7 @@ def test_a_start_is_waited_for():
     assert found.workers[0].spent_s["start"] == 3
 
 
+@pytest.mark.slow_cases("workers")
 @pytest.mark.parametrize("where", ["storage", "workers"])
 def test_a_simulation_is_the_same_each_time(where):
     plan = plan_of(Grid(1280, 1280, 1280, 128, 128, 128), 6, (4, 4, 2))
@@ -281,6 +286,7 @@ def test_a_wrong_simulation_is_rejected(what, planted):
         check(planted(found))
 
 
+@pytest.mark.slow_cases("arguments2")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -302,6 +308,7 @@ transfers = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(transfers, st.sampled_from([2.0, 10.0, math.inf]))
 def test_a_shared_rate_is_neither_exceeded_nor_left_unused(transfers, total):

@@ -17,6 +17,7 @@ from tilewright.large.files import open_matrix
 pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install 'fsspec[http]'")
 
 
+@pytest.mark.slow
 def test_workers_read_operands_at_urls(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((300, 200), (200, 250)))
@@ -44,6 +45,7 @@ def test_workers_read_operands_at_urls(client: Client, tmp_path: Path, monkeypat
             tw.multiply(*urls, "s3://bucket/c.npy", cluster=client)
 
 
+@pytest.mark.slow
 def test_a_file_that_only_the_client_reaches_names_a_worker(client: Client) -> None:
     import fsspec
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 #: Imports each script in turn, with nothing on the path but its own folder; prints what each lacks.
 IMPORTED = """
@@ -37,6 +39,7 @@ def lacking(*scripts: Path) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_every_script_finds_what_it_imports() -> None:
     scripts = sorted(BENCHMARKS.glob("*.py"))
     assert scripts

@@ -55,6 +55,7 @@ def command(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_new_kernels_pass(project: Path) -> None:
     """``-n 0``: this test may itself run beside others."""
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -65,17 +66,20 @@ def test_the_tests_of_the_new_kernels_pass(project: Path) -> None:
         assert sum(name in line and file in line for line in passed) >= 10, done.stdout[-3000:]
 
 
+@pytest.mark.slow
 def test_no_document_goes_stale_by_them(project: Path) -> None:
     checked = command(project, "docs/build.py", "--check", "--no-outputs")
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_they_are_found_by_themselves(project: Path) -> None:
     listed = command(project, "-m", "tilewright", "ladder").stdout
     assert re.search(r"cpu/my_idea +Compute two rows", listed)
     assert re.search(r"cuda/my_cuda_idea +A thread computes two rows", listed)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_breaks_the_rules_is_found(project: Path) -> None:
     """The same command, with a kernel that leaves the last row of an odd C unwritten."""
     path = project / "src/tilewright/kernels/cpu/50_my_idea.py"
@@ -104,6 +108,7 @@ for arguments in (["--chekc"], ["README.md"], ["--check", "--outputs"]):
 """
 
 
+@pytest.mark.slow
 def test_the_builder_refuses_what_it_does_not_know(project: Path) -> None:
     before = (project / "README.md").read_bytes()
     refused = command(project, "-c", MISTAKEN)
@@ -112,6 +117,7 @@ def test_the_builder_refuses_what_it_does_not_know(project: Path) -> None:
     assert (project / "README.md").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_builder_names_what_is_stale(project: Path) -> None:
     page = project / "docs" / "ladder.md"
     before = page.read_text(encoding="utf-8")

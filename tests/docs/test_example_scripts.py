@@ -29,6 +29,7 @@ def test_every_script_has_a_test() -> None:
     assert [name for name in scripts if f'"{name}"' not in tests] == []
 
 
+@pytest.mark.slow
 def test_learn_the_ladder() -> None:
     said = output("learn_the_ladder.py", "64", "naive", "transposed")
     assert "Three loops i, j, p" in said
@@ -37,6 +38,7 @@ def test_learn_the_ladder() -> None:
     assert "rungs: known are naive, transposed" in run("learn_the_ladder.py", "64", "niave").stderr
 
 
+@pytest.mark.slow
 def test_explain_your_own_kernel() -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
     first, second, third = output("explain_your_own_kernel.py", "1").split("\n== ")
@@ -48,6 +50,7 @@ def test_explain_your_own_kernel() -> None:
     assert "nothing found" in third
 
 
+@pytest.mark.slow
 def test_multiply_files(tmp_path: Path) -> None:
     said = output("multiply_files.py", "300", "48MiB", str(tmp_path))
     assert "(300×300) · (300×300) float32, in blocks" in said
@@ -57,6 +60,7 @@ def test_multiply_files(tmp_path: Path) -> None:
     assert (tmp_path / "c.npy").stat().st_mtime_ns == before, "a complete result is not computed again"
 
 
+@pytest.mark.slow
 def test_a_wrong_result_is_said(tmp_path: Path) -> None:
     output("multiply_files.py", "300", "48MiB", str(tmp_path))
     with (tmp_path / "c.npy").open("r+b") as file:

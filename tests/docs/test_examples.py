@@ -28,6 +28,7 @@ def module_names() -> list[str]:
     return [".".join(part for part in names if part != "__init__") for names in parts]
 
 
+@pytest.mark.slow_cases("tilewright", "tilewright.api", "tilewright.lab.explain.cpu", "tilewright.simulator.microscope")
 @pytest.mark.parametrize("name", module_names())
 def test_docstrings(name: str) -> None:
     if name in ("tilewright.torch", "tilewright.gpu.arrays.torch_operator", "tilewright.gpu.arrays.torch_grouped"):
@@ -43,6 +44,14 @@ def test_the_front_page_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
+@pytest.mark.slow_cases(
+    "README.md",
+    "docs/microscope.md",
+    "docs/asynchronous.md",
+    "docs/guides/matmul.md",
+    "docs/guides/cluster.md",
+    "docs/guides/explain.md",
+)
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_documents(path: Path) -> None:
     if path.stem == "pytorch":
@@ -90,6 +99,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_documents_say_what_the_records_say(build: ModuleType) -> None:
     assert build.stale() == []
 
@@ -97,6 +107,7 @@ def test_documents_say_what_the_records_say(build: ModuleType) -> None:
 WITH_OUTPUTS = [path for path in DOCUMENTS if "<!-- output: " in path.read_text(encoding="utf-8")]
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", WITH_OUTPUTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_documents_show_what_the_commands_print(build: ModuleType, path: Path) -> None:
@@ -118,6 +129,7 @@ PICTURES = [
 ]
 
 
+@pytest.mark.slow_cases("swizzle", "timeline")
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_show_what_the_microscope_records(build: ModuleType, name: str) -> None:
     if build.differing():
@@ -135,6 +147,7 @@ def test_every_picture_of_a_pipeline_is_compared_and_shown(build: ModuleType) ->
     assert all(f"figures/{name}.svg" in chapter and f"figures/{name}-dark.svg" in chapter for name in compared)
 
 
+@pytest.mark.slow
 def test_a_document_depends_on_no_version_of_a_dependency(
     build: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +164,7 @@ def test_a_document_depends_on_no_version_of_a_dependency(
     assert {path: path.read_bytes() for path in build.documents()} == before
 
 
+@pytest.mark.slow
 def test_a_stale_output_is_found(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "tilewright occupancy 64 --registers 50 --shared 2248 --gpu T4"
     good, bad = tmp_path / "good.md", tmp_path / "bad.md"

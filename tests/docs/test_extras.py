@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 #: Refuses the packages named, as if they were not installed, then multiplies on every path of the host.
@@ -38,6 +40,7 @@ def packages() -> list[str]:
     return [*sorted(name.replace("-", "_").removesuffix("_python") for name in listed), "cuda", "elftools"]
 
 
+@pytest.mark.slow
 def test_the_library_needs_no_extra() -> None:
     assert {"threadpoolctl", "typer", "vl_convert", "h5py"} <= set(packages())
     blocked = [name for name in packages() if name != "tilewright"]

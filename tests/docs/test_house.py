@@ -101,6 +101,7 @@ def test_imports_point_downward(module: str) -> None:
     assert not upward(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_through_others() -> None:
     graph = {name: imports(name, path.read_text(), path.name == "__init__.py") for name, path in MODULES.items()}
     assert not cycles(graph)
@@ -132,6 +133,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(answer.stdout.split())
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing_heavy() -> None:
     heavy = {"numba", "llvmlite", "typer", "rich", "jinja2", "altair", "vl_convert", "cuda", "psutil", "threadpoolctl"}
     assert not loaded_by("import tilewright") & (heavy | {"numpy"})
@@ -145,6 +147,7 @@ def test_a_product_on_a_gpu_needs_no_numba() -> None:
     assert not loaded_by("import tilewright.large.multiply") & {"numba", "llvmlite", "cuda"}
 
 
+@pytest.mark.slow
 def test_rendering_a_report_needs_no_numerical_library() -> None:
     """A page of a committed record, rendered; drawing its charts may load NumPy, which Altair's own dependencies do."""
     record = Path(__file__).parents[2] / "benchmarks" / "cpu-openblas-avx512.jsonl"
@@ -154,6 +157,7 @@ def test_rendering_a_report_needs_no_numerical_library() -> None:
     assert not loaded & {"numba", "llvmlite", "cuda"}
 
 
+@pytest.mark.slow
 def test_public_names_are_there_whatever_was_imported_first() -> None:
     modules = "api.matmul", "cpu.plan", "host.machine", "kernels.catalog"
     first = f"import {', '.join(f'tilewright.{each}' for each in modules)}, tilewright as tw"
@@ -204,6 +208,7 @@ def shared_names(sources: Mapping[str, str]) -> tuple[set[str], set[str]]:
     return {n for n in classes if classes.count(n) > 1}, {n for n in functions if functions.count(n) > 1}
 
 
+@pytest.mark.slow
 def test_two_different_things_never_share_a_name() -> None:
     classes, functions = shared_names({name: path.read_text(encoding="utf-8") for name, path in MODULES.items()})
     assert not classes

@@ -39,6 +39,7 @@ def test_doctests() -> None:
     assert doctest.testmod(outcomes).failed == 0
 
 
+@pytest.mark.slow
 def test_a_test_that_no_job_runs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_job.py").write_text(JOB)

@@ -13,6 +13,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
@@ -112,6 +114,7 @@ def counted() -> tuple[Counter[str], Counter[str], list[str]]:
     return +without, +untyped, names
 
 
+@pytest.mark.slow
 def test_no_more_is_undocumented_or_untyped_than_is_known() -> None:
     without, untyped, names = counted()
     assert not without - Counter(WITHOUT_DOCSTRING), "\n".join(names)

@@ -28,6 +28,15 @@ def test_table(size, dtype):
 @pytest.mark.parametrize("size", [1, 2])
 def test_all(size):
     pass
+
+@pytest.mark.slow_cases("float64", "a-b")
+@pytest.mark.parametrize("case", ["float64-1", "float32-1", "a-b"])
+def test_cases(case):
+    pass
+
+@pytest.mark.slow
+def test_slow():
+    pass
 """
 
 
@@ -51,23 +60,30 @@ def test_every_value_is_chosen_by_few_cases(cases: list[Mapping[str, object]]) -
     assert len(chosen) <= sum(len({case[name] for case in cases}) for name in cases[0])
 
 
+@pytest.mark.slow
 def test_the_others_are_deselected(tmp_path: Path) -> None:
     """In a run of its own, with this project's conftest.py."""
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_table.py").write_text(TABLE)
-    markers = "\n    ".join(["markers =", "thorough", "further", "each_value"])
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = -p no:xdist\npythonpath = {TESTS}\n{markers}\n")
+    default = "not slow and not further and not thorough and not browser"
+    markers = "\n    ".join(["markers =", *selection.MARKS, "slow_cases", "fast", "each_value"])
+    options = f"addopts = -p no:xdist -m '{default}'\npythonpath = {TESTS}\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}{markers}\n")
 
     def passed(*options: str) -> str:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         return done.stdout.splitlines()[-1]
 
-    assert passed("-m", "not thorough").startswith("6 passed, 4 deselected")
-    assert passed().startswith("10 passed")
-    assert passed("-m", "not thorough", "-k", "test").startswith("10 passed"), "asked for by name: all cases"
+    assert passed().startswith("7 passed, 7 deselected")
+    assert passed("-m", "").startswith("14 passed")
+    assert passed("-m", "slow").startswith("3 passed, 11 deselected")
+    assert passed("-m", "further").startswith("4 passed, 10 deselected")
+    assert passed("-m", "fast").startswith("2 passed"), "of test_table and test_cases one each"
+    assert passed("-k", "test").startswith("14 passed"), "asked for by name: all cases"
 
 
+@pytest.mark.slow
 def test_shares_cover_all_cases() -> None:
     """Whichever seed: tests that are no further cases always, a part of these, and each of these for some seed."""
 
@@ -89,19 +105,18 @@ def test_shares_cover_all_cases() -> None:
     assert seen == {*cases}
 
 
-def test_slow_cases_of_a_table_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_cases_of_a_table_take_turns() -> None:
     """One in 110; one in 40 of slow tests that stand alone, among them the first of a table none of whose cases is quick."""
 
     class Case:
-        def __init__(self, nodeid: str) -> None:
-            self.nodeid = nodeid
+        def __init__(self, nodeid: str, mark: str = "slow") -> None:
+            self.nodeid, self.mark = nodeid, mark
 
-        def get_closest_marker(self, name: str) -> None:  # noqa: ARG002
-            return None
+        def get_closest_marker(self, name: str) -> object | None:
+            return name if name == self.mark else None
 
     cases: list[Any] = [Case(f"{table}[{number}]") for table in ("a.py::one", "a.py::two") for number in range(100)]
-    alone: list[Any] = [Case("a.py::alone"), Case("a.py::two[quick]")]
-    monkeypatch.setattr(selection, "SLOW", {case.nodeid for case in (*cases, alone[0])})
+    alone: list[Any] = [Case("a.py::alone"), Case("a.py::two[quick]", "")]
     seen, counts = set(), Counter[str]()
     for seed in range(900):
         kept, left = selection.shared([*cases, *alone], seed)

@@ -118,6 +118,7 @@ def test_the_reference_shows_signatures_docstrings_and_examples(site: Path) -> N
     assert set(tilewright.__all__) <= set(anchors)
 
 
+@pytest.mark.slow
 @NEEDS_MKDOCS
 @pytest.mark.thorough
 def test_dead_links_and_unknown_names_stop_the_build(tmp_path: Path) -> None:

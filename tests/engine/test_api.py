@@ -96,6 +96,7 @@ def gamma(k: int, dtype: np.dtype) -> float:
 # ---- matmul: shapes and dtypes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("0", "1", "0x5", "int64")
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=lambda shape: "x".join(map(str, shape[-4:])))
@@ -108,6 +109,17 @@ def test_every_shape_in_every_dtype(left: tuple[int, ...], right: tuple[int, ...
     np.testing.assert_array_equal(out, got)
 
 
+@pytest.mark.slow_cases(
+    "complex64",
+    "bool-int8",
+    "bool-int32",
+    "bool-int64",
+    "bool-float16",
+    "int8-int32",
+    "int8-int64",
+    "int8-float16",
+    "int32-int64",
+)
 @pytest.mark.parametrize(("left", "right"), [*itertools.combinations(DTYPES, 2)])
 def test_dtypes_promote_as_numpy_promotes_them(left: str, right: str) -> None:
     a, b = filled((3, 4), left, 1), filled((4, 2), right, 2)
@@ -115,6 +127,7 @@ def test_dtypes_promote_as_numpy_promotes_them(left: str, right: str) -> None:
     assert_product(tw.matmul(b.T, a.T), b.T, a.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["longlong", "ulonglong", "intc", "uintc", ">f8", ">c8", ">i2", ">f2", ">u8"])
 def test_other_names_and_byte_orders_of_a_dtype(dtype: str) -> None:
     a, b = filled((3, 4), dtype, 1), filled((4, 2), dtype, 2)
@@ -137,11 +150,13 @@ def test_the_result_is_the_callers_own() -> None:
     assert got.flags.writeable
 
 
+@pytest.mark.slow
 def test_a_sum_of_truths_does_not_wrap_to_false() -> None:
     for k in (256, 65536):
         assert tw.matmul(np.ones((1, k), bool), np.ones((k, 1), bool)).all()
 
 
+@pytest.mark.slow
 def test_float16_is_rounded_once() -> None:
     a = np.full((1, 4096), 1, np.float16)
     assert tw.matmul(a, a.T) == 4096, "summed in float16 it would stop at 2048"
@@ -167,6 +182,7 @@ def test_nan_and_infinity_go_where_numpy_lets_them_go(size: int, special: float,
         np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_nan_stays_in_its_row_of_complex_numbers(dtype: str) -> None:
     a, b = filled((6, 6), dtype, 1), filled((6, 6), dtype, 2)
@@ -260,6 +276,7 @@ def test_a_scalar_product_goes_into_an_array_without_axes() -> None:
     assert out == 5
 
 
+@pytest.mark.slow_cases("int8-float32")
 @pytest.mark.parametrize(
     ("dtype", "out_dtype"),
     [
@@ -298,6 +315,7 @@ def test_an_overflow_on_the_way_into_out_does_not_warn() -> None:
     assert np.isposinf(tw.matmul(large, large, out=np.zeros((2, 2), "f2"))).all()
 
 
+@pytest.mark.slow_cases("int32")
 @pytest.mark.parametrize(
     "place",
     [
@@ -401,6 +419,7 @@ def arranged(draw: st.DrawFn, shape: tuple[int, ...], seed: int) -> np.ndarray:
     return change(view)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @given(operands())
 @settings(max_examples=300)
@@ -419,6 +438,7 @@ def assert_same(one: np.ndarray, other: np.ndarray) -> None:
     np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @given(operands())
 @settings(max_examples=200)
 def test_the_short_way_gives_what_the_long_way_gives(pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -458,6 +478,7 @@ def test_gemm_is_its_formula(alpha: Any, beta: Any, dtype: str) -> None:
     assert_gemm(alpha if alpha != np.float32(0.1) else 1, a, b, 1, c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "beta"), [(1j, 0), (2 - 1j, 1), (0, 1j), (1, 1 + 1j), (0.5 + 0j, np.complex64(2j))])
 def test_complex_factors(alpha: complex, beta: complex) -> None:
     for dtype in ("complex64", "complex128"):
@@ -564,6 +585,7 @@ def small_numbers(m: int, n: int, k: int, dtype: str) -> tuple[np.ndarray, np.nd
     return (a * unit).astype(dtype), (b * unit).astype(dtype), c.astype(dtype), sums.astype(dtype)
 
 
+@pytest.mark.slow_cases("int32", "float64", "complex64")
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int16", "complex64", "float16"])
 @pytest.mark.parametrize("shape", ADDED, ids=str)
@@ -585,6 +607,7 @@ def test_c_of_any_layout_is_added_to(shape: tuple[int, int, int], dtype: str) ->
     assert (around == 7).all(), "wrote beside C"
 
 
+@pytest.mark.slow_cases("int64")
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "int64", "uint8"])
 @pytest.mark.parametrize("shape", ADDED, ids=str)
@@ -604,6 +627,7 @@ def test_a_sum_with_c_needs_no_second_matrix(shape: tuple[int, int, int], dtype:
     assert peak(2) >= c.nbytes, "the measure sees a second matrix"
 
 
+@pytest.mark.slow
 def test_what_is_added_has_the_same_bits_on_any_number_of_threads() -> None:
     a, b, c = filled((500, 900), "f4", 1), filled((900, 400), "f4", 2), filled((500, 400), "f4", 3)
     found = set()
@@ -645,6 +669,7 @@ def test_c_that_overlaps_the_operands_is_added_to(place: Callable[[np.ndarray], 
     np.testing.assert_array_equal(c, want)
 
 
+@pytest.mark.slow_cases("f4")
 @pytest.mark.parametrize(
     ("a", "b", "c"), [("f4", "f4", "f8"), ("f4", "f8", "f4"), ("i4", "i4", "i8"), ("?", "?", "f4"), ("f4", "f4", "c8")]
 )
@@ -738,6 +763,7 @@ def test_matmul_refuses_by_name(a: Any, b: Any, message: str) -> None:
 # ---- many callers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_callers_on_many_threads_do_not_meet(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Also at the first call, where it compiles: every kernel is compiled anew here, by all of them at once."""
     from tilewright.cpu.runtime import machine_code

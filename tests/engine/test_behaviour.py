@@ -137,6 +137,7 @@ def test_our_own_variable_must_be_right(text: str) -> None:
 ASK = "import tilewright as tw; print(tw.get_threads(), tw.plan((4096, 4096), (4096, 4096)).threads)"
 
 
+@pytest.mark.slow
 def test_the_environment_lowers_and_never_raises() -> None:
     cores = machine().usable_cores
     assert child(ASK) == f"{cores} {cores}"
@@ -145,6 +146,7 @@ def test_the_environment_lowers_and_never_raises() -> None:
     assert child(f"import tilewright as tw; tw.set_threads(64); {ASK}", OMP_NUM_THREADS="1") == "64 64"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity masks")
 def test_an_affinity_mask_set_after_import_counts() -> None:
     pin = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
@@ -250,6 +252,7 @@ def test_every_kernel_of_a_team_is_among_the_shared_products() -> None:
     assert {kernel for kernel, *_ in shared_products()} == set(TEAMS)
 
 
+@pytest.mark.slow_cases("(330, 300, 1100)", "cpu/vector", "cpu/deep", "cpu/outer")
 @pytest.mark.each_value
 @pytest.mark.parametrize(("kernel", "dtype", "size"), shared_products(), ids=lambda x: getattr(x, "name", str(x)))
 def test_bits_do_not_depend_on_threads_or_callers(
@@ -308,6 +311,7 @@ assert right()
 """
 
 
+@pytest.mark.slow
 @forks
 def test_a_pool_of_forked_processes() -> None:
     script = """
@@ -318,6 +322,7 @@ def test_a_pool_of_forked_processes() -> None:
     assert child(RIGHT + textwrap.dedent(script)) == "True"
 
 
+@pytest.mark.slow
 @forks
 def test_a_fork_while_other_threads_multiply() -> None:
     """Whatever they hold at that moment, the child has it not; ten times, for moments differ."""
@@ -423,6 +428,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["1", "2", "3", "1 apart", "2 apart"])
 def test_ctrl_c_ends_a_long_product_soon(how: str, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
@@ -430,12 +436,25 @@ def test_ctrl_c_ends_a_long_product_soon(how: str, tmp_path: Path) -> None:
     assert child(INTERRUPT, str(slow), "4000", *how.split()) == "stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", FOR_LONG_PRODUCTS, ids=lambda kernel: kernel.name)
 def test_ctrl_c_ends_every_kernel_of_a_team(kernel: Kernel) -> None:
     n = 8000 if np.ones(0, kernel.dtypes[0]).itemsize >= 4 else 12000  # it must take longer than until the interrupt
     assert child(INTERRUPT, kernel.name, str(n), "2") == "stopped"
 
 
+@pytest.mark.slow_cases(
+    "cpu/deep",
+    "cpu/outer",
+    "cpu/vector",
+    "cpu/complex",
+    "cpu/integer_dots",
+    "cpu/bfloat16_dots",
+    "cpu/integer_tiles",
+    "cpu/strassen_fused",
+    "cpu/bfloat16_tiles",
+    "cpu/narrow_integers",
+)
 @pytest.mark.parametrize("kernel", TEAMS, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_kernel_that_is_told_to_stop_returns_and_stays_inside_c(
@@ -579,6 +598,7 @@ print((c == 600).all(), sum(map(len, workspace._cached.values())) < 64 << 20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
 def test_too_little_memory_is_said_and_the_next_product_is_right() -> None:
     result, space, after = child(NO_MEMORY).splitlines()
@@ -643,6 +663,7 @@ print(resident() - before, sys.getallocatedblocks() - blocks)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("size", "calls"), [(("4", "4", "4"), "100000"), (("400", "400", "400"), "1000")])
 def test_calls_leave_nothing_behind(size: tuple[str, str, str], calls: str) -> None:

@@ -107,6 +107,7 @@ def test_objects_multiply_by_their_own_rules() -> None:
     assert type(counts[0, 0]) is float
 
 
+@pytest.mark.slow
 def test_objects_are_multiplied_on_the_calling_thread() -> None:
     """Their arithmetic may depend on it, as that of decimals does."""
     threads = set()
@@ -180,6 +181,7 @@ def test_out_may_be_given_by_position(dtype: str) -> None:
 SCALARS = [*DTYPES, *NUMPY_DTYPES[:2], "longlong", "ulonglong", "long", "ulong", "intc", "uintc", ">f8", ">i8"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reverse", [False, True])
 def test_two_vectors_give_a_scalar_of_numpys_type(reverse: bool) -> None:
     """Whatever was multiplied before: int64 is both long and long long, whose scalars have types of their own."""
@@ -250,6 +252,7 @@ PRODUCTS = """
 """
 
 
+@pytest.mark.slow
 def test_products_are_numpys_and_the_plan_says_so() -> None:
     said = uncompiled(PRODUCTS).stdout
     assert "  kernel     numpy: NumPy's own matmul.\n" in said
@@ -259,6 +262,7 @@ def test_products_are_numpys_and_the_plan_says_so() -> None:
 NEED = "$NUMBA_DISABLE_JIT is set: pip install 'tilewright[lab]'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "what"),
     [
@@ -282,6 +286,7 @@ def test_what_cannot_work_says_so_in_one_line(
     assert sorted(path.name for path in tmp_path.iterdir()) in (["a.npy"], ["a.npy", "cache"]), "nothing was begun"
 
 
+@pytest.mark.slow
 def test_info_says_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     said = " ".join(uncompiled("", "info").stdout.split())
@@ -289,6 +294,7 @@ def test_info_says_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert f"what measures this machine's peaks must be compiled, and $TILEWRIGHT_COMPILE is set, and {NEED}" in said
 
 
+@pytest.mark.slow
 def test_numba_left_to_itself_later_is_noticed() -> None:
     """Functions that were decorated while it was forbidden to compile stay Python."""
     script = """

@@ -78,6 +78,7 @@ def tile_of(bits: int, heights: tuple[int, ...], dtype: str) -> Callable[..., No
     return multiply
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
@@ -96,6 +97,7 @@ def test_every_tile_writes_all_of_it_and_nothing_else(machine: tuple[int, tuple[
             assert (around == 7).all(), "wrote beside the tile"
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
@@ -117,6 +119,7 @@ def test_every_complex_tile(machine: tuple[int, tuple[int, ...]], dtype: str) ->
             assert (around == 7).all(), "wrote beside the tile"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
 def test_a_tile_of_any_strides_for_a_whole_batch(machine: tuple[int, tuple[int, ...]]) -> None:
     multiply = tile_of(*machine, "float32")
@@ -129,6 +132,7 @@ def test_a_tile_of_any_strides_for_a_whole_batch(machine: tuple[int, tuple[int, 
     np.testing.assert_array_equal(c, product(a, b[3]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine[0]))
 def test_a_masked_tile_reads_nothing_beyond_the_columns(machine: tuple[int, tuple[int, ...]]) -> None:
     """The last element of B is the last of its page; what lies behind it cannot be read."""
@@ -197,6 +201,7 @@ def spilled(assembly: str) -> list[str]:
     return [line for line in on_stack if re.search(r"%[xyz]mm|\b[qv]\d", line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scalar", [ir.FloatType(), ir.DoubleType()], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 def test_accumulators_stay_in_registers_on_every_machine(target: str, scalar: ir.Type) -> None:
@@ -210,12 +215,14 @@ def test_accumulators_stay_in_registers_on_every_machine(target: str, scalar: ir
         )  # registers saved for the caller
 
 
+@pytest.mark.slow
 def test_the_check_for_spills_can_fail() -> None:
     triple, cpu, bits, _ = TARGETS["AVX2"]
     tiles = tiles_for(triple, cpu, bits, (8, 8, 8), ir.FloatType())
     assert any(spilled(text) for name, text in tiles.items() if name.endswith("8x3.whole"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_step_of_k_of_a_tile_above_another_prefetches(target: str) -> None:
     neon = target == "NEON"
@@ -261,6 +268,7 @@ def test_tiles_of_one_height_are_a_batch_without_the_last_that_prefetches() -> N
     assert [count(columns, 0, 5, prefetching) for prefetching in (False, True)] == [5, 1]
 
 
+@pytest.mark.slow
 def test_half_a_vector_is_computed_by_half_as_wide_instructions() -> None:
     for name, text in tiles_for(*TARGETS["AVX-512"], ir.FloatType()).items():
         rows, vectors = rows_and_vectors(name)
@@ -288,6 +296,7 @@ def complex_tiles_that_store_in_their_loops(target: str, scalar: ir.Type) -> set
     return {re.sub(r".*\.(\d+x\d+)", r"\1", name) for name in stores}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scalar", [ir.FloatType(), ir.DoubleType()], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 def test_complex_accumulators_stay_in_registers(target: str, scalar: ir.Type) -> None:
@@ -297,6 +306,7 @@ def test_complex_accumulators_stay_in_registers(target: str, scalar: ir.Type) ->
         pytest.xfail(f"complex tiles of {', '.join(sorted(known))} spill: {WHY}")
 
 
+@pytest.mark.slow
 def test_that_check_of_complex_tiles_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order that serves AVX-512."""
     monkeypatch.setattr(direct, "_ComplexTileByRows", direct._ComplexTile)
@@ -306,6 +316,7 @@ def test_that_check_of_complex_tiles_can_fail(monkeypatch: pytest.MonkeyPatch) -
 # ---- the short way: what it computes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_sizes_up_to_twenty(dtype: str) -> None:
     multiply = short(dtype)
@@ -498,6 +509,7 @@ def test_the_long_way_decides_about_what_is_not_plain(what: str) -> None:
     assert abs(sys.getrefcount(None) - before) < 10
 
 
+@pytest.mark.slow
 def test_what_is_plain_is_computed() -> None:
     """Or the test above would hold of a function that always answers None."""
     multiply = short("float64")
@@ -535,6 +547,7 @@ print(small_products.multiply is small_products.take_long_way)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_the_switch(value: str) -> None:
     """``TILEWRIGHT_EXPRESS=0`` leaves every product to the long way; by default machine code that reads arrays is used."""
@@ -702,6 +715,7 @@ assert max(abs(sys.getrefcount(x) - count) for x, count in zip(held, before)) < 
 """
 
 
+@pytest.mark.slow
 def test_a_million_products_leave_nothing_behind() -> None:
     """In a process of its own: threads that other tests left, such as a cluster's, allocate something meanwhile."""
     done = subprocess.run([sys.executable, "-c", MILLION], capture_output=True, text=True, check=False)
@@ -763,6 +777,7 @@ def test_many_threads_have_the_bits_of_packed_panels(shape: tuple[int, int, int]
     assert found.tobytes() == c.tobytes()
 
 
+@pytest.mark.slow
 def test_products_that_are_added_have_the_same_bits() -> None:
     rng = np.random.default_rng(1)
     a, b, c = (rng.uniform(-1, 1, sides).astype(np.float32) for sides in ((400, 330), (330, 400), (400, 400)))

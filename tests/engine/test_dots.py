@@ -78,6 +78,7 @@ def product(kernel: Kernel, a: np.ndarray, b: np.ndarray, result: Any, threads: 
 # ---- integers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @generations
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 @layouts
@@ -90,6 +91,7 @@ def test_sums_of_32_bits_equal_numpys(dtype: str, lay: Layout, generation: str) 
             assert np.array_equal(c, expected), (shape, threads)
 
 
+@pytest.mark.slow
 @generations
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_extremes_wrap_as_numpys_int32(dtype: str, generation: str) -> None:
@@ -106,6 +108,7 @@ def test_extremes_wrap_as_numpys_int32(dtype: str, generation: str) -> None:
             assert (c == expected).all(), (x, y, k)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     shape=st.tuples(st.integers(0, 80), st.integers(0, 140), st.integers(0, 300)),
@@ -124,6 +127,7 @@ def test_any_shape_into_any_c(shape: tuple[int, int, int], steps: tuple[int, int
     assert (large == 77).all(), "writes beside C"
 
 
+@pytest.mark.slow
 @generations
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_a_is_read_in_place_where_its_rows_are_whole_words(dtype: str, generation: str) -> None:
@@ -136,6 +140,7 @@ def test_a_is_read_in_place_where_its_rows_are_whole_words(dtype: str, generatio
             assert np.array_equal(product(INTEGERS[generation], a, b[: a.shape[1]], "int32", threads), expected)
 
 
+@pytest.mark.slow
 def test_adding_to_c() -> None:
     a, b = operands((35, 153, 2900), "int8")
     for dtype in ("int8", "int32"):
@@ -163,6 +168,7 @@ def by_float32(a: np.ndarray, b: np.ndarray, result: Any) -> np.ndarray:
     return wide.astype(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", [np.dtype(np.float32), BFLOAT16], ids=str)
 @layouts
 def test_the_bits_are_float32s(lay: Layout, result: np.dtype) -> None:
@@ -174,6 +180,7 @@ def test_the_bits_are_float32s(lay: Layout, result: np.dtype) -> None:
             assert c.tobytes() == expected.tobytes(), (shape, threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", [np.dtype(np.float32), BFLOAT16], ids=str)
 def test_an_older_generation_gives_the_same_bits(result: np.dtype) -> None:
     for shape in [(33, 129, 65), (97, 89, 83), (6, 128, 200), (5, 7, 3)]:
@@ -186,6 +193,7 @@ def test_an_older_generation_gives_the_same_bits(result: np.dtype) -> None:
 EXPONENTS = [(0, -126), (-56, -56), (-57, -56), (-60, -60), (-120, 20), (-133, 60), (-133, 0), (100, 100), (120, -133)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("of_a", "of_b"), EXPONENTS)
 def test_denormals_and_infinities_are_float32s(of_a: int, of_b: int) -> None:
     """Of whole matrices, and of one element among ordinary ones."""
@@ -215,6 +223,7 @@ def unchecked(a, b, c, space, counters):
     multiply_unchecked(a, b, c, bfloat16_dots.dots.sums_of(c, space[at:]), space[:at], counters)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not here("bfloat16"), reason="this processor has no vdpbf16ps, so no denormal is lost")
 def test_without_the_check_of_magnitudes_denormals_are_lost() -> None:
     wrong = replace(FLOATS["here"], function=unchecked, path=Path(__file__))
@@ -228,6 +237,7 @@ def test_without_the_check_of_magnitudes_denormals_are_lost() -> None:
 # ---- how they are chosen ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("isa", "bits", "names"),
     [
@@ -245,6 +255,7 @@ def test_instructions_by_generation(isa: tuple[str, ...], bits: int, names: tupl
         assert f"{dtype} {f'by {name}' if name else 'converted'}" in instruction_names(isa, bits)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not here("int8"), reason="this processor has no instruction for groups of 8-bit integers")
 @pytest.mark.skipif(
     bool(tiles_here("int8")), reason="this processor multiplies 8-bit integers on tiles (test_tiles.py)"
@@ -264,6 +275,7 @@ def test_the_library_call_does_not_convert_operands() -> None:
     assert tw.plan(a, b.astype(np.uint8), out_dtype="int32").compute == "int32"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not here("bfloat16"), reason="this processor has no vdpbf16ps")
 @pytest.mark.skipif(bool(tiles_here("bfloat16")), reason="this processor multiplies bfloat16 on tiles (test_tiles.py)")
 def test_bfloat16_is_not_converted_either() -> None:
@@ -276,12 +288,14 @@ def test_bfloat16_is_not_converted_either() -> None:
     assert tw.plan(a, b, precision="highest", out_dtype="float32").compute == "float64"
 
 
+@pytest.mark.slow
 def test_a_result_that_is_no_sum_is_refused() -> None:
     for dtype, result in (("int8", "int16"), ("int16", "int8"), ("uint16", "int32")):
         with pytest.raises(UsageError, match="does not write"):
             runner(INTEGERS["here"], dtype, result=result)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(here("int8") != "vpdpbusd", reason="reads the assembly for vpdpbusd, which this processor lacks")
 def test_the_inner_loop_stays_in_registers() -> None:
     chosen = integer_dots.BLOCKS.chosen

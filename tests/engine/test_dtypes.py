@@ -47,6 +47,7 @@ def by_rung(a: np.ndarray, b: np.ndarray, threads: int = 1, c: np.ndarray | None
 # ---- integers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", INTEGERS)
 @every_layout
@@ -59,6 +60,7 @@ def test_integers_equal_numpys(dtype: str, lay: Layout) -> None:
             assert np.array_equal(by_rung(lay(a), lay(b), threads), expected), (shape, threads)
 
 
+@pytest.mark.slow_cases("int64")
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integers_wrap_at_their_extremes(dtype: str) -> None:
     limits = np.iinfo(dtype)
@@ -71,6 +73,7 @@ def test_integers_wrap_at_their_extremes(dtype: str) -> None:
                 assert (c.astype(object) % (1 << limits.bits) == expected).all(), (x, y, k)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     dtype=st.sampled_from(INTEGERS),
@@ -107,6 +110,7 @@ def bound_and_exact(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return gamma * np.stack([x @ u + y @ v, x @ v + y @ u]), exact
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", COMPLEX)
 @every_layout
@@ -277,6 +281,7 @@ def check_denormals(multiply: Multiply, dtype: str, shape: tuple[int, int, int])
         np.testing.assert_array_equal(reals(multiply(x, y)), want)
 
 
+@pytest.mark.slow_cases("cpu/deep", "cpu/outer", "complex64", "cpu/packed", "cpu/vector", "float16")
 @pytest.mark.each_value
 @every_planned
 def test_specials_stand_where_the_formula_has_them_and_nowhere_else(kernel: Kernel, dtype: str) -> None:
@@ -284,6 +289,7 @@ def test_specials_stand_where_the_formula_has_them_and_nowhere_else(kernel: Kern
         check_specials(by(kernel, dtype), dtype, shape)
 
 
+@pytest.mark.slow_cases("cpu/deep", "cpu/vector")
 @every_planned
 @pytest.mark.parametrize("threads", [1, 3])
 def test_denormals_are_numbers(kernel: Kernel, dtype: str, threads: int) -> None:
@@ -345,6 +351,7 @@ def steps_of(x: np.ndarray) -> list[np.ndarray]:
     return [x.copy(), np.repeat(x, 3, 1)[:, ::3], x[:, ::-1].copy()[:, ::-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", STORED, ids=str)
 def test_every_half_float_is_widened_exactly(convert: Callable[..., None], dtype: np.dtype) -> None:
     bits = np.arange(1 << 16, dtype=np.uint16).reshape(16, -1)[:, :-3]
@@ -354,6 +361,7 @@ def test_every_half_float_is_widened_exactly(convert: Callable[..., None], dtype
             assert np.array_equal(y, bits.view(dtype).astype(np.float32), equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", STORED, ids=str)
 def test_float32_is_rounded_as_others_round(convert: Callable[..., None], dtype: np.dtype) -> None:
     """All patterns around ties, both signs, subnormals, overflow, infinities; a NaN stays one."""
@@ -375,6 +383,7 @@ def test_float32_is_rounded_as_others_round(convert: Callable[..., None], dtype:
 PAIRS = [("int8", "int16"), ("int16", "int8"), ("uint16", "uint8"), ("int32", "int8")]
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_integers_are_widened_and_cut_off(convert: Callable[..., None], source: str, target: str) -> None:
@@ -405,6 +414,7 @@ def test_rows_times_i(dtype: str, bits: int) -> None:
 # ---- the oracles that the bench verifies them by ---------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("int64")
 @pytest.mark.parametrize("dtype", [*INTEGERS, *COMPLEX, "float16", "bfloat16"])
 def test_oracles_accept_what_is_right_and_nothing_else(dtype: str) -> None:
     a, b = operands((40, 70, 50), dtype)
@@ -434,6 +444,7 @@ def test_the_complex_oracle_looks_at_imaginary_parts(dtype: str) -> None:
     assert not oracle(a, b).check(by_rung(a, b).real.astype(dtype)).ok
 
 
+@pytest.mark.slow_cases("int64")
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_the_integer_oracle_finds_the_highest_bit_and_names_the_place(dtype: str) -> None:
     """An error of half the range is lost by a column of X with an even number there; 32 columns do not all have one."""
@@ -449,6 +460,7 @@ def test_the_integer_oracle_finds_the_highest_bit_and_names_the_place(dtype: str
 # ---- results of another dtype
 
 
+@pytest.mark.slow_cases("bool")
 @pytest.mark.parametrize(("dtype", "asked"), [
     ("int8", "int32"), ("int8", np.float64), ("float32", np.float16), ("float64", "float32"), ("bool", "int64"),
     ("complex64", "complex128"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numba as nb
 import numpy as np
+import pytest
 
 from support.machine_code import assembly, inner_loops, x86_with_fma
 from tilewright.cpu import codegen
@@ -30,6 +31,7 @@ def tile(*, lean: bool) -> nb.core.dispatcher.Dispatcher:
     return multiply
 
 
+@pytest.mark.slow
 @x86_with_fma
 def test_tiles_whose_operands_are_near_prefetch_the_next_sliver_alone() -> None:
     lean, other = prefetches(lean=True), prefetches(lean=False)
@@ -51,6 +53,7 @@ def prefetches(*, lean: bool) -> set[tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 def test_a_tile_has_the_same_bits_whatever_it_prefetches() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((MR, STEPS), (STEPS, NR)))

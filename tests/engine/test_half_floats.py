@@ -67,6 +67,7 @@ def test_nan_and_infinity_stay_in_their_row(dtype: np.dtype) -> None:
         assert np.isfinite(np.delete(c, row, axis=0)).all()
 
 
+@pytest.mark.slow
 def test_bfloat16_through_the_library_call() -> None:
     for shape in [(3, 4, 5), (70, 80, 90), (300, 200, 100)]:
         a, b = operands(shape, "bfloat16")

@@ -46,6 +46,7 @@ def counts_of(way: str, planted: str = "") -> tuple[dict[str, int], bool]:
     return counts, failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
     [
@@ -99,6 +100,7 @@ workers.Crew.claim = claim
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_defect_is_counted(name: str) -> None:
     counts, failed = counts_of(*PLANTED[name])

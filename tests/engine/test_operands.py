@@ -630,6 +630,7 @@ def test_rows_of_a_batch_are_one_matrix_where_they_lie_equally_far_apart() -> No
     assert [rows_of_batch(*arrays) for arrays in other] == [None] * 5
 
 
+@pytest.mark.slow_cases("1-shape1-float16", "1-shape1-longdouble", "2-shape1-float16", "2-shape1-longdouble")
 @pytest.mark.parametrize("dtype", ["float32", "int8", "float16", "bool", "longdouble"])
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (40, 70, 90), (3, 1, 700)])
 @pytest.mark.parametrize("threads", [1, 2])

@@ -137,6 +137,7 @@ print("right")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX's")
 def test_rows_that_are_read_in_place_are_read_to_their_end_alone() -> None:
     run = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, check=False)
@@ -199,6 +200,7 @@ def test_a_workspace_that_is_too_small_is_an_error() -> None:
 ADDING = [kernel for kernel in catalog().values() if kernel.adds]
 
 
+@pytest.mark.slow_cases("int8", "int32", "int64", "kernel6")
 @pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("kernel", "dtype"), [(kernel, dtype) for kernel in ADDING for dtype in kernel.dtypes])
@@ -307,6 +309,7 @@ def test_every_planned_thread_has_counters_and_workspace(itemsize: int, monkeypa
     assert most == 16
 
 
+@pytest.mark.slow
 def test_the_test_of_late_threads_can_fail() -> None:
     """A thread that left with a job undone would leave C as it was."""
     a, b = operands((200, 200, 200))
@@ -386,6 +389,15 @@ def test_nothing_leaks_from_an_edge_tile(which: str, value: float) -> None:
 PACK = codegen.packer(PACKED.params["vector_bits"])
 
 
+@pytest.mark.slow_cases(
+    "rows",
+    "int32",
+    "columns",
+    "one row for all",
+    "reversed columns",
+    "one column for all",
+    "columns reversed both ways",
+)
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -403,6 +415,7 @@ def test_packing(layout: str, dtype: str) -> None:
 # ---- what became of the inner loops ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @x86_with_fma
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.further)])
@@ -428,6 +441,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.slow_cases("NEON-float32")
 @pytest.mark.parametrize("scalar", [ir.FloatType(), ir.DoubleType()], ids=["float32", "float64"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_tiles_of_other_processors_stay_in_registers(target: str, scalar: ir.Type) -> None:
@@ -460,6 +474,7 @@ def asks_ahead(loop: list[str]) -> bool:
     return any(line.startswith(("prefetch", "prfm")) for line in loop)
 
 
+@pytest.mark.slow_cases("NEON")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", [MicroKernelEmitter, _SpreadTile])
 def test_that_test_can_fail(target: str, kind: type[MicroKernelEmitter]) -> None:

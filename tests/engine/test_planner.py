@@ -166,6 +166,7 @@ def test_the_highest_precision_is_the_next_wider_dtype_rounded_once(dtype: str, 
     assert plan.converted_bytes == (elements * np.dtype(compute).itemsize if compute != dtype else 0)
 
 
+@pytest.mark.slow
 def test_the_promise_of_the_highest_precision_holds() -> None:
     """The exact product of float32 matrices, rounded once, but for float64's own error; float32 arithmetic is far off."""
     rng = np.random.default_rng(0)
@@ -320,6 +321,7 @@ def test_workspace_is_that_of_every_thread_in_the_dtype_of_the_arithmetic() -> N
 # ---- how long --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("float64-1000-700-1500")
 @pytest.mark.parametrize(("m", "n", "k"), [(512, 512, 512), (1000, 700, 1500), (300, 2000, 300)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_prediction_is_near_the_measurement(

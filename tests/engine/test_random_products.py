@@ -15,6 +15,7 @@ import tilewright as tw
 MATMUL, GEMM = tw.matmul, tw.gemm
 
 
+@pytest.mark.slow
 def test_random_products_are_numpys() -> None:
     done = random_products.many(300, seed=1)
     assert not done["wrong"]
@@ -156,6 +157,7 @@ PLANTED: list[Callable[..., Any]] = [
 ]
 
 
+@pytest.mark.slow_cases("leaves_nan_in", "takes_strides_for_positive")
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
 def test_an_engine_that(planted: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """… does so is caught."""

@@ -53,6 +53,9 @@ def test_refused(kernel: Kernel, dtype: str, options: dict[str, Any], message: s
         runner(kernel, dtype, **options)
 
 
+@pytest.mark.slow_cases(
+    "cpu/integer_dots", "cpu/bfloat16_dots", "cpu/integer_tiles", "cpu/bfloat16_tiles", "cpu/narrow_integers"
+)
 @pytest.mark.parametrize("kernel", [k for k in LADDER if set(k.params) - k.tunable], ids=lambda kernel: kernel.name)
 def test_fixed_numbers_cannot_be_set(kernel: Kernel) -> None:
     for name in kernel.params.keys() - kernel.tunable:
@@ -118,12 +121,14 @@ def compile_in_a_process(cache: Path, dtype: str, *kernels: object) -> dict[str,
     return finish(start(cache, dtype, *kernels))
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing_and_another_dtype_is_compiled_beside_it(tmp_path: Path) -> None:
     names = [LADDER[0].name, next(kernel.name for kernel in LADDER if kernel.strided)]
     for dtype, expected in [("float32", MISS), ("float64", MISS), ("float32", HIT), ("float64", HIT)]:
         assert compile_in_a_process(tmp_path, dtype, *names) == {name: [3.0, *expected] for name in names}
 
 
+@pytest.mark.slow
 def test_an_edited_kernel_is_compiled_again(tmp_path: Path) -> None:
     mine, cache = tmp_path / "fill.py", tmp_path / "cache"
     then = None
@@ -135,6 +140,7 @@ def test_an_edited_kernel_is_compiled_again(tmp_path: Path) -> None:
         assert compile_in_a_process(cache, "float64", mine) == {"my/fill": [float(value), *expected]}
 
 
+@pytest.mark.slow
 def test_a_file_edited_after_it_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was loaded is run, and is not kept as the machine code of what the file says now."""
     mine, cache = tmp_path / "fill.py", tmp_path / "cache"
@@ -148,6 +154,7 @@ def test_a_file_edited_after_it_was_loaded(tmp_path: Path, monkeypatch: pytest.M
     assert compile_in_a_process(cache, "float64", mine) == {"my/fill": [6.0, *MISS]}
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_once(tmp_path: Path) -> None:
     """All start from an empty cache; whatever they leave is whole, and nobody gets the other dtype's code."""
     name = LADDER[0].name
@@ -169,6 +176,7 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 @pytest.mark.parametrize("content", [b"", b"torn"], ids=["empty", "torn"])
@@ -183,6 +191,7 @@ def test_what_a_crash_has_torn_is_written_anew(
         assert compile_in_a_process(cache, "float32", mine) == {"my/fill": [5.0, *expected]}
 
 
+@pytest.mark.slow
 def test_machine_code_of_which_a_crash_lost_a_page_is_not_called(compiled_once: Path, tmp_path: Path) -> None:
     mine, cache = compiled_once / "fill.py", tmp_path / "cache"
     shutil.copytree(compiled_once / "cache", cache)

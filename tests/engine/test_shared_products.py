@@ -360,6 +360,7 @@ def test_the_threads_that_stand_by_compute_the_bits_of_one() -> None:
     assert shared_products.multiply_shared(all_, a, b, None) is None
 
 
+@pytest.mark.slow
 @futex
 def test_a_product_wakes_as_many_sleeping_threads_as_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small product is computed by its caller alone; larger ones wake more threads, and they compute the same bits."""

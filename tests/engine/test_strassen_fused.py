@@ -120,6 +120,7 @@ SHAPES: list[Shape] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("levels", [0, 1, 2, 3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -143,6 +144,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides_change_no_bit(layout: str, dtype: str) -> None:
@@ -153,6 +155,7 @@ def test_strides_change_no_bit(layout: str, dtype: str) -> None:
         assert np.array_equal(product(a, LAYOUTS[layout](b), leaf=leaf), c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_size_for_which_the_rule_wants_levels(dtype: str) -> None:
     shape = (MODULE.TWO_FROM + 1,) * 3
@@ -164,6 +167,7 @@ def test_a_size_for_which_the_rule_wants_levels(dtype: str) -> None:
     assert np.array_equal(c, product(a, b, leaf=shape[0] // 4 + 1, threads=1))
 
 
+@pytest.mark.slow
 def test_every_repetition_has_the_same_bits() -> None:
     """Whoever comes first: eight threads on a few cores take their jobs in many orders."""
     a, b = operands((600, 700, 1300), "float32")
@@ -184,6 +188,7 @@ def planted(path: Path, edit: str) -> Kernel:
     return load_file(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "edit",
     [
@@ -228,6 +233,7 @@ def test_the_worst_operands_stay_within_the_bound(dtype: str) -> None:
 # ---- workspace -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("(300, 40, 600)", "(130, 520, 1030)")
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 700, 3), (300, 40, 600), (130, 520, 1030)], ids=str)
@@ -276,6 +282,7 @@ def test_a_stop_ends_it_at_once() -> None:
 # ---- the generators, for other machines ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("mr", "nv", "bits", "unroll"), [(1, 1, 128, 1), (3, 4, 256, 2), (6, 4, 128, 1), (6, 4, 512, 2)]

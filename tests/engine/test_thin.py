@@ -95,6 +95,7 @@ def multiply(kernel: str, a: np.ndarray, b: np.ndarray, c: np.ndarray | None = N
     return c
 
 
+@pytest.mark.slow_cases("cpu/deep", "cpu/outer", "cpu/vector")
 @every_dtype
 @every_kernel
 def test_within_the_classical_bound_from_any_strides(kernel: str, dtype: str) -> None:
@@ -108,6 +109,7 @@ def test_within_the_classical_bound_from_any_strides(kernel: str, dtype: str) ->
             assert check.ok, f"{shape}, a {name_a}, b {name_b}: {check.reason}"
 
 
+@pytest.mark.slow_cases("cpu/deep", "cpu/outer")
 @every_dtype
 @every_kernel
 def test_into_any_strides_and_nothing_beside(kernel: str, dtype: str) -> None:
@@ -268,6 +270,7 @@ def test_row_updates(tile: tuple[int, int, int], dtype: str) -> None:
         assert np.array_equal(z, before)
 
 
+@pytest.mark.slow_cases("(4, 6, 512)", "(8, 2, 512)")
 @every_dtype
 @every_tile
 def test_tile_in_place(tile: tuple[int, int, int], dtype: str) -> None:
@@ -375,6 +378,7 @@ def _dots_and_updates(near, x, y, z, w):
     w[:] = wt.T
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("columns", [1, 2])
 def test_an_operand_that_is_read_without_prefetches_gives_the_same_bits(columns: int, dtype: str) -> None:
@@ -387,6 +391,7 @@ def test_an_operand_that_is_read_without_prefetches_gives_the_same_bits(columns:
     assert all(Oracle(x, y).check(c).ok for c in far)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64") or "fma" not in machine().isa,

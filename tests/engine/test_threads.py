@@ -332,6 +332,7 @@ def test_an_owner_that_was_called_back_before_it_came_returns() -> None:
     assert not waiting.is_alive()
 
 
+@pytest.mark.slow
 @futex
 def test_no_call_to_python_is_lost_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are given around the moment at which the worker falls asleep."""
@@ -347,6 +348,7 @@ def test_no_call_to_python_is_lost_at_any_moment(monkeypatch: pytest.MonkeyPatch
     assert done == list(range(2000))
 
 
+@pytest.mark.slow
 @futex
 def test_sleeping_workers_take_no_processor_time() -> None:
     a = np.ones((300, 300), np.float32)
@@ -537,6 +539,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_parent_and_child_multiply_after_a_fork() -> None:
     command = [sys.executable, "-c", FORK]
@@ -558,6 +561,7 @@ print(len(crew.workers))
 """
 
 
+@pytest.mark.slow
 @futex
 @pytest.mark.parametrize("asleep", [True, False])
 def test_an_interpreter_that_ends_leaves_its_workers_where_they_are(asleep: bool) -> None:

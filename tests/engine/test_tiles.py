@@ -78,6 +78,7 @@ OF_AVX2 = replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @layouts
 def test_sums_of_32_bits_equal_numpys(dtype: str, lay: Layout) -> None:
@@ -88,12 +89,14 @@ def test_sums_of_32_bits_equal_numpys(dtype: str, lay: Layout) -> None:
             assert np.array_equal(product(INTEGERS, lay(a), lay(b), "int32", threads), expected), (shape, threads)
 
 
+@pytest.mark.slow
 def test_vectors_of_another_width_pack_the_same_words() -> None:
     for shape in EDGES:
         a, b = operands(shape, "int8")
         assert np.array_equal(product(OF_AVX2, a, b, "int32", 2), a.astype(np.int32) @ b.astype(np.int32)), shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_extremes_wrap_as_numpys_int32(dtype: str) -> None:
     limits = np.iinfo(dtype)
@@ -103,6 +106,7 @@ def test_extremes_wrap_as_numpys_int32(dtype: str) -> None:
             assert (c == (int(x) * int(y) * k + 2**31) % 2**32 - 2**31).all(), (x, y, k)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     shape=st.tuples(st.integers(0, 80), st.integers(0, 140), st.integers(0, 300)),
@@ -121,6 +125,7 @@ def test_any_shape_into_any_c(shape: tuple[int, int, int], steps: tuple[int, int
     assert (large == 77).all(), "writes beside C"
 
 
+@pytest.mark.slow
 def test_adding_to_c() -> None:
     a, b = operands((35, 153, 5000), "int8")
     for dtype in ("int8", "int32"):
@@ -161,6 +166,7 @@ def coarse(shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
     return tuple((np.round(x.astype(np.float64) * 128) / 128).astype(BFLOAT16) for x in operands(shape, "float32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", [np.dtype(np.float32), BFLOAT16], ids=str)
 @layouts
 def test_the_bits_are_those_of_the_instructions_order(lay: Layout, result: np.dtype) -> None:
@@ -172,6 +178,7 @@ def test_the_bits_are_those_of_the_instructions_order(lay: Layout, result: np.dt
             assert c.tobytes() == expected.tobytes(), (shape, threads)
 
 
+@pytest.mark.slow
 def test_the_error_is_within_the_classical_bound() -> None:
     for shape in [(33, 129, 1), (97, 89, 83), (40, 70, 5000)]:
         a, b = operands(shape, "bfloat16")
@@ -215,6 +222,7 @@ LOSING, UNCHECKED = (replace(FLOATS, function=function, path=Path(__file__)) for
 EXPONENTS = [(0, -126), (-56, -56), (-57, -56), (-60, -66), (-120, 20), (-133, 60), (-133, 0), (100, 20), (120, -133)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("of_a", "of_b"), EXPONENTS)
 def test_no_denormal_is_lost(of_a: int, of_b: int) -> None:
     """Of whole matrices, and of one element among ordinary ones: the error is that of sums that have their denormals."""
@@ -230,6 +238,7 @@ def test_no_denormal_is_lost(of_a: int, of_b: int) -> None:
             assert (np.abs(product(kernel, x, y, "float32") - exact) <= bound).all(), kernel
 
 
+@pytest.mark.slow
 def test_bits_beside_a_small_element_do_not_depend_on_threads() -> None:
     """One block of A is multiplied by vectors. Which rows it holds depends on the threads, the bits do not."""
     a, b = operands((600, 70, 200), "bfloat16")
@@ -238,6 +247,7 @@ def test_bits_beside_a_small_element_do_not_depend_on_threads() -> None:
     assert found == {product(FLOATS, a, b, "float32").tobytes()}
 
 
+@pytest.mark.slow
 def test_without_the_check_of_magnitudes_denormals_are_lost() -> None:
     a, b = (ldexp(x, exponent) for x, exponent in zip(operands((40, 70, 60), "bfloat16"), (-60, -66), strict=True))
     assert product(LOSING, a, b, "float32").any()
@@ -271,6 +281,7 @@ def block_for(name: str, down: int, across: int) -> list[str]:
     return [line.split()[0] for line in lines if line.startswith(("tile", "tdp"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tdpbssd", "tdpbuud", "tdpbf16ps"])
 @pytest.mark.parametrize(("down", "across"), [(2, 2), (2, 1), (1, 2), (1, 1)])
 def test_a_step_of_k_loads_each_tile_once(name: str, down: int, across: int) -> None:
@@ -282,6 +293,7 @@ def test_a_step_of_k_loads_each_tile_once(name: str, down: int, across: int) -> 
     assert len(found) == 5 * sums + 2 * (down + across)
 
 
+@pytest.mark.slow
 def test_the_configuration_has_eight_tiles_of_a_kibibyte() -> None:
     """Intel's manual: the palette in byte 0, bytes of a row from byte 16 on, two bytes each, rows from byte 48 on."""
     data = np.frombuffer(tiles._CONFIGURATION, np.uint8)
@@ -292,6 +304,7 @@ def test_the_configuration_has_eight_tiles_of_a_kibibyte() -> None:
     assert data.sum() == 1 + 8 * 64 + 8 * 16
 
 
+@pytest.mark.slow
 def test_instructions_and_vectors_have_the_same_bits() -> None:
     """Without tile registers both are vectors."""
     for shape in EDGES:
@@ -306,6 +319,7 @@ def test_instructions_and_vectors_have_the_same_bits() -> None:
 AMX = ("sse2", "avx2", "avx512f", "avx512vnni", "avx512bf16", "amx-tile", "amx-int8", "amx-bf16")
 
 
+@pytest.mark.slow
 def test_a_processor_with_tiles_uses_them() -> None:
     assert [tile_instruction(dtype, AMX)[0] for dtype in ("int8", "int16", "bfloat16")] == ["tdpbssd", "", "tdpbf16ps"]
     assert tile_instruction("int8", AMX[:-3]) == tile_instruction("bfloat16", AMX[:-1]) == ("", "")
@@ -313,6 +327,7 @@ def test_a_processor_with_tiles_uses_them() -> None:
     assert "int8 by tdpbssd (amx-int8), int16 by vpdpwssd (avx512vnni), bfloat16 by tdpbf16ps (amx-bf16)" in text
 
 
+@pytest.mark.slow
 def test_small_and_thin_products_are_left_to_vectors() -> None:
     for kernel in (INTEGERS, FLOATS):
         assert kernel.suits(512, 512, 512) == bool(tiles_here(kernel.dtypes[0]))
@@ -320,6 +335,7 @@ def test_small_and_thin_products_are_left_to_vectors() -> None:
         assert not kernel.suits(64, 64, 64)
 
 
+@pytest.mark.slow
 def test_plans_have_tiles_where_the_processor_has_them() -> None:
     has_tiles = bool(tiles_here("int8"))
     a, b = operands((300, 300, 300), "int8")
@@ -332,6 +348,7 @@ def test_plans_have_tiles_where_the_processor_has_them() -> None:
     assert tw.plan(x, y, precision="highest").compute == "float64"
 
 
+@pytest.mark.slow
 def test_linux_is_asked_for_the_state_of_tiles() -> None:
     asked: list[list[int]] = []
 
@@ -344,6 +361,7 @@ def test_linux_is_asked_for_the_state_of_tiles() -> None:
     assert not granted(lambda *numbers: -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [True, False])
 def test_features_that_linux_does_not_allow_are_not_listed(monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
     monkeypatch.setattr(facts, "instruction_sets", lambda root, sysctl: set(AMX))

@@ -59,6 +59,7 @@ def test_one_wrong_element_of_a_large_product(dtype: str) -> None:
         assert right or found.where == (613, 71)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_errors_that_cancel(dtype: str) -> None:
     """A sum of a row or a column does not show them, and sums with signs miss them with probability 1/2."""
@@ -122,6 +123,7 @@ def test_batches_vectors_and_nothing() -> None:
     assert not tw.verify(np.ones((3, 0)), np.ones((0, 2)), np.ones((3, 2))).ok
 
 
+@pytest.mark.slow
 def test_matmul_verified(caplog: pytest.LogCaptureFixture) -> None:
     a, b = operands()
     with caplog.at_level(logging.INFO, "tilewright.verification"):

@@ -175,6 +175,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", [((65, 70), (70, 67)), ((3, 1, 9, 20), (1, 4, 20, 5))], ids=str)
 def test_buffers_on_a_gpu_are_multiplied_on_the_programs_stream(gpu: Any, shapes: Any) -> None:
     a, b = (np.random.default_rng(1).integers(-8, 9, shape).astype(np.float32) for shape in shapes)

@@ -53,6 +53,7 @@ def test_the_fastest_rungs_of_standard_precision_add() -> None:
     assert all(kernel.precision == "standard" for kernel in ADDING)
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
@@ -72,6 +73,7 @@ def in_tiles(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, columns: int) -> 
     return np.hstack([added(kernel, plain, a, part, tile) for part, tile in zip(parts, tiles, strict=True)]).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
 def test_the_bits_of_an_element_do_not_depend_on_the_tile_of_a_plan_that_it_is_in(kernel: CudaKernel) -> None:
@@ -85,6 +87,7 @@ def test_the_bits_of_an_element_do_not_depend_on_the_tile_of_a_plan_that_it_is_i
         assert in_tiles(kernel, a, b, 40) != whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ADDING, ids=lambda kernel: kernel.name)
 def test_of_no_steps_c_stays_as_it_is(kernel: CudaKernel) -> None:
     c = values(kernel, 70, 67)
@@ -95,6 +98,7 @@ def test_of_no_steps_c_stays_as_it_is(kernel: CudaKernel) -> None:
     assert not added(kernel, binary(kernel, False), a, b, c.copy()).any()
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.each_value
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -121,6 +125,7 @@ def test_what_a_header_says_of_it(tmp_path) -> None:
         load_cuda_file(path)
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("add", [False, True], ids=["C = AB", "C += AB"])
 @pytest.mark.parametrize("shape", [(64, 64, 16), (139, 76, 10), (65, 132, 8)], ids=str)

@@ -128,6 +128,7 @@ def test_the_moduli_have_no_common_divisors_and_are_the_largest() -> None:
 # ---- the kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shapes", "layouts"), in_turns([*LAID, (((17, 1), (1, 19)), ("rows", "columns"))], 2), ids=str
 )
@@ -138,6 +139,7 @@ def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str])
     assert [entry for entry, _ in gpu.launches][-6:] == LAUNCHES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", TILES, ids=str)
 def test_every_set_of_parameters(params: dict[str, int]) -> None:
     gpu, rows = small_gpu(), 129 if "CLUSTER" in params else 20
@@ -146,6 +148,7 @@ def test_every_set_of_parameters(params: dict[str, int]) -> None:
     assert not gpu.flags.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moduli", range(5, 16))
 def test_whole_numbers_are_multiplied_exactly(moduli: int) -> None:
     """As large as the moduli allow: each part is the nearest float64. Of others the error is that of rounding."""
@@ -164,6 +167,7 @@ def test_whole_numbers_are_multiplied_exactly(moduli: int) -> None:
     np.testing.assert_array_equal(found.imag, (x[0] @ y[1] + x[1] @ y[0]).astype(np.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moduli", "k"), [(7, 314), (14, 1), (14, 545)])
 def test_the_largest_sums_are_determined(moduli: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All parts are as large as they can be. Of so small a k the product would be flagged."""
@@ -201,6 +205,7 @@ def distributions() -> dict[str, tuple[np.ndarray, np.ndarray, bool]]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", distributions())
 def test_the_classical_bound_holds_for_every_distribution(name: str) -> None:
     a, b, is_flagged = distributions()[name]
@@ -211,6 +216,7 @@ def test_the_classical_bound_holds_for_every_distribution(name: str) -> None:
     assert name not in ("real", "imaginary") or (c.imag == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 1, 5), (2, 2, 3), (1, 7, 1)], ids=str)
 def test_few_products_are_right(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
@@ -218,6 +224,7 @@ def test_few_products_are_right(shape: tuple[int, int, int]) -> None:
     assert worst(by_kernel(small_gpu(), RESIDUES, a, b), a, b) <= 2 * k
 
 
+@pytest.mark.slow
 def test_more_than_one_part_of_k(gpu: Any) -> None:
     """k is searched in parts, rounded by several blocks, and sampled for the lower bound of |A||B|."""
     a, b = uniform(6, 2600), uniform(2600, 9, seed=2)
@@ -235,6 +242,7 @@ def half_off(k: int, binades: int) -> tuple[np.ndarray, np.ndarray]:
     return a, b
 
 
+@pytest.mark.slow
 def test_the_bound_is_sharp() -> None:
     """Operands that lose the most are computed from residues if it is within the bound, and flagged if not."""
     k, gpu = 256, small_gpu()
@@ -247,6 +255,7 @@ def test_the_bound_is_sharp() -> None:
     assert gpu.flags.all()
 
 
+@pytest.mark.slow
 def test_infinities_and_nan_are_those_of_ieee() -> None:
     a, b = uniform(140, 130), uniform(130, 70, seed=2)
     a[3, 5], a[7, 7], b[9, 30] = complex(np.nan, 1), complex(0.5, np.inf), complex(-np.inf, 2)
@@ -271,6 +280,7 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
     return functools.partial(changed, tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "before", "after"), [
     ("residues.cuh", "if ((s * s + 1) % p == 0) return s;", "if ((s * s + 1) % p == 0) return p == 193 ? s + 1 : s;"),
     ("residues.cuh", "return COMPLEX && p <= 128 ? 2 * p : p;", "return p;"),
@@ -292,6 +302,7 @@ def test_a_wrong_kernel_is_rejected(
     assert not worst(by_kernel(small_gpu(), change(file, before, after), a, b), a, b) < 2 * a.shape[1]
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_none_is_rejected(change: Callable[[str, str, str], CudaKernel]) -> None:
     """The sum of the magnitudes of both parts in place of a lower bound."""
     a, b = half_off(256, 6)
@@ -299,6 +310,7 @@ def test_a_bound_that_is_none_is_rejected(change: Callable[[str, str, str], Cuda
     assert worst(by_kernel(small_gpu(), wrong, a, b), a, b) > 0.9 * 2 * 256
 
 
+@pytest.mark.slow
 def test_nan_is_missing_where_nothing_is_flagged(
     change: Callable[[str, str, str], CudaKernel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +324,7 @@ def test_nan_is_missing_where_nothing_is_flagged(
 # ---- the library
 
 
+@pytest.mark.slow
 def test_conjugates_and_transposes(gpu: Any) -> None:
     a, b = uniform(70, 130), uniform(90, 130, seed=2)
     x, y = (fake.Tensor.of(gpu, each) for each in (a, b))
@@ -322,6 +335,7 @@ def test_conjugates_and_transposes(gpu: Any) -> None:
     assert gpu.launches[-1][0] == LAUNCHES[-1]
 
 
+@pytest.mark.slow
 def test_out_and_epilogue(gpu: Any) -> None:
     a, b = uniform(70, 130), uniform(130, 90, seed=2)
     out = laid(fake.Tensor, gpu, np.full((70, 90), 7.0 + 0j), "wider")
@@ -332,6 +346,7 @@ def test_out_and_epilogue(gpu: Any) -> None:
     np.testing.assert_array_equal(out.storage.view, around)
 
 
+@pytest.mark.slow
 def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.gpu.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
     a, b = uniform(40, 260), uniform(260, 50, seed=2)
@@ -351,6 +366,7 @@ def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: 
     assert computed_on_gpu("complex128", 3e-13, k=260) == ("complex128",)  # 14 only for the classical bound
 
 
+@pytest.mark.slow
 def test_what_the_plan_says(gpu: Any) -> None:
     a, b = (fake.Tensor.of(gpu, x) for x in (uniform(70, 4096), uniform(4096, 90, seed=2)))
     plan = tw.plan(a, b)
@@ -366,6 +382,7 @@ def test_what_the_plan_says(gpu: Any) -> None:
     assert plan.workspace_bytes >= 28 * 4096 * (70 + 90)
 
 
+@pytest.mark.slow
 def test_large_products_are_computed_so_and_none_by_residues_of_reals(
     gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ TYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow_cases("int8", "False")
 @pytest.mark.parametrize("types", TYPES, ids="-".join)
 @pytest.mark.parametrize(
     "layouts", [*itertools.product(("rows", "columns", "apart"), ("rows", "columns"))], ids="-".join
@@ -117,6 +118,7 @@ def test_rows_are_copied_from_any_address(gpu: Any, rows: int, columns: int, ste
     np.testing.assert_array_equal(got, seen(x[offset:], 1, 0, rows, columns, (step, 1))[0])
 
 
+@pytest.mark.slow_cases("float16")
 @pytest.mark.parametrize("source", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("target", ["float32", "float64", "bfloat16", "float16"])
 def test_conversions_round_once(gpu: Any, source: str, target: str) -> None:
@@ -149,6 +151,7 @@ def test_conjugates(gpu: Any, dtype: str) -> None:
     np.testing.assert_array_equal(gpu.get(to, dtype, (7, 5)).T, x.reshape(5, 7).conj())
 
 
+@pytest.mark.slow
 def test_two_copies_are_one_launch(gpu: Any) -> None:
     """Of different types and layouts, and of a batch whose axes cannot be merged."""
     x, y = values("float32", 2 * 3 * 40 * 9).reshape(2, 3, 40, 9), values("float16", 600).reshape(20, 30)
@@ -178,6 +181,7 @@ def launched(gpu: Any) -> list[str]:
     return [entry for entry, _ in gpu.launches]
 
 
+@pytest.mark.slow_cases("((3, 20, 33), (3, 33, 17))", "((2, 3, 9, 15), (2, 3, 15, 33))")
 @pytest.mark.parametrize(
     "shapes", [((3, 20, 33), (3, 33, 17)), ((2, 3, 9, 15), (2, 3, 15, 33)), ((3, 9, 15), (15, 7))], ids=str
 )
@@ -189,6 +193,7 @@ def test_a_batch_is_copied_in_one_launch_and_multiplied_in_one(gpu: Any, shapes:
     assert launched(gpu) == ["copy_matrices", "hopper"]
 
 
+@pytest.mark.slow
 def test_axes_of_a_batch_that_no_stride_describes(gpu: Any) -> None:
     """A launch for each index of the shorter axis; what several products share is copied once."""
     a, b = (np.random.default_rng(1).integers(-4, 5, shape).astype(BF16) for shape in ((2, 1, 9, 15), (5, 15, 7)))

@@ -49,6 +49,7 @@ def launched(gpu: Any) -> list[str]:
     return [entry for entry, _ in gpu.launches]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layouts", [*itertools.product(("rows", "columns"), repeat=2)], ids="-".join)
 def test_no_layout_of_whole_granules_is_copied(gpu: Any, layouts: tuple[str, str]) -> None:
     a, b = whole(70, 36), whole(36, 50, seed=2)
@@ -57,6 +58,7 @@ def test_no_layout_of_whole_granules_is_copied(gpu: Any, layouts: tuple[str, str
     assert launched(gpu) == ["dmma_boxes"]
 
 
+@pytest.mark.slow_cases("((33, 35), (35, 37))")
 @pytest.mark.parametrize("shapes", [
     ((33, 35), (35, 37)), ((1, 64), (64, 20)), ((20, 64), (64, 1)), ((1, 1), (1, 1)), ((3, 40, 24), (3, 24, 18)),
     ((3, 40, 24), (24, 18)), ((40, 0), (0, 6)),
@@ -88,6 +90,7 @@ def test_a_block_takes_many_tiles_and_parts(gpu: Any, params: dict[str, int], do
             each.close()
 
 
+@pytest.mark.slow
 def test_products_with_rows_of_their_own_number_take_one_launch(gpu: Any) -> None:
     rows, k, n = (5, 0, 70, 1), 18, 34
     a, b = whole(sum(rows), k), whole(len(rows), k, n, seed=2)

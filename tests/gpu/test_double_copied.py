@@ -38,6 +38,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     listed_product.prepare_listed_product.cache_clear()
 
 
+@pytest.mark.slow_cases("(0, 1, 0)")
 @pytest.mark.parametrize("down", LAYOUTS, ids=str)
 @pytest.mark.parametrize(("shape", "gaps"), [
     ((33, 35, 21), (0, 0, 0)),  # numbers one by one
@@ -50,6 +51,7 @@ def test_any_layout(gpu: Any, shape: Any, gaps: Any, down: tuple[bool, bool]) ->
     check(gpu, NAME, shape, SMALL, down=down, gaps=gaps)
 
 
+@pytest.mark.slow
 def test_batches_and_parts_of_k(gpu: Any) -> None:
     check(gpu, NAME, (20, 36, 100), SMALL, batch=3, parts=3)
     check(gpu, NAME, (33, 31, 131), SMALL, batch=2, parts=4, down=(True, True))
@@ -89,6 +91,7 @@ def test_lists_are_one_launch(gpu: Any, down: tuple[bool, bool]) -> None:
     assert [name for name, _ in gpu.launches] == ["dmma_copied"]
 
 
+@pytest.mark.slow
 def test_odd_rows_of_c_are_stored_in_whole_sectors() -> None:
     """Each row of a warp's tile may begin and end within a sector; none between is written by two instructions."""
     m, n = 64, 101

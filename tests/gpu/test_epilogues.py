@@ -29,6 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 PAIRS = [(F32, F32), (F64, F64), (BF16, BF16), (F16, F32), (I8, F32)]
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
 @pytest.mark.parametrize(
     ("dtype", "result", "on_gpu"),
@@ -50,6 +51,7 @@ def test_the_result_is_rounded_once(gpu: Any, dtype: Any, result: Any, activatio
         assert [entry for entry, _ in gpu.launches][-1] in ("hopper", "finish")
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("layout", ["rows", "columns", "wider"])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
@@ -72,6 +74,7 @@ def test_beta_reads_out(gpu: Any, dtype: Any, layout: str, on_gpu: bool) -> None
         assert (whole_storage[..., 11:] == 0).all()
 
 
+@pytest.mark.slow
 def test_numbers_as_scales_and_what_is_not_read(gpu: Any) -> None:
     a, b = whole(8, 16), whole(16, 12)
     scale = np.float32(0.25).reshape(())

@@ -44,6 +44,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
+@pytest.mark.slow_cases("(2, 0, 1)")
 @pytest.mark.parametrize(("shape", "down", "gaps"), [
     ((32, 63, 19), (False, False), (0, 1, 0)), ((65, 7, 24), (True, False), (3, 1, 2)),
     ((30, 64, 9), (True, True), (2, 0, 1)),
@@ -52,6 +53,7 @@ def test_rows_that_are_padded_are_read_in_whole_vectors(gpu: Any, shape: Any, do
     check(gpu, "cuda/simt", shape, SMALL["float32"], down=down, gaps=gaps, padded=(True, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)
 @pytest.mark.parametrize("dtype", KERNELS)
 def test_any_layout(gpu: Any, dtype: str, down: tuple[bool, bool]) -> None:
@@ -64,12 +66,14 @@ def test_any_layout(gpu: Any, dtype: str, down: tuple[bool, bool]) -> None:
         check(gpu, KERNELS[dtype], shape, SMALL[dtype], down=down, gaps=gaps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", KERNELS)
 def test_batches_and_parts_of_k(gpu: Any, dtype: str) -> None:
     check(gpu, KERNELS[dtype], (20, 36, 100), SMALL[dtype], batch=3, parts=3)
     check(gpu, KERNELS[dtype], (33, 31, 131), SMALL[dtype], batch=2, parts=4, down=(True, True))
 
 
+@pytest.mark.slow
 @pytest.mark.further
 @pytest.mark.parametrize(
     ("dtype", "params"),
@@ -87,6 +91,7 @@ def test_every_tile(gpu: Any, dtype: str, params: dict[str, int]) -> None:
     check(gpu, KERNELS[dtype], shape, params, down=(True, True))
 
 
+@pytest.mark.slow
 def test_columns_of_a_large_b_are_copied_into_rows(gpu: Any) -> None:
     check(gpu, "cuda/simt_rows", (132, 260, 36), {})
     gpu.heap, gpu.sms = np.zeros(1 << 26, np.uint8), 132
@@ -101,6 +106,7 @@ def test_columns_of_a_large_b_are_copied_into_rows(gpu: Any) -> None:
 # ---- complex arrays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_arrays(gpu: Any, dtype: str) -> None:
     a, b = whole(2, 3, 1000, dtype=dtype), whole(2, 1000, 5, dtype=dtype)
@@ -114,6 +120,7 @@ def test_complex_arrays(gpu: Any, dtype: str) -> None:
     np.testing.assert_array_equal(out.view, a @ b)
 
 
+@pytest.mark.slow
 def test_real_times_complex(gpu: Any) -> None:
     gpu.executes = True
     a, b = whole(9, 12, dtype="float32"), whole(12, 10, dtype="complex64")
@@ -122,6 +129,7 @@ def test_real_times_complex(gpu: Any) -> None:
     np.testing.assert_array_equal(c, a @ b)
 
 
+@pytest.mark.slow
 def test_conjugates_that_were_not_computed(gpu: Any) -> None:
     """As PyTorch's: the memory has the values before conjugation."""
     a, b = whole(9, 12, dtype="complex64"), whole(12, 10, dtype="complex64")
@@ -141,6 +149,7 @@ def add(gpu: Any, parts: int, batch: int, dtype: str, target: Matrix, sums: int,
     load(gpu, [sum_step(gpu.sms, parts, batch, dtype, target, (BufferPlace(A), BufferPlace(C)))])(sums, 0, c, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("gap", [0, 3])
 @pytest.mark.parametrize("parts", [2, 3, 13])

@@ -46,6 +46,7 @@ EPILOGUES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow_cases("sum", "all", "gelu", "silu", "scales")
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("layout", ["rows", "columns", "wider"])
 @pytest.mark.parametrize("shape", [(150, 72, 136), (33, 40, 65)], ids=str)
@@ -79,6 +80,7 @@ def test_one_launch_applies_all(
         np.testing.assert_array_equal(out.storage.view, around)
 
 
+@pytest.mark.slow
 def test_a_batch_shares_bias_and_scales(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.engine_alone(monkeypatch, HOPPER)
     a, b, bias, scale = whole(3, 70, 16, dtype=BF16), whole(3, 16, 72, dtype=BF16), reals(72), reals(70)
@@ -89,6 +91,7 @@ def test_a_batch_shares_bias_and_scales(gpu: Any, monkeypatch: pytest.MonkeyPatc
     assert launched(gpu) == ["hopper"]
 
 
+@pytest.mark.slow
 def test_what_the_kernel_cannot_apply_is_left_to_another(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales of the rows of each product of a batch that became one; and C before, where ``out`` is an operand."""
     fake.engine_alone(monkeypatch, HOPPER)
@@ -119,6 +122,7 @@ def scales(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     return 1 + reals(m, steps, seed=6), 1 + reals(steps, -(-n // 128), seed=7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layouts", ["rows-rows", "columns-columns", "neither-neither"])
 @pytest.mark.parametrize("shape", [(150, 300, 272), (33, 1408, 130), (1, 256, 16), (40, 128, 300)], ids=str)
 @pytest.mark.parametrize(
@@ -137,6 +141,7 @@ def test_scales_of_blocks(gpu: Any, shape: Any, layouts: str, says: Any) -> None
     assert (abs(c.view - exact) <= 2.0**-16 * (1 + abs(a.astype(np.float64)) @ abs(b.astype(np.float64)))).all()
 
 
+@pytest.mark.slow
 def test_scales_of_blocks_on_the_host() -> None:
     for dtype in (F32, BF16, I8):
         a, b = whole(9, 300, dtype=dtype), whole(300, 140, dtype=dtype)
@@ -146,6 +151,7 @@ def test_scales_of_blocks_on_the_host() -> None:
         assert (abs(c - exact) <= 2.0**-16 * (abs(a.astype(np.float64)) @ abs(b.astype(np.float64)))).all()
 
 
+@pytest.mark.slow
 def test_parts_of_k_have_their_scales(gpu: Any) -> None:
     gpu.sms = 132
     a, b = whole(40, 4096, dtype=E4), whole(4096, 64, dtype=E4)
@@ -189,6 +195,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "params"),
     in_turns(WAYS, 2),
@@ -210,6 +217,7 @@ def test_every_tile_of_many(gpu: Any, kernel: Any, params: dict[str, int]) -> No
     check(gpu.get(c, BF16, (m, n)), expected(a, b, bias=bias, scale_a=rows, activation="relu"), BF16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"BM": 64, "BN": 96, "STAGES": 8}], ids=["wide", "narrow"])
 def test_columns_of_the_result_may_follow_each_other(gpu: Any, params: dict[str, int]) -> None:
     m, n, k = 136, 330, 64

@@ -46,6 +46,7 @@ def whole(*shape: int, dtype: str = "float32", seed: int = 1) -> np.ndarray:
 LAYOUTS = ("rows", "columns", "strided", "reversed")
 
 
+@pytest.mark.slow_cases("rows-rows", "rows-columns")
 @pytest.mark.parametrize("layouts", [*itertools.product(LAYOUTS, LAYOUTS)], ids="-".join)
 def test_every_pair_of_layouts(gpus: Any, layouts: tuple[str, str]) -> None:
     a, b = whole(33, 20), whole(20, 37)
@@ -64,6 +65,7 @@ def test_every_pair_of_layouts(gpus: Any, layouts: tuple[str, str]) -> None:
     assert {stream for _, stream in gpus[0].launches} == {100}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_launches_themselves(gpus: Any, dtype: str) -> None:
     """As above, executed: copies that turn, narrow, widen and jump, and the product of what they made."""
@@ -83,6 +85,13 @@ BATCHES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow_cases(
+    "((0, 3), (3, 4))",
+    "((2, 5, 3), (3, 4))",
+    "((2, 5, 3), (2, 3, 4))",
+    "((2, 1, 5, 3), (3, 3, 4))",
+    "((2, 1, 5, 3), (1, 3, 4))",
+)
 @pytest.mark.parametrize("layouts", [("rows", "rows"), ("columns", "columns"), ("strided", "rows")], ids="-".join)
 @pytest.mark.parametrize("shapes", BATCHES, ids=str)
 def test_shapes_are_those_of_matmul(gpus: Any, shapes: Any, layouts: tuple[str, str]) -> None:
@@ -106,6 +115,7 @@ def test_one_matrix_of_many_products_is_copied_once(gpus: Any) -> None:
     assert entries == ["copy_matrices", *["register_banks"] * 3]
 
 
+@pytest.mark.slow_cases("float32-float64")
 @pytest.mark.parametrize("dtypes", [*itertools.product(("float32", "float64"), repeat=2)], ids="-".join)
 def test_dtypes_promote(gpus: Any, dtypes: tuple[str, str]) -> None:
     a, b = whole(9, 12, dtype=dtypes[0]), whole(12, 10, dtype=dtypes[1])
@@ -140,6 +150,7 @@ def test_out_of_any_layout(gpus: Any, layouts: tuple[str, str, str]) -> None:
     np.testing.assert_array_equal(after, around)
 
 
+@pytest.mark.slow
 def test_out_of_batches_vectors_and_another_dtype(gpus: Any) -> None:
     for (a_shape, b_shape), dtype in itertools.product(BATCHES, ("float32", "float64")):
         a, b = whole(*a_shape), whole(*b_shape)
@@ -148,6 +159,7 @@ def test_out_of_batches_vectors_and_another_dtype(gpus: Any) -> None:
         np.testing.assert_array_equal(out.view, np.matmul(a, b))
 
 
+@pytest.mark.slow
 def test_out_may_be_an_operand(gpus: Any) -> None:
     a, b = whole(12, 12), whole(12, 12, seed=2)
     for name in ("a", "b"):
@@ -194,6 +206,7 @@ def test_an_unknown_library_gets_an_array_that_speaks_dlpack(gpus: Any) -> None:
         tw.matmul(x, y, out=fake.Unknown.of(gpus[0], np.zeros((9, 10), "f4")))
 
 
+@pytest.mark.slow
 def test_memory_that_somebody_has_by_dlpack_lives_as_long(gpus: Any) -> None:
     import gc
 
@@ -278,6 +291,7 @@ def test_the_stream_of_the_moment(gpus: Any) -> None:
     assert [stream for _, stream in gpus[0].launches] == [100, 300]
 
 
+@pytest.mark.slow
 def test_no_library_is_imported() -> None:
     code = (
         "import sys, numpy as np, tilewright as tw\n"
@@ -359,6 +373,7 @@ def test_words_that_are_not_known(gpus: Any) -> None:
         tw.matmul(x, x, algorithm="strassen")
 
 
+@pytest.mark.slow_cases("Tensor", "CupyArray")
 @pytest.mark.parametrize("kind", [fake.Tensor, fake.CupyArray, fake.Unknown])
 def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:
     x, y = kind.of(gpus[0], whole(900, 2)), kind.of(gpus[0], whole(2, 900))
@@ -369,6 +384,7 @@ def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:
     assert gpus[0].held == held
 
 
+@pytest.mark.slow
 def test_workspace_that_is_not_there_leaves_out_as_it_was(gpus: Any) -> None:
     a = fake.Tensor.of(gpus[0], whole(400, 400))
     out = fake.Tensor.of(gpus[0], np.full((400, 400), 7, "f4"))

@@ -179,6 +179,7 @@ def test_headers_that_are_refused(tmp_path: Path, lines: str, words: str) -> Non
 # ---- the kernels as presets have them
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("shape", [(8, 70, 33), (71, 67, 20), (3, 130, 0)], ids=str)
 @pytest.mark.parametrize(("kernel", "i"), PRESETS, ids=lambda x: getattr(x, "name", str(x)))
@@ -208,6 +209,7 @@ def forget_products() -> None:
     gpu_product._loaded.cache_clear()
 
 
+@pytest.mark.slow
 def test_addresses_decide_which_form_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = fake.Gpu(1 << 16)
     device.executes = True
@@ -226,6 +228,7 @@ def test_addresses_decide_which_form_runs(monkeypatch: pytest.MonkeyPatch) -> No
     forget_products()
 
 
+@pytest.mark.slow
 def test_a_product_is_prepared_once() -> None:
     device: Any = fake.Gpu(1 << 16)
     a = device.put(np.arange(6, dtype="f4"))
@@ -240,6 +243,7 @@ def test_a_product_is_prepared_once() -> None:
     np.testing.assert_array_equal(device.get(c, "f4", (2, 2)), values.reshape(2, 3) @ values.reshape(3, 2))
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_ahead_on_threads_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device: Any = fake.Gpu(1 << 16)
     monkeypatch.setattr(compilations, "_compilations", Compilations())
@@ -271,6 +275,7 @@ def test_a_kernel_is_compiled_ahead_on_threads_and_once(monkeypatch: pytest.Monk
     forget_products()
 
 
+@pytest.mark.slow
 def test_products_that_are_nothing() -> None:
     device: Any = fake.Gpu(1 << 16)
     prepare_gpu_product(device, BANKS, "float32", 0, 5, 5)(1, 2, 3, 4)

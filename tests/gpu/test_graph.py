@@ -125,6 +125,7 @@ def test_no_graph_in_a_context_that_cannot_be_current(driver: StandDriver) -> No
     assert driver.calls == [("push", 66)]
 
 
+@pytest.mark.slow
 def test_where_there_is_no_graph(driver: StandDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.captured = 1
     assert replay()._graph is None

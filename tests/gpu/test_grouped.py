@@ -71,6 +71,7 @@ def test_lists_of_other_lengths_are_refused() -> None:
         tw.matmul(a, a, out=np.ones((3, 2, 2)))
 
 
+@pytest.mark.slow
 def test_ragged_lists_on_a_gpu(gpu: Any) -> None:
     a, b = ([whole(*pair[i]) for pair in RAGGED] for i in range(2))
     x, y = ([fake.Tensor.of(gpu, each) for each in side] for side in (a, b))
@@ -79,6 +80,7 @@ def test_ragged_lists_on_a_gpu(gpu: Any) -> None:
     check(tw.matmul(x, y, out=out), a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [fake.Tensor, fake.CupyArray])
 def test_arrays_at_equal_distances_are_one_launch(gpu: Any, kind: Any) -> None:
     """Slices of one array, with one B for each, or with one B for all; then slices out of their turn."""
@@ -105,6 +107,7 @@ def test_pairs_on_two_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.launches == second.launches == []
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("down", [False, True])
 def test_slices_of_different_heights_are_one_launch(gpu: Any, down: bool) -> None:
     """Also empty ones; C is that of no other product, and nothing is written beyond it."""
@@ -119,6 +122,7 @@ def test_slices_of_different_heights_are_one_launch(gpu: Any, down: bool) -> Non
     assert [entry for entry, _ in gpu.launches] == ["hopper"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{"CLUSTER": 2, "GROUP": 8}, {"BM": 64, "BN": 64, "STAGES": 8}], ids=str)
 def test_ragged_products_of_every_kind_of_tile(gpu: Any, params: dict[str, int]) -> None:
     rows, n, k = [3, 140, 0, 128, 5], 70, 80
@@ -134,6 +138,7 @@ def test_ragged_products_of_every_kind_of_tile(gpu: Any, params: dict[str, int])
     np.testing.assert_array_equal(gpu.get(c, BF16, (sum(rows), n)), np.concatenate(expected).astype(BF16))
 
 
+@pytest.mark.slow
 def test_copies_of_conjugated_arrays_are_no_batch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their addresses are the allocator's, at equal distances or not, and the bits of a product must not depend on them."""
     rng = np.random.default_rng(3)

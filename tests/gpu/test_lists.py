@@ -68,6 +68,7 @@ def check(results: Any, a: Any, b: Any) -> None:
         np.testing.assert_array_equal(c.view, (x.astype(wide) @ y.astype(wide)).astype(x.dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_lists_of_every_dtype_are_one_launch(gpu: Any, dtype: Any, entry: str, t
     assert len(gpu.launches) <= 3
 
 
+@pytest.mark.slow_cases("ragged")
 @pytest.mark.parametrize("shapes", [SHAPES, [(4, 6, 8)] * 5], ids=["ragged", "alike"])
 def test_matrices_that_are_stored_conjugated(
     gpu: Any, monkeypatch: pytest.MonkeyPatch, shapes: list[tuple[int, int, int]]
@@ -108,6 +110,7 @@ def test_matrices_that_are_stored_conjugated(
     check(tw.matmul(x, y), [one.conj() for one in a], b)
 
 
+@pytest.mark.slow
 def test_lists_in_tf32(gpu: Any) -> None:
     """Also the second time, when the short way is asked, which knows the precision."""
     a, b = operands(np.dtype(np.float32))
@@ -135,6 +138,7 @@ def test_lists_in_tf32(gpu: Any) -> None:
     assert result.view.dtype == BF16
 
 
+@pytest.mark.slow
 def test_empty_products_that_lie_another_way_than_the_others(gpu: Any) -> None:
     shapes = [(0, 6, 8), (33, 6, 8), (5, 0, 3)]
     a, b = operands(BF16, shapes)
@@ -143,12 +147,14 @@ def test_empty_products_that_lie_another_way_than_the_others(gpu: Any) -> None:
     check(tw.matmul(scattered(gpu, a[::2], 8), scattered(gpu, b[::2], 8)), a[::2], b[::2])
 
 
+@pytest.mark.slow
 def test_matrices_at_any_address(gpu: Any) -> None:
     a, b = operands(BF16)
     check(tw.matmul(scattered(gpu, a, 3), scattered(gpu, b, 1)), a, b)
     assert {name for name, _ in gpu.launches} == {"mma"}
 
 
+@pytest.mark.slow
 def test_more_products_than_a_launch_takes(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped, "TABLES", (2, 4))
     a, b = operands(np.dtype(np.float32), [(m, 5, 6) for m in (1, 2, 3, 4, 5, 6, 2, 8, 9)])
@@ -156,6 +162,7 @@ def test_more_products_than_a_launch_takes(gpu: Any, monkeypatch: pytest.MonkeyP
     assert [name for name, _ in gpu.launches] == ["simt"] * 3
 
 
+@pytest.mark.slow
 def test_large_products_are_multiplied_one_by_one(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped, "_HOST_S", 0.0)  # as if a launch took no time on the host
     monkeypatch.setattr(grouped, "_seconds_one_by_one", lambda *_: 0.0)
@@ -164,6 +171,7 @@ def test_large_products_are_multiplied_one_by_one(gpu: Any, monkeypatch: pytest.
     assert len(gpu.launches) == 2
 
 
+@pytest.mark.slow
 def test_lists_of_several_dtypes_and_of_batches(gpu: Any) -> None:
     a, b = operands(np.dtype(np.float32), [(4, 5, 6), (5, 5, 6)])
     x, y = scattered(gpu, a, 4), scattered(gpu, b, 4)
@@ -175,6 +183,7 @@ def test_lists_of_several_dtypes_and_of_batches(gpu: Any) -> None:
     np.testing.assert_array_equal(result.view, three @ b[0])
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("name", ["cuda/mma", "cuda/mma_tf32", "cuda/simt", "cuda/dmma"])
 def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
@@ -212,6 +221,7 @@ def lists_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped, "_fastest", lambda *product: (fastest(*product)[0], 1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
 def test_products_of_any_height_by_tensor_maps(gpu: Any, monkeypatch: pytest.MonkeyPatch, transposed: bool) -> None:
     """Also empty ones, in two launches; nothing is read beyond the rows of a matrix, or written beyond those of C."""
@@ -223,6 +233,7 @@ def test_products_of_any_height_by_tensor_maps(gpu: Any, monkeypatch: pytest.Mon
     assert [name for name, _ in gpu.launches] == ["hopper", "hopper"]
 
 
+@pytest.mark.slow
 def test_matrices_that_lie_too_far_apart_for_a_tensor_map(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxed_product, "_MOST_SCATTERED", 8)
     lists_are_slow(monkeypatch)
@@ -231,6 +242,7 @@ def test_matrices_that_lie_too_far_apart_for_a_tensor_map(gpu: Any, monkeypatch:
     assert [name for name, _ in gpu.launches] == ["mma"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{"k": 80}, {"n": 32}, {"gap": 4}], ids=str)
 def test_lists_that_tensor_maps_do_not_find(gpu: Any, monkeypatch: pytest.MonkeyPatch, changed: dict[str, int]) -> None:
     """Other widths or depths, and addresses within a granule."""
@@ -389,6 +401,7 @@ def test_lists_that_the_interface_reads_otherwise_are_not_remembered(monkeypatch
     assert ways == {}
 
 
+@pytest.mark.slow
 def test_no_array_is_kept_after_the_call(gpu: Any) -> None:
     """What is remembered of a list must not keep its arrays alive."""
     a, b = operands(BF16)

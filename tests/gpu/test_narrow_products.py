@@ -50,6 +50,7 @@ def tensor(gpu: Any, values: np.ndarray, down: bool = False) -> Any:
     return x.like(x.view.swapaxes(-1, -2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtypes", "says", "result"), [
     ((I8, I8), {}, I8), ((I8, I8), {"out_dtype": "int32"}, I32), ((I8, I8), {"out_dtype": F32}, F32),
     ((E4, E4), {}, BF16), ((E4, E5), {"out_dtype": "float32"}, F32), ((E5, E4), {"out_dtype": "torch.float16"}, F16),
@@ -66,6 +67,7 @@ def test_dtypes_and_results(gpu: Any, dtypes: Any, says: dict[str, Any], result:
         np.testing.assert_array_equal(c, exact(a, b, result))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", ["9.0", "8.0"])
 @pytest.mark.parametrize("shape", [(3, 72, 24), (140, 48, 136)], ids=str)
 def test_other_kernels_do_not_round_sums_either(gpu: Any, shape: tuple[int, int, int], capability: str) -> None:
@@ -82,6 +84,7 @@ def test_other_kernels_do_not_round_sums_either(gpu: Any, shape: tuple[int, int,
     assert not any(entry in ("register_banks", "float32_to_float16") for entry, _ in gpu.launches)
 
 
+@pytest.mark.slow
 def test_what_lies_along_k_is_not_copied(gpu: Any) -> None:
     for dtype, says in ((I8, {"out_dtype": "int32"}), (E4, {}), (F32, {"precision": "tf32"})):
         gpu.launches.clear()
@@ -90,6 +93,7 @@ def test_what_lies_along_k_is_not_copied(gpu: Any) -> None:
         assert [entry for entry, _ in gpu.launches] == ["hopper"]
 
 
+@pytest.mark.slow_cases("33")
 @pytest.mark.parametrize("n", [1, 33])
 @pytest.mark.parametrize(("dtype", "says", "result"), [
     (I8, {}, I8), (E4, {}, BF16), (E5, {"precision": "fast"}, BF16), (F32, {"precision": "tf32"}, F32),
@@ -100,6 +104,7 @@ def test_a_k_of_one(gpu: Any, dtype: Any, says: dict[str, Any], result: Any, n: 
     np.testing.assert_array_equal(tw.matmul(tensor(gpu, a), tensor(gpu, b), **says).view, exact(a, b, result))
 
 
+@pytest.mark.slow
 def test_batches_and_parts_of_a_long_k(gpu: Any) -> None:
     a, b = whole(3, 20, 128, dtype=I8), whole(3, 128, 33, dtype=I8)
     c = tw.matmul(tensor(gpu, a), tensor(gpu, b, down=True), out_dtype="int32").view
@@ -133,6 +138,7 @@ def test_products_on_a_gpu_are_verified(gpu: Any) -> None:
     assert tw.verify(x, y, c, precision="fast").where == (63, 5)
 
 
+@pytest.mark.slow_cases("fast")
 @pytest.mark.parametrize("precision", ["standard", "fast"])
 def test_sums_of_float8_keep_more_than_13_bits(gpu: Any, precision: str) -> None:
     """To 448² a tensor core adds nothing below 16; but the sums of other 128 of k are 2, and are not lost in float32."""
@@ -149,6 +155,7 @@ def test_operands_of_tf32_are_rounded_to_nearest(gpu: Any, monkeypatch: pytest.M
     assert (c == 16 * (1 + 2.0**-10)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.further
 @pytest.mark.parametrize(
     "params",

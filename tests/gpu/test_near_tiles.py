@@ -25,6 +25,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return fake.installed(monkeypatch, 1 << 22, sms=18)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("near", [8, 16])
 def test_blocks_of_a_cluster_take_tiles_next_to_each_other(gpu: Any, near: int) -> None:
     """More tiles than run at once, and a last cluster of which some blocks have none."""

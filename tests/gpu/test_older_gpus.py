@@ -39,6 +39,12 @@ def whole(*shape: int, dtype: Any = BF16) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-4, 5, shape).astype(dtype)
 
 
+@pytest.mark.slow_cases(
+    "(33, 45, 37)-float16-rows-rows",
+    "(33, 45, 37)-float16-rows-columns",
+    "(33, 45, 37)-float16-columns-rows",
+    "(33, 45, 37)-float16-columns-columns",
+)
 @pytest.mark.parametrize("layouts", [*itertools.product(("rows", "columns", "wider"), repeat=2)], ids="-".join)
 @pytest.mark.parametrize(("shape", "dtype"), [((64, 72, 48), BF16), ((33, 45, 37), F16)], ids=str)
 def test_any_layout_is_read_as_it_lies(gpu: Any, shape: Any, dtype: Any, layouts: tuple[str, str]) -> None:
@@ -49,6 +55,7 @@ def test_any_layout_is_read_as_it_lies(gpu: Any, shape: Any, dtype: Any, layouts
     assert [entry for entry, _ in gpu.launches] == ["mma"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", in_turns(WAYS, 2), ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")
 def test_every_tile_and_parts_of_k(gpu: Any, params: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.gpu.planning.ways.best_params", lambda *_: MMA.checked(params))
@@ -65,6 +72,7 @@ def test_every_tile_and_parts_of_k(gpu: Any, params: dict[str, int], monkeypatch
     np.testing.assert_array_equal(out.view, (a.astype(float) @ b.astype(float)).astype(BF16))
 
 
+@pytest.mark.slow
 @pytest.mark.further
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100"])
 @pytest.mark.parametrize("params", WAYS, ids=lambda p: f"{p.get('BM', 128)}x{p.get('BN', 128)}")

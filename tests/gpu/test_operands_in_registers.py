@@ -37,6 +37,7 @@ def whole(*shape: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
 
 
+@pytest.mark.slow_cases("(300, 200, 132)")
 @pytest.mark.parametrize("layouts", [("rows", "rows"), ("columns", "columns")], ids="-".join)
 @pytest.mark.parametrize("shape", [(72, 40, 200), (64, 68, 36), (300, 200, 132)], ids=str)
 def test_a_row_major_b_is_not_copied(gpu: Any, shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
@@ -48,6 +49,7 @@ def test_a_row_major_b_is_not_copied(gpu: Any, shape: tuple[int, int, int], layo
     np.testing.assert_array_equal(tw.matmul(x, y, precision="tf32").view, a @ b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params", in_turns(WAYS, 3), ids=lambda p: "-".join(f"{name}{value}" for name, value in p.items()) or "default"
 )

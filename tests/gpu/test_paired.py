@@ -45,6 +45,7 @@ def is_of_reals(plan: GpuPlan) -> bool:
     return "reals" in dict(plan.rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "dtype", "layouts"), [
     ((5, 7, 9), "complex64", ("rows", "rows")), ((33, 20, 17), "complex64", ("rows", "columns")),
     ((9, 1, 40), "complex64", ("wider", "wider")), ((12, 33, 8), "complex64", ("rows", "strided")),
@@ -60,6 +61,7 @@ def test_a_complex_product_is_one_of_reals(gpu: Any, shape: Any, dtype: str, lay
         np.testing.assert_array_equal(tw.matmul(*tensors).view, a @ b)
 
 
+@pytest.mark.slow_cases("((3,), ())", "((3,), (3,))", "((2, 3), (3,))")
 @pytest.mark.parametrize("batch", [((3,), (3,)), ((3,), ()), ((2, 3), (3,)), ((), (3,))], ids=str)
 def test_batches(gpu: Any, batch: Any) -> None:
     a, b = whole(*batch[0], 5, 7), whole(*batch[1], 7, 6)
@@ -68,6 +70,7 @@ def test_batches(gpu: Any, batch: Any) -> None:
     np.testing.assert_array_equal(tw.matmul(*tensors).view, a @ b)
 
 
+@pytest.mark.slow_cases("rows", "columns")
 @pytest.mark.parametrize("layout", ["rows", "columns", "wider"])
 def test_out_is_written_and_nothing_around_it(gpu: Any, layout: str) -> None:
     a, b = whole(6, 20), whole(20, 9)
@@ -81,6 +84,7 @@ def test_out_is_written_and_nothing_around_it(gpu: Any, layout: str) -> None:
     np.testing.assert_array_equal(out.storage.view, memory)
 
 
+@pytest.mark.slow
 def test_errors_of_both_parts_are_within_the_bound(gpu: Any) -> None:
     rng = np.random.default_rng(1)
     a, b = (rng.normal(size=(*s, 2)).astype(np.float32).view(np.complex64)[..., 0] for s in ((256, 48), (48, 128)))
@@ -92,6 +96,7 @@ def test_errors_of_both_parts_are_within_the_bound(gpu: Any) -> None:
     assert (abs((found - exact).imag) <= bound).all()
 
 
+@pytest.mark.slow
 def test_infinities_and_nans_are_those_of_numpy(gpu: Any) -> None:
     a, b = whole(4, 3), whole(3, 5)
     a[1, 2], b[0, 1], b[2, 3] = complex(np.inf, 1), complex(1, np.nan), complex(-np.inf, np.inf)

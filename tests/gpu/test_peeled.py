@@ -37,6 +37,7 @@ def whole(*shape: int, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-4, 5, shape).astype(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "dtype", "layouts"), [
     ((65, 20, 64), "float32", ("rows", "rows")), ((64, 17, 65), "float32", ("columns", "rows")),
     ((66, 20, 80), "float32", ("wider", "columns")), ((67, 9, 129), "float32", ("strided", "neither")),
@@ -55,6 +56,7 @@ def test_tiles_and_borders_are_the_product(gpu: Any, shape: Any, dtype: str, lay
         np.testing.assert_array_equal(tw.matmul(*tensors, **says).view, a @ b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["rows", "columns", "wider", "reversed"])
 def test_out_is_written_and_nothing_around_it(gpu: Any, layout: str) -> None:
     a, b = whole(66, 20), whole(20, 65)
@@ -66,6 +68,7 @@ def test_out_is_written_and_nothing_around_it(gpu: Any, layout: str) -> None:
     np.testing.assert_array_equal(out.storage.view, memory)
 
 
+@pytest.mark.slow
 def test_both_operands_by_columns_give_a_transposed_view(gpu: Any) -> None:
     a, b = whole(65, 20), whole(20, 66)
     x, y = laid(fake.Tensor, gpu, a, "columns"), laid(fake.Tensor, gpu, b, "columns")

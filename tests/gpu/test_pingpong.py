@@ -58,6 +58,7 @@ def product(
     return gpu.get(c, FLOAT32, (parts[0], m, n)).sum(0), exact if epilogue is None else np.maximum(2 * exact + bias, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5, 7])
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_groups_take_turns(gpu: Any, tiles: int, cluster: int) -> None:
@@ -67,18 +68,21 @@ def test_groups_take_turns(gpu: Any, tiles: int, cluster: int) -> None:
     np.testing.assert_array_equal(got, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [8, 136])
 def test_tiles_with_fewer_steps_than_stages(gpu: Any, k: int) -> None:
     got, exact = product(gpu, (400, 256, k), SMALL | {"STAGES": 8})
     np.testing.assert_array_equal(got, exact)
 
 
+@pytest.mark.slow
 def test_the_last_part_of_k_is_shorter(gpu: Any) -> None:
     """The group that waits skips as many stages as the other one's tile has."""
     got, exact = product(gpu, (200, 190, 456), SMALL, parts=(3, 3))
     np.testing.assert_array_equal(got, exact)
 
 
+@pytest.mark.slow
 def test_an_epilogue_is_that_of_each_row_and_column(gpu: Any) -> None:
     got, exact = product(gpu, (300, 200, 136), SMALL, epilogue=BIASED)
     np.testing.assert_array_equal(got, exact)
@@ -90,6 +94,7 @@ def test_what_a_group_cannot_hold(wrong: dict[str, int]) -> None:
         HOPPER.checked(SMALL | wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

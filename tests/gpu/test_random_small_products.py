@@ -24,6 +24,24 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return small.Gpu(lambda x: fake.Tensor.of(found, np.ascontiguousarray(x)), lambda x: x.view.copy(), found, 1)
 
 
+@pytest.mark.slow_cases(
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "complex64",
+    "complex128",
+    "float32 ieee",
+    "float32 fast",
+    "float32 split",
+    "float32 highest",
+    "float32 rounded",
+    "float64 residues",
+    "complex128 residues",
+    "float64 fewer residues",
+    "float64 fewest residues",
+    "complex128 fewest residues",
+)
 @pytest.mark.parametrize("name", KINDS)
 def test_products_of_every_kind(gpu: Any, name: str) -> None:
     line = small.one(KINDS.index(name), 3, gpu, batch=3, most=1000)

@@ -53,6 +53,7 @@ def whole(*shape: int, seed: int = 1, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(seed).integers(-8, 9, shape).astype(dtype)
 
 
+@pytest.mark.slow_cases("CupyArray", "((9, 12), (12, 10))", "((3, 9, 12), (12, 10))")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_products_like_earlier_ones_are_computed_in_one_call(
@@ -138,6 +139,7 @@ def test_what_else_is_asked_goes_the_long_way(gpus: Any, long_ways: list[Any]) -
     assert len(long_ways) == 1 + 3 * 2
 
 
+@pytest.mark.slow_cases("Tensor")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_precision_is_part_of_the_key(gpus: Any, kind: Any) -> None:
     a, b = whole(3, 200), whole(200, 4, seed=2)
@@ -192,6 +194,7 @@ def test_a_bias_of_a_type_that_no_operand_has(gpus: Any, kind: Any) -> None:
     assert gpus[0].replays == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_epilogues_like_earlier_ones(gpus: Any, kind: Any) -> None:
     def check(**says: Any) -> None:
@@ -217,6 +220,7 @@ def test_epilogues_like_earlier_ones(gpus: Any, kind: Any) -> None:
         x.view[...] = whole(5, 5)
 
 
+@pytest.mark.slow_cases("Tensor")
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:
     x, y = kind.of(gpus[0], whole(300, 2)), kind.of(gpus[0], whole(2, 300))
@@ -265,6 +269,7 @@ def test_keys_and_types_are_forgotten_before_they_are_too_many(gpus: Any, monkey
     assert other not in repeated.short_ways
 
 
+@pytest.mark.slow
 def test_kernels_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensor maps and pointers, executed by the microscope."""
     gpu = fake.Gpu(1 << 21)

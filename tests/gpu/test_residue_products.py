@@ -55,6 +55,7 @@ def worst(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     return float(np.divide(error, size, where=size > 0, out=np.zeros_like(size)).max(initial=0) / U)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shapes", "layouts"), in_turns(LAID, 2), ids=str)
 def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str]) -> None:
     a, b = uniform(*shapes[0]), uniform(*shapes[1], seed=2)
@@ -62,6 +63,7 @@ def test_every_layout_and_shape(gpu: Any, shapes: Any, layouts: tuple[str, str])
     assert [entry for entry, _ in gpu.launches][-6:] == LAUNCHES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", TILES, ids=str)
 def test_every_set_of_parameters(params: dict[str, int]) -> None:
     gpu, rows = small_gpu(), 129 if "CLUSTER" in params else 20
@@ -70,6 +72,7 @@ def test_every_set_of_parameters(params: dict[str, int]) -> None:
     assert not gpu.flags.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moduli", range(5, 16))
 def test_other_numbers_of_moduli(moduli: int) -> None:
     """Their errors are close to that of rounding the operands, and whole numbers with small norms have none."""
@@ -84,6 +87,7 @@ def test_other_numbers_of_moduli(moduli: int) -> None:
     np.testing.assert_array_equal(found, exact.astype(np.float64))
 
 
+@pytest.mark.slow
 def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.gpu.arrays.choose._PARTED", {dtype: dtype for dtype in RESIDUES_IN})
     a, b = uniform(40, 260), uniform(260, 50, seed=2)
@@ -104,6 +108,7 @@ def test_a_number_takes_the_fewest_residues_that_keep_it(gpu: Any, monkeypatch: 
         tw.plan(*tensors, precision=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moduli", [6, 9, 12])
 def test_fewer_moduli_flag_what_would_exceed_their_bound(moduli: int) -> None:
     a, b, gpu = uniform(140, 300), uniform(300, 40, seed=2), small_gpu()
@@ -140,6 +145,7 @@ def distributions() -> dict[str, tuple[np.ndarray, np.ndarray, bool]]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", distributions())
 def test_the_classical_bound_holds_for_every_distribution(name: str) -> None:
     a, b, is_flagged = distributions()[name]
@@ -148,6 +154,7 @@ def test_the_classical_bound_holds_for_every_distribution(name: str) -> None:
     assert gpu.flags.any() == is_flagged
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_multiplied_exactly() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.integers(-(2**20), 2**20, (20, 200)) * 1.0, rng.integers(-(2**20), 2**20, (200, 30)) * 1.0
@@ -169,6 +176,7 @@ def half_off(k: int, binades: int) -> tuple[np.ndarray, np.ndarray]:
     return a, b
 
 
+@pytest.mark.slow
 def test_the_bound_is_sharp() -> None:
     """Operands that lose the most are computed from residues if it is within the bound, and flagged if not."""
     k, gpu = 256, small_gpu()
@@ -213,6 +221,7 @@ def test_residues_of_extreme_lines_determine_their_sums(k: int, moduli: int) -> 
         assert (found + product // 2) % product - product // 2 == exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 2, 3, 260])
 def test_the_largest_sums_are_determined(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no bound, for which so small a k would be flagged."""
@@ -248,10 +257,12 @@ def norms_of(kernel: CudaKernel) -> bool:
     return bool(are_bounds and are_largest)
 
 
+@pytest.mark.slow
 def test_norms_are_upper_bounds() -> None:
     assert norms_of(RESIDUES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [
     ("__double2float_ru(sum * (1 + 1.0 / (1ll << 40)))", "__double2float_rd(sum)"), ("__fadd_ru", "__fadd_rd"),
     ("(quotient >> 1)", "(quotient + 1 >> 1)"),
@@ -267,6 +278,7 @@ def test_norms_that_are_too_small_are_rejected(
 # ---- what is not computed from residues
 
 
+@pytest.mark.slow
 def test_infinities_and_nan_are_those_of_ieee() -> None:
     a, b = uniform(140, 130), uniform(130, 70, seed=2)
     a[3, 5], a[7, 7], b[9, 30], b[10, 31] = np.nan, np.inf, -np.inf, 1.5e308
@@ -282,6 +294,7 @@ def test_infinities_and_nan_are_those_of_ieee() -> None:
     assert list(gpu.flags) == [1, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_without_the_bound_small_elements_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, _ = distributions()["graded"]
     monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
@@ -290,6 +303,7 @@ def test_without_the_bound_small_elements_would_be_lost(monkeypatch: pytest.Monk
     assert not gpu.flags.any()
 
 
+@pytest.mark.slow
 def test_too_few_moduli_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of such norms as 13 moduli allow, and 12 moduli."""
     monkeypatch.setattr(residue_operand, "largest_norm", lambda *_: largest_norm(13))
@@ -299,6 +313,7 @@ def test_too_few_moduli_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worst(by_kernel(small_gpu(), RESIDUES, a, b, 13), a, b) < 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [
     ("inverse_of_divisor(p)", "inverse_of_divisor(p) / 2"), ("step > 0 || q > 0", "1"), ("d[chunk * 16 + i]", "d[i]"),
     ("x + 2 * q", "x"),
@@ -314,6 +329,7 @@ def test_a_wrong_kernel_is_rejected(before: str, after: str) -> None:
 # ---- the library
 
 
+@pytest.mark.slow
 def test_out_and_epilogue(gpu: Any) -> None:
     a, b = uniform(70, 130), uniform(130, 90, seed=2)
     out = laid(fake.Tensor, gpu, np.full((70, 90), 7.0), "wider")
@@ -327,6 +343,7 @@ def test_out_and_epilogue(gpu: Any) -> None:
     np.testing.assert_array_equal(finished, 2 * c)
 
 
+@pytest.mark.slow
 def test_what_the_plan_says(gpu: Any) -> None:
     a, b = (fake.Tensor.of(gpu, x) for x in (uniform(70, 4096), uniform(4096, 90, seed=2)))
     plan = tw.plan(a, b)
@@ -336,6 +353,7 @@ def test_what_the_plan_says(gpu: Any) -> None:
     assert plan.workspace_bytes >= 13 * 4096 * (70 + 90)
 
 
+@pytest.mark.slow
 def test_only_large_products_of_standard_precision_are_computed_so(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731

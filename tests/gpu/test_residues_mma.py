@@ -107,6 +107,7 @@ def residues(a: np.ndarray, b: np.ndarray, dtype: str, width: int) -> np.ndarray
     return parts[..., row, column].astype(np.uint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "params"), in_turns([
     ((130, 200, 70), {"BN": 64}), ((64, 128, 64), {"BN": 64, "STAGES": 2}), ((5, 1, 3), {"BN": 64}),
     ((129, 700, 129), {"BN": 128, "STAGES": 3}), ((100, 130, 260), {}), ((256, 640, 256), {}),
@@ -117,12 +118,14 @@ def test_residues_are_those_of_exact_sums(shape: tuple[int, int, int], params: d
     np.testing.assert_array_equal(found, residues(a, b, "float64", RESIDUES_MMA.checked(params)["BN"]))
 
 
+@pytest.mark.slow_cases("(130, 129, 65)")
 @pytest.mark.parametrize("shape", [(40, 260, 50), (130, 129, 65)], ids=str)
 def test_residues_of_all_moduli_of_complex_numbers(shape: tuple[int, int, int]) -> None:
     a, b, found = multiplied(RESIDUES_MMA, shape, 15, "complex128", BN=64)
     np.testing.assert_array_equal(found, residues(a, b, "complex128", 64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "width"), [("float64", 64), ("float64", 128), ("complex128", 256)])
 def test_they_are_those_of_hopper_beyond_c_too(dtype: str, width: int) -> None:
     shape, moduli = (140, 300, 90), 4 if width > 64 else CLASSICAL[dtype]
@@ -130,6 +133,7 @@ def test_they_are_those_of_hopper_beyond_c_too(dtype: str, width: int) -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.slow_cases("{}", "{'BK': 128, 'STAGES': 2}")
 @pytest.mark.parametrize("params", [{"BN": 64}, {}, {"BK": 128, "STAGES": 2}], ids=str)
 def test_shared_memory_is_read_without_conflicts(params: dict[str, int]) -> None:
     """16 bytes of each of 32 lines are four wavefronts."""
@@ -153,6 +157,7 @@ def test_shared_memory_is_read_without_conflicts(params: dict[str, int]) -> None
 # ---- defects
 
 
+@pytest.mark.slow_cases(" 1\\\\)", ">> 7) * p", "line / (128 / BK) % (BK / 8))", "        __syncwarp();  // all parts")
 @pytest.mark.parametrize(("file", "before", "after"), [
     ("residues_mma.cu", r"copy_async_wait<STAGES - 2>", "copy_async_wait<STAGES - 1>"),  # a stage is read too early
     ("residues_mma.cu", r"divisor_of_plane\(z\)", "divisor_of_plane(z == 1 ? 2 : z)"),
@@ -192,6 +197,7 @@ def product(gpu: Any, a: np.ndarray, b: np.ndarray, layouts: tuple[str, str] = (
     return tw.matmul(laid(fake.Tensor, gpu, a, layouts[0]), laid(fake.Tensor, gpu, b, layouts[1]), **options).view
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layouts", [*itertools.product(("rows", "columns"), repeat=2), ("wider", "neither")], ids="-".join
 )
@@ -202,6 +208,7 @@ def test_whole_products(gpu: Any, make: Any, layouts: tuple[str, str]) -> None:
     assert [entry for entry, _ in gpu.launches][-4:-2] == ["residues_mma"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [uniform, complexes])
 def test_hard_operands(gpu: Any, make: Any) -> None:
     """Rows and columns of a wide range, which are flagged; zero rows; k = 1."""
@@ -215,6 +222,7 @@ def test_hard_operands(gpu: Any, make: Any) -> None:
     assert worst(product(gpu, a[:, :1], b[:1]), a[:, :1], b[:1]) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [uniform, complexes])
 def test_infinities_and_nan(gpu: Any, make: Any) -> None:
     a, b = make(140, 130), make(130, 70, seed=2)
@@ -230,6 +238,7 @@ def test_infinities_and_nan(gpu: Any, make: Any) -> None:
     assert np.isnan(c[20, 30])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{"BN": 128, "STAGES": 3}, {}, {"BK": 128, "STAGES": 2}], ids=str)
 def test_flags_of_every_tile(params: dict[str, int]) -> None:
     a, b, gpu = uniform(140, 130), uniform(130, 300, seed=2), small_gpu()

@@ -45,6 +45,7 @@ def worst(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     return float((abs(c - exact) / size).max())
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("layout", ["rows", "columns", "wider"])
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ def test_products_of_every_layout_keep_the_bound(gpu: Any, shapes: Any, layout: 
     assert [entry for entry, _ in gpu.launches] == LAUNCHES
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("add", [False, True], ids=["", "added"])
 @pytest.mark.parametrize("params", [{}, *(preset.params for preset in KERNEL.presets)], ids=str)
@@ -95,6 +97,7 @@ def by_kernel(
     return gpu.get(of_c, np.float32, (m, n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), in_turns([
     ("flagged >> j / FLAGGED_COLUMNS & 1", "flagged >> 0 & 1"), ("step > 0 || q > 0);", "q > 0);"),
     ("v[l] = sum[i + l];", "v[l] = sum[i];"),
@@ -113,6 +116,7 @@ def test_a_wrong_kernel_is_rejected(before: str, after: str) -> None:
     assert not worst(wrong, a, b) < fast_bound(160)
 
 
+@pytest.mark.slow
 def test_numbers_that_float16_does_not_have(gpu: Any) -> None:
     a, b = uniform(140, 150), uniform(150, 33, seed=2)
     a *= 2.0 ** np.linspace(-100, 60, 140, dtype=np.float32)[:, None]
@@ -124,6 +128,7 @@ def test_numbers_that_float16_does_not_have(gpu: Any) -> None:
     assert worst(np.delete(c[:139], 3, 1), a[:139], np.delete(b, 3, 1)) < fast_bound(150)
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_becomes_of_the_operands(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     every = cuda_engine().values()
     found = lambda dtype, capability: [x for x in every if dtype in x.dtypes and x.fits(capability)]  # noqa: E731

@@ -54,6 +54,7 @@ def check(
     np.testing.assert_array_equal(gpu.get(c, BF16, (m, n)), exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("down", [(False, True), (True, False)], ids=["along k", "across k"])
 @pytest.mark.parametrize(("cluster", "beside"), [(1, 2), (2, 2), (2, 4), (4, 2)])
 def test_blocks_share_both_operands(gpu: Any, cluster: int, beside: int, down: tuple[bool, bool]) -> None:
@@ -66,6 +67,7 @@ def test_a_cluster_has_eight_blocks_at_most() -> None:
         HOPPER.checked({"CLUSTER": 4, "BESIDE": 4})
 
 
+@pytest.mark.slow
 def test_a_block_that_does_not_wait_for_those_beside_it_is_found(gpu: Any, tmp_path: Path) -> None:
     """It would copy rows of A over those that the other one still multiplies."""
     broken = changed(HOPPER, tmp_path, "hopper_shared.cuh", (r"MATES = CLUSTER \+ BESIDE - 1;", "MATES = CLUSTER;"))
@@ -73,6 +75,7 @@ def test_a_block_that_does_not_wait_for_those_beside_it_is_found(gpu: Any, tmp_p
         check(gpu, (128, 256, 1000), SMALL | {"CLUSTER": 2, "BESIDE": 2}, kernel=broken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "m", "n"), [({"BN": 136}, 300, 200), ({"BM": 192, "BN": 192, "STAGES": 2}, 400, 390), (SMALL, 200, 190)]
 )
@@ -82,6 +85,7 @@ def test_slabs_lie_in_the_last_stage(gpu: Any, params: dict[str, int], m: int, n
         check(gpu, (m, n, k), params, down=(False, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "line"),
     [

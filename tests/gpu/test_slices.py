@@ -97,6 +97,7 @@ def check(
     assert np.isnan(got[..., m if down[2] else n :].astype(wide)).all()
 
 
+@pytest.mark.slow_cases("float32", "float16", "cuda/tiny", "cuda/slices_complex-complex64-0-(False, False)")
 @pytest.mark.parametrize("down", [*itertools.product((False, True), repeat=2)], ids=str)
 @pytest.mark.parametrize(("name", "dtype", "params"), CASES, ids=lambda p: p if isinstance(p, str) else "")
 def test_any_layout(gpu: Any, name: str, dtype: str, params: dict[str, int], down: tuple[bool, bool]) -> None:
@@ -106,6 +107,7 @@ def test_any_layout(gpu: Any, name: str, dtype: str, params: dict[str, int], dow
         check(gpu, name, dtype, params, (17, 35, 21), down=(*down, True), gaps=(5, 2, 1))
 
 
+@pytest.mark.slow_cases("float64", "float32", "float16", "0")
 @pytest.mark.parametrize(("name", "dtype", "params"), CASES, ids=lambda p: p if isinstance(p, str) else "")
 def test_batches_and_parts_of_k(gpu: Any, name: str, dtype: str, params: dict[str, int]) -> None:
     check(gpu, name, dtype, params, (9, 20, 17), batch=3, gaps=(1, 0, 0))
@@ -115,6 +117,7 @@ def test_batches_and_parts_of_k(gpu: Any, name: str, dtype: str, params: dict[st
         check(gpu, name, dtype, params, (4, 9, 290), batch=2, parts=2, down=(True, False, False))
 
 
+@pytest.mark.slow
 @pytest.mark.further
 @pytest.mark.parametrize(("name", "dtype", "params"), [
     (name, dtype, params)
@@ -128,6 +131,7 @@ def test_every_tile(gpu: Any, name: str, dtype: str, params: dict[str, int]) -> 
     check(gpu, name, dtype, params, (height // 2 + 4, width // 2 + 4, 100))
 
 
+@pytest.mark.slow
 def test_a_missing_barrier_is_found(gpu: Any) -> None:
     """A warp must not add sums before all warps have put theirs into shared memory."""
     kernel = cuda_engine()[FMA]

@@ -58,6 +58,7 @@ def worst(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     return float(np.divide(error, size, where=size > 0, out=np.zeros_like(size)).max(initial=0) / U)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shapes", "layouts"), in_turns([
     (((128, 128), (128, 128)), ("rows", "rows")), (((130, 200), (200, 70)), ("columns", "rows")),
     (((1, 150), (150, 129)), ("rows", "columns")), (((33, 1100), (1100, 5)), ("columns", "rows")),
@@ -73,6 +74,7 @@ def test_every_layout_and_shape_is_split(gpu: Any, shapes: Any, layouts: tuple[s
     assert [entry for entry, _ in gpu.launches if entry != "add_single_parts"][-3:] == LAUNCHES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", in_turns([
     {}, {"CLUSTER": 2}, *(preset.params for preset in SPLIT.presets), {"CHUNK": 1}, {"SLOTS": 4, "GROUP": 1}
 ], 2), ids=str)  # fmt: skip
@@ -93,6 +95,7 @@ def by_kernel(gpu: Any, kernel: CudaKernel, a: np.ndarray, b: np.ndarray, params
     return gpu.get(c, np.float32, (m, n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"BN": 64, "SLOTS": 9}, {"CLUSTER": 2, "CHUNK": 1}], ids=str)
 def test_pieces_of_a_long_k_are_summed_apart(params: dict[str, int]) -> None:
     """In two products, of which one has a tile that is flagged, and whose last piece is shorter."""
@@ -114,6 +117,7 @@ def test_pieces_of_a_long_k_are_summed_apart(params: dict[str, int]) -> None:
     np.testing.assert_array_equal(found[1][3], a[1][3] @ b[1])
 
 
+@pytest.mark.slow
 def test_long_lines_are_split_by_more_blocks(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_operand, "_LONG", 1900)
     assert SplitOperand(row_major_matrix(1, 1900, "float32")).blocks == 8
@@ -158,12 +162,14 @@ def distributions() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {name: (a.astype(np.float32), b.astype(np.float32)) for name, (a, b) in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", distributions())
 def test_the_classical_bound_holds_for_every_distribution(gpu: Any, name: str) -> None:
     a, b = distributions()[name]
     assert worst(product(gpu, a, b), a, b) < min(30, split_bound(a.shape[1], 2))
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_line_with_small_magnitudes_is_sharp() -> None:
     """The largest excess that is allowed, and the only elements that meet are those that lose the most, all alike."""
     k = 1200
@@ -185,6 +191,7 @@ def test_the_allowed_excess_keeps_the_classical_bound(k: int, steps: int) -> Non
     assert allowed_excess(64, 2) == -1
 
 
+@pytest.mark.slow
 def test_sums_of_high_parts_are_promoted(gpu: Any) -> None:
     """Sums of positive numbers lose most in a tensor core: they must not grow with k."""
     a, b = abs(uniform(16, 2048)), abs(uniform(2048, 16, seed=2))
@@ -194,6 +201,7 @@ def test_sums_of_high_parts_are_promoted(gpu: Any) -> None:
 # ---- what cannot be split
 
 
+@pytest.mark.slow
 def test_infinities_and_nan_are_those_of_ieee(gpu: Any) -> None:
     a, b = uniform(260, 130), uniform(130, 33, seed=2)
     a[3, 5], a[200, 7], b[9, 30], b[10, 31] = np.nan, np.inf, -np.inf, 3e38
@@ -222,11 +230,13 @@ def three_tiles(kernel: CudaKernel, params: dict[str, int]) -> float:
     return worst(by_kernel(gpu, kernel, a, b, params), a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"CLUSTER": 2}], ids=str)
 def test_a_tile_that_is_flagged_as_a_whole_is_left_out(params: dict[str, int]) -> None:
     assert three_tiles(SPLIT, params) < 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [
     ("if (flags == ALL_FLAGGED) continue;", ""), ("if (flags == ALL_FLAGGED && tile != first)", "if (false)"),
 ])  # fmt: skip
@@ -237,6 +247,7 @@ def test_threads_that_disagree_on_what_is_left_out_are_found(before: str, after:
         assert three_tiles(wrong, {}) < 6, "the product is wrong"
 
 
+@pytest.mark.slow
 def test_a_product_that_does_not_fit_float16_overflows_as_float32_does(gpu: Any) -> None:
     a, b = uniform(20, 128) * np.float32(3e38), uniform(128, 20, seed=2) * np.float32(1e-38)
     assert worst(product(gpu, a, b), a, b) < 6
@@ -246,6 +257,7 @@ def test_a_product_that_does_not_fit_float16_overflows_as_float32_does(gpu: Any)
     assert worst(c, a * np.float32(1e-38) * np.float32(1e-5), b * np.float32(1e-6)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [
     ("cross[i + l] * (1.0f / 2048)", "0"), ("upper + columns[i / 4].x", "lower + columns[i / 4].x"),
     ("bh + NEXT_B * q, i > 0 || q > 0", "bh + NEXT_B * q, 1"), ("sum[i] += high[i];", "sum[i] = high[i];"),
@@ -260,6 +272,7 @@ def test_a_wrong_kernel_is_rejected(before: str, after: str) -> None:
     assert not worst(by_kernel(gpu, wrong, a, b, {}), a, b) < split_bound(300, 2)
 
 
+@pytest.mark.slow
 def test_without_the_second_multiplication_small_elements_would_be_lost(
     gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +286,7 @@ def test_without_the_second_multiplication_small_elements_would_be_lost(
 # ---- the library
 
 
+@pytest.mark.slow
 def test_out_and_epilogue(gpu: Any) -> None:
     a, b = uniform(70, 130), uniform(130, 90, seed=2)
     out = laid(fake.Tensor, gpu, np.full((70, 90), 7, np.float32), "wider")
@@ -287,6 +301,7 @@ def test_out_and_epilogue(gpu: Any) -> None:
     np.testing.assert_allclose(finished, 2 * c + bias.view, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_repeated_products_have_the_same_bits(gpu: Any) -> None:
     a, b = (fake.Tensor.of(gpu, x) for x in (uniform(70, 200), uniform(200, 90, seed=2)))
     c = [tw.matmul(a, b).view for _ in range(4)]
@@ -319,6 +334,7 @@ def test_ieee_and_short_k_are_not_split(gpu: Any, monkeypatch: pytest.MonkeyPatc
     assert tw.plan(fake.Tensor.of(gpu, np.zeros((512, 1024), np.float32)), x).split is None
 
 
+@pytest.mark.slow
 def test_without_memory_for_split_operands_they_are_multiplied_as_they_are(gpu: Any) -> None:
     a, b = uniform(130, 130), uniform(130, 130, seed=2)
     x, y = fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b)

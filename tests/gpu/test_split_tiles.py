@@ -48,6 +48,7 @@ def whole(*shape: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(BF16)
 
 
+@pytest.mark.slow_cases("6", "7")
 @pytest.mark.parametrize("tiles", [1, 3, 4, 6, 7])
 @pytest.mark.parametrize("out", [BF16, np.dtype(np.float32)], ids=str)
 def test_tiles_that_would_not_fill_all_multiprocessors_are_split(gpu: Any, tiles: int, out: Any) -> None:
@@ -57,6 +58,7 @@ def test_tiles_that_would_not_fill_all_multiprocessors_are_split(gpu: Any, tiles
     np.testing.assert_array_equal(product(gpu, a, b, out, SMALL), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [8, 64, 136])
 def test_one_block_may_have_fewer_steps_than_the_other_or_none(gpu: Any, k: int) -> None:
     a, b = whole(40, k), whole(k, 128, seed=2)
@@ -70,6 +72,7 @@ def test_one_block_may_have_fewer_steps_than_the_other_or_none(gpu: Any, k: int)
         np.testing.assert_array_equal(product(gpu, a, b, BF16, params), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pieces", "tiles"), [(4, 1), (4, 9), (8, 3)])
 def test_more_than_two_blocks_add_their_sums(gpu: Any, pieces: int, tiles: int) -> None:
     """With eight multiprocessors there is room for one cluster of either size: of nine tiles eight are computed whole."""
@@ -86,6 +89,7 @@ def test_split_tiles_have_no_multicast() -> None:
         HOPPER.checked({"CLUSTER": 2, "SPLIT": 2})
 
 
+@pytest.mark.slow
 def test_the_halves_are_added_after_they_were_summed(gpu: Any) -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.uniform(-1, 1, shape).astype(BF16) for shape in ((64, 1024), (1024, 64)))
@@ -102,6 +106,7 @@ def test_the_halves_are_added_after_they_were_summed(gpu: Any) -> None:
 FIRST, LAST = r" *cluster_sync\(\);  // all stages have been read\n", r" .*group_(sync|arrive)\(.*\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "finding"), [(FIRST, "which the copy at"), (LAST, "with no barrier between")])
 def test_a_missing_barrier_is_found(gpu: Any, tmp_path: Path, line: str, finding: str) -> None:
     """Sums arrive where the other block still multiplies, or a stage is filled where sums are still read."""

@@ -70,6 +70,7 @@ def test_no_layout_of_whole_granules_is_copied(gpu: Any, layouts: tuple[str, str
     assert launched(gpu) == ["hopper"]
 
 
+@pytest.mark.slow_cases("((130, 64), (64, 70))", "((300, 20), (20, 300))", "((2, 1, 5, 7), (3, 7, 9))")
 @pytest.mark.parametrize("shapes", [
     ((33, 35), (35, 37)), ((130, 64), (64, 70)), ((1, 64), (64, 200)), ((200, 64), (64, 1)), ((1, 1), (1, 1)),
     ((300, 20), (20, 300)),
@@ -85,6 +86,7 @@ def test_shapes_are_those_of_matmul(gpu: Any, shapes: Any, layouts: tuple[str, s
     np.testing.assert_array_equal(c, product(a, b))
 
 
+@pytest.mark.slow_cases("rows", "columns")
 @pytest.mark.parametrize("layout", ["rows", "columns", "wider"])
 def test_out_keeps_what_lies_around_it(gpu: Any, layout: str) -> None:
     a, b = whole(40, 30), whole(30, 51)
@@ -96,6 +98,7 @@ def test_out_keeps_what_lies_around_it(gpu: Any, layout: str) -> None:
     np.testing.assert_array_equal(out.storage.view, around)
 
 
+@pytest.mark.slow_cases("((2, 70, 41), (2, 41, 133))")
 @pytest.mark.parametrize("shapes", [((33, 35), (35, 37)), ((2, 70, 41), (2, 41, 133))], ids=str)
 def test_copies_may_lie_along_k(gpu: Any, monkeypatch: pytest.MonkeyPatch, shapes: Any) -> None:
     """Of a row-major B that must be copied anyway, the copy may be transposed: then tiles have any width."""
@@ -127,6 +130,7 @@ def test_a_batch_of_one_product_stores_at_odd_addresses() -> None:
     assert not order.c.used.aligned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shapes", "batch"), [
     (((40, 3000), (3000, 40)), False), (((17, 5001), (5001, 33)), False), (((2, 64, 2048), (2, 2048, 64)), True),
 ], ids=str)  # fmt: skip
@@ -144,6 +148,7 @@ def test_parts_of_a_long_k_are_added_in_one_order(gpu: Any, shapes: Any, batch: 
     assert launched(gpu).count("hopper") == 2, "one launch for all products, and no other kernel"
 
 
+@pytest.mark.slow
 def test_the_widest_is_computed_in_float64(gpu: Any) -> None:
     rng = np.random.default_rng(4)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((20, 70), (70, 21)))
@@ -176,6 +181,7 @@ def test_dtypes_promote(gpu: Any) -> None:
     assert tw.matmul(tensor(gpu, a), tensor(gpu, b.astype(np.float64))).view.dtype == np.float64
 
 
+@pytest.mark.slow
 def test_older_gpus_compute_float16_in_float32(gpu: Any) -> None:
     gpu.capability, gpu.arch = "8.0", "sm_80"
     a, b = whole(9, 12, dtype=np.float16), whole(12, 10, dtype=np.float16)
@@ -189,6 +195,7 @@ def test_older_gpus_compute_float16_in_float32(gpu: Any) -> None:
 WAYS = [{}, *widest_and_narrowest(preset.params for preset in HOPPER.presets)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params", in_turns(WAYS, 2), ids=lambda p: "-".join(f"{name}{value}" for name, value in p.items()) or "default"
 )
@@ -217,6 +224,7 @@ def test_a_block_takes_many_tiles(gpu: Any, params: dict[str, int]) -> None:
             each.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params", [{"BN": 144}, {"BM": 64, "BN": 80, "STAGES": 8}, {"BN": 72, "STAGES": 5}], ids=["144", "80", "72"]
 )
@@ -245,6 +253,7 @@ def test_rows_that_begin_anywhere_are_stored_alone(gpu: Any, params: dict[str, i
         c.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [{"BN": 144}, {"BN": 208, "CLUSTER": 2, "GROUP": 8}, {"BN": 136, "CLUSTER": 2}, {"BN": 88, "PINGPONG": 1}],
@@ -267,6 +276,7 @@ def test_the_last_columns_of_a_tile_that_is_no_multiple_of_128_bytes_wide(
     np.testing.assert_array_equal(gpu.get(c, kind, (m, n)), exact.astype(kind))
 
 
+@pytest.mark.slow
 def test_a_buffer_that_is_stored_from_is_not_written(gpu: Any, tmp_path: Path) -> None:
     """As the kernel once did where a tile has one slab only."""
     gpu.sms = 1

@@ -59,6 +59,14 @@ def whole(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-4, 5, shape).astype(np.float32)
 
 
+@pytest.mark.slow_cases(
+    "(6, 34, 70)",
+    "8.0-(64, 72, 48)-rows-rows",
+    "8.0-(64, 72, 48)-columns-rows",
+    "8.0-(64, 72, 48)-columns-columns",
+    "8.0-(64, 72, 48)-columns-wider",
+    "8.0-(64, 72, 48)-wider-rows",
+)
 @pytest.mark.parametrize("layouts", [*itertools.product(("rows", "columns", "wider"), repeat=2)], ids="-".join)
 @pytest.mark.parametrize("shape", [(64, 72, 48), (33, 45, 37), (6, 34, 70)], ids=str)
 def test_any_layout_is_read_as_it_lies(alone: Any, shape: tuple[int, int, int], layouts: tuple[str, str]) -> None:
@@ -69,6 +77,7 @@ def test_any_layout_is_read_as_it_lies(alone: Any, shape: tuple[int, int, int], 
     assert [entry for entry, _ in alone.launches] == ["mma_tf32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", in_turns(WAYS, 2), ids=tile_of)
 @pytest.mark.parametrize("layouts", [*itertools.product(("rows", "columns"), repeat=2)], ids="-".join)
 def test_every_tile_and_parts_of_k(
@@ -93,6 +102,7 @@ def test_sums_are_rounded_once(alone: Any, out_dtype: str) -> None:
     np.testing.assert_array_equal(c, (a @ b).astype(c.dtype))
 
 
+@pytest.mark.slow
 def test_operands_are_rounded_to_nearest(alone: Any) -> None:
     up, down = 1 + 2.0**-11 + 2.0**-20, 1 + 2.0**-11 - 2.0**-20
     a, b = np.full((20, 16), up, np.float32), np.full((16, 24), -down, np.float32)

@@ -78,6 +78,7 @@ def spanning(binades: int, m: int = 70, n: int = 140, k: int = K, positive: bool
     return [a, np.ascontiguousarray(b.T)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("k", [128, 200, 1000])
 def test_the_bound_holds(k: int, positive: bool) -> None:
@@ -85,6 +86,7 @@ def test_the_bound_holds(k: int, positive: bool) -> None:
     assert error(product(a, b), a, b) < 12 < wide_bound(k) < k
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(70, 140, 200), (1, 129, 150), (65, 1, 131), (128, 128, 128)], ids=str)
 @pytest.mark.parametrize("layouts", ["rows rows", "rows columns", "columns rows", "columns columns"])
 def test_layouts_and_sizes(shape: tuple[int, int, int], layouts: str) -> None:
@@ -96,6 +98,7 @@ def test_layouts_and_sizes(shape: tuple[int, int, int], layouts: str) -> None:
     assert error(product(a, b), a, b) < 12
 
 
+@pytest.mark.slow
 def test_the_bound_of_the_split_is_sharp() -> None:
     """Every number loses the most that one can, in the same direction: 2u when its low part is rounded, 4u as low·low."""
     x = 1 + 2.0**-11 - 3 * 2.0**-23
@@ -104,6 +107,7 @@ def test_the_bound_of_the_split_is_sharp() -> None:
     assert 6 < error(product(a, b), a, b) < wide_bound(128)
 
 
+@pytest.mark.slow
 def test_which_way_is_taken(change: Change) -> None:
     """Multiply-adds store nothing here: what they would compute is what remains NaN."""
     change("pack/multiply_flagged.cu", f"else {BY_MULTIPLY_ADDS}", "")
@@ -120,6 +124,7 @@ def test_which_way_is_taken(change: Change) -> None:
     assert np.isfinite(c[64:]).all()
 
 
+@pytest.mark.slow
 def test_beyond_the_widest_span_tf32_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (x * np.float32(2.0**-50) for x in spanning(0))
     a[:, 0], b[0], a[:, 1], b[1] = 2.0**60, 0, 0, 2.0**60  # the small numbers alone meet
@@ -128,6 +133,7 @@ def test_beyond_the_widest_span_tf32_would_be_wrong(monkeypatch: pytest.MonkeyPa
     assert error(product(a, b), a, b) > K
 
 
+@pytest.mark.slow
 def test_lines_of_any_magnitude_are_scaled() -> None:
     a, b = spanning(40)
     a *= np.float32(2.0) ** np.linspace(-70, 60, len(a), dtype=np.float32)[:, None]
@@ -136,12 +142,14 @@ def test_lines_of_any_magnitude_are_scaled() -> None:
     assert np.isposinf(product(*(abs(x) / abs(x).max() * np.float32(2.0**120) for x in (a, b)))).any()
 
 
+@pytest.mark.slow
 def test_products_are_added_to_c() -> None:
     a, b = spanning(50)
     c = np.random.default_rng(1).uniform(-1, 1, (len(a), b.shape[1])).astype(np.float32)
     np.testing.assert_array_equal(product(a, b, c.copy()), product(a, b) + c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [
     ("term == 0 ? of_a[r].low : of_a[r].high", "of_a[r].high"), ("term == 1 ? of_b.low : of_b.high", "of_b.high"),
     ("row_exponents[i] + column_exponents[j + l]", "row_exponents[i] + column_exponents[j]"),
@@ -156,6 +164,7 @@ def test_a_wrong_kernel_is_rejected(change: Change, before: str, after: str) -> 
         assert error(product(a, b), a, b) < wide_bound(K), "the product is wrong"
 
 
+@pytest.mark.slow
 def test_sums_that_are_not_promoted_lose_too_much(change: Change) -> None:
     """Of positive numbers, whose sums grow with each of 3·k/8 instructions."""
     a, b = spanning(40, 16, 16, 4000, positive=True)

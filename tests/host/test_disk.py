@@ -387,6 +387,7 @@ print(ran.stat().st_uid if ran.exists() else "nothing ran")
 """
 
 
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize(("planted", "ran"), [("planted", str(VICTIM)), ("checked", "nothing ran")])
 def test_another_user_cannot_put_code_into_a_cache_that_all_can_write(planted: str, ran: str) -> None:
@@ -438,6 +439,7 @@ print(path)
     assert f"kept in '{path.parent.parent}' until this process ends" in answer.stderr
 
 
+@pytest.mark.slow
 def test_a_command_says_it_in_one_line(place: Path) -> None:
     command = [sys.executable, "-m", "tilewright", "ladder"]
     answer = subprocess.run(command, env=os.environ | UNUSABLE, capture_output=True, text=True, timeout=60, check=True)
@@ -488,6 +490,7 @@ def in_a_pool(index: int) -> str:
         return str(private_directory("numba", str(index)))
 
 
+@pytest.mark.slow
 def test_processes_of_a_pool_leave_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They end without running what ``atexit`` holds."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", "/proc/nowhere")
@@ -658,6 +661,7 @@ for dtype in ("float32", "float64"):
 """
 
 
+@pytest.mark.slow
 def test_products_are_right_where_nothing_can_be_written(cache: Path, place: Path) -> None:
     answer = process(FULL)
     assert answer.stdout.split() == ["True", "True"]
@@ -670,6 +674,7 @@ def test_products_are_right_where_nothing_can_be_written(cache: Path, place: Pat
 # ---- Numba's settings ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_numba_cannot_be_told_to_keep_it_elsewhere(cache: Path, tmp_path: Path) -> None:
     """Neither its directory nor its own locators, under whose key code of other sources would be taken."""
     elsewhere = made(tmp_path / "elsewhere")

@@ -175,6 +175,7 @@ print(catalog()["cpu/new_rung"].order, [k.name for k in find([])][-1], tw.plan((
 """
 
 
+@pytest.mark.slow
 def test_adding_a_kernel_means_adding_one_file(tmp_path: Path) -> None:
     """In a copy of the package: found, run and planned with, and no other file knows of it."""
     copy = tmp_path / "tilewright"

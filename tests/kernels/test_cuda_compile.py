@@ -79,6 +79,7 @@ def refused(kernel: CudaKernel, arch: str) -> bool:
     return int(arch[3:].rstrip("af")) < int(kernel.capability.replace(".", "").rstrip("af"))
 
 
+@pytest.mark.slow_cases("sm_80", "sm_121", "cuda/uncoalesced", "cuda/double_buffer")
 @pytest.mark.each_value
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
@@ -192,6 +193,7 @@ def test_without_launch_bounds_there_is_no_largest_block() -> None:
     assert only(compile_source(DYNAMIC)).max_threads is None
 
 
+@pytest.mark.slow
 def test_each_kernel_of_a_file_has_its_own() -> None:
     compiled = compile_source(SHARED + SPILLS + DYNAMIC)
     assert set(compiled.entries) == {"fixed", "spills", "dynamic"}
@@ -340,6 +342,7 @@ def test_without_an_elf_reader_one_line_says_what_to_install(monkeypatch: pytest
         read_resources(b"")
 
 
+@pytest.mark.slow
 def test_importing_it_loads_no_cuda() -> None:
     loaded = "[n for n in sys.modules if n.split('.')[0] in ('cuda', 'elftools')]"
     statement = f"import sys, tilewright.gpu.runtime.nvrtc; print({loaded})"

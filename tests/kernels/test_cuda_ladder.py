@@ -43,6 +43,15 @@ def run(
     return done, counters
 
 
+@pytest.mark.slow_cases(
+    "cuda/tf32",
+    "cuda/bf16",
+    "(129, 130, 67)",
+    "(130, 259, 35)",
+    "cuda/warp_tile",
+    "cuda/dgemm_tensor",
+    "cuda/register_banks",
+)
 @pytest.mark.each_value
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)
@@ -51,6 +60,16 @@ def test_rung_is_right_and_touches_nothing_else(kernel: CudaKernel, shape: tuple
     assert done.findings == []
 
 
+@pytest.mark.slow_cases(
+    "cuda/tf32",
+    "cuda/bf16",
+    "cuda/warp_tile",
+    "cuda/vectorised",
+    "cuda/async_copy",
+    "cuda/dgemm_column",
+    "cuda/dgemm_tensor",
+    "cuda/register_banks",
+)
 @pytest.mark.each_value
 @pytest.mark.parametrize("shape", [(9, 10, 35), (130, 259, 5)], ids=str)
 @pytest.mark.parametrize("kernel", LADDER, ids=lambda kernel: kernel.name)

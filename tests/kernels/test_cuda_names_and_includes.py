@@ -83,6 +83,7 @@ def test_doctests() -> None:
     assert doctest.testmod(mangled).failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [("ns::k<8>", 8), ("ns::k< 4 >", 4), ("ns::q<float, ns::B, true>", 2), ("ns::m", 1), ("t<float>", 2),
@@ -150,6 +151,7 @@ def test_mangled_names(entry: str, name: str) -> None:
 # ---- included files --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_folders_and_macros_from_python(mine: Path) -> None:
     args = [np.eye(8, dtype=np.float32), np.arange(64, dtype=np.float32).reshape(8, 8), np.zeros((8, 8), np.float32)]
     for include in ([mine.parent / "inc"], [str(mine.parent), str(mine.parent / "inc")]):
@@ -159,6 +161,7 @@ def test_folders_and_macros_from_python(mine: Path) -> None:
         assert (seen.arrays[2] == args[1]).all()
 
 
+@pytest.mark.slow
 def test_folders_and_macros_in_the_terminal(mine: Path, tmp_path: Path, cli) -> None:
     """``-I`` and ``-D``; the header's ``entry`` is an instance, by a parameter."""
     record = tmp_path / "out.json"

@@ -128,6 +128,7 @@ def shapes(kernel: Kernel, dtype: str) -> Iterator[Shape]:
         yield (small_m + off, small_n + off, max(along_k, default=7) + off)
 
 
+@pytest.mark.slow_cases("leaf16", "cpu/blocked-float64", "cpu/aligned-float64", "cpu/unrolled-float64")
 @pytest.mark.each_value
 @every_variant
 def test_shapes(variant: Variant) -> None:
@@ -140,6 +141,24 @@ def test_shapes(variant: Variant) -> None:
             assert np.array_equal(c, results[0]), f"{variant} {shape}: other bits on {threads} threads"
 
 
+@pytest.mark.slow_cases(
+    "cpu/strassen-leaf0-float32",
+    "cpu/strassen-leaf1-float32",
+    "cpu/strassen-leaf0-float64",
+    "cpu/strassen-leaf1-float64",
+    "cpu/strassen_buffer-leaf0-float32",
+    "cpu/strassen_buffer-leaf1-float32",
+    "cpu/strassen_buffer-leaf0-float64",
+    "cpu/strassen_buffer-leaf1-float64",
+    "cpu/strassen_winograd-leaf0-float64",
+    "cpu/strassen_winograd-leaf1-float64",
+    "cpu/strassen_fused-leaf20-float32",
+    "cpu/strassen_fused-leaf2048-float32",
+    "cpu/strassen_fused-leaf0-float64",
+    "cpu/strassen_fused-leaf1-float64",
+    "cpu/strassen_fused-leaf20-float64",
+    "cpu/strassen_fused-leaf2048-float64",
+)
 @pytest.mark.parametrize("variant", [v for v in variants(0, 1, 20, 2048) if v.params], ids=str)
 def test_recursions_to_any_depth(variant: Variant) -> None:
     for shape in [(1, 1, 1), (2, 2, 2), (3, 3, 3), (7, 9, 5), (15, 15, 15), (17, 12, 13), (41, 43, 83)]:
@@ -150,6 +169,7 @@ def test_recursions_to_any_depth(variant: Variant) -> None:
             variant.verify(a, b, variant.product(a, b, threads), threads)
 
 
+@pytest.mark.slow
 def test_recursions_recurse() -> None:
     """Else the table above would test the kernel below three times: a recursion rounds otherwise than its leaf."""
     for variant in (v for v in VARIANTS if v.params):
@@ -213,6 +233,7 @@ OUTPUTS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 }
 
 
+@pytest.mark.slow_cases("leaf16")
 @pytest.mark.each_value
 @every_variant
 def test_strides_of_inputs(variant: Variant) -> None:
@@ -227,6 +248,7 @@ def test_strides_of_inputs(variant: Variant) -> None:
         assert (x.tobytes(), y.tobytes()) == before, f"{variant} writes its operands"
 
 
+@pytest.mark.slow_cases("leaf16")
 @pytest.mark.each_value
 @every_variant
 @pytest.mark.parametrize("transposed", [False, True], ids=["row-major", "column-major"])
@@ -242,6 +264,7 @@ def test_strides_of_output(variant: Variant, transposed: bool) -> None:
             assert (large == 7.5).all(), f"{variant} {shape}: writes beside C, {name}, {threads} threads"
 
 
+@pytest.mark.slow_cases("cpu/strassen_fused")
 @every_variant
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(
@@ -267,6 +290,7 @@ def _at(x: np.ndarray, offset: int) -> np.ndarray:
 # ---- what must hold exactly ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("cpu/strassen_fused")
 @every_variant
 def test_whole_numbers_are_exact(variant: Variant) -> None:
     for shape in [(37, 41, 43), (64, 64, 64), (70, 33, 129)]:
@@ -276,6 +300,7 @@ def test_whole_numbers_are_exact(variant: Variant) -> None:
             assert np.array_equal(variant.product(a, b, threads), exact)
 
 
+@pytest.mark.slow_cases("cpu/strassen_fused")
 @every_variant
 def test_identity_permutation_and_linearity(variant: Variant) -> None:
     a, b = whole_numbers((66, 66, 66), variant.dtype)
@@ -291,6 +316,7 @@ def test_identity_permutation_and_linearity(variant: Variant) -> None:
     assert np.array_equal(variant.product(a.T, b.T), variant.product(b, a).T)
 
 
+@pytest.mark.slow_cases("cpu/strassen_fused")
 @every_variant
 def test_scaling_by_powers_of_two_keeps_the_bits(variant: Variant) -> None:
     a, b = operands((51, 67, 45), variant.dtype)
@@ -304,6 +330,7 @@ def test_scaling_by_powers_of_two_keeps_the_bits(variant: Variant) -> None:
 SPECIAL_PLACES = [(0, 0), (17, 20), (36, 40)]
 
 
+@pytest.mark.slow_cases("cpu/strassen_fused", "-inf-cpu/direct-float64")
 @every_variant
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_propagate(variant: Variant, special: float) -> None:
@@ -329,6 +356,9 @@ OTHER_DTYPES = [
 ]
 
 
+@pytest.mark.slow_cases(
+    "cpu/direct", "complex128", "cpu/integer_dots", "cpu/integer_tiles", "cpu/narrow_integers", "cpu/packed-int64"
+)
 @pytest.mark.parametrize("variant", OTHER_DTYPES, ids=str)
 def test_integers_wrap_and_complex_numbers_multiply(variant: Variant) -> None:
     rng = np.random.default_rng(3)
@@ -370,6 +400,9 @@ def test_references_are_right_too(reference: Kernel, dtype: str) -> None:
 # ---- what kernels say of themselves ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases(
+    "cpu/integer_dots", "cpu/bfloat16_dots", "cpu/integer_tiles", "cpu/bfloat16_tiles", "cpu/narrow_integers"
+)
 @pytest.mark.parametrize("kernel", [*LADDER, *REFERENCES], ids=lambda kernel: kernel.name)
 def test_a_kernel_describes_itself(kernel: Kernel) -> None:
     assert re.fullmatch(r"[A-Z][^\n]*[^.]\.", kernel.idea), "one sentence"
@@ -391,6 +424,9 @@ def test_the_ladder_is_a_chain_from_one_root() -> None:
         assert catalog()[kernel.parent].order < kernel.order, "upward only, so no cycle"
 
 
+@pytest.mark.slow_cases(
+    "cpu/integer_dots", "cpu/bfloat16_dots", "cpu/integer_tiles", "cpu/bfloat16_tiles", "cpu/narrow_integers"
+)
 @pytest.mark.parametrize("kernel", [k for k in LADDER if k.workspace is not None], ids=lambda kernel: kernel.name)
 def test_workspace_is_a_number_of_elements(kernel: Kernel) -> None:
     assert kernel.workspace is not None

@@ -71,6 +71,7 @@ def planted(tmp_path: Path, kernel: CudaKernel, right: str, wrong: str) -> CudaK
     return load_cuda_file(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
 def test_every_block_of_a_small_gpu_takes_several_tiles(kernel: CudaKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """On four multiprocessors a persistent kernel has several tiles for a block, and k goes around the ring."""
@@ -81,6 +82,7 @@ def test_every_block_of_a_small_gpu_takes_several_tiles(kernel: CudaKernel, monk
     assert not kernel.persistent or found.launch["blocks"] == 4
 
 
+@pytest.mark.slow_cases("cuda/multicast", "cuda/persistent", "cuda/first_wgmma", "cuda/stored_boxes")
 @pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
 def test_other_parameters_are_right_too(kernel: CudaKernel) -> None:
     """Each at its smallest value, or where that is the default its greatest."""
@@ -90,6 +92,7 @@ def test_other_parameters_are_right_too(kernel: CudaKernel) -> None:
     assert found.defects == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [RUNGS[0], RUNGS[-1]], ids=lambda kernel: kernel.name)
 def test_a_rung_is_benched_with_tensor_maps(kernel: CudaKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = benched(monkeypatch, kernel, (72, 136, 80))
@@ -130,6 +133,7 @@ DEFECTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "right", "wrong", "kind"), DEFECTS, ids=[defect[0] for defect in DEFECTS])
 def test_a_planted_defect_is_found(
     name: str, right: str, wrong: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +145,7 @@ def test_a_planted_defect_is_found(
     assert kind in kinds, (kinds, [d.text for d in found.defects])
 
 
+@pytest.mark.slow
 def test_a_stored_launch_has_its_tensor_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``explain --measure`` launches it in another process."""
     kernel, shape = RUNGS[-1], (72, 136, 80)

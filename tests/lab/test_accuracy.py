@@ -72,12 +72,14 @@ def committed(name: str) -> list[BenchRecord]:
 # ---- kernels and orders: the same bits -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("blocked")
 @pytest.mark.parametrize("name", IN_ONE_SUM)
 def test_cpu_rungs_that_are_one_running_sum(orders: ModuleType, name: str) -> None:
     a, b = operands(70, 90, 1000)
     assert np.array_equal(product(name, a, b), orders.running(a, b))
 
 
+@pytest.mark.slow
 def test_the_register_tile_adds_up_blocks(orders: ModuleType) -> None:
     a, b = operands(70, 90, 1000)
     c = product("register_tile", a, b)
@@ -86,6 +88,15 @@ def test_the_register_tile_adds_up_blocks(orders: ModuleType) -> None:
         assert not np.array_equal(c, orders.blocks(a, b, kc)), "any other length gives other bits"
 
 
+@pytest.mark.slow_cases(
+    "cuda/warp_tile",
+    "cuda/vectorised",
+    "cuda/async_copy",
+    "cuda/thread_tile",
+    "cuda/register_rows",
+    "cuda/double_buffer",
+    "cuda/register_banks",
+)
 @pytest.mark.parametrize("kernel", RUNGS, ids=lambda kernel: kernel.name)
 def test_cuda_rungs_are_one_running_sum(orders: ModuleType, kernel) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -157,6 +168,7 @@ def test_a_scheme_multiplies(orders: ModuleType, kernel: str) -> None:
     assert not np.array_equal(np.einsum("xa,xb,xc->abc", a, b, c), right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", U)
 @pytest.mark.parametrize(("name", "grown"), [("strassen", 4), ("strassen_buffer", 4), ("strassen_winograd", 7)])
 def test_a_level_of_a_recursion_costs_what_its_scheme_says(name: str, grown: int, dtype: str) -> None:
@@ -208,6 +220,7 @@ def test_squares_need_not_be_numbers(scale: float) -> None:
     assert error_of(a * scale, b * scale, product("ikj", a * scale, b * scale)) == pytest.approx(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["float32", "float64", "bfloat16"])
 def test_a_gpus_is_the_hosts(name: str) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -230,6 +243,7 @@ def test_a_gpus_is_the_hosts(name: str) -> None:
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_bench_records_it_of_right_results_alone() -> None:
     settings = Settings([catalog()["cpu/ikj"]], [], [(40, 50, 60)], ["float32"], [1], repeat=1)
     (cell,) = cells(settings)

@@ -249,6 +249,7 @@ def test_there_are_as_many_samples_as_asked_for(repeat) -> None:
     assert record.verdict == "ok"
 
 
+@pytest.mark.slow
 def test_a_limit_that_a_product_keeps_does_not_cost_samples() -> None:
     (record,) = measured(Recorder(pause_s=0.03).kernel("my/fake"), limit_s=0.05, sizes=[(1, 24, 24)])
     assert (record.verdict, len(record.samples_s)) == ("ok", 4)
@@ -264,6 +265,7 @@ def test_rates_follow_from_the_samples() -> None:
     assert record.environment["kernel_source"]
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_operands_and_another_seed_others() -> None:
     shape = (5, 6, 7)
     one, same, other = (OperandSets.random(shape, "float64", seed) for seed in (1, 1, 2))
@@ -314,6 +316,7 @@ def raising(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     raise ArithmeticError("no")
 
 
+@pytest.mark.slow_cases("later")
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -377,6 +380,7 @@ class Slow:
         np.matmul(a, b, out=c)
 
 
+@pytest.mark.slow_cases("sizes3")
 @pytest.mark.parametrize("sizes", [[64, 128, 256, 512, 1024], [1024], [1024, 64], [8, 1024], [128, 2048]])
 def test_nobody_waits_for_what_is_over_the_limit(sizes) -> None:
     slow, limit = Slow(), 0.1
@@ -388,6 +392,7 @@ def test_nobody_waits_for_what_is_over_the_limit(sizes) -> None:
         assert record.verdict == "ok" or "the limit is 0.1 s" in record.reason
 
 
+@pytest.mark.slow
 def test_overhead_at_a_small_size_says_nothing_about_a_large_one() -> None:
     """4 ms at n = 8 are 2 000 s at n = 640 in proportion, and 4 ms in truth."""
     found = measured(Recorder(pause_s=0.004).kernel("my/fake"), sizes=[(8,) * 3, (640,) * 3], limit_s=1, repeat=1)

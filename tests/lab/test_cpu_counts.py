@@ -140,6 +140,7 @@ def check(cut: Tiling | None, found: Counter[str], m: int, k: int) -> None:
     assert cut.bands * cut.a_passes * cut.deep == found["blocks of A"]
 
 
+@pytest.mark.slow_cases("600", "400")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 def test_register_tile_is_counted_as_its_loops_do_it(m: int, n: int, k: int, dtype: str) -> None:
@@ -221,6 +222,7 @@ def run_through(caches: Caches, p: dict[str, int], size: int) -> None:
                         caches.touch(c_at + (i0 + i + r) * row + 4 * j, 4 * nr)
 
 
+@pytest.mark.slow_cases("a sliver of B streams from L2 for every tile, a panel from L3 for every block")
 @pytest.mark.parametrize(
     ("l1", "l2", "l3", "what"),
     [

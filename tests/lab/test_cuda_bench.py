@@ -60,6 +60,7 @@ def measured(bench: CudaBench) -> list[BenchRecord]:
 # ---- records
 
 
+@pytest.mark.slow
 def test_a_record_says_what_and_where(bench) -> None:
     ours, its = measured(bench(Script, settings(64)))
     assert (ours.kernel, ours.device, ours.threads, ours.params) == ("cuda/shared_tile", "cuda", 1, {"TILE": 32})
@@ -79,6 +80,7 @@ def test_a_record_says_what_and_where(bench) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_cells_of_one_run_share_their_environment(bench) -> None:
     first, *others = (
         {key: value for key, value in record.environment.items() if key not in VOLATILE}
@@ -88,6 +90,7 @@ def test_cells_of_one_run_share_their_environment(bench) -> None:
     assert all(other == first for other in others)
 
 
+@pytest.mark.slow
 def test_one_process_measures_all(bench) -> None:
     found = measured(bench(Script, settings(8, 9, 10)))
     pids = {record.environment["pid"] for record in found}
@@ -95,6 +98,7 @@ def test_one_process_measures_all(bench) -> None:
     assert os.getpid() not in pids
 
 
+@pytest.mark.slow
 def test_a_rounded_product_has_a_table_of_its_own_and_no_roof(bench) -> None:
     one = bench(Script, settings(64))
     cell = dataclasses.replace(cells(one.settings)[0], precision="tf32")
@@ -107,6 +111,7 @@ def test_a_rounded_product_has_a_table_of_its_own_and_no_roof(bench) -> None:
     assert [s.precision for s in views.sections(records)] == ["standard", "tf32"]
 
 
+@pytest.mark.slow
 def test_no_peak_costs_no_record(bench) -> None:
     found = measured(bench(HasNoPeak, settings(8)))
     assert [(r.verdict, r.peak_gflops, r.peak_fraction) for r in found] == [("ok", None, None)] * 2
@@ -115,6 +120,7 @@ def test_no_peak_costs_no_record(bench) -> None:
 # ---- processes that are lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "verdict", "words"),
     [
@@ -134,12 +140,14 @@ def test_the_bench_goes_on_in_another_process(bench, kind, verdict: str, words: 
     assert before.environment["pid"] != after.environment["pid"]
 
 
+@pytest.mark.slow
 def test_after_a_hang_larger_sizes_are_predicted(bench) -> None:
     *_, larger = measured(bench(Hangs, settings(13, 130, references=[], limit_s=5)))
     assert larger.verdict == "time_limit"
     assert larger.reason == "predicted 200 s from the size before, the limit is 5 s"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_process(bench, monkeypatch) -> None:
     one = bench(Hangs, settings(13))
 
@@ -155,6 +163,7 @@ def test_ctrl_c_ends_the_process(bench, monkeypatch) -> None:
     one.close()
 
 
+@pytest.mark.slow
 def test_where_there_is_no_gpu(bench) -> None:
     with pytest.raises(UnavailableError, match="GPU 0 cannot be used: none"):
         bench(absent, settings(8))
@@ -162,6 +171,7 @@ def test_where_there_is_no_gpu(bench) -> None:
         bench(dead, settings(8))
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_gone_after_a_crash(bench, monkeypatch) -> None:
     one = bench(Crashes, settings(13, 14, 15, references=[]))
     monkeypatch.setattr(one._process, "_target", absent)
@@ -179,6 +189,7 @@ def test_a_process_that_does_not_start_in_time(monkeypatch) -> None:
 # ---- prediction
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_what_is_over_the_limit(bench) -> None:
     """2·n³ operations at 1 GFLOPS: 0.27 s at 512, 2.1 s at 1024."""
     start = time.monotonic()
@@ -188,6 +199,7 @@ def test_nobody_waits_for_what_is_over_the_limit(bench) -> None:
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.slow
 def test_overhead_at_a_small_size_says_nothing_about_a_large_one(bench) -> None:
     one = bench(Script, settings(8, 4096, references=[], limit_s=1000))
     small, large = cells(one.settings)
@@ -198,6 +210,7 @@ def test_overhead_at_a_small_size_says_nothing_about_a_large_one(bench) -> None:
     assert one.measure(large).verdict == "time_limit"
 
 
+@pytest.mark.slow
 def test_time_left_shrinks_and_knows_the_limit(bench) -> None:
     one = bench(Script, settings(64, 8192, 10**6, limit_s=2))
     todo = cells(one.settings)
@@ -262,6 +275,7 @@ def test_errors_name_the_argument_and_what_was_given(changes, words: str) -> Non
         session._settings(BenchRequest(**{"device": "cuda", "kernels": ["shared_tile"]} | changes))
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed(run) -> None:
     run.state["kind"] = Crashes
     first = run(sizes="8,13,16")
@@ -274,6 +288,7 @@ def test_a_run_is_resumed(run) -> None:
     assert len(run.state["asked"]) == 4, "other parameters are other cells; cuBLAS has none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{"gpu": "Another GPU"}, {"driver": "2"}, {"nvrtc": "NVRTC 12"}, {"blas": {}}, {"kernel_source": "edited"}],
@@ -289,6 +304,7 @@ def test_a_cell_falls_when_something_changed_that_shapes_it(run, changes: dict[s
     assert run.state["asked"] == []
 
 
+@pytest.mark.slow
 def test_no_gpu_costs_no_earlier_records(run, monkeypatch) -> None:
     run()
     before = run.path.read_bytes()
@@ -298,11 +314,13 @@ def test_no_gpu_costs_no_earlier_records(run, monkeypatch) -> None:
     assert run.path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_the_run(run) -> None:
     run()
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_the_table(run) -> None:
     console = Console(file=io.StringIO(), width=80)
     show_bench(console, run(sizes="64,128").records)
@@ -315,6 +333,7 @@ def test_the_table(run) -> None:
     assert "4 of 4 cells measured and verified, 0 wrong." in text
 
 
+@pytest.mark.slow
 def test_the_page_and_the_comparison_take_the_records(run) -> None:
     pytest.importorskip("altair", reason="altair is not installed: pip install 'tilewright[lab]'")
     before = run(sizes="64,128").records
@@ -331,12 +350,14 @@ def test_the_page_and_the_comparison_take_the_records(run) -> None:
     assert ours.basis == "reference"
 
 
+@pytest.mark.slow
 def test_a_bench_of_both_devices_makes_two_sections(run) -> None:
     records = run(sizes="64").records
     other = Cell(SHARED, (64, 64, 64), "float32", 1, {}).record("ok", environment=records[0].environment)
     assert [s.device for s in views.sections([*records, other])] == ["cuda", "cpu"]
 
 
+@pytest.mark.slow
 def test_exit_codes_and_words_of_the_command(monkeypatch, tmp_path: Path, capsys) -> None:
     import sys
 

@@ -95,6 +95,7 @@ def shared_tile() -> Any:
 # ---- what is measured
 
 
+@pytest.mark.slow
 def test_a_right_kernel_beside_cublas() -> None:
     ours, its = measured(shared_tile(), references=[CUBLAS], params={"TILE": [8]}, repeat=4)
     for one in (ours, its):
@@ -115,6 +116,7 @@ def test_a_right_kernel_beside_cublas() -> None:
     assert ours.about["formulas"]["global_load_sectors"] == m * n // 32 * k * 8 // 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "type_"), [("float32", "float"), ("float64", "double"), ("float16", "")])
 def test_each_dtype(tmp_path, name: str, type_: str) -> None:
     if name == "float16":  # no arithmetic of its own in this text: the bits of zero, which are then not A·B
@@ -138,6 +140,7 @@ def test_outputs_are_poisoned_before_the_first_run_and_before_every_sample(tmp_p
     assert all(before == expected for before, did in itertools.pairwise(told) if did[0] == "launch")
 
 
+@pytest.mark.slow
 def test_the_kernel_and_the_reference_take_turns_on_the_same_operands(tmp_path) -> None:
     gpu = SimulatedGpu()
     gpu.l2_bytes = 3 * 4 * (9 * 6 + 6 * 11 + 2 * 9 * 11) // 2  # type: ignore[misc]
@@ -154,6 +157,7 @@ def test_the_kernel_and_the_reference_take_turns_on_the_same_operands(tmp_path) 
     assert len({did[4] for did in ours}) == 3
 
 
+@pytest.mark.slow
 def test_a_sample_is_held_back_until_it_is_queued(tmp_path) -> None:
     gpu = SimulatedGpu(seconds=lambda entry: 2e-3)
     (one,) = measured(kernel(tmp_path), gpu=gpu, repeat=1)
@@ -164,6 +168,7 @@ def test_a_sample_is_held_back_until_it_is_queued(tmp_path) -> None:
     assert names[last + 1 : last + 5] == ["mine"] * 3 + ["stop"], "three of two milliseconds make a sample"
 
 
+@pytest.mark.slow_cases("9")
 @pytest.mark.parametrize("repeat", [1, 9])
 def test_there_are_seven_samples_at_least(tmp_path, monkeypatch, repeat: int) -> None:
     monkeypatch.undo()
@@ -215,6 +220,7 @@ def test_facts() -> None:
 # ---- what must not pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -336,11 +342,13 @@ def test_memory_that_is_full_after_all(tmp_path, monkeypatch) -> None:
     assert one.outcome.verdict == "out_of_memory"
 
 
+@pytest.mark.slow
 def test_memory_is_given_back_between_sizes(tmp_path) -> None:
     found = measured(kernel(tmp_path), gpu=SimulatedGpu(60_000), sizes=[(n, n, 4) for n in (30, 31, 32)])
     assert [one.outcome.verdict for one in found] == ["ok"] * 3
 
 
+@pytest.mark.slow
 def test_operands_serve_all_kernels_of_a_size(tmp_path, monkeypatch) -> None:
     made = []
     random_values = protocol.random_values
@@ -352,6 +360,7 @@ def test_operands_serve_all_kernels_of_a_size(tmp_path, monkeypatch) -> None:
 # ---- a library that is not there
 
 
+@pytest.mark.slow
 def test_without_cublas_kernels_are_measured_alone(tmp_path, monkeypatch) -> None:
     def absent(gpu: Any) -> Any:
         raise UnavailableError("cuBLAS is not here")
@@ -363,6 +372,7 @@ def test_without_cublas_kernels_are_measured_alone(tmp_path, monkeypatch) -> Non
     assert bench_of(SimulatedGpu(), shared_tile()).facts()["cublas"] is None
 
 
+@pytest.mark.slow
 def test_a_size_that_cublas_refuses_is_no_fault_of_the_kernel(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(NumpyCublas, "fails", "cublasGemmEx: CUBLAS_STATUS_NOT_SUPPORTED")
     ours, its = measured(kernel(tmp_path), references=[CUBLAS])
@@ -371,6 +381,7 @@ def test_a_size_that_cublas_refuses_is_no_fault_of_the_kernel(tmp_path, monkeypa
     assert "NOT_SUPPORTED" in its.outcome.reason
 
 
+@pytest.mark.slow
 def test_cublas_is_held_to_the_oracle_too(monkeypatch) -> None:
     gemm = NumpyCublas.gemm
 
@@ -410,6 +421,7 @@ def rounding(tmp_path: Path, name: str, precision: str) -> Any:
     return kernel(tmp_path, body, name, more=f'precision = "{precision}"')
 
 
+@pytest.mark.slow
 def test_a_kernel_is_held_to_what_it_promises_and_set_beside_its_like(tmp_path) -> None:
     gpu = SimulatedGpu()
     promised, cheating = rounding(tmp_path, "promised", "tf32"), rounding(tmp_path, "cheating", "standard")
@@ -494,6 +506,7 @@ def test_the_process_answers_with_what_went_wrong(serve, monkeypatch) -> None:
 # ---- the roof
 
 
+@pytest.mark.slow_cases("2097152")
 @pytest.mark.parametrize(("dtype", "rate"), [("float32", 2 * 8 * 32 * 256), ("float64", 2 * 8 * 8 * 8 * 2048)])
 def test_the_roof_counts_what_its_kernels_do(monkeypatch, dtype: str, rate: int) -> None:
     """A GPU of one multiprocessor that does a round of 8 blocks in a second."""

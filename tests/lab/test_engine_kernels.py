@@ -73,6 +73,7 @@ def test_each_is_explained(kernel: CudaKernel) -> None:
     assert bool(found.pipeline) == (kernel.capability == "9.0a"), "those for Hopper have a ring of stages"
 
 
+@pytest.mark.slow
 def test_the_command_explains_one(cli: Any) -> None:
     answer = cli("explain", "dmma", "--size", "16")
     assert "cuda/dmma" in answer.out

@@ -37,6 +37,7 @@ def command(*words: str) -> tuple[int, str]:
 # ---- what is counted -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_sources_own_count() -> None:
     """S0.3: 5,120 loads and 128 stores at 32×32×32, at their lines; 2,048 requests."""
     found = explain(cuda_catalog()["cuda/coalesced"], 32, 32, 32)
@@ -67,6 +68,35 @@ def allowed(kernel: CudaKernel, params: dict[str, int]) -> bool:
         return False
 
 
+@pytest.mark.slow_cases(
+    "cuda/tf32",
+    "cuda/bf16",
+    "{'ROWS': 2}",
+    "{'ROWS': 4}",
+    "{'ROWS': 8}",
+    "{'ROWS': 16}",
+    "{'ROWS': 32}",
+    "cuda/producer",
+    "{'STAGES': 2}",
+    "{'STAGES': 3}",
+    "cuda/warp_tile",
+    "cuda/multicast",
+    "cuda/vectorised",
+    "cuda/async_copy",
+    "cuda/persistent",
+    "cuda/thread_tile",
+    "cuda/dgemm_column",
+    "cuda/dgemm_tensor",
+    "cuda/stored_boxes",
+    "cuda/double_buffer",
+    "cuda/thread_columns",
+    "cuda/register_banks",
+    "cuda/uncoalesced-{'BLOCK_Y': 32}",
+    "cuda/coalesced-{'BLOCK_X': 8}",
+    "cuda/register_rows-{}",
+    "cuda/register_rows-{'TILE': 16}",
+    "cuda/register_rows-{'TILE': 32}",
+)
 @pytest.mark.usefixtures("without_disassembly")
 @pytest.mark.parametrize(("kernel", "params"), choices(), ids=lambda value: getattr(value, "name", str(value)))
 def test_formulas_of_global_memory_are_what_is_counted(kernel: CudaKernel, params: dict[str, int]) -> None:
@@ -82,6 +112,7 @@ def test_formulas_of_global_memory_are_what_is_counted(kernel: CudaKernel, param
             assert formula.counted == pytest.approx(formula.value), formula
 
 
+@pytest.mark.slow
 def test_block_shape_hardly_changes_the_transactions() -> None:
     """S0.4 asks the reader to prove it: 5, 4, 5 sectors a warp and step for blocks 8, 16, 32 wide."""
     kernel = cuda_catalog()["cuda/coalesced"]
@@ -90,6 +121,7 @@ def test_block_shape_hardly_changes_the_transactions() -> None:
     assert [count / steps for count in sectors] == [5, 4, 5]
 
 
+@pytest.mark.slow
 def test_swapped_indices() -> None:
     """S1.16: 6.6 times the sectors."""
     swapped, straight = (explain(cuda_catalog()[f"cuda/{n}"], 64, 64, 64) for n in ("uncoalesced", "coalesced"))
@@ -125,6 +157,7 @@ def test_the_bound_is_the_slowest_resource() -> None:
     assert alone.seconds == pytest.approx(132 * slow.seconds), "one block keeps one multiprocessor busy"
 
 
+@pytest.mark.slow
 def test_unknown_rates_give_no_bound_and_are_said() -> None:
     card = dataclasses.replace(find_gpu("H200"), clock_mhz=None)
     unit = arithmetic_unit(card, "bfloat16", "standard", matrix=False)
@@ -142,6 +175,7 @@ def test_unknown_rates_give_no_bound_and_are_said() -> None:
     assert bare.gflops is None
 
 
+@pytest.mark.slow_cases("RTX 5090")
 @pytest.mark.usefixtures("without_disassembly")
 @pytest.mark.parametrize("card", [gpu.name for gpu in GPUS])
 def test_every_card_of_the_sources(card: str) -> None:
@@ -156,6 +190,7 @@ def test_every_card_of_the_sources(card: str) -> None:
 # ---- samples, sizes, errors ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_large_size_is_sampled_and_what_was_written_is_verified() -> None:
     kernel = cuda_catalog()["cuda/shared_tile"]
     found = explain(kernel, 300, 200, 64, whole=False)
@@ -167,6 +202,7 @@ def test_a_large_size_is_sampled_and_what_was_written_is_verified() -> None:
     assert found.counters == whole.counters
 
 
+@pytest.mark.slow
 def test_sizes_of_nothing() -> None:
     kernel = cuda_catalog()["cuda/coalesced"]
     with pytest.raises(UsageError, match="C has no elements"):
@@ -183,6 +219,7 @@ def test_a_kernel_of_a_dtype_that_numpy_has_not(tmp_path: Path) -> None:
         explain(load_cuda_file(path), 8, 8, 8)
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_called_wrong(tmp_path: Path) -> None:
     path = tmp_path / "third_try.cu"
     path.write_text((EXAMPLES / "third_try.cu").read_text().replace("= sum;", "= sum * 1.001f;"))
@@ -199,6 +236,7 @@ def test_a_wrong_kernel_is_called_wrong(tmp_path: Path) -> None:
 # ---- the examples, step by step --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_from_a_wrong_kernel_to_a_better_one() -> None:
     first, second, third = (
         explain(load_cuda_file(EXAMPLES / f"{n}_try.cu"), 50, 50, 50) for n in ("first", "second", "third")
@@ -238,6 +276,7 @@ def test_no_source_line_is_cut(width: int) -> None:
         assert all(len(line) <= max(width, 21 + 2 + 8 + 24) for line in text.split("\n"))
 
 
+@pytest.mark.slow
 def test_defects_end_with_code_1() -> None:
     code, shown = command(str(EXAMPLES / "first_try.cu"), "--size", "20")
     assert code == 1
@@ -246,6 +285,7 @@ def test_defects_end_with_code_1() -> None:
     assert "argument 0" not in shown
 
 
+@pytest.mark.slow
 def test_json_is_an_explanation_that_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "two.json"
     assert command("uncoalesced", "coalesced", "--size", "4x40x8", "--json", str(path))[0] == 0
@@ -275,6 +315,7 @@ def test_what_the_command_refuses(words: tuple[str, ...], says: str) -> None:
         command(*words)
 
 
+@pytest.mark.slow
 def test_a_parameter_goes_to_the_kernels_that_have_it() -> None:
     request = explain_session.ExplainRequest(kernels=["coalesced", "shared_tile"], size="16", params=["TILE=16"])
     found = explain_session.run_explanations(request)
@@ -294,6 +335,7 @@ def test_a_kernel_without_a_header_is_told_what_it_needs(tmp_path: Path, capfd: 
     assert capfd.readouterr().err == "error: one two\n"
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_line_each() -> None:
     code, shown = command("shared_tile", "--size", "32,64", "--param", "TILE=8,16,32", "--brief")
     assert code == 0
@@ -341,6 +383,7 @@ def test_bounds_and_rates() -> None:
     assert isinstance(explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8), Explanation)
 
 
+@pytest.mark.slow
 def test_explanations_from_any_machine_become_a_page(tmp_path: Path) -> None:
     why, page = tmp_path / "why.json", tmp_path / "why.html"
     assert command("coalesced", "--size", "8", "--json", str(why))[0] == 0

@@ -72,6 +72,7 @@ def unread(monkeypatch):
 # ---- one explanation -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "threads", "note"),
     [
@@ -154,6 +155,7 @@ def test_each_processor_has_its_own_events() -> None:
     assert {what for what, _ in on("GenuineIntel", "int32").values()}.isdisjoint({"multiply-adds"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unread")
 def test_registers_that_spill_are_noted(monkeypatch) -> None:
     kernel = catalog()["cpu/packed"]
@@ -183,6 +185,7 @@ def test_what_cannot_be_explained_is_refused_before_anything_runs() -> None:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_shows_model_and_counters(cli) -> None:
     answer = cli("explain", "cpu/packed", "--size", "96x128x64", "--threads", "1")
     assert answer.code == 0, answer.err
@@ -198,6 +201,7 @@ def test_the_command_shows_model_and_counters(cli) -> None:
         assert words in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unread")
 def test_the_command_writes_what_it_found_as_json(cli) -> None:
     assert cli("explain", "packed", "--size", "32,48", "--dtype", "float64", "--json", "found.json").out == ""
@@ -211,6 +215,7 @@ def test_the_command_writes_what_it_found_as_json(cli) -> None:
     assert json.loads(one.out)["verified"]["ok"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unread")
 @pytest.mark.parametrize(("source", "words"), [(WRONG, "is off by"), (SPOILS, "right")])
 def test_a_wrong_product_is_reported_and_the_exit_code_says_so(cli, source: str, words: str) -> None:
@@ -255,6 +260,7 @@ def test_a_kernel_that_is_right_at_multiples_of_its_tile_is_wrong_at_an_odd_size
     assert cli("explain", "mine.py", "--size", "40x24x16").code == answer.code, "no side is odd"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unread")
 def test_a_kernel_that_writes_to_an_operand_is_wrong(cli) -> None:
     Path("mine.py").write_text(SPOILS.replace("a[i, 0] = a[i, 0]", "b[0, 0] = 0"))

@@ -183,6 +183,7 @@ def test_what_is_compared_fills_the_card(
     assert size == 64 or all(one.launch.blocks >= one.card.sms for one in prepared)
 
 
+@pytest.mark.slow
 def test_launches_that_leave_the_card_idle_are_not_compared_in_silence() -> None:
     kernel = cuda_catalog()["cuda/shared_tile"]
     small = [explain(kernel, 64, 64, 64, params={"TILE": tile}) for tile in (8, 32)]
@@ -211,6 +212,7 @@ def test_an_infinite_bound_is_no_reason_to_fail() -> None:
         assert says in text
 
 
+@pytest.mark.slow
 def test_a_kernel_that_adds_to_c_is_told_so(tmp_path: Path) -> None:
     path = kernel_file(tmp_path, store="+= 0 * sum;")
     line = 1 + next(i for i, text in enumerate(path.read_text().splitlines()) if "+= 0 * sum" in text)
@@ -226,6 +228,7 @@ def test_a_kernel_that_adds_to_c_is_told_so(tmp_path: Path) -> None:
     assert verified(kernel, a, a, a).reason.startswith("C[0, 0] is off by 1"), "other words stay"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_no_multiprocessor_has_room_for() -> None:
     words = ("tf32", "--size", "32", "--gpu", "RTX 4090")
     code, text = command(*words)
@@ -237,6 +240,7 @@ def test_a_kernel_that_no_multiprocessor_has_room_for() -> None:
     assert "cuda/tf32 cannot launch" in text
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_has_no_rate_and_no_verdict() -> None:
     for more in ((), ("--brief",)):
         words = ["explain", "coalesced", "--size", "32", "--max-steps", "99", *more]
@@ -253,6 +257,7 @@ def test_a_run_that_was_stopped_has_no_rate_and_no_verdict() -> None:
     assert "At best" in command("coalesced", "--size", "32", "--max-steps", "9999")[1]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_with_a_defect_is_wrong(tmp_path: Path) -> None:
     endless = kernel_file(tmp_path, store="= a[1 << 20]; while (row < m) atomicAdd(c, 1.0f);")
     found = explain(load_cuda_file(endless), 8, 8, 8, max_steps=500)
@@ -262,6 +267,7 @@ def test_a_stopped_run_with_a_defect_is_wrong(tmp_path: Path) -> None:
     assert any("still running after 500 steps" in note for note in found.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "tflops"), [("H200", 494.7), pytest.param("A100", 156.0, marks=pytest.mark.thorough)])
 def test_matrix_instructions_have_the_peak_of_their_format(gpu: str, tflops: float) -> None:
     found = explain(cuda_catalog()["cuda/tf32"], 16, 16, 16, gpu=gpu)
@@ -308,6 +314,7 @@ def test_one_bad_size_is_refused_before_anything_runs(
         command(str(EXAMPLES / "third_try.cu"), *words)
 
 
+@pytest.mark.slow
 def test_another_signature_is_refused_with_what_it_must_be(tmp_path: Path) -> None:
     path = kernel_file(tmp_path, takes="int k, float alpha")
     with pytest.raises(
@@ -335,6 +342,7 @@ def test_the_known_cards_are_listed() -> None:
         command("coalesced", "--gpu", "nothing")
 
 
+@pytest.mark.slow
 def test_a_card_named_by_its_driver_says_what_the_table_has() -> None:
     found = explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8, gpu="NVIDIA A100-SXM4-40GB")
     assert "the 40GB card has 1555 GB/s" in found.notes[0]
@@ -345,6 +353,7 @@ def test_a_card_named_by_its_driver_says_what_the_table_has() -> None:
 # ---- interrupts ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = explain_session.explain_launch
     made: list[Explanation] = []
@@ -366,6 +375,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "none.json").exists(), "nothing was finished"
 
 
+@pytest.mark.slow
 def test_each_is_printed_when_it_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     real = explain_session.explain_launch
     seen: list[str] = []

@@ -34,6 +34,7 @@ def whole_numbers(x: np.ndarray, axis: int, bits: int) -> tuple[np.ndarray, np.n
     return np.rint(x / scale), scale
 
 
+@pytest.mark.slow_cases("wrong", "tilewright")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("product", "letter", "algorithm"), [
     (np.matmul, "A", "classical"), (tw.matmul, "A", "classical"), (fixed_point, "B", "fixed-point"),
@@ -66,6 +67,22 @@ def test_errors_are_in_units_of_the_dtype() -> None:
     assert 990 < measure(a, b, c).componentwise < 1010
 
 
+@pytest.mark.slow_cases(
+    "float32",
+    "nan",
+    "normal",
+    "graded",
+    "positive",
+    "huge_row",
+    "infinity",
+    "lognormal",
+    "subnormal",
+    "cancelling",
+    "graded:100",
+    "graded_rows",
+    "vandermonde",
+    "lognormal:4",
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", [*DISTRIBUTIONS, "lognormal:4", "graded:100"])
 def test_the_engine_keeps_the_classical_bound_for_every_distribution(name: str, dtype: str) -> None:

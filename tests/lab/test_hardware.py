@@ -95,6 +95,7 @@ def test_a_program_that_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         measure.ncu_counters(["program"])
 
 
+@pytest.mark.slow_cases("sleep 5")
 @pytest.mark.parametrize(
     ("run", "kind", "words"),
     [

@@ -66,6 +66,7 @@ def test_kernels_that_are_not_compiled_have_none() -> None:
     assert inner_loop(catalog()["cpu/strassen"], "float32") is None
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.skipif(not {"avx2", "neon"} & set(machine().isa), reason="counts vectors of AVX2, AVX-512 or NEON")
 @pytest.mark.parametrize("name", ["cpu/packed", "cpu/register_tile"])

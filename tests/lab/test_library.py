@@ -30,6 +30,7 @@ def bench(kernels: list[str], **options: str) -> session.RunRecords:
 # ---- on the bench ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_operand_sets")
 @pytest.mark.parametrize("name", ["matmul", "tilewright/matmul"])
 def test_the_library_call_is_measured_beside_kernels_and_references(name: str) -> None:
@@ -53,6 +54,7 @@ def test_the_default_is_the_ladder_the_library_call_and_what_the_shape_suits() -
         bench(["matmull"])
 
 
+@pytest.mark.slow
 def test_the_bench_says_how_many_threads_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[int] = set()
 
@@ -107,6 +109,7 @@ def test_the_first_call_is_measured_once_and_remembered(tmp_path: Path, monkeypa
     assert known_first_call() is None, "other sources start at another speed"
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_is_timed(tmp_path: Path) -> None:
     imported_s, product_s = first_call._start(str(tmp_path))
     assert imported_s > 0
@@ -126,6 +129,7 @@ def test_a_process_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPa
         measure_first_call()
 
 
+@pytest.mark.slow
 def test_info_shows_the_roofs_and_the_first_call() -> None:
     """In a process of its own, with what is cached for this machine."""
     command = [sys.executable, "-m", "tilewright", "info"]
@@ -135,6 +139,7 @@ def test_info_shows_the_roofs_and_the_first_call() -> None:
     assert "first product" in said
 
 
+@pytest.mark.slow
 def test_info_shows_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(peaks, "roofs", lambda *, fresh: [])

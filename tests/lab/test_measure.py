@@ -65,6 +65,7 @@ def product(seed: int) -> np.ndarray:
     return (a.astype(np.float64) @ b).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_what_a_gpu_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(monkeypatch, tmp_path, product(seed=3))
     found = measure.measured(KERNEL, predicted(KERNEL), seed=3)
@@ -79,6 +80,7 @@ def test_what_a_gpu_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert dataclasses.replace(predicted(KERNEL), measured=found).as_dict()["measured"] == found
 
 
+@pytest.mark.slow
 def test_a_wrong_product_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(monkeypatch, tmp_path, product(seed=3))
     found = measure.measured(KERNEL, predicted(KERNEL), seed=4)["verified"]
@@ -90,12 +92,14 @@ def test_a_wrong_product_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "never written" in found["reason"]
 
 
+@pytest.mark.slow
 def test_another_kernel_was_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(monkeypatch, tmp_path, product(seed=3), printed="other")
     with pytest.raises(LaunchError, match="was launched, but ncu"):
         measure.measured(KERNEL, predicted(KERNEL), seed=3)
 
 
+@pytest.mark.slow
 def test_a_kernel_with_a_name_of_cpp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without ``extern "C"`` the binary has a mangled name, and ncu prints the one of C++, with its types."""
     path = tmp_path / "plain.cu"

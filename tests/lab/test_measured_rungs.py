@@ -139,6 +139,7 @@ def test_a_count_that_is_off_is_seen(name: str, by: int) -> None:
 # ---- the script, without a GPU ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Predictions that were kept, and a GPU that counts 7 of everything and multiplies right."""
     if find_tool() is None:
@@ -176,6 +177,7 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         record_rungs.rung("cuda/shared_tile", tmp_path)
 
 
+@pytest.mark.slow
 def test_together_means_with_the_same_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "check_gpu", lambda name: None)
     kernel = cuda_catalog()["cuda/shared_tile"]
@@ -184,6 +186,7 @@ def test_together_means_with_the_same_parameters(monkeypatch: pytest.MonkeyPatch
         measure.measured_together(kernel, found, seed=1)
 
 
+@pytest.mark.slow
 def test_a_sample_of_tiles_numbered_along_x_alone() -> None:
     """Where tiles hang over an edge that the sample may have missed, it says so, and is not taken for the whole grid."""
     kernel = cuda_catalog()["cuda/dgemm_column"]

@@ -149,6 +149,7 @@ def tiles(records: list[BenchRecord]) -> list[tuple[int, int]]:
     return [(r.n, r.params["TILE"]) for r in records]
 
 
+@pytest.mark.slow
 def test_a_record_for_each_and_resume_tells_them_apart(run, tmp_path) -> None:
     assert tiles(run(params=["TILE=8,16"])[0]) == [(8, 8), (8, 16), (64, 8), (64, 16)]
     before = (tmp_path / "x.jsonl").read_bytes()
@@ -158,6 +159,7 @@ def test_a_record_for_each_and_resume_tells_them_apart(run, tmp_path) -> None:
     assert tiles(read_records(tmp_path / "x.jsonl"))[4:] == [(8, 32), (64, 32)], "only the new value was measured"
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_said(run) -> None:
     records, said = run(kernels=["register_rows"], params=["TILE=8,16", "ROWS=8,16"])
     assert {(r.params["TILE"], r.params["ROWS"]) for r in records} == {(8, 8), (16, 8), (16, 16)}
@@ -165,6 +167,7 @@ def test_what_is_left_out_is_said(run) -> None:
     assert "left out" not in run(params=["TILE=8,16"])[1]
 
 
+@pytest.mark.slow
 def test_tuned_takes_what_was_kept_and_the_defaults_elsewhere(run) -> None:
     (best,), _ = run(sizes="64", params=["TILE=8"])
     assert cache_best(best) is not None
@@ -174,12 +177,14 @@ def test_tuned_takes_what_was_kept_and_the_defaults_elsewhere(run) -> None:
     assert tiles(run(sizes="64")[0]) == [(64, 32)], "not where nobody asks"
 
 
+@pytest.mark.slow
 def test_tuned_where_nothing_is_kept(run) -> None:
     records, said = run(tuned=True)
     assert tiles(records) == [(8, 32), (64, 32)]
     assert "tuned: nothing is cached; tilewright tune KERNEL finds the best" in said
 
 
+@pytest.mark.slow
 def test_a_parameter_goes_before_what_was_kept(run) -> None:
     (best,), _ = run(sizes="64", params=["TILE=8"])
     cache_best(best)
@@ -198,6 +203,7 @@ def shown(records: list[BenchRecord], width: int = 80) -> list[str]:
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_line_a_set_with_the_values_that_vary(run) -> None:
     records, _ = run(kernels=["register_rows", "shared_tile"], params=["ROWS=4,8"])
     lines = shown(records)

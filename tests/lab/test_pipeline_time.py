@@ -143,6 +143,7 @@ def test_what_limits_the_steady_state() -> None:
     assert limit("store epilogue", LARGE) == "bound by L2 cache", "a tile of 64 × 128 reads more for each product"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bulk copy", "swizzled copy 32", "stmatrix"])
 def test_the_work_is_what_the_microscope_counts(name: str) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -307,6 +308,7 @@ def explained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Explanati
     return path, explain(load_cuda_file(path), 32, 64, 64)
 
 
+@pytest.mark.slow
 def test_an_explanation_has_the_parts(explained: tuple[Path, Explanation]) -> None:
     _, found = explained
     assert found.verified["ok"]
@@ -320,6 +322,7 @@ def test_an_explanation_has_the_parts(explained: tuple[Path, Explanation]) -> No
     assert from_dict(earlier, "here").predicted == [], "records of earlier versions have none"
 
 
+@pytest.mark.slow
 def test_page_and_terminal_show_the_parts(explained: tuple[Path, Explanation]) -> None:
     path, found = explained
     page = report.render_explanation([found])
@@ -335,6 +338,7 @@ def test_page_and_terminal_show_the_parts(explained: tuple[Path, Explanation]) -
     assert "Predicted time: " not in report.render_explanation([stopped])
 
 
+@pytest.mark.slow
 def test_a_kernel_without_asynchronous_copies_has_no_predicted_time() -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
     assert explain(load_cuda_file(ROOT / "examples" / "third_try.cu"), 32, 32, 32).predicted == []

@@ -81,6 +81,7 @@ def forgets_libraries() -> Any:
     libraries._instance.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype", "defaults", "shape", "parts"), [
     ("cuda/split_hopper", "float32", {}, (70, 40, 136), {"infinity": 1, "graded:60": 2}),
     ("cuda/residues_hopper", "float64", {"BN": 64, "CLUSTER": 1}, (130, 40, 136), {"infinity": 1, "graded:80": 2}),

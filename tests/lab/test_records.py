@@ -59,6 +59,7 @@ def finite(value: Any) -> Any:
 relaxed = settings(suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.slow
 @relaxed
 @given(RECORDS)
 def test_a_record_comes_back_as_it_went_and_nan_as_null(record: BenchRecord) -> None:
@@ -67,6 +68,7 @@ def test_a_record_comes_back_as_it_went_and_nan_as_null(record: BenchRecord) -> 
     assert dataclasses.asdict(from_line(line)) == finite(dataclasses.asdict(record))
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.lists(RECORDS, min_size=1, max_size=3))
 def test_a_file_comes_back_line_by_line(tmp_path_factory, written: list[BenchRecord]) -> None:

@@ -157,6 +157,7 @@ def test_a_cell_stands_while_nothing_has_changed_that_shapes_it(changes, kept) -
     assert kept_of(changes) is kept
 
 
+@pytest.mark.slow
 def test_of_a_cell_measured_twice_the_last_counts(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     for seed in (1, 2, 2):
@@ -165,6 +166,7 @@ def test_of_a_cell_measured_twice_the_last_counts(tmp_path) -> None:
     assert [record.seed for record in read_records(path)] == [1, 2]
 
 
+@pytest.mark.slow
 def test_predictions_go_on_from_what_was_kept(tmp_path, monkeypatch) -> None:
     path = tmp_path / "x.jsonl"
     run(request_of(sizes="64,128"), path)
@@ -185,6 +187,7 @@ def test_predictions_go_on_from_what_was_kept(tmp_path, monkeypatch) -> None:
 # ---- while it runs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch) -> None:
     measure = Bench.measure
 
@@ -201,6 +204,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path, monkeypatch) -> None:
     assert said == [f"interrupted: 2 finished cells kept in {path}; --resume continues"]
 
 
+@pytest.mark.slow
 def test_each_cell_is_reported_before_it_is_measured() -> None:
     seen: list[tuple[str, int, int]] = []
 
@@ -212,6 +216,7 @@ def test_each_cell_is_reported_before_it_is_measured() -> None:
     assert seen == [("cpu/ikj 8 float32", 0, 2), ("cpu/ikj 16 float32", 1, 2)]
 
 
+@pytest.mark.slow
 def test_a_mistake_costs_no_earlier_records(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     run(request_of(), path)
@@ -258,6 +263,7 @@ def test_the_environment_says_where_and_how() -> None:
     assert found["operands"] == "uniform[-1,1)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_bench_of_another_distribution_says_so_and_verifies(dtype: str) -> None:
     asked = request_of(

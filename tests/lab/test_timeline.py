@@ -224,6 +224,7 @@ def matrices(tmp_path_factory):
     return folder / "a.npy", folder / "b.npy"
 
 
+@pytest.mark.slow
 def test_a_run_its_page_and_its_trace(matrices, tmp_path):
     run, page, out = tmp_path / "run.jsonl", tmp_path / "page.html", tmp_path / "c.npy"
     asked = (*matrices, "-o", out, "--device", "cpu", "--memory", "48MiB", "--timeline", run)
@@ -243,6 +244,7 @@ def test_a_run_its_page_and_its_trace(matrices, tmp_path):
     assert (tmp_path / "figures" / "timeline.svg").exists()
 
 
+@pytest.mark.slow
 def test_what_is_planned_can_be_looked_at_before(matrices, tmp_path):
     plan, out = tmp_path / "plan.jsonl", tmp_path / "c.npy"
     asked = (*matrices, "-o", out, "--device", "cpu", "--memory", "48MiB", "--timeline", plan)
@@ -254,6 +256,7 @@ def test_what_is_planned_can_be_looked_at_before(matrices, tmp_path):
     assert found.summary("cpu").compute_s == pytest.approx(found.expected["compute_s"])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_keeps_what_it_did(matrices, tmp_path):
     run, out = tmp_path / "run.jsonl", tmp_path / "c.npy"
     command = [sys.executable, "-c", SLOW, "multiply"]
@@ -276,6 +279,7 @@ def test_a_run_that_is_stopped_keeps_what_it_did(matrices, tmp_path):
     assert report.render_timeline([found])
 
 
+@pytest.mark.slow
 def test_files_that_do_not_go_together_are_refused(tmp_path):
     run, other = tmp_path / "run.jsonl", tmp_path / "records.jsonl"
     write_timelines(run, [tiny(), tiny()])

@@ -118,6 +118,7 @@ def test_drawing_ends(monkeypatch) -> None:
 # ---- what is found
 
 
+@pytest.mark.slow
 def test_the_best_comes_first_with_samples_of_its_own(bench) -> None:
     told = []
     tuned = tune_parameters(bench(), SHARED, SHAPE, "float32", budget_s=30, tell=told.append)
@@ -129,6 +130,7 @@ def test_the_best_comes_first_with_samples_of_its_own(bench) -> None:
     assert all(r.reference is None for r in told)
 
 
+@pytest.mark.slow
 def test_only_the_best_reach_the_second_step(bench, monkeypatch) -> None:
     monkeypatch.setattr(tuner, "FINALISTS", 2)
     tuned = tune_parameters(bench(), SHARED, SHAPE, "float32", budget_s=30)
@@ -136,6 +138,7 @@ def test_only_the_best_reach_the_second_step(bench, monkeypatch) -> None:
     assert tuned.tried == 3
 
 
+@pytest.mark.slow
 def test_finalists_take_turns(bench, monkeypatch) -> None:
     one, asked = bench(), []
     ask = one.ask
@@ -144,6 +147,7 @@ def test_finalists_take_turns(bench, monkeypatch) -> None:
     assert asked[3:] == [32, 16, 8] * tuner.ROUNDS
 
 
+@pytest.mark.slow
 def test_a_budget_ends_it_after_the_defaults(bench) -> None:
     tuned = tune_parameters(bench(), SHARED, SHAPE, "float32", budget_s=1e-6)
     assert tuned.tried == 1
@@ -151,12 +155,14 @@ def test_a_budget_ends_it_after_the_defaults(bench) -> None:
     assert (record.params, len(record.samples_s)) == ({"TILE": 32}, 1)
 
 
+@pytest.mark.slow
 def test_a_wrong_combination_cannot_win(bench) -> None:
     tuned = tune_parameters(bench(IsWrong), SHARED, SHAPE, "float32", budget_s=30)
     assert [r.params["TILE"] for r in tuned.finalists] == [32, 8]
     assert [(r.params["TILE"], r.verdict) for r in tuned.failed] == [(16, "wrong")]
 
 
+@pytest.mark.slow
 def test_one_that_goes_wrong_in_the_end_loses_its_time(bench, monkeypatch) -> None:
     one, wrong = bench(), bench(IsWrong)
     asked: list[int] = []
@@ -173,12 +179,14 @@ def test_one_that_goes_wrong_in_the_end_loses_its_time(bench, monkeypatch) -> No
     assert asked.count(16) < asked.count(8), "and is not asked again"
 
 
+@pytest.mark.slow
 def test_a_crash_costs_one_combination(bench) -> None:
     tuned = tune_parameters(bench(Crashes), SHARED, (13, 13, 13), "float32", budget_s=30)
     assert tuned.finalists == []
     assert [r.verdict for r in tuned.failed] == ["wrong"] * 3
 
 
+@pytest.mark.slow
 def test_what_cannot_be_tuned(bench, tmp_path) -> None:
     with pytest.raises(UsageError, match="cuda/shared_tile has no float64"):
         tune_parameters(bench(), SHARED, SHAPE, "float64")
@@ -190,6 +198,7 @@ def test_what_cannot_be_tuned(bench, tmp_path) -> None:
 # ---- compiled ahead, and kept
 
 
+@pytest.mark.slow
 def test_other_processes_compile_ahead_and_keep_what_they_made(monkeypatch, tmp_path) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
     monkeypatch.setattr(tuner, "machine", lambda: type("Machine", (), {"usable_cores": 3}))
@@ -203,6 +212,7 @@ def test_other_processes_compile_ahead_and_keep_what_they_made(monkeypatch, tmp_
     assert len(list(kept.glob("*.json"))) == 3
 
 
+@pytest.mark.slow
 def test_a_compiler_that_crashes_is_the_benchs_to_meet(monkeypatch) -> None:
     monkeypatch.setattr(tuner, "machine", lambda: type("Machine", (), {"usable_cores": 3}))
     wanted = [{"TILE": tile} for tile in (8, 16, 32)] * 5
@@ -210,6 +220,7 @@ def test_a_compiler_that_crashes_is_the_benchs_to_meet(monkeypatch) -> None:
         assert list(ready) == wanted
 
 
+@pytest.mark.slow
 def test_the_best_is_kept_for_this_source_gpu_dtype_and_size(bench) -> None:
     tuned = tune_parameters(bench(IsWrong), SHARED, (1000, 1000, 1000), "float32", budget_s=1e-6)
     best = tuned.finalists[0]
@@ -251,6 +262,7 @@ def cli(monkeypatch, capsys, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_the_table_and_the_records(cli, tmp_path) -> None:
     code, out, _ = cli("shared_tile", "--size", "64", "--json", "tuned.jsonl")
     assert code == 0
@@ -263,6 +275,7 @@ def test_the_table_and_the_records(cli, tmp_path) -> None:
     assert best_params(SHARED, "Example GPU", "float32", SHAPE) == {"TILE": 32}
 
 
+@pytest.mark.slow
 def test_wrong_results_are_an_exit_code(cli) -> None:
     code, out, _ = cli("shared_tile", "--size", "64", kind=IsWrong)
     assert code == 1
@@ -287,6 +300,7 @@ def test_errors_name_the_argument_and_what_was_given(cli, arguments: list[str], 
     assert words in err
 
 
+@pytest.mark.slow
 def test_progress_is_for_a_terminal(monkeypatch) -> None:
     monkeypatch.setattr(cuda_bench, "GpuProcess", lambda asked: GpuProcess(asked, Script.serve))
     console = Console(file=io.StringIO(), force_terminal=True, width=80)

@@ -158,6 +158,7 @@ def test_kernels_take_it_from_there() -> None:
 # ---- what is tried -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.any_machine
 @pytest.mark.parametrize(("itemsize", "name"), [(4, "kc"), (8, "kc_of_8_bytes")])
 def test_candidates_nearest_first(itemsize: int, name: str) -> None:
@@ -188,6 +189,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, kernel: Kernel, *chosen: Blocking, **
     return tune_blocking(kernel, (40, 40, 40), "float32", budget_s=5, **options)
 
 
+@pytest.mark.slow
 def test_the_best_is_proved_better(monkeypatch: pytest.MonkeyPatch, scripted: Kernel) -> None:
     told: list[BenchRecord] = []
     slow = [replace(ANALYTIC, unroll=unroll) for unroll in (3, 5, 6)]
@@ -204,6 +206,7 @@ def test_the_best_is_proved_better(monkeypatch: pytest.MonkeyPatch, scripted: Ke
     assert len(found.finalists[-1].record.samples_s) < len(best.samples_s), "the slower half dropped out"
 
 
+@pytest.mark.slow
 def test_a_wrong_product_is_rejected_and_never_kept(monkeypatch: pytest.MonkeyPatch, scripted: Kernel) -> None:
     found = tuned(monkeypatch, scripted, WRONG)
     assert [record.params for record in found.failed] == [WRONG.numbers]
@@ -212,6 +215,7 @@ def test_a_wrong_product_is_rejected_and_never_kept(monkeypatch: pytest.MonkeyPa
     assert found.winner is None
 
 
+@pytest.mark.slow
 def test_one_that_goes_wrong_in_the_rounds(monkeypatch: pytest.MonkeyPatch, scripted: Kernel) -> None:
     calls, measure = [], tune_cpu.Search.measure
 
@@ -228,12 +232,14 @@ def test_one_that_goes_wrong_in_the_rounds(monkeypatch: pytest.MonkeyPatch, scri
     assert found.finalists[1].record.samples_s == []
 
 
+@pytest.mark.slow
 def test_what_is_no_faster_is_not_kept(monkeypatch: pytest.MonkeyPatch, scripted: Kernel) -> None:
     found = tuned(monkeypatch, scripted, replace(ANALYTIC, unroll=3))
     assert found.winner is None
     assert "by more than the noise" in found.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kc", "words"), [(48, "slower with float64"), (64, "failed with float64")])
 def test_the_other_floats_must_not_lose(monkeypatch: pytest.MonkeyPatch, scripted: Kernel, kc: int, words: str) -> None:
     chosen = replace(FAST, kc=kc, kc_of_8_bytes=32)
@@ -331,6 +337,7 @@ print(json.dumps([*numbers, blocking.describe(), _generator()]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_what_is_kept_is_in_force_in_the_next_process(tmp_path: Path) -> None:
     own = _generator()
@@ -371,6 +378,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_machine_code_of_two_blockings_does_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "tells.py"
     path.write_text(TELLS)
@@ -400,6 +408,7 @@ for kc in map(int, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow
 def test_tiles_compiled_by_two_processes_do_not_mix() -> None:
     def hits(*kc: int) -> list[int]:
         arguments = [sys.executable, "-W", "error", "-c", MULTIPLIED, *map(str, kc)]
@@ -411,6 +420,7 @@ def test_tiles_compiled_by_two_processes_do_not_mix() -> None:
     assert hits(512, 256) == [1, 1]
 
 
+@pytest.mark.slow
 def test_code_is_compiled_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tune_cpu, "machine", lambda: replace(HERE, usable_cores=2))
     path = tmp_path / "tells.py"
@@ -434,6 +444,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
     return code, captured.out, captured.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_before")
 def test_from_the_command_line(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     records = tmp_path / "tuned.jsonl"
@@ -449,6 +460,7 @@ def test_from_the_command_line(monkeypatch: Any, capsys: Any, tmp_path: Path) ->
     assert stored_blocking() is None
 
 
+@pytest.mark.slow
 def test_the_winner_is_kept_marked_and_can_be_forgotten(monkeypatch: Any, capsys: Any, scripted: Kernel) -> None:
     monkeypatch.setattr(tune_cpu, "candidates", lambda *_: iter([ANALYTIC, FAST]))
     arguments = (str(scripted.path), "--size", "40", "--budget", "3s")
@@ -466,6 +478,7 @@ def test_the_winner_is_kept_marked_and_can_be_forgotten(monkeypatch: Any, capsys
     assert call(monkeypatch, capsys, "cpu/packed", "--reset")[1] == "Nothing was cached for this machine.\n"
 
 
+@pytest.mark.slow
 def test_wrong_results_are_an_exit_code_and_leave_what_was_kept(
     monkeypatch: Any, capsys: Any, scripted: Kernel
 ) -> None:
@@ -479,6 +492,7 @@ def test_wrong_results_are_an_exit_code_and_leave_what_was_kept(
     assert found.blocking == OTHER
 
 
+@pytest.mark.slow
 def test_ctrl_c_loses_nothing_of_what_was_kept(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scripted: Kernel, tmp_path: Path
 ) -> None:
@@ -528,6 +542,7 @@ def test_errors_name_the_argument(monkeypatch: Any, capsys: Any, arguments: list
     assert words in err
 
 
+@pytest.mark.slow
 def test_a_product_by_another_blocking_is_right() -> None:
     made = remade(catalog()["cpu/packed"], OTHER)
     rng = np.random.default_rng(0)

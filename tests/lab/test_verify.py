@@ -133,6 +133,7 @@ def measured(bench: Bench, kernel: Kernel) -> BenchRecord:
         return bench.measure(Cell(kernel, (63, 66, 65), "float32", 1, {}))
 
 
+@pytest.mark.slow_cases("nothing", "one_infinity", "nan_everywhere")
 @by_name(rejected.WRONG)
 def test_the_bench_records_wrong_and_why(kernel: Kernel, bench: Bench) -> None:
     record = measured(bench, kernel)
@@ -185,6 +186,7 @@ def off_by_one(a, b, c):
 """
 
 
+@pytest.mark.slow
 def test_a_users_wrong_kernel_is_wrong_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way: a file of the user's, compiled, run, recorded on disk."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
@@ -230,6 +232,7 @@ def test_denormals_pass_and_count(dtype: str) -> None:
     assert not Oracle(x, b).check(np.zeros((20, 30), dtype)).ok
 
 
+@pytest.mark.slow_cases("cpu/strassen_fused")
 @pytest.mark.parametrize("kernel", RECURSIONS, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_recursions_hold_their_normwise_bound(kernel: Kernel, dtype: str) -> None:

@@ -92,6 +92,7 @@ def test_every_kernel_is_recorded_as_it_is_launched() -> None:
             assert {i: hashlib.sha256(a.tobytes()).hexdigest() for i, a in arrays.items()} == row["digests"]
 
 
+@pytest.mark.slow_cases("persistent", "product e4m3-whole", "product s8-whole", "multicast-whole", "split k-whole")
 @pytest.mark.parametrize("kind", [WHOLE, RANDOM])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_intact_kernel_is_right_and_silent(name: str, kind: str) -> None:
@@ -117,6 +118,24 @@ def test_a_tile_may_begin_inside_a_pattern_if_copy_and_product_agree() -> None:
     assert differences(kernel, launch, {i: run.arrays[i] for i in launch.right}) == []
 
 
+@pytest.mark.slow_cases(
+    "multicast: no wgmma.fence",
+    "product bf16: no wgmma.fence",
+    "persistent: a block ends early",
+    "persistent: waits for all but one",
+    "product bf16: takes 240 registers",
+    "persistent: the parity never turns",
+    "multicast: gives too few registers",
+    "multicast: reads the sums after no wait",
+    "multicast: the barriers are not published",
+    "product bf16: reads the sums after no wait",
+    "multicast: expects its own half of B alone",
+    "multicast: multiplies before the bytes arrive",
+    "multicast: the slabs of B are half as far apart",
+    "product tf32: multiplies before the bytes arrive",
+    "persistent: the last stage of a tile is not given back",
+    "product bf16: sums start as numbers of other instructions",
+)
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_the_planted_defect_is_found_at_its_line(defect: AsynchronousDefect) -> None:
     launch = defect.intact.launch()

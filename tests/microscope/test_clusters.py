@@ -206,6 +206,7 @@ def test_the_cases_for_a_gpu_run_in_the_microscope(name: str) -> None:
     assert run.arrays[1].any(axis=1).all()
 
 
+@pytest.mark.slow
 def test_a_sample_of_clusters_counts_as_the_whole_grid_does() -> None:
     x = np.zeros(64 * 64, np.int32)
     try:

@@ -82,6 +82,7 @@ def predicted(name: str, *, by_ptx_alone: bool = False) -> Counters:
     return watch
 
 
+@pytest.mark.slow_cases("tile2d")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_right_without_findings(case: Case) -> None:
     assert predicted(case.name).total()
@@ -109,6 +110,7 @@ def test_every_counter(case: Case) -> None:
     assert found == known
 
 
+@pytest.mark.slow
 def test_what_the_ptx_alone_would_say() -> None:
     """Where ptxas fuses, guards, pads, elects a lane or drops a result, the PTX as it stands is off, and nowhere else."""
     off = set()

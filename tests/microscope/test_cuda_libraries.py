@@ -163,6 +163,7 @@ def run(name: str, *launch: object) -> Observation:
     return tw.microscope(SOURCE, name, *launch)
 
 
+@pytest.mark.slow_cases("barrier", "pipeline_of_a_thread", "pipeline_of_the_block")
 @pytest.mark.parametrize("name", [*WITH_A_WAIT, "groups_of_active_threads"])
 def test_libraries_run(name: str) -> None:
     seen = run(name, 1, 64, [X, np.zeros_like(X), 256, True])

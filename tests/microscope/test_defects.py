@@ -52,6 +52,7 @@ def main_finding(defect: Defect, findings: list[Finding]) -> Finding:
     return next((f for f in findings if f.line), findings[0])
 
 
+@pytest.mark.slow_cases("row guard is <=", "a loop that steps over its end")
 @pytest.mark.parametrize("defect", DEFECTS, ids=NAMES)
 def test_planted_defect_is_named(defect: Defect) -> None:
     run = execute(defect.source, defect.kernel, **defect.options)

@@ -93,6 +93,7 @@ def test_doctests() -> None:
     assert doctest.testmod(source_files).failed == doctest.testmod(includes).failed == 0
 
 
+@pytest.mark.slow
 def test_counts_and_findings_are_at_their_file_and_line(folder: Path) -> None:
     seen = observed(folder / "main.cu")
     header = folder / "views" / "view.cuh"
@@ -104,6 +105,7 @@ def test_counts_and_findings_are_at_their_file_and_line(folder: Path) -> None:
     assert seen.included == {"views/view.cuh": HEADER}
 
 
+@pytest.mark.slow
 def test_the_listing_has_a_part_for_each_file(folder: Path) -> None:
     seen = observed(folder / "main.cu")
     lines = str(seen).splitlines()
@@ -117,6 +119,7 @@ def test_the_listing_has_a_part_for_each_file(folder: Path) -> None:
     assert html.index("in views/view.cuh:") < html.index("data[i + 1000]") < html.index("out of bounds in k")
 
 
+@pytest.mark.slow
 def test_a_header_of_cuda_is_not_the_users() -> None:
     """The accesses of a library's function are those of the line that calls it."""
     source = """#include <cooperative_groups.h>
@@ -185,6 +188,7 @@ def test_rows_of_several_files() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_record_page_and_terminal(tmp_path: Path, cli) -> None:
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc" / "elements.cuh").write_text(ELEMENTS)
@@ -222,6 +226,7 @@ def test_machine_code_stands_where_the_ptx_does() -> None:
     assert by_line(counted, code) == {("tile.cuh", 5): {"sectors": 4}, ("k.cu", 10): {"sectors": 4}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cuda/register_banks", "cuda/thread_columns", "cuda/async_copy"])
 def test_a_rung_stores_where_its_binary_does(name: str) -> None:
     if find_tool() is None:
@@ -254,6 +259,7 @@ __global__ void k(float* x, float* y)
 """
 
 
+@pytest.mark.slow
 def test_each_call_of_a_function_has_a_finding_of_its_own() -> None:
     """At the function's line, with the line of the call; two calls in one line share a finding."""
     seen = tw.microscope(WRAPPED, "k", 1, 32, [np.zeros(64, np.float32), np.zeros(64, np.float32)])

@@ -52,6 +52,7 @@ def summed() -> Observation:
     return tw.microscope(SUMS, "k", 1, 64, [np.ones(64, np.float32), np.zeros(8, np.float32)])
 
 
+@pytest.mark.slow
 def test_counters_and_lines_are_marked() -> None:
     seen = summed()
     assert not seen.exact
@@ -75,6 +76,7 @@ def test_the_reason_is_given_once_and_fits() -> None:
     assert max(map(len, str(seen).splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_long_title_fits() -> None:
     source = (
         'extern "C" __global__ void with_a_rather_long_name(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] = 1; }'
@@ -87,6 +89,7 @@ def test_a_long_title_fits() -> None:
     assert "≈" not in str(seen)
 
 
+@pytest.mark.slow
 def test_a_sample_whose_blocks_differ() -> None:
     """Every count of it is marked."""
     source = (
@@ -99,6 +102,7 @@ def test_a_sample_whose_blocks_differ() -> None:
     assert re.search(r"≈ [\d,]+  global stores, sectors", str(seen))
 
 
+@pytest.mark.slow
 def test_terminal_record_and_page(tmp_path: Path, cli) -> None:
     path, record, page = tmp_path / "mine.cu", tmp_path / "mine.json", tmp_path / "mine.html"
     path.write_text(PRODUCT)

@@ -48,6 +48,7 @@ def transposed(barrier: str = "__syncthreads()", **options: object) -> tuple[np.
     )
 
 
+@pytest.mark.slow
 def test_results_counters_and_lines() -> None:
     x, seen = transposed()
     np.testing.assert_array_equal(seen.arrays[1], x.T / 2)
@@ -63,6 +64,7 @@ def test_results_counters_and_lines() -> None:
     assert by_line[8, "global"].least == by_line[8, "global"].sectors == 128
 
 
+@pytest.mark.slow
 def test_a_race_is_found_and_its_twin_is_silent() -> None:
     crossed = TRANSPOSE.replace("half(tile[j][i])", "half(tile[i][j])").replace("y[i * n + j]", "y[j * n + i]")
     args = [square(32), np.zeros((32, 32), np.float32), 32]
@@ -76,6 +78,7 @@ def test_a_race_is_found_and_its_twin_is_silent() -> None:
     assert kinds("__syncthreads()") == set()
 
 
+@pytest.mark.slow
 def test_text_file_and_ptx_are_the_same_kernel(tmp_path: Path) -> None:
     _, seen = transposed()
     source = TRANSPOSE.replace("BARRIER", "__syncthreads()")
@@ -99,6 +102,7 @@ def test_it_prints_in_80_columns() -> None:
     assert repr(seen) == "<Observation of transpose: nothing found; the block was run>"
 
 
+@pytest.mark.slow
 def test_findings_stand_below_their_lines() -> None:
     source = 'extern "C" __global__ void k(float* x) {\n    x[threadIdx.x] = 1;\n}'
     text = str(tw.microscope(source, None, 1, 64, [np.zeros(40, np.float32)])).splitlines()
@@ -117,6 +121,7 @@ def test_each_memory_has_its_own_ratio() -> None:
     assert source_rows.margin(second) == ("", "", "1", "")
 
 
+@pytest.mark.slow
 def test_a_kernel_is_called_as_its_source_calls_it() -> None:
     seen = tw.microscope("__global__ void hi(float* x) { x[9] = 1; }", "hi", 1, 1, [np.zeros(3, np.float32)])
     assert seen.kernel == "hi"
@@ -139,6 +144,7 @@ class _Balanced(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_it_whatever_the_source_says() -> None:
     source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1 < 2; /* <b>"&" */ }'
     page = tw.microscope(source, None, 1, 32, [np.zeros(16, np.float32)])._repr_html_()
@@ -163,6 +169,7 @@ def test_a_sample_stands_for_the_whole_grid(grid: tuple[int, int, int]) -> None:
     assert (some.weights[0] + some.weights[1] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.each_value
 @pytest.mark.parametrize("name", ["cuda/uncoalesced", "cuda/coalesced", "cuda/shared_tile"])
 @pytest.mark.parametrize("n", [192, 200])
@@ -182,6 +189,7 @@ def test_a_sample_counts_what_the_whole_run_counts(name: str, n: int) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_sample_of_blocks_that_differ_says_so() -> None:
     source = """extern "C" __global__ void k(const float* x, float* y) {
         for (int i = 0; i < blockIdx.x; i++) y[blockIdx.x * 32 + threadIdx.x] += x[threadIdx.x];
@@ -192,6 +200,7 @@ def test_a_sample_of_blocks_that_differ_says_so() -> None:
     assert "may be off by 76.1%" in seen.words
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_is_not_exact() -> None:
     source = 'extern "C" __global__ void k(volatile float* x) { while (x[0] < 1) x[1] += 1; }'
     seen = tw.microscope(source, None, 1, 1, [np.zeros(2, np.float32)], max_steps=1000)
@@ -204,6 +213,7 @@ def test_a_run_that_is_stopped_is_not_exact() -> None:
 # ---- what cannot be --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_errors_name_what_was_given(tmp_path: Path) -> None:
     two = 'extern "C" __global__ void f() {}\nextern "C" __global__ void g() {}'
     with pytest.raises(UsageError, match=r"kernel: must be named, kernel\.cu has f, g"):
@@ -234,6 +244,7 @@ def test_without_a_disassembler_the_counts_are_the_ptx_s(monkeypatch: pytest.Mon
     ]
 
 
+@pytest.mark.slow
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     x = square(64)

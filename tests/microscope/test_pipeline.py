@@ -110,6 +110,7 @@ def test_warp_groups_of_a_product_have_rows_of_their_own() -> None:
     assert (empty.count, empty.role) == (2, "stage 0 may be filled")
 
 
+@pytest.mark.slow
 def test_arrivals_from_another_block_of_the_cluster_are_named() -> None:
     found = seen("multicast")
     who = {event.who for history in found.barriers for event in history.events if event.what == "arrive"}
@@ -183,6 +184,7 @@ def test_a_tile_lies_as_the_copy_engine_swizzles(swizzle: int) -> None:
             assert at - first == 128 * line + 16 * (chunk ^ line % 8 & max(0, swizzle // 16 - 1))
 
 
+@pytest.mark.slow
 def test_a_descriptor_with_another_swizzle_reads_other_chunks() -> None:
     good = "descriptor(s.a[slot][half * 64], 16, 1024)"
     right = seen("product bf16").tiles
@@ -236,6 +238,7 @@ def test_a_barrier_for_which_nothing_waits_has_phases_but_no_timeline() -> None:
     assert [event.what for event in found.barriers[0].events] == ["init", "arrive", "pass"]
 
 
+@pytest.mark.slow
 def test_a_long_run_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     long = pipeline(60)
     assert (long.whole, long.steps) == (False, STEPS)
@@ -305,6 +308,7 @@ extern "C" __global__ void pieces(const float* a, const float* b, float* c, int 
 """
 
 
+@pytest.mark.slow
 def test_the_command_explains_a_pipeline_on_its_page_and_in_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

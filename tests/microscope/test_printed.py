@@ -118,6 +118,7 @@ def test_it_is_shown() -> None:
     assert "printed" not in str(quiet)
 
 
+@pytest.mark.slow
 def test_terminal_record_and_page(tmp_path: Path, cli) -> None:
     path = tmp_path / "mine.cu"
     path.write_text(PRODUCT)

@@ -62,6 +62,7 @@ def swapped(source: str) -> set[tuple[str, str]]:
     return found(source, 4, 64, [np.ones(256), np.zeros(2), np.zeros(1, np.float32)])
 
 
+@pytest.mark.slow
 def test_a_sum_by_compare_and_swap_is_no_race() -> None:
     x = np.arange(256, dtype=np.float64)
     seen = tw.microscope(SWAPS, "k", 4, 64, [x, np.zeros(2), np.zeros(1, np.float32)])
@@ -70,6 +71,7 @@ def test_a_sum_by_compare_and_swap_is_no_race() -> None:
     assert seen.arrays[2].tolist() == [255]
 
 
+@pytest.mark.slow_cases("// more", "old = *bits, seen;")
 @pytest.mark.parametrize(
     ("changed", "into", "kind", "line"),
     [
@@ -127,6 +129,7 @@ extern "C" __global__ void k(const float* x, float* y)
 """
 
 
+@pytest.mark.slow
 def test_a_reduction_of_volatile_sums() -> None:
     """Within a warp volatile is enough; between warps there must be a barrier."""
     x = np.arange(256, dtype=np.float32)
@@ -151,6 +154,7 @@ def test_its_text_says_what_to_do() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_volatile_flag() -> None:
     """A flag that a loop polls is how two warps signal; the data behind it need a fence."""
     x = np.arange(3, dtype=np.float32) + 1
@@ -161,6 +165,7 @@ def test_a_volatile_flag() -> None:
     assert found(FLAG.replace("FENCE", "(void)0"), 1, 64, args) == {("volatile race", "y[round] = value;")}
 
 
+@pytest.mark.slow
 def test_a_flag_that_every_warp_sets_is_no_race() -> None:
     source = """
     extern "C" __global__ void k(const float* x, float* y)

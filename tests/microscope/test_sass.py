@@ -329,6 +329,7 @@ def test_a_binary_is_disassembled_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert disassembly.disassemble(b"two") == "two"
 
 
+@pytest.mark.slow
 def test_the_disassembler_live(tmp_path: Path) -> None:
     """Compile and disassemble here: the captured text is still what the tools say."""
     if disassembly.find_tool() is None:

@@ -104,6 +104,7 @@ def slow_rule(addresses: np.ndarray, nbytes: int, kind: str) -> tuple[int, int]:
     return sum(costs), sum(costs) - sum(cost > 0 for cost in costs)
 
 
+@pytest.mark.slow
 @given(aligned, kinds)
 def test_shared_rule_word_by_word(case: Any, kind: str) -> None:
     nbytes, addresses, active = case
@@ -111,6 +112,7 @@ def test_shared_rule_word_by_word(case: Any, kind: str) -> None:
     assert shared(given_, nbytes, kind) == slow_rule(given_, nbytes, kind)
 
 
+@pytest.mark.slow
 @given(aligned, kinds)
 def test_shared_bounds(case: Any, kind: str) -> None:
     nbytes, addresses, active = case
@@ -123,6 +125,7 @@ def test_shared_bounds(case: Any, kind: str) -> None:
         assert wavefronts >= (max(1, passes // 2) if kind == "ld" else passes)
 
 
+@pytest.mark.slow
 @given(aligned, kinds.filter(lambda kind: kind != "ld"), st.integers(0, 64), st.randoms(use_true_random=False))
 def test_what_must_not_matter(case: Any, kind: str, shift: int, random: Any) -> None:
     """Moving all addresses; the order of lanes within a pass; which of two warps comes first."""
@@ -138,6 +141,7 @@ def test_what_must_not_matter(case: Any, kind: str, shift: int, random: Any) -> 
     assert both[0] == both[1] == len({int(a) // 32 for a in table if a != IDLE})
 
 
+@pytest.mark.slow
 @given(aligned)
 def test_copies_of_what_lies_side_by_side_cost_as_atomics(case: Any) -> None:
     nbytes, addresses, active = case

@@ -127,6 +127,7 @@ def known(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
+@pytest.mark.slow_cases("ld.param")
 @pytest.mark.parametrize("name", [known(name) for name in CASES])
 def test_as_the_gpu_does(name: str) -> None:
     _, outputs = recording()
@@ -156,6 +157,7 @@ def recorded_apart() -> list[Case]:
     return list(first.values())
 
 
+@pytest.mark.slow
 def test_every_opcode_is_recorded() -> None:
     """Nothing is in the table that was not run on the GPU, but for what is listed with its reason."""
     _, outputs = recording()

@@ -31,6 +31,7 @@ def test_progress_is_told_often_and_of_the_end() -> None:
     assert max(b[0] - a[0] for a, b in pairwise(calls)) < 1  # 0.1 s on an idle machine
 
 
+@pytest.mark.slow_cases("signal")
 @pytest.mark.parametrize("how", ["progress", "signal"])
 def test_an_interrupt_leaves_nothing_behind(how: str) -> None:
     module, x = parse_ptx(COUNT), np.zeros(16384, np.uint32)
@@ -80,6 +81,7 @@ def test_too_much_memory_is_refused_in_words() -> None:
 # ---- samples of what is too big to run -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_big_problem_touches_little() -> None:
     """C is 8192 × 8192: its shadow in full would be 2.4 GB."""
     n = 8192 * 8192

@@ -301,6 +301,7 @@ def test_float(op: str, kind: str, mode: str, count: int, exact: Callable[..., F
         assert made[i] == want, (op, x, made[i], want)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.floats(width=32, allow_nan=False, allow_infinity=False)] * 3), min_size=32, max_size=32))
 def test_any_single_fma(rows: list[tuple[float, float, float]]) -> None:
@@ -311,6 +312,7 @@ def test_any_single_fma(rows: list[tuple[float, float, float]]) -> None:
         assert y == to_float(a * b + c, "f32"), x
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 3), min_size=32, max_size=32))
 def test_any_double_fma(rows: list[tuple[float, float, float]]) -> None:

@@ -149,6 +149,20 @@ def recorded() -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["kernel"], row["size"]): row["counters"] for row in rows if "counters" in row}
 
 
+@pytest.mark.slow_cases(
+    "ring",
+    "split k",
+    "multicast",
+    "product s8",
+    "persistent",
+    "product bf16",
+    "product tf32",
+    "product e4m3",
+    "store epilogue",
+    "swizzled copy 0",
+    "swizzled copy 64",
+    "swizzled copy 128",
+)
 @pytest.mark.parametrize("name", KERNELS)
 def test_counts_of_the_asynchronous_kernels_are_those_of_the_gpu(name: str) -> None:
     kernel = KERNELS[name]

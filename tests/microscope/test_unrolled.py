@@ -167,6 +167,7 @@ def test_the_ptx_alone_would_be_far_off() -> None:
     assert times == {"column_8_8": 3, "column_16_8": 3}
 
 
+@pytest.mark.slow
 def test_a_thread_tile_along_one_axis_live() -> None:
     """Each thread has eight results of a column: the PTX has three times the loads of the machine, which are every word of
     the column once and, in accesses of 16 bytes, every word of the rows once."""

@@ -43,6 +43,7 @@ def rows_of(page: str, chart: str, view: int = 0) -> list[dict[str, Any]]:
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["accuracy-cpu", "accuracy-h100"])
 def test_the_records_of_this_project_are_read_and_drawn(name: str) -> None:
     found = read_accuracy(BENCHMARKS / f"{name}.jsonl")
@@ -91,6 +92,7 @@ def test_what_breaks_a_rule_is_named(tmp_path: Path, lines: list[dict[str, Any]]
 # ---- sentences -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sentences_say_what_the_pictures_show() -> None:
     page = report.render_accuracy([record()])
     text = " ".join(re.sub(r"<[^>]+>", "", page.partition("</header>")[2]).replace("&#34;", '"').split())
@@ -140,6 +142,7 @@ def test_paths_with_the_same_fate_share_a_sentence() -> None:
 # ---- charts and tables -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_error_without_a_right_digit_is_drawn_at_the_edge() -> None:
     page = report.render_accuracy([record()])
     of = {(row["kernel"], row["of"]): row for row in rows_of(page, "distribution")}
@@ -150,6 +153,7 @@ def test_an_error_without_a_right_digit_is_drawn_at_the_edge() -> None:
     assert [row["error"] for row in rows_of(page, "size") if row["kernel"] == "tilewright"] == [1.0, 2.0, 4.0]
 
 
+@pytest.mark.slow
 def test_each_picture_has_the_classical_bound() -> None:
     charts = data_of(report.render_accuracy([record()]))["views"][0]["charts"]
     bounds = {"size": [64, 256, 1024], "span": [256], "distribution": [256]}
@@ -160,6 +164,7 @@ def test_each_picture_has_the_classical_bound() -> None:
         assert "classical bound" in json.dumps(charts[name])
 
 
+@pytest.mark.slow
 def test_a_view_for_each_dtype_and_machine_and_no_empty_picture() -> None:
     few = AccuracyRecord((measured("a", "uniform", 64, 1.0),), ())
     page = report.render_accuracy([record(), record("float64"), few])
@@ -172,6 +177,7 @@ def test_a_view_for_each_dtype_and_machine_and_no_empty_picture() -> None:
     assert "2⁻⁵³" in page
 
 
+@pytest.mark.slow
 def test_no_name_leaves_its_place() -> None:
     named = dataclasses.replace(record().products[0], path=HOSTILE, kernel=HOSTILE, distribution=HOSTILE)
     grade = dataclasses.replace(record().grades[0], path=HOSTILE, algorithm=HOSTILE)
@@ -189,6 +195,7 @@ def test_too_many_and_none_are_refused() -> None:
         report.render_accuracy([AccuracyRecord((measured("a", "uniform", 8, 1.0),) * (MOST_PRODUCTS + 1), ())])
 
 
+@pytest.mark.slow
 def test_the_command(cli: Any, tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", HEADER, PRODUCT, GRADE)
     assert cli("report", str(file), "-o", "page.html").code == 0

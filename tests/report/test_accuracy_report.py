@@ -65,6 +65,7 @@ def test_errors_are_in_units_of_u() -> None:
     assert table.running == ("2.40", "3.40")
 
 
+@pytest.mark.slow
 def test_wrong_cells_are_left_out() -> None:
     wrong = failed("cpu/naive", 128, "wrong", "C[0, 0] is off", rms_error=1e6 * U)
     records = [*errors("cpu/ikj", 64, 128), *errors("cpu/naive", 64), wrong]
@@ -83,6 +84,7 @@ def test_what_is_no_error_is_not_drawn(error: float | None) -> None:
     assert [n for _, n, _ in drawn(records)] == [64, 128]
 
 
+@pytest.mark.slow
 def test_records_from_before_have_no_section() -> None:
     assert accuracy.error_table(view_of(campaign())) is None
     assert chart_of(campaign()) == {}
@@ -90,6 +92,7 @@ def test_records_from_before_have_no_section() -> None:
     assert "<h3>Error</h3>" in report.render(errors("cpu/ikj", 64, 128))
 
 
+@pytest.mark.slow
 def test_one_size_is_a_table_and_no_chart() -> None:
     records = errors("cpu/ikj", 64)
     assert chart_of(records) == {}

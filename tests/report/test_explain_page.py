@@ -89,6 +89,7 @@ def test_comparison_names_the_fastest_and_the_slowest():
     assert "fastest" not in said, "the larger size would win by its size"
 
 
+@pytest.mark.slow
 def test_what_has_no_rate_is_not_ranked():
     wrong = replace(coalesced(), verified={"ok": False, "reason": "C[0, 0] is off"})
     stopped = replace(coalesced(), run={**coalesced().run, "complete": False})
@@ -180,6 +181,7 @@ class Nesting(HTMLParser):
             self.wrong.append(f"</{tag}> at {self.getpos()}")
 
 
+@pytest.mark.slow_cases("made0", "made1", "made2")
 @pytest.mark.parametrize("made", [[bare()], THREE, [with_defect(measured(e)) for e in THREE], [unrated(coalesced())]])
 def test_the_page_is_well_formed(made: list[Explanation]):
     nesting = Nesting(body(report.render_explanation(made)))
@@ -212,6 +214,7 @@ def test_the_page_of_one_has_every_part():
         assert part in text, part
 
 
+@pytest.mark.slow
 def test_several_are_compared_and_each_has_its_article():
     page = body(report.render_explanation([with_defect(uncoalesced()), coalesced(), shared_tile()]))
     assert page.count("<article") == 3
@@ -221,6 +224,7 @@ def test_several_are_compared_and_each_has_its_article():
     assert [page.index(f'id="e{i}"') for i in range(3)] == sorted(page.index(f'id="e{i}"') for i in range(3))
 
 
+@pytest.mark.slow
 def test_a_defect_is_at_the_top_and_at_its_line():
     page = body(report.render_explanation([with_defect(uncoalesced())]))
     line = line_of(uncoalesced().source, "sum +=")
@@ -229,6 +233,7 @@ def test_a_defect_is_at_the_top_and_at_its_line():
     assert 'role="alert"' not in body(report.render_explanation([uncoalesced()]))
 
 
+@pytest.mark.slow
 def test_without_measurement_rates_or_anything_the_parts_are_left_out():
     assert "a GPU measured" in words(report.render_explanation([measured(coalesced())]))
     assert "a GPU measured" not in words(report.render_explanation([coalesced()]))
@@ -257,6 +262,7 @@ def test_what_a_gpu_counted_on_a_line_is_shown_there():
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)>&\u2028"
 
 
+@pytest.mark.slow
 def test_text_from_explanations_is_escaped_everywhere():
     evil: dict[str, Any] = {EVIL: EVIL}
     dirty = Explanation(
@@ -284,6 +290,7 @@ def test_lone_surrogates_do_not_stop_the_page(tmp_path):
     report.write_explanation([replace(coalesced(), kernel="cuda/\ud800")], tmp_path / "explain.html")
 
 
+@pytest.mark.slow
 def test_page_names_no_address_to_fetch_and_forbids_fetching():
     page = report.render_explanation(THREE)
     assert "default-src 'none'" in html.unescape(page)
@@ -303,6 +310,7 @@ def test_no_explanation_is_an_error_and_leaves_the_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["explain.html"]
 
 
+@pytest.mark.slow
 def test_the_page_imports_neither_numpy_nor_a_kernel():
     code = (
         "import sys, tilewright.records.report.explain_page\n"

@@ -131,6 +131,7 @@ def test_passes_are_those_that_the_hardware_takes():
 LANES = st.lists(st.none() | st.integers(0, 1 << 14), min_size=32, max_size=32)
 
 
+@pytest.mark.slow
 @given(LANES, st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["global", "local"]))
 def test_sectors_are_those_that_the_microscope_counts(lanes: list[int | None], nbytes: int, space: str):
     lanes = [None if at is None else at // nbytes * nbytes for at in lanes]

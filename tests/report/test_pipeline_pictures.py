@@ -45,6 +45,7 @@ def test_every_span_is_drawn_from_its_begin_to_its_end() -> None:
     assert drawn.caption == "Block (0, 0, 0), with 2 stages. Waiting in 9 steps: warp 4 58%, warps 0–3 22%."
 
 
+@pytest.mark.slow
 def test_mistakes_stand_out_in_the_timeline() -> None:
     right = pipeline_picture(pipeline(), "e")
     assert not {"word late", "waiting stuck"} & set(classes(right))
@@ -137,6 +138,7 @@ def test_tiles_that_lie_alike_are_shown_once_and_others_all() -> None:
     assert ["wgmma" in caption for caption in shown] == [True, False]
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_pipeline_of_those_that_have_one() -> None:
     made = replace(coalesced(), pipeline=in_code())
     page = report.render_explanation([made])
@@ -146,6 +148,7 @@ def test_the_page_shows_the_pipeline_of_those_that_have_one() -> None:
     assert from_dict(json.loads(json.dumps(made.as_dict())), "x").pipeline == in_code()
 
 
+@pytest.mark.slow
 def test_a_record_with_nothing_in_it_is_drawn_too() -> None:
     nothing = Pipeline(
         "", 0, True, [replace(row, spans=[]) for row in in_code().rows], [], [replace(tile(0), cells=[])]

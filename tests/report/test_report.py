@@ -48,6 +48,7 @@ def test_view_of_most_threads_shows_serial_kernels_too():
     assert one.kernels == ["cpu/naive", "cpu/transposed", "cpu/transposed_simd", "cpu/ikj"]
 
 
+@pytest.mark.slow
 def test_machines_and_dtypes_are_sections_and_runs_are_not():
     other = {**ENVIRONMENT, "processor": "Other 9000"}
     rerun = {**ENVIRONMENT, "command": "tilewright bench again", "git_revision": "fff", "time": "later"}
@@ -194,6 +195,7 @@ def test_references_come_first_and_columns_put_squares_before_other_shapes():
 # ---- the charts' data ----
 
 
+@pytest.mark.slow
 def test_charts_draw_what_was_measured():
     view = view_of(campaign() + oblong())
     made = charts.charts(view, palette.kernel_styles(view.kernels))
@@ -205,6 +207,7 @@ def test_charts_draw_what_was_measured():
     assert {"kernel", "shape", "Time", "GFLOPS", "R", "Spread", "Samples"} <= set(rows[0])
 
 
+@pytest.mark.slow
 def test_one_size_is_shown_shape_by_shape_and_a_peak_out_of_sight_is_said():
     view = view_of([measured("cpu/naive", 512), measured("cpu/ikj", 512)])
     assert list(charts.charts(view, palette.kernel_styles(view.kernels))) == ["shapes"]
@@ -213,6 +216,7 @@ def test_one_size_is_shown_shape_by_shape_and_a_peak_out_of_sight_is_said():
     assert "Measured peak: 145 GFLOPS." in report.render(slow)
 
 
+@pytest.mark.slow
 def test_no_peak_no_ratio_no_environment():
     bare = [
         measured("cpu/ikj", n, peak_gflops=None, reference=None, reference_samples_s=[], environment={})
@@ -436,6 +440,7 @@ def test_no_records_is_an_error(tmp_path):
 EVIL = "cpu/<script>alert('x')</script>&\u2028"
 
 
+@pytest.mark.slow
 def test_text_from_records_is_escaped_everywhere():
     about = {"idea": "<img src=x onerror=alert(1)>", "parent": "cpu/naive", "order": 2}
     dirty = {**ENVIRONMENT, "processor": "</style><b>CPU", "note": {"<i>": ["</script>"]}}
@@ -452,6 +457,7 @@ def test_text_from_records_is_escaped_everywhere():
     assert legible(EVIL) in {cell["kernel"] for cell in data["views"][0]["cells"]}
 
 
+@pytest.mark.slow
 def test_page_names_no_address_to_fetch_and_forbids_fetching():
     page = report.render(campaign())
     assert "default-src 'none'" in html.unescape(page)
@@ -475,6 +481,7 @@ def test_lone_surrogates_do_not_stop_the_page(tmp_path):
     report.write_page([replace(measured("cpu/ikj", 64), kernel="cpu/\ud800")], tmp_path / "report.html")
 
 
+@pytest.mark.slow
 def test_figures_are_written_in_every_format_and_theme(tmp_path):
     records = [r for r in campaign() if r.n in (256, 512, 1024) and r.threads == 2]
     paths = report.save_figures(records, tmp_path / "new", themes=("light", "dark"))
@@ -487,6 +494,7 @@ def test_figures_are_written_in_every_format_and_theme(tmp_path):
         report.save_figures(records, tmp_path, formats=("pdf",))
 
 
+@pytest.mark.slow
 def test_report_imports_records_errors_and_verdicts_only():
     """A result file from any machine renders on any laptop: no NumPy, no Numba, no machine."""
     code = (

@@ -76,6 +76,7 @@ def page_of_two_views() -> str:
     return report.render_scaling([*grown, *series("link", 1.0, 0.9, 0.4)])
 
 
+@pytest.mark.slow
 def test_strong_scaling_comes_first_and_every_point_has_a_row():
     page = page_of_two_views()
     labels = re.findall(r"<h2>(\w+ scaling[^<]+)</h2>", page)
@@ -94,6 +95,7 @@ def test_strong_scaling_comes_first_and_every_point_has_a_row():
     assert "tilewright scale 1024" in page
 
 
+@pytest.mark.slow
 def test_bars_add_up_to_the_time_of_all_workers():
     page = report.render_scaling([scaled(16, 0.2, "scheduler", used=4)])
     row = page.partition('<tr data-kernel="')[2]
@@ -102,6 +104,7 @@ def test_bars_add_up_to_the_time_of_all_workers():
     assert 'aria-label="computing 20.0%, waiting for the scheduler 5.0%, not used by the plan 75.0%"' in row
 
 
+@pytest.mark.slow
 def test_storage_of_all_workers_makes_one_view():
     points = [
         replace(point, where="storage", rates=RATES | {"storage_bytes": 8e9}) for point in series("storage", 0.9, 0.3)
@@ -122,6 +125,7 @@ def test_every_colour_is_one_of_the_palette_and_has_a_meaning():
     assert set(LIMITS) == {*SPENT} - {"compute"}
 
 
+@pytest.mark.slow
 def test_names_from_elsewhere_stay_text(tmp_path):
     mean = replace(scaled(4, 0.9), dtype=HOSTILE, order=HOSTILE, environment={HOSTILE: HOSTILE})
     write_scaling(tmp_path / "mean.jsonl", [mean])
@@ -139,6 +143,7 @@ def test_a_page_needs_points_and_not_too_many():
         report.render_scaling(many)
 
 
+@pytest.mark.slow
 def test_the_command_makes_the_page(cli, tmp_path):
     write_scaling(tmp_path / "s.jsonl", series("link", 1.0, 0.4))
     (tmp_path / "other.jsonl").write_text('{"kind": "bench"}\n')

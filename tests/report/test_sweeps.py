@@ -166,6 +166,7 @@ def test_finding_says_where_another_set_is_best() -> None:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_page_has_the_section_where_there_is_a_sweep() -> None:
     text = html.unescape(re.sub(r"<script.*?</script>", "", report.render(blocks(64, 128)), flags=re.S))
     assert "<h3>Parameters</h3>" in text

@@ -81,6 +81,7 @@ def test_the_colours_are_the_same_in_the_style_sheet():
 # ---- pages and pictures ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("places", "chunks", "memory"), [(1, 64, 11_000_000_000), (8, 4, 2_000_000_000)])
 def test_a_large_timeline_makes_a_small_page(places, chunks, memory):
     timeline = large(places, chunks, memory)

@@ -73,6 +73,7 @@ def test_float16_parts_keep_what_fast_promises_however_k_is_cut() -> None:
         assert blocks_bound(F4, "float32", ROUNDED, k, part) <= max(fast_bound(k), path_bound("float32", "float32", k))
 
 
+@pytest.mark.slow
 def test_the_cpus_kernel_adds_whole_parts_to_c() -> None:
     """What comes after a large number in the same sum is lost; later parts are summed before they are added to it."""
     k = 20_000
@@ -87,6 +88,7 @@ def test_the_cpus_kernel_adds_whole_parts_to_c() -> None:
 # ---- what is chosen --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "compute"), [
     ("standard", "float32"),
     ("fast", "float32"),
@@ -152,6 +154,7 @@ def test_what_float32_cannot_hold_is_infinite_with_every_precision(tmp_path: Pat
     assert np.isposinf(np.load(tmp_path / "c.npy")).all()
 
 
+@pytest.mark.slow
 def test_a_gpu_chooses_by_the_step_of_k_and_by_its_kernels() -> None:
     """Of a GPU that is not there: the bounds of its kernels, with the steps that they would have."""
     shape = 8192, 8192, 65_536
@@ -202,6 +205,7 @@ def multiply(precision: str | float, *, resume: bool = True) -> np.ndarray:
     return np.load("c.npy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("begun", "then"), [("standard", "highest"), (1e-6, "standard"), ("highest", 1e-3)])
 def test_a_product_is_not_resumed_in_another_way(folder: Path, begun: Any, then: Any) -> None:
     with interrupted_after(2), pytest.raises(KeyboardInterrupt):
@@ -212,6 +216,7 @@ def test_a_product_is_not_resumed_in_another_way(folder: Path, begun: Any, then:
     np.testing.assert_array_equal(multiply(begun), tw.multiply(a, b, precision=begun, device="cpu"))
 
 
+@pytest.mark.slow
 def test_another_word_for_the_same_way_goes_on(folder: Path) -> None:
     with interrupted_after(2), pytest.raises(KeyboardInterrupt):
         multiply("highest", resume=False)
@@ -219,6 +224,7 @@ def test_another_word_for_the_same_way_goes_on(folder: Path) -> None:
     np.testing.assert_array_equal(multiply(1e-6), tw.multiply(a, b, precision="highest", device="cpu"))
 
 
+@pytest.mark.slow
 def test_a_finished_result_is_not_taken_for_one_of_another_precision(folder: Path) -> None:
     standard = multiply("standard")
     with pytest.raises(ResumeError, match="complete, but the precision changed since it was made"):

@@ -152,6 +152,7 @@ def numbers(shape: tuple[int, int], dtype: str) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 100, shape).astype(dtype)
 
 
+@pytest.mark.slow_cases("as_zarr", "as_old_zarr", "as_fortran_npy")
 @pytest.mark.parametrize("store", STORED)
 @relaxed
 @given(where=rectangles(), dtype=st.sampled_from(DTYPES), to=st.sampled_from(["float32", "float64"]), data=st.data())
@@ -287,6 +288,7 @@ def tiles(shape: tuple[int, int], height: int, width: int) -> Iterator[tuple[sli
             yield slice(r, min(shape[0], r + height)), slice(c, min(shape[1], c + width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @relaxed
 @given(data=st.data())
@@ -401,6 +403,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_killed_run_leaves_no_target_and_the_next_goes_on(name: str, tmp_path: Path) -> None:
     where = tmp_path / name
@@ -763,6 +766,7 @@ def test_formats_are_found_by_themselves() -> None:
     assert len({id(each) for each in formats().values()}) == len(with_one)
 
 
+@pytest.mark.slow
 def test_threads_that_read_first_compile_once_between_them(tmp_path: Path) -> None:
     code = (
         "import sys, threading, numpy as np; from tilewright.large.files import open_matrix;"

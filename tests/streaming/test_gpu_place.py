@@ -107,6 +107,7 @@ def ends(case: Case, place: GpuPlace, device: SimulatedDevice, within_s: float) 
     return done
 
 
+@pytest.mark.slow_cases("104", "Slow-256-1-1", "Slow-256-2-1", "Slow-256-3-2")
 @pytest.mark.parametrize(
     ("size", "incoming", "outgoing"),
     [(256, 1, 1), (256, 2, 1), (256, 3, 2), (512, 5, 2), (4096, 1, 1), (4096, 8, 8), (104, 1, 1)],
@@ -124,6 +125,7 @@ def test_few_chunks_suffice(
     assert (device.held_bytes, device.open) == (0, 0)
 
 
+@pytest.mark.slow_cases("8")
 @pytest.mark.parametrize("size", [8, 64, 100])
 @pytest.mark.parametrize("host", [0, 4])
 def test_a_row_may_be_longer_than_a_chunk(device: SimulatedDevice, size: int, host: int) -> None:
@@ -133,6 +135,7 @@ def test_a_row_may_be_longer_than_a_chunk(device: SimulatedDevice, size: int, ho
     case.check()
 
 
+@pytest.mark.slow_cases("1", "3")
 @pytest.mark.parametrize("host", [1, 3, 100])
 def test_blocks_are_kept_on_the_host(device: SimulatedDevice, host: int) -> None:
     case = Case(source=Slow, host=host)
@@ -142,6 +145,7 @@ def test_blocks_are_kept_on_the_host(device: SimulatedDevice, host: int) -> None
     case.check()
 
 
+@pytest.mark.slow_cases("4")
 @pytest.mark.parametrize(("chunks", "works"), [(4, False), (8, True)])
 def test_chunks_that_were_held_until_their_block_is_there_would_have_to_be_more(
     device: SimulatedDevice, chunks: int, works: bool
@@ -170,6 +174,7 @@ def test_chunks_that_were_held_until_their_block_is_there_would_have_to_be_more(
     assert ends(case, place, device, 60 if works else 2) == works
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_not_waited_for_spoils_the_product(
     device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +198,7 @@ def test_several_gpus(device: SimulatedDevice) -> None:
     assert (device.held_bytes, device.open) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rates", "used"), [(Rates(1e9, 1e10, 1e10), 4), (Rates(1e16, 1e10, 1e10, 1e8), 1)])
 def test_multiply_takes_as_many_gpus_as_pay(
     device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, rates: Rates, used: int

@@ -56,6 +56,7 @@ def npy(
 SIDES = {"a": 2**60, "b": 0, "c": 5}
 
 
+@pytest.mark.slow_cases("bb-ba")
 @pytest.mark.parametrize(
     ("left", "right"), [("bb", "ba"), ("ba", "ab"), ("bc", "cb"), ("cb", "bb"), ("ab", "bb"), ("bb", "bb")]
 )
@@ -84,6 +85,7 @@ def test_a_tiny_file_of_an_enormous_shape_is_read_at_once(shape: tuple[int, int]
     copy_block(np.empty(shape[::-1], np.int8).T, out)
 
 
+@pytest.mark.slow_cases("bc")
 @pytest.mark.parametrize(("left", "right"), [("ab", "bc"), ("cb", "ba"), ("ab", "ba")])
 def test_a_result_that_no_disk_holds_is_refused_before_it_is_planned(left: str, right: str, tmp_path: Path) -> None:
     x, y = (
@@ -105,6 +107,7 @@ def test_the_least_that_is_named_leaves_few_enough_steps_to_plan() -> None:
     assert tw.plan_multiply(a, b, "c.npy", device="cpu", memory=least).grid.n == 2**46
 
 
+@pytest.mark.slow
 def test_a_plan_of_many_steps_is_still_made() -> None:
     room = Room(2 << 20)
     assert plan_stream(20_000, 20_000, 2_000, "float32", 4, room, RATES).cost.total_s > 0

@@ -446,6 +446,7 @@ def in_a_process(script: str, folder: Path, argument: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_kills_change_no_bit_and_repeat_no_tile(tmp_path: Path) -> None:
     """Ten, at calls that a seeded generator chooses; ``benchmarks/kills.py`` kills at random moments and at system calls."""
     told = json.loads(in_a_process(KILLS, tmp_path, "10"))
@@ -457,6 +458,7 @@ def test_kills_change_no_bit_and_repeat_no_tile(tmp_path: Path) -> None:
         assert set(tiles.values()) == {1}, "a finished tile was computed again"
 
 
+@pytest.mark.slow
 def test_death_at_every_step_of_a_run_is_survived(tmp_path: Path) -> None:
     """Also of a run that begins anew where another was interrupted: what that had finished counts no more."""
     points = [

@@ -39,6 +39,7 @@ def test_without_a_change_the_product_is_taken_up(unfinished: Unfinished) -> Non
     assert unfinished.verdict(unfinished.journal) == "whole"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["changed", "forged"])
 def test_a_mutated_journal_is_refused_or_gives_the_right_product(unfinished: Unfinished, kind: str) -> None:
     """Only a line with a right digest can name a tile that was not computed."""

@@ -27,6 +27,7 @@ def kill(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "how", "least"),
     [
@@ -47,6 +48,7 @@ def test_death_at_every_step_of_the_swap_loses_nothing(tmp_path: Path, name: str
     assert int(done.stdout) >= least, "the steps are seen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mutant"),
     [(name, mutant) for name in ("c.npy", "c.zarr") for mutant in ("removing_first", "unsettled")]

@@ -155,6 +155,7 @@ def test_empty_and_least_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy", "c.npy"]
 
 
+@pytest.mark.slow
 def test_operands_may_be_one_file_and_the_result_replace_it(folder: Path) -> None:
     a = np.load("a.npy")
     tw.multiply("a.npy", "a.npy", "square.npy")
@@ -229,6 +230,7 @@ def test_a_truncated_operand_is_refused(folder: Path) -> None:
         tw.multiply("a.npy", "b.npy", "c.npy")
 
 
+@pytest.mark.slow
 def test_what_the_first_read_compiles_is_no_matter_of_rates() -> None:
     class SlowAtFirst(ArraySource):
         pause_s = 0.3
@@ -262,6 +264,7 @@ def test_an_error_in_a_source_stops_all_and_is_raised_once(folder: Path, error: 
     assert error.__context__ is None
 
 
+@pytest.mark.slow
 def test_a_thread_that_cannot_be_started_leaves_none_behind(folder: Path) -> None:
     start = threading.Thread.start
 
@@ -314,6 +317,7 @@ def test_a_disk_that_fills_up_keeps_every_finished_tile(folder: Path, call: str)
     assert is_whole()
 
 
+@pytest.mark.slow
 def test_operands_that_change_meanwhile_give_no_result(folder: Path) -> None:
     def change(done: int, total: int) -> None:
         if done > total / 2:
@@ -337,6 +341,7 @@ def test_no_finished_tile_is_computed_again(folder: Path, rooms: Rooms, count: i
     assert is_whole()
 
 
+@pytest.mark.slow_cases("c.zarr", "c.zarr:inside")
 @pytest.mark.parametrize("out", ["c.raw", "c.safetensors", "c.h5", "c.h5:/deep/product", "c.zarr", "c.zarr:inside"])
 def test_every_format_can_be_taken_up(folder: Path, out: str) -> None:
     begin(out)
@@ -401,6 +406,7 @@ def test_with_too_little_memory_nothing_is_lost(folder: Path, rooms: Rooms) -> N
     assert is_whole()
 
 
+@pytest.mark.slow
 def test_changed_operands_are_refused_and_named(folder: Path) -> None:
     finished = begin()
     status = Path("a.npy").stat()
@@ -462,6 +468,7 @@ def done(folder: Path) -> bytes:
     return Path("c.npy").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_complete_result_of_these_operands_is_left_as_it_is(folder: Path, rooms: Rooms, done: bytes) -> None:
     before, seen = Path("c.npy").stat(), []
     rooms(50_000_000, count=2)
@@ -487,6 +494,7 @@ def test_a_complete_result_needs_no_memory_and_no_rates(
     assert asked_again() == set()
 
 
+@pytest.mark.slow_cases("d.zarr", "d.zarr:inside", "d.h5:/deep/product")
 @pytest.mark.parametrize("out", ["d.raw", "d.safetensors", "d.h5", "d.h5:/deep/product", "d.zarr", "d.zarr:inside"])
 def test_complete_results_of_every_format_are_known(folder: Path, out: str) -> None:
     tw.multiply("a.npy", "b.npy", out)
@@ -522,6 +530,7 @@ def recorded_wrongly() -> None:
         record.write_bytes(b'{"result": 5, "facts": ' + b"[" * 100_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -550,6 +559,7 @@ def test_resume_replaces_no_other_result_and_takes_none_for_this(
     assert asked_again() == set()
 
 
+@pytest.mark.slow
 def test_an_interrupted_product_goes_on_though_an_older_result_has_its_name(folder: Path, done: bytes) -> None:
     """That it is to be overwritten is in the journal: what was begun needs no new permission."""
     np.save("c.npy", np.ones((3, 4)))
@@ -579,6 +589,7 @@ def test_only_so_many_results_are_remembered(folder: Path, monkeypatch: pytest.M
     assert len(list(Path("cache/finished").iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_where_no_record_can_be_kept_the_product_is_made_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -598,6 +609,7 @@ def tampered(**changed: int) -> None:
     path.write_text(text)
 
 
+@pytest.mark.slow_cases("m", "n", "bk", "huge", "inode")
 @pytest.mark.parametrize(
     "changed",
     [{"m": 512}, {"bm": 0}, {"n": 1 << 50}, {"bk": 1}, {"inode": 5}, {"k": 10**4000}],
@@ -614,6 +626,7 @@ def test_a_tampered_journal_is_refused_and_loses_nothing(folder: Path, changed: 
     assert is_whole()
 
 
+@pytest.mark.slow
 def test_progress_counts_what_was_finished_before(folder: Path) -> None:
     seen: list[tuple[int, int]] = []
     tw.multiply("a.npy", "b.npy", "whole.npy", overwrite=True, progress=lambda *told: seen.append(told))
@@ -643,6 +656,7 @@ def test_an_unknown_partition_is_refused() -> None:
         tw.multiply(np.ones((4, 4)), np.ones((4, 4)), partition="stripes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", ["rectangles", "strips"])
 def test_several_places_share_the_product(rooms: Rooms, partition: str) -> None:
     rooms(8 << 20, count=3)

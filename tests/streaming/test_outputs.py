@@ -424,6 +424,7 @@ def test_the_library_of_zarr_writes_where_the_directory_went(tmp_path: Path) -> 
     sink.close()
 
 
+@pytest.mark.slow
 def test_another_process_that_writes_the_same_result_is_seen(tmp_path: Path) -> None:
     """Also by another name of the file."""
     (tmp_path / "link.npy").symlink_to("c.npy")

@@ -118,6 +118,16 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
         yield device
 
 
+@pytest.mark.slow_cases(
+    "least",
+    "rectangles-2-some",
+    "rectangles-3-some",
+    "rectangles-4-some",
+    "strips-2-plenty",
+    "strips-3-some",
+    "strips-4-plenty",
+    "strips-4-some",
+)
 @pytest.mark.parametrize("slots", [PLENTY, SOME, LEAST], ids=["plenty", "some", "least"])
 @pytest.mark.parametrize("places", [2, 3, 4])
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -141,6 +151,7 @@ def test_a_block_is_read_once_where_all_fit(device: SimulatedDevice, places: int
     assert case.plan.read_bytes == case.once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_no_circle_where_slots_are_few(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Each GPU's next load waits for others that read what lies there, which wait for it."""
@@ -186,6 +197,7 @@ def copy_over_late(self: Any, to: int, lender: Any, source: int, nbytes: int, ov
     over(self, to, lender, source, nbytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_reader_that_is_not_waited_for_gets_something_else(
     device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, waits: bool

@@ -52,6 +52,7 @@ def parts(k: int, kc: int) -> list[int]:
     return [(p + 1) * (k // deep) + min(p + 1, k % deep) for p in range(deep)]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.integers(1, 5000), st.integers(1, 700), st.integers(1, 6000))
 def test_the_engine_cuts_every_step_as_it_cuts_all_of_k(k: int, kc: int, most: int) -> None:
@@ -102,6 +103,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, dtype: s
     return found
 
 
+@pytest.mark.slow_cases("(600, 700, 1701)")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(600, 700, 1701), (70, 900, 2600), (520, 3, 5000), (1, 300, 3333)], ids=str)
 def test_nothing_that_is_measured_changes_a_bit(
@@ -128,6 +130,7 @@ def test_the_sign_of_a_zero_does_not_depend_on_the_height_of_a_tile(dtype: str) 
     assert np.signbit(whole).all()
 
 
+@pytest.mark.slow
 def test_steps_that_cut_the_engines_parts_would(monkeypatch: pytest.MonkeyPatch, grids: set[Grid]) -> None:
     monkeypatch.setattr(places, "kc_of", lambda *_: 1)
     assert len(on_the_cpu(monkeypatch, 600, 700, 1701, "float32")) > 1
@@ -208,6 +211,7 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...], a: Any, b: A
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nothing_that_is_measured_of_gpus_changes_a_bit(
     monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...], grids: set[Grid], dtype: str
@@ -218,6 +222,7 @@ def test_nothing_that_is_measured_of_gpus_changes_a_bit(
     assert next(iter(grids)).steps > 2
 
 
+@pytest.mark.slow
 def test_steps_of_gpus_that_follow_measured_rates_would(
     monkeypatch: pytest.MonkeyPatch, gpus: tuple[Gpu, ...], grids: set[Grid]
 ) -> None:
@@ -226,6 +231,7 @@ def test_steps_of_gpus_that_follow_measured_rates_would(
     assert len({grid.bk for grid in grids}) > 1
 
 
+@pytest.mark.slow
 def test_the_step_on_gpus_depends_on_what_was_asked_alone() -> None:
     for limit in (None, 64 << 20, 2 << 30):
         step = stream.typical_step(30000, 20000, 10000, "float32", 4, 256, limit)

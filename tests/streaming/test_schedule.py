@@ -56,6 +56,7 @@ def room_of(grid: Grid, slots: tuple[int, int, int]) -> int:
 # ---- one place -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @few
 @given(schedules(), simulated, st.integers(0, 99))
 def test_a_program_is_a_product(planned: Schedule, device: Device, seed: int) -> None:
@@ -66,6 +67,7 @@ def test_a_program_is_a_product(planned: Schedule, device: Device, seed: int) ->
     replay([place], [Tile(*pair) for pair in itertools.product(*map(range, planned.grid.tiles))], seed)
 
 
+@pytest.mark.slow
 @few
 @given(schedules(), simulated)
 def test_claimed_tiles_are_a_product_too(planned: Schedule, device: Device) -> None:
@@ -426,6 +428,7 @@ def test_the_queue_counts_what_others_finish(tiles_s: list[int], count: int, cho
     assert taken == count * len(tiles_s)
 
 
+@pytest.mark.slow
 @few
 @given(grids(), st.lists(simulated, min_size=1, max_size=4), st.integers(1, 4), st.booleans())
 def test_several_places_compute_one_product(grid: Grid, several: list[Device], slots: int, known: bool) -> None:
@@ -492,6 +495,7 @@ def test_claiming_far_ahead_would(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- what fails ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @few
 @given(schedules(), st.data())
 def test_a_place_that_fails_ends_everything(planned: Schedule, data: st.DataObject) -> None:
@@ -551,6 +555,7 @@ def test_what_is_told_may_fail_as_well() -> None:
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @few
 @given(schedules(), simulated)
 def test_the_model_is_what_happens_without_jitter(planned: Schedule, device: Device) -> None:

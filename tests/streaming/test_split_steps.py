@@ -100,6 +100,7 @@ def worst(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
     return float((abs(c - exact) / size).max() / U)
 
 
+@pytest.mark.slow
 def test_a_sum_of_two_steps(gpu: ExecutingGpu) -> None:
     grid = Grid(40, 33, 256, 40, 33, 128)
     a, b = operands(grid)
@@ -108,6 +109,7 @@ def test_a_sum_of_two_steps(gpu: ExecutingGpu) -> None:
     assert (gpu.held_bytes, gpu.open) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_block_is_split_once_each_time_it_is_loaded(gpu: ExecutingGpu) -> None:
     """Those of B serve two tiles. Those of A lie in two slots, one after another."""
     plan = planned(GRID)
@@ -118,6 +120,7 @@ def test_a_block_is_split_once_each_time_it_is_loaded(gpu: ExecutingGpu) -> None
     assert Counter(gpu.launches) == {"split_matrices": 4 + 2, "split_hopper": 4, "multiply_flagged": 4}
 
 
+@pytest.mark.slow
 def test_parts_of_another_block_spoil_the_product(gpu: ExecutingGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     split = SplitSteps.__call__
 
@@ -129,6 +132,7 @@ def test_parts_of_another_block_spoil_the_product(gpu: ExecutingGpu, monkeypatch
     assert not worst(product([gpu], planned(GRID), a, b), a, b) < GRID.k
 
 
+@pytest.mark.slow
 def test_flagged_parts_are_added(gpu: ExecutingGpu) -> None:
     """A row with an infinity, one with a NaN, and one whose span is too wide in one step alone."""
     a, b = operands(GRID)
@@ -143,6 +147,7 @@ def test_flagged_parts_are_added(gpu: ExecutingGpu) -> None:
     assert worst(c[fine], a[fine], b) < 8
 
 
+@pytest.mark.slow
 def test_tiles_and_slots_change_no_bit(gpu: ExecutingGpu) -> None:
     grid = Grid(256, 33, 256, 128, 33, 128)
     a, b = operands(grid)
@@ -152,6 +157,7 @@ def test_tiles_and_slots_change_no_bit(gpu: ExecutingGpu) -> None:
     assert product([gpu], planned(one_tile, (9, 9, 2)), a, b).tobytes() == first.tobytes()
 
 
+@pytest.mark.slow
 def test_two_gpus_compute_the_same_bits(gpu: ExecutingGpu) -> None:
     another = ExecutingGpu(ordinal=1)
     a, b = operands(GRID)
@@ -182,6 +188,7 @@ def test_what_is_computed_from_parts() -> None:
         large.plan_multiply(np.ones((2, 2)), np.ones((2, 2)), precision="tf32")
 
 
+@pytest.mark.slow
 def test_the_plan_has_room_for_the_parts_and_says_what_they_are(
     gpu: ExecutingGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +222,7 @@ def test_the_plan_has_room_for_the_parts_and_says_what_they_are(
     assert facts[0] != facts[1]
 
 
+@pytest.mark.slow
 def test_the_bound_of_a_sum_of_steps_is_within_the_classical_one() -> None:
     """Each step is within the classical bound of its own k; their sums take one rounding for each further step."""
     for k in (4096, 65536, 100_000):
@@ -223,6 +231,7 @@ def test_the_bound_of_a_sum_of_steps_is_within_the_classical_one() -> None:
         assert split_bound(step, 2, allowed_excess(step, 2)) + steps - 1 <= k
 
 
+@pytest.mark.slow
 def test_copies_hide_behind_faster_multiplications() -> None:
     """With the rates of an H200 and its host, as they were recorded."""
     rates = Rates(2.1e14, 5.5e10, 5.4e10, 3.5e10, 1e-4, (128, 128, 132), 1e-5, copy_s=8e-13)
@@ -240,6 +249,7 @@ def test_splitting_takes_time_from_multiplying() -> None:
     assert slow.cost.compute_s - fast.cost.compute_s > 0.5 * spent
 
 
+@pytest.mark.slow
 def test_the_rates_of_a_kernel_of_parts(gpu: ExecutingGpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Measured with real launches, of small matrices; by a clock of which only the order of sizes is checked."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))

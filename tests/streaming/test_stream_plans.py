@@ -82,6 +82,7 @@ def work_of_planning(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[G
     return steps, cuts_
 
 
+@pytest.mark.slow
 def test_a_search_without_a_budget_does_more(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, _ = work_of_planning(monkeypatch)
     least = 3 * stream.BUDGET
@@ -90,6 +91,7 @@ def test_a_search_without_a_budget_does_more(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(steps) > least
 
 
+@pytest.mark.slow_cases("CPU", "files", "outer", "huge k", "65536 in 11 GB", "131072 in 11 GB")
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_is_made_soon_and_keeps_to_its_room(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing else runs, so many steps take a quarter of a second."""
@@ -117,6 +119,7 @@ def test_the_least_is_below_what_known_orders_move_and_above_known_bounds(m: int
     assert rows < 1 or least <= m * k + math.ceil(m / rows) * k * n + m * n
 
 
+@pytest.mark.slow_cases("CPU", "tall", "files", "primes", "65536 in 11 GB")
 @pytest.mark.parametrize("case", ["65536 in 11 GB", "files", "CPU", "tall", "huge k", "primes", "vector"])
 def test_no_candidate_is_much_faster(case: str) -> None:
     """Of all cuts, orders and shares of the room whose schedules are short."""
@@ -138,6 +141,7 @@ def test_no_candidate_is_much_faster(case: str) -> None:
     assert plan_stream(*CASES[case]).cost.total_s <= 1.02 * nearly * best
 
 
+@pytest.mark.slow
 def test_a_search_that_stops_at_once_is_much_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     good = plan_stream(*CASES["files"]).cost.total_s
     monkeypatch.setattr(stream, "BUDGET", 0)
@@ -170,6 +174,7 @@ def test_the_least_room_that_an_error_names_suffices(shape: tuple[int, int, int]
         plan_stream(*shape, "float32", 4, Room(need - 1), CPU)
 
 
+@pytest.mark.slow
 def test_a_product_that_was_begun_says_what_it_needs() -> None:
     grid = plan_stream(*CASES["CPU"]).grid
     some = [Tile(1, 2), Tile(0, 0), Tile(2, 1)]
@@ -185,6 +190,7 @@ def test_a_product_that_was_begun_says_what_it_needs() -> None:
     assert len(plan_again(grid, "float32", 4, Room(GIB), CPU, some[:1], most=4).parts) == 1
 
 
+@pytest.mark.slow_cases("13")
 @pytest.mark.parametrize("seed", range(30))
 def test_plans_take_what_they_foretell(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones, done by a simulated device that has just the room they were given."""
@@ -210,6 +216,7 @@ def test_plans_take_what_they_foretell(seed: int, monkeypatch: pytest.MonkeyPatc
 # ---- several places --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases("131072 in 11 GB", "2-65536")
 @pytest.mark.parametrize("case", ["65536", "131072", "131072 in 11 GB"])
 @pytest.mark.parametrize("most", [2, 4])
 def test_large_products_are_shared(case: str, most: int) -> None:
@@ -234,6 +241,7 @@ def test_small_products_stay_on_one() -> None:
         assert "as fast as one" not in str(plan)
 
 
+@pytest.mark.slow
 def test_what_a_disk_bounds_stays_on_one() -> None:
     """More GPUs read no faster; where all share a disk they would only read it more often."""
     m, n, k, dtype, itemsize, room, _ = CASES["files"]
@@ -263,6 +271,7 @@ def test_short_rows_of_tiles_take_time() -> None:
     assert m * n / wide.grid.bn < m * n / plan.grid.bn, "fewer rows, which are longer"
 
 
+@pytest.mark.slow
 def test_strips_read_as_much_and_move_more() -> None:
     """The simplest partition, for comparison: every place needs all of B."""
     rates = dataclasses.replace(H200, most_read_bytes=60e9, write_bytes=60e9, peers=True)

@@ -158,6 +158,7 @@ def test_any_rectangle_is_what_numpy_reads(name: str, memory: Any, where: Any, d
     np.testing.assert_array_equal(out, matrix[rows, columns].astype(to))
 
 
+@pytest.mark.slow_cases("a.zarr", "old.zarr", "group.zarr:deep/x")
 @pytest.mark.parametrize("name", STORED)
 def test_a_server_is_read_by_eight_threads_and_reopened_from_a_pickle(name: str, server: FileServer) -> None:
     matrix = np.random.default_rng(2).random((90, 70))
@@ -261,6 +262,7 @@ def ranges_of(server: FileServer) -> list[int]:
     return [int(end) + 1 - int(begin) for begin, end in spans]
 
 
+@pytest.mark.slow
 def test_narrow_rows_are_read_with_their_gaps_and_wide_ones_without(
     server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +369,7 @@ def test_a_matrix_that_changes_while_it_is_multiplied_is_noticed(
     assert not (tmp_path / "c.npy").exists()
 
 
+@pytest.mark.slow_cases("a.h5:group/data")
 @pytest.mark.parametrize("name", ["a.npy", "a.h5:group/data"])
 def test_an_interrupted_product_is_resumed_with_another_signature(
     name: str, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -559,6 +562,7 @@ def test_options_reach_the_file_system_in_every_process(name: str, server: FileS
         each.close()
 
 
+@pytest.mark.slow
 def test_importing_the_files_loads_no_fsspec() -> None:
     command = "import sys, tilewright.large.files; assert 'fsspec' not in sys.modules"
     subprocess.run([sys.executable, "-c", command], check=True)

@@ -59,6 +59,7 @@ def test_right_products_pass(folder: Path, out: str | None, precision: Any, capl
     assert line.startswith("verified: 500×400 · 400×300 float32: the largest error found is ")
 
 
+@pytest.mark.slow
 def test_one_corrupted_element_of_a_file_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its place; also where it is off by little more than the bound."""
     a, b = (np.load(f"{name}.npy").astype(np.float64) for name in "ab")
@@ -73,6 +74,7 @@ def test_one_corrupted_element_of_a_file_is_rejected(folder: Path, monkeypatch: 
     assert Path("c.npy").exists()
 
 
+@pytest.mark.slow
 def test_a_wrong_result_is_not_resumed_and_a_right_one_is_checked_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,62 +1,44 @@
 """Which tests the default run takes: no slow ones, and few cases of a table, but every row of each ``parametrize``.
 
-What it leaves is marked ``thorough``. ``.ci/nightly`` runs it, and ``.ci/run`` a part: one in 40 of the slow tests, and of
-a table fewer: if the default run takes one of its cases, or another slow one is first, one in 110; and one in 430 further
-cases.
+``@pytest.mark.slow`` marks a test that takes more than 0.3 s, and ``@pytest.mark.slow_cases("float64", "1200")`` those cases
+of a table whose id has one of these parts. The cases of a table that the default run leaves are marked ``further`` here, and
+a selection of what it takes is marked ``fast``.
+
+``.ci/nightly`` runs all, and ``.ci/run`` a part of what the default run leaves: one in 40 of the slow tests, and of a table
+fewer: if the default run takes one of its cases, or another slow one is first, one in 110; and one in 430 further cases.
 """
 
 from __future__ import annotations
 
-import json
 import random
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-#: What only ``.ci/run`` runs.
-THOROUGH = pytest.mark.thorough
 #: Dtypes that take the way of another of the same kind: int16 that of int8, unsigned integers that of signed ones,
 #: complex128 that of complex64, bfloat16 that of float16. Compiling every kernel for them takes minutes.
 TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16"}
 
 
-#: Seconds from which a test is slow, without what it compiles for others too; and the tests that were when ``pytest --slow``
-#: wrote the file.
-SLOW_S = 0.3
-SLOW = set(json.loads((Path(__file__).parents[1] / "slow.json").read_text(encoding="utf-8")))
 #: One in so many runs in each share: of the further cases of tables, of slow cases beside another case of their table, and
 #: of slow tests that stand alone.
 PARTS, SLOW_PARTS, SINGLE_PARTS = 430, 110, 40
-
-
-class Clock:
-    """A plugin of pytest that writes which tests take long; under xdist those of all workers."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.seconds = path, defaultdict[str, float](float)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] += report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        slow = sorted(test for test, seconds in self.seconds.items() if seconds >= SLOW_S)
-        self.path.write_text(json.dumps(slow, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+#: The marks of what the default run leaves.
+MARKS = "slow", "further", "thorough", "browser"
 
 
 def shared(items: Sequence[pytest.Item], seed: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The tests without those further and slow cases of tables that another seed chooses, and these."""
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
-    runs = {item.nodeid.split("[")[0] for item in items if item.nodeid not in SLOW and not _is_thorough(item)}
+    runs = {table_of(item) for item in items if not {*MARKS} & _marks(item)}
     for item in items:
-        table, parts = item.nodeid.split("[")[0], 1
-        if item.get_closest_marker("further") is not None:
+        table, parts = table_of(item), 1
+        if "further" in _marks(item):
             parts = PARTS
-        elif item.nodeid in SLOW:
+        elif "slow" in _marks(item):
             parts = SLOW_PARTS if table in runs else SINGLE_PARTS
             runs.add(table)
         chosen = random.Random(f"{seed} {item.nodeid}").randrange(parts) == 0
@@ -64,8 +46,13 @@ def shared(items: Sequence[pytest.Item], seed: int) -> tuple[list[pytest.Item], 
     return kept, left
 
 
-def _is_thorough(item: pytest.Item) -> bool:
-    return item.get_closest_marker("thorough") is not None
+def table_of(item: pytest.Item) -> str:
+    """The test function, without the case."""
+    return item.nodeid.split("[")[0]
+
+
+def _marks(item: pytest.Item) -> set[str]:
+    return {name for name in MARKS if item.get_closest_marker(name) is not None}
 
 
 def each_value(cases: Sequence[Mapping[str, object]]) -> list[int]:
@@ -122,26 +109,27 @@ def widest_and_narrowest(sets: Iterable[Mapping[str, int]]) -> list[dict[str, in
     return [each for found in alike.values() for each in (found[0], *found[1:][-1:])]
 
 
-def further(item: pytest.Item) -> None:
-    """Mark a case of a table that the default run leaves."""
-    item.add_marker(THOROUGH)
-    item.add_marker(pytest.mark.further)
-
-
-def mark_the_rest(items: Sequence[pytest.Item]) -> None:
-    """Mark as thorough: slow tests, cases with one of ``TWINS``, and those that ``each_value`` does not choose."""
+def mark(items: Sequence[pytest.Item]) -> None:
+    """Mark slow cases; as ``further`` cases with one of ``TWINS`` and those that ``each_value`` does not choose; and of what
+    the default run takes, as ``fast``, the first case of every second function of a file."""
     tables: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if item.nodeid in SLOW or item.get_closest_marker("further"):
-            item.add_marker(THOROUGH)
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
+        case = item.callspec.id
+        parts = {case, *case.split("-")}
+        if any(parts & {*marker.args} for marker in item.iter_markers("slow_cases")):
+            item.add_marker("slow")
         if any(has_twin(value) for value in item.callspec.params.values()):
-            further(item)
+            item.add_marker("further")
         elif item.get_closest_marker("each_value"):
-            tables.setdefault(item.nodeid.split("[")[0], []).append(item)
+            tables.setdefault(table_of(item), []).append(item)
     for cases in tables.values():
         chosen = each_value([rows(case) for case in cases])
         for index, case in enumerate(cases):
             if index not in chosen:
-                further(case)
+                case.add_marker("further")
+    first = {table_of(item): item for item in reversed(items) if not _marks(item)}
+    for at, item in enumerate(reversed(first.values())):
+        if at % 2 == 0:
+            item.add_marker("fast")
