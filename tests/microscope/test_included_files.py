@@ -22,7 +22,7 @@ from tilewright.simulator.assembly import source_files
 from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link
-from tilewright.simulator.observation import Observation
+from tilewright.simulator.microscope import Observation
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -169,7 +169,7 @@ def test_a_notebook_without_the_libraries_shows_text(monkeypatch: pytest.MonkeyP
     def missing(*_: object) -> str:
         raise report.UnavailableError("a report needs jinja2")
 
-    monkeypatch.setattr("tilewright.simulator.observation.pipeline_html", missing)
+    monkeypatch.setattr("tilewright.simulator.microscope.pipeline_html", missing)
     assert "warps 0–3  .....00001111" in ring()._repr_html_()
 
 

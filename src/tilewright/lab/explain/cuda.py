@@ -17,8 +17,7 @@ from ...simulator.assembly.source_files import file_label
 from ...simulator.findings import LAUNCH, STEP_LIMIT, Finding
 from ...simulator.gpus import GpuModel, PipelineRates
 from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
-from ...simulator.microscope import KernelSource, observe
-from ...simulator.observation import Observation
+from ...simulator.microscope import KernelSource, Observation, observe
 from ...simulator.occupancy import Occupancy, occupancy
 from ..inputs.environment import environment
 from ..inputs.formats import format_of

@@ -11,7 +11,7 @@ import numpy as np
 from ...records.explanation import Access
 from ...simulator.counters.sectors import SECTOR
 from ...simulator.machine.tensor_map import TensorMap
-from ...simulator.observation import Observation
+from ...simulator.microscope import Observation
 from .bounds import turns_of
 
 #: The counter of the busy cycles of tensor cores, summed over the four of a multiprocessor.

@@ -25,7 +25,7 @@ from ...simulator.compiled_launch import registers_at_launch
 from ...simulator.findings import OUT_OF_BOUNDS, STEP_LIMIT, UNWRITTEN_OUTPUT, UNWRITTEN_READ, Finding
 from ...simulator.machine.options import RunOptions
 from ...simulator.machine.tensor_map import TensorMap
-from ...simulator.observation import Observation
+from ...simulator.microscope import Observation
 from ...simulator.run.simulate import Run, run_program
 from ..inputs.formats import FORMATS, format_of
 from ..inputs.sizes import ODD_SIZE, Shape, is_odd

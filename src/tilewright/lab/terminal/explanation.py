@@ -13,8 +13,8 @@ from rich.text import Text
 from ...records.explanation import ABOUT, Defect, Explanation, Formula
 from ...records.source_rows import source_rows
 from ...simulator import listing
+from ...simulator.listing import timeline_lines
 from ...simulator.occupancy import Occupancy
-from ...simulator.timeline_listing import timeline_lines
 from .facts import show_facts
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))

@@ -13,9 +13,9 @@ from ...errors import OperandError, UsageError, did_you_mean
 from ...gpu.runtime.launch import extent
 from ...gpu.runtime.mangled import demangled
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
-from ..assembly.variables import SIZES, Variable
-from .clusters import NO_CLUSTER, blocks_by_cluster, clusters_of
+from ..assembly.instructions import SIZES, Variable
 from .tensor_map import MAP_BYTES
+from .threads import NO_CLUSTER, blocks_by_cluster, clusters_of
 from .values import DTYPES, Array, Dim, Ints
 
 #: The most blocks of a run: their numbers must fit a stamp of ``clocks``.

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..assembly.instructions import Instruction, operand_tokens
-from ..assembly.variables import SIZES, ptx_integer
+from ..assembly.instructions import SIZES, Instruction, operand_tokens, ptx_integer
 from ..counters.work import UnitWork
 from ..findings import VOLATILE
 from ..machine.lanes import Lanes

@@ -27,8 +27,7 @@ from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
 from ..machine.origins import Box
-from ..machine.shared_space import OFFSET
-from ..machine.spaces import WINDOW
+from ..machine.spaces import OFFSET, WINDOW
 from ..machine.tensor_map import MAP_BYTES, SWIZZLES, BoxedTensor
 from ..machine.transfers import CHUNK, Transfer, chunks_of
 from ..machine.values import DTYPES, Array, Bools, Ints, per_lane

@@ -10,11 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, operand_tokens
-from ..assembly.variables import SIZES
+from ..assembly.instructions import SIZES, Instruction, operand_tokens
 from ..machine.lanes import Lanes
-from ..machine.shared_space import RANK_BIT, address_in
-from ..machine.spaces import WINDOW
+from ..machine.spaces import RANK_BIT, WINDOW, address_in
 from ..machine.values import DTYPES, Array, Ints
 from ._table import (
     BITS,

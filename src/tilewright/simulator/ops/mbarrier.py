@@ -17,9 +17,8 @@ import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..counters.work import BARRIER_WORK
-from ..machine.endless_waits import EndlessWait
 from ..machine.lanes import Lanes
-from ..machine.mbarriers import PARITY, PENDING, Mbarrier
+from ..machine.mbarriers import PARITY, PENDING, EndlessWait, Mbarrier
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
 from ..machine.values import Array, Bools, Ints, per_lane

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..assembly.variables import SIZES
+from ..assembly.instructions import SIZES
 from ..machine.values import Array
 
 # ---- rounding once, in any direction ---------------------------------------------------------------------------------
