@@ -19,9 +19,14 @@ from tilewright.records import report
 from tilewright.records.explanation import from_dict
 from tilewright.records.pipeline import BarrierEvent, Pipeline
 from tilewright.records.report.access_picture import WIDTH, Picture
-from tilewright.records.report.pipeline_picture import LEFT, pipeline_picture
-from tilewright.records.report.pipeline_section import phase_picture, pipeline_pictures
-from tilewright.records.report.swizzle_picture import bank_turns, swizzle_picture
+from tilewright.records.report.pipeline_section import (
+    LEFT,
+    bank_turns,
+    phase_picture,
+    pipeline_picture,
+    pipeline_pictures,
+    swizzle_picture,
+)
 
 
 def classes(picture: Picture | None) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import UsageError
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
-from ...records.compare.stats import MIN_SAMPLES
+from ...records.compare import MIN_SAMPLES
 from ..inputs.distributions import distributed
 from ..inputs.params import Values, check_names, param_sets, with_cached
 from ..inputs.sizes import Shape

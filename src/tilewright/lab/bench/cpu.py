@@ -24,8 +24,7 @@ from ...host.limits import use_threads
 from ...host.machine import available_memory, bytes_text, current_clock_mhz
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
-from ...records.compare.reference import is_unclear, starved
-from ...records.compare.stats import FEW_SAMPLES, MIN_SAMPLES
+from ...records.compare import FEW_SAMPLES, MIN_SAMPLES, is_unclear, starved
 from ..inputs.sizes import Shape
 from .cells import Cell, Outcome, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed

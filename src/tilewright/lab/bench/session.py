@@ -19,7 +19,7 @@ from ...kernels import NUMERIC, Kernel
 from ...kernels.catalog import catalog, find, reference
 from ...planning.tuned import best_params
 from ...records.bench import BenchRecord, Writer
-from ...records.compare.stats import MIN_SAMPLES
+from ...records.compare import MIN_SAMPLES
 from ..inputs.distributions import check_benched
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS

@@ -32,7 +32,7 @@ def compare_command(
     machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
     """
     from ...records.bench import read_records
-    from ...records.compare.stats import compare
+    from ...records.compare import compare
     from ..terminal import show_comparison
 
     check_writeable("json", json_file, dash=True, spare=[old, new])

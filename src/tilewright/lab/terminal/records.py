@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...records.bench import VERDICTS, BenchRecord
-from ...records.compare.reference import is_unclear
-from ...records.compare.stats import Comparison
+from ...records.compare import Comparison, is_unclear
 from ...records.report.findings import busy_machine
 from ...records.report.views import params_text, varied
 
