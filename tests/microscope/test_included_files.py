@@ -15,7 +15,7 @@ from support.measured_rungs import smallest
 from tilewright.gpu.runtime import includes
 from tilewright.gpu.runtime.nvrtc import compile_kernel, compile_source
 from tilewright.kernels.catalog import cuda_catalog
-from tilewright.lab.explain.ncu_pages import CountedInstruction, by_line
+from tilewright.lab.explain.measure import CountedInstruction, by_line
 from tilewright.records.explanation import Access, read_explanations
 from tilewright.records.source_rows import excerpt, source_rows
 from tilewright.simulator.assembly import source_files

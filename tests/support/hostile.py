@@ -235,7 +235,7 @@ def _read_records(folder: Path) -> None:
 
 
 def _console() -> Any:
-    from tilewright.lab.cli.console import Console
+    from tilewright.lab.cli.application import Console
 
     return Console(file=io.StringIO(), width=80)
 

@@ -25,10 +25,9 @@ from ...host.machine import available_memory, bytes_text, current_clock_mhz
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
 from ...records.compare import FEW_SAMPLES, MIN_SAMPLES, is_unclear, starved
-from ..inputs.sizes import Shape
-from .cells import Cell, Outcome, Settings
+from ..inputs.options import Shape
+from .cells import Cell, Outcome, PredictingBench, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
-from .prediction import PredictingBench
 from .timing import SAMPLE_S, SampleLoop, band_s, fastest, timed_again
 
 #: Samples beyond ``repeat`` are taken while a cell has spent less than this on them: without a reference up to MOST_SAMPLES,

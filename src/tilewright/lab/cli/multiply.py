@@ -13,9 +13,7 @@ import typer
 
 from ...errors import TilewrightError, UsageError
 from ...records.json_data import dumped
-from .application import app
-from .console import Console
-from .options import check_different_files, check_writeable
+from .application import Console, app, check_different_files, check_writeable
 
 if TYPE_CHECKING:
     from ...large.streaming.places.events import Events

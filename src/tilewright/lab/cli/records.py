@@ -9,9 +9,7 @@ from typing import Annotated
 import typer
 
 from ...errors import UsageError
-from .application import app
-from .console import Console, say
-from .options import Json, check_different_files, check_writeable, fraction, write_json
+from .application import Console, Json, app, check_different_files, check_writeable, fraction, say, write_json
 
 
 @app.command("compare")

@@ -33,7 +33,7 @@ from ...records.compare import ratio_interval
 from ..bench.cells import Cell, Settings
 from ..bench.cpu import Bench
 from ..inputs.environment import environment
-from ..inputs.sizes import Shape
+from ..inputs.options import Shape
 
 #: How many reach the rounds; and samples of each in a trial or a round, each with one of the analytic choice.
 FINALISTS, PAIRS = 8, 2

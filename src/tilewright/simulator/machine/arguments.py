@@ -63,7 +63,7 @@ def size_in_words(nbytes: int) -> str:
 class SimulatedBlocks:
     """The blocks of a grid that are run, in order, whole clusters of them.
 
-    ``chosen`` are their numbers, as ``clusters.blocks_by_cluster`` counts them; None for all.
+    ``chosen`` are their numbers, as ``threads.blocks_by_cluster`` counts them; None for all.
     """
 
     grid: Dim

@@ -67,7 +67,7 @@ class Space:
 
     def watch(self, region: Region) -> None:
         """Look for races in a region from now on; called before the first write to it. ``GlobalSpace`` then gives it a
-        shadow, which it lacks if ``provenance`` found no store to it."""
+        shadow, which it lacks if ``dataflow`` found no store to it."""
 
     def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
         """``pieces`` in the general case: some addresses are invalid, or they lie in several regions."""
