@@ -14,7 +14,7 @@ from ...large.streaming.plan.cost import Rates
 from ...large.streaming.plan.grid import Tile
 from ...large.streaming.plan.plan import StreamPlan
 from ...large.streaming.plan.schedule import Schedule
-from ...large.streaming.run.parallel import Queue
+from ...large.streaming.run.executor import Queue
 from .simulate import SimulatedWorker, simulate_cluster
 
 
