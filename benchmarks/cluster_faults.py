@@ -32,7 +32,7 @@ import tilewright as tw
 from tilewright.errors import ClusterError
 from tilewright.lab.inputs.environment import environment
 from tilewright.large.files import open_matrix, whole_matrix
-from tilewright.large.streaming.places.host import HostPlace
+from tilewright.large.streaming.places.places import HostPlace
 from tilewright.large.streaming.run.journal import Journal
 
 WORKERS = 3

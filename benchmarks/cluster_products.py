@@ -37,7 +37,7 @@ from tilewright.large.cluster.layers import layers
 from tilewright.large.files import create_matrix, open_matrix, whole_matrix
 from tilewright.large.multiply import job_on
 from tilewright.large.streaming.options import Options
-from tilewright.large.streaming.places.events import Events
+from tilewright.large.streaming.places.place import Events
 from tilewright.large.streaming.plan.grid import Tile
 
 #: Runs of each way, in turns.

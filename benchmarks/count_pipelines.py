@@ -17,7 +17,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.gpu.runtime.nvrtc import compiler
-from tilewright.lab.explain.pipeline_work import work_of
+from tilewright.lab.explain.cuda import work_of
 from tilewright.lab.inputs.environment import environment
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

@@ -38,14 +38,14 @@ STARTED_S = time.perf_counter()
 #: Functions that are timed within a call. One that a module no longer has is listed under "missing".
 TIMED = (
     "tilewright.cpu.runtime.stop:run_on_thread",
-    "tilewright.large.streaming.run.opening:opened_product",
-    "tilewright.large.streaming.run.opening:array_for",
+    "tilewright.large.streaming.run.job:opened_product",
+    "tilewright.large.streaming.run.job:array_for",
     "tilewright.large.streaming.places.places:place_product",
     "tilewright.large.streaming.places.places:choose_streamed",
     "tilewright.large.streaming.places.places:typical_step",
-    "tilewright.large.streaming.places.gpu_rates:gpu_rates",
-    "tilewright.large.streaming.places.gpu_rates:_product_s",
-    "tilewright.large.streaming.places.gpu_rates:_link_rates",
+    "tilewright.large.streaming.places.gpu:gpu_rates",
+    "tilewright.large.streaming.places.gpu:_product_s",
+    "tilewright.large.streaming.places.gpu:_link_rates",
     "tilewright.large.streaming.places.rates:read_rate",
     "tilewright.large.streaming.places.rates:write_rate",
     "tilewright.large.streaming.plan.stream:plan_stream",
@@ -181,7 +181,7 @@ def product(options: argparse.Namespace) -> dict[str, Any]:
         import tilewright as tw
     with taking(out, "import_multiply_s"):
         importlib.import_module("tilewright.large.multiply")
-        importlib.import_module("tilewright.large.streaming.run.opening")
+        importlib.import_module("tilewright.large.streaming.run.job")
     spans = Spans()
     for where in TIMED:
         spans.wrap(where)
@@ -190,7 +190,7 @@ def product(options: argparse.Namespace) -> dict[str, Any]:
     x = np.random.default_rng(3).random((options.n, 1), np.float32)
     expected = a.astype(np.float32) @ (b @ x)
     for number in range(options.calls):
-        from tilewright.large.streaming.places.events import Events
+        from tilewright.large.streaming.places.place import Events
 
         spans.spans.clear()
         events, before = Events(), usage()

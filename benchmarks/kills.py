@@ -35,7 +35,7 @@ from tilewright.large.files import zarr as zarr_files
 from tilewright.large.streaming.places import places
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.stream import Room
-from tilewright.large.streaming.run import opening
+from tilewright.large.streaming.run import job as job_module
 
 NAMES = ("c.npy", "c.raw", "c.safetensors", "c.h5", "c.zarr")
 #: Sides of the products: one that the command computes for a while, and one of few tiles.
@@ -230,7 +230,7 @@ def prepare() -> None:
     make_operands(SHORT)
     choice = choose_adding_cpu("float32")
     places.host_rates = lambda *_: Rates(1e11, 1e10, 1e9)  # type: ignore[assignment]
-    opening.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 1, 1 << 30)  # type: ignore[assignment]
+    job_module.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 1, 1 << 30)  # type: ignore[assignment]
 
 
 def main(out: str, kills: str = "200", seed: str = "1") -> None:

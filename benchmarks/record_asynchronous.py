@@ -28,7 +28,7 @@ from tilewright.errors import TilewrightError
 from tilewright.gpu.runtime.device import open_device
 from tilewright.gpu.runtime.driver import call, driver
 from tilewright.gpu.runtime.nvrtc import Compiled, compile_file, compiler
-from tilewright.lab.explain import measure, ncu_pages
+from tilewright.lab.explain import measure
 from tilewright.lab.explain.measure import tools
 from tilewright.simulator.assembly.disassembly import disassemble, parse_sass
 
@@ -231,7 +231,7 @@ def counted(rows: list[dict[str, Any]], names: Sequence[str], metrics: Sequence[
         ]
 
 
-def instruction_row(code: Any, found: ncu_pages.CountedInstruction) -> dict[str, Any]:
+def instruction_row(code: Any, found: measure.CountedInstruction) -> dict[str, Any]:
     return {"file": Path(code.file).name, "line": code.line, "opcode": code.opcode, **found.counts}
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from tilewright.errors import TilewrightError
 from tilewright.gpu.runtime.device import open_device
 from tilewright.gpu.runtime.nvrtc import Compiled, compile_source, compiler
-from tilewright.lab.explain import measure, ncu_pages, stored_launches
+from tilewright.lab.explain import measure, stored_launches
 from tilewright.lab.explain.measure import tools
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.simulator.assembly import disassembly
@@ -236,7 +236,7 @@ def kernels(folder: Path, out: Path, about: dict[str, Any]) -> list[str]:
     return failed
 
 
-def row_of(case: Case, found: ncu_pages.Profile, code: dict[int, list[Any]]) -> dict[str, Any]:
+def row_of(case: Case, found: measure.Profile, code: dict[int, list[Any]]) -> dict[str, Any]:
     """A line of the record; counters and counts that are 0 are left out, and so are instructions without memory."""
     launch = case.launch
     return {

@@ -28,8 +28,8 @@ from tilewright.gpu.runtime.nvrtc import compile_kernel, compiler
 from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import measure
+from tilewright.lab.explain.checked_launch import operands
 from tilewright.lab.explain.cuda import explain
-from tilewright.lab.explain.result import operands
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.records.explanation import Explanation, read_explanations
 

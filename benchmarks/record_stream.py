@@ -28,7 +28,7 @@ import numpy as np
 from tilewright import multiply, plan_multiply
 from tilewright.gpu.runtime.cublas import _library
 from tilewright.lab.inputs.environment import environment
-from tilewright.large.streaming.places.events import Events
+from tilewright.large.streaming.places.place import Events
 from tilewright.product.precision import fast_bound
 
 #: Rows of C that are compared element by element, and rows that are made or read at a time.

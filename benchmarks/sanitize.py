@@ -22,7 +22,7 @@ from tilewright.gpu.runtime.nvrtc import compile_kernel, compiler
 from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import stored_launches
-from tilewright.lab.explain.result import operands, verified
+from tilewright.lab.explain.checked_launch import operands, verified
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SHAPES = [(1, 1, 1), (3, 2, 0), (31, 33, 32), (65, 7, 17), (5, 97, 40)]

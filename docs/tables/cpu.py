@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.kernels.catalog import catalog, cuda_catalog
 from tilewright.records.bench import VERDICTS, BenchRecord
-from tilewright.records.compare.reference import is_unclear
+from tilewright.records.compare import is_unclear
 
 from .common import ROOT, at, command, lines_of, linked, made_by, records_of, table
 

@@ -11,7 +11,7 @@ import altair as alt
 import vl_convert
 from rich.console import Console
 
-from tilewright.lab.terminal.records import show_bench
+from tilewright.lab.terminal.tables import show_bench
 from tilewright.records.report.html import VEGALITE
 from tilewright.records.report.palette import DASHES, GREYS_DARK, GREYS_LIGHT, INK, Style, config
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.lab.explain.cuda import predicted_time
-from tilewright.lab.explain.pipeline_work import PipelineWork
+from tilewright.lab.explain.cuda import PipelineWork, predicted_time
 from tilewright.records.explanation import TimePart
 from tilewright.simulator.gpus import find_gpu
 

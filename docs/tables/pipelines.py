@@ -11,9 +11,12 @@ import numpy as np
 import tilewright as tw
 from tilewright.records.pipeline import Pipeline, SwizzledTile
 from tilewright.records.report.access_picture import Picture
-from tilewright.records.report.pipeline_picture import pipeline_picture
-from tilewright.records.report.pipeline_section import phase_picture, standalone_picture
-from tilewright.records.report.swizzle_picture import swizzle_picture
+from tilewright.records.report.pipeline_section import (
+    phase_picture,
+    pipeline_picture,
+    standalone_picture,
+    swizzle_picture,
+)
 
 from .common import ROOT
 

@@ -22,7 +22,7 @@ from tilewright.records import report
 from tilewright.records.bench import BenchRecord, from_line, read_records, to_line
 from tilewright.records.explanation import _WIDEST, TimePart, from_dict, holds_explanations, read_explanations
 from tilewright.records.json_data import DEEPEST, dumped, holds_kind, is_tame
-from tilewright.records.report import html, timeline_lanes, views
+from tilewright.records.report import html, timeline, views
 from tilewright.records.report.source_view import source_view
 from tilewright.records.timeline import MOST_LANES, Piece, read_timelines, write_timelines
 
@@ -210,13 +210,13 @@ def test_a_density_is_that_of_its_pieces() -> None:
         Piece("cpu", "stage in", "A", start / 7, start / 7 + length)
         for start, length in ((0, 9.9), (3, 0.0001), (5, 0.004), (69, 0.14), (2, 0), (70, 0))
     ]
-    found = timeline_lanes._density(one, pieces, ["a"] * len(pieces), "a")
-    step = one.total_s / timeline_lanes.BINS
+    found = timeline._density(one, pieces, ["a"] * len(pieces), "a")
+    step = one.total_s / timeline.BINS
     for number in (0, 1, 170, 171, 172, 285, 286, 2000, 3942, 3943, 3999):
         inside = sum(max(0.0, min(p.end_s, (number + 1) * step) - max(p.start_s, number * step)) for p in pieces)
         assert found[number] == pytest.approx(inside / step, abs=1e-9)
     many = [Piece("cpu", "stage in", "A", 0.0, 10.0)] * 20_000
-    assert timeline_lanes._density(one, many, ["a"] * len(many), "a")[5] == pytest.approx(20_000)
+    assert timeline._density(one, many, ["a"] * len(many), "a")[5] == pytest.approx(20_000)
 
 
 # ---- pages -----------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from rich.text import Text
 import tilewright
 from support.report_records import measured
 from tilewright.__main__ import run_command_line
-from tilewright.lab.bench.prediction import TimeLeft
-from tilewright.lab.cli.console import Console, say
+from tilewright.lab.bench.cells import TimeLeft
+from tilewright.lab.cli.application import Console, say
 from tilewright.lab.terminal import BenchProgress, TuneProgress, blocks_progress, show_bench, show_facts
 from tilewright.records import legible as module
 from tilewright.records.bench import write_records
@@ -114,7 +114,7 @@ def test_say_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_command_has_that_console() -> None:
     folder = SOURCE / "tilewright/lab/cli"
     for path in folder.glob("*.py"):
-        assert path.name == "console.py" or "rich.console" not in path.read_text(encoding="utf-8"), path.name
+        assert path.name == "application.py" or "rich.console" not in path.read_text(encoding="utf-8"), path.name
 
 
 @pytest.mark.parametrize("command", ["bench", "tune", "explain"])

@@ -13,9 +13,8 @@ import pytest
 from tilewright.cpu.runtime.runner import compiled
 from tilewright.host.steps import announced, listening
 from tilewright.kernels.catalog import catalog, load_file
-from tilewright.lab.bench.cells import Cell
-from tilewright.lab.bench.prediction import TimeLeft
-from tilewright.lab.cli.console import Console
+from tilewright.lab.bench.cells import Cell, TimeLeft
+from tilewright.lab.cli.application import Console
 from tilewright.lab.terminal import BenchProgress, ProductProgress, steps_shown
 
 KERNEL = """

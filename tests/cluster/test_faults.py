@@ -34,7 +34,7 @@ from tilewright.large.files import create_matrix, plain
 from tilewright.large.multiply import job_on
 from tilewright.large.streaming.options import Options
 from tilewright.large.streaming.places import places
-from tilewright.large.streaming.places.host import HostPlace
+from tilewright.large.streaming.places.places import HostPlace
 from tilewright.large.streaming.plan import stream
 from tilewright.large.streaming.run.journal import Journal
 

@@ -27,7 +27,7 @@ from support.matrices import SHAPES, operands
 from tilewright import errors
 from tilewright.dask import matmul
 from tilewright.large.cluster import lazy
-from tilewright.large.cluster.lazy_cut import TaskMemory, cut_lazily
+from tilewright.large.cluster.lazy import TaskMemory, cut_lazily
 
 #: The kernel's workspace, and some MiB for the tiles.
 SMALL = "24MiB"
@@ -131,7 +131,7 @@ def test_segments_that_cut_the_kernels_parts_would_change_bits(monkeypatch: pyte
     a, b, bits = product_of_500_1701_620()
     monkeypatch.setattr(lazy, "kc_of", lambda *_: 100)
     monkeypatch.setattr("tilewright.large.cluster.lazy.kc_of", lambda *_: 100)
-    monkeypatch.setattr("tilewright.large.cluster.lazy_cut.SHORT", 1)
+    monkeypatch.setattr("tilewright.large.cluster.lazy.SHORT", 1)
     monkeypatch.setattr("tilewright.large.cluster.lazy.DEPTH", 1)
     assert matmul(chunked(a, (90, 90)), chunked(b, (90, 90)), memory=SMALL).compute().tobytes() != bits
 

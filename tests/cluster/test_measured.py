@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tilewright.lab.scale.measured import measured_rates, replayed_run, slower
-from tilewright.lab.scale.simulate import simulate_cluster
-from tilewright.lab.scale.simulation import Simulation
+from tilewright.lab.scale.simulate import Simulation, simulate_cluster
 from tilewright.large.streaming.plan.cost import Cost, Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Grid

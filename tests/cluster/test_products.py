@@ -32,8 +32,8 @@ from tilewright.large.streaming.places.rates import kc_of
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Grid, Tile
 from tilewright.large.streaming.plan.schedule import Schedule
-from tilewright.large.streaming.run import opening
-from tilewright.large.streaming.run.opening import open_job
+from tilewright.large.streaming.run import job as job_module
+from tilewright.large.streaming.run.job import open_job
 
 M, K, N = 900, 700, 800
 rng = np.random.default_rng(0)
@@ -143,7 +143,7 @@ def test_one_resumes_what_the_other_began(
     choice = choose_adding_cpu("float32")
     assert choice is not None
     room = Room(2_600_000, kc=kc_of(choice.kernel, "float32"))  # for several tiles, whatever the rates of this machine
-    monkeypatch.setattr(opening, "place_product", lambda *_: Placement(choice, room, 1, 1 << 30))
+    monkeypatch.setattr(job_module, "place_product", lambda *_: Placement(choice, room, 1, 1 << 30))
     clusters = [client, None] if begun_on == "cluster" else [None, client]
     with (
         pytest.raises(Enough),

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
-from tilewright.lab.scale.simulate import SharedRate, simulate_cluster
-from tilewright.lab.scale.simulation import SPENT, Simulation
+from tilewright.lab.scale.simulate import SPENT, SharedRate, Simulation, simulate_cluster
 from tilewright.large.streaming.plan.cost import Cost, Rates, cost
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Grid, Tile

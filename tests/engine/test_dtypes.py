@@ -24,7 +24,7 @@ from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import DTypeError
 from tilewright.kernels import Kernel
 from tilewright.kernels.catalog import catalog
-from tilewright.lab.verify.oracles import oracle
+from tilewright.lab.verify.verify import oracle
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 COMPLEX = ["complex64", "complex128"]

@@ -9,7 +9,7 @@ from support import source_formulas as formulas
 from tilewright.gpu.runtime.nvrtc import compile_kernel
 from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.lab.explain.result import operands, verified
+from tilewright.lab.explain.checked_launch import operands, verified
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.simulator import Run, RunOptions, simulate
 from tilewright.simulator.counters.tally import Counters

@@ -20,8 +20,8 @@ from tilewright.lab.bench import device as protocol
 from tilewright.lab.bench.cells import Cell, Settings
 from tilewright.lab.bench.device import DeviceBench, MeasuredCell
 from tilewright.lab.explain import checked_launch, stored_launches
+from tilewright.lab.explain.checked_launch import operands, verified
 from tilewright.lab.explain.cuda import explain
-from tilewright.lab.explain.result import operands, verified
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.simulator.gpus import GpuModel
 

@@ -22,7 +22,7 @@ from tilewright.gpu.runtime.nvrtc import compile_kernel
 from tilewright.kernels.catalog import catalog, cuda_catalog
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cpu import Bench
-from tilewright.lab.explain.result import operands as cuda_operands
+from tilewright.lab.explain.checked_launch import operands as cuda_operands
 from tilewright.lab.inputs.formats import FORMATS
 from tilewright.lab.verify.verify import ErrorSample, Oracle
 from tilewright.records.bench import BenchRecord, from_line, read_records, to_line

@@ -22,7 +22,7 @@ from tilewright.lab.bench.cells import Cell, Settings, cells
 from tilewright.lab.bench.cpu import Bench
 from tilewright.lab.bench.operand_sets import OperandSets, sets_needed
 from tilewright.records.bench import BenchRecord, from_line, to_line
-from tilewright.records.compare.reference import is_unclear
+from tilewright.records.compare import is_unclear
 
 ENVIRONMENT = {"processor": "Example CPU"}
 

@@ -25,7 +25,7 @@ from tilewright.lab.bench.cuda import CudaBench, GpuProcess, LostError
 from tilewright.lab.bench.session import BenchRequest
 from tilewright.lab.terminal import show_bench
 from tilewright.records.bench import VOLATILE, BenchRecord, read_records, write_records
-from tilewright.records.compare.stats import Status, compare
+from tilewright.records.compare import Status, compare
 
 pytest.importorskip("altair", reason="the report's lab extra is not installed")
 from tilewright.records.report import page, views

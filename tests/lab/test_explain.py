@@ -15,8 +15,7 @@ from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.cli import app
 from tilewright.lab.explain import session as explain_session
-from tilewright.lab.explain.bounds import LeastWork, arithmetic_unit, time_bounds, unknown
-from tilewright.lab.explain.cuda import counted_value, explain
+from tilewright.lab.explain.cuda import LeastWork, arithmetic_unit, counted_value, explain, time_bounds, unknown
 from tilewright.records.explanation import Access, Bound, Explanation, from_dict, read_explanations, to_json
 from tilewright.simulator import listing
 from tilewright.simulator.gpus import GPUS, find_gpu

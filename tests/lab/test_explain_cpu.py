@@ -19,8 +19,8 @@ from tilewright.host.machine import machine
 from tilewright.kernels.catalog import catalog
 from tilewright.lab.explain import cpu as explain_cpu
 from tilewright.lab.explain import cpu_counts, cpu_events
+from tilewright.lab.explain.cpu_counts import InnerLoop
 from tilewright.lab.explain.cpu_events import events_of
-from tilewright.lab.explain.inner_loop import InnerLoop
 from tilewright.product.problem import Problem
 
 WRONG = """

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 from tilewright.errors import UsageError
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.lab.cli import app
-from tilewright.lab.explain import result
+from tilewright.lab.explain import checked_launch
 from tilewright.lab.explain import session as explain_session
-from tilewright.lab.explain.checked_launch import CheckedLaunch
+from tilewright.lab.explain.checked_launch import CheckedLaunch, verified
 from tilewright.lab.explain.cuda import explain
-from tilewright.lab.explain.result import verified
 from tilewright.lab.terminal import show_explanations
 from tilewright.records.explanation import Explanation, read_explanations
 
@@ -104,7 +103,7 @@ def test_a_right_kernel_says_at_which_sizes_it_was_verified(monkeypatch: pytest.
     assert f"right: every element, and all of C {ODD}, at most" in " ".join(shown([found]).split())
     assert explain(kernel, 17, 15, 13).verified["of"] == "every element", "it shows as much"
     floored = load_cuda_file(WRONG / "floor.cu")
-    monkeypatch.setattr(result, "ODD_SIZES", ((16, 32, 48),))
+    monkeypatch.setattr(checked_launch, "ODD_SIZES", ((16, 32, 48),))
     assert explain(floored, 64, 64, 64).verified["ok"], "a multiple of its tile hides what is wrong"
 
 
@@ -113,7 +112,7 @@ def test_an_odd_size_that_a_kernel_does_not_take_is_replaced_or_named(
 ) -> None:
     boxed = cuda_catalog()["cuda/first_wgmma"]
     assert explain(boxed, 64, 64, 64).verified["of"] == "every element, and all of C at 33x40x24"
-    monkeypatch.setattr(result, "ODD_SIZES", result.ODD_SIZES[:1])
+    monkeypatch.setattr(checked_launch, "ODD_SIZES", checked_launch.ODD_SIZES[:1])
     found = explain(boxed, 64, 64, 64)
     assert found.verified["of"] == "every element"
     assert any(
@@ -129,7 +128,7 @@ def test_a_kernel_that_does_not_end_at_an_odd_size_is_not_verified_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its loop ends only at a multiple of 16."""
-    monkeypatch.setattr(result, "ODD_STEPS", 2000)
+    monkeypatch.setattr(checked_launch, "ODD_STEPS", 2000)
     path = tmp_path / "endless.cu"
     path.write_text((WRONG / "floor.cu").read_text().replace("p < k / 16", "p * 16 != k"))
     found = explain(load_cuda_file(path), 64, 64, 64)

@@ -11,7 +11,7 @@ import pytest
 from support.scripted_ncu import RAW, RESULTS, SOURCE, play
 from tilewright.errors import LaunchError, OperandError, UnavailableError, UsageError
 from tilewright.gpu.runtime.nvrtc import Compiled
-from tilewright.lab.explain import measure, ncu_pages, stored_launches
+from tilewright.lab.explain import measure, stored_launches
 from tilewright.lab.explain.stored_launches import StoredLaunch
 from tilewright.simulator.assembly import disassembly
 
@@ -21,19 +21,19 @@ BINARY = Compiled("k.cu", "sm_90", "", b"cubin", "")
 def test_doctests() -> None:
     assert doctest.testmod(measure).failed == 0
     assert doctest.testmod(stored_launches).failed == 0
-    assert doctest.testmod(ncu_pages).failed == 0
+    assert doctest.testmod(measure).failed == 0
 
 
 def test_the_raw_page() -> None:
-    naive, tiled = ncu_pages.read_raw(RAW)
+    naive, tiled = measure.read_raw(RAW)
     assert naive.counters == {"l1tex__t_sectors.sum": 40960, "sm__inst.avg": 15.52}
     assert (naive.kernel, naive.grid, naive.block) == ("naive", (2, 2, 1), (32, 32, 1))
     assert tiled.counters["l1tex__t_sectors.sum"] == 2048
-    assert ncu_pages.read_raw("no kernel was here") == []
+    assert measure.read_raw("no kernel was here") == []
 
 
 def test_the_source_page() -> None:
-    (name, tiled), (other, vec) = ncu_pages.read_source(SOURCE)
+    (name, tiled), (other, vec) = measure.read_source(SOURCE)
     assert (name, other) == ("tiled", "vec")
     assert [(i.offset, i.text.split()[0], i.counts) for i in tiled] == [
         (0, "LDC", {"executed": 128}),
@@ -53,13 +53,13 @@ DISASSEMBLY = """.text.tiled:
 
 
 def test_counts_by_source_line() -> None:
-    instructions = ncu_pages.read_source(SOURCE)[0][1]
-    lines = ncu_pages.by_line(instructions, disassembly.parse_sass(DISASSEMBLY)["tiled"])
+    instructions = measure.read_source(SOURCE)[0][1]
+    lines = measure.by_line(instructions, disassembly.parse_sass(DISASSEMBLY)["tiled"])
     assert lines["k.cu", 7] == {"executed": 512, "sectors": 1024, "wavefronts": 512}
     assert list(lines) == [("k.cu", 3), ("k.cu", 7)]
     for other in (DISASSEMBLY.replace("LDG.E", "STG.E"), DISASSEMBLY.replace("0290", "02a0")):
         with pytest.raises(UnavailableError, match="the disassembly is of another binary"):
-            ncu_pages.by_line(instructions, disassembly.parse_sass(other)["tiled"])
+            measure.by_line(instructions, disassembly.parse_sass(other)["tiled"])
 
 
 def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -167,11 +167,11 @@ def test_launching_what_is_no_file_of_launches(tmp_path: Path, capsys: pytest.Ca
 def test_a_kernel_that_is_listed_twice_a_launch() -> None:
     """As ncu 2025.3 does where one kernel is launched several times."""
 
-    def listed(executed: int) -> tuple[str, list[ncu_pages.CountedInstruction]]:
-        return ("k", [ncu_pages.CountedInstruction(0, "EXIT", {"executed": executed})])
+    def listed(executed: int) -> tuple[str, list[measure.CountedInstruction]]:
+        return ("k", [measure.CountedInstruction(0, "EXIT", {"executed": executed})])
 
-    def launches() -> list[ncu_pages.Profile]:
-        return [ncu_pages.Profile("k", (1,), (32,), {}) for _ in range(2)]
+    def launches() -> list[measure.Profile]:
+        return [measure.Profile("k", (1,), (32,), {}) for _ in range(2)]
 
     found = launches()
     measure._add_instructions(found, [listed(1), listed(1), listed(2), listed(2)])

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.host.machine import machine
 from tilewright.kernels.catalog import catalog
-from tilewright.lab.explain.inner_loop import InnerLoop, inner_loop, read_loop
+from tilewright.lab.explain.cpu_counts import InnerLoop, inner_loop, read_loop
 
 #: A loop of multiply-adds with a load in an operand, a store, an address, a prefetch; one that is longer; one of copies.
 X86 = """

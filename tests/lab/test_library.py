@@ -15,11 +15,10 @@ import tilewright as tw
 from tilewright.cpu.runtime import peaks
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.kernels.catalog import catalog
-from tilewright.lab.bench import first_call, library, session
+from tilewright.lab.bench import library, session
 from tilewright.lab.bench.cells import Cell, Settings, cells
 from tilewright.lab.bench.cpu import Bench
-from tilewright.lab.bench.first_call import FirstCall, known_first_call, measure_first_call
-from tilewright.lab.bench.library import LIBRARY
+from tilewright.lab.bench.library import LIBRARY, FirstCall, known_first_call, measure_first_call
 
 
 def bench(kernels: list[str], **options: str) -> session.RunRecords:
@@ -100,18 +99,18 @@ def test_the_first_call_is_measured_once_and_remembered(tmp_path: Path, monkeypa
 
     found: list[int] = []
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    monkeypatch.setattr(first_call, "_start", start)
-    monkeypatch.setattr(first_call, "_start_on_gpu", lambda cache: [])
+    monkeypatch.setattr(library, "_start", start)
+    monkeypatch.setattr(library, "_start_on_gpu", lambda cache: [])
     assert known_first_call() is None
     assert measure_first_call() == known_first_call() == FirstCall(import_s=0.003, product_s=1.25)
     assert found == [0, 1, 2]
-    monkeypatch.setattr(first_call, "LIBRARY", SimpleNamespace(source_hash="another"))
+    monkeypatch.setattr(library, "LIBRARY", SimpleNamespace(source_hash="another"))
     assert known_first_call() is None, "other sources start at another speed"
 
 
 @pytest.mark.slow
 def test_a_process_of_its_own_is_timed(tmp_path: Path) -> None:
-    imported_s, product_s = first_call._start(str(tmp_path))
+    imported_s, product_s = library._start(str(tmp_path))
     assert imported_s > 0
     assert product_s > 0
 
@@ -119,12 +118,12 @@ def test_a_process_of_its_own_is_timed(tmp_path: Path) -> None:
 def test_a_torn_file_is_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     for text in ("", "[1]", '{"product_s": 1}', '{"product_s": "x", "import_s": 1}'):
-        first_call._cache_file().write(text.encode())
+        library._cache_file().write(text.encode())
         assert known_first_call() is None
 
 
 def test_a_process_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_call, "_SCRIPT", "raise SystemExit('no numpy for size {n}')")
+    monkeypatch.setattr(library, "_SCRIPT", "raise SystemExit('no numpy for size {n}')")
     with pytest.raises(UnavailableError, match=r"the process that measures it failed: no numpy for size 512$"):
         measure_first_call()
 
@@ -143,9 +142,9 @@ def test_info_shows_the_roofs_and_the_first_call() -> None:
 def test_info_shows_the_first_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(peaks, "roofs", lambda *, fresh: [])
-    monkeypatch.setattr(first_call, "_start", lambda cache: [0.0012, 1.5])
+    monkeypatch.setattr(library, "_start", lambda cache: [0.0012, 1.5])
     on_gpu = iter([[], [3.5, 0.011], [0.3, 0.012], [0.4, 0.013], [0.5, 0.014]])
-    monkeypatch.setattr(first_call, "_start_on_gpu", lambda cache: next(on_gpu))
+    monkeypatch.setattr(library, "_start_on_gpu", lambda cache: next(on_gpu))
 
     def info() -> str:
         return cli("info").out

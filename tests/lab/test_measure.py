@@ -25,8 +25,8 @@ from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.explain import measure
 from tilewright.lab.explain import session as explain_session
+from tilewright.lab.explain.checked_launch import operands
 from tilewright.lab.explain.cuda import explain
-from tilewright.lab.explain.result import operands
 from tilewright.records.explanation import Explanation
 from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 

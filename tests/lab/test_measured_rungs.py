@@ -20,7 +20,7 @@ from support.measured_rungs import GLOBAL, LAUNCHES, SIZES, WAVEFRONTS, differen
 from tilewright.errors import UsageError
 from tilewright.kernels.catalog import cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.lab.explain import measure, ncu_pages
+from tilewright.lab.explain import measure
 from tilewright.lab.explain.cuda import explain
 from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 from tilewright.simulator.gpus import find_gpu
@@ -151,7 +151,7 @@ def test_a_rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             a, b, c = launch.args[:3]
             product = (a.astype(np.float64) @ b).astype(c.dtype)
             code = parse_sass(disassemble(compiled.cubin))[launch.entry] if lines else []
-            counted = [ncu_pages.CountedInstruction(i.offset, i.opcode, {"executed": 1, "sectors": 2}) for i in code]
+            counted = [measure.CountedInstruction(i.offset, i.opcode, {"executed": 1, "sectors": 2}) for i in code]
             made.append(SimpleNamespace(
                 kernel=launch.entry, counters=dict.fromkeys(metrics, 7), instructions=counted, arrays={2: product}
             ))  # fmt: skip

@@ -19,8 +19,8 @@ from tilewright.lab.bench import device, session
 from tilewright.lab.bench.cells import Settings, cells
 from tilewright.lab.bench.cuda import GpuProcess
 from tilewright.lab.bench.session import BenchRequest
-from tilewright.lab.inputs import params
-from tilewright.lab.inputs.params import MOST_SETS, param_sets, parse_params, with_cached
+from tilewright.lab.inputs import options
+from tilewright.lab.inputs.options import MOST_SETS, param_sets, parse_params, with_cached
 from tilewright.lab.terminal import show_bench
 from tilewright.lab.tune.cuda import cache_best
 from tilewright.records.bench import BenchRecord, read_records
@@ -56,7 +56,7 @@ def test_what_is_no_list_of_values_is_refused(typed: str) -> None:
 
 
 def test_examples() -> None:
-    assert doctest.testmod(params).failed == 0
+    assert doctest.testmod(options).failed == 0
     assert doctest.testmod(device).failed == 0
 
 

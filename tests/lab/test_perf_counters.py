@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from support.scripted_counters import ScriptedCounters
-from tilewright.lab.explain import perf_counters
-from tilewright.lab.explain.perf_counters import (
+from tilewright.lab.explain import cpu_events
+from tilewright.lab.explain.cpu_events import (
     CACHE,
     HARDWARE,
     RAW,
@@ -65,7 +65,7 @@ def test_a_refusal_is_told_and_the_others_count(
 ) -> None:
     paranoid = tmp_path / "perf_event_paranoid"
     paranoid.write_text("3\n")
-    monkeypatch.setattr(perf_counters, "PARANOID", paranoid)
+    monkeypatch.setattr(cpu_events, "PARANOID", paranoid)
     fake = ScriptedCounters({"cycles": [(1, 5, 5), error], "instructions": [(7, 5, 5), (7, 5, 5)]})
     found = count_events(lambda: None, [CYCLES, INSTRUCTIONS], fake)
     assert found[0].value is None
@@ -77,7 +77,7 @@ def test_a_refusal_is_told_and_the_others_count(
 def test_a_machine_without_any_counter_is_told_from_a_missing_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(perf_counters, "SOURCES", tmp_path)
+    monkeypatch.setattr(cpu_events, "SOURCES", tmp_path)
     (tmp_path / "software").mkdir()
     assert "no PMU" in reason_of(OSError(errno.ENOENT, ""))
     (tmp_path / "cpu").mkdir()
@@ -111,7 +111,7 @@ def test_events_of_caches_have_linux_numbers() -> None:
 
 
 def test_elsewhere_than_on_linux_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perf_counters.sys, "platform", "darwin")
+    monkeypatch.setattr(cpu_events.sys, "platform", "darwin")
     done = []
     (found,) = count_events(lambda: done.append(1), [CYCLES])
     assert done == [1], "the job is done all the same"

@@ -15,9 +15,7 @@ from typer.testing import CliRunner
 from support.asynchronous_kernels import KERNELS, LARGE, MEDIUM
 from tilewright.kernels.catalog import load_cuda_file
 from tilewright.lab.cli import app
-from tilewright.lab.explain.bounds import LeastWork, time_bounds
-from tilewright.lab.explain.cuda import EXPONENT, explain, predicted_time
-from tilewright.lab.explain.pipeline_work import PipelineWork
+from tilewright.lab.explain.cuda import EXPONENT, LeastWork, PipelineWork, explain, predicted_time, time_bounds
 from tilewright.records import report
 from tilewright.records.explanation import Access, Explanation, from_dict
 from tilewright.simulator.gpus import find_gpu

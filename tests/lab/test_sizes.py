@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
-from tilewright.lab.inputs import sizes
-from tilewright.lab.inputs.sizes import LARGEST, MOST_SIZES, parse_sizes
+from tilewright.lab.inputs import options
+from tilewright.lab.inputs.options import LARGEST, MOST_SIZES, parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_a_range_grows_from_its_first_and_stays_within_its_last(first, more, fac
 
 
 def test_examples() -> None:
-    assert doctest.testmod(sizes).failed == 0
+    assert doctest.testmod(options).failed == 0

@@ -15,10 +15,18 @@ from rich.console import Console
 
 from tilewright.errors import RecordError, UsageError
 from tilewright.lab.terminal import show_bench
+from tilewright.records import compare as comparison
 from tilewright.records.bench import BenchRecord, from_line, to_line
-from tilewright.records.compare import intervals, stats
-from tilewright.records.compare.reference import against_reference, busy, is_unclear, starved
-from tilewright.records.compare.stats import Status, compare, judge, ratio_interval
+from tilewright.records.compare import (
+    Status,
+    against_reference,
+    busy,
+    compare,
+    is_unclear,
+    judge,
+    ratio_interval,
+    starved,
+)
 
 ENVIRONMENT = {
     "processor": "Example CPU",
@@ -298,18 +306,18 @@ def test_intervals_are_exact(n: int, m: int, drop: int, coverage: float) -> None
 
 
 def test_mann_whitney_counts_every_order_once() -> None:
-    assert intervals._mann_whitney_counts(2, 2) == [1, 1, 2, 1, 1]
-    assert sum(intervals._mann_whitney_counts(4, 7)) == math.comb(11, 4)
+    assert comparison._mann_whitney_counts(2, 2) == [1, 1, 2, 1, 1]
+    assert sum(comparison._mann_whitney_counts(4, 7)) == math.comb(11, 4)
 
 
 def test_many_samples_use_the_normal_distribution_and_stay_conservative() -> None:
-    exact, _ = intervals._quotients_to_drop(40, 40, 0.99)
-    approximate, _ = intervals._quotients_to_drop(40, 41, 0.99)
+    exact, _ = comparison._quotients_to_drop(40, 40, 0.99)
+    approximate, _ = comparison._quotients_to_drop(40, 41, 0.99)
     assert exact * 0.97 < approximate < exact * 1.05
 
 
 def test_examples() -> None:
-    assert doctest.testmod(stats).failed == 0
+    assert doctest.testmod(comparison).failed == 0
 
 
 # ---- a kernel against its reference ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from support.timelines import check_trace, large_plan, tiny, with_pieces
 pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 
 from tilewright.errors import RecordError
-from tilewright.large.streaming.run.timeline import predicted_pieces
+from tilewright.large.streaming.run.job import predicted_pieces
 from tilewright.records import report
 from tilewright.records.json_data import holds_kind
 from tilewright.records.report.timeline import sentence, ticks, time_table

@@ -16,7 +16,7 @@ from support.ptx_kernels import kernel
 from tilewright.errors import UnavailableError, UsageError
 from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
-from tilewright.simulator.counters.block_sample import sample_blocks
+from tilewright.simulator.microscope import sample_blocks
 
 #: Every register of clusters, one row for each block of the grid.
 REGISTERS = [

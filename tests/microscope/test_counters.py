@@ -14,7 +14,7 @@ import pytest
 
 from support import global_patterns, shared_patterns
 from tilewright.simulator.assembly.ptxas import MachineAccesses, PtxAccess
-from tilewright.simulator.counters import hardware_names, sectors, survey, tally
+from tilewright.simulator.counters import hardware_names, sectors
 from tilewright.simulator.counters import tally as counters
 from tilewright.simulator.counters.sectors import IDLE, global_sectors
 from tilewright.simulator.counters.tally import Counters, shared_wavefronts
@@ -41,7 +41,7 @@ def only(addresses: Any, active: Any) -> np.ndarray:
     return np.where(active, addresses, IDLE)
 
 
-@pytest.mark.parametrize("module", [tally, hardware_names, counters, sectors, survey])
+@pytest.mark.parametrize("module", [hardware_names, counters, sectors])
 def test_doctests(module: Any) -> None:
     done = doctest.testmod(module)
     assert done.attempted
@@ -222,7 +222,7 @@ def test_copies_that_not_every_lane_makes() -> None:
 @pytest.mark.parametrize("space", ["global", "shared"])
 def test_regular_accesses_of_many_warps_are_counted_once(space: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """2,048 warps with the same pattern cost what one costs: the pattern is counted for one warp, and no warp in Python."""
-    module, name = {"global": (sectors, "count_distinct"), "shared": (tally, "_pass_cost")}[space]
+    module, name = {"global": (sectors, "count_distinct"), "shared": (counters, "_pass_cost")}[space]
     counting, rows = getattr(module, name), []
 
     def spied(table: np.ndarray, *more: Any, **how: Any) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import UsageError
-from tilewright.simulator.observation import Observation
+from tilewright.simulator.microscope import Observation
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -15,14 +15,14 @@ from support.measured_rungs import smallest
 from tilewright.gpu.runtime import includes
 from tilewright.gpu.runtime.nvrtc import compile_kernel, compile_source
 from tilewright.kernels.catalog import cuda_catalog
-from tilewright.lab.explain.ncu_pages import CountedInstruction, by_line
+from tilewright.lab.explain.measure import CountedInstruction, by_line
 from tilewright.records.explanation import Access, read_explanations
 from tilewright.records.source_rows import excerpt, source_rows
 from tilewright.simulator.assembly import source_files
 from tilewright.simulator.assembly.disassembly import disassemble, find_tool, parse_sass
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link
-from tilewright.simulator.observation import Observation
+from tilewright.simulator.microscope import Observation
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -12,7 +12,7 @@ import tilewright as tw
 from support.cuda_sources import made
 from tilewright.records.explanation import read_explanations
 from tilewright.simulator.assembly.ptxas import PtxAccess, match_accesses
-from tilewright.simulator.observation import Observation
+from tilewright.simulator.microscope import Observation
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -15,8 +15,7 @@ from tilewright.kernels.catalog import cuda_catalog
 from tilewright.records import source_rows
 from tilewright.records.explanation import Access
 from tilewright.simulator import microscope as module
-from tilewright.simulator.counters.block_sample import sample_blocks
-from tilewright.simulator.microscope import Observation
+from tilewright.simulator.microscope import Observation, sample_blocks
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

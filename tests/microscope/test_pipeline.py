@@ -21,10 +21,10 @@ from tilewright.errors import UnavailableError
 from tilewright.lab.terminal import show_explanations
 from tilewright.records.explanation import read_explanations
 from tilewright.records.pipeline import STEPS, Pipeline
+from tilewright.simulator.listing import timeline_lines
 from tilewright.simulator.machine import event_log
 from tilewright.simulator.machine.event_log import EventLog
 from tilewright.simulator.pipeline import pipeline_of
-from tilewright.simulator.timeline_listing import timeline_lines
 
 #: What is found and computed does not depend on the binary.
 pytestmark = pytest.mark.usefixtures("without_disassembly")

@@ -17,7 +17,7 @@ from tilewright.simulator.assembly import disassembly
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link
 from tilewright.simulator.assembly.ptxas import PtxAccess, match_accesses, ptx_accesses
-from tilewright.simulator.counters.block_sample import doubt, sample_blocks
+from tilewright.simulator.microscope import doubt, sample_blocks
 
 X = np.arange(64, dtype=np.int32)
 T = np.arange(32)

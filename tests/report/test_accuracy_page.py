@@ -17,8 +17,8 @@ from support.command_line import is_one_line
 from tilewright.errors import RecordError
 from tilewright.records import report
 from tilewright.records.accuracy import AccuracyRecord, read_accuracy
-from tilewright.records.report.accuracy_page import MOST_PRODUCTS
-from tilewright.records.report.accuracy_words import (
+from tilewright.records.report.accuracy_page import (
+    MOST_PRODUCTS,
     distribution_sentence,
     grades_sentence,
     size_sentence,

@@ -23,7 +23,7 @@ from support.explanations import (
 )
 from tilewright.records import report
 from tilewright.records.explanation import Bound
-from tilewright.records.report import explain_page, explain_theme, palette
+from tilewright.records.report import explain_page, palette
 from tilewright.simulator.counters.hardware_names import LABELS
 
 THREE = [uncoalesced(), coalesced(), shared_tile()]
@@ -104,7 +104,7 @@ def test_colours_of_charts_and_style_sheet_are_the_house_s(theme: str):
     defined = re.findall(r"--asked: (#\w+); --soft: (#\w+); --late: (#\w+); --word: (#\w+); --literal: (#\w+);", css)
     asked, soft, late, word, literal = defined[theme == "dark"]
     assert asked == (palette.DARK if theme == "dark" else palette.LIGHT)[0]
-    assert explain_theme.theme(theme)["style"]["curve"]["color"] == asked
+    assert explain_page.theme(theme)["style"]["curve"]["color"] == asked
     ink = palette.INK[theme]
     for text in (asked, word, literal, ink["ink"], ink["faint"], ink["accent"]):
         for paper in (ink["paper"], soft, late):

@@ -31,7 +31,7 @@ from support.explanations import (
 from tilewright.errors import RecordError
 from tilewright.records import report
 from tilewright.records.explanation import Access, Bound, Defect, Explanation, Formula, TimePart
-from tilewright.records.report import explain_findings, explain_page
+from tilewright.records.report import explain_page
 from tilewright.records.report.source_view import source_view
 
 THREE = [uncoalesced(), coalesced(), shared_tile()]
@@ -52,12 +52,12 @@ def words(page: str) -> str:
 
 
 def test_headline_says_rate_bound_and_waste():
-    assert explain_findings.headline(uncoalesced()) == (
+    assert explain_page.headline(uncoalesced()) == (
         "cuda/uncoalesced at 64 on H200: at best 1,833 GFLOPS (0.286 µs, 2.7% of the arithmetic), held back by "
         "L1 and shared memory; line 15 moves 6.6 times the sectors that would do."
     )
-    assert explain_findings.headline(coalesced()).endswith("; no access moves more than its bytes need.")
-    assert "takes 16.5 times the wavefronts that would do" in explain_findings.headline(shared_tile())
+    assert explain_page.headline(coalesced()).endswith("; no access moves more than its bytes need.")
+    assert "takes 16.5 times the wavefronts that would do" in explain_page.headline(shared_tile())
 
 
 @pytest.mark.parametrize(
@@ -73,18 +73,18 @@ def test_headline_says_rate_bound_and_waste():
     ],
 )
 def test_headline_of_what_has_no_time(made: Explanation, ending: str):
-    assert ending in explain_findings.headline(made)
+    assert ending in explain_page.headline(made)
 
 
 def test_comparison_names_the_fastest_and_the_slowest():
-    names = explain_findings.labels(THREE)
+    names = explain_page.labels(THREE)
     assert names == ["cuda/uncoalesced", "cuda/coalesced", "cuda/shared_tile"]
-    assert explain_findings.comparison(THREE, names) == (
+    assert explain_page.comparison(THREE, names) == (
         "cuda/coalesced can be fastest: at best 8,299 GFLOPS, held back by L1 and shared memory. "
         "That is 17 times the 487 of cuda/shared_tile, held back by the same."
     )
     mixed = [uncoalesced(), coalesced(96)]
-    said = explain_findings.comparison(mixed, explain_findings.labels(mixed))
+    said = explain_page.comparison(mixed, explain_page.labels(mixed))
     assert "are not compared" in said
     assert "fastest" not in said, "the larger size would win by its size"
 
@@ -96,9 +96,9 @@ def test_what_has_no_rate_is_not_ranked():
     none = replace(coalesced(), occupancy={**coalesced().occupancy, "blocks": 0, "limiting": ["shared"]})
     for made, says in ((wrong, "its result is wrong"), (stopped, "stopped"), (none, "too much of shared memory")):
         three = [made, uncoalesced(), shared_tile()]
-        said = explain_findings.comparison(three, explain_findings.labels(three))
+        said = explain_page.comparison(three, explain_page.labels(three))
         assert said.startswith("cuda/uncoalesced can be fastest")
-        assert f"no rate, for {made.unrated}" in explain_findings.headline(made)
+        assert f"no rate, for {made.unrated}" in explain_page.headline(made)
         assert says in made.unrated
         assert made.gflops is None
         assert explain_page.bars(made) == []
@@ -117,7 +117,7 @@ def test_a_header_below_other_lines_is_folded():
 
 
 def test_labels_say_no_more_than_tells_them_apart():
-    labels = explain_findings.labels
+    labels = explain_page.labels
     assert labels([coalesced(), coalesced(96)]) == ["cuda/coalesced at 64", "cuda/coalesced at 96"]
     other = replace(coalesced(), params={"TILE": 16})
     assert labels([coalesced(), other]) == ["cuda/coalesced with TILE 32", "cuda/coalesced with TILE 16"]
@@ -126,31 +126,31 @@ def test_labels_say_no_more_than_tells_them_apart():
 
 def test_verdict_counts_defects_and_says_what_was_run():
     verified = "The result is verified, its error 0.013 of the bound."
-    fine = explain_findings.verdict(coalesced())
+    fine = explain_page.verdict(coalesced())
     assert (fine.words, fine.bad) == (f"{verified} No defect was seen. Every block was run.", False)
     said = [(verified, False), ("Defects: 1 × race.", True), ("Every block was run.", False)]
-    assert list(explain_findings.verdict(with_defect(coalesced())).sentences) == said
+    assert list(explain_page.verdict(with_defect(coalesced())).sentences) == said
     wrong = replace(coalesced(), verified={"ok": False, "reason": "row 3 was never written", "error_over_bound": 1e9})
-    assert explain_findings.verdict(wrong).words.startswith(
+    assert explain_page.verdict(wrong).words.startswith(
         "The result is wrong: row 3 was never written (error 1e+09 times the bound)."
     )
-    assert explain_findings.verdict(wrong).bad
+    assert explain_page.verdict(wrong).bad
     assert (
         "Counts are estimates: 14 of 5,000 blocks were run; blocks of one kind differ"
-        in explain_findings.verdict(sampled(bare())).words
+        in explain_page.verdict(sampled(bare())).words
     )
-    assert "The result was not verified." in explain_findings.verdict(bare()).words
+    assert "The result was not verified." in explain_page.verdict(bare()).words
 
 
 def test_occupancy_in_words():
-    assert explain_findings.occupancy_sentence(coalesced()) == (
+    assert explain_page.occupancy_sentence(coalesced()) == (
         "64 of 64 warps are resident (100%): 2 blocks on each multiprocessor, limited by threads and registers."
     )
     too_much = {"warps": 0, "max_warps": 64, "blocks": 0, "limiting": ["shared"]}
-    assert explain_findings.occupancy_sentence(replace(bare(), occupancy=too_much)) == (
+    assert explain_page.occupancy_sentence(replace(bare(), occupancy=too_much)) == (
         "This launch does not fit a multiprocessor, limited by shared memory."
     )
-    assert explain_findings.occupancy_sentence(bare()) == "Not known for this GPU."
+    assert explain_page.occupancy_sentence(bare()) == "Not known for this GPU."
 
 
 # ---- the page ----

@@ -19,9 +19,14 @@ from tilewright.records import report
 from tilewright.records.explanation import from_dict
 from tilewright.records.pipeline import BarrierEvent, Pipeline
 from tilewright.records.report.access_picture import WIDTH, Picture
-from tilewright.records.report.pipeline_picture import LEFT, pipeline_picture
-from tilewright.records.report.pipeline_section import phase_picture, pipeline_pictures
-from tilewright.records.report.swizzle_picture import bank_turns, swizzle_picture
+from tilewright.records.report.pipeline_section import (
+    LEFT,
+    bank_turns,
+    phase_picture,
+    pipeline_picture,
+    pipeline_pictures,
+    swizzle_picture,
+)
 
 
 def classes(picture: Picture | None) -> list[str]:
@@ -172,7 +177,7 @@ def test_a_notebook_without_the_libraries_shows_text(monkeypatch: pytest.MonkeyP
     def missing(*_: object) -> str:
         raise report.UnavailableError("a report needs jinja2")
 
-    monkeypatch.setattr("tilewright.simulator.observation.pipeline_html", missing)
+    monkeypatch.setattr("tilewright.simulator.microscope.pipeline_html", missing)
     assert "warps 0–3  .....00001111" in ring()._repr_html_()
 
 

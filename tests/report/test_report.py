@@ -23,7 +23,7 @@ from tilewright.errors import RecordError, UsageError
 from tilewright.records import report
 from tilewright.records.bench import VERDICTS, BenchRecord
 from tilewright.records.legible import legible
-from tilewright.records.report import cells, charts, environment, findings, palette, views
+from tilewright.records.report import charts, environment, findings, palette, views
 from tilewright.records.report.ladder import Step, ladder_of
 from tilewright.records.report.page import kernel_table
 
@@ -202,7 +202,7 @@ def test_charts_draw_what_was_measured():
     assert list(made) == ["gflops", "ratio", "time", "shapes"]
     assert charts.shapes_without_curve(view) == ["6 × 2000 × 4", "64 × 4096 × 4096", "4096 × 64 × 4096"]
     assert "measured peak, 290 GFLOPS" in json.dumps(made["gflops"])
-    rows = cells.chart_rows(view)
+    rows = views.chart_rows(view)
     assert len(rows) == len(view.measured)
     assert {"kernel", "shape", "Time", "GFLOPS", "R", "Spread", "Samples"} <= set(rows[0])
 
@@ -367,7 +367,7 @@ def test_a_page_begins_with_the_machine_that_was_busy():
     assert f"at n = 1000 on 2 threads: {why}." in page
     view = view_of([quiet, starving])
     assert [cell.ratio for cell in kernel_table(view).rows[0].cells] == ["2.00", "?"]
-    assert [row["ratio"] for row in cells.chart_rows(view)] == [2.0, None]
+    assert [row["ratio"] for row in views.chart_rows(view)] == [2.0, None]
     assert "machine was busy" not in report.render([quiet])
 
 
@@ -392,11 +392,11 @@ def test_without_the_library_the_message_is_of_the_best_rung():
 
 def test_of_many_kernels_the_library_the_best_rung_and_the_references_have_colours():
     view = view_of([*campaign(), *(matmul(n, 0.1) for n in (512, 1024))])
-    assert cells.emphasised(view) == ["tilewright/matmul", "cpu/strassen_winograd", "ref/openblas", "ref/mkl"]
+    assert views.emphasised(view) == ["tilewright/matmul", "cpu/strassen_winograd", "ref/openblas", "ref/mkl"]
     few = view_of([r for r in campaign() if r.kernel in ("cpu/ikj", "cpu/blocked", "ref/mkl")])
-    assert cells.emphasised(few) == ["cpu/ikj", "cpu/blocked", "ref/mkl"]
-    drawn = palette.kernel_styles(view.kernels, cells.emphasised(view))
-    assert [drawn[kernel].light for kernel in cells.emphasised(view)[:2]] == list(palette.LIGHT[:2])
+    assert views.emphasised(few) == ["cpu/ikj", "cpu/blocked", "ref/mkl"]
+    drawn = palette.kernel_styles(view.kernels, views.emphasised(view))
+    assert [drawn[kernel].light for kernel in views.emphasised(view)[:2]] == list(palette.LIGHT[:2])
     assert list(drawn) == view.kernels
 
 

@@ -18,8 +18,8 @@ from tilewright.kernels.catalog import cuda_catalog
 from tilewright.lab.bench.device import formula_values, residency
 from tilewright.records import report
 from tilewright.records.bench import BenchRecord
-from tilewright.records.report import palette, sweeps, views
-from tilewright.records.report.sweeps import MOST_SETS, Sweep
+from tilewright.records.report import page, palette, views
+from tilewright.records.report.page import MOST_SETS, Sweep
 
 ROWS = cuda_catalog()["cuda/register_rows"]
 COALESCED = cuda_catalog()["cuda/coalesced"]
@@ -44,7 +44,7 @@ def blocks(*sizes: int) -> list[BenchRecord]:
 
 
 def found(records: list[BenchRecord]) -> list[Sweep]:
-    return sweeps.sweeps(views.views(views.sections(records)[0])[0])
+    return page.sweeps(views.views(views.sections(records)[0])[0])
 
 
 def values_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def test_only_kernels_with_several_sets_in_one_cell() -> None:
 def test_the_later_record_of_a_cell_counts() -> None:
     (sweep,) = found([cell(ROWS, 64, 1e-6, ROWS=2), cell(ROWS, 64, 2e-3, ROWS=4), cell(ROWS, 64, 4e-3, ROWS=2)])
     assert len(sweep.records) == 2
-    assert sweeps.sweep_conclusion(sweep).startswith("At 64, ROWS=4 is fastest, ×2.00 the rate of ROWS=2")
+    assert page.sweep_conclusion(sweep).startswith("At 64, ROWS=4 is fastest, ×2.00 the rate of ROWS=2")
 
 
 def test_sets_are_in_the_order_of_their_values_the_parameter_with_most_first() -> None:
@@ -79,8 +79,8 @@ def test_of_many_sets_the_fastest_are_shown_and_that_is_said() -> None:
     records = [replace(r, median_s=r.params["leaf"], gflops=1 / r.params["leaf"]) for r in records]
     (sweep,) = found(records)
     assert [leaf for (leaf,) in sweep.sets] == list(range(1, MOST_SETS + 1))
-    assert f"Shown are the fastest {MOST_SETS} of 30 combinations." in sweeps.sweep_conclusion(sweep)
-    assert "Shown" not in sweeps.sweep_conclusion(found(blocks(64))[0])
+    assert f"Shown are the fastest {MOST_SETS} of 30 combinations." in page.sweep_conclusion(sweep)
+    assert "Shown" not in page.sweep_conclusion(found(blocks(64))[0])
 
 
 # ---- the charts ------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_of_many_sets_the_fastest_are_shown_and_that_is_said() -> None:
 
 def test_over_sizes_a_curve_a_set() -> None:
     (sweep,) = found(blocks(64, 128, 256))
-    (spec,) = sweeps.sweep_charts([sweep]).values()
+    (spec,) = page.sweep_charts([sweep]).values()
     rows = values_of(spec)
     assert len(rows) == 27
     assert len({row["line"] for row in rows}) == 9
@@ -101,32 +101,32 @@ def test_over_sizes_a_curve_a_set() -> None:
 
 def test_at_one_size_over_the_parameter_with_most_values() -> None:
     (sweep,) = found([cell(ROWS, 64, TILE=t, ROWS=r) for t in (16, 32) for r in (4, 8, 16)])
-    (spec,) = sweeps.sweep_charts([sweep]).values()
+    (spec,) = page.sweep_charts([sweep]).values()
     rows = values_of(spec)
     assert {row["line"] for row in rows} == {"(16,)", "(32,)"}
     assert sorted({row["first"] for row in rows}) == [4, 8, 16]
     assert spec["layer"][0]["encoding"]["x"]["field"] == "first"
-    assert [style.light for style in sweeps.set_styles(sweep).values()] == [palette.LIGHT[0], palette.LIGHT[1]] * 3
+    assert [style.light for style in page.set_styles(sweep).values()] == [palette.LIGHT[0], palette.LIGHT[1]] * 3
 
 
 def test_no_two_sets_of_one_chart_look_the_same() -> None:
     for records in (blocks(64, 128), [cell(ROWS, n, ROWS=r) for n in (64, 128) for r in (2, 4, 8, 16, 32)]):
         (sweep,) = found(records)
-        assert len(set(map(str, sweeps.set_styles(sweep).values()))) == len(sweep.sets)
+        assert len(set(map(str, page.set_styles(sweep).values()))) == len(sweep.sets)
 
 
 def test_values_that_are_no_numbers_are_places_on_the_axis() -> None:
     records = [measured("cpu/strassen", 512, params={"scheme": name}) for name in ("b", "a", None)]
-    (spec,) = sweeps.sweep_charts(found(records)).values()
+    (spec,) = page.sweep_charts(found(records)).values()
     assert spec["layer"][0]["encoding"]["x"]["type"] == "nominal"
 
 
 def test_where_nothing_was_measured_there_is_a_table_and_no_chart() -> None:
     records = [replace(r, verdict="wrong", samples_s=[], gflops=None, median_s=None) for r in blocks(64)]
     (sweep,) = found(records)
-    assert sweeps.sweep_charts([sweep]) == {}
-    assert {row.rate for row in sweeps.set_table(sweep).rows} == {"wrong result"}
-    assert sweeps.sweep_conclusion(sweep) == "None of these has a verified time."
+    assert page.sweep_charts([sweep]) == {}
+    assert {row.rate for row in page.set_table(sweep).rows} == {"wrong result"}
+    assert page.sweep_conclusion(sweep) == "None of these has a verified time."
     assert "wrong result" in report.render(records)
 
 
@@ -135,7 +135,7 @@ def test_where_nothing_was_measured_there_is_a_table_and_no_chart() -> None:
 
 def test_the_table_says_what_a_set_needs_and_does() -> None:
     (sweep,) = found([cell(ROWS, 1024, (3 - r / 8) * 1e-3, TILE=32, ROWS=r) for r in (2, 8)])
-    made = sweeps.set_table(sweep)
+    made = page.set_table(sweep)
     assert [(row.values, row.rate, row.best) for row in made.rows] == [
         ((2,), "781 (78%)", False), ((8,), "1,074 (107%)", True),
     ]  # fmt: skip
@@ -150,17 +150,17 @@ def test_a_record_that_does_not_know_leaves_its_place_empty() -> None:
     odd = replace(
         other, about={"registers": "many", "formulas": "none", "resident_warps": float("nan"), "max_warps": 64}
     )
-    made = sweeps.set_table(found([one, odd])[0])
+    made = page.set_table(found([one, odd])[0])
     assert set(made.rows[1].facts) == {"–"}
     assert "–" not in made.rows[0].facts
     on_cpu = [measured("cpu/strassen", 512, params={"leaf": leaf}) for leaf in (32, 64)]
-    assert sweeps.set_table(found(on_cpu)[0]).facts == ()
+    assert page.set_table(found(on_cpu)[0]).facts == ()
 
 
 def test_finding_says_where_another_set_is_best() -> None:
     records = [cell(ROWS, n, t * 1e-3, ROWS=r) for n, r, t in ((64, 2, 1), (64, 8, 2), (128, 2, 2), (128, 8, 1))]
-    assert sweeps.sweep_conclusion(found(records)[0]).endswith("Best by size: ROWS=2 at 64; ROWS=8 at 128.")
-    assert "Best by size" not in sweeps.sweep_conclusion(found(blocks(64, 128))[0])
+    assert page.sweep_conclusion(found(records)[0]).endswith("Best by size: ROWS=2 at 64; ROWS=8 at 128.")
+    assert "Best by size" not in page.sweep_conclusion(found(blocks(64, 128))[0])
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------

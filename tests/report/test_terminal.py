@@ -11,7 +11,7 @@ from rich.console import Console
 from support.report_records import SIZES
 from tilewright.lab.terminal import show_bench, show_comparison, show_facts
 from tilewright.records.bench import VERDICTS, BenchRecord
-from tilewright.records.compare.stats import compare
+from tilewright.records.compare import compare
 
 
 def cell(kernel: str = "cpu/strassen_winograd", n: int = 64, **changes: Any) -> BenchRecord:

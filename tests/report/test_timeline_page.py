@@ -17,9 +17,7 @@ pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 from tilewright.errors import RecordError, UsageError
 from tilewright.records import report
 from tilewright.records.report.html import HERE
-from tilewright.records.report.timeline import COLOURS
-from tilewright.records.report.timeline_lanes import BINS, MOST_BARS, lanes, paths, piece_rows
-from tilewright.records.report.timeline_trace import trace
+from tilewright.records.report.timeline import BINS, COLOURS, MOST_BARS, lanes, paths, piece_rows, trace
 from tilewright.records.timeline import Piece, read_timelines, write_timelines
 
 HOSTILE = "</script><script>document.title='broken'</script>\u2028\ud800&\"'"

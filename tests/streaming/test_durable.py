@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tilewright.large.streaming.plan.grid import Tile
-from tilewright.large.streaming.run.durable import Durable
+from tilewright.large.streaming.run.computation import Durable
 
 TILES = [Tile(i, 0) for i in range(50)]
 

@@ -34,10 +34,12 @@ from tilewright.large.files import (
     create_matrix,
     formats,
     open_matrix,
-    partial,
     plain,
     positional,
     whole_matrix,
+)
+from tilewright.large.files import (
+    work as work_module,
 )
 from tilewright.large.files.array import ArraySource
 
@@ -486,7 +488,7 @@ def test_an_array_is_a_sink() -> None:
 
 
 def test_a_full_disk_is_known_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partial, "free_bytes", lambda directory: 1000)
+    monkeypatch.setattr(work_module, "free_bytes", lambda directory: 1000)
     for name in NAMES:
         with pytest.raises(FileError, match=r"\d+ bytes \(.*\) are needed, 1000 \(1000 B\) are free; free some space"):
             create_matrix(tmp_path / name, (100, 100), "float64")

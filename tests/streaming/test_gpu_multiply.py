@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import MemoryLimitError, UnavailableError, UsageError
 from tilewright.gpu.runtime.device import open_device
-from tilewright.large.streaming.places.events import Events
+from tilewright.large.streaming.places.place import Events
 
 pytestmark = pytest.mark.gpu
 

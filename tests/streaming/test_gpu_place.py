@@ -17,10 +17,9 @@ from tilewright.errors import LaunchError
 from tilewright.large import multiply as large
 from tilewright.large.files.array import ArraySink, ArraySource
 from tilewright.large.streaming.places import places
-from tilewright.large.streaming.places.cached_sources import CachedSources
-from tilewright.large.streaming.places.chunks import Chunks
-from tilewright.large.streaming.places.events import Events
 from tilewright.large.streaming.places.gpu import GpuPlace
+from tilewright.large.streaming.places.place import Events
+from tilewright.large.streaming.places.staging import CachedSources, Chunks
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import ORDERS, Grid, Tile
@@ -29,9 +28,8 @@ from tilewright.large.streaming.plan.partition import territories
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again
-from tilewright.large.streaming.run import opening
-from tilewright.large.streaming.run.executor import execute
-from tilewright.large.streaming.run.parallel import execute_on_all
+from tilewright.large.streaming.run import job as job_module
+from tilewright.large.streaming.run.executor import execute, execute_on_all
 from tilewright.product.plan import Choice
 
 RATES = Rates(1e9, 1e9, 1e9)
@@ -209,7 +207,7 @@ def test_multiply_takes_as_many_gpus_as_pay(
     gpus: Any = (device,) * 4
     choice = Choice(kernel, "float64", {}, "")
     placed = places.Placement(choice, Room(4 << 20, grain=64), 1, 1 << 30, gpus, Chunks(1 << 14, 4, 2))
-    monkeypatch.setattr(opening, "place_product", lambda *_: placed)
+    monkeypatch.setattr(job_module, "place_product", lambda *_: placed)
     rng, made = np.random.default_rng(0), []
     monkeypatch.setattr(GpuPlace, "close", lambda self, close=GpuPlace.close: (made.append(self), close(self)))
     a, b = rng.integers(-9, 9, (1000, 300)).astype(float), rng.integers(-9, 9, (300, 900)).astype(float)

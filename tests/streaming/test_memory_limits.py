@@ -193,7 +193,7 @@ def test_a_plan_of_many_steps_takes_memory_itself() -> None:
     zeros = np.broadcast_to(np.float64(0), (16000, 16000))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(places, "host_rates", lambda *_: Rates(1e11, 1e10, 1e9))
-        patch.setattr("tilewright.large.streaming.run.opening.array_for", lambda _: None)
+        patch.setattr("tilewright.large.streaming.run.job.array_for", lambda _: None)
         with pytest.raises(MemoryLimitError, match="cannot be cut small enough for 8 MiB"):
             tw.plan_multiply(zeros, zeros, device="cpu", memory="8MiB")
         steps = tw.plan_multiply(zeros, zeros, device="cpu", memory="64MiB").grid

@@ -27,17 +27,15 @@ from tilewright.large.files import open_matrix, positional, whole_matrix
 from tilewright.large.files.array import ArraySource
 from tilewright.large.streaming.options import Options
 from tilewright.large.streaming.places import places
-from tilewright.large.streaming.places.events import Events
-from tilewright.large.streaming.places.host import HostPlace
-from tilewright.large.streaming.places.place import Place
-from tilewright.large.streaming.places.places import Placement, parse_bytes
+from tilewright.large.streaming.places.place import Events, Place
+from tilewright.large.streaming.places.places import HostPlace, Placement, parse_bytes
 from tilewright.large.streaming.places.rates import read_rate
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.grid import ORDERS, Grid
 from tilewright.large.streaming.plan.stream import Room, plan_again
-from tilewright.large.streaming.run import job, opening
+from tilewright.large.streaming.run import job as job_module
+from tilewright.large.streaming.run.job import open_job
 from tilewright.large.streaming.run.journal import Journal, read_journal
-from tilewright.large.streaming.run.opening import open_job
 from tilewright.product import precision as bounds
 from tilewright.product.operands import dtype_of
 
@@ -74,7 +72,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
         def choice(sources: Any, dtype: np.dtype, *_: Any) -> Placement:
             return Known(choose_adding_cpu(dtype.name), Room(place), 2, 1 << 40, count=count)
 
-        monkeypatch.setattr(opening, "place_product", choice)
+        monkeypatch.setattr(job_module, "place_product", choice)
 
     choose()
     return choose
@@ -373,7 +371,7 @@ def test_a_cut_that_would_not_be_chosen_now_is_kept(folder: Path, rooms: Rooms) 
     grid = Grid(N, N, N, 192, 192, 512)
     with pytest.MonkeyPatch.context() as patch:
         tiles = tuple(ORDERS["rows"](*grid.tiles))
-        patch.setattr(job, "plan_stream", lambda m, n, k, *known: plan_again(grid, *known[:4], tiles))
+        patch.setattr(job_module, "plan_stream", lambda m, n, k, *known: plan_again(grid, *known[:4], tiles))
         begin()
     assert tw.plan_multiply("a.npy", "b.npy", "c.npy").grid != grid
     plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
@@ -582,7 +580,7 @@ def test_an_interrupted_product_replaces_no_file_that_appeared_since(folder: Pat
 
 
 def test_only_so_many_results_are_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "MOST", 3)
+    monkeypatch.setattr(job_module, "MOST", 3)
     for number in range(5):
         tw.multiply(np.ones((2, 3)), np.ones((3, 2)), f"d{number}.npy")
         os.utime(max(Path("cache/finished").iterdir(), key=os.path.getmtime), (number + 1e9, number + 1e9))

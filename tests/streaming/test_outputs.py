@@ -693,7 +693,7 @@ def test_refused_outputs_are_one_line(typed, tmp_path: Path) -> None:
 
 def test_an_output_that_is_refused_while_it_is_begun_leaves_nothing(typed, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tilewright.large.files.partial.free_bytes", lambda directory: 10)
+        patch.setattr("tilewright.large.files.work.free_bytes", lambda directory: 10)
         answer = typed("-o", "c.npy")
     assert answer.code == 2
     assert is_one_line(answer, "does not fit its disk")

@@ -14,12 +14,11 @@ import pytest
 
 from support.simulated_streams import ANY_KERNEL, SimulatedDevice, SimulatedStream, failing_after, simulated
 from tilewright.large.files.array import ArraySink, ArraySource
-from tilewright.large.streaming.places import steps
-from tilewright.large.streaming.places.cached_sources import CachedSources
-from tilewright.large.streaming.places.chunks import Chunks
-from tilewright.large.streaming.places.events import Events
+from tilewright.large.streaming.places import gpu as gpu_module
 from tilewright.large.streaming.places.gpu import GpuPlace
 from tilewright.large.streaming.places.peers import Peers
+from tilewright.large.streaming.places.place import Events
+from tilewright.large.streaming.places.staging import CachedSources, Chunks
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room, Slots, place_elements
 from tilewright.large.streaming.plan.grid import Grid, OperandBlock, Tile
@@ -27,8 +26,8 @@ from tilewright.large.streaming.plan.host_cache import HostCache
 from tilewright.large.streaming.plan.partition import PARTITIONS, territories
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.stream import plan_again
-from tilewright.large.streaming.run.counting import CountedSource, SharedCounter
-from tilewright.large.streaming.run.parallel import execute_on_all
+from tilewright.large.streaming.run.computation import CountedSource, SharedCounter
+from tilewright.large.streaming.run.executor import execute_on_all
 
 GRID = Grid(48, 48, 60, 8, 8, 12)
 RATES = Rates(1e9, 1e9, 1e9, peers=True)
@@ -204,7 +203,7 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
 ) -> None:
     other = SimulatedDevice(ordinal=1)
     monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_late)
-    monkeypatch.setattr(steps, "prepare_gpu_product", prepared_by(device, other))
+    monkeypatch.setattr(gpu_module, "prepare_gpu_product", prepared_by(device, other))
     case = Case(territories(*GRID.tiles, 2, partition="strips"), LEAST)
     try:
         assert case.run(device, other, peers=OneWay(waits=waits)) is None

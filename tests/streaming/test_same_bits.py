@@ -19,7 +19,8 @@ from support.simulated_streams import SimulatedDevice, matrix_at, simulated
 from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.cpu.runtime.runner import runner
 from tilewright.large.streaming.options import Options
-from tilewright.large.streaming.places import places, steps
+from tilewright.large.streaming.places import gpu as gpu_module
+from tilewright.large.streaming.places import places
 from tilewright.large.streaming.places.rates import kc_of
 from tilewright.large.streaming.plan import stream
 from tilewright.large.streaming.plan.cost import Rates
@@ -192,7 +193,7 @@ class Gpu(SimulatedDevice):
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Gpu, ...]]:
     several = tuple(Gpu(seed) for seed in range(2))
     with simulated(monkeypatch):
-        monkeypatch.setattr(steps, "prepare_gpu_product", several[0].prepared)
+        monkeypatch.setattr(gpu_module, "prepare_gpu_product", several[0].prepared)
         yield several
     for each in several:
         each.abandon()

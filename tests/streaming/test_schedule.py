@@ -23,9 +23,8 @@ from tilewright.large.streaming.plan.grid import ORDERS, Grid, OperandBlock, Til
 from tilewright.large.streaming.plan.host_cache import cache_blocks
 from tilewright.large.streaming.plan.partition import PARTITIONS, territories
 from tilewright.large.streaming.plan.schedule import Load, Schedule
-from tilewright.large.streaming.run import executor, parallel
-from tilewright.large.streaming.run.executor import execute
-from tilewright.large.streaming.run.parallel import Queue, execute_on_all
+from tilewright.large.streaming.run import executor as executor_module
+from tilewright.large.streaming.run.executor import Queue, execute, execute_on_all
 
 few = settings(max_examples=60)
 
@@ -391,11 +390,11 @@ def others_are_sooner(queue: Queue, owner: int, now: float) -> bool:
     """The queue's rule, tile by tile: each that is left goes to the place that would finish it first."""
     left, own = sum(map(len, queue._parts)), queue._paces[owner]
     others = [pace for number, pace in enumerate(queue._paces) if number != owner and not pace.done]
-    if not left or not others or left > parallel.FEW * len(queue._parts):
+    if not left or not others or left > executor_module.FEW * len(queue._parts):
         return not left
     if not all(pace.tiles_s for pace in (own, *others)):
         return False
-    ahead = 1 + parallel.AHEAD
+    ahead = 1 + executor_module.AHEAD
     due = [max(now, pace._last_s + ahead * max(pace.tiles_s)) + max(pace.tiles_s) for pace in others]
     for _ in range(left):
         first = min(range(len(due)), key=due.__getitem__)
@@ -446,7 +445,7 @@ def makespan(speeds: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> tuple[
     grid = Grid(96, 96, 96, 8, 8, 96)
     several = [Device(flops=1e5 * speed, in_bytes=1e9, out_bytes=1e9, latency_s=1e-7) for speed in speeds]
     places = [SimulatedPlace(device, grid) for device in several]
-    monkeypatch.setattr(parallel, "Queue", queue_by_time(places))
+    monkeypatch.setattr(executor_module, "Queue", queue_by_time(places))
     parts = territories(*grid.tiles, len(places))
     execute_on_all(grid, (24, 24, 2), places, parts)
     replay(places, [tile for part in parts for tile in part])
@@ -481,13 +480,13 @@ def test_with_parts_of_their_own_only_it_would(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_taking_what_others_would_finish_sooner_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "FEW", 0)
+    monkeypatch.setattr(executor_module, "FEW", 0)
     took, ideal, tile_s = makespan((1, 0.07), monkeypatch)
     assert took > ideal + tile_s * 1.4
 
 
 def test_claiming_far_ahead_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "AHEAD", 8)
+    monkeypatch.setattr(executor_module, "AHEAD", 8)
     took, ideal, tile_s = makespan((1, 1, 1, 0.3), monkeypatch)
     assert took > ideal + 2 * tile_s
 
@@ -538,7 +537,7 @@ def test_one_of_several_that_fails_ends_all(count: int, fails_at: int) -> None:
     assert threading.active_count() <= before + 1  # the timer's
     replay(places, None)
     assert sorted(told) == sorted(action.piece.tile for place in places for action in place.actions["store"])
-    assert len(told) <= (count - 1) * (1 + executor.AHEAD + 1)
+    assert len(told) <= (count - 1) * (1 + executor_module.AHEAD + 1)
 
 
 def test_what_is_told_may_fail_as_well() -> None:

@@ -24,11 +24,10 @@ from tilewright.large import multiply as large
 from tilewright.large.cluster.order import ChosenKernel
 from tilewright.large.files.array import ArraySink, ArraySource
 from tilewright.large.streaming.options import PRECISIONS, Options
-from tilewright.large.streaming.places import gpu_rates, places
-from tilewright.large.streaming.places.cached_sources import CachedSources
-from tilewright.large.streaming.places.chunks import Chunks
-from tilewright.large.streaming.places.gpu import GpuPlace
-from tilewright.large.streaming.places.steps import SplitSteps
+from tilewright.large.streaming.places import gpu as gpu_module
+from tilewright.large.streaming.places import places
+from tilewright.large.streaming.places.gpu import GpuPlace, SplitSteps
+from tilewright.large.streaming.places.staging import CachedSources, Chunks
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room, least_slots, place_elements
 from tilewright.large.streaming.plan.grid import Grid
@@ -38,8 +37,7 @@ from tilewright.large.streaming.plan.partition import territories
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again, plan_stream, typical_step
-from tilewright.large.streaming.run.executor import execute
-from tilewright.large.streaming.run.parallel import execute_on_all
+from tilewright.large.streaming.run.executor import execute, execute_on_all
 from tilewright.product.plan import Choice
 from tilewright.product.precision import ROUNDED, SPLIT
 
@@ -254,15 +252,15 @@ def test_the_rates_of_a_kernel_of_parts(gpu: ExecutingGpu, monkeypatch: pytest.M
     """Measured with real launches, of small matrices; by a clock of which only the order of sizes is checked."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     for name, value in {"SIDE": 128, "DEPTHS_OF_PARTS": (128, 256), "ROUNDS": 1, "COPY_BYTES": 1 << 16}.items():
-        monkeypatch.setattr(gpu_rates, name, value)
-    monkeypatch.setattr(gpu_rates, "_stage_rates", lambda _: [1e9, 2e9])
-    found = gpu_rates.gpu_rates(gpu, CHOICE, "float32", 2 << 30)  # type: ignore[arg-type]
+        monkeypatch.setattr(gpu_module, name, value)
+    monkeypatch.setattr(gpu_module, "_stage_rates", lambda _: [1e9, 2e9])
+    found = gpu_module.gpu_rates(gpu, CHOICE, "float32", 2 << 30)  # type: ignore[arg-type]
     assert not gpu.errors
     assert min(found.in_bytes, found.out_bytes, found.split_s) > 0
     assert (found.wave, found.most_stage_bytes) == ((128, 128, 4), 2e9)
     assert Counter(gpu.launches) == {"split_matrices": 2 * 2 + 2 * 2, "split_hopper": 4, "multiply_flagged": 4}
     assert (gpu.held_bytes, gpu.open) == (0, 0)
-    assert gpu_rates.gpu_rates(gpu, CHOICE, "float32", 2 << 30) == found  # type: ignore[arg-type]  # from the cache
+    assert gpu_module.gpu_rates(gpu, CHOICE, "float32", 2 << 30) == found  # type: ignore[arg-type]  # from the cache
     assert gpu.launches.count("split_hopper") == 4
 
 

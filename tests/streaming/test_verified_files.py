@@ -17,8 +17,7 @@ from tilewright.large.files import create_matrix, open_matrix, whole_matrix
 from tilewright.large.files.array import ArraySource
 from tilewright.large.streaming.plan.cuts import own_bytes
 from tilewright.large.streaming.run.job import Job
-from tilewright.large.verification.comparing import ELEMENT_BYTES, Budget, parts_to_read
-from tilewright.large.verification.files import verify_files
+from tilewright.large.verification import ELEMENT_BYTES, Budget, parts_to_read, verify_files
 
 M, K, N = 500, 400, 300
 
@@ -167,7 +166,7 @@ def test_every_budget_finds_one_wrong_element(blocks: int) -> None:
     rng = np.random.default_rng(9)
     a, b = (rng.uniform(-1, 1, shape) for shape in ((300, 250), (250, 200)))
     c = a @ b
-    from tilewright.large.verification.comparing import compare_floats
+    from tilewright.large.verification import compare_floats
 
     budget = Budget(elements=700, blocks=blocks, steps=60)
     assert compare_floats(a, b, c, 1e-13, budget)[0] < 1e-13

@@ -221,7 +221,7 @@ def _records() -> list[Files]:
 def _read_records(folder: Path) -> None:
     from tilewright.lab.terminal import show_bench, show_comparison
     from tilewright.records.bench import Writer, read_records
-    from tilewright.records.compare.stats import compare
+    from tilewright.records.compare import compare
     from tilewright.records.report import render
 
     found = read_records(folder / "a.jsonl")
@@ -235,7 +235,7 @@ def _read_records(folder: Path) -> None:
 
 
 def _console() -> Any:
-    from tilewright.lab.cli.console import Console
+    from tilewright.lab.cli.application import Console
 
     return Console(file=io.StringIO(), width=80)
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.large.files import create_matrix, formats, partial, swap
+from tilewright.large.files import create_matrix, formats, swap
+from tilewright.large.files import work as work_module
 
 OLD, NEW = np.full((5, 6), 1.0, np.float32), np.full((5, 6), 2.0, np.float32)
 #: Audit events of operations on names and files, each raised before it is done.
@@ -157,7 +158,7 @@ def main(folder: str, name: str, how: str = "exchange", mutant: str = "") -> Non
         assert child(write, f"{out}/{name}", matrix) == 0
         whole[kind] = look(f"{out}/{name}")
     if mutant:
-        partial.put_in_place = MUTANTS[mutant]
+        work_module.put_in_place = MUTANTS[mutant]
         if mutant == "unsettled":
             swap.settle_swap = lambda work: None
     before = whole["old"]

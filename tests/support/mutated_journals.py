@@ -30,7 +30,7 @@ from tilewright.large.streaming.places.places import Placement
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Tile
-from tilewright.large.streaming.run import opening
+from tilewright.large.streaming.run import job as job_module
 from tilewright.large.streaming.run.journal import _signed, read_journal
 
 #: 3×3 tiles of 256×256 at most, k in two steps.
@@ -300,7 +300,7 @@ def small_places(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CacheFile, "path", property(lambda file: remembered / file.name))
         patch.setattr(Placement, "rates", lambda *_: Rates(1e11, 1e10, 1e9))
-        patch.setattr(opening, "place_product", lambda *_: Placement(choice, ROOM, 1, 1 << 40))
+        patch.setattr(job_module, "place_product", lambda *_: Placement(choice, ROOM, 1, 1 << 40))
         patch.setattr(os, "fsync", lambda _: None)
         os.chdir(folder)
         try:

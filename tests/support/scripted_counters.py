@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.lab.explain.perf_counters import PerfEvent
+from tilewright.lab.explain.cpu_events import PerfEvent
 
 
 class ScriptedCounters:

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.grid import Grid, OperandBlock, Tile
 from tilewright.large.streaming.plan.schedule import Load, Multiply, Store
-from tilewright.large.streaming.run.parallel import Queue
+from tilewright.large.streaming.run.executor import Queue
 
 ITEMSIZE = 8
 

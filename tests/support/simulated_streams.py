@@ -24,7 +24,7 @@ from tilewright.gpu.runtime.memory import Memory
 from tilewright.gpu.runtime.stream import Event
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.large.files.array import ArraySource
-from tilewright.large.streaming.places import steps
+from tilewright.large.streaming.places import gpu as gpu_module
 
 #: Simulated GPUs multiply by themselves, whichever kernel was chosen.
 ANY_KERNEL: Any = SimpleNamespace(kernel=None, params={}, compute="")
@@ -221,8 +221,8 @@ class SimulatedDevice:
 def simulated(monkeypatch: pytest.MonkeyPatch, pause_s: float = 0.0005, seed: int = 0) -> Iterator[SimulatedDevice]:
     """A GPU for ``large.streaming.places.gpu``; whoever waits for it in the end gets an error."""
     device = SimulatedDevice(pause_s, seed)
-    monkeypatch.setattr(steps, "prepare_gpu_product", device.prepared)
-    monkeypatch.setattr(steps, "compile_ahead", lambda *_: None)
+    monkeypatch.setattr(gpu_module, "prepare_gpu_product", device.prepared)
+    monkeypatch.setattr(gpu_module, "compile_ahead", lambda *_: None)
     try:
         yield device
     finally:

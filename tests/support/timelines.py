@@ -11,7 +11,7 @@ from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.stream import plan_stream
-from tilewright.large.streaming.run.timeline import predicted_pieces
+from tilewright.large.streaming.run.job import predicted_pieces
 from tilewright.records.timeline import Piece, Timeline
 
 #: On a place: what it did from when to when.

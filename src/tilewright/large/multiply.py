@@ -11,7 +11,7 @@ from ..gpu.runtime.wake import wake_named
 from .streaming.options import Options
 
 if TYPE_CHECKING:  # imported in 0.1 s: by each call, while the driver starts
-    from .streaming.places.events import Events
+    from .streaming.places.place import Events
     from .streaming.plan.stream import StreamPlan
     from .streaming.run.job import Job, Progress
     from .verification import Verification
@@ -168,7 +168,7 @@ def plan_multiply(
 
 def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
     """Raises UsageError for a product that this process could not verify afterwards."""
-    from .streaming.run.opening import is_in
+    from .streaming.run.job import is_in
 
     if cluster is not None and out is None:
         raise UsageError("verify=True needs the result in a file or in this process's memory: give out")
@@ -183,7 +183,7 @@ def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
 
 def check_dtypes_verifiable(job: Job) -> None:
     """Raises DTypeError for a product of bool, which no bound and no wrapping around describes."""
-    from .verification.arrays import check_dtypes
+    from .verification import check_dtypes
 
     check_dtypes(job.product.dtype, job.product.dtype)
 
@@ -192,7 +192,7 @@ def verified_job(job: Job, a: Any, b: Any, options: Options) -> Verification:
     """What the verification of a finished job finds. A wrong result is disowned."""
     from ..cpu.runtime.stop import stoppable
     from ..host.steps import announced
-    from .verification.files import verify_files
+    from .verification import verify_files
 
     bound = job.plan.error_bound
     if not isinstance(options.precision, str):  # the cut of a result that was complete before is not known
@@ -219,7 +219,7 @@ def job_on(
     if isinstance(out, (str, os.PathLike)):
         out = path_of_result(out)
     if cluster is None:
-        from .streaming.run.opening import open_job
+        from .streaming.run.job import open_job
 
         return open_job(a, b, out, options, only_planned=only_planned)
     from .cluster.product import open_cluster_job

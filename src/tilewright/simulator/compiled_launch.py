@@ -7,13 +7,12 @@ import re
 from collections.abc import Iterator
 
 from ..gpu.runtime.nvrtc import Compiled
-from .assembly.effects import synchronises_grid
-from .assembly.instructions import Instruction
+from .assembly.instructions import Instruction, synchronises_grid
 from .assembly.program import Program
 from .findings import LAUNCH, REGISTERS, SERIALISED, Finding
 from .gpus import GPUS, LIMITS, capability_of
-from .machine.clusters import PORTABLE_CLUSTER
 from .machine.reports import Findings
+from .machine.threads import PORTABLE_CLUSTER
 from .machine.values import Dim
 from .occupancy import occupancy, refusal
 

@@ -1,33 +1,50 @@
-"""Runs any CUDA kernel on the CPU and reports its results, its memory transactions by source line, and its defects."""
+"""Runs any CUDA kernel on the CPU and reports its results, its memory transactions by source line, and its defects.
+
+All blocks of a grid are run, or a sample of them: corners, edges and inner blocks, chosen in two ways whose counts are
+compared. An ``Observation`` holds what was seen of one launch, and prints it.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from html import escape
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import UnavailableError, UsageError
+from ..gpu.runtime.cubin import Resources
 from ..gpu.runtime.mangled import demangled, found_entry, is_identifier
 from ..gpu.runtime.nvrtc import DEFAULT_ARCH, Compiled, compile_source
 from ..records.explanation import ABOUT, Access
+from ..records.legible import legible
+from ..records.pipeline import Pipeline
+from ..records.report import pipeline_html
+from ..records.report.listing import listing_html
+from ..records.source_rows import SourceRow, source_rows
+from . import listing
+from .assembly.dataflow import operand_names
 from .assembly.disassembly import disassemble, parse_sass
-from .assembly.instructions import Module
+from .assembly.instructions import Module, loads_anew
 from .assembly.parser import parse_ptx
 from .assembly.program import Program, link
 from .assembly.ptxas import MachineAccesses, match_accesses, ptx_accesses
 from .assembly.source_files import file_label, included_texts
 from .compiled_launch import cluster_notes, compiler_findings, launch_findings, registers_at_launch
-from .counters.block_sample import BlockSample, doubt, sample_blocks
-from .counters.survey import Survey
-from .counters.tally import Counters
+from .counters.sectors import WARP, Ints
+from .counters.tally import Counters, Survey
+from .findings import Finding
+from .listing import timeline_lines
 from .machine.arguments import dimensions
-from .machine.clusters import cluster_dimensions
 from .machine.event_log import EventLog
 from .machine.options import MAX_BYTES, MAX_STEPS, Progress, RunOptions
-from .observation import Observation
+from .machine.threads import cluster_dimensions
 from .pipeline import has_mbarriers, pipeline_of
 from .run.simulate import Run, run_program
 
@@ -261,3 +278,190 @@ def _entry(kernel: str | None, compiled: Compiled | None, module: Module, name: 
 
 #: A template of a kernel, by its name.
 _TEMPLATE = r"\btemplate\s*<[^;{{}}]*__global__[^;{{}}]*\b{}\s*\("
+
+
+# ---- blocks that represent a grid ------------------------------------------------------------------------------------
+
+#: Along an axis of this many blocks or fewer, every block is run.
+FEW = 4
+
+
+@dataclass(frozen=True)
+class BlockSample:
+    """Blocks of a grid by linear index, ascending, and how many blocks each represents in each of two choices.
+
+    A grid is divided along each axis into its first block, its last (which may extend beyond the edge of a matrix) and
+    inner blocks. The two choices take different inner blocks: if both predict the same counts, blocks of one kind behave
+    alike, unless :func:`doubt` gives a reason why others may not.
+    """
+
+    blocks: Ints
+    weights: tuple[Ints, Ints]
+    total: int
+
+    def standing_for(self, choice: int, threads: int) -> _Weights:
+        """For :class:`Counters`: warp numbers → how many warps each represents, in blocks of ``threads`` threads."""
+        return _Weights(self.blocks, self.weights[choice], -(-threads // WARP))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    blocks: Ints
+    weights: Ints
+    warps: int  # per block
+
+    def __call__(self, warps: Ints) -> Ints:
+        return self.weights[np.searchsorted(self.blocks, warps // self.warps)]
+
+
+def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1, 1, 1)) -> BlockSample:
+    """The sample of a grid, in whole clusters of blocks: clusters at corners and edges, and some inner ones.
+
+    >>> some = sample_blocks((100, 50, 1))
+    >>> len(some.blocks), *(int(w.sum()) for w in some.weights), some.total
+    (37, 5000, 5000, 5000)
+    >>> len(sample_blocks((4, 3, 1)).blocks)  # a small grid: all blocks
+    12
+    >>> len(sample_blocks((100, 50, 1), (2, 1, 1)).blocks)
+    74
+    """
+    weights: dict[int, list[int]] = {}
+    for choice in (0, 1):
+        clusters = (_axis(size // of, choice) for size, of in zip(reversed(grid), reversed(cluster), strict=True))
+        for (z, y, x), (dz, dy, dx) in product(product(*clusters), product(*map(range, reversed(cluster)))):
+            row = (z[0] * cluster[2] + dz) * grid[1] + y[0] * cluster[1] + dy
+            index = row * grid[0] + x[0] * cluster[0] + dx
+            weights.setdefault(index, [0, 0])[choice] = z[1] * y[1] * x[1]
+    blocks = sorted(weights)
+    first, second = (np.array([weights[b][choice] for b in blocks], np.int64) for choice in (0, 1))
+    return BlockSample(np.array(blocks, np.int64), (first, second), math.prod(grid))
+
+
+def doubt(program: Program) -> str:
+    """Why the counts of the whole grid may differ from what a sample predicts, although its two choices of blocks
+    predict the same; empty if there is no reason.
+
+    Work that blocks distribute among themselves by global atomics, or wait for, depends on which blocks run.
+    """
+    for ins in program.code:
+        if not loads_anew(ins) or "shared" in ins.parts or ins.parts[0] == "mbarrier":
+            continue
+        result = ins.operands[0]
+        others = [other for other in program.code if other is not ins]
+        operands = (operand for other in others for operand in (*other.operands, *(other.guard or ())[:1]))
+        if ins.parts[0] == "ld" or (result != "_" and any(result in operand_names(operand) for operand in operands)):
+            return f"the work of a block depends on other blocks, and not all are run ({ins.place()}: {ins.text})"
+    return ""
+
+
+def _axis(size: int, choice: int) -> list[tuple[int, int]]:
+    """Positions along an axis, with how many each represents.
+
+    Of the inner blocks, odd ones represent the odd and even ones the even. The first choice takes early ones: 1, and an
+    even one that is not a multiple of 4. The second takes late ones: the last, and a power of two. So the choices differ
+    if rows begin inside a sector, or if only the first few blocks have work.
+    """
+    if size <= FEW:
+        return [(i, 1) for i in range(size)]
+    last, odds, evens = size - 2, (size - 1) // 2, (size - 2) // 2
+    if choice == 0:
+        picks = {1: odds, size // 12 * 4 + 2: evens}
+    else:
+        power = 1 << last.bit_length() - 1
+        picks = {last - (last % 2 == 0): odds, power: evens}
+        if last not in picks:
+            picks |= {last: 1, power: evens - 1}
+    return [(0, 1), *picks.items(), (size - 1, 1)]
+
+
+# ---- what was seen ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the microscope saw of one launch; prints as the source with its counters in the margin.
+
+    ``arrays`` has one entry per argument: the arrays as the kernel left them, None for numbers. ``counters`` are totals
+    under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
+    ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
+    sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
+    for PTX. ``included`` has the texts of included files with accesses or findings,
+    ``printed`` what the kernel's threads printed. ``approximate`` are the counters that are not exact.
+    ``pipeline`` is what one block did at its mbarriers, None if it has none.
+    """
+
+    kernel: str
+    file: str
+    source: str
+    arrays: tuple[Any, ...]
+    counters: dict[str, int]
+    accesses: list[Access]
+    findings: list[Finding]
+    run: Run
+    exact: bool
+    words: str
+    seconds: float
+    resources: Resources | None = None
+    notes: list[str] = field(default_factory=list)
+    included: dict[str, str] = field(default_factory=dict)
+    printed: str = ""
+    approximate: frozenset[str] = frozenset()
+    pipeline: Pipeline | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the kernel ended and nothing was found."""
+        return self.run.complete and not self.findings
+
+    def __str__(self) -> str:
+        wrong = [listing.wrapped(text, listing.WIDTH) for text in self._without_line]
+        below = [*wrong, "", *self._below, *(["", *self._timeline, ""] if self._timeline else [])]
+        return listing.listing_text(self._title, self._rows, below, self.notes)
+
+    def __repr__(self) -> str:
+        return f"<Observation of {self._title}>"
+
+    def _repr_html_(self) -> str:
+        notes = [f"note: {note}" for note in self.notes]
+        below = [*self._without_line, *self._below, *notes]
+        return listing_html(self._title, self._rows, below) + self._pictures()
+
+    @property
+    def _title(self) -> str:
+        """The kernel, the number of findings, and which blocks were counted, in one line."""
+        count = len(self.findings)
+        findings = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
+        return f"{self.kernel}: {findings}; {self.words}"
+
+    @property
+    def _rows(self) -> list[SourceRow]:
+        wrong = [(file_label(f.file, self.file), f.line, f.text_in_place) for f in self.findings]
+        return source_rows(self.source, self.accesses, wrong, self.included)
+
+    @property
+    def _timeline(self) -> list[str]:
+        """The timeline of the pipeline as text; empty if there is none."""
+        return timeline_lines(self.pipeline) if self.pipeline else []
+
+    def _pictures(self) -> str:
+        """The pictures of the pipeline; without the libraries that draw them its timeline as text."""
+        if self.pipeline is None:
+            return ""
+        try:
+            return pipeline_html(self.pipeline, f"pipeline-{id(self):x}")
+        except UnavailableError:
+            return f"<pre>{escape(chr(10).join(self._timeline))}</pre>"
+
+    @property
+    def _below(self) -> list[str]:
+        """What was printed, and the counters."""
+        printed = legible(self.printed).removesuffix("\n").split("\n")
+        return [
+            *(["printed:", *printed, ""] if self.printed else []),
+            *listing.counter_lines(self.counters, self.approximate),
+        ]
+
+    @property
+    def _without_line(self) -> list[str]:
+        """The findings that have no source line."""
+        return [f.text_in_place for f in self.findings if not f.line]

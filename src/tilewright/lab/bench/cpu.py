@@ -24,12 +24,10 @@ from ...host.limits import use_threads
 from ...host.machine import available_memory, bytes_text, current_clock_mhz
 from ...kernels import Kernel
 from ...records.bench import BenchRecord
-from ...records.compare.reference import is_unclear, starved
-from ...records.compare.stats import FEW_SAMPLES, MIN_SAMPLES
-from ..inputs.sizes import Shape
-from .cells import Cell, Outcome, Settings
+from ...records.compare import FEW_SAMPLES, MIN_SAMPLES, is_unclear, starved
+from ..inputs.options import Shape
+from .cells import Cell, Outcome, PredictingBench, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
-from .prediction import PredictingBench
 from .timing import SAMPLE_S, SampleLoop, band_s, fastest, timed_again
 
 #: Samples beyond ``repeat`` are taken while a cell has spent less than this on them: without a reference up to MOST_SAMPLES,

@@ -20,10 +20,8 @@ from ...errors import TilewrightError, UnavailableError
 from ...gpu.runtime.cublas import ARITHMETIC_VARIABLES
 from ...gpu.runtime.device import open_device
 from ...records.bench import BenchRecord
-from .cells import Cell, Outcome, Settings
-from .device import FIRST, DeviceBench, MeasuredCell
-from .device_timing import SAMPLE_S, WARM_S
-from .prediction import PredictingBench
+from .cells import Cell, Outcome, PredictingBench, Settings
+from .device import FIRST, SAMPLE_S, WARM_S, DeviceBench, MeasuredCell
 
 #: Seconds a cell takes in addition to its samples: compiling, operands, verification.
 AROUND_S = 0.5

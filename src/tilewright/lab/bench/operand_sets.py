@@ -16,8 +16,8 @@ from ...errors import DTypeError, OperandError, TilewrightError, UsageError
 from ...host.machine import machine
 from ...large.files import open_matrix, whole_matrix
 from ...product.operands import aligned_copy, aligned_empty
-from ..inputs.sizes import LARGEST, Shape
-from ..verify.oracles import oracle
+from ..inputs.options import LARGEST, Shape
+from ..verify.verify import oracle
 
 #: Bytes of all sets together, as a multiple of the last-level cache: then a set has left it when its turn comes again.
 ROTATION = 2

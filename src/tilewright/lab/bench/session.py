@@ -19,19 +19,17 @@ from ...host.machine import machine
 from ...kernels import NUMERIC, Kernel
 from ...kernels.catalog import catalog, find, reference
 from ...records.bench import BenchRecord, Writer
-from ...records.compare.stats import MIN_SAMPLES
+from ...records.compare import MIN_SAMPLES
 from ..inputs.distributions import check_benched
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS
-from ..inputs.params import asked_sets, param_sets, parse_params
-from ..inputs.sizes import Shape, parse_seconds, parse_sizes
-from .cells import Cell, Settings, cells
+from ..inputs.options import Shape, asked_sets, param_sets, parse_params, parse_seconds, parse_sizes
+from .cells import Cell, Settings, TimeLeft, cells
 from .cpu import Bench
 from .cuda import CudaBench
 from .library import LIBRARY
 from .library import NAMES as LIBRARY_NAMES
 from .operand_sets import check_range, read_operands
-from .prediction import TimeLeft
 
 DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
 _DTYPES = {"cpu": (*NUMERIC, "float16"), "cuda": tuple(FORMATS)}

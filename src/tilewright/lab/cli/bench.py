@@ -9,9 +9,7 @@ from typing import Annotated
 import typer
 
 from ...errors import UsageError
-from .application import app
-from .console import Console, say
-from .options import Param, check_writeable
+from .application import Console, Param, app, check_writeable, say
 
 _Kernels = Annotated[
     list[str] | None,

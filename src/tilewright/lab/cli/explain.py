@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import UsageError
-from .application import app
-from .console import Console, say
-from .options import Json, Param, check_different_files, check_writeable, write_json
+from .application import Console, Json, Param, app, check_different_files, check_writeable, say, write_json
 
 if TYPE_CHECKING:
     from ...records.explanation import Explanation

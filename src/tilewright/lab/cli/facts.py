@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .application import app
-from .console import Console
-from .options import Json, check_writeable, write_json
+from .application import Console, Json, app, check_writeable, write_json
 
 
 @app.command("info")
@@ -33,7 +31,7 @@ def info_command(
     from ...host.limits import get_threads, why_threads
     from ...host.machine import VARIABLE, machine
     from ...kernels import blocking
-    from ..bench.first_call import known_first_call, measure_first_call
+    from ..bench.library import known_first_call, measure_first_call
     from ..terminal import show_facts, steps_shown
 
     check_writeable("json", json_file, dash=True)

@@ -13,12 +13,10 @@ import typer
 
 from ...errors import TilewrightError, UsageError
 from ...records.json_data import dumped
-from .application import app
-from .console import Console
-from .options import check_different_files, check_writeable
+from .application import Console, app, check_different_files, check_writeable
 
 if TYPE_CHECKING:
-    from ...large.streaming.places.events import Events
+    from ...large.streaming.places.place import Events
     from ...large.streaming.run.job import Job
     from ...large.verification import Verification
 
@@ -261,7 +259,7 @@ def _resume_text(job: Job, output: str) -> str:
 
 def _run(job: Job, timeline: Path | None) -> None:
     """Run with a progress bar; when an error or an interrupt stops it, print how many tiles are kept."""
-    from ...large.streaming.places.events import Events
+    from ...large.streaming.places.place import Events
     from ..terminal import ProductProgress
 
     console, events = Console(stderr=True), Events()
@@ -284,7 +282,7 @@ def _run(job: Job, timeline: Path | None) -> None:
 
 def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
     """Write the timeline of the run; without ``events``, the predicted one."""
-    from ...large.streaming.run.timeline import predicted_timeline, timeline
+    from ...large.streaming.run.job import predicted_timeline, timeline
     from ...records.timeline import write_timelines
     from ..inputs.environment import environment
 

@@ -9,9 +9,7 @@ from typing import Annotated
 import typer
 
 from ...errors import UsageError
-from .application import app
-from .console import Console, say
-from .options import Json, check_different_files, check_writeable, fraction, write_json
+from .application import Console, Json, app, check_different_files, check_writeable, fraction, say, write_json
 
 
 @app.command("compare")
@@ -32,7 +30,7 @@ def compare_command(
     machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
     """
     from ...records.bench import read_records
-    from ...records.compare.stats import compare
+    from ...records.compare import compare
     from ..terminal import show_comparison
 
     check_writeable("json", json_file, dash=True, spare=[old, new])

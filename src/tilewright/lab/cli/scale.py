@@ -9,9 +9,7 @@ from typing import Annotated
 import typer
 
 from ...errors import UsageError
-from .application import app
-from .console import Console
-from .options import check_writeable
+from .application import Console, app, check_writeable
 
 #: The most workers of a cluster: with more, a simulation takes minutes.
 MOST_WORKERS = 4096
@@ -93,7 +91,7 @@ def scale_command(
     from ...large.streaming.places.places import parse_bytes
     from ...records.scaling import scaling_line, write_scaling
     from ..inputs.environment import environment
-    from ..inputs.sizes import parse_seconds, parse_sizes
+    from ..inputs.options import parse_seconds, parse_sizes
     from ..scale.scaling import ClusterRates, scaling_point, weak_shape
     from ..terminal import show_scaling, steps_shown
 

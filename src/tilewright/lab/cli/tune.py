@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .application import app
-from .console import Console
-from .options import check_writeable
+from .application import Console, app, check_writeable
 
 _Kernel = Annotated[
     str,

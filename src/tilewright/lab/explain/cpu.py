@@ -1,8 +1,8 @@
 """Explains a kernel on the CPU: what is predicted, what was measured, and what the processor's counters say.
 
 Counts are predicted by S3.1's model of the kernel's own tile and blocks (``cpu_counts``) and from the instructions of its
-inner loop (``inner_loop``), the time as by a plan. They are compared with a run that is verified and timed, and another one
-under the processor's counters (``perf_counters``), as far as the system allows these.
+inner loop, the time as by a plan. They are compared with a run that is verified and timed, and another one
+under the processor's counters (``cpu_events``), as far as the system allows these.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from ...product.problem import Problem
 from ..bench.operand_sets import OperandSets
 from ..bench.timing import SampleLoop
 from ..inputs.environment import environment
-from ..inputs.sizes import ODD_SIZE, is_odd, parse_sizes
+from ..inputs.options import ODD_SIZE, is_odd, parse_sizes
 from . import cpu_counts, cpu_events
-from .cpu_events import EventRow
-from .inner_loop import InnerLoop, inner_loop
-from .perf_counters import System
+from .cpu_counts import InnerLoop, inner_loop
+from .cpu_events import EventRow, System
 
 KIND = "explain cpu"
 SCHEMA = 1

@@ -1,4 +1,4 @@
-"""What a kernel on the CPU is predicted to do, from its tile and its blocks: multiply-adds, loads, bytes at each level.
+"""What a kernel on the CPU is predicted to do, from its tile, its blocks and its inner loop.
 
 The rule is S3.1's: a block of C of w × h that stays in place over all of K reads wK + Kh elements and writes wh for 2whK
 operations: 2/(1/w + 1/h) operations an access. It holds for the tile in registers, which reads from the first-level cache,
@@ -7,22 +7,28 @@ sizes: whether a sliver of B stays in L1 from tile to tile, and whether a panel 
 
 Traffic is what is loaded, including lines of C before they are written; lines written back are not counted. It is a model:
 a cache holds all that fits, evicts nothing else, and prefetching loads nothing that is not needed.
+
+The inner loop is found in the machine code of the compiled kernel, and its instructions are counted.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...cpu.engine.cuts import PACKING, PACKING_BOTH, cut
 from ...cpu.engine.jobs import displaced
+from ...cpu.runtime.names import code_name
 from ...cpu.runtime.runner import grid
 from ...host.machine import Machine
 from ...kernels import Kernel
 from ...kernels.blocking import blocking
 from ...product.problem import Problem
+
+# ---- tile and blocks -------------------------------------------------------------------------------------------------
 
 #: Bytes of an element of these dtypes as it is packed and multiplied.
 _PACKED_BYTES = {"int8": 2, "uint8": 2, "float16": 4, "bfloat16": 4}
@@ -281,3 +287,81 @@ def vector_multiplies(kernel: Kernel, problem: Problem, threads: int) -> int | N
     bits = kernel.params.get("vector_bits")
     lanes = bits // 8 // packed_bytes(problem.dtype) if bits else 0
     return math.ceil(operations(problem) / 2 / lanes) if lanes else None
+
+
+# ---- the inner loop --------------------------------------------------------------------------------------------------
+
+#: A multiplication: fused with an addition, or of integers, which are not always fused; x86-64 and AArch64.
+_MULTIPLY = re.compile(r"v?fn?m(add|sub)|v?pmul[lh]|v?pmadd|v?pdp|v?mul[sp][sdh]\b|fm(la|ls|ul)\b|fmadd|ml[as]\b|mul\b")
+_PREFETCH = re.compile(r"prefetch|prfm")
+_LABEL = re.compile(r"(\.?L\w+):")
+_JUMP = re.compile(r"(?:j\w+|b\.?\w*|cbn?z|tbn?z)\s(?:.*[\s,])?(\.?L\w+)$")
+_LOAD_OF_ARM = re.compile(r"ld(r|p|ur|1)")
+
+
+@dataclass(frozen=True)
+class InnerLoop:
+    """One turn of the loop: ``multiplies`` are vector (or scalar) multiply-adds; ``loads`` read memory, without
+    prefetches."""
+
+    multiplies: int
+    loads: int
+    prefetches: int
+    instructions: int
+
+    @property
+    def reads(self) -> int:
+        """Loads as a processor's counter counts them: prefetches are included."""
+        return self.loads + self.prefetches
+
+
+def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
+    """The inner loop of a kernel compiled for ``dtype``; None for a kernel that is not compiled, or without a straight loop.
+
+    The kernel is compiled anew, which takes some seconds.
+    """
+    if not kernel.compiled or kernel.over is not None:
+        return None
+    from ...cpu.runtime.in_process import fresh_assembly  # imports the compiler
+
+    return read_loop(fresh_assembly(kernel, code_name(dtype)))
+
+
+def read_loop(assembly: str) -> InnerLoop | None:
+    """The loop with the most multiplications; on a tie the shortest: longer ones contain occasional extra work.
+
+    >>> read_loop("L1:\\n vmovups (%rax), %ymm1\\n vfmadd231ps %ymm1, %ymm2, %ymm0\\n addq $32, %rax\\n jne L1")
+    InnerLoop(multiplies=1, loads=1, prefetches=0, instructions=4)
+    """
+    loops = [_counted(body) for body in _loops(assembly)]
+    return max(loops, key=lambda loop: (loop.multiplies, -loop.instructions), default=None)
+
+
+def _loops(assembly: str) -> list[list[str]]:
+    """Loops without inner labels that multiply: the instructions from a label to a jump back to it."""
+    loops: list[list[str]] = []
+    label, body = "", list[str]()
+    for line in (raw.split("#")[0].strip() for raw in assembly.splitlines()):
+        if match := _LABEL.match(line):
+            label, body = match[1], []
+        elif line and not line.startswith((".", "//")):
+            body.append(line)
+            jump = _JUMP.match(line.replace("\t", " "))
+            if jump and jump[1] == label and any(_MULTIPLY.match(instruction) for instruction in body):
+                loops.append(list(body))
+    return loops
+
+
+def _counted(body: list[str]) -> InnerLoop:
+    multiplies = sum(bool(_MULTIPLY.match(line)) for line in body)
+    prefetches = sum(bool(_PREFETCH.match(line)) for line in body)
+    return InnerLoop(multiplies, sum(_loads(line) for line in body), prefetches, len(body))
+
+
+def _loads(line: str) -> bool:
+    """Whether an instruction reads memory. In AT&T syntax the destination is last, and only moves write to memory."""
+    if "[" in line:
+        return bool(_LOAD_OF_ARM.match(line))
+    if "(" not in line or line.startswith(("lea", "nop")) or _PREFETCH.match(line):
+        return False
+    return not (re.match(r"v?mov|vst", line) and line.endswith(")"))

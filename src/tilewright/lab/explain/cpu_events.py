@@ -1,23 +1,237 @@
-"""Quantities of a product on the CPU: what the model predicts of each, and which of the processor's counters counts it.
+"""The processor's counters while a job runs, and which of them counts which quantity of a product that the model predicts.
 
-What Linux calls cache references are reads of the last-level cache on Intel's processors, and of the second level on AMD's:
-there the last level has counters for all cores together alone, none for a single program.
+They are those of Linux's ``perf_event_open``, on every thread of this process. The command ``perf`` counts a whole process,
+in which imports and compilation take a thousand times as long as a product. Here counters run while a job runs, in user
+mode alone, which is allowed up to ``perf_event_paranoid`` 2. Each thread that exists when the job begins has its own
+counters, which include threads that it starts later; so warm up first. If there are more events than the processor has
+counters, Linux lets them take turns, and each count is scaled to the whole time.
+
+A missing counter is no error: on a virtual machine most are missing. Its result is None, with the reason. What Linux calls
+cache references are reads of the last-level cache on Intel's processors, and of the second level on AMD's: there the last
+level has counters for all cores together alone, none for a single program.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import math
-from collections.abc import Callable
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from ...cpu.prediction import Prediction
 from ...host.machine import Machine
 from ...kernels import Kernel
 from ...product.problem import Problem
 from ..bench.timing import wait_until_quiet
-from . import cpu_counts, perf_counters
-from .inner_loop import InnerLoop
-from .perf_counters import HARDWARE, RAW, SOFTWARE, PerfEvent, System, cache_event
+from . import cpu_counts
+from .cpu_counts import InnerLoop
+
+# ---- counters of Linux -----------------------------------------------------------------------------------------------
+
+PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+#: Where Linux lists its sources of events; the processor's own are in folders whose names begin with one of these.
+SOURCES, _PROCESSOR = Path("/sys/bus/event_source/devices"), ("cpu", "arm")
+
+#: The number of the system call, for which the C library has no function.
+_CALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
+# linux/perf_event.h: the kinds of events, the first version of struct perf_event_attr (64 bytes), flags, ioctls.
+HARDWARE, SOFTWARE, CACHE, RAW = 0, 1, 3, 4
+_ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
+_FORMAT = 1 | 2  # with the count, the time for which it was enabled, and for which it ran
+_FLAGS = 1 | 2 | 1 << 5 | 1 << 6  # disabled at first, inherited by new threads, neither kernel nor hypervisor
+_ENABLE, _DISABLE = 0x2400, 0x2401
+_CLOSE_ON_EXEC = 8
+
+
+@dataclass(frozen=True)
+class PerfEvent:
+    """An event to count; ``each`` is what the counter adds for one event, such as 32 operations for an instruction."""
+
+    name: str
+    kind: int
+    config: int
+    each: int = 1
+
+
+def cache_event(name: str, cache: int, *, misses: bool = False) -> PerfEvent:
+    """Reads of a cache (0 is the first level's for data, 2 the last level), or only those that miss."""
+    return PerfEvent(name, CACHE, cache | misses << 16)
+
+
+@dataclass(frozen=True)
+class EventCount:
+    """One event: its count, and the share of the time in which it had a counter; or None, and the reason."""
+
+    event: PerfEvent
+    value: float | None
+    share: float = 1.0
+    reason: str = ""
+
+
+class System(Protocol):
+    """The system calls, so that a test can replace them. All raise OSError."""
+
+    def threads(self) -> list[int]:
+        """The threads of this process."""
+
+    def open(self, event: PerfEvent, thread: int) -> int:
+        """Open a counter, which does not run yet."""
+
+    def switch(self, counter: int, *, on: bool) -> None:
+        """Start or stop a counter."""
+
+    def read(self, counter: int) -> tuple[int, int, int]:
+        """The count, the time in ns for which it was enabled, and for which it ran."""
+
+    def close(self, counter: int) -> None:
+        """Close a counter."""
+
+
+class Linux:
+    """The system calls themselves. Raises OSError with ENOSYS where there are none."""
+
+    def __init__(self) -> None:
+        if sys.platform != "linux":
+            raise OSError(errno.ENOSYS, f"{platform.system()} has no perf_event_open")
+        if platform.machine() not in _CALLS:
+            raise OSError(errno.ENOSYS, f"the number of perf_event_open on {platform.machine()} is not known here")
+        self._library = ctypes.CDLL(None, use_errno=True)
+
+    def threads(self) -> list[int]:
+        """See ``System``."""
+        return sorted(int(thread.name) for thread in Path("/proc/self/task").iterdir())
+
+    def open(self, event: PerfEvent, thread: int) -> int:
+        """See ``System``."""
+        attributes = _ATTRIBUTES.pack(event.kind, _ATTRIBUTES.size, event.config, 0, 0, _FORMAT, _FLAGS, 0, 0, 0)
+        args = (ctypes.c_long(value) for value in (thread, -1, -1, _CLOSE_ON_EXEC))
+        number = ctypes.c_long(_CALLS[platform.machine()])
+        counter = self._library.syscall(number, ctypes.create_string_buffer(attributes, len(attributes)), *args)
+        if counter < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return int(counter)
+
+    def switch(self, counter: int, *, on: bool) -> None:
+        """See ``System``."""
+        import fcntl  # Windows has none
+
+        fcntl.ioctl(counter, _ENABLE if on else _DISABLE, 0)
+
+    def read(self, counter: int) -> tuple[int, int, int]:
+        """See ``System``."""
+        count, enabled, ran = struct.unpack("=QQQ", os.read(counter, 24))
+        return count, enabled, ran
+
+    def close(self, counter: int) -> None:
+        """See ``System``."""
+        os.close(counter)
+
+
+def count_events(
+    job: Callable[[], None], events: Iterable[PerfEvent], system: System | None = None
+) -> list[EventCount]:
+    """Run ``job`` once. Returns the counts on all threads together, event by event in the order given.
+
+    >>> found = count_events(lambda: None, [PerfEvent("page-faults", SOFTWARE, 2)])[0]
+    >>> found.value is not None or bool(found.reason)
+    True
+    """
+    chosen = list(events)
+    if system is None:
+        try:
+            system = Linux()
+        except OSError as error:
+            job()
+            return [EventCount(event, None, reason=str(error.strerror)) for event in chosen]
+    opened: list[list[int]] = []
+    refused: dict[PerfEvent, str] = {}
+    try:
+        threads = system.threads()
+        for event in chosen:
+            opened.append([])
+            try:
+                _open(event, threads, system, opened[-1])
+            except OSError as error:
+                refused[event] = reason_of(error)
+        ready = [n for event, counters in zip(chosen, opened, strict=True) if event not in refused for n in counters]
+        for counter in ready:
+            system.switch(counter, on=True)
+        try:
+            job()
+        finally:
+            for counter in ready:
+                system.switch(counter, on=False)
+        return [
+            EventCount(event, None, reason=refused[event]) if event in refused else _sum(event, counters, system)
+            for event, counters in zip(chosen, opened, strict=True)
+        ]
+    finally:
+        for counter in (n for counters in opened for n in counters):
+            system.close(counter)
+
+
+def _open(event: PerfEvent, threads: list[int], system: System, into: list[int]) -> None:
+    for thread in threads:
+        try:
+            into.append(system.open(event, thread))
+        except OSError as error:
+            if error.errno != errno.ESRCH:  # a thread that has ended needs no counter
+                raise
+
+
+def _sum(event: PerfEvent, counters: list[int], system: System) -> EventCount:
+    """The sum over threads, each scaled. The counter of a thread that did not run was never enabled, and counted nothing."""
+    total, enabled_all, ran_all = 0.0, 0, 0
+    for counter in counters:
+        value, enabled, ran = system.read(counter)
+        if enabled and not ran:
+            return EventCount(event, None, reason="other events use all counters of the processor: it never had a turn")
+        total += value * enabled / ran if ran else 0
+        enabled_all, ran_all = enabled_all + enabled, ran_all + ran
+    if not enabled_all:
+        return EventCount(event, None, reason="no thread ran while it was counted")
+    return EventCount(event, total / event.each, ran_all / enabled_all)
+
+
+def reason_of(error: OSError) -> str:
+    """Why there is no such counter, as text, with the name of the error."""
+    name = errno.errorcode.get(error.errno or 0, str(error.errno))
+    reasons = {
+        errno.ENOENT: "the processor has no such counter"
+        if _has_counters()
+        else "this machine has no PMU, as virtual ones often have none",
+        errno.EINVAL: "the processor's driver does not know this event",
+        errno.EOPNOTSUPP: "the processor cannot count this",
+        errno.ENODEV: "the processor cannot count this",
+        errno.EACCES: f"not allowed: {_paranoid()}",
+        errno.EPERM: f"not allowed: {_paranoid()}, and a container may forbid it as well",
+        errno.ENOSYS: "this system has no perf_event_open",
+        errno.EMFILE: "too many open files: raise ulimit -n",
+        errno.EBUSY: "another program uses it exclusively",
+    }
+    return f"{reasons.get(error.errno or 0, error.strerror or 'refused')} ({name})"
+
+
+def _has_counters() -> bool:
+    """Whether this machine has counters of the processor itself."""
+    return SOURCES.is_dir() and any(path.name.startswith(_PROCESSOR) for path in SOURCES.iterdir())
+
+
+def _paranoid() -> str:
+    try:
+        return f"{PARANOID.name} is {PARANOID.read_text().strip()}"
+    except OSError:
+        return f"{PARANOID} cannot be read"
+
+
+# ---- quantities of a product -----------------------------------------------------------------------------------------
 
 #: Counters run for so long at least, because events may have to take turns.
 COUNTED_S = 0.4
@@ -98,7 +312,7 @@ def event_rows(
             job()
 
     wait_until_quiet()  # threads of the previous product may still spin
-    counts = perf_counters.count_events(repeated, [event for _, event in events], system)
+    counts = count_events(repeated, [event for _, event in events], system)
     rows = [
         EventRow(
             what,

@@ -1,4 +1,8 @@
-"""Explains a CUDA kernel at a size on a GPU, without that GPU: formulas compared with counts, occupancy, bounds."""
+"""Explains a CUDA kernel at a size on a GPU, without that GPU: formulas compared with counts, occupancy, bounds.
+
+A bound is the least time in which one resource of the card can do its work for the product. The predicted time of a
+pipeline follows from what each block of the launch does, as the microscope counted it.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...gpu.runtime.nvrtc import Compiled, compiler
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
-from ...records.explanation import Access, Defect, Explanation, Formula, TimePart
+from ...records.explanation import Access, Bound, Defect, Explanation, Formula, TimePart
 from ...simulator.assembly.source_files import file_label
+from ...simulator.counters.sectors import SECTOR
 from ...simulator.findings import LAUNCH, STEP_LIMIT, Finding
 from ...simulator.gpus import GpuModel, PipelineRates
 from ...simulator.machine.options import MAX_BYTES, MAX_STEPS, RunOptions
-from ...simulator.microscope import KernelSource, observe
-from ...simulator.observation import Observation
+from ...simulator.machine.tensor_map import TensorMap
+from ...simulator.microscope import KernelSource, Observation, observe
 from ...simulator.occupancy import Occupancy, occupancy
 from ..inputs.environment import environment
 from ..inputs.formats import format_of
-from .bounds import ArithmeticUnit, LeastWork, arithmetic_unit, time_bounds, unknown
-from .checked_launch import CheckedLaunch, check_launch
-from .pipeline_work import TENSOR_CYCLES, PipelineWork, work_of
-from .result import in_boxes, judged, operands
+from .checked_launch import CheckedLaunch, check_launch, in_boxes, judged, operands
 
 
 def explain(
@@ -209,7 +213,6 @@ def _edges_unseen(p: CheckedLaunch) -> str:
 # Counts by the formulas of a kernel's header and of the sources, compared with what the microscope counted.
 
 
-SECTOR = 32  # bytes
 _SPACES = {"load": ("ld", "cp.async"), "store": ("st",)}
 
 
@@ -421,3 +424,202 @@ def _steady_words(times: dict[str, float]) -> str:
     (first, longest), *others = sorted(times.items(), key=lambda item: -item[1])
     near = [f"{name} {1e6 * seconds:,.1f}" for name, seconds in others if seconds >= _NAMED * longest]
     return f"bound by {first}: alone {1e6 * longest:,.1f} µs" + (f"; {', '.join(near)} µs" if near else "")
+
+
+# ---- bounds of time --------------------------------------------------------------------------------------------------
+
+#: A turn of L1 moves this many sectors of global memory: 128 bytes.
+SECTORS_A_TURN = 4
+#: The compute capability on which the rules of sectors and banks were measured.
+MEASURED = (9, 0)
+
+
+@dataclass(frozen=True)
+class LeastWork:
+    """What any kernel must do for a product: operations, and the bytes of its operands, each moved once."""
+
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ArithmeticUnit:
+    """The unit that a kernel computes with: its name, and its rate in GFLOPS, None where the table has none."""
+
+    name: str
+    gflops: float | None
+
+
+def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool) -> ArithmeticUnit:
+    """The unit for operands of ``dtype``; ``matrix``: the kernel has matrix instructions, on the format of ``precision``.
+
+    >>> from tilewright.simulator.gpus import find_gpu
+    >>> arithmetic_unit(find_gpu("A100"), "float32", "tf32", matrix=True)
+    ArithmeticUnit(name='matrix instructions on tf32', gflops=156000.0)
+    >>> arithmetic_unit(find_gpu("T4"), "bfloat16", "standard", matrix=True).gflops is None
+    True
+    """
+    if not matrix:
+        return ArithmeticUnit(dtype, {"float32": card.fp32_gflops, "float64": card.fp64_gflops}.get(dtype))
+    if dtype == "float64":
+        return ArithmeticUnit("matrix instructions on float64", card.fp64_tensor_gflops)
+    short = {"float16": "f16", "bfloat16": "bf16"}.get(dtype, precision)
+    name = f"matrix instructions on {dtype if short == 'standard' else short}"
+    return ArithmeticUnit(name, card.tensor_gflops.get(short))
+
+
+def time_bounds(
+    card: GpuModel, peak: float | None, work: LeastWork, blocks: int, accesses: Sequence[Access], tensor_cycles: int = 0
+) -> list[Bound]:
+    """The least times of arithmetic, of the memories and of the multiprocessors' memory pipe.
+
+    Device memory must move each operand once. The pipe of a multiprocessor (L1 and shared memory) takes a turn a cycle:
+    four sectors of global memory, or a wavefront of shared memory. Fewer blocks than multiprocessors leave some idle.
+    A kernel with ``wgmma`` also has a bound by its tensor cores: the cycles that its instructions keep them busy, which
+    depend on their type. One whose data the copy engine moves past L1 has a bound by the L2 cache, where its rate was
+    measured: by the bytes that arrive, so that those of a multicast count at each block that gets them. Latency is not
+    modelled, so all bounds are optimistic.
+    """
+    limits = []
+    busy = min(blocks, card.sms)
+    if peak:
+        limits.append(Bound("arithmetic", work.operations, "operations", peak * 1e9 * busy / card.sms))
+    if tensor_cycles and card.clock_mhz:
+        each = card.limits.sub_partitions * card.clock_mhz * 1e6
+        limits.append(Bound("tensor cores", tensor_cycles, "cycles", busy * each))
+    if card.bandwidth_gbs:
+        limits.append(Bound("device memory", work.bytes, "bytes", card.bandwidth_gbs * 1e9))
+    past_l1 = SECTOR * sum(a.sectors for a in accesses if a.space == "global" and a.kind.startswith("tma "))
+    if past_l1 and card.rates:
+        limits.append(Bound("L2 cache", past_l1, "bytes", card.rates.l2_gbs * 1e9))
+    if card.clock_mhz:
+        turns = sum(map(turns_of, accesses))
+        limits.append(Bound("L1 and shared memory", turns, "turns", busy * card.clock_mhz * 1e6))
+    return limits
+
+
+def turns_of(access: Access) -> int:
+    """Turns of a multiprocessor's memory pipe: the wavefronts of shared memory, or four sectors of global memory each.
+
+    What the copy engine writes to shared memory takes none that others could use: a ring with copies and ``wgmma`` was
+    measured at 12 % less than the sum of the wavefronts of both (``benchmarks/pipeline-rates-h200.jsonl``).
+    """
+    if access.space == "shared":
+        return access.wavefronts
+    return 0 if access.kind.startswith("tma ") else max(access.requests, -(-access.sectors // SECTORS_A_TURN))
+
+
+def unknown(card: GpuModel, unit: ArithmeticUnit) -> list[str]:
+    """Notes: the bounds that are missing because a rate is not known, and what is assumed of a card that was not
+    measured."""
+    missing = [
+        ("arithmetic", f"rate for {unit.name}", unit.gflops),
+        ("device memory", "bandwidth", card.bandwidth_gbs),
+        ("L1 and shared memory", "clock", card.clock_mhz),
+    ]
+    notes = [
+        f"no bound by {name}: the {card.name}'s {what} is not known here" for name, what, rate in missing if not rate
+    ]
+    if card.compute_capability != MEASURED:
+        notes.append(
+            f"the rules of sectors and banks were measured on an H200; that the {card.name} follows them, and that its L1 "
+            "takes a turn a cycle, is assumed"
+        )
+    return notes
+
+
+# ---- what each block does --------------------------------------------------------------------------------------------
+
+#: The counter of the busy cycles of tensor cores, summed over the four of a multiprocessor.
+TENSOR_CYCLES = "sm__pipe_tensor_cycles_active.sum"
+#: The kinds of global accesses that bring data: by the copy engine, and by threads.
+_COPY, _LOADS = "tma load", ("ld", "cp.async")
+#: The L2 cache takes a store in pieces of this many bytes: one that fills half of a piece takes as long.
+PIECE = 64
+
+
+@dataclass(frozen=True)
+class PipelineWork:
+    """The work of a mean block, of ``blocks``.
+
+    ``rounds``, ``phases`` and ``under_way`` are those of ``BlockRounds``: how often copies arrive, for how many phases of
+    mbarriers, and with how many bytes at once. ``groups``: warp groups that execute ``wgmma``. ``copied`` are bytes that the
+    copy engine brings, ``loaded`` those that plain loads ask for, ``written`` those that stores and reductions take in whole
+    pieces. ``turns`` are those of L1 and shared memory, ``tensor_cycles`` those of one of four tensor cores,
+    ``instructions`` those of warps. ``busiest`` is the work of the block that has most, over that of the mean block.
+    ``read_bytes`` are those of the arrays that the launch only reads, ``operand_bytes`` those of all.
+    """
+
+    blocks: int
+    threads: int
+    registers: int
+    shared_bytes: int
+    groups: int
+    rounds: float
+    phases: float
+    under_way: float
+    copied: float
+    loaded: float
+    written: float
+    turns: float
+    tensor_cycles: float
+    instructions: float
+    busiest: float
+    read_bytes: int
+    operand_bytes: int
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether copies arrive at mbarriers."""
+        return self.rounds > 0
+
+
+def work_of(
+    observed: Observation, args: Sequence[Any], *, threads: int, registers: int, shared_bytes: int
+) -> PipelineWork:
+    """The work of a launch with these arguments. ``registers`` are those of a thread, ``shared_bytes`` those of a block."""
+    run, blocks = observed.run, observed.run.blocks_total
+    in_global = [access for access in observed.accesses if access.space == "global"]
+    copied = SECTOR * sum(a.sectors for a in in_global if a.kind == _COPY) / blocks
+    rounds = run.rounds
+    arrays = _arrays(args, observed.arrays)
+    return PipelineWork(
+        blocks=blocks,
+        threads=threads,
+        registers=registers,
+        shared_bytes=shared_bytes,
+        groups=run.multiplying_groups,
+        rounds=rounds.rounds,
+        phases=rounds.phases,
+        under_way=rounds.under_way,
+        copied=copied,
+        # Of a sector that several loads use in part, L1 has the rest.
+        loaded=sum(min(SECTOR * a.sectors, a.bytes) for a in in_global if a.kind in _LOADS) / blocks,
+        written=sum(map(_written, in_global)) / blocks,
+        turns=sum(map(turns_of, observed.accesses)) / blocks,
+        tensor_cycles=observed.counters.get(TENSOR_CYCLES, 0) / blocks,
+        instructions=run.warp_instructions / run.blocks_run,
+        busiest=max(1.0, rounds.most / copied) if copied else 1.0,
+        read_bytes=sum(array.nbytes for array, was_written in arrays if not was_written),
+        operand_bytes=sum(array.nbytes for array, _ in arrays),
+    )
+
+
+def _written(access: Access) -> int:
+    """The bytes of the pieces that stores write. Those of threads are as in the request that is the example."""
+    if access.kind in (_COPY, *_LOADS):
+        return 0
+    pieces = {at // PIECE for at in access.lanes if at is not None}
+    return max(SECTOR * access.sectors, PIECE * len(pieces) * access.requests)
+
+
+def _arrays(args: Sequence[Any], left: Sequence[Any]) -> list[tuple[np.ndarray[Any, Any], bool]]:
+    """Each array among the arguments once, and whether the launch wrote to it; ``left``: as the launch left them."""
+    found: dict[int, tuple[np.ndarray[Any, Any], bool]] = {}
+    for arg, after in zip(args, left, strict=True):
+        several = isinstance(arg, list | tuple)
+        for each, now in zip(arg, after, strict=True) if several else [(arg, after)]:
+            array = each.array if isinstance(each, TensorMap) else each
+            if isinstance(array, np.ndarray):
+                found[id(array)] = array, now is not array
+    return list(found.values())

@@ -16,8 +16,7 @@ from ...records.explanation import Explanation
 from ...simulator.gpus import GpuModel, find_gpu
 from ...simulator.machine.arguments import whole_number
 from ...simulator.machine.options import MAX_STEPS
-from ..inputs.params import check_names, param_sets, parse_params
-from ..inputs.sizes import Shape, parse_sizes
+from ..inputs.options import Shape, check_names, param_sets, parse_params, parse_sizes
 from .checked_launch import check_launch
 from .cuda import explain_launch
 from .measure import check_gpu, measured

@@ -14,9 +14,8 @@ from ...large.streaming.plan.cost import Rates
 from ...large.streaming.plan.grid import Tile
 from ...large.streaming.plan.plan import StreamPlan
 from ...large.streaming.plan.schedule import Schedule
-from ...large.streaming.run.parallel import Queue
-from .simulate import simulate_cluster
-from .simulation import SimulatedWorker
+from ...large.streaming.run.executor import Queue
+from .simulate import SimulatedWorker, simulate_cluster
 
 
 class MeasuredRates(NamedTuple):

@@ -1,33 +1,280 @@
 """Simulates a plan on the workers of a cluster, event by event: of clusters too large to rent, held to measured runs.
 
 Nothing random is in it. The tiles come from the queue of the real run, with the simulated clock, and the bytes of each tile
-from the schedule that its worker would follow. What is modelled is time:
+from the schedule that its worker would follow. That depends on the order of the worker's tiles alone, not on where in C they
+lie. In a large cluster most workers take tiles in the same order, each in its own part, so that one schedule serves all of
+them. What is modelled is time:
 
 - A worker has three lanes, as in ``large.streaming.run.executor``: it loads blocks, multiplies them, and stores tiles of C.
 - Storage is a fluid (``sharing``): all loads under way share its rate equally, but none is faster than its worker's link.
 - A free tile is a message to the scheduler, its time for the task, one task after another, and a message back. A worker has
   ``in_flight`` tiles: one is computed, and the blocks of the next are loaded. It gets another when one is stored.
 
-Where there are many steps, several are computed as a group, with a continuous flow of blocks: see ``tile_work``.
+Where there are many steps, several are computed as a group, with a continuous flow of blocks.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import UsageError
 from ...large.cluster.feed import TILES_ANNOUNCED, TILES_AT_ONCE
-from ...large.cluster.tile_work import Histories, History, LoadPiece, StepGroup, TileCutter, TileWork
 from ...large.streaming.plan.cost import Rates
-from ...large.streaming.plan.grid import Tile
+from ...large.streaming.plan.grid import Grid, Tile
 from ...large.streaming.plan.plan import StreamPlan
-from ...large.streaming.run.parallel import Queue
-from ...records.scaling import WHERE
-from .simulation import SimulatedWorker, Simulation, TileEvent
+from ...large.streaming.plan.schedule import Schedule
+from ...large.streaming.run.executor import Queue
+from ...records.scaling import SPENT, WHERE
+
+# ---- the work of a tile ----------------------------------------------------------------------------------------------
+
+
+class LoadedBlock(NamedTuple):
+    """A block of ``"a"`` or ``"b"`` that a tile loads for its step ``step``: step ``p`` of the operand, into a slot that is
+    free after the worker's multiplication number ``after``."""
+
+    operand: str
+    p: int
+    step: int
+    after: int
+
+
+class LoadPiece(NamedTuple):
+    """Blocks that are loaded as one, in ``blocks`` copies, after multiplication number ``after`` of the worker: ``nbytes``
+    are copied to slots, and ``received`` of them come from elsewhere."""
+
+    nbytes: int
+    received: int
+    blocks: int
+    after: int
+
+
+class StepGroup(NamedTuple):
+    """Steps of a tile that are computed as one. The first needs the first ``first`` load pieces of the tile and the last
+    needs ``last`` of them; all steps take ``seconds``, the last one ``last_s``."""
+
+    steps: int
+    seconds: float
+    last_s: float
+    first: int
+    last: int
+
+
+class TileWork(NamedTuple):
+    """The pieces of a tile, and the bytes of the tile of C."""
+
+    loads: tuple[LoadPiece, ...]
+    groups: tuple[StepGroup, ...]
+    out_bytes: int
+
+
+@dataclass(eq=False)
+class History:
+    """The tiles that a worker took so far, and the blocks that the last of them loads; other histories ``follow`` it."""
+
+    part: tuple[Tile, ...]
+    parent: History | None = None
+    tiles: int = 0
+    tile: Tile | None = None
+    #: Tiles of the worker's own part that were left after the last one.
+    left: int = 0
+    blocks: tuple[LoadedBlock, ...] = ()
+    follow: dict[tuple[Tile, int], History] = field(default_factory=dict)
+    #: The schedule that has just these tiles, until another tile is added to it.
+    schedule: Schedule | None = None
+
+    def path(self) -> list[History]:
+        """All histories that lead to this one and itself, without the empty one."""
+        found, here = [], self
+        while here.parent is not None:
+            found.append(here)
+            here = here.parent
+        return found[::-1]
+
+
+class Histories:
+    """The histories of all workers of a plan. Tiles are relative to the first tile of the worker's part."""
+
+    def __init__(self, grid: Grid, slots: tuple[int, int, int]) -> None:
+        self._grid, self._slots = grid, slots
+        self._first: dict[tuple[Tile, ...], History] = {}
+        #: Equal lists of blocks are one object.
+        self._blocks: dict[tuple[LoadedBlock, ...], tuple[LoadedBlock, ...]] = {}
+
+    def begin(self, part: Sequence[Tile]) -> History:
+        """The empty history of a worker with this part."""
+        return self._first.setdefault(tuple(part), History(tuple(part)))
+
+    def add(self, history: History, tile: Tile, later: Sequence[Tile]) -> History:
+        """The history with one more tile, where ``later`` are the tiles of the worker's own part that will follow."""
+        key = (tile, len(later))  # with the tiles before, the number of those left says which ones are left
+        if key not in history.follow:
+            schedule, history.schedule = history.schedule or self._replayed(history), None
+            blocks = self._extended(schedule, tile, later)
+            blocks = self._blocks.setdefault(blocks, blocks)
+            added = History(history.part, history, history.tiles + 1, tile, len(later), blocks, schedule=schedule)
+            history.follow[key] = added
+        return history.follow[key]
+
+    def _replayed(self, history: History) -> Schedule:
+        """The schedule of a history from which another one already follows."""
+        schedule, own = Schedule(self._grid, self._slots), 0
+        for each in history.path():
+            assert each.tile is not None
+            own += own < len(each.part) and each.tile == each.part[own]
+            self._extended(schedule, each.tile, each.part[own : own + each.left])
+        return schedule
+
+    @staticmethod
+    def _extended(schedule: Schedule, tile: Tile, later: Sequence[Tile]) -> tuple[LoadedBlock, ...]:
+        """Add a tile to the schedule, and return what it loads. As a schedule only counts its earlier entries, they are
+        replaced by its first ones: that saves most of the memory."""
+        loads, steps = len(schedule.loads), len(schedule.multiplies)
+        schedule.add(tile, later)
+        blocks: list[LoadedBlock] = []
+        for multiply in schedule.multiplies[steps:]:
+            for load in schedule.loads[loads + len(blocks) : max(multiply.needs) + 1]:
+                operand, row, column = load.block
+                blocks.append(LoadedBlock(operand, column if operand == "a" else row, multiply.p, load.after))
+        schedule.loads[loads:] = schedule.loads[:1] * len(blocks)
+        schedule.multiplies[steps:] = schedule.multiplies[:1] * (len(schedule.multiplies) - steps)
+        return tuple(blocks)
+
+
+class TileCutter:
+    """Cuts the work of tiles into at most ``groups`` groups of steps each, for elements of ``itemsize`` bytes.
+
+    Where a group has several steps, their loads are two kinds of pieces: the blocks of its first step, one by one, and all
+    others together. Otherwise each block is a piece.
+    """
+
+    def __init__(self, grid: Grid, itemsize: int, groups: int) -> None:
+        self._grid, self._itemsize = grid, itemsize
+        self.steps_a_group = math.ceil(grid.steps / groups)
+        self._depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
+        self.cut = functools.cache(self._cut)
+
+    def _cut(
+        self, history: History, size: tuple[int, int], rates: Rates, own_a: tuple[int, int], own_b: tuple[int, int]
+    ) -> TileWork:
+        """The work of a history's last tile, which has ``size``. The worker owns block p of the tile's row of A if p % x is
+        y for (x, y) = ``own_a``, and likewise block p of its column of B."""
+        grid, depths, (m, n) = self._grid, self._depths, size
+        first_step = (history.tiles - 1) * grid.steps
+        sides, owned = {"a": m * self._itemsize, "b": n * self._itemsize}, {"a": own_a, "b": own_b}
+        computing = functools.cache(functools.partial(rates.compute_s, m, n))
+        loads: list[LoadPiece] = []
+        groups: list[StepGroup] = []
+        done = 0
+        for begin in range(0, grid.steps, self.steps_a_group):
+            steps = range(begin, min(grid.steps, begin + self.steps_a_group))
+            blocks = list(itertools.takewhile(lambda block: block.step < steps.stop, history.blocks[done:]))  # noqa: B023
+            done += len(blocks)
+            sizes = [depths[block.p] * sides[block.operand] for block in blocks]
+            received = [
+                0 if block.p % owned[block.operand][0] == owned[block.operand][1] else nbytes
+                for block, nbytes in zip(blocks, sizes, strict=True)
+            ]
+            head = sum(block.step == begin for block in blocks)
+            loads += [LoadPiece(sizes[x], received[x], 1, blocks[x].after) for x in range(head)]
+            first = len(loads)
+            if len(blocks) > head:
+                after = min(blocks[head].after, first_step + begin - 1)
+                loads.append(LoadPiece(sum(sizes[head:]), sum(received[head:]), len(blocks) - head, after))
+            seconds = [computing(depths[p]) for p in steps]
+            total_s = sum(seconds) + rates.copy_s * sum(sizes)
+            last_s = seconds[-1] + rates.copy_s * sum(
+                nbytes for block, nbytes in zip(blocks, sizes, strict=True) if block.step == steps[-1]
+            )
+            groups.append(StepGroup(len(steps), total_s, last_s, first, len(loads)))
+        return TileWork(tuple(loads), tuple(groups), m * n * self._itemsize)
+
+
+# ---- what a simulation returns ---------------------------------------------------------------------------------------
+
+
+class TileEvent(NamedTuple):
+    """A tile was ``given`` to a worker, ``begun`` (its first multiplication) or ``stored``."""
+
+    time_s: float
+    worker: int
+    what: str
+    tile: Tile
+
+
+@dataclass
+class SimulatedWorker:
+    """What a worker did. ``in_bytes`` were copied to its slots; ``received_bytes`` of them came from storage or from other
+    workers. ``out_bytes`` are those of its tiles of C. ``spent_s`` has the seconds of each of SPENT."""
+
+    tiles: list[Tile] = field(default_factory=list)
+    in_bytes: int = 0
+    received_bytes: int = 0
+    out_bytes: int = 0
+    spent_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which it computed."""
+        return self.spent_s["compute"]
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds in which it had no tile left."""
+        return self.spent_s["balance"]
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds in which it had a tile, or was to get one, and could not compute."""
+        return sum(seconds for what, seconds in self.spent_s.items() if what not in ("compute", "balance"))
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The predicted run of ``plan``: its time, what each worker did, and when each tile was given, begun and stored."""
+
+    plan: StreamPlan
+    total_s: float
+    workers: tuple[SimulatedWorker, ...]
+    events: tuple[TileEvent, ...]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of all workers' time that is spent on each of SPENT; the sum is 1."""
+        whole = self.total_s * len(self.workers) or 1.0
+        return {what: sum(worker.spent_s[what] for worker in self.workers) / whole for what in SPENT}
+
+    @property
+    def binds(self) -> str:
+        """What decides the time: "compute" if at least half of it is spent on that, else what takes most of the rest."""
+        shares = self.shares
+        return "compute" if shares["compute"] >= 0.5 else self.loss
+
+    @property
+    def loss(self) -> str:
+        """What takes most of the time that is not spent on computing."""
+        shares = self.shares
+        return max((what for what in SPENT if what != "compute"), key=shares.__getitem__)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes copied into and out of the memories where blocks are multiplied."""
+        return sum(worker.in_bytes + worker.out_bytes for worker in self.workers)
+
+    @property
+    def least_bytes(self) -> int:
+        """The fewest bytes that any order of these workers' tiles moves, by the I/O lower bound."""
+        parts = tuple(tuple(sorted(worker.tiles)) for worker in self.workers if worker.tiles)
+        return replace(self.plan, parts=parts).least_bytes
+
+
+# ---- the simulation --------------------------------------------------------------------------------------------------
 
 #: Groups of steps that are simulated at most, unless there are more tiles.
 MOST_GROUPS = 100_000

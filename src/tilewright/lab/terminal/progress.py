@@ -24,8 +24,7 @@ from ...host.steps import listening
 
 if TYPE_CHECKING:
     from ...records.bench import BenchRecord
-    from ..bench.cells import Cell
-    from ..bench.prediction import TimeLeft
+    from ..bench.cells import Cell, TimeLeft
 
 #: Seconds between two drawings of a product's bar.
 REFRESH_S = 0.2

@@ -29,11 +29,11 @@ from ...kernels import FLOATS, Kernel
 from ...kernels.blocking import STEPS, Blocking, analytic, in_force, tallest
 from ...kernels.catalog import load_file, remade, tunable
 from ...records.bench import BenchRecord
-from ...records.compare.intervals import ratio_interval
+from ...records.compare import ratio_interval
 from ..bench.cells import Cell, Settings
 from ..bench.cpu import Bench
 from ..inputs.environment import environment
-from ..inputs.sizes import Shape
+from ..inputs.options import Shape
 
 #: How many reach the rounds; and samples of each in a trial or a round, each with one of the analytic choice.
 FINALISTS, PAIRS = 8, 2

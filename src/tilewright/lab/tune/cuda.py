@@ -29,7 +29,7 @@ from ...records.bench import BenchRecord
 from ..bench.cells import Cell
 from ..bench.cuda import CudaBench
 from ..bench.device import MeasuredCell
-from ..inputs.sizes import Shape
+from ..inputs.options import Shape
 
 #: How many combinations reach the second step, and the samples that each gets there.
 FINALISTS, ROUNDS = 8, 7

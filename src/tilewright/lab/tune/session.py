@@ -16,7 +16,7 @@ from ..bench.cells import Settings, own_dtype
 from ..bench.cuda import CudaBench
 from ..inputs.environment import environment
 from ..inputs.formats import FORMATS
-from ..inputs.sizes import Shape, parse_seconds, parse_sizes
+from ..inputs.options import Shape, parse_seconds, parse_sizes
 from .cpu import TunedBlocking, check_tunable
 from .cpu import tune_blocking as tune_blocking
 from .cuda import Listener, TuningResult, cache_best, tune_parameters

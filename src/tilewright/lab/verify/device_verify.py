@@ -20,7 +20,7 @@ from ...gpu.runtime.launch import Submission
 from ...gpu.runtime.memory import Memory
 from ...gpu.runtime.nvrtc import compile_file
 from ..inputs.formats import NumberFormat
-from ..inputs.sizes import Shape
+from ..inputs.options import Shape
 from .verify import Check, ErrorSample, Oracle
 
 SOURCE = Path(__file__).with_name("device_verify.cu")

@@ -20,8 +20,7 @@ from typing import Any
 from ...cpu.runtime.stop import Stopped, current_stop
 from ...errors import ClusterError
 from ..streaming.plan.grid import Grid, Tile
-from ..streaming.run.executor import AHEAD
-from ..streaming.run.parallel import Queue
+from ..streaming.run.executor import AHEAD, Queue
 from .connect import when_ended, workers_alive
 from .order import PlannedOrder, RemotePlace, TileReport, WorkerFacts
 from .placement import Failure, Looks, explained

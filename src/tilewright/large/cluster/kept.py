@@ -16,8 +16,7 @@ from distributed import futures_of
 from ...errors import ClusterError
 from ..files import Source
 from ..streaming.plan.cuts import MANY_CHUNKS
-from ..streaming.run.computation import Product
-from ..streaming.run.counting import SharedCounter
+from ..streaming.run.computation import Product, SharedCounter
 from .connect import result_of, wait_until_ended
 from .lazy import lazy_product
 

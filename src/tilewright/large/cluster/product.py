@@ -32,7 +32,7 @@ from ..files.checks import Shape, rectangle
 from ..files.chunked import overlaps
 from ..files.format import locate
 from ..streaming.options import Options
-from ..streaming.places.events import Events
+from ..streaming.places.place import Events
 from ..streaming.places.places import choose_on_cpu
 from ..streaming.places.rates import kc_of
 from ..streaming.plan.cost import Cost
@@ -40,8 +40,7 @@ from ..streaming.plan.grid import Tile
 from ..streaming.plan.partition import stated_parts
 from ..streaming.plan.stream import StreamPlan, plan_stream
 from ..streaming.run.computation import Callbacks, Computation, Product
-from ..streaming.run.job import Job, plan_job
-from ..streaming.run.opening import check_partition, check_parts, opened_product, refuse_overlap
+from ..streaming.run.job import Job, check_partition, check_parts, opened_product, plan_job, refuse_overlap
 from .connect import connected, wait_until_ended
 from .feed import Feed, tile_operations
 from .layers import layers

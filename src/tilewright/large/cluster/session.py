@@ -31,12 +31,11 @@ from ...host.limits import use_threads
 from ...host.machine import available_memory, machine
 from ...product.precision import dtype_of_blocks
 from ..files import Source
-from ..streaming.places.events import Events
+from ..streaming.places.place import Events
 from ..streaming.places.places import Placement, place_product
 from ..streaming.plan.grid import Grid, Tile
 from ..streaming.plan.schedule import Schedule
-from ..streaming.run.counting import CountedSource, SharedCounter
-from ..streaming.run.durable import Durable
+from ..streaming.run.computation import CountedSource, Durable, SharedCounter
 from ..streaming.run.executor import RunningSchedule
 from .order import ChosenKernel, PlannedOrder, ProductOrder, RemotePlace, TaskFailure, TileReport, WorkerFacts
 

@@ -16,10 +16,9 @@ from ...host.disk import fingerprint
 from ...host.machine import bytes_text
 from .checks import Location, Shape, os_errors, rectangle
 from .output import Output
-from .partial import Partial
 from .positional import BUFFER, EndOfFile, read_rows, rows_are_contiguous, write_rows, write_through
 from .swap import DATA, refuse_given_up
-from .work import WorkDirectory
+from .work import Partial, WorkDirectory
 
 #: Bytes of a page. Elements begin at a multiple of it in the files written here: before a part of a page is written, the
 #: system must read the page.

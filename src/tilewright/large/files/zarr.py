@@ -40,12 +40,11 @@ from .checks import (
 from .chunked import TOGETHER, ChunkedSource, chunk_slices
 from .format import FileFormat, Source
 from .output import Output
-from .partial import Partial, sync
 from .positional import BUFFER, EndOfFile, read_rows, write_rows
 from .ranged import TOGETHER as TOGETHER_REMOTE
 from .remote import Remote, resolved
 from .swap import DATA, inside, refuse_given_up
-from .work import WorkDirectory
+from .work import Partial, WorkDirectory, sync
 
 # ---- zarr directory --------------------------------------------------------------------------------------------------
 # What a zarr directory holds besides one matrix, by its metadata and the names of its files, without the library.

@@ -189,7 +189,7 @@ def write_trace(timeline: Timeline, path: str | Path) -> Path:
 
     Raises UnavailableError without the ``lab`` extra, OSError.
     """
-    return _lab("timeline_trace").write_trace(timeline, path)
+    return _lab("timeline").write_trace(timeline, path)
 
 
 def _lab(module: str) -> ModuleType:

@@ -14,10 +14,9 @@ from typing import Any
 import altair as alt
 
 from ..bench import BenchRecord
-from .cells import curves, emphasised
 from .charts import decades, finished, marks, sizes_axis
 from .palette import Style
-from .views import View
+from .views import View, curves, emphasised
 from .words import digits, finite
 
 #: u of each dtype, as a power of two.

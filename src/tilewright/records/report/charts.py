@@ -1,6 +1,6 @@
 """The charts, as Vega-Lite specifications that Altair writes.
 
-Every chart draws the rows of ``cells.chart_rows``, which the page stores once a view under the name ``cells``.
+Every chart draws the rows of ``views.chart_rows``, which the page stores once a view under the name ``cells``.
 Colours come by name from the theme's configuration (``palette.config``), so one specification serves light
 and dark; which kernels are picked is the parameter ``picked``, set by the page's own legend.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from ..compare.reference import busy
+from ..compare import busy
 from .palette import BACKGROUND, Style
 from .views import View
 from .words import digits
@@ -83,7 +83,7 @@ def _kernel(drawn: dict[str, Style], channel: type, values: list[Any] | str, leg
 def marks(
     base: alt.Chart, drawn: dict[str, Style], *, legend: bool = False, tooltip: Sequence[str] = TOOLTIP
 ) -> list[alt.Chart]:
-    """Lines, points on them, and wide unseen points that are easy to hit with a finger, of the rows of ``cells.chart_rows``.
+    """Lines, points on them, and wide unseen points that are easy to hit with a finger, of the rows of ``views.chart_rows``.
 
     Emphasised and picked kernels have their colours, the others are grey; while any is picked, what is not picked fades.
     A picture that carries its own ``legend`` cannot be picked from: all its kernels have their colours.

@@ -13,7 +13,7 @@ import vl_convert
 from ...errors import RecordError, UsageError, did_you_mean
 from ..bench import BenchRecord
 from ..legible import legible
-from . import cells, views
+from . import views
 from .charts import charts, decades
 from .html import VEGALITE, legible_data
 from .ladder import Ladder, Step, ladder_of
@@ -68,7 +68,7 @@ def _specs(view: views.View, drawn: dict[str, Style]) -> dict[str, dict[str, Any
         spec = {**spec, "width": 680, "title": {"text": TITLES[name], "subtitle": view.label, "offset": 14}}
         spec.setdefault("height", 380)
         spec.pop("autosize")
-        spec["datasets"] = {**spec.get("datasets", {}), "cells": cells.chart_rows(view)}
+        spec["datasets"] = {**spec.get("datasets", {}), "cells": views.chart_rows(view)}
         made[name] = legible_data(spec)
     stairs = ladder_of(view)
     if stairs and any(step.gain for step in stairs.steps):

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..bench import VERDICTS, BenchRecord
-from ..compare.reference import against_reference, busy
-from ..compare.stats import MIN_SAMPLES, THRESHOLD, Status
-from .cells import best_kernel, best_rung
-from .views import View, is_library_call, is_measured, machine_name, spread, threads_of
+from ..compare import MIN_SAMPLES, THRESHOLD, Status, against_reference, busy
+from .views import View, best_kernel, best_rung, is_library_call, is_measured, machine_name, spread, threads_of
 from .words import digits, finite, with_noun
 
 

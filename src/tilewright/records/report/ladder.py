@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..bench import VERDICTS, BenchRecord
-from ..compare.reference import is_unclear
+from ..compare import is_unclear
 from .views import View, best_of_cells, is_library_call, is_measured, is_reference, rungs_order, threads_of
 from .words import digits, factor
 

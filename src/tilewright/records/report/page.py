@@ -1,4 +1,10 @@
-"""The page: one HTML file that holds its data, its charts and the code that draws them."""
+"""The page: one HTML file that holds its data, its charts and the code that draws them.
+
+Kernels that were measured with several sets of parameters have a curve and a row of a table for each set. A *set* is one
+combination of values of the parameters that vary. The rows of the table are the legend of the chart: each has its set's
+colour and mark. The row also says what limits the set (registers, shared memory, resident warps, transactions), which the
+curve cannot show.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import altair as alt
+
 from ...errors import RecordError
 from ..bench import VERDICTS, BenchRecord
-from ..compare.reference import against_reference, is_unclear
-from . import accuracy, cells, charts, environment, findings, html, sweeps, views
+from ..compare import against_reference, is_unclear
+from . import accuracy, charts, environment, findings, html, views
+from .charts import finished, sizes_axis
 from .ladder import Ladder, Step, ladder_of
-from .palette import Style, config, kernel_styles
-from .views import View, is_measured, is_reference, spread, threads_of
-from .words import digits, finite, small, table_time, with_noun
+from .palette import DARK, DASHES, LIGHT, MARKS, SOLID, Style, config, kernel_styles
+from .views import View, curve_sizes, is_measured, is_reference, params_text, spread, threads_of, varied
+from .words import digits, duration, factor, finite, shortly, small, table_time, with_noun
 
 
 def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
@@ -25,16 +34,16 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         raise RecordError("records is empty: a page needs at least one record; measure some with `tilewright bench`")
     sections = views.sections(records)
     shown = [view for section in sections for view in views.views(section)]
-    coloured = [kernel for view in shown for kernel in cells.emphasised(view)]
+    coloured = [kernel for view in shown for kernel in views.emphasised(view)]
     drawn = kernel_styles(kernels_in_order(shown), coloured)
-    swept = [sweeps.sweeps(view) for view in shown]
+    swept = [sweeps(view) for view in shown]
     specs = [
-        charts.charts(view, drawn) | accuracy.error_charts(view, drawn) | sweeps.sweep_charts(found)
+        charts.charts(view, drawn) | accuracy.error_charts(view, drawn) | sweep_charts(found)
         for view, found in zip(shown, swept, strict=True)
     ]
     data = {
         "config": {theme: _config(theme, drawn) for theme in ("light", "dark")},
-        "views": [{"cells": cells.chart_rows(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
+        "views": [{"cells": views.chart_rows(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
     }
     machines = len({section.machine for section in sections})
     return html.page(
@@ -44,8 +53,7 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         styles=["page.css", "sweeps.css"],
         title=title or f"Matrix products on {sections[0].machine}",
         views=[
-            _view(view, made, drawn, machines)
-            | {"errors": accuracy.error_table(view), "sweeps": sweeps.sweep_views(found)}
+            _view(view, made, drawn, machines) | {"errors": accuracy.error_table(view), "sweeps": sweep_views(found)}
             for view, made, found in zip(shown, specs, swept, strict=True)
         ],
         busy=findings.busy_machine(records),
@@ -75,13 +83,13 @@ def kernels_in_order(shown: Sequence[views.View]) -> list[str]:
 def _config(theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
     """The theme, with colours for kernels and for sets of parameters."""
     made = config(theme, drawn)
-    return made | {"range": made["range"] | {"ordinal": sweeps.hues(theme)}}
+    return made | {"range": made["range"] | {"ordinal": hues(theme)}}
 
 
 def _view(view: views.View, made: dict[str, Any], drawn: dict[str, Style], machines: int) -> dict[str, Any]:
     """What the template needs of one view."""
-    steps, strong = ladder_of(view), cells.emphasised(view)
-    curved = cells.curves(view.measured)
+    steps, strong = ladder_of(view), views.emphasised(view)
+    curved = views.curves(view.measured)
     unjoined = any(r.m == r.n == r.k and (r.kernel, r.n) not in curved for r in view.measured)
     peak = f"Measured peak: {digits(view.peak)} GFLOPS." if view.peak and not charts.peak_in_sight(view) else ""
     return {
@@ -253,3 +261,271 @@ def _hover(r: BenchRecord) -> str:
         over = finite(r.error_over_bound)
         lines.append(f"largest error {small(error)}" + (f", {small(over)} of the bound" if over is not None else ""))
     return "\n".join(lines)
+
+
+# ---- several sets of parameters --------------------------------------------------------------------------------------
+
+#: A chart and its table show at most this many sets, the fastest: more curves cannot be told apart.
+MOST_SETS = 12
+#: Mark and dash that distinguish sets of one colour.
+LOOKS = tuple(zip(MARKS, (SOLID, *DASHES[:3], SOLID), strict=True))
+
+TOOLTIP = ("kernel", "with", "shape", "Time", "GFLOPS", "Spread", "Samples")
+
+_Set = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One kernel with several sets; ``names`` are the parameters that vary, the one with the most values first.
+
+    ``sets`` are in the order of their values, ``records`` the latest of each cell, ``measured_sets`` how many there were.
+    """
+
+    kernel: str
+    names: tuple[str, ...]
+    sets: tuple[_Set, ...]
+    records: tuple[BenchRecord, ...]
+    measured_sets: int
+
+    def set_of(self, record: BenchRecord) -> _Set:
+        """A record's values of the parameters that vary."""
+        return tuple(record.params.get(name) for name in self.names)
+
+    @property
+    def squares(self) -> list[int]:
+        """Sizes of the square products with a result."""
+        return sorted({r.n for r in self.records if is_measured(r) and r.m == r.n == r.k})
+
+    @property
+    def over_sizes(self) -> bool:
+        """Whether the curves run over sizes, or over the first parameter at the one size there is."""
+        return len(self.squares) > 1
+
+    @property
+    def shape(self) -> str:
+        """The shape that the table is for: of those with the most sets measured, the largest."""
+        found: dict[str, list[int]] = {}
+        for r in self.records:
+            found.setdefault(r.shape, []).append(r.m * r.n * r.k if is_measured(r) else 0)
+        return max(found, key=lambda shape: (sum(size > 0 for size in found[shape]), max(found[shape])))
+
+    def drawn(self) -> list[BenchRecord]:
+        """The records that the curves go through."""
+        if self.over_sizes:
+            return [r for r in self.records if is_measured(r) and r.m == r.n == r.k]
+        return [r for r in self.records if is_measured(r) and r.shape == self.shape]
+
+
+@dataclass(frozen=True)
+class SetRow:
+    """A set in the table: its values, resources and transactions (by heading), its rate, and how its curve is drawn."""
+
+    values: _Set
+    style: Style
+    facts: tuple[str, ...]
+    rate: str
+    best: bool
+
+
+@dataclass(frozen=True)
+class SetTable:
+    """The table of a sweep: headings, and a row for each set."""
+
+    facts: tuple[str, ...]
+    rows: tuple[SetRow, ...]
+
+
+def sweeps(view: View) -> list[Sweep]:
+    """Every kernel of a view that was measured with several sets in one cell."""
+    shown = {(r.kernel, r.threads) for r in view.records}
+    latest = {r.cell: r for r in view.section.records if (r.kernel, r.threads) in shown}
+    found = varied(latest.values())
+    return [_sweep(k, found[k], [r for r in latest.values() if r.kernel == k]) for k in view.kernels if k in found]
+
+
+def _sweep(kernel: str, names: Sequence[str], records: Sequence[BenchRecord]) -> Sweep:
+    values = {name: {r.params.get(name) for r in records} for name in names}
+    ordered = tuple(sorted(names, key=lambda name: -len(values[name])))
+    best: dict[str, float] = {}
+    for r in records:
+        best[r.shape] = max(best.get(r.shape, 0.0), _rate(r))
+    score: dict[_Set, float] = {}
+    for r in records:
+        key = tuple(r.params.get(name) for name in ordered)
+        score[key] = score.get(key, 0.0) + (_rate(r) / best[r.shape] if best[r.shape] else 0.0)
+    fastest = sorted(score, key=lambda key: -score[key])[:MOST_SETS]
+    shown_records = [r for r in records if tuple(r.params.get(name) for name in ordered) in fastest]
+    return Sweep(kernel, ordered, tuple(sorted(fastest, key=_order)), tuple(shown_records), len(score))
+
+
+def _rate(record: BenchRecord) -> float:
+    return (record.gflops or 0.0) if is_measured(record) else 0.0
+
+
+def _order(values: _Set) -> tuple[Any, ...]:
+    """Sort key: numbers by size, then whatever else another program's file holds, as text."""
+    return tuple((0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in values)
+
+
+# ---- how sets are drawn ----------------------------------------------------------------------------------------------
+
+
+def set_styles(sweep: Sweep) -> dict[_Set, Style]:
+    """Over sizes the first parameter is the colour and the others are mark and dash; else the others are the colour."""
+    firsts = list(dict.fromkeys(key[0] for key in sweep.sets))
+    others = sorted(dict.fromkeys(key[1:] for key in sweep.sets), key=_order)
+    made = {}
+    for key in sweep.sets:
+        hue, look = firsts.index(key[0]), others.index(key[1:])
+        if not sweep.over_sizes:
+            hue, look = look, 0
+        mark, dash = LOOKS[look % len(LOOKS)]
+        made[key] = Style(LIGHT[hue % len(LIGHT)], DARK[hue % len(DARK)], mark, dash)
+    return made
+
+
+def hues(theme: str) -> list[str]:
+    """The colours of sets, for the theme's configuration: ``range.ordinal``."""
+    return list(DARK if theme == "dark" else LIGHT)
+
+
+def sweep_charts(found: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
+    """Name → specification of each sweep's chart: ``sweep-0`` and on. A sweep without a measured cell has none."""
+    return {f"sweep-{i}": finished(_chart(sweep)) for i, sweep in enumerate(found) if sweep.drawn()}
+
+
+def _chart(sweep: Sweep) -> Any:
+    drawn = {key: style for key, style in set_styles(sweep).items() if key in {sweep.set_of(r) for r in sweep.drawn()}}
+    joined = curve_sizes(sweep.squares)
+    rows = [
+        _set_cell(sweep, r, drawn) | {"joined": not sweep.over_sizes or r.n in joined}
+        for r in sorted(sweep.drawn(), key=lambda r: _order(sweep.set_of(r)))
+    ]
+    marks = {style.mark: style.dash for style in drawn.values()}
+    colour = alt.Color("colour:O", legend=None, scale=alt.Scale(domain=list(range(len(LIGHT))), range="ordinal"))
+    shape = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=list(marks), range=list(marks)))
+    dash = alt.StrokeDash("mark:N", legend=None, scale=alt.Scale(domain=list(marks), range=list(marks.values())))
+    y = alt.Y("gflops:Q", title=None, axis=alt.Axis(tickCount=6, format=",~r"))
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=_x(sweep), y=y, detail="line:N")
+    lines = base.mark_line(strokeWidth=1.8).transform_filter("datum.joined").encode(color=colour, strokeDash=dash)
+    points = base.mark_point(filled=True, size=34, opacity=1).encode(color=colour, shape=shape)
+    reach = base.mark_point(filled=True, size=420, opacity=0).encode(tooltip=[alt.Tooltip(f"{t}:N") for t in TOOLTIP])
+    picked = alt.param(name="picked", value=[])  # the page's script sets it in every chart
+    over = "n" if sweep.over_sizes else sweep.names[0]
+    return alt.layer(lines.add_params(picked), points, reach).properties(
+        description=f"GFLOPS of {sweep.kernel} over {over}, one line a set of parameters"
+    )
+
+
+def _x(sweep: Sweep) -> alt.X:
+    if sweep.over_sizes:
+        return sizes_axis(sweep.squares)
+    first: list[Any] = sorted({r.params.get(sweep.names[0]) for r in sweep.drawn()}, key=lambda value: _order((value,)))
+    if not _is_scale([key[0] for key in sweep.sets]):
+        return alt.X("first:N", sort=[str(value) for value in first], axis=alt.Axis(labelAngle=0, title=sweep.names[0]))
+    axis = alt.Axis(values=first, labelOverlap="greedy", labelExpr="datum.value", title=sweep.names[0])
+    return alt.X("first:Q", axis=axis, scale=alt.Scale(type="log", base=2, nice=False, padding=10))
+
+
+def _is_scale(values: Sequence[Any]) -> bool:
+    """Whether all values are positive integers, as a logarithmic axis needs; another program's file may hold anything."""
+    return all(isinstance(value, int) and value > 0 for value in values)
+
+
+def _set_cell(sweep: Sweep, r: BenchRecord, drawn: dict[_Set, Style]) -> dict[str, Any]:
+    key, fraction = sweep.set_of(r), finite(r.peak_fraction)
+    style = drawn[key]
+    return {
+        "kernel": r.kernel,
+        "with": params_text(r, sweep.names),
+        "shape": r.shape.replace("x", " × "),
+        "n": r.n,
+        "first": key[0] if _is_scale([s[0] for s in sweep.sets]) else str(key[0]),
+        "line": str(key if sweep.over_sizes else key[1:]),
+        "colour": LIGHT.index(style.light),
+        "mark": style.mark,
+        "gflops": round(r.gflops or 0.0, 6),
+        "Time": duration(r.median_s or 0.0),
+        "GFLOPS": digits(r.gflops or 0.0) + (f" ({fraction:.0%} of peak)" if fraction else ""),
+        "Spread": spread([s for s in r.samples_s if finite(s)]),
+        "Samples": str(len(r.samples_s)),
+    }
+
+
+# ---- the table and the sentence above it -----------------------------------------------------------------------------
+
+
+def set_table(sweep: Sweep) -> SetTable:
+    """A row for each set at ``sweep.shape``: its resources and transactions where the records have them, and its rate."""
+    at = {sweep.set_of(r): r for r in sweep.records if r.shape == sweep.shape}
+    facts = {key: _facts(record) for key, record in at.items()}
+    headings = tuple(dict.fromkeys(name for known in facts.values() for name in known))
+    fastest, look = max(map(_rate, at.values()), default=0.0), set_styles(sweep)
+    rows = []
+    for key in sweep.sets:
+        record, known = at.get(key), facts.get(key, {})
+        best = record is not None and fastest > 0 and _rate(record) == fastest
+        rows.append(SetRow(key, look[key], tuple(known.get(name, "–") for name in headings), _words(record), best))
+    return SetTable(headings, tuple(rows))
+
+
+def _facts(record: BenchRecord) -> dict[str, str]:
+    """By heading: the resources of a record's launch, resident warps, and transactions for 1000 multiply-adds."""
+    about, found = record.about, {}
+    for name, heading in (("threads", "threads a block"), ("registers", "registers"), ("shared_bytes", "shared bytes")):
+        if (value := finite(about.get(name))) is not None:
+            found[heading] = shortly(value)
+    warps, most = finite(about.get("resident_warps")), finite(about.get("max_warps"))
+    if warps is not None and most:
+        found["resident warps"] = f"{warps:.0f} of {most:.0f}"
+        found["limited by"] = str(about.get("limited_by", "–"))
+    work, formulas = record.m * record.n * record.k, about.get("formulas")
+    for name, value in formulas.items() if isinstance(formulas, dict) else ():
+        space, _, rest = str(name).partition("_load_")
+        if rest and work and (counted := finite(value)) is not None:
+            found[f"{space} load {rest}"] = shortly(1000 * counted / work)
+    return found
+
+
+def _words(record: BenchRecord | None) -> str:
+    if record is None:
+        return "–"
+    if not is_measured(record):
+        return "–" if record.verdict == "ok" else VERDICTS.get(record.verdict, record.verdict)
+    fraction = finite(record.peak_fraction)
+    return digits(record.gflops or 0.0) + (f" ({fraction:.0%})" if fraction else "")
+
+
+def sweep_conclusion(sweep: Sweep) -> str:
+    """The fastest set where most were measured, how far the slowest is behind, and which set is best at other sizes."""
+    at = sorted((r for r in sweep.records if r.shape == sweep.shape and is_measured(r)), key=lambda r: -_rate(r))
+    if not at:
+        return "None of these has a verified time."
+    first, last = at[0], at[-1]
+    said = f"At {first.shape}, {params_text(first, sweep.names)} is fastest"
+    if len(at) > 1:
+        said += f", {factor(_rate(first) / _rate(last))} the rate of {params_text(last, sweep.names)}"
+    best: dict[str, list[int]] = {}
+    for n in sweep.squares if sweep.over_sizes else ():
+        here = max((r for r in sweep.drawn() if r.n == n), key=_rate)
+        best.setdefault(params_text(here, sweep.names), []).append(n)
+    if len(best) > 1:
+        said += ". Best by size: " + "; ".join(f"{words} at {', '.join(map(str, at))}" for words, at in best.items())
+    if sweep.measured_sets > len(sweep.sets):
+        said += f". Shown are the fastest {len(sweep.sets)} of {with_noun(sweep.measured_sets, 'combination')}"
+    return said + "."
+
+
+def sweep_views(found: Sequence[Sweep]) -> list[dict[str, Any]]:
+    """What the template needs of each sweep."""
+    return [
+        {
+            "chart": f"sweep-{i}",
+            "drawn": bool(s.drawn()),
+            "sweep": s,
+            "finding": sweep_conclusion(s),
+            "table": set_table(s),
+        }
+        for i, s in enumerate(found)
+    ]

@@ -1,19 +1,225 @@
-"""The pictures of an asynchronous kernel, for the page of an explanation and for notebooks."""
+"""The pictures of an asynchronous kernel, for the page of an explanation and for notebooks.
+
+The timeline has warps and stages from top to bottom, steps from left to right. A line leads from what completes a phase to
+the warps that waited for it. The phases of each barrier are drawn with what they still lack.
+
+A swizzled tile is drawn as lines of 128 bytes of shared memory, with the chunk of the tile that lies in each place of 16
+bytes. The eight places of a line belong to eight groups of four banks. Tensor cores read eight rows of 16 bytes at once;
+these should lie in eight different groups of banks.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..pipeline import BarrierEvent, BarrierHistory, Pipeline, SwizzledTile
-from .access_picture import WIDTH, Picture, drawing, svg_text, titled_rectangle
+from ..pipeline import BarrierEvent, BarrierHistory, Pipeline, PipelineRow, PipelineSpan, SwizzledTile
+from .access_picture import LINE, WIDTH, Picture, drawing, svg_text, titled_rectangle
 from .html import HERE, marked
-from .pipeline_picture import pipeline_picture
-from .swizzle_picture import swizzle_picture, tile_name
 from .words import with_noun
+
+# ---- the timeline ----------------------------------------------------------------------------------------------------
+
+LEFT = 112
+TIME_TOP, ROW_HEIGHT, ROW_GAP = 24, 22, 9
+#: The fewest steps for which there is room, so that a short run is not drawn large.
+FEWEST = 6
+_CLASSES = {
+    "wait": "waiting",
+    "ask": "asked",
+    "copy": "copying",
+    "full": "word",
+    "work": "asked",
+    "multiply": "asked",
+    "stuck": "waiting stuck",
+    "early": "word late",
+}
+_LEGEND = {
+    "ask": "asks for copies",
+    "copy": "a copy is under way",
+    "full": "the stage is full",
+    "work": "works with the stage",
+    "multiply": "multiplies",
+    "wait": "waits",
+    "stuck": "waits for ever",
+    "early": "works before the copy has arrived",
+}
+
+
+def pipeline_picture(pipeline: Pipeline, ident: str) -> Picture | None:
+    """The timeline of a pipeline; None if nothing waited. ``ident`` is an identifier that only this picture has."""
+    if not pipeline.rows:
+        return None
+    bottom = TIME_TOP + len(pipeline.rows) * (ROW_HEIGHT + ROW_GAP)
+    unit = (WIDTH - LEFT) / max(pipeline.steps, FEWEST)
+    parts = [_steps(pipeline, unit, bottom)]
+    tops: dict[str, float] = {row.name: TIME_TOP + i * (ROW_HEIGHT + ROW_GAP) for i, row in enumerate(pipeline.rows)}
+    parts += [_links(row, tops, unit, pipeline.steps) for row in pipeline.rows]
+    for row in pipeline.rows:
+        parts.append(svg_text(0, tops[row.name] + 15, _shortened(row.name), "start", "strong"))
+        parts += [_span(pipeline, span, tops[row.name], unit) for span in row.spans]
+    parts.append(_legend(pipeline, bottom + 22))
+    caption = pipeline_caption(pipeline)
+    return Picture(drawing(ident, "Who waits for whom", caption, bottom + 34, parts), caption)
+
+
+def pipeline_caption(pipeline: Pipeline) -> str:
+    """The timeline in words: who fills and who uses the stages, and for which part of the steps warps wait."""
+    stages = sum(row.kind == "stage" for row in pipeline.rows)
+    warps = [row for row in pipeline.rows if row.kind == "warps"]
+    steps = f"{'' if pipeline.whole else 'the first '}{pipeline.steps:g} steps"
+    waits = [f"{row.name} {_waiting(row, pipeline.steps):.0%}" for row in warps]
+    with_stages = f", with {with_noun(stages, 'stage')}" if stages else ""
+    ever = [row.name for row in warps if any(span.end is None for span in row.spans)]
+    end = f" For ever: {', '.join(ever)}." if ever else ""
+    early = [row.name for row in warps if any(map(pipeline.is_early, row.spans))]
+    end += f" Working with a stage that a copy is still filling: {', '.join(early)}." if early else ""
+    return f"{pipeline.block.capitalize()}{with_stages}. Waiting in {steps}: {', '.join(waits)}.{end}"
+
+
+def _waiting(row: PipelineRow, steps: float) -> float:
+    """The part of the steps that a row waits."""
+    ends = [(span, steps if span.end is None else min(span.end, steps)) for span in row.spans if span.kind == "wait"]
+    return sum(max(0.0, end - span.begin) for span, end in ends) / steps if steps else 0.0
+
+
+def _steps(pipeline: Pipeline, unit: float, bottom: float) -> str:
+    """A line at every step, and its number."""
+    edges = "".join(
+        f"M{LEFT + i * unit:.1f} {TIME_TOP - 4}V{bottom - ROW_GAP / 2:g}" for i in range(int(pipeline.steps) + 1)
+    )
+    numbers = [svg_text(LEFT + i * unit, TIME_TOP - 9, str(i), "middle") for i in range(1, int(pipeline.steps) + 1)]
+    return f'<path class="banks" d="{edges}"/>' + svg_text(0, TIME_TOP - 9, "step", "start") + "".join(numbers)
+
+
+def _links(row: PipelineRow, tops: dict[str, float], unit: float, steps: float) -> str:
+    """From the rows that complete phases to the ends of this row's waits."""
+    path = ""
+    for span in row.spans:
+        if span.kind == "wait" and span.by in tops and span.end is not None and span.end <= steps:
+            down = tops[span.by] < tops[row.name]
+            begin, end = tops[span.by] + (ROW_HEIGHT if down else 0), tops[row.name] + (0 if down else ROW_HEIGHT)
+            path += f"M{LEFT + span.end * unit:.1f} {begin:g}V{end:g}"
+    return f'<path class="link" d="{path}"/>' if path else ""
+
+
+def _span(pipeline: Pipeline, span: PipelineSpan, top: float, unit: float) -> str:
+    """A bar, with the number of its stage where there is room."""
+    end = pipeline.steps if span.end is None else min(span.end, pipeline.steps)
+    left, width = LEFT + span.begin * unit, (end - span.begin) * unit
+    if width <= 0:
+        return ""
+    kind = _CLASSES.get(span.kind, "asked") + " stuck" * (span.end is None)
+    kind = "word late" if pipeline.is_early(span) else kind
+    line = f" (line {span.line})" if span.line else ""
+    height = ROW_HEIGHT if span.kind != "ask" else ROW_HEIGHT - 8
+    bar = titled_rectangle(kind, left + 0.5, top + (ROW_HEIGHT - height) / 2, width - 1, height, f"{span.words}{line}")
+    number = "number on" if kind == "asked" else "number"
+    room = span.kind != "wait" and width >= 6.4 * len(span.stage) + 4
+    return bar + (svg_text(left + width / 2, top + 15, span.stage, "middle", number) if room and span.stage else "")
+
+
+def _legend(pipeline: Pipeline, y: float) -> str:
+    """What the bars mean, of those that there are."""
+    kinds = {span.kind for row in pipeline.rows for span in row.spans}
+    kinds |= {"stuck" for row in pipeline.rows for span in row.spans if span.end is None}
+    kinds |= {"early" for row in pipeline.rows for span in row.spans if pipeline.is_early(span)}
+    drawn, x = [], 0.0
+    for kind, words in _LEGEND.items():
+        if kind in kinds:
+            height = 12 if kind != "ask" else 7
+            drawn.append(titled_rectangle(_CLASSES[kind], x, y - 4 - height / 2, 16, height))
+            drawn.append(svg_text(x + 22, y, words, "start"))
+            x += 46 + 6.2 * len(words)
+    return "".join(drawn)
+
+
+def _shortened(name: str) -> str:
+    """A name that fits the room on the left."""
+    return name if len(name) <= 18 else f"{name[:17]}…"
+
+
+# ---- swizzled tiles --------------------------------------------------------------------------------------------------
+
+CHUNK = 16  # bytes
+PLACES = LINE // CHUNK
+TILE_COLUMN = (WIDTH - LEFT) / PLACES
+TILE_TOP, LINE_HEIGHT = 24, 24
+#: Lines that are drawn.
+MOST_LINES = 16
+
+
+def swizzle_picture(tile: SwizzledTile, ident: str) -> Picture | None:
+    """The first rows of a tile as a copy put them; None if there are none. ``ident`` is an identifier that no other picture
+    of the page has."""
+    held = {at: (row, column) for row, cells in enumerate(tile.cells) for column, at in enumerate(cells)}
+    lines = sorted({at // LINE for at in [*held, *tile.reads]})[:MOST_LINES]
+    if not lines:
+        return None
+    group = tile.reads or tile.group
+    wrong = {at for at, right in zip(tile.reads, tile.group, strict=False) if at != right}
+    heads = [
+        svg_text(LEFT + (i + 0.5) * TILE_COLUMN, TILE_TOP - 9, f"banks {4 * i}–{4 * i + 3}", "middle")
+        for i in range(PLACES)
+    ]
+    parts = [svg_text(0, TILE_TOP - 9, "byte", "start"), *heads]
+    for i, line in enumerate(lines):
+        y = TILE_TOP + i * LINE_HEIGHT
+        parts.append(svg_text(0, y + 16, f"{line * LINE:,}", "start"))
+        for place in range(PLACES):
+            at = line * LINE + place * CHUNK
+            x = LEFT + place * TILE_COLUMN
+            words = "row {}, chunk {}".format(*held[at]) if at in held else ""
+            kind = "word late" if at in wrong else "word" if at in group else "lane" if at in held else "unmoved"
+            hover = f"byte {at:,}: {words or 'other data'}"
+            parts.append(titled_rectangle(kind, x + 1, y + 1, TILE_COLUMN - 2, LINE_HEIGHT - 2, hover))
+            if words:
+                parts.append(
+                    svg_text(x + TILE_COLUMN / 2, y + 16, words, "middle", "number" + " strong" * (at in group))
+                )
+    caption = swizzle_caption(tile)
+    return Picture(drawing(ident, tile_name(tile), caption, TILE_TOP + len(lines) * LINE_HEIGHT + 4, parts), caption)
+
+
+def bank_turns(places: list[int]) -> int:
+    """The turns that chunks at these bytes take: the most of them that lie in one group of four banks.
+
+    >>> bank_turns([0, 144, 288]), bank_turns([0, 128, 256])
+    (1, 3)
+    """
+    return max(Counter(at // CHUNK % PLACES for at in places).values(), default=0)
+
+
+def swizzle_caption(tile: SwizzledTile) -> str:
+    """The picture in words."""
+    how = f"with a {tile.swizzle}-byte swizzle" if tile.swizzle else "without a swizzle"
+    copy = f"The copy{f' at line {tile.line}' if tile.line else ''} wrote rows of {tile.row_bytes:,} bytes {how}."
+    rows = f"rows {tile.row} to {tile.row + max(0, len(tile.group) - 1)}"
+    line = f" at line {tile.reader_line}" if tile.reader_line else ""
+    if tile.contradicted:
+        wrong = sum(at != right for at, right in zip(tile.reads, tile.group, strict=False))
+        means = f"chunk {tile.column} of {rows} as one group of {tile.operand}"
+        by = f"by a descriptor with {tile.reader_swizzle}"
+        return f"{copy} wgmma{line} means to read {means} {by}, and reads {wrong} others."
+    turns = bank_turns(tile.group)
+    lie = f"in {len({at // CHUNK % PLACES for at in tile.group})} groups of banks: {with_noun(turns, 'turn')}"
+    best = "" if turns <= 1 else "; 1 would do"
+    if tile.reads:
+        read = f"wgmma{line} reads chunk {tile.column} of {rows} as one group of {tile.operand}"
+        return f"{copy} {read}. They lie {lie}{best}."
+    return f"{copy} Chunk {tile.column} of {rows} lies {lie}{best}."
+
+
+def tile_name(tile: SwizzledTile) -> str:
+    """A heading for a tile."""
+    return f"A tile with the {tile.swizzle}-byte swizzle" if tile.swizzle else "A tile without a swizzle"
+
+
+# ---- all pictures ----------------------------------------------------------------------------------------------------
 
 _STEPS = (
     "A step is a copy, or what a warp does between two waits. Steps do not measure time: each event stands at the first "
@@ -128,7 +334,6 @@ def standalone_picture(svg: str, theme: str) -> str:
 # complete.
 
 
-LEFT = 112
 STRIP, BAND = 22, 44
 ARRIVALS, BYTES = 58, 122
 #: The widest that an event is drawn.

@@ -11,8 +11,19 @@ import bisect
 import re
 
 from ...errors import TilewrightError, UsageError
-from .instructions import WORD, Function, Instruction, Module, Where, operand_tokens
-from .variables import NAME, SIZES, Variable, parse_variable, syntax_error
+from .instructions import (
+    NAME,
+    SIZES,
+    WORD,
+    Function,
+    Instruction,
+    Module,
+    Variable,
+    Where,
+    operand_tokens,
+    parse_variable,
+    syntax_error,
+)
 
 #: The most registers of one declaration, ``%r<N>``. Compilers number them as they need them, so large kernels have many.
 MOST_REGISTERS = 1 << 20

@@ -15,8 +15,7 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from ...errors import UsageError, did_you_mean
-from .instructions import WORD, Function, Instruction, Module, Where, operand_tokens
-from .variables import Variable
+from .instructions import WORD, Function, Instruction, Module, Variable, Where, operand_tokens
 
 #: The most instructions of a program with its calls inlined; more are taken for a mistake.
 MOST_CODE = 1 << 18

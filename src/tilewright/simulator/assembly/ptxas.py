@@ -37,9 +37,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from .disassembly import VOTES, Group, MachineInstruction, access_group
-from .instructions import Instruction
+from .instructions import SIZES, Instruction
 from .program import MOST_CODE, BasicBlock, Program
-from .variables import SIZES
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from ...errors import OperandError, UsageError, did_you_mean
 from ...gpu.runtime.launch import extent
 from ...gpu.runtime.mangled import demangled
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
-from ..assembly.variables import SIZES, Variable
-from .clusters import NO_CLUSTER, blocks_by_cluster, clusters_of
+from ..assembly.instructions import SIZES, Variable
 from .tensor_map import MAP_BYTES
+from .threads import NO_CLUSTER, blocks_by_cluster, clusters_of
 from .values import DTYPES, Array, Dim, Ints
 
 #: The most blocks of a run: their numbers must fit a stamp of ``clocks``.
@@ -63,7 +63,7 @@ def size_in_words(nbytes: int) -> str:
 class SimulatedBlocks:
     """The blocks of a grid that are run, in order, whole clusters of them.
 
-    ``chosen`` are their numbers, as ``clusters.blocks_by_cluster`` counts them; None for all.
+    ``chosen`` are their numbers, as ``threads.blocks_by_cluster`` counts them; None for all.
     """
 
     grid: Dim

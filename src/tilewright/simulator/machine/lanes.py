@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ..assembly.compared import compared_loads
-from ..assembly.demand import demand_of
-from ..assembly.instructions import Instruction
-from ..assembly.polling import polling_loads
+from ..assembly.dataflow import compared_loads, demand_of, polling_loads
+from ..assembly.instructions import SIZES, Instruction, immediate, ptx_integer
 from ..assembly.program import is_special
-from ..assembly.variables import SIZES, immediate, ptx_integer
 from .clocks import Clocks
 from .launch import SimulatedLaunch
 from .mbarriers import Mbarriers
@@ -24,8 +21,7 @@ from .origins import Origins
 from .registers import RegisterPool, at_launch
 from .reports import Reports
 from .shadow import Shadow
-from .shared_space import SharedSpace
-from .spaces import SHARED_GUARD, GlobalSpace, Space, WindowSpace
+from .spaces import SHARED_GUARD, GlobalSpace, SharedSpace, Space, WindowSpace
 from .threads import Threads, special_register
 from .transfers import Transfers
 from .values import DTYPES, Array, Ints

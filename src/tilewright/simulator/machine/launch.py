@@ -10,20 +10,19 @@ import numpy as np
 
 from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
-from ..assembly.effects import is_mbarrier_wait, loads_anew, synchronises_grid
+from ..assembly.dataflow import operand_names, pointers_written
+from ..assembly.instructions import SIZES, Variable, is_mbarrier_wait, loads_anew, synchronises_grid
 from ..assembly.program import Program, found_once
-from ..assembly.provenance import operand_names, pointers_written
-from ..assembly.variables import SIZES, Variable
 from ..findings import UNWRITTEN_OUTPUT
 from .arguments import SimulatedBlocks, checked_array, chosen_values, is_pointer, parameter_bytes, size_in_words
-from .clusters import cluster_dimensions
-from .copy_rounds import CopyRounds
+from .event_log import CopyRounds
 from .memory import SLOT, Region, Sized, padded, variable_layout
 from .options import RunOptions
 from .printed import Printed
 from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
 from .tensor_map import MAP_BYTES, TensorMap
+from .threads import cluster_dimensions
 from .values import Array, Dim
 
 #: Lanes that run together: enough to hide the overhead of Python, few enough that a register fits a core's cache.

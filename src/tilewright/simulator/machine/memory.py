@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..assembly.variables import Variable
+from ..assembly.instructions import Variable
 from .shadow import Shadow
 from .values import Ints
 

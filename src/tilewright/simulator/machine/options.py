@@ -1,15 +1,35 @@
-"""The options of a run, besides the launch itself, in one object that every call passes on."""
+"""The options of a run, besides the launch itself, in one object that every call passes on; and the observer's interface."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import UsageError
-from ..counters.observer import Observer
+from ..assembly.instructions import Instruction
+from ..counters.sectors import Ints
+from ..counters.work import UnitWork
 from .arguments import check_positions, whole_number
 from .event_log import EventLog
+
+
+class Observer(Protocol):
+    """Receives every memory access, as flat arrays over the active threads in order of thread.
+
+    ``kind`` is "ld", "st", "atom", "red", "ldmatrix", "stmatrix" or "cp.async" (one call for its global side, one for its
+    shared side); ``warps`` are numbers within the whole grid, ``nbytes`` is what one lane moves, vectors included.
+    """
+
+    def on_access(
+        self, space: str, kind: str, ins: Instruction, warps: Ints, lanes: Ints, addresses: Ints, nbytes: int, /
+    ) -> None:
+        """Receive one instruction, executed by these lanes of these warps."""
+
+    def on_work(self, work: UnitWork, ins: Instruction, warps: Ints, /) -> None:
+        """Receive what one instruction did in another unit, for each of these warps; ``requests`` says of how many each
+        is the first."""
+
 
 MAX_STEPS = 50_000_000
 MAX_BYTES = 2 << 30

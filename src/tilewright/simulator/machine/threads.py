@@ -1,15 +1,118 @@
-"""The threads of a batch of blocks: the place of each in its warp, its block and the grid, and its special registers."""
+"""The threads of a batch of blocks: the place of each in its warp, block, cluster and grid; and its special registers.
+
+The blocks of a cluster run at the same time and address each other's shared memory. The blocks of a launch with clusters
+are therefore numbered cluster by cluster, and within a cluster by rank; a batch holds whole clusters. Without clusters,
+every block is a cluster of its own, as on hardware (PTX ISA 10.13 to 10.20).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import UsageError
-from .clusters import NO_CLUSTER, Cluster
+from ...gpu.runtime.launch import extent
+from ..assembly.instructions import Function
 from .values import Array, Dim, Ints, split
+
+# ---- clusters --------------------------------------------------------------------------------------------------------
+
+#: Blocks of a cluster: what every GPU takes, and what some GPUs take if the kernel allows it.
+PORTABLE_CLUSTER, MOST_CLUSTER = 8, 16
+NO_CLUSTER: Dim = (1, 1, 1)
+
+
+def cluster_dimensions(entry: Function, grid: Dim, given: int | Sequence[int] | None) -> Dim:
+    """The blocks of a cluster along x, y, z: as the kernel was compiled for, or as ``given`` at the launch.
+
+    Raises UsageError for a size that the kernel or the grid does not allow, and for one that no GPU takes.
+    """
+    limits, name = entry.limits, entry.name
+    required = limits.get("reqnctapercluster")
+    asked = None if given is None else extent("cluster", given)
+    if required is not None and asked not in (None, required):
+        raise UsageError(f"kernel {name} needs clusters of {required} blocks, given {asked}")
+    if "explicitcluster" in limits and required is None and asked is None:
+        raise UsageError(f"kernel {name} must be launched with clusters: give their size (cluster=)")
+    cluster = required or asked or NO_CLUSTER
+    size, most = math.prod(cluster), math.prod(limits.get("maxclusterrank", (MOST_CLUSTER,)))
+    if size > min(most, MOST_CLUSTER):
+        why = f"no GPU takes more than {MOST_CLUSTER}" if size > MOST_CLUSTER else f"kernel {name} takes at most {most}"
+        raise UsageError(f"cluster {cluster} has {size} blocks: {why}")
+    if any(blocks % of for blocks, of in zip(grid, cluster, strict=True)):
+        raise UsageError(f"grid {grid} is not a multiple of the cluster, {cluster}, along x, y and z")
+    return cluster
+
+
+def grid_of_clusters(grid: Dim, cluster: Dim) -> Dim:
+    """Clusters along x, y, z.
+
+    >>> grid_of_clusters((8, 6, 1), (2, 3, 1))
+    (4, 2, 1)
+    """
+    return grid[0] // cluster[0], grid[1] // cluster[1], grid[2] // cluster[2]
+
+
+def blocks_by_cluster(numbers: Ints, grid: Dim, cluster: Dim) -> Ints:
+    """Indices in the grid of blocks that are numbered cluster by cluster.
+
+    >>> blocks_by_cluster(np.arange(8), (4, 2, 1), (2, 2, 1)).tolist()
+    [0, 1, 4, 5, 2, 3, 6, 7]
+    """
+    size = math.prod(cluster)
+    if size == 1:
+        return numbers
+    corner, inside = _place(numbers // size, grid_of_clusters(grid, cluster)), _place(numbers % size, cluster)
+    x, y, z = (a * of + b for a, of, b in zip(corner, cluster, inside, strict=True))
+    return np.asarray((z * grid[1] + y) * grid[0] + x)
+
+
+def clusters_of(blocks: Ints, grid: Dim, cluster: Dim) -> Ints:
+    """The number of the cluster in which each block of the grid lies.
+
+    >>> clusters_of(np.arange(8), (4, 2, 1), (2, 2, 1)).tolist()
+    [0, 0, 1, 1, 0, 0, 1, 1]
+    """
+    x, y, z = (at // of for at, of in zip(_place(blocks, grid), cluster, strict=True))
+    clusters = grid_of_clusters(grid, cluster)
+    return np.asarray((z * clusters[1] + y) * clusters[0] + x)
+
+
+def _place(index: Ints, shape: Dim) -> tuple[Ints, Ints, Ints]:
+    return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
+
+
+class Cluster:
+    """The clusters of a batch: ``size`` blocks each, and the ``rank`` of each lane's block in its cluster."""
+
+    def __init__(self, shape: Dim, of_block: Ints) -> None:
+        self.shape, self.size = shape, math.prod(shape)
+        self.of_block = of_block  # of the batch, per lane
+        self.rank = of_block % self.size
+
+    def block(self, rank: int | Array, sel: Ints | None = None) -> Ints:
+        """The block of the batch that has this rank in the cluster of each active lane."""
+        own = self.of_block if sel is None else self.of_block[sel]
+        return np.asarray(own - own % self.size + rank)
+
+    def registers(self, grid: Dim, index: Ints, axis: int) -> dict[str, int | Ints]:
+        """The special registers of clusters along an axis; ``index`` is the block of the grid of each lane."""
+        at, of = _place(index, grid)[axis], self.shape[axis]
+        return {
+            "%clusterid": at // of,
+            "%nclusterid": grid[axis] // of,
+            "%cluster_ctaid": at % of,
+            "%cluster_nctaid": of,
+            "%cluster_ctarank": self.rank,
+            "%cluster_nctarank": self.size,
+            "%is_explicit_cluster": int(self.size > 1),
+        }
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
 
 #: Bytes of shared memory that the system takes of each block, from compute capability 8.0 on.
 RESERVED_SHARED = 1024

@@ -13,10 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..assembly.effects import is_warpgroup_wide
-from ..assembly.instructions import Instruction
+from ..assembly.dataflow import operand_names
+from ..assembly.instructions import Instruction, is_warpgroup_wide
 from ..assembly.program import is_special
-from ..assembly.provenance import operand_names
 from ..findings import ACCUMULATOR, MISSING_FENCE
 from .clocks import Clocks
 from .event_log import EventLog

@@ -4,25 +4,15 @@
 from . import (  # noqa: F401
     access,
     async_copy,
-    atomic,
-    bits,
-    carry,
-    clusters,
     compare,
     convert,
-    division,
     floating,
-    hints,
     integer,
-    matrix,
     mbarrier,
+    miscellaneous,
     mma,
-    printf,
-    registers,
-    remote_stores,
     warp,
     wgmma,
-    wmma,
 )
 from ._table import TABLE, UnknownInstruction, bind, entry
 

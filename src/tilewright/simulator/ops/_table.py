@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ..assembly.instructions import Instruction
+from ..assembly.instructions import SIZES, Instruction, ptx_integer
 from ..assembly.program import is_special
-from ..assembly.variables import SIZES, ptx_integer
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array, Ints
 

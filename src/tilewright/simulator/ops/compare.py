@@ -1,4 +1,4 @@
-"""Comparisons, selections and moves (PTX ISA 9.7.6, 9.7.9.3)."""
+"""Comparisons and selections (PTX ISA 9.7.6)."""
 
 # ruff: noqa: ARG001 - every factory of the table takes the type and its modifiers
 
@@ -8,12 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, operand_tokens
+from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
-from ..machine.shared_space import RANK_BIT
-from ..machine.spaces import WINDOW
 from ..machine.values import DTYPES, Array, Ints
-from ._table import BITS, INTS, Compute, Step, UnknownInstruction, destination, elementwise, size_of, step, value
+from ._table import BITS, INTS, Compute, Step, UnknownInstruction, destination, elementwise, step, value
 from .floating import halves
 from .rounding import flush
 
@@ -147,90 +145,3 @@ def _slct(ins: Instruction, lanes: Lanes) -> Step:
         out[...] = np.where((flush(c) if ftz else c) >= 0, a, b)
 
     return elementwise(lanes, ins, ins.operands[0], kind, compute, inputs)
-
-
-@step("mov", (*INTS, *BITS, "f32", "f64", "pred"))
-def _mov(ins: Instruction, lanes: Lanes) -> Step:
-    kind, (target, source) = ins.parts[-1], ins.operands
-    if len(ins.parts) > 2:
-        raise UnknownInstruction(ins)
-    if target.startswith("{") or source.startswith("{"):
-        return _pack(ins, lanes)
-
-    def copy(out: Array, a: Array) -> None:
-        out[...] = a
-
-    return elementwise(lanes, ins, target, kind, copy, [lanes.source(source, kind, ins)])
-
-
-def _pack(ins: Instruction, lanes: Lanes) -> Step:
-    """``mov.b64 %rd1, {%r1, %r2}`` and back: the first element is the lowest."""
-    kind, (target, given) = ins.parts[-1], ins.operands
-    whole, vector = (given, target) if target.startswith("{") else (target, given)
-    names = operand_tokens(vector[1:-1])
-    part = size_of(kind) // max(1, len(names))
-    if size_of(kind) > 8 or part * len(names) != size_of(kind):
-        raise UnknownInstruction(ins, "packs sizes that are not supported")
-    if whole is target:
-        packed, _, wider = destination(lanes, ins, target, f"b{8 * size_of(kind)}")
-        if wider:
-            raise UnknownInstruction(ins, "packs into a wider register")
-        slots = packed.view(f"u{part}")
-        inputs = [lanes.source(n, f"b{8 * part}", ins) for n in names]
-
-        def pack(sel: Ints | None) -> None:
-            values = [x if sel is None or x.ndim == 0 else x[sel] for x in inputs]
-            values = [np.array(x) for x in values]  # the target may be one of the sources
-            for i, x in enumerate(values):
-                slots[i :: len(names)][slice(None) if sel is None else sel] = x
-
-        return pack
-    source = lanes.source(whole, f"b{8 * size_of(kind)}", ins)
-    outs = [destination(lanes, ins, n, f"b{8 * part}")[0] for n in names]
-    shifts = [source.dtype.type(8 * part * i) for i in range(len(names))]
-
-    def unpack(sel: Ints | None) -> None:
-        value = np.array(source if sel is None or source.ndim == 0 else source[sel])
-        for out, shift in zip(outs, shifts, strict=True):
-            out[slice(None) if sel is None else sel] = (value >> shift).astype(f"u{part}")
-
-    return unpack
-
-
-@step("cvta", ("u64",))
-def _cvta(ins: Instruction, lanes: Lanes) -> Step:
-    """Turn an address of a space into a generic one, or back: add or subtract the base of the space's window."""
-    to = "to" in ins.parts
-    space = ins.parts[2] if to else ins.parts[1]
-    if space not in ("global", *WINDOW):
-        raise UnknownInstruction(ins)
-    offset = np.int64(WINDOW.get(space, 0))
-    source = lanes.source(ins.operands[1], "s64", ins)
-
-    def compute(out: Array, a: Array) -> None:
-        np.add(a, -offset if to else offset, out=out)
-
-    return elementwise(lanes, ins, ins.operands[0], "s64", compute, [source])
-
-
-@step("isspacep")
-def _isspacep(ins: Instruction, lanes: Lanes) -> Step:
-    space = ins.parts[1] if len(ins.parts) > 1 else ""
-    if space not in ("global", *WINDOW):
-        raise UnknownInstruction(ins)
-    number = WINDOW.get(space, 0) >> 56
-    source = lanes.source(ins.operands[1], "s64", ins)
-    if space == "shared" and "cluster" not in ins.parts:
-        # Of shared memory only the own block's, by its own address or by that in the cluster.
-        own = (WINDOW["shared"] >> RANK_BIT) + lanes.cluster.rank + 1
-
-        def compute(out: Array, a: Array, mine: Array) -> None:
-            block = a >> np.int64(RANK_BIT)
-            out[...] = (block == WINDOW["shared"] >> RANK_BIT) | (block == mine)
-
-        return elementwise(lanes, ins, ins.operands[0], "pred", compute, [source, own])
-
-    def anywhere(out: Array, a: Array) -> None:
-        out[...] = (a >> np.int64(56)) == number
-
-    return elementwise(lanes, ins, ins.operands[0], "pred", anywhere, [source])

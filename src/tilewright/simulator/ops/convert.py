@@ -1,4 +1,8 @@
-"""cvt: between all integer and floating-point types, with PTX's rounding and saturation (PTX ISA 9.7.9.21)."""
+"""Moves and conversions: of values between all types, and of addresses between spaces (PTX ISA 9.7.9).
+
+``cvt`` rounds and saturates as PTX says (9.7.9.21); ``mapa`` and ``getctarank`` tell of the shared memory of other blocks of
+a cluster (9.7.9.23, 9.7.9.24).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,90 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..assembly.instructions import Instruction
-from ..assembly.variables import SIZES
+from ..assembly.instructions import SIZES, Instruction, operand_tokens
 from ..machine.lanes import Lanes
-from ..machine.values import DTYPES, Array
-from ._table import Compute, Step, UnknownInstruction, elementwise, step
+from ..machine.spaces import RANK_BIT, WINDOW, address_in
+from ..machine.values import DTYPES, Array, Ints
+from ._table import (
+    BITS,
+    INTS,
+    Compute,
+    Step,
+    UnknownInstruction,
+    check_modifiers,
+    destination,
+    elementwise,
+    size_of,
+    step,
+)
 from .floating import halves, put_halves, saturate
-from .nans import NAN32, canonical, converted
-from .rounding import MODES, bf16_to_f32, directed64, flush, narrow32, odd_sum, two_sum
-from .small_floats import decode, encode
+from .rounding import (
+    MODES,
+    NAN32,
+    bf16_to_f32,
+    canonical,
+    converted,
+    decode,
+    directed64,
+    encode,
+    flush,
+    narrow32,
+    odd_sum,
+    two_sum,
+)
+
+# ---- moves of values -------------------------------------------------------------------------------------------------
+
+
+@step("mov", (*INTS, *BITS, "f32", "f64", "pred"))
+def _mov(ins: Instruction, lanes: Lanes) -> Step:
+    kind, (target, source) = ins.parts[-1], ins.operands
+    if len(ins.parts) > 2:
+        raise UnknownInstruction(ins)
+    if target.startswith("{") or source.startswith("{"):
+        return _pack_vector(ins, lanes)
+
+    def copy(out: Array, a: Array) -> None:
+        out[...] = a
+
+    return elementwise(lanes, ins, target, kind, copy, [lanes.source(source, kind, ins)])
+
+
+def _pack_vector(ins: Instruction, lanes: Lanes) -> Step:
+    """``mov.b64 %rd1, {%r1, %r2}`` and back: the first element is the lowest."""
+    kind, (target, given) = ins.parts[-1], ins.operands
+    whole, vector = (given, target) if target.startswith("{") else (target, given)
+    names = operand_tokens(vector[1:-1])
+    part = size_of(kind) // max(1, len(names))
+    if size_of(kind) > 8 or part * len(names) != size_of(kind):
+        raise UnknownInstruction(ins, "packs sizes that are not supported")
+    if whole is target:
+        packed, _, wider = destination(lanes, ins, target, f"b{8 * size_of(kind)}")
+        if wider:
+            raise UnknownInstruction(ins, "packs into a wider register")
+        slots = packed.view(f"u{part}")
+        inputs = [lanes.source(n, f"b{8 * part}", ins) for n in names]
+
+        def pack(sel: Ints | None) -> None:
+            values = [x if sel is None or x.ndim == 0 else x[sel] for x in inputs]
+            values = [np.array(x) for x in values]  # the target may be one of the sources
+            for i, x in enumerate(values):
+                slots[i :: len(names)][slice(None) if sel is None else sel] = x
+
+        return pack
+    source = lanes.source(whole, f"b{8 * size_of(kind)}", ins)
+    outs = [destination(lanes, ins, n, f"b{8 * part}")[0] for n in names]
+    shifts = [source.dtype.type(8 * part * i) for i in range(len(names))]
+
+    def unpack(sel: Ints | None) -> None:
+        value = np.array(source if sel is None or source.ndim == 0 else source[sel])
+        for out, shift in zip(outs, shifts, strict=True):
+            out[slice(None) if sel is None else sel] = (value >> shift).astype(f"u{part}")
+
+    return unpack
+
+
+# ---- conversions -----------------------------------------------------------------------------------------------------
 
 _INTEGERS = tuple(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 _REALS = ("f16", "bf16", "f32", "f64")
@@ -244,3 +323,84 @@ def _pack(ins: Instruction, lanes: Lanes) -> Step:
         out[...] = x << bits | y if c is None else (c.astype(np.int64) << 2 * bits | x << bits | y) & 0xFFFFFFFF
 
     return elementwise(lanes, ins, ins.operands[0], "b32", pack, sources)
+
+
+# ---- addresses -------------------------------------------------------------------------------------------------------
+
+
+@step("cvta", ("u64",))
+def _cvta(ins: Instruction, lanes: Lanes) -> Step:
+    """Turn an address of a space into a generic one, or back: add or subtract the base of the space's window."""
+    to = "to" in ins.parts
+    space = ins.parts[2] if to else ins.parts[1]
+    if space not in ("global", *WINDOW):
+        raise UnknownInstruction(ins)
+    offset = np.int64(WINDOW.get(space, 0))
+    source = lanes.source(ins.operands[1], "s64", ins)
+
+    def compute(out: Array, a: Array) -> None:
+        np.add(a, -offset if to else offset, out=out)
+
+    return elementwise(lanes, ins, ins.operands[0], "s64", compute, [source])
+
+
+@step("isspacep")
+def _isspacep(ins: Instruction, lanes: Lanes) -> Step:
+    space = ins.parts[1] if len(ins.parts) > 1 else ""
+    if space not in ("global", *WINDOW):
+        raise UnknownInstruction(ins)
+    number = WINDOW.get(space, 0) >> 56
+    source = lanes.source(ins.operands[1], "s64", ins)
+    if space == "shared" and "cluster" not in ins.parts:
+        # Of shared memory only the own block's, by its own address or by that in the cluster.
+        own = (WINDOW["shared"] >> RANK_BIT) + lanes.cluster.rank + 1
+
+        def compute(out: Array, a: Array, mine: Array) -> None:
+            block = a >> np.int64(RANK_BIT)
+            out[...] = (block == WINDOW["shared"] >> RANK_BIT) | (block == mine)
+
+        return elementwise(lanes, ins, ins.operands[0], "pred", compute, [source, own])
+
+    def anywhere(out: Array, a: Array) -> None:
+        out[...] = (a >> np.int64(56)) == number
+
+    return elementwise(lanes, ins, ins.operands[0], "pred", anywhere, [source])
+
+
+_ADDRESSES = ("u32", "u64")
+
+
+@step("mapa", _ADDRESSES)
+def _mapa(ins: Instruction, lanes: Lanes) -> Step:
+    """The address of the same variable in the shared memory of another block, as a shared or a generic address."""
+    generic, kind = "shared" not in check_modifiers(ins, ("shared", "cluster")), ins.parts[-1]
+    out = destination(lanes, ins, ins.operands[0], kind)[0]
+    address, rank = lanes.source(ins.operands[1], kind, ins), lanes.source(ins.operands[2], "u32", ins)
+    window = out.dtype.type(WINDOW["shared"] if generic else 0)
+
+    def map_address(sel: Ints | None) -> None:
+        size = lanes.size if sel is None else sel.size
+        a, r = (np.broadcast_to(x if sel is None or x.ndim == 0 else x[sel], size) for x in (address, rank))
+        bad = r >= lanes.cluster.size
+        if bad.any():
+            text = f"a cluster has {lanes.cluster.size} blocks, and none of rank {int(r[np.argmax(bad)])}: {ins.text}"
+            lanes.reports.report("out of bounds", ins, sel, bad, None, text)
+        out[slice(None) if sel is None else sel] = address_in(a, np.minimum(r, 127)) | window
+
+    return map_address
+
+
+@step("getctarank", _ADDRESSES)
+def _getctarank(ins: Instruction, lanes: Lanes) -> Step:
+    """The rank of the block in whose shared memory an address lies."""
+    check_modifiers(ins, ("shared", "cluster"))
+    out = destination(lanes, ins, ins.operands[0], "u32")[0]
+    address = lanes.source(ins.operands[1], ins.parts[-1], ins)
+
+    def rank(sel: Ints | None) -> None:
+        a = address if sel is None or address.ndim == 0 else address[sel]
+        own = lanes.cluster.rank if sel is None else lanes.cluster.rank[sel]
+        there = (a.astype(np.int64) >> RANK_BIT) & 0xFF
+        out[slice(None) if sel is None else sel] = np.where(there == 0, own, there - 1)
+
+    return rank

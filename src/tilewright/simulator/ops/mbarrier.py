@@ -1,24 +1,31 @@
-"""``mbarrier``: barriers in shared memory that count arrivals and bytes (PTX ISA 9.7.13.15); their state is in
-``machine.mbarriers``. A wait may take any time on hardware: here its threads rest until their phase has completed."""
+"""``mbarrier``: barriers in shared memory that count arrivals and bytes, and the stores that complete at one.
+
+The state of barriers is in ``machine.mbarriers`` (PTX ISA 9.7.13.15). A wait may take any time on hardware: here its threads
+rest until their phase has completed. ``st.async`` and ``red.async`` store to another block of the cluster (9.7.9.12). Their
+bytes are stored at once. A thread knows of them when it has waited for the phase of the barrier, and a read before that is
+a race.
+"""
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from ..assembly.instructions import Instruction
 from ..counters.work import BARRIER_WORK
-from ..machine.endless_waits import EndlessWait
 from ..machine.lanes import Lanes
-from ..machine.mbarriers import PARITY, PENDING, Mbarrier
+from ..machine.mbarriers import PARITY, PENDING, EndlessWait, Mbarrier
 from ..machine.memory import Region
 from ..machine.spaces import WINDOW
 from ..machine.values import Array, Bools, Ints, per_lane
-from ._table import Step, UnknownInstruction, destination, step
+from ._table import TABLE, Step, UnknownInstruction, destination, size_of, step
 from .access import Address, address, note_update, note_work, note_write, visit
+
+# ---- barriers --------------------------------------------------------------------------------------------------------
 
 _PLACE = {"shared", "cta", "cluster", "b64", "sem", "scope"}
 _ORDER = {"release", "relaxed", "acquire", "cta", "cluster"}
@@ -247,3 +254,48 @@ class Wait:
     def stuck(self, some: Ints) -> EndlessWait:
         """What these lanes wait for: the instruction, the lanes, the offsets of their barriers and the parities."""
         return self.ins, some, self.offsets(some), self.parity(some)
+
+
+# ---- stores to other blocks that complete at a barrier ---------------------------------------------------------------
+
+_REMOTE_FORM = {"async", "shared", "cluster", "mbarrier", "complete_tx", "bytes"}
+_REMOTE_OPERATIONS = {
+    "inc": ("u32",), "dec": ("u32",), "min": ("u32", "s32"), "max": ("u32", "s32"), "add": ("u32", "s32", "u64"),
+    "and": ("b32",), "or": ("b32",), "xor": ("b32",),
+}  # fmt: skip
+
+
+@step("st.async", ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64"))
+def _store(ins: Instruction, lanes: Lanes) -> Step:
+    return _remote(ins, lanes, {"weak", "v2", "v4"})
+
+
+@step("red.async", ("u32", "s32", "u64", "b32"))
+def _reduce(ins: Instruction, lanes: Lanes) -> Step:
+    if not any(ins.parts[-1] in kinds for name, kinds in _REMOTE_OPERATIONS.items() if name in ins.parts):
+        raise UnknownInstruction(ins)
+    return _remote(ins, lanes, {"relaxed", *_REMOTE_OPERATIONS})
+
+
+def _remote(ins: Instruction, lanes: Lanes, allowed: set[str]) -> Step:
+    """The plain access, and then its bytes at the barrier, which must be in the same block."""
+    flags, kind = ins.parts[1:-1], ins.parts[-1]
+    needed = {"shared", "cluster", "complete_tx", "bytes"} <= set(flags)
+    if set(flags) - _REMOTE_FORM - allowed or not needed or len(ins.operands) != 3:
+        raise UnknownInstruction(ins)
+    kept = [flag for flag in flags if flag in allowed - {"weak", "relaxed"}]
+    order = [flag for flag in flags if flag == "relaxed"]
+    opcode = ".".join([ins.parts[0], *order, "shared::cluster", *kept, kind])
+    store = TABLE[ins.parts[0], kind](replace(ins, opcode=opcode, operands=ins.operands[:2]), lanes)
+    nbytes = size_of(kind) * next((int(flag[1:]) for flag in flags if flag in ("v2", "v4")), 1)
+
+    def complete(barrier: Mbarrier, some: Ints) -> None:
+        lanes.mbarriers.bring(ins, barrier, some, nbytes * some.size)
+
+    arrive = at_barriers(ins, lanes, "shared", address(ins.operands[2], lanes, ins, True), complete)
+
+    def run(sel: Ints | None) -> None:
+        store(sel)
+        arrive(sel)
+
+    return run

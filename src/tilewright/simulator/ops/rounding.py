@@ -1,20 +1,32 @@
-"""Rounding as PTX defines it: one rounding per result, in any direction, to f32, f16, bf16 or f64.
+"""Results of floating-point instructions in every bit: how PTX rounds, which NaNs a GPU gives, and the 8-bit formats.
 
-The method is round-to-odd (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
-using rounding to odd", IEEE Trans. Computers 57, 2008): a result in a wider format whose last bit is set if it is
-inexact can be rounded again, to nearest or in a direction, with the same result as the exact value.
+Results are rounded once, in any direction, to f32, f16, bf16 or f64. The method is round-to-odd (S. Boldo, G. Melquiond,
+"Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57, 2008): a
+result in a wider format whose last bit is set if it is inexact can be rounded again, to nearest or in a direction, with
+the same result as the exact value.
+
+The NaNs are those of an H200. Arithmetic in f16, bf16 and f32 gives the one canonical NaN, whatever its operands, and so do
+abs, neg and conversions among these formats. Arithmetic in f64 gives the last operand that is a NaN, made quiet; if no
+operand is one, the NaN is negative with an empty payload. Conversions from or to f64 keep the sign and the upper bits of
+the payload.
+
+The 8-bit floats are e4m3 and e5m2 (PTX ISA 5.2.3, 9.7.9.21). e4m3 has no infinity and one NaN per sign, and reaches 448;
+e5m2 is half precision with a shorter mantissa, and reaches 57,344.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from ..assembly.instructions import SIZES
 from ..machine.values import Array
+
+# ---- rounding once, in any direction ---------------------------------------------------------------------------------
 
 MODES = ("rn", "rz", "rm", "rp")
 TINY32 = np.float32(2.0**-126)
@@ -209,3 +221,97 @@ def flush(x: Array) -> Array:
     """Subnormal numbers → zero of the same sign (``.ftz``)."""
     small = np.abs(x) < _TINY[x.dtype]
     return np.where(small, np.copysign(x.dtype.type(0), x), x) if small.any() else x
+
+
+# ---- sign and payload of NaNs ----------------------------------------------------------------------------------------
+
+#: The NaN that arithmetic gives, as bits: of f16 and bf16, and of f32.
+NAN16, NAN32 = np.uint16(0x7FFF), np.uint32(0x7FFFFFFF)
+_DEFAULT64 = np.uint64(0xFFF8 << 48)
+_MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
+#: All bits of the exponent, and the first of the mantissa, which says that a NaN is quiet.
+_QUIET = {"f16": 0x7E00, "bf16": 0x7FC0, "f32": 0x7FC00000, "f64": 0x7FF8 << 48}
+
+
+def canonical(out: Array) -> None:
+    """Make every NaN of a float32 array the canonical one, in place."""
+    nan = np.isnan(out)
+    if nan.any():
+        out.view(np.uint32)[nan] = NAN32
+
+
+def hand_on(out: Array, inputs: Sequence[Array], *, quiet: bool = True) -> None:
+    """Replace every NaN of a float64 result by the last input that is NaN, in place; ``inputs`` must not overlap ``out``.
+
+    >>> a, b = np.array([0x7FF8000000000001, 0xFFF0000000000002], np.uint64).view(np.float64).reshape(2, 1)
+    >>> out = np.array([np.nan])
+    >>> hand_on(out, [a, b])
+    >>> hex(out.view(np.uint64)[0])
+    '0xfff8000000000002'
+    """
+    nan = np.isnan(out)
+    if not nan.any():
+        return
+    bits: Array = np.asarray(_DEFAULT64)
+    for x in inputs:
+        input_bits = np.asarray(x).view(np.uint64)
+        bits = np.where(np.isnan(x), input_bits | np.uint64(_QUIET["f64"] if quiet else 0), bits)
+    out.view(np.uint64)[nan] = np.broadcast_to(bits, out.shape)[nan]
+
+
+def converted(bits: Array, source: str, target: str) -> Array:
+    """Bits of NaNs of one format → of quiet NaNs of another, with their sign and the upper bits of their payload.
+
+    >>> hex(converted(np.array([0xFC05], np.uint16), "f16", "f64")[0])
+    '0xfff8140000000000'
+    """
+    wide, more = bits.astype(np.uint64), _MANTISSA[target] - _MANTISSA[source]
+    sign = wide >> np.uint64(8 * SIZES[source] - 1) << np.uint64(8 * SIZES[target] - 1)
+    payload = wide & np.uint64((1 << _MANTISSA[source]) - 1)
+    payload = payload << np.uint64(more) if more > 0 else payload >> np.uint64(-more)
+    return (sign | payload | np.uint64(_QUIET[target])).astype(f"u{SIZES[target]}")
+
+
+# ---- 8-bit floats ----------------------------------------------------------------------------------------------------
+
+#: Bits of the mantissa, the exponent of the least normal number, and the code of the largest finite one.
+_FORMATS = {"e4m3": (3, -6, 0x7E), "e5m2": (2, -14, 0x7B)}
+_NAN = 0x7F
+
+
+def _values(kind: str) -> Array:
+    """The value of each of the 256 codes, as float64 (256,)."""
+    mantissa, least, largest = _FORMATS[kind]
+    code = np.arange(128)
+    exponent, fraction = code >> mantissa, code & ((1 << mantissa) - 1)
+    x = np.ldexp(fraction + (exponent > 0) * (1 << mantissa), np.maximum(exponent, 1) - 1 + least - mantissa)
+    x[largest + 1 :] = np.nan
+    if kind == "e5m2":
+        x[largest + 1] = np.inf
+    return np.concatenate([x, -x])
+
+
+VALUES = {kind: _values(kind) for kind in _FORMATS}
+
+
+def decode(codes: Array, kind: str) -> Array:
+    """Bytes → float64.
+
+    >>> decode(np.array([0x38, 0x7E, 0xC0], np.uint8), "e4m3").tolist()
+    [1.0, 448.0, -2.0]
+    """
+    return VALUES[kind][codes]
+
+
+def encode(x: Array, kind: str) -> Array:
+    """float64 → bytes, to nearest, ties to even; numbers beyond the largest value become that value (``.satfinite``).
+
+    >>> encode(np.array([1.0, -1e9, 1.0625, 0.001]), "e4m3").tolist()
+    [56, 254, 56, 1]
+    """
+    mantissa, least, largest = _FORMATS[kind]
+    positive = VALUES[kind][: largest + 1]
+    size = np.minimum(np.abs(x), positive[-1])
+    step = np.ldexp(1.0, np.maximum(np.frexp(size)[1] - 1, least) - mantissa)
+    codes = np.searchsorted(positive, np.minimum(np.rint(size / step) * step, positive[-1])).astype(np.uint8)
+    return np.where(np.isnan(x), np.uint8(_NAN), codes | np.signbit(x).astype(np.uint8) << np.uint8(7))

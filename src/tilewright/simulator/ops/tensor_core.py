@@ -18,9 +18,7 @@ import numpy as np
 
 from ..machine.values import Array
 from .floating import halves
-from .nans import NAN16, NAN32
-from .rounding import fma64
-from .small_floats import VALUES, decode
+from .rounding import NAN16, NAN32, VALUES, decode, fma64
 
 #: The exponent of the least normal number of each type that can be a factor or an accumulator.
 _LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14}

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, operand_tokens
-from ..assembly.variables import ptx_integer
+from ..assembly.instructions import Instruction, operand_tokens, ptx_integer
 from ..counters.work import wgmma_work
 from ..findings import DESCRIPTOR
 from ..machine.lanes import Lanes

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
-from ..assembly.effects import (
+from ..assembly.instructions import (
+    Instruction,
     fences,
     is_collective,
     is_mbarrier_wait,
@@ -28,18 +29,16 @@ from ..assembly.effects import (
     loads_anew,
     stores,
 )
-from ..assembly.instructions import Instruction
 from ..assembly.program import CONTROL, BasicBlock, Program
 from ..findings import STEP_LIMIT
-from ..machine.endless_waits import note_waiting, report_endless
 from ..machine.lanes import TIMERS, Lanes
+from ..machine.mbarriers import note_waiting, report_endless
 from ..machine.values import Array, Ints, per_lane
 from ..ops import bind
 from ..ops._table import Step
 from ..ops.mbarrier import Wait
 from ..ops.warp import WHOLE_WARP, companions
-from .barriers import Barriers, Form
-from .cluster_barriers import ClusterBarriers, is_cluster_barrier
+from .barriers import Barriers, ClusterBarriers, Form, is_cluster_barrier
 
 #: A loop rests after PATIENCE rounds, or after about POLLS segments that read what other threads may have written.
 PATIENCE, POLLS = 1 << 16, 64

@@ -15,7 +15,7 @@ from ..assembly.parser import parse_ptx
 from ..assembly.program import Program, link
 from ..findings import Finding
 from ..machine.arguments import dimensions
-from ..machine.copy_rounds import BlockRounds
+from ..machine.event_log import BlockRounds
 from ..machine.lanes import Lanes
 from ..machine.launch import SimulatedLaunch
 from ..machine.options import WHOLE_RUN, Progress, RunOptions

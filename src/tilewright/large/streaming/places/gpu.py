@@ -13,34 +13,133 @@ Copies in take turns on several streams, so that a block that waits for its slot
 it. One thread hands out chunks in the order of the loads: so a load that waits for its slot never holds a chunk that an
 earlier load, which must be done before that slot is free, still needs. A block that another GPU has is copied directly from
 that GPU (``peers``).
+
+A step multiplies blocks as they are, or from their float16 parts. Each block is split once, by the first step that reads it,
+into memory beside its slot. So does every GPU that copies a block from another one. The launches follow each other on the
+stream that multiplies: a slot is loaded again only after the last step that reads it, and until then its parts stay.
+
+The rates of a GPU and its link are measured once for a GPU, a kernel and a dtype, and cached on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
+import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ....gpu.runtime.device import Device
+from ....gpu.runtime.memory import Pages
+from ....gpu.runtime.product import compile_ahead, prepare_gpu_product
+from ....gpu.runtime.split_operand import split_of_rows
+from ....gpu.runtime.split_product import parts_steps, split_step
+from ....gpu.runtime.steps import A, B, BufferPlace, GpuStep, SubmitSteps, compile_steps, load
 from ....gpu.runtime.stream import Event, Stream
+from ....host.disk import CacheFile, fingerprint
+from ....host.machine import machine
 from ....kernels.cuda_kernel import CudaKernel
 from ....product.plan import Choice
+from ....product.precision import PLANES
 from ...files import Sink
+from ...files.array import ArraySource
 from ..plan.cuts import slot_elements
 from ..plan.grid import Grid, Tile
 from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import StreamPlan
-from .cached_sources import CachedSources
-from .chunks import Chunks, Ring, pieces, shaped
-from .events import Events
 from .peers import LentBlock, Peers
-from .steps import Addresses, steps_on
+from .place import Events
+from .rates import copy_workers, read_rate
+from .staging import CachedSources, Chunks, Ring, pieces, shaped
+
+# ---- the steps of a product ------------------------------------------------------------------------------------------
+
+
+class Addresses(NamedTuple):
+    """The slots of a step; with parts each operand's parts are behind its block."""
+
+    a: int
+    b: int
+    c: int
+
+
+class Steps(Protocol):
+    """What multiplies a step's blocks into a tile of C."""
+
+    def compile_ahead(self, shapes: Iterable[tuple[int, int, int]]) -> None:
+        """Begin to compile what steps of these shapes (m, n, k) need, on threads of their own."""
+
+    def __call__(self, step: Multiply, shape: tuple[int, int, int], at: Addresses, stream: Any) -> None:
+        """Submit a step of ``shape`` (m, n, k) to the stream of that handle. The GPU must be the thread's current one."""
+
+
+def steps_on(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> Steps:
+    """The steps by the kernel that was chosen."""
+    return SplitSteps(gpu, choice) if choice.compute in PLANES else PlainSteps(gpu, choice, dtype)
+
+
+class PlainSteps:
+    """By a kernel that reads the blocks as they are."""
+
+    def __init__(self, gpu: Device, choice: Choice[CudaKernel], dtype: str) -> None:
+        self._gpu, self._choice, self._dtype = gpu, choice, dtype
+
+    def compile_ahead(self, shapes: Iterable[tuple[int, int, int]]) -> None:
+        """See ``Steps``."""
+        compile_ahead(self._gpu, self._choice.kernel, self._choice.params, shapes)
+
+    def __call__(self, step: Multiply, shape: tuple[int, int, int], at: Addresses, stream: Any) -> None:
+        """See ``Steps``."""
+        kernel, params = self._choice.kernel, self._choice.params
+        product = prepare_gpu_product(self._gpu, kernel, self._dtype, *shape, add=not step.first, params=params)
+        product(*at, stream)
+
+
+class SplitSteps:
+    """By a kernel that multiplies parts of float16."""
+
+    def __init__(self, gpu: Device, choice: Choice[CudaKernel]) -> None:
+        self._gpu, self._choice, self._planes = gpu, choice, PLANES[choice.compute]
+        #: The load whose block the parts behind a slot are of.
+        self._loads: dict[int, int] = {}
+        self._submit = functools.cache(self._loaded)
+
+    def compile_ahead(self, shapes: Iterable[tuple[int, int, int]]) -> None:
+        """See ``Steps``."""
+        for shape in shapes:
+            for add in (False, True):
+                compile_steps(self._gpu.arch, itertools.chain(*self._steps(shape, add)))
+
+    def __call__(self, step: Multiply, shape: tuple[int, int, int], at: Addresses, stream: Any) -> None:
+        """See ``Steps``."""
+        *splits, multiply = self._submit(shape, not step.first)
+        for split, slot, load_number in zip(splits, at, step.needs, strict=False):
+            if self._loads.get(slot) != load_number:
+                split(*at, 0, stream)
+                self._loads[slot] = load_number
+        multiply(*at, 0, stream)
+
+    def _loaded(self, shape: tuple[int, int, int], add: bool) -> list[SubmitSteps]:
+        return [load(self._gpu, steps) for steps in self._steps(shape, add)]
+
+    def _steps(self, shape: tuple[int, int, int], add: bool) -> tuple[list[GpuStep], list[GpuStep], list[GpuStep]]:
+        """The steps that split A, those that split B, and those that multiply, or add to C, if their parts are known."""
+        product = split_of_rows(*shape, self._planes, add)
+        a, b = ((x, BufferPlace(at), BufferPlace(at, x.own_bytes)) for x, at in ((product.a, A), (product.b, B)))
+        parts = a[2], b[2]
+        multiply = parts_steps(self._gpu.sms, self._choice.kernel, self._choice.params, product, parts)
+        return [split_step(a)], [split_step(b)], multiply
+
+
+# ---- the place -------------------------------------------------------------------------------------------------------
 
 STREAMS_IN = 4
 #: The fewest bytes of a part, where a block is divided among all threads: some 3,000 parts a second can be handed out.
@@ -280,3 +379,158 @@ def _done_future(event: Event) -> Future[Event]:
     job: Future[Event] = Future()
     job.set_result(event)
     return job
+
+
+# ---- measured rates --------------------------------------------------------------------------------------------------
+
+#: The side m = n of the two products that are timed, and their depths k: twice as deep where operands are split, for
+#: these are multiplied faster. Bytes that are copied over the link; the array that threads copy, and the bytes that
+#: they copy at a time.
+SIDE, DEPTHS, DEPTHS_OF_PARTS = 8192, (256, 2048), (512, 4096)
+COPY_BYTES = 64 << 20
+STAGED, STAGED_BYTES = (16384, 16384), 16 << 20
+ROUNDS = 3
+#: Bytes of the host's memory in which nothing of this need be smaller.
+ROOM = 2 << 30
+#: With so many processors, copies are timed while two compilations run: enough processors are left.
+ROOMY = 8
+
+
+@dataclass(frozen=True)
+class GpuRates:
+    """``flops`` are operations a second of a kernel whose waves are full; ``wave`` and ``wave_s`` are as in ``cost.Rates``.
+    Bytes a second: over the link between page-locked memory and the GPU, each way; and from other memory of the host to
+    page-locked memory, by the threads of one GPU (``stage_bytes``) and at most by the threads of all. ``split_s``: seconds
+    of splitting a byte of float32 that was copied; 0 where operands are multiplied as they are."""
+
+    flops: float
+    wave: tuple[int, int, int]
+    wave_s: float
+    in_bytes: float
+    out_bytes: float
+    stage_bytes: float
+    most_stage_bytes: float
+    split_s: float = 0.0
+
+
+def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str, room: int) -> GpuRates:
+    """The rates of ``gpu`` from the cache, or measured, in half a second and the time to compile the kernel. Measuring takes
+    ``room`` bytes of the host's memory at most; rates that were measured in fewer than ROOM are not cached."""
+    of_kernel = choice.kernel.source_hash, sorted(choice.params.items())
+    key = fingerprint(gpu.name, gpu.pci_bus_id, *of_kernel, dtype, Path(__file__))
+    file = CacheFile("rates", f"{key}.json")
+    cached = file.read_as(lambda fields: GpuRates(**{**fields, "wave": tuple(fields["wave"])}))
+    if cached is not None:
+        return cached
+    planes = PLANES.get(choice.compute, 0)
+    shallow, deep = DEPTHS_OF_PARTS if planes else DEPTHS
+    steps_on(gpu, choice, dtype).compile_ahead([(SIDE, SIDE, deep)])
+    staged = _stage_rates(room) if machine().usable_cores >= ROOMY else None  # while the kernel compiles
+    gpu.make_current()
+    into, back = _link_rates(gpu, room)
+    wave = _wave(gpu, choice)
+    rows, columns, at_once = wave
+    waves = math.ceil(math.ceil(SIDE / rows) * math.ceil(SIDE / columns) / at_once)
+    shallow_s, deep_s = (_product_s(gpu, choice, dtype, depth) / waves for depth in (shallow, deep))
+    s_per_k = (deep_s - shallow_s) / (deep - shallow)
+    staged = staged or _stage_rates(room)
+    rates = GpuRates(
+        flops=2 * rows * columns * at_once / s_per_k,
+        wave=wave,
+        wave_s=max(0.0, shallow_s - shallow * s_per_k),
+        in_bytes=into,
+        out_bytes=back,
+        stage_bytes=staged[0],
+        most_stage_bytes=max(staged),
+        split_s=_split_s(gpu, shallow, planes, room) if planes else 0.0,
+    )
+    if room >= ROOM:
+        file.write_json(asdict(rates))
+    return rates
+
+
+def _stage_rates(room: int) -> list[float]:
+    """Bytes a second from the host's memory to page-locked memory, by the threads of one GPU and by all processors."""
+    rows, columns = STAGED
+    operand = ArraySource(np.ones((max(1, min(rows, room // 2 // (4 * columns))), columns), np.float32))
+    threads = copy_workers(), machine().usable_cores
+    return [read_rate(operand, "float32", each, room // 4, STAGED_BYTES) for each in threads]
+
+
+def _wave(gpu: Device, choice: Choice[CudaKernel]) -> tuple[int, int, int]:
+    """The tile of a block, and how many blocks the GPU runs at once."""
+    width, height = (side(**choice.params) for side in choice.kernel.tile)
+    return height, width, gpu.sms * choice.params.get("BLOCKS", 1)
+
+
+def _product_s(gpu: Device, choice: Choice[CudaKernel], dtype: str, depth: int) -> float:
+    """Seconds of C += A·B with k = ``depth``, after the operands were split if they are."""
+    size = np.dtype(dtype)
+    slots = slot_elements(Grid(SIDE, SIDE, depth, SIDE, SIDE, depth), PLANES.get(choice.compute, 0))
+    of_a, of_b, of_c = (elements * size.itemsize for elements in slots)
+    steps, step = steps_on(gpu, choice, dtype), Multiply(0, Tile(0, 0), 1, 0, 0, 0, (0, 1), -1)
+    with _stream_and_memory(gpu, SIDE * 64 * size.itemsize, of_a + of_b + of_c) as (stream, page, at):
+        slot = Addresses(at, at + of_a, at + of_a + of_b)
+        for start, elements in zip(slot, (SIDE * depth, SIDE * depth, SIDE * SIDE), strict=True):
+            _fill(stream, page, start, elements * size.itemsize, size)
+
+        def run() -> None:
+            steps(step, (SIDE, SIDE, depth), slot, stream.handle)
+
+        run()  # splits the operands, too
+        return _seconds_each(stream, run)[0]
+
+
+def _split_s(gpu: Device, depth: int, planes: int, room: int) -> float:
+    """Seconds of splitting a byte of A or B, on average of both."""
+    product = split_of_rows(SIDE, SIDE, depth, planes)
+    operands = product.a, product.b
+    own, parts = (max(sizes) for sizes in zip(*((x.own_bytes, x.workspace_bytes) for x in operands), strict=True))
+    with _stream_and_memory(gpu, min(COPY_BYTES, room // 4), own + parts) as (stream, page, at):
+        _fill(stream, page, at, own, np.dtype(np.float32))
+        splits = [load(gpu, [split_step((operand, BufferPlace(A), BufferPlace(A, own)))]) for operand in operands]
+        works = [functools.partial(split, at, 0, 0, 0, stream.handle) for split in splits]
+        for work in works:
+            work()
+        return sum(_seconds_each(stream, *works)) / (2 * own)
+
+
+def _fill(stream: Stream, page: Pages, start: int, nbytes: int, dtype: np.dtype[Any]) -> None:
+    """Copy random numbers to memory of the GPU: it multiplies zeros faster."""
+    page.view(dtype)[:] = np.random.default_rng(0).random(page.nbytes // dtype.itemsize, np.float32)
+    for at in range(start, start + nbytes, page.nbytes):
+        stream.copy_in(at, page[: start + nbytes - at])
+
+
+def _link_rates(gpu: Device, room: int) -> tuple[float, float]:
+    """Bytes a second to the GPU, and back."""
+    nbytes = min(COPY_BYTES, room // 4)
+    with _stream_and_memory(gpu, nbytes, nbytes) as (stream, page, at):
+        in_s, out_s = _seconds_each(stream, lambda: stream.copy_in(at, page), lambda: stream.copy_out(page, at))
+    return nbytes / in_s, nbytes / out_s
+
+
+def _seconds_each(stream: Stream, *works: Callable[[], None]) -> list[float]:
+    """Median seconds of each of ``works``, which are submitted to the stream in turns, by the GPU's clock."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(ROUNDS):
+        events = [stream.mark()]
+        for work in works:
+            work()
+            events.append(stream.mark())
+        events[-1].wait()
+        for seconds, (begun, done) in zip(times, itertools.pairwise(events), strict=True):
+            seconds.append(done.since(begun))
+    return [statistics.median(seconds) for seconds in times]
+
+
+@contextlib.contextmanager
+def _stream_and_memory(gpu: Device, host_bytes: int, gpu_bytes: int) -> Iterator[tuple[Stream, Pages, int]]:
+    """A stream, page-locked memory of the host, and the address of memory on the GPU; released at the end of the block."""
+    with contextlib.ExitStack() as taken:
+        stream = gpu.new_stream()
+        taken.callback(stream.close)
+        page = gpu.pages.take_locked(host_bytes)
+        taken.callback(gpu.pages.give_back, page, cache=False)
+        memory = taken.enter_context(gpu.reserve(gpu_bytes))
+        yield stream, page, memory.pointer

@@ -1,9 +1,15 @@
-"""What a place is: where blocks are multiplied, with slots of its own."""
+"""What a place is, where blocks are multiplied, with slots of its own; and the record of what happened there and when."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ....records.timeline import Piece
 from ..plan.schedule import Load, Multiply, Store
 
 #: What a place returns for a piece of work, and by which it later knows whether that is done. All others only pass it on.
@@ -28,3 +34,38 @@ class Place(Protocol):
 
     def close(self) -> None:
         """Wait for the work under way, and release all memory."""
+
+
+# ---- what happened when ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Events:
+    """A list that any thread may add to; ``place`` is where, such as "cpu" or "cuda:0"."""
+
+    place: str = "cpu"
+    start_s: float = field(default_factory=time.perf_counter)
+    events: list[Piece] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @contextlib.contextmanager
+    def span(self, lane: str, name: str) -> Iterator[None]:
+        """Note when the ``with`` block began and ended, by the host's clock."""
+        begun = self.now()
+        try:
+            yield
+        finally:
+            self.add(lane, name, begun, self.now())
+
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self.start_s
+
+    def add(self, lane: str, name: str, start_s: float, end_s: float) -> None:
+        """Note what a lane did from one time to another, in seconds of the host's clock."""
+        with self._lock:
+            self.events.append(Piece(self.place, lane, name, start_s, end_s))
+
+    def at(self, place: str) -> Events:
+        """The same list and clock, for another place."""
+        return Events(place, self.start_s, self.events, self._lock)

@@ -1,4 +1,7 @@
-"""Which places compute a product, what room they have, and what they were measured to do."""
+"""Which places compute a product, what room they have, and what they were measured to do; and the CPU as a place.
+
+On the CPU, blocks are read into the host's memory, and multiplied there by the CPU's kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 
 from ....cpu.choice import choose_adding_cpu
 from ....cpu.runtime.machine_code import need_machine_code
+from ....cpu.runtime.runner import runner
 from ....errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ....gpu.runtime.device import Device, open_device
 from ....gpu.runtime.split_product import SOURCES
@@ -21,7 +25,7 @@ from ....host.disk import fingerprint
 from ....host.machine import available_memory, bytes_text
 from ....kernels import Kernel
 from ....kernels.catalog import cuda_catalog
-from ....product.operands import is_real
+from ....product.operands import is_real, mapped_empty
 from ....product.plan import Choice
 from ....product.precision import PLANES, dtype_of_blocks
 from ...files import Sink, Source
@@ -33,15 +37,70 @@ from ..plan.cost import Rates
 from ..plan.cuts import can_be_cut, own_bytes
 from ..plan.host_cache import HostCache
 from ..plan.kernel import choose_streamed, choose_within, dtype_in_blocks
+from ..plan.schedule import Load, Multiply, Store
 from ..plan.stream import Room, StreamPlan, typical_step
-from .cached_sources import CachedSources
-from .chunks import Chunks
-from .events import Events
-from .gpu import GpuPlace
-from .gpu_rates import gpu_rates
+from .gpu import GpuPlace, gpu_rates
 from .peers import Peers
-from .place import Place
+from .place import Events, Place
 from .rates import copy_workers, host_rates, kc_of, read_rate, write_rate
+from .staging import CachedSources, Chunks
+
+# ---- the host --------------------------------------------------------------------------------------------------------
+
+
+class HostPlace:
+    """Slots in this process's memory; ``sources`` are A and B, ``sink`` is C."""
+
+    def __init__(
+        self,
+        plan: StreamPlan,
+        a: Source,
+        b: Source,
+        sink: Sink,
+        *,
+        kernel: Kernel,
+        threads: int,
+        events: Events | None = None,
+    ) -> None:
+        grid, dtype = plan.grid, np.dtype(plan.dtype)
+        self._grid, self._sources, self._sink, self._events = grid, {"a": a, "b": b}, sink, events or Events()
+        self._first = runner(kernel, dtype, threads=threads)
+        self._more = runner(kernel, dtype, threads=threads, add=True)
+        of_a, of_b, of_c = plan.slots
+        self._slots = {
+            "a": [mapped_empty(grid.bm * grid.bk, dtype) for _ in range(of_a)],
+            "b": [mapped_empty(grid.bk * grid.bn, dtype) for _ in range(of_b)],
+            "c": [mapped_empty(grid.bm * grid.bn, dtype) for _ in range(of_c)],
+        }
+        self._views: dict[tuple[str, int], np.ndarray[Any, Any]] = {}
+
+    def load(self, load: Load, after: None) -> None:  # noqa: ARG002  # work is done when it returns: nothing to wait for
+        rows, columns = self._grid.where(load.block)
+        view = self._view(load.block.operand, load.slot, rows.stop - rows.start, columns.stop - columns.start)
+        with self._events.span("copy in", f"{load.block.operand.upper()}[{load.block.row}, {load.block.column}]"):
+            self._sources[load.block.operand].read(rows, columns, view)
+        self._views[load.block.operand, load.slot] = view
+
+    def multiply(self, step: Multiply, needs: tuple[None, None], after: None) -> None:  # noqa: ARG002
+        a, b = self._views["a", step.a], self._views["b", step.b]
+        c = self._view("c", step.c, *self._grid.size(step.tile))
+        with self._events.span("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}"):
+            (self._first if step.first else self._more)(a, b, c)
+
+    def store(self, store: Store, after: None) -> None:  # noqa: ARG002
+        c = self._view("c", store.c, *self._grid.size(store.tile))
+        with self._events.span("copy out", f"C[{store.tile.i}, {store.tile.j}]"):
+            self._sink.write(self._grid.rows(store.tile.i), self._grid.columns(store.tile.j), c)
+
+    def close(self) -> None:
+        self._slots.clear()
+        self._views.clear()
+
+    def _view(self, operand: str, slot: int, rows: int, columns: int) -> np.ndarray[Any, Any]:
+        return self._slots[operand][slot][: rows * columns].reshape(rows, columns)
+
+
+# ---- all places ------------------------------------------------------------------------------------------------------
 
 #: The dtypes of blocks that GPUs multiply.
 GPU_DTYPES = ("float32", "float64")
@@ -115,8 +174,6 @@ class Placement:
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
         """A place for each part of the plan, with its memory allocated."""
         if not self.gpus:
-            from .host import HostPlace  # imports Numba, which a product on a GPU does not need
-
             yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
         count = len(plan.parts)

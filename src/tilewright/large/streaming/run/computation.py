@@ -1,10 +1,17 @@
-"""What computes a product once it is planned: all places of this process, or the workers of a cluster."""
+"""What computes a product once it is planned: all places of this process, or the workers of a cluster.
+
+What it has read and multiplied so far is counted. Finished tiles become durable on a thread of their own: storing the next
+one does not wait for the disk.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Callable
+import queue
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,17 +20,126 @@ import numpy as np
 from ....product.plan import Choice
 from ...files import Sink, Source
 from ...files.format import locate
-from ..places.events import Events
+from ..places.place import Events, Place, Token
 from ..places.places import Placement
 from ..plan.cost import Rates
 from ..plan.cuts import Room
-from ..plan.grid import Tile
+from ..plan.grid import Grid, Tile
 from ..plan.kernel import word_of_choice
+from ..plan.schedule import Multiply
 from ..plan.stream import StreamPlan
-from .counting import CountedPlace, CountedSource
-from .durable import Durable
-from .executor import execute
-from .parallel import execute_on_all
+from .executor import execute, execute_on_all
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+
+class SharedCounter:
+    """A sum to which several threads add; their ``tell`` is called by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.count, self._lock = 0, threading.Lock()
+
+    def add(self, more: int, tell: Callable[[int], None] = lambda count: None) -> None:
+        """Add ``more`` to the sum, and pass the sum to ``tell``."""
+        with self._lock:
+            self.count += more
+            tell(self.count)
+
+    def take(self) -> int:
+        """The sum, which begins anew at 0."""
+        with self._lock:
+            count, self.count = self.count, 0
+        return count
+
+
+class CountedSource:
+    """A source that passes the bytes of each read to ``tell``, in the dtype in which they are stored."""
+
+    def __init__(self, source: Source, tell: Callable[[int], None]) -> None:
+        self._source, self._tell = source, tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def read(self, rows: slice, columns: slice, out: np.ndarray[Any, Any]) -> None:
+        """Read from the source, and count the bytes."""
+        self._source.read(rows, columns, out)
+        self._tell(out.size * self._source.dtype.itemsize)
+
+
+class CountedPlace:
+    """A place that passes the operations of each multiplication to ``tell``, as soon as it is submitted."""
+
+    def __init__(self, place: Place, grid: Grid, tell: Callable[[int], None]) -> None:
+        self._place, self._grid, self._tell = place, grid, tell
+        self.load, self.store, self.close = place.load, place.store, place.close
+
+    def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token:
+        """Multiply in the place, and count the operations."""
+        token = self._place.multiply(step, needs, after)
+        depth = self._grid.depth(step.p)
+        self._tell(2 * math.prod(self._grid.size(step.tile)) * (depth.stop - depth.start))
+        return token
+
+
+# ---- durable tiles ---------------------------------------------------------------------------------------------------
+
+
+class Durable:
+    """Calls ``flush``, then ``note`` of each tile that was stored before, on a thread of its own.
+
+    On a slow disk one flush serves all the tiles that were stored during the previous flush. An error is passed to
+    ``failed`` at once, and raised by the next call of ``stored``, or by ``close``.
+    """
+
+    def __init__(
+        self,
+        flush: Callable[[], None],
+        note: Callable[[Tile], None],
+        failed: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self._flush, self._note, self._failed = flush, note, failed
+        self._waiting: queue.SimpleQueue[Tile | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="durable")
+        self._thread.start()
+
+    def stored(self, tile: Tile) -> None:
+        """Call this when a tile was stored; it is noted when it is on the disk."""
+        if self._error is not None:
+            raise self._error
+        self._waiting.put(tile)
+
+    def close(self) -> None:
+        """Wait until every tile that was stored is noted. Raises the error of the thread."""
+        self._waiting.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            for tiles in self._batches():
+                self._flush()
+                for tile in tiles:
+                    self._note(tile)
+        except BaseException as error:  # raised again by the thread that stores
+            self._error = error
+            self._failed(error)
+
+    def _batches(self) -> Iterator[list[Tile]]:
+        """The tiles that are waiting, each time anew, until None is in the queue."""
+        ended = False
+        while not ended:
+            batch = [self._waiting.get()]
+            while not self._waiting.empty():
+                batch.append(self._waiting.get())
+            ended = None in batch
+            if tiles := [tile for tile in batch if tile is not None]:
+                yield tiles
+
+
+# ---- computations ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

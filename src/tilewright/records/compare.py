@@ -1,25 +1,85 @@
-"""Compares two sets of benchmark records by their raw samples: faster, slower, the same, or unclear.
+"""Compares samples of times: two sets of benchmark records, or a kernel and its reference in one record.
 
-Machines are shared and noisy, and the two files come from different runs, so a verdict needs proof.
-Times are first divided by those of the reference that ran interleaved with them, where both files have the
-same one: a slower machine slows down both. Intervals are distribution-free (Hodges and
-Lehmann, 1963: order statistics of all quotients new/old, with the exact Mann-Whitney distribution), because
-four samples have no shape to assume. With few samples the two sets must also not overlap, and the ratio
-of their medians must exceed the spread of each, its largest sample over its smallest.
+Machines are shared and noisy, and two files come from different runs, so a verdict (faster, slower, the same, or unclear)
+needs proof. Times are first divided by those of the reference that ran interleaved with them, where both files have the
+same one: a slower machine slows down both. Intervals assume no distribution, because four samples have no shape to assume:
+they are order statistics of all quotients new/old (Hodges and Lehmann, Estimates of location based on rank tests, 1963),
+whose coverage comes from the exact distribution of Mann and Whitney's statistic. With few samples the two sets must also
+not overlap, and the ratio of their medians must exceed the spread of each, its largest sample over its smallest.
+
+A busy machine can take most of a library's time on several threads, and then R, the reference's time over the kernel's,
+says nothing of the kernel. Two signs of it make a verdict UNCLEAR: more threads took longer than fewer (``starved``; the
+bench writes that into the record), and samples that scatter too widely for their median to mean anything.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from ...errors import RecordError, UsageError
-from ..bench import VERDICTS, BenchRecord
-from .intervals import ratio_interval
+from ..errors import RecordError, UsageError
+from .bench import VERDICTS, BenchRecord
+
+# ---- confidence intervals --------------------------------------------------------------------------------------------
+
+#: Wanted coverage. Too few samples cannot reach it: four against four give 97.1 % at most.
+CONFIDENCE = 0.99
+
+
+def ratio_interval(
+    before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float, float]:
+    """(low, high, coverage) of the factor by which ``after`` exceeds ``before``, both of positive numbers.
+
+    Exact for independent samples of any distribution, if the two distributions differ by a factor alone. The coverage is
+    at least ``confidence``. With too few samples for that, the interval is the widest possible, from the smallest to the
+    largest quotient, and its coverage is smaller.
+
+    >>> low, high, coverage = ratio_interval([1.0, 1.1, 1.2, 1.3], [2.0, 2.2, 2.4, 2.6])
+    >>> round(low, 2), round(high, 2), round(coverage, 3)
+    (1.54, 2.6, 0.971)
+    """
+    quotients = sorted(b / a for a in before for b in after)
+    drop, coverage = _quotients_to_drop(*sorted((len(before), len(after))), confidence)
+    return quotients[drop], quotients[-1 - drop], coverage
+
+
+@functools.lru_cache(maxsize=256)
+def _quotients_to_drop(n: int, m: int, confidence: float) -> tuple[int, float]:
+    """How many of the n·m sorted quotients to leave off at each end, and the coverage that remains."""
+    if n * m > 1600:  # with more samples than 40 against 40 the normal distribution is exact enough
+        sigma = math.sqrt(n * m * (n + m + 1) / 12)
+        z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
+        return max(0, math.floor(n * m / 2 - z * sigma) - 1), confidence
+    counts = _mann_whitney_counts(n, m)
+    total = math.comb(n + m, n)
+    drop, outside = 0, counts[0]
+    while 2 * (outside + counts[drop + 1]) <= (1 - confidence) * total:
+        drop += 1
+        outside += counts[drop]
+    return drop, 1 - 2 * outside / total
+
+
+def _mann_whitney_counts(n: int, m: int) -> list[int]:
+    """For u = 0 … n·m: the number of orderings of n and m samples in which u pairs are in reverse order.
+
+    They are the coefficients of the Gaussian binomial, the product over i of (1 − q^(n+i)) / (1 − q^i).
+    """
+    counts = [1] + [0] * (n * m)
+    for i in range(1, m + 1):
+        for u in range(n * m, n + i - 1, -1):
+            counts[u] -= counts[u - n - i]
+        for u in range(i, n * m + 1):
+            counts[u] += counts[u - i]
+    return counts
+
+
+# ---- two sets of records ---------------------------------------------------------------------------------------------
 
 Cell = tuple[Any, ...]
 
@@ -337,3 +397,94 @@ def _row_notes(rows: Sequence[ComparedCell]) -> list[str]:
         if row.status in (Status.FASTER, Status.SLOWER) and before and before == after:
             notes.append(f"{_cells([row.record])} is {row.status}, but its source did not change")
     return notes
+
+
+# ---- a kernel and its reference --------------------------------------------------------------------------------------
+
+#: Threads that take this many times as long as fewer of them do, and WAKE_S longer for each, are starved. On quiet machines
+#: libraries were up to 1.21 times as slow on two threads (products bound by memory), and up to 200 µs slower beyond that
+#: (small products that are cut into many jobs).
+STARVED, WAKE_S = 1.25, 125e-6
+#: With this factor between the quartiles of few samples their median is doubtful, and so is R if it may be off by it.
+WIDE = 2.0
+
+
+def against_reference(record: BenchRecord) -> tuple[Status, float | None, str]:
+    """The verdict on a record's times against its reference's, the kernel's time over the reference's (1/R), and the doubt.
+
+    The time is None where either has no samples; the doubt is empty unless the verdict is UNCLEAR.
+
+    >>> def record(*samples):
+    ...     return BenchRecord("cpu/ikj", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples),
+    ...                        reference="ref/openblas", reference_samples_s=[1.0, 1.01, 1.02, 1.01])
+    >>> status, time, _ = against_reference(record(0.50, 0.51, 0.50, 0.51))
+    >>> status.name, round(time, 2)
+    ('FASTER', 0.5)
+    >>> against_reference(record(0.50, 0.51, 3.50, 0.51))[0].name
+    'UNCLEAR'
+    """
+    ours, theirs = record.samples_s, record.reference_samples_s
+    if not all(is_time(t) for t in (*ours, *theirs)):
+        return Status.UNCLEAR, None, "some samples are no positive time"
+    time = statistics.median(ours) / statistics.median(theirs) if ours and theirs else None
+    if why := busy(record):
+        return Status.UNCLEAR, time, why
+    status, doubt = judge(theirs, ours, THRESHOLD)
+    return status, time, doubt
+
+
+def is_unclear(record: BenchRecord) -> bool:
+    """Whether the samples do not tell the kernel from its reference."""
+    return against_reference(record)[0] is Status.UNCLEAR
+
+
+def busy(record: BenchRecord) -> str:
+    """Why a record's samples show a machine that was busy, so that its R means nothing; empty if they do not.
+
+    Samples that are scattered do not matter where R is far beyond their scatter.
+
+    >>> def record(*samples):
+    ...     return BenchRecord("cpu/ikj", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples),
+    ...                        reference="ref/openblas", reference_samples_s=[1.0, 1.0, 9.0, 9.0])
+    >>> busy(record(2.0, 2.0, 2.0, 2.0))
+    'the quartiles of the samples of ref/openblas differ by a factor of 9.0'
+    >>> busy(record(900.0, 900.0, 900.0, 900.0))
+    ''
+    """
+    ours, theirs = record.samples_s, record.reference_samples_s
+    if not (ours and theirs and all(is_time(t) for t in (*ours, *theirs))):
+        return ""
+    if why := record.environment.get("starved"):
+        return str(why)
+    spread, whose = max((_quarters(ours), record.kernel), (_quarters(theirs), record.reference))
+    words = f"the quartiles of the samples of {whose} differ by a factor of {spread:.1f}"
+    if min(len(ours), len(theirs)) >= FEW_SAMPLES:
+        low, high, _ = ratio_interval(theirs, ours)
+        spread = math.sqrt(high / low)
+        words = f"its {len(ours)} samples tell R only to within a factor of {spread:.1f}"
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    return "" if spread < WIDE or max(ratio, 1 / ratio) > spread**2 else words
+
+
+def starved(name: str, threads: int, samples: Sequence[float], on_fewer: Mapping[int, Sequence[float]]) -> str:
+    """Whether ``samples`` of a product on ``threads`` threads are proved to be slower than those ``on_fewer``, by more than
+    waking threads can cost: a sentence that says so, else an empty text. No thread may lack a core of its own.
+
+    >>> starved("ref/openblas", 2, [0.02, 0.03, 0.02, 0.02], {1: [1e-3, 1.1e-3, 1e-3, 1e-3]})
+    'ref/openblas took 20 times as long on 2 threads as on 1'
+    >>> starved("ref/openblas", 2, [0.9e-3, 0.8e-3, 0.7e-3, 0.8e-3], {1: [1e-3, 1.1e-3, 1e-3, 1e-3]})
+    ''
+    """
+    for fewer, before in sorted(on_fewer.items()):
+        if fewer < threads and min(len(before), len(samples)) >= MIN_SAMPLES and ratio_interval(before, samples)[0] > 1:
+            now, then = statistics.median(samples), statistics.median(before)
+            if now > STARVED * then + threads * WAKE_S:
+                return f"{name} took {now / then:.2g} times as long on {threads} threads as on {fewer}"
+    return ""
+
+
+def _quarters(samples: Sequence[float]) -> float:
+    """The upper quartile over the lower one. Unlike the largest sample over the smallest, it does not grow with the number
+    of samples, and one of four may be of any size."""
+    ordered, count = sorted(samples), len(samples)
+    return ordered[math.ceil(0.75 * count) - 1] / ordered[math.ceil(0.25 * count) - 1]

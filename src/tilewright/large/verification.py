@@ -1,16 +1,79 @@
-"""The comparison of a matrix with a product, by rectangles: never more of A, B and C is in memory than a ``Budget`` has."""
+"""Whether a matrix C is the product of A and B: found out afterwards, by work of O(n²), with NumPy alone.
+
+1. Random vectors x show where to look (Freivalds 1977): in each row C·x is compared with A·(B·x), over blocks of columns,
+   because in a shorter sum an error of one element is larger beside the roundings of the others. No weight in x is near
+   zero, and no two are equal, so that a wrong element counts, and two that cancel with weights of ±1 do not cancel.
+2. Of the rows where these differ most, and of some random ones, every element is compared with A·B in float64.
+3. Those elements that are farthest off are compared again, in wider arithmetic than the product's, with the bound that was
+   promised: |C − A·B| ≤ bound · (|A||B|). This decides. It is left out where float64 is precise enough to decide.
+
+A right product is never rejected, because the bound holds for each element. A wrong one is found if the difference that its
+errors make in C·x stands out from the roundings of all other rows.
+
+The comparison takes any matrices that can be read by rectangles, and never has more of A, B and C in memory than a
+``Budget``: those of arrays, and those in files, of which A and C are read once, and B twice or three times.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ...product.precision import UNIT
+from ..cpu.runtime.batch import as_matrices
+from ..cpu.runtime.stop import Stopped, current_stop
+from ..errors import DTypeError, MemoryLimitError, ShapeError, UsageError, VerificationError
+from ..gpu.arrays.host_copy import on_host
+from ..gpu.arrays.host_libraries import host_library
+from ..gpu.arrays.libraries import is_on_gpu
+from ..host.machine import available_memory, bytes_text
+from ..product.operands import NUMPY_DTYPES, admit, asked_dtype, promoted
+from ..product.precision import UNIT, promised_bound
+from ..product.problem import combine_shapes
+
+if TYPE_CHECKING:
+    from .files import Source
+
+# ---- what was found --------------------------------------------------------------------------------------------------
+
+#: Verified products are reported here, at level INFO.
+log = logging.getLogger("tilewright.verification")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found: the largest error of an element, relative to |A||B|, and where; and the bound that was promised."""
+
+    error: float
+    bound: float
+    where: tuple[int, ...] = ()
+    what: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every error found is within the bound."""
+        return self.error <= self.bound
+
+    def __str__(self) -> str:
+        at = f" at C{list(self.where)}" if self.where else ""
+        verdict = "verified" if self.ok else "wrong"
+        return f"{verdict}: {self.what}: the largest error found is {self.error:.2g}·|A||B|{at}, the bound {self.bound:.2g}"
+
+    def report(self, name: str = "") -> None:
+        """Log it. Raises VerificationError for a wrong product, which the message calls ``name`` if it has one."""
+        said = f"{name}: {self}" if name else str(self)
+        if not self.ok:
+            raise VerificationError(said, self.error, self.bound)
+        log.info("%s", said)
+
+
+# ---- the comparison --------------------------------------------------------------------------------------------------
 
 #: Blocks of columns, and vectors for each.
 _BLOCKS, _VECTORS = 8, 2
@@ -304,3 +367,181 @@ def _wide(x: Array) -> Array:
 def _wider(x: Array) -> Array:
     """In long double, which on most machines has more bits than float64."""
     return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Verification:
+    """Check afterwards that ``c`` is the product of ``a`` and ``b``, as precise as ``precision`` promises.
+
+    The arrays have the shapes and dtypes of a ``matmul`` and its result, which may come from any library: float16,
+    bfloat16, float32, float64, complex numbers or integers, in the memory of the host or of a GPU. It takes O(n²) operations
+    of NumPy, and copies what is on a GPU. Integers are compared modulo their size: a wrong row passes with a probability of
+    at most 2^-7, and one with a single wrong element never. Of rows of A with an infinity or a NaN, and of columns that
+    have them throughout, only some elements are compared.
+
+    ``matmul(…, verify=True)`` calls it, and logs what was found at level INFO of the logger "tilewright.verification".
+
+    Returns what was found; ``ok`` is False for a wrong product. Raises ShapeError, DTypeError, and UsageError for a
+    precision that has no bound.
+
+    >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 300))
+    >>> c = a @ a
+    >>> verify(a, a, c).ok
+    True
+    >>> c[17, 250] += 1e-9
+    >>> print(verify(a, a, c, precision=1e-13).where)
+    (17, 250)
+    """
+    place = "gpu" if is_on_gpu(a, b, c) else "cpu"
+    x, y, z = (admit(on_host(value), name) for value, name in ((a, "a"), (b, "b"), (c, "c")))
+    shapes = combine_shapes(x.shape, y.shape)
+    if z.shape != shapes.result:
+        raise ShapeError(f"c is {z.shape}, the product is {shapes.result}: c must have exactly this shape")
+    dtype = promoted(x.dtype, y.dtype)
+    check_dtypes(dtype, z.dtype)
+    bound = promised_bound(precision, place, dtype.name, z.dtype.name, shapes.k)
+    x, y, z = as_matrices(shapes, x, y, z)
+    found = Verification(0.0, bound, (), f"{shapes.m}×{shapes.k} · {shapes.k}×{shapes.n} {dtype}")
+    if not z.size or not shapes.k:
+        if len(wrong := np.argwhere(z != 0)):
+            found = Verification(math.inf, bound, tuple(map(int, wrong[0])), found.what)
+    else:
+        for index in np.ndindex(z.shape[:-2]):
+            three = x[index], y[index], z[index]
+            error, where = (
+                compare_integers(*three, Budget()) if dtype.kind in "iu" else compare_floats(*three, bound, Budget())
+            )
+            if not error <= found.error or not found.where:
+                found = Verification(error, bound, (*index, *where), found.what)
+    return replace(found, where=_in_result(found.where, z.shape, shapes.result))
+
+
+def multiply_verified(
+    product: Callable[..., Any],
+    a: Any,
+    b: Any,
+    out: Any,
+    precision: str | float,
+    algorithm: str,
+    plain: bool,
+    **others: Any,
+) -> Any:
+    """``product(a, b, out, …)``, verified; what was found is logged. Raises VerificationError if it is wrong, and UsageError
+    for a product without a bound for each element."""
+    if not plain or algorithm != "classical":
+        what = "scales, alpha, beta, bias and activation" if not plain else f"algorithm {algorithm!r}"
+        raise UsageError(f"verify=True is for A·B by the classical algorithm: leave out {what}")
+    if isinstance(a, list) and isinstance(b, list) and a and getattr(a[0], "ndim", 0) > 1:
+        outs = [None] * len(a) if out is None else out
+        if not len(a) == len(b) == len(outs):
+            raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}, out one of {len(outs)}: not as many")
+        each = zip(a, b, outs, strict=True)
+        return [multiply_verified(product, *three, precision, algorithm, plain, **others) for three in each]
+    library = None if is_on_gpu(a, b) else host_library(a, b)
+    x, y = (on_host(a), on_host(b)) if library is None else library.operands(a, b, precision)
+    if out is not None:  # it may overlap the operands
+        x, y = np.array(x), np.array(y)
+    made = _verifiable(x, y, others.get("out_dtype"))
+    result = product(a, b, out, precision=precision, algorithm=algorithm, **others)
+    of_integers = made.kind in "iu" and out is not None  # these wrap around before they are cast to the dtype of out
+    found = verify(x, y, on_host(result).astype(made) if of_integers else result, precision=precision)
+    found.report()
+    return result
+
+
+def _in_result(where: tuple[int, ...], matrices: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of an element of the result, where that of its matrices is ``where``: an axis for a vector is not there."""
+    if not where or matrices == result:
+        return where
+    return tuple(map(int, np.unravel_index(np.ravel_multi_index(where, matrices), result))) if result else ()
+
+
+def _verifiable(a: Any, b: Any, out_dtype: Any) -> np.dtype:
+    """The dtype of a product of arrays on the host before it is cast to that of ``out``. Raises DTypeError for one that
+    ``verify`` refuses."""
+    dtype = promoted(*(admit(value, name, by_numpy=True).dtype for value, name in ((a, "a"), (b, "b"))))
+    made = dtype if out_dtype is None else asked_dtype(out_dtype, dtype)[0]
+    check_dtypes(dtype, made)
+    return made
+
+
+def check_dtypes(dtype: np.dtype, result: np.dtype) -> None:
+    """Raises DTypeError for a product of ``dtype``, stored as ``result``, that cannot be verified."""
+    if dtype.kind == "b" or dtype.name in NUMPY_DTYPES or (dtype.kind in "iu") != (result.kind in "iu"):
+        what = f"products of {dtype}" if dtype == result else f"products of {dtype} as {result}"
+        raise DTypeError(f"{what} cannot be verified: only integers as integers, and floating-point numbers")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+#: What a verification takes where no limit is stated; less where a quarter of the free memory is less.
+MOST_BYTES = 1 << 30
+
+
+class SourceMatrix:
+    """A matrix that is read as it is compared; Ctrl-C ends that before the next rectangle."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.shape, self.grain, self.dtype = source.shape, source.grain, source.dtype.newbyteorder("=")
+
+    def __getitem__(self, where: tuple[Any, slice]) -> np.ndarray[Any, Any]:
+        if current_stop().asked:
+            raise Stopped
+        rows, columns = where
+        width = columns.stop - columns.start
+        if isinstance(rows, slice):
+            out = np.empty((rows.stop - rows.start, width), self.dtype)
+            self._source.read(rows, columns, out)
+            return out
+        out = np.empty((len(rows), width), self.dtype)
+        for at, row in enumerate(rows.tolist()):
+            self._source.read(slice(row, row + 1), columns, out[at : at + 1])
+        return out
+
+
+def verify_files(a: Any, b: Any, c: Any, bound: float, memory: float | str | None = None) -> Verification:
+    """Check afterwards that ``c`` is the product of ``a`` and ``b``: no element's error may be above ``bound``·(|A||B|).
+
+    They are paths of files, sources or arrays: (m, k), (k, n) and (m, n). Integers are compared modulo the size of C's.
+    ``memory`` bounds the bytes that are taken ("4GiB", or a number). A and C are read once, and B twice, or three times
+    where float64 cannot decide. Raises MemoryLimitError where the limit is too small, and FileError.
+
+    >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 200))
+    >>> verify_files(a, a.T, a @ a.T, 1e-13).ok
+    True
+    """
+    # Imported here, because verifying arrays needs nothing of the engine of streams.
+    from .files import open_matrix
+    from .streaming.places.places import parse_bytes
+    from .streaming.plan.cuts import own_bytes
+
+    with contextlib.ExitStack() as stack:
+        sources = []
+        for operand in (a, b, c):
+            if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
+                sources.append(operand)  # the caller opened it, and closes it
+            else:
+                sources.append(stack.enter_context(contextlib.closing(open_matrix(operand))))
+        x, y, z = map(SourceMatrix, sources)
+        (m, k), n = x.shape, y.shape[1]
+        found = Verification(0.0, bound, (), f"{m}×{k} · {k}×{n} {z.dtype.name}")
+        if not m * n:
+            return found
+        limit = min(MOST_BYTES, (available_memory() or MOST_BYTES) // 4)
+        if memory is not None:
+            limit = parse_bytes("memory", memory)
+        reserved = own_bytes(limit) + 2 * max(source.workspace for source in sources)
+        budget = Budget.within(limit - reserved, m, n, k)
+        if budget is None:
+            raise MemoryLimitError(
+                f"memory is {bytes_text(limit)}: that is too little to verify ({m}×{k}) · ({k}×{n}), of which each row and "
+                "column needs about 100 bytes; give more, or leave verify out"
+            )
+        if z.dtype.kind in "iu":
+            error, where = compare_integers(x, y, z, budget)
+        else:
+            error, where = compare_floats(x, y, z, bound, budget)
+        return Verification(error, bound, where, found.what)

@@ -1,20 +1,43 @@
-"""Records as tables for a terminal of 80 columns."""
+"""Records and results as tables for a terminal of 80 columns: of the bench, a tuner, simulated clusters, a product."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ...host.machine import bytes_text, seconds_text
 from ...records.bench import VERDICTS, BenchRecord
-from ...records.compare.reference import is_unclear
-from ...records.compare.stats import Comparison
+from ...records.compare import Comparison, is_unclear
 from ...records.report.findings import busy_machine
 from ...records.report.views import params_text, varied
+from ...records.scaling import ScalingPoint
+
+if TYPE_CHECKING:
+    from ...large.streaming.plan.stream import StreamPlan
+    from ...large.streaming.run.job import Job
+    from ...large.verification import Verification
+
+# ---- labels and texts ------------------------------------------------------------------------------------------------
+
+
+def show_facts(console: Console, facts: Iterable[tuple[str, str]], title: str = "") -> None:
+    """Label and text, one line each."""
+    table = Table(box=None, show_header=False, pad_edge=False, title=title, title_justify="left")
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for label, text in facts:
+        table.add_row(escape(label), escape(text))
+    console.print(table, highlight=False)
+
+
+# ---- records of the bench --------------------------------------------------------------------------------------------
 
 #: The mark in a cell without a time; ``VERDICTS`` has its meaning.
 _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "unsupported": "n/a"}
@@ -191,3 +214,138 @@ def _grouped(records, key):
     for record in records:
         groups.setdefault(key(record), []).append(record)
     return groups.items()
+
+
+# ---- results of a tuner ----------------------------------------------------------------------------------------------
+
+
+def show_tuned(console: Console, finalists: Sequence[BenchRecord], failed: Sequence[BenchRecord], tried: int) -> None:
+    """Print the finalists, best first, each with its time relative to the best's; below, the outcomes of the others."""
+    table = _tuning_table("parameters", "ms", "GFLOPS", "time")
+    best = finalists[0].median_s if finalists else None
+    for record in finalists:
+        if record.median_s is None or record.gflops is None or not best:
+            table.add_row(escape(_params(record)), "", VERDICTS.get(record.verdict, record.verdict), "")
+            continue
+        table.add_row(escape(_params(record)), *_rate(record), f"{record.median_s / best - 1:+.1%}")
+    console.print(table, highlight=False)
+    _say_others(console, failed, tried, "combinations")
+
+
+def show_tuned_blocking(
+    console: Console,
+    finalists: Sequence[BenchRecord],
+    failed: Sequence[BenchRecord],
+    tried: int,
+    *,
+    analytic: Mapping[str, Any],
+    why: str,
+) -> None:
+    """The same for a CPU kernel: R is the time of the analytic choice, measured in turns, over that of the blocking."""
+    names = {"mr": "rows", "nv": "vectors", "unroll": "unroll", "kc": "KC", "kc_of_8_bytes": "KC8"}
+    table = _tuning_table(*names.values(), "MC", "NC", "ms", "GFLOPS", "R", "")
+    for record in finalists:
+        numbers = (str(record.params[name]) for name in (*names, "mc", "nc"))
+        mark = "analytic" if record.params == analytic else ""
+        if record.ratio is None:
+            table.add_row(*numbers, "", VERDICTS.get(record.verdict, record.verdict), "", mark)
+        else:
+            table.add_row(*numbers, *_rate(record), f"{record.ratio:.3f}", mark)
+    console.print(table, highlight=False)
+    _say_others(console, failed, tried, "blockings")
+    console.print(why, highlight=False, markup=False)
+
+
+def _tuning_table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("parameters", "") else "right", overflow="fold")
+    return table
+
+
+def _params(record: BenchRecord) -> str:
+    return " ".join(f"{name}={value}" for name, value in record.params.items())
+
+
+def _rate(record: BenchRecord) -> tuple[str, str]:
+    return f"{(record.median_s or 0) * 1e3:.4g}", f"{record.gflops or 0:,.0f}"
+
+
+def _say_others(console: Console, failed: Sequence[BenchRecord], tried: int, what: str) -> None:
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    say(f"{tried} {what} tried, {tried - len(failed)} measured and verified.")
+    for verdict, words in VERDICTS.items():
+        if of_these := [r for r in failed if r.verdict == verdict]:
+            reason = of_these[0].reason.strip().splitlines()
+            say(f"{len(of_these)} {words}, such as {_params(of_these[0])}" + (f": {reason[0]}" if reason else ""))
+
+
+# ---- products on clusters --------------------------------------------------------------------------------------------
+
+#: What decides the time, in a table's words.
+BINDS = {"balance": "imbalance", "start": "start-up"}
+
+
+def show_scaling(console: Console, points: Sequence[ScalingPoint]) -> None:
+    """Print a table for each series, a row for each number of workers. Bytes are those of a worker that has tiles."""
+    for words, series in itertools.groupby(points, _series):
+        console.print(words, style="italic", highlight=False, markup=False)
+        rows = list(series)
+        grows = rows[0].grown_from is not None and all(point.m == point.n == point.k for point in rows)
+        table = Table(box=None, pad_edge=False)
+        heads = ["workers", "n" if grows else "tiles", "used as", "time", "efficiency", "moves", "least"]
+        for head in heads:
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("bound by", no_wrap=True)
+        for point in rows:
+            moved, least = (bytes_text(each // point.used) or "" for each in (point.moved_bytes, point.least_bytes))
+            table.add_row(
+                *(str(point.workers), str(point.n) if grows else "×".join(map(str, point.tiles))),
+                *("×".join(map(str, point.parts)), _long_time(point.total_s), f"{point.efficiency:.1%}", moved, least),
+                BINDS.get(point.binds, point.binds),
+            )
+        console.print(table, highlight=False)
+
+
+def _long_time(seconds: float) -> str:
+    return seconds_text(seconds) if seconds < 1000 else f"{seconds:,.0f} s"
+
+
+def _series(point: ScalingPoint) -> str:
+    """The products of one table, in words."""
+    where = "A and B at the workers" if point.where == "workers" else "A, B and C in storage"
+    grown = ", growing with the workers" if point.grown_from else ""
+    return f"{point.series} {point.dtype}{grown}; {where}"
+
+
+# ---- a streamed product ----------------------------------------------------------------------------------------------
+
+
+def show_plan(console: Console, plan: StreamPlan) -> None:
+    """Print the plan, folded to the terminal's width."""
+    head, *lines = str(plan).splitlines()
+    console.print(head, highlight=False, markup=False)
+    show_facts(console, [(line[:12].strip(), line[12:].strip()) for line in lines])
+
+
+def show_product(console: Console, job: Job, out: object, found: Verification | None = None) -> None:
+    """Print result, time and rate, but not those of a result that was complete before; and what a verification found."""
+    verified = []
+    if found is not None and found.ok:
+        verified = [("verified", f"the largest error found is {found.error:.2g}·|A||B|, the bound {found.bound:.2g}")]
+    if job.complete:
+        show_facts(console, verified)
+        return
+    measured, plan = job.measured, job.plan
+    grid = plan.grid
+    kept = f", {measured.before} of them by an earlier run" if measured.before else ""
+    tiles = f"{measured.tiles} tile{'s' if measured.tiles > 1 else ''}"
+    facts = [
+        ("result", f"{out}: ({grid.m}, {grid.n}) {job.product.dtype}, in {tiles}{kept}"),
+        ("time", f"{seconds_text(measured.seconds)}; the plan predicted {seconds_text(plan.cost.total_s)}"),
+        ("rate", f"{measured.gflops:,.3g} GFLOPS" if measured.gflops < 10 else f"{measured.gflops:,.0f} GFLOPS"),
+        ("read", f"{bytes_text(measured.read_bytes)}; written {bytes_text(measured.written_bytes)}"),
+    ]
+    show_facts(console, facts + verified)

@@ -1,1 +1,0 @@
-"""Statistics of samples, and verdicts on two sets of records."""
