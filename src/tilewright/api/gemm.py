@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..cpu.gemm import plan_gemm, run_gemm
 from ..gpu.arrays.host_libraries import host_library
 from ..product.operands import admit
@@ -26,7 +28,7 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: Any) -> Any:
     array([[3., 1.],
            [1., 3.]])
     """
-    if (library := host_library(c)) is not None:
+    if type(c) is not np.ndarray and (library := host_library(c)) is not None:
         for name, value in {"a": a, "b": b, "c": c}.items():
             library.refuse_recorded(value, name)
         target = library.target(c, "c")

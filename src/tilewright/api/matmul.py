@@ -144,7 +144,7 @@ def matmul(
             if not plain:
                 raise UsageError("scales, alpha, beta, bias and activation are for two arrays, not for lists of them")
             return multiply_lists(matmul, a, b, out, precision, algorithm, device, out_dtype)
-        if is_of_a_library(a, b, out):
+        if not (type(a) is type(b) is np.ndarray and out is None) and is_of_a_library(a, b, out):
             if is_on_gpu(a, b, out):
                 if device is not None:
                     raise UsageError(f"device {device!r}: these operands are on a GPU, and are multiplied there")

@@ -102,7 +102,7 @@ def multiply(
     array([[ 5., 14.],
            [14., 50.]])
     """
-    if cluster is None:
+    if cluster is None and device is not None:
         wake_named(device)
     from ..cpu.runtime.stop import stoppable
 
