@@ -96,7 +96,7 @@ def matmul(n: int) -> Callable[[Path], object]:
     return lambda folder: tw.matmul(*squares(n))
 
 
-def gemm(folder: Path) -> None:  # noqa: ARG001
+def gemm(folder: Path) -> None:
     a, b, c = squares(90, 3)
     tw.gemm(2.0, a, b, 1.0, c)
 
@@ -107,7 +107,7 @@ def multiply(folder: Path) -> None:
     tw.multiply(folder / "a.npy", folder / "b.npy", out=folder / "c.npy", overwrite=True)
 
 
-def microscope(folder: Path) -> None:  # noqa: ARG001
+def microscope(folder: Path) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
     tw.microscope(TEXT, "twice", 1, 32, [np.ones(32, np.float32)])
 
