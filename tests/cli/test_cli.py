@@ -338,6 +338,7 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path, arguments) -> None:
     assert b"BrokenPipe" not in process.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "closed", [*(pytest.param(x, marks=pytest.mark.further) for x in ("<&-", ">&-", "2>&-")), "<&- >&- 2>&-"]
 )

@@ -61,7 +61,7 @@ def matrix(path: str) -> np.ndarray[Any, Any]:
         return whole_matrix(source)
 
 
-@pytest.mark.slow_cases("c.npy", "c.zarr")
+@pytest.mark.slow_cases("c.npy", "c.zarr", "c.h5")
 @pytest.mark.parametrize("out", ["c.npy", "c.zarr", "c.h5", "c.safetensors:x"])
 def test_files_of_every_format_have_the_bits_of_one_process(
     out: str, client: Client, files: Path, expected: np.ndarray[Any, Any]

@@ -129,7 +129,7 @@ PICTURES = [
 ]
 
 
-@pytest.mark.slow_cases("swizzle", "timeline")
+@pytest.mark.slow_cases("swizzle", "timeline", "full")
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_show_what_the_microscope_records(build: ModuleType, name: str) -> None:
     if build.differing():

@@ -105,6 +105,7 @@ def test_shares_cover_all_cases() -> None:
     assert seen == {*cases}
 
 
+@pytest.mark.thorough
 def test_slow_cases_of_a_table_take_turns() -> None:
     """One in 110; one in 40 of slow tests that stand alone, among them the first of a table none of whose cases is quick."""
 

@@ -361,6 +361,7 @@ def huge(shape: tuple[int, int], dtype: str) -> np.ndarray:
     return x
 
 
+@pytest.mark.slow_cases("300-longdouble")
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "longdouble"])
 @pytest.mark.parametrize("size", [2, 70, 300])
 def test_errstate_has_no_effect_and_nothing_warns(size: int, dtype: str) -> None:

@@ -358,6 +358,7 @@ def test_arrays_of_an_epilogue_are_refused_by_name() -> None:
         tw.matmul(SQUARE, SQUARE, scale_a=np.ma.masked_array(SQUARE[0]))
 
 
+@pytest.mark.slow_cases("{'out_dtype': 'float64'}", "16777216-float16-{'alpha': 2.0}")
 @pytest.mark.parametrize(
     ("n", "dtype", "options"),
     [

@@ -31,6 +31,7 @@ def found(short: Callable[..., Any], rounds: int) -> tuple[list[str], Counter[st
     return wrong, done
 
 
+@pytest.mark.thorough
 def test_random_calls_are_right() -> None:
     wrong, done = found(known(), 40)
     assert wrong == []

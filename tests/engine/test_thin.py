@@ -378,6 +378,7 @@ def _dots_and_updates(near, x, y, z, w):
     w[:] = wt.T
 
 
+@pytest.mark.thorough
 @pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("columns", [1, 2])

@@ -275,6 +275,7 @@ def never_asleep(monkeypatch: pytest.MonkeyPatch) -> CompiledStandby:
     return standby()
 
 
+@pytest.mark.thorough
 def test_standing_by_ends(never_asleep: CompiledStandby) -> None:
     """Looks at a mailbox to which nothing is posted are bounded; where its owner cannot sleep, it then returns."""
     mailbox = an_empty_mailbox()
@@ -608,6 +609,7 @@ except UnavailableError as error:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("left", "every"), [(0, True), pytest.param(0, False, marks=pytest.mark.further), (2, False)])
 def test_products_go_on_with_the_threads_that_the_system_starts(left: int, every: bool) -> None:
     """As under a limit of processes: no error, no wrong product, and no wait for a thread that does not exist."""

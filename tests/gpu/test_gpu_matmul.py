@@ -46,7 +46,7 @@ def whole(*shape: int, dtype: str = "float32", seed: int = 1) -> np.ndarray:
 LAYOUTS = ("rows", "columns", "strided", "reversed")
 
 
-@pytest.mark.slow_cases("rows-rows", "rows-columns")
+@pytest.mark.slow_cases("rows-rows", "rows-columns", "rows-strided")
 @pytest.mark.parametrize("layouts", [*itertools.product(LAYOUTS, LAYOUTS)], ids="-".join)
 def test_every_pair_of_layouts(gpus: Any, layouts: tuple[str, str]) -> None:
     a, b = whole(33, 20), whole(20, 37)
@@ -91,6 +91,7 @@ BATCHES = [
     "((2, 5, 3), (2, 3, 4))",
     "((2, 1, 5, 3), (3, 3, 4))",
     "((2, 1, 5, 3), (1, 3, 4))",
+    "((1, 5, 3), (4, 3, 2))",
 )
 @pytest.mark.parametrize("layouts", [("rows", "rows"), ("columns", "columns"), ("strided", "rows")], ids="-".join)
 @pytest.mark.parametrize("shapes", BATCHES, ids=str)
@@ -373,6 +374,7 @@ def test_words_that_are_not_known(gpus: Any) -> None:
         tw.matmul(x, x, algorithm="strassen")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow_cases("Tensor", "CupyArray")
 @pytest.mark.parametrize("kind", [fake.Tensor, fake.CupyArray, fake.Unknown])
 def test_memory_that_is_not_there(gpus: Any, kind: Any) -> None:

@@ -305,6 +305,7 @@ def test_a_part_of_a_gpu_has_ways_too(sms: int) -> None:
         assert ways(kernel, EngineShape("bfloat16", "bfloat16", 500, 700, 4096), Card("", sms))[0].seconds < 1
 
 
+@pytest.mark.thorough
 def test_products_of_one_kind_are_tried_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried of a product whose kind was met before is what would be found for it alone."""
     draw, met = random.Random(3), 0

@@ -100,12 +100,14 @@ def of_k(gpu: Any, sizes: list[int], params: Any, kernel: CudaKernel = HOPPER) -
     return gpu.get(c, BF16, (len(sizes), m, n)), right(a.T, b, ends).astype(BF16)
 
 
+@pytest.mark.slow_cases("sizes0", "sizes2", "sizes3", "sizes4", "sizes5")
 @pytest.mark.parametrize(("params", "sizes"), CASES)
 def test_groups_of_rows(gpu: Any, params: dict[str, int], sizes: list[int]) -> None:
     """Each row is that of its group, and those that follow the last group are zeros, though A has no numbers there."""
     np.testing.assert_array_equal(*of_rows(gpu, sizes, params, down=len(sizes) > 3))
 
 
+@pytest.mark.slow_cases("sizes0", "sizes1", "sizes3", "sizes4", "sizes5")
 @pytest.mark.parametrize(("params", "sizes"), CASES)
 def test_groups_of_k(gpu: Any, params: dict[str, int], sizes: list[int]) -> None:
     """What belongs to the next group, or to none, is in no sum, also if it is no number."""
@@ -144,6 +146,15 @@ DEFECTS = [
 ]
 
 
+@pytest.mark.slow_cases(
+    "not cleared",
+    "the next group's B",
+    "rows of the next group",
+    "slabs that still leave",
+    "one step too few cleared",
+    "cleared without a barrier",
+    "bands of the first 32 groups",
+)
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect[0])
 def test_a_defect_is_found(gpu: Any, tmp_path: Path, defect: Any) -> None:
     _, file, pattern, instead, product, case = defect
@@ -174,6 +185,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.slow_cases("down16", "down17", "down18", "down20", "down22")
 @pytest.mark.parametrize(("capability", "dtype", "shapes", "down"), PRODUCTS)
 def test_every_layout(gpu: Any, capability: str, dtype: Any, shapes: Any, down: tuple[bool, bool]) -> None:
     gpu.capability, gpu.arch = capability, {"9.0": "sm_90a", "8.0": "sm_80"}[capability]
@@ -184,6 +196,7 @@ def test_every_layout(gpu: Any, capability: str, dtype: Any, shapes: Any, down: 
     assert len(gpu.launches) == 1
 
 
+@pytest.mark.thorough
 def test_which_kernel_multiplies(gpu: Any) -> None:
     """Of rows of whole granules the fastest; of others one that takes any."""
     offsets = fake.Tensor.of(gpu, np.array(ENDS, np.int32))
@@ -198,6 +211,9 @@ def test_which_kernel_multiplies(gpu: Any) -> None:
         assert gpu.launches.pop()[0] == entry
 
 
+@pytest.mark.slow_cases(
+    "8.0-[-5, 300, 20, 1073741824, 9]", "8.0-[-2147483648, -2147483648, -2147483648, -2147483648, -2147483648]"
+)
 @pytest.mark.parametrize("ends", [[-5, 300, 20, 1 << 30, 9], [160, 0, 160, 0, 0], [-(1 << 31)] * 5], ids=str)
 @pytest.mark.parametrize("capability", ["9.0", "8.0"])
 def test_offsets_that_are_none_harm_nothing(gpu: Any, capability: str, ends: list[int]) -> None:
@@ -216,6 +232,7 @@ def test_offsets_that_are_none_harm_nothing(gpu: Any, capability: str, ends: lis
         assert not changes.size or (changes[0] >= 0 and changes[-1] < out.view.nbytes)
 
 
+@pytest.mark.thorough
 def test_results_of_another_dtype_and_place(gpu: Any) -> None:
     a, b, offsets = whole(160, 72), whole(5, 72, 40), fake.Tensor.of(gpu, np.array(ENDS, np.int32))
     x, y = fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b)
@@ -232,6 +249,7 @@ def test_results_of_another_dtype_and_place(gpu: Any) -> None:
     np.testing.assert_array_equal(columns.view, right(a, whole(40, 160), ENDS).astype(BF16))
 
 
+@pytest.mark.slow_cases("CupyArray")
 @pytest.mark.parametrize("kind", [fake.CupyArray, fake.Unknown], ids=lambda kind: kind.__name__)
 def test_other_libraries(gpu: Any, kind: Any) -> None:
     for shapes in SHAPES[:3]:
@@ -272,6 +290,7 @@ def test_the_plan_depends_on_no_size_of_a_group(gpu: Any) -> None:
     assert by_offsets._plan.cache_info().misses == 1
 
 
+@pytest.mark.slow_cases("Tensor-((5, 24, 40), (40, 160))")
 @pytest.mark.parametrize("shapes", SHAPES[:3], ids=str)
 @pytest.mark.parametrize("kind", [fake.Tensor, fake.CupyArray], ids=lambda kind: kind.__name__)
 def test_a_repetition_is_one_recorded_launch(gpu: Any, kind: Any, shapes: Any) -> None:
@@ -325,6 +344,7 @@ def scales_of(m: int, groups: int, n: int, k: int) -> tuple[np.ndarray, np.ndarr
     return (2.0**of_a).astype(np.float32), (2.0**of_b).astype(np.float32)
 
 
+@pytest.mark.slow_cases("('float8_e4m3fn', 'float8_e4m3fn')")
 @pytest.mark.parametrize("dtypes", [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")], ids=str)
 @pytest.mark.parametrize("has_scales", [False, True])
 def test_float8(gpu: Any, has_scales: bool, dtypes: tuple[str, str]) -> None:

@@ -138,6 +138,7 @@ def test_products_on_a_gpu_are_verified(gpu: Any) -> None:
     assert tw.verify(x, y, c, precision="fast").where == (63, 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow_cases("fast")
 @pytest.mark.parametrize("precision", ["standard", "fast"])
 def test_sums_of_float8_keep_more_than_13_bits(gpu: Any, precision: str) -> None:

@@ -24,6 +24,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return small.Gpu(lambda x: fake.Tensor.of(found, np.ascontiguousarray(x)), lambda x: x.view.copy(), found, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow_cases(
     "float32",
     "float64",

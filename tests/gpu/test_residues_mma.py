@@ -118,6 +118,7 @@ def test_residues_are_those_of_exact_sums(shape: tuple[int, int, int], params: d
     np.testing.assert_array_equal(found, residues(a, b, "float64", RESIDUES_MMA.checked(params)["BN"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow_cases("(130, 129, 65)")
 @pytest.mark.parametrize("shape", [(40, 260, 50), (130, 129, 65)], ids=str)
 def test_residues_of_all_moduli_of_complex_numbers(shape: tuple[int, int, int]) -> None:
@@ -133,6 +134,7 @@ def test_they_are_those_of_hopper_beyond_c_too(dtype: str, width: int) -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow_cases("{}", "{'BK': 128, 'STAGES': 2}")
 @pytest.mark.parametrize("params", [{"BN": 64}, {}, {"BK": 128, "STAGES": 2}], ids=str)
 def test_shared_memory_is_read_without_conflicts(params: dict[str, int]) -> None:

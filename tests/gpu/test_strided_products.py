@@ -103,6 +103,7 @@ def test_shapes_are_those_of_matmul(gpu: Any, shapes: Any, layout: str) -> None:
     )
 
 
+@pytest.mark.slow_cases("()")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("batch", [(), (3,)], ids=str)
 def test_parts_of_k_are_added_in_the_dtype_of_the_sums(gpu: Any, dtype: str, batch: tuple[int, ...]) -> None:

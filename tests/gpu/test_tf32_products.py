@@ -111,6 +111,7 @@ def test_operands_are_rounded_to_nearest(alone: Any) -> None:
         assert (c == -16 * (1 + 2.0**-10)).all()
 
 
+@pytest.mark.thorough
 def test_infinities_and_every_nan_stay_what_they_are(alone: Any) -> None:
     """The NaN that GPUs make has all bits set: where rounding carries, it would become zero."""
     a, b = np.ones((20, 8), np.float32), np.ones((8, 9), np.float32)

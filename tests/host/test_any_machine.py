@@ -14,9 +14,14 @@ TESTS = Path(__file__).parents[1]
 MACHINES = sorted((TESTS / "data" / "machines").glob("*.json"))
 #: The files that have such tests.
 FILES = sorted(str(path) for path in TESTS.rglob("test_*.py") if "pytest.mark.any_machine" in path.read_text("utf-8"))
+#: The machines of the default run; CI takes all.
+ALWAYS = ("one-core", "server-64-cores")
 
 
-@pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[] if path.stem in ALWAYS else pytest.mark.thorough, id=path.stem) for path in MACHINES],
+)
 def test_plans_hold_on(path: Path, tmp_path: Path) -> None:
     """The marked tests pass in a process that takes this description for its machine: cuts are made when modules are
     loaded."""

@@ -478,6 +478,7 @@ def test_what_describes_no_machine_is_refused(tmp_path: Path, text: str, says: s
         described_machine(tmp_path / "x.json", HERE)
 
 
+@pytest.mark.thorough
 def test_a_process_takes_the_machine_of_the_file(tmp_path: Path) -> None:
     """The caches and cores of the file, and machine code without the instruction sets that it lacks."""
     path = next(path for path in MACHINES if path.stem == "zen3")

@@ -134,6 +134,7 @@ def test_times_are_real_numbers(text: str, value: float) -> None:
         Expression.parse(text, SIZES)
 
 
+@pytest.mark.thorough
 @given(st.text(max_size=40))
 def test_no_text_does_more_than_be_refused(text: str) -> None:
     try:

@@ -95,6 +95,7 @@ def allowed(kernel: CudaKernel, params: dict[str, int]) -> bool:
     "cuda/register_rows-{}",
     "cuda/register_rows-{'TILE': 16}",
     "cuda/register_rows-{'TILE': 32}",
+    "cuda/two_consumers-{}",
 )
 @pytest.mark.usefixtures("without_disassembly")
 @pytest.mark.parametrize(("kernel", "params"), choices(), ids=lambda value: getattr(value, "name", str(value)))
@@ -254,6 +255,7 @@ def test_from_a_wrong_kernel_to_a_better_one() -> None:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_the_command_in_80_columns() -> None:
     code, shown = command("coalesced", "--size", "32")
     assert code == 0

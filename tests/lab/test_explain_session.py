@@ -76,6 +76,7 @@ WRONG_KERNELS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "reason", "findings"), WRONG_KERNELS, ids=[each[0] for each in WRONG_KERNELS])
 def test_the_default_size_hides_no_wrong_kernel(
     name: str, reason: str, findings: list[tuple[str, int]], tmp_path: Path
@@ -107,6 +108,7 @@ def test_a_right_kernel_says_at_which_sizes_it_was_verified(monkeypatch: pytest.
     assert explain(floored, 64, 64, 64).verified["ok"], "a multiple of its tile hides what is wrong"
 
 
+@pytest.mark.thorough
 def test_an_odd_size_that_a_kernel_does_not_take_is_replaced_or_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ def test_an_odd_size_that_a_kernel_does_not_take_is_replaced_or_named(
     assert found.verified["reason"] == f"{ODD}: the grid has no block, so that C is never written"
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_does_not_end_at_an_odd_size_is_not_verified_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_kernel_that_does_not_end_at_an_odd_size_is_not_verified_there(
     assert f"not verified {ODD}: it did not end within 2,0" in " ".join(found.notes)
 
 
+@pytest.mark.thorough
 def test_atomics_that_add_to_an_empty_c_are_told_so(tmp_path: Path) -> None:
     text = (WRONG / "nonatomic.cu").read_text().replace("c[row * n + col] += s;", "atomicAdd(&c[row * n + col], s);")
     (tmp_path / "atomic.cu").write_text(text)
@@ -147,6 +151,7 @@ def test_atomics_that_add_to_an_empty_c_are_told_so(tmp_path: Path) -> None:
         assert "is not a number: line 12 reads C before" in found.verified["reason"]
 
 
+@pytest.mark.thorough
 def test_a_kernel_whose_stores_are_gone_is_told_so(tmp_path: Path) -> None:
     path, never = tmp_path / "storeless.cu", "if (sum != sum && sum == sum) c[0] = sum;"
     path.write_text((WRONG / "floor.cu").read_text().replace("c[row * n + col] = sum;", never))
@@ -277,6 +282,7 @@ def test_matrix_instructions_have_the_peak_of_their_format(gpu: str, tflops: flo
 # ---- 80 columns ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_no_number_is_cut() -> None:
     made = explain(cuda_catalog()["cuda/shared_tile"], 32, 32, 32)
     many = dataclasses.replace(made, m=10_000, n=20_000, k=30_000, params={"BLOCK_TILE_M": 128, "BLOCK_TILE_N": 16})

@@ -67,6 +67,7 @@ def changed(share: float) -> dict[str, dict[str, float]]:
     }
 
 
+@pytest.mark.thorough
 def test_the_committed_record_can_still_be_fitted_to() -> None:
     """Of its dtypes one has been replaced: float64 by 14 residues. All others are still read."""
     path = Path(fit_costs.__file__).parent / "launches-h200.jsonl.xz"
@@ -81,6 +82,7 @@ def test_the_committed_record_can_still_be_fitted_to() -> None:
     assert set(left_out) == {"int8x14"}
 
 
+@pytest.mark.thorough
 def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kernel in KERNELS:
         monkeypatch.setitem(vars(kernel), "unfitted", ())  # all costs are fitted
@@ -100,6 +102,7 @@ def test_the_fit_finds_the_costs_of_another_card(tmp_path: Path, monkeypatch: py
         assert fit.costs[kernel][name] == pytest.approx(true[kernel][name], rel=0.1)
 
 
+@pytest.mark.thorough
 def test_costs_of_long_products_stay(tmp_path: Path) -> None:
     """Also where all launches of a record say that they are others."""
     fit = simulated(tmp_path / "launches.jsonl", changed(0.3))
@@ -111,6 +114,7 @@ def test_costs_of_long_products_stay(tmp_path: Path) -> None:
     assert not moved & {*cuda_engine()["cuda/hopper"].unfitted}
 
 
+@pytest.mark.thorough
 def test_costs_that_make_nothing_better_are_not_taken(tmp_path: Path) -> None:
     """The times of the products that are fitted to are those of another card than the times of those that decide."""
     fit = simulated(tmp_path / "launches.jsonl", changed(0))
@@ -125,6 +129,7 @@ def test_costs_that_make_nothing_better_are_not_taken(tmp_path: Path) -> None:
     assert all(fit.costs[name] == present[name] for name in fit.models if name not in taken)
 
 
+@pytest.mark.thorough
 def test_a_cost_without_effect_is_dropped(tmp_path: Path) -> None:
     true = changed(0)
     true["cuda/mma"]["odd_step_s"] = 0.0  # what waits for single elements, of which a record has many

@@ -62,6 +62,7 @@ def check(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     assert (error <= (a.shape[-1] + 4) * unit * bound + unit).all()
 
 
+@pytest.mark.slow_cases("F", "D")
 @pytest.mark.parametrize("kind", DTYPES)
 def test_products_are_right(kind: str) -> None:
     rng = np.random.default_rng(1)
@@ -461,6 +462,7 @@ def alarm() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("alarm")
 def test_an_interrupt_ends_a_long_product() -> None:
     a = np.random.default_rng(12).uniform(-1, 1, (4000, 4000))

@@ -51,6 +51,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules} & {"numba", "llvm
 """
 
 
+@pytest.mark.thorough
 @built
 def test_no_dtype_needs_a_compiler() -> None:
     """Small, large and thin products, in rows and by several threads, import neither Numba nor LLVM."""

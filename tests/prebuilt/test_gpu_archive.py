@@ -91,6 +91,7 @@ def test_every_set_of_parameters_for_every_layout() -> None:
     assert Request(path, "sm_90a", (("A_DOWN", "0"), ("BM", "128"), ("BN", "64"), ("TYPE", "INT8"))) in found
 
 
+@pytest.mark.thorough
 def test_an_archive_has_what_the_compiler_makes(
     built: tuple[Path, list[Request]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ def test_an_archive_that_is_no_use(
     assert compiles
 
 
+@pytest.mark.thorough
 def test_twins_are_stored_as_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of float16 and one of bfloat16, of which each comes back as the compiler makes it."""
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -207,6 +209,7 @@ def test_twins_are_stored_as_differences(tmp_path: Path, monkeypatch: pytest.Mon
     assert [engine_file(path, arch, dict(macros)).cubin for path, arch, macros in wanted] == cubins
 
 
+@pytest.mark.thorough
 def test_equal_binaries_are_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of alignments that lead to the same code; also where a kernel of float16 differs from one that is stored like that."""
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")

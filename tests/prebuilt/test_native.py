@@ -24,6 +24,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 @compiler
 def test_the_extension_is_built_once_for_each_sources(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -40,6 +41,7 @@ def test_the_extension_is_built_once_for_each_sources(
     assert capsys.readouterr().out.count("built _native") == 3
 
 
+@pytest.mark.thorough
 @compiler
 def test_an_error_of_the_compiler_is_told(package: Path) -> None:
     (package / "cpu" / "native" / "gpu.c").write_text("no C at all")

@@ -342,6 +342,7 @@ def test_the_message_is_one_sentence_of_the_record(records, words):
     assert message.endswith(".")
 
 
+@pytest.mark.thorough
 def test_the_message_says_that_the_samples_do_not_tell():
     """The median says R = 2; one sample of four says that anything may be so."""
     view = view_of([matmul(1000, 0.5, steady=False), matmul(512, 0.5), measured("cpu/ikj", 1000)])

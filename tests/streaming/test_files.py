@@ -790,6 +790,7 @@ def whole(where: str) -> np.ndarray[Any, Any]:
         return whole_matrix(source)
 
 
+@pytest.mark.slow_cases("None-r-None")
 @pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
 @pytest.mark.parametrize("mode", ["r", "r+"])
 @pytest.mark.parametrize("chunks", [None, (3, 3)])

@@ -98,6 +98,7 @@ def test_a_result_that_no_disk_holds_is_refused_before_it_is_planned(left: str, 
         tw.multiply(x, y, device="cpu")
 
 
+@pytest.mark.thorough
 def test_the_least_that_is_named_leaves_few_enough_steps_to_plan() -> None:
     """In 64 MiB even the steps of such a plan do not fit, and of blocks a little larger there are too many."""
     a, b = np.empty((5, 0), np.float32), np.empty((0, 2**46), np.float32)

@@ -49,6 +49,7 @@ def script() -> ModuleType:
 # ---- what a process takes --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_process_takes_no_more_than_its_limit_and_what_is_stated() -> None:
     """With this machine's own caches; the script asserts it."""
     limits = tuple(mib * MIB for mib in (1, 8, 64))
@@ -92,6 +93,7 @@ assert (tw.multiply(a, a, device="cpu", **eval(sys.argv[1])) == 1000).all()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of an address space are Linux's")
 @pytest.mark.parametrize(
     "options", ["{}", *(pytest.param(f"{{'memory': '{x}'}}", marks=pytest.mark.further) for x in ("16MiB", "4GiB"))]

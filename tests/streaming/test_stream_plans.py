@@ -91,7 +91,7 @@ def test_a_search_without_a_budget_does_more(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(steps) > least
 
 
-@pytest.mark.slow_cases("CPU", "files", "outer", "huge k", "65536 in 11 GB", "131072 in 11 GB")
+@pytest.mark.slow_cases("CPU", "files", "outer", "huge k", "65536 in 11 GB", "131072 in 11 GB", "primes")
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_is_made_soon_and_keeps_to_its_room(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing else runs, so many steps take a quarter of a second."""
@@ -162,6 +162,7 @@ def test_any_sizes(m: int, n: int, k: int, place: int, host: int, files: bool) -
     assert str(plan)
 
 
+@pytest.mark.slow_cases("shape0")
 @pytest.mark.parametrize(
     "shape", [(5000, 5000, 5000), (100, 7000, 9000), (9000, 1, 9000), (1, 1, 10**6), (10**5, 300, 2)]
 )
