@@ -2,6 +2,7 @@
 
     python benchmarks/bits.py before.json              # before the change
     python benchmarks/bits.py --compare before.json    # after it, on the same machine: exits with 1 where one differs
+    python benchmarks/bits.py --dtypes float32,float64 before.json    # of these dtypes alone: less to compile
 
 Every dtype is multiplied in every way that it can be (shapes of each kernel, strides, batches, ``gemm``, ``precision``,
 ``algorithm``), on one thread, and on 2, 4 and 8 threads. Bits depend on the machine's blocks, which the file names.
@@ -88,9 +89,11 @@ def cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
                 yield dtype, "plain", size, threads
 
 
-def digests() -> dict[str, str]:
+def digests(dtypes: list[str]) -> dict[str, str]:
     found = {}
     for dtype, way, size, threads in cases():
+        if dtype not in dtypes:
+            continue
         name = f"{dtype} {way} {'x'.join(map(str, size))} {threads}"
         rng = np.random.default_rng(list(hashlib.sha256(f"{dtype}{way}{size}".encode()).digest()))
         with tw.use_threads(threads), np.errstate(all="ignore"):
@@ -105,14 +108,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="where the digests are written, or with --compare read")
     parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--dtypes", metavar="LIST", default=",".join(DTYPES), help="joined by commas; default: all")
     options = parser.parse_args()
-    found = digests()
+    dtypes = options.dtypes.split(",")
+    if unknown := sorted(set(dtypes) - set(DTYPES)):
+        parser.error(f"--dtypes {', '.join(unknown)}: must be of {', '.join(DTYPES)}")
+    found = digests(dtypes)
     if not options.compare:
         about = {"machine": str(tw.info()), "products": len(found), "digests": found}
         options.file.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         print(f"{len(found)} products")
         return 0
     known = json.loads(options.file.read_text(encoding="utf-8"))["digests"]
+    known = {name: digest for name, digest in known.items() if name.split()[0] in dtypes}
     changed = [name for name in known.keys() | found.keys() if known.get(name) != found.get(name)]
     print(f"{len(known)} products, {len(changed)} with other bits", *sorted(changed), sep="\n")
     return 1 if changed else 0

@@ -1,14 +1,19 @@
-"""Two revisions in turns: ``python benchmarks/turns.py OUT.jsonl OLD NEW [ROUNDS] [cpu|gpu]`` (5, cpu).
+"""Two revisions in turns: ``python benchmarks/turns.py OUT.jsonl OLD NEW [ROUNDS] [cpu|gpu] [--only REGEX]`` (5, cpu, all).
 
 ``OLD`` and ``NEW`` are checkouts, each with its machine code built or cached. Processes of both take turns. Each multiplies
 the same operands: small ones, 100³ to 2,048³, thin ones, vectors, batches and every dtype, on one thread and on two;
 compares every product with NumPy's; and notes the best of several samples. With ``gpu`` these are calls with small arrays of
-PyTorch and CuPy on a GPU, and lists of them: the time until a call returns, beside that of torch's and CuPy's own. Prints
-the ratio of the medians, old over new, and appends a record with all samples to OUT.
+PyTorch and CuPy on a GPU, and lists of them: the time until a call returns, beside that of torch's and CuPy's own.
+``--only`` measures the cells whose names it matches, such as ``--only 'float32 2048'``.
+
+Prints of each cell both medians, their ratio, old over new, the interval that contains the true ratio (with 99 % confidence
+from 5 rounds on), and the verdict of ``tilewright compare``, for which a change within 0.5 % is none. Appends a record with
+all samples to OUT. Exits with 1 where a cell became slower.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -20,9 +25,14 @@ from pathlib import Path
 
 from tilewright.lab.explain.measure import gpu_and_driver
 from tilewright.lab.inputs.environment import environment
+from tilewright.records.compare.intervals import ratio_interval
+from tilewright.records.compare.stats import Status, judge
+
+#: A change within this fraction is none.
+THRESHOLD = 0.005
 
 CODE = """
-import json, time
+import json, re, sys, time
 import numpy as np, tilewright as tw
 
 rng, found = np.random.default_rng(0), {}
@@ -34,6 +44,8 @@ def numbers(dtype, *shape):
     return (x + 1j * rng.uniform(-1, 1, shape)).astype(dtype) if "complex" in dtype else x.astype(dtype)
 
 def sample(name, a, b, out=None):
+    if not re.search(sys.argv[1], name):
+        return
     c = tw.matmul(a, b, out=out)
     with np.errstate(all="ignore"):
         wide = np.float32 if a.dtype == np.float16 else a.dtype
@@ -68,7 +80,7 @@ print(json.dumps(found))
 """
 
 ON_GPU = """
-import json, time
+import json, re, sys, time
 import cupy, torch, tilewright as tw
 
 generator, found = torch.Generator(device="cuda").manual_seed(0), {}
@@ -77,6 +89,8 @@ def numbers(dtype, *shape):
     return torch.rand(*shape, device="cuda", generator=generator).sub(0.5).to(dtype)
 
 def sample(name, product, a, b, **out):
+    if not re.search(sys.argv[1], name):
+        return
     for c, x, y in zip(product(a, b, **out), a, b) if isinstance(a, list) else [(product(a, b, **out), a, b)]:
         c, x, y = (torch.as_tensor(t).double() for t in (c, x, y))
         assert torch.allclose(c, x @ y, rtol=2e-2, atol=2e-2), name
@@ -107,11 +121,13 @@ print(json.dumps(found))
 """
 
 
-def measured(tree: Path, code: str) -> dict[str, float]:
-    """The seconds of each cell in a process of a checkout."""
+def measured(tree: Path, code: str, only: str) -> dict[str, float]:
+    """The seconds of each cell, of those whose names match ``only``, in a process of a checkout."""
     # NumPy's threads would go on spinning beside the first samples.
     variables = os.environ | {"PYTHONPATH": str(tree / "src"), "OPENBLAS_NUM_THREADS": "1"}
-    process = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [sys.executable, "-c", code, only], env=variables, capture_output=True, text=True, check=False
+    )
     if process.returncode:
         sys.exit(process.stderr)
     return dict(json.loads(process.stdout))
@@ -124,31 +140,48 @@ def revision(tree: Path) -> str:
     return found.stdout.strip() or tree.resolve().name
 
 
-def main() -> None:
+def main() -> int:
     """Measure, print and append the record."""
-    out, old, new = map(Path, sys.argv[1:4])
-    rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 5
-    where = sys.argv[5] if len(sys.argv) > 5 else "cpu"
-    code = {"cpu": CODE, "gpu": ON_GPU}[where]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="the file to which the record is appended")
+    parser.add_argument("old", type=Path, help="a checkout")
+    parser.add_argument("new", type=Path, help="a checkout")
+    parser.add_argument("rounds", type=int, nargs="?", default=5, help="processes of each checkout")
+    parser.add_argument("where", choices=("cpu", "gpu"), nargs="?", default="cpu")
+    parser.add_argument("--only", metavar="REGEX", default="", help="the cells to measure; default: all")
+    given = parser.parse_args()
+    code = {"cpu": CODE, "gpu": ON_GPU}[given.where]
     samples: dict[str, list[tuple[float, float]]] = {}
-    for _ in range(rounds):
-        before, after = measured(old, code), measured(new, code)
+    for _ in range(given.rounds):
+        before, after = measured(given.old, code, given.only), measured(given.new, code, given.only)
+        if not before:
+            parser.error(f"--only {given.only!r}: matches no cell, such as 'float32 2048x2048x2048 1'")
         for cell, seconds in before.items():
             samples.setdefault(cell, []).append((seconds, after[cell]))
-    medians = {cell: [statistics.median(each) for each in zip(*pairs, strict=True)] for cell, pairs in samples.items()}
-    ratios = {cell: before / after for cell, (before, after) in medians.items()}
-    for cell, ratio in ratios.items():
-        print(f"{cell:28} {1e6 * medians[cell][0]:11.2f} {1e6 * medians[cell][1]:11.2f} µs {ratio:6.3f}")
+    ratios, verdicts = {}, []
+    for cell, pairs in samples.items():
+        olds, news = zip(*pairs, strict=True)
+        before, after = statistics.median(olds), statistics.median(news)
+        ratios[cell] = before / after
+        low, high, _ = ratio_interval(news, olds)
+        verdict, why = judge(olds, news, THRESHOLD)
+        verdicts.append(verdict)
+        print(
+            f"{cell:28} {1e6 * before:11.2f} {1e6 * after:11.2f} µs {ratios[cell]:6.3f} ({low:.3f} to {high:.3f}) "
+            f"{verdict.name}{why and f': {why}'}"
+        )
     mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
     print(f"geometric mean of {len(ratios)}: {mean:.3f}")
-    command = shlex.join(["python", "benchmarks/turns.py", "OUT.jsonl", "OLD", "NEW", str(rounds), where])
-    operands = "uniform [-1, 1), small integers" if where == "cpu" else "uniform [-0.5, 0.5)"
-    known = environment(operands=operands, command=command) | (gpu_and_driver() if where == "gpu" else {})
+    words = ["python", "benchmarks/turns.py", "OUT.jsonl", "OLD", "NEW", str(given.rounds), given.where]
+    command = shlex.join([*words, *(["--only", given.only] if given.only else [])])
+    operands = "uniform [-1, 1), small integers" if given.where == "cpu" else "uniform [-0.5, 0.5)"
+    known = environment(operands=operands, command=command) | (gpu_and_driver() if given.where == "gpu" else {})
     record = {"kind": "turns", "environment": known}
-    revisions = {"old": revision(old), "new": revision(new), "geometric_mean": mean}
-    with out.open("a") as file:
+    revisions = {"old": revision(given.old), "new": revision(given.new), "geometric_mean": mean}
+    with given.out.open("a") as file:
         file.write(json.dumps(record | revisions | {"samples_s": samples}) + "\n")
+    return 1 if Status.SLOWER in verdicts else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
