@@ -293,7 +293,7 @@ def test_the_new_dtype_is_planned_and_multiplied(tmp_path: Path) -> None:
     (tree / "tests/gpu/test_uint8.py").write_text(test, encoding="utf-8")
     run = step_of(3, "3. Run the test").splitlines()[0] + " -n 0"
     refused = shell(tree, run)
-    assert refused.returncode == 1
+    assert refused.returncode == 1, "the dtype of the example is there now: print another"
     assert "DTypeError: a is a tensor of uint8 on a GPU: float32, " in refused.stdout
     before = files_of(tree)
     commands = step_of(3, "2. Name the dtype")
