@@ -81,7 +81,9 @@ def grouped_matmul(
 
         return grouped_product(a, b, offsets)
     if on_gpu:
-        from ..gpu.arrays.offsets import grouped_matmul_on_gpu  # imported only here: products on the host do not need it
+        from ..gpu.arrays.offsets import (
+            grouped_matmul_on_gpu,
+        )  # imported only here: products on the host do not need it
 
         return grouped_matmul_on_gpu(a, b, offsets, out, out_dtype, *scales)
     return _on_host_of_library(a, b, offsets, out, out_dtype, *scales)
