@@ -24,7 +24,7 @@ from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import ORDERS, Grid, Tile
 from tilewright.large.streaming.plan.host_cache import HostCache, cache_blocks
-from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.partition import tiles_of_parts
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again
@@ -192,7 +192,7 @@ def test_several_gpus(device: SimulatedDevice) -> None:
         for place in several:
             place.close()
     case.check()
-    assert sorted(told) == sorted(tile for part in territories(*GRID.tiles, 3) for tile in part)
+    assert sorted(told) == sorted(tile for part in tiles_of_parts(*GRID.tiles, 3) for tile in part)
     assert (device.held_bytes, device.open) == (0, 0)
 
 

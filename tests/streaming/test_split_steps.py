@@ -33,7 +33,7 @@ from tilewright.large.streaming.plan.cuts import Room, least_slots, place_elemen
 from tilewright.large.streaming.plan.grid import Grid
 from tilewright.large.streaming.plan.host_cache import HostCache
 from tilewright.large.streaming.plan.kernel import choose_streamed
-from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.partition import tiles_of_parts
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again, plan_stream, typical_step
@@ -67,7 +67,7 @@ def operands(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 def planned(grid: Grid, slots: tuple[int, int, int] | None = None, count: int = 1) -> StreamPlan:
     room = Room(4 * place_elements(grid, slots or least_slots(grid), planes=2), grain=128, planes=2)
-    tiles = [tile for part in territories(*grid.tiles, 1) for tile in part]
+    tiles = [tile for part in tiles_of_parts(*grid.tiles, 1) for tile in part]
     return plan_again(grid, "float32", 4, room, RATES, tiles, count)
 
 
