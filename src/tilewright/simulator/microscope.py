@@ -22,7 +22,7 @@ from ..errors import UnavailableError, UsageError
 from ..gpu.runtime.cubin import Resources
 from ..gpu.runtime.mangled import demangled, found_entry, is_identifier
 from ..gpu.runtime.nvrtc import DEFAULT_ARCH, Compiled, compile_source
-from ..records.explanation import ABOUT, Access
+from ..records.explanation import APPROXIMATELY, Access
 from ..records.legible import legible
 from ..records.pipeline import Pipeline
 from ..records.report import pipeline_html
@@ -239,11 +239,12 @@ def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[Mach
     machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
     notes, reasons = list[str](), "; ".join(machine.notes)
     if reasons:
-        notes.append(f"{ABOUT} counted as in the PTX, because the binary differs: {reasons}")
+        notes.append(f"{APPROXIMATELY} counted as in the PTX, because the binary differs: {reasons}")
     if machine.moves and any(ins.parts[0] in ("mma", "wmma", "wgmma") for ins in program.code):
         where = ", ".join(map(str, machine.moves))
         notes.append(
-            f"{ABOUT} instructions and cycles of tensor cores: without HFMA2.MMA (line {where}), which sets registers"
+            f"{APPROXIMATELY} instructions and cycles of tensor cores: without HFMA2.MMA (line {where}), "
+            "which sets registers"
         )
     return machine, notes
 
