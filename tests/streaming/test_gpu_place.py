@@ -59,7 +59,7 @@ class Case:
         tiles = ORDERS["rows"](*grid.tiles)
         block = 8 * max(grid.bm, grid.bn) * grid.bk
         room = Room(3 * block + 3 * block + 2 * 8 * grid.bm * grid.bn, host * block)
-        self.plan: StreamPlan = plan_again(grid, "float64", 8, room, RATES, tiles, places)
+        self.plan: StreamPlan = plan_again(grid, "float64", 8, room, RATES, tiles, most=places)
         assert len(self.plan.parts) == places
         self.sources = {"a": source(self.a), "b": source(self.b)}
         self.sink = ArraySink(self.c, self.c.shape, self.c.dtype)

@@ -1,4 +1,4 @@
-"""An explanation in the order of its questions: what limits it, where in the source, by which count, is it right.
+"""Prints an explanation: what limits the kernel, where in its source, by which counts, and whether it is right.
 
 That of a kernel on the CPU shows its time and why, its tile and blocks, what was predicted and what was counted.
 """

@@ -1,4 +1,4 @@
-"""The workers of a cluster as the places of a product: asked what they can do, compared, and planned for."""
+"""Turns the workers of a cluster into the places of a product: asks for their facts, compares them, and plans for them."""
 
 from __future__ import annotations
 

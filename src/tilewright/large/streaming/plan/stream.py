@@ -120,7 +120,7 @@ def plan_stream(
 
 @functools.lru_cache(maxsize=64)
 def typical_step(
-    m: int, n: int, k: int, dtype: str, itemsize: int, grain: int, limit: int | None, planes: int = 0
+    m: int, n: int, k: int, dtype: str, itemsize: int, *, grain: int, limit: int | None, planes: int = 0
 ) -> int:
     """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
@@ -140,6 +140,7 @@ def plan_again(
     room: Room,
     rates: Rates,
     tiles: Sequence[Tile],
+    *,
     most: int = 1,
     partition: str = "rectangles",
 ) -> StreamPlan:

@@ -1,4 +1,4 @@
-"""What computes a product once it is planned: all places of this process, or the workers of a cluster.
+"""Computes a planned product, in all places of this process or on the workers of a cluster, and counts what is done.
 
 What it has read and multiplied so far is counted. Finished tiles become durable on a thread of their own: storing the next
 one does not wait for the disk.

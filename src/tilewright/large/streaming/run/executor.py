@@ -1,4 +1,5 @@
-"""Runs a schedule in a place: three lanes at the same time, each in order, each waiting only for what the schedule says.
+"""Runs a schedule in a place: loads, multiplications and stores at the same time, each list in order, with the waits that
+the schedule states.
 
 Of several places each starts with its own part of C's tiles; one that finishes early takes tiles of the others.
 """
