@@ -515,9 +515,9 @@ def fit(records: list[Path], table: Path | None, *, slim: bool) -> None:
     versions = [dict(fit.costs), present]
     if slim:
         for name in fit.models:
-            fit.costs[name] = fit.slimmed(name)
+            fit.costs[name] = fit.without_needless_costs(name)
         versions.insert(0, dict(fit.costs))
-    fit.settle(versions)
+    fit.choose_versions(versions)
     after = fit.report(fit.costs)
     for title, found in (("before", before), ("after", after)):
         print(title)

@@ -118,7 +118,7 @@ def test_a_product_is_verified_and_a_corrupted_file_is_not(typed, monkeypatch: p
     assert is_one_line(answer, "c.npy: wrong: ", "at C[800, 7]")
     assert json.loads(Path("r.json").read_text())["verification"]["where"] == [800, 7]
     answer = typed("a.npy", "b.npy", "-o", "a.npy", "--verify", "--overwrite")
-    assert (answer.code, is_one_line(answer, "out replaces it")) == (2, True)
+    assert (answer.code, is_one_line(answer, "out replaces that file")) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -213,14 +213,14 @@ def test_a_disk_that_is_full_keeps_the_tiles(
 def test_a_worker_that_cannot_write_leaves_its_tiles_to_the_other(
     client: Client, slow: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attached, bad = session._attached, sorted(connect.workers_alive(client))[0]
+    attached, bad = session._open_result, sorted(connect.workers_alive(client))[0]
 
     def refuse(work: PlannedOrder, stack: contextlib.ExitStack, worker: str) -> Any:
         if worker == bad:
             raise ClusterError("read-only here")
         return attached(work, stack, worker)
 
-    monkeypatch.setattr(session, "_attached", refuse)
+    monkeypatch.setattr(session, "_open_result", refuse)
     with job_on(client, "a.npy", "b.npy", "c.npy", Options(memory=MEMORY, device="cpu")) as job:
         job.run()
         assert bad not in job.measured.read_by
@@ -287,13 +287,13 @@ def test_an_address_of_an_unknown_kind(threads: LocalCluster) -> None:
 @pytest.fixture
 def slow_to_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Workers answer when the event is set, which is longer than a silence may last."""
-    facts, goes_on = session._facts, threading.Event()
+    facts, goes_on = session._measured_facts, threading.Event()
 
     def late(*args: Any) -> WorkerFacts:
         assert goes_on.wait(30)
         return facts(*args)
 
-    monkeypatch.setattr(session, "_facts", late)
+    monkeypatch.setattr(session, "_measured_facts", late)
     monkeypatch.setattr(placement, "ANSWER_S", 0.2)
     monkeypatch.setattr(placement, "HEARD_S", 0.01)
     yield goes_on
@@ -401,7 +401,7 @@ def test_a_writer_of_a_finished_result_is_refused(name: str) -> None:
     writer = sink.attachment()()
     writer.write(slice(0, 4), slice(0, 4), np.ones((4, 4), np.float32))
     sink.finish()
-    with pytest.raises(FileError, match="was finished or given up"):
+    with pytest.raises(FileError, match="was finished or removed"):
         writer.write(slice(0, 4), slice(0, 4), np.zeros((4, 4), np.float32))
     writer.close()
     sink.close()
@@ -412,7 +412,7 @@ def test_a_writer_of_a_finished_result_is_refused(name: str) -> None:
 def test_a_worker_that_joins_computes_if_its_bits_are_the_same(
     alike: bool, paused: Any, monkeypatch: pytest.MonkeyPatch, journalled: list[Any]
 ) -> None:
-    facts, asked = session._facts, []
+    facts, asked = session._measured_facts, []
 
     def others(*args: Any) -> WorkerFacts:
         found = facts(*args)
@@ -422,7 +422,7 @@ def test_a_worker_that_joins_computes_if_its_bits_are_the_same(
     def joined() -> bool:
         return len(session._sessions if alike else asked) > 1
 
-    monkeypatch.setattr(session, "_facts", others)
+    monkeypatch.setattr(session, "_measured_facts", others)
     paused(joined)
     with (
         LocalCluster(
@@ -542,7 +542,7 @@ def test_workers_with_too_little_memory_are_named_as_the_cause(client: Client, m
     with pytest.raises(MemoryLimitError, match="threads and buffers take") as refused:
         tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, memory="1MiB")
     taken = float(str(refused.value).partition("buffers take ")[2].partition(" MiB")[0])
-    monkeypatch.setattr(session, "_memory", lambda *_: int(taken * 2**20) + (200 << 10))
+    monkeypatch.setattr(session, "_block_memory", lambda *_: int(taken * 2**20) + (200 << 10))
     with pytest.raises(MemoryLimitError, match=r"a worker has \S+ [GM]iB, .*: start workers with more memory"):
         tw.multiply("a.npy", "b.npy", "c.npy", cluster=client)
 

@@ -179,7 +179,7 @@ def test_what_cannot_be_multiplied_is_refused(client: Client, files: Path) -> No
             tw.multiply("a.npy", "b.npy", "c.npy", cluster=nonsense)
     with pytest.raises(UsageError, match="the result stays on the workers"):
         tw.multiply("a.npy", "b.npy", cluster="local:2")
-    with pytest.raises(UsageError, match="give out to compute it on GPUs"):
+    with pytest.raises(UsageError, match="pass out to compute it on GPUs"):
         tw.multiply("a.npy", "b.npy", cluster=client, device="cuda")
 
 

@@ -148,7 +148,8 @@ def test_the_command_shows_a_table_and_writes_a_record(cli) -> None:
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
     assert lines[0] == "16,384³ float32; A and B at the workers"
-    assert lines[1].split() == ["workers", "tiles", "used", "as", "time", "efficiency", "moves", "least", "bound", "by"]
+    heads = ["workers", "tiles", "grid", "time", "efficiency", "moved each", "least each", "bound by"]
+    assert lines[1].split() == " ".join(heads).split()
     assert [line.split()[0] for line in lines[2:]] == ["4", "16"]
     assert max(map(len, lines)) <= 80
     few, many = read_scaling("s.jsonl")

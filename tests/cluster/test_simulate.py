@@ -16,7 +16,7 @@ from tilewright.lab.scale.simulate import SPENT, SharedRate, Simulation, simulat
 from tilewright.large.streaming.plan.cost import Cost, Rates, cost
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Grid, Tile
-from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.partition import tiles_of_parts
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import StreamPlan, plan_stream
 
@@ -26,7 +26,7 @@ NO_OVERHEAD = {"task_s": 0.0, "message_s": 0.0}
 
 def plan_of(grid: Grid, workers: int, slots: tuple[int, int, int], order: str = "rows") -> StreamPlan:
     """A plan that no search has made."""
-    parts = tuple(tuple(part) for part in territories(*grid.tiles, workers, order))
+    parts = tuple(tuple(part) for part in tiles_of_parts(*grid.tiles, workers, order))
     cost_ = Cost([], [], [], 0, 0, 0)
     room = Room(1 << 40)
     return StreamPlan(grid, "float32", ITEMSIZE, order, slots, 0, parts, cost_, Rates(1.0, 1.0, 1.0), room)

@@ -187,20 +187,20 @@ def sets_of(shape=(5, 7, 6), name: str = "float32", l2: int = 1200) -> tuple[Sim
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 6), (3, 2, 0), (31, 33, 17)], ids=str)
 def test_sets_lie_apart_and_hold_the_same(name: str, shape) -> None:
     gpu, sets = sets_of(shape, name, l2=400)
-    matrices = [x for of_kind in (sets.a, sets.b, sets.c, sets.r) for x in of_kind]
+    matrices = [x for of_kind in (sets.a, sets.b, sets.c, sets.reference_c) for x in of_kind]
     spans = sorted((x.pointer, x.pointer + x.nbytes) for x in matrices)
     assert all(start - end >= 4096 for (_, end), (start, _) in itertools.pairwise(spans))
     assert all(x.pointer % 256 == 0 for x in matrices)
     for copies in (sets.a, sets.b):
         assert all(np.array_equal(gpu.bytes_of(copies[0]), gpu.bytes_of(x)) for x in copies)
-    assert all((gpu.bytes_of(x) == 0xFF).all() for x in (*sets.c, *sets.r))
+    assert all((gpu.bytes_of(x) == 0xFF).all() for x in (*sets.c, *sets.reference_c))
     assert len(sets) * sum(sets.layout.sizes) >= 2 * 400
     assert sets.changed() == ""
 
 
 def test_writing_to_c_is_allowed() -> None:
     gpu, sets = sets_of()
-    for c in (*sets.c, *sets.r):
+    for c in (*sets.c, *sets.reference_c):
         gpu.bytes_of(c)[:] = 0
     assert sets.changed() == ""
 
@@ -244,11 +244,11 @@ def test_matrices_and_guards_are_all_there_is() -> None:
 
 def test_poison_is_for_the_kernels_outputs() -> None:
     gpu, sets = sets_of()
-    for c in (*sets.c, *sets.r):
+    for c in (*sets.c, *sets.reference_c):
         gpu.bytes_of(c)[:] = 0
     sets.poison()
     assert all((gpu.bytes_of(c) == 0xFF).all() for c in sets.c)
-    assert not any(gpu.bytes_of(r).any() for r in sets.r)
+    assert not any(gpu.bytes_of(r).any() for r in sets.reference_c)
 
 
 def test_operands_follow_from_seed_and_shape() -> None:

@@ -192,7 +192,7 @@ def test_launches_that_leave_the_card_idle_are_not_compared_in_silence() -> None
     kernel = cuda_catalog()["cuda/shared_tile"]
     small = [explain(kernel, 64, 64, 64, params={"TILE": tile}) for tile in (8, 32)]
     full = dataclasses.replace(small[0], launch=small[0].launch | {"blocks": 132})
-    assert [e.busy for e in (*small, full)] == [(64, 132), (4, 132), (132, 132)]
+    assert [e.busy_multiprocessors for e in (*small, full)] == [(64, 132), (4, 132), (132, 132)]
 
     def last(*made: Explanation) -> str:
         return " ".join(shown([*made], brief=True).split("an upper bound.")[1].split())
@@ -266,7 +266,7 @@ def test_a_stopped_run_with_a_defect_is_wrong(tmp_path: Path) -> None:
     endless = kernel_file(tmp_path, store="= a[1 << 20]; while (row < m) atomicAdd(c, 1.0f);")
     found = explain(load_cuda_file(endless), 8, 8, 8, max_steps=500)
     assert found.stopped
-    assert found.wrong
+    assert found.failed
     assert "step limit" not in [defect.kind for defect in found.defects]
     assert any("still running after 500 steps" in note for note in found.notes)
 

@@ -51,7 +51,7 @@ def simulated(path: Path, true: dict[str, dict[str, float]], products: int = 200
         # The record's times are rounded to nanoseconds.
         np.testing.assert_allclose(model.errors(present[name]), 0, atol=2e-3)
         noise = np.exp(rng.normal(0, NOISE, len(model.numbers)))
-        fit.measured[model.numbers] = model.measured = (model.seconds(true[name]) + model.beside) * noise
+        fit.measured[model.numbers] = model.measured = (model.seconds(true[name]) + model.others) * noise
     return fit
 
 
@@ -120,7 +120,7 @@ def test_costs_that_make_nothing_better_are_not_taken(tmp_path: Path) -> None:
     fit = simulated(tmp_path / "launches.jsonl", changed(0))
     present = {name: dict(costs) for name, costs in fit.costs.items()}
     for model in fit.models.values():
-        model.measured = np.where(fit.split.fitted[model.numbers], 1.7, 1) * model.measured
+        model.measured = np.where(fit.split.fit_mask[model.numbers], 1.7, 1) * model.measured
     told = list[str]()
     fit.improve(tell=told.append)
     taken = {line.partition(":")[0] for line in told if not line.endswith("not taken")}
@@ -134,7 +134,7 @@ def test_a_cost_without_effect_is_dropped(tmp_path: Path) -> None:
     true = changed(0)
     true["cuda/mma"]["odd_step_s"] = 0.0  # what waits for single elements, of which a record has many
     fit = simulated(tmp_path / "launches.jsonl", true)
-    slim = fit.slimmed("cuda/mma", tell=lambda _: None)
+    slim = fit.without_needless_costs("cuda/mma", tell=lambda _: None)
     assert slim["odd_step_s"] == 0
     assert slim["multiply_rate"] > 0
     assert slim["launch_s"] > 0

@@ -222,7 +222,7 @@ def test_one_that_goes_wrong_in_the_rounds(monkeypatch: pytest.MonkeyPatch, scri
     def wrong_in_the_end(self: Any, chosen: Blocking, before: Any = None) -> Any:
         calls.append(chosen)
         if chosen == FAST and calls.count(FAST) > 2:
-            self._made[FAST] = remade(self.kernel, WRONG)
+            self._kernels[FAST] = remade(self.kernel, WRONG)
         return measure(self, chosen, before)
 
     monkeypatch.setattr(tune_cpu.Search, "measure", wrong_in_the_end)

@@ -17,7 +17,7 @@ from tilewright.simulator.assembly import disassembly
 from tilewright.simulator.assembly.parser import parse_ptx
 from tilewright.simulator.assembly.program import link
 from tilewright.simulator.assembly.ptxas import PtxAccess, match_accesses, ptx_accesses
-from tilewright.simulator.microscope import doubt, sample_blocks
+from tilewright.simulator.microscope import sample_blocks, why_sample_may_mislead
 
 X = np.arange(64, dtype=np.int32)
 T = np.arange(32)
@@ -182,7 +182,7 @@ def test_choices_differ_in_several_blocks_between() -> None:
 
 def test_doubt_about_blocks_that_share_out_work() -> None:
     def asked(body: str) -> str:
-        return doubt(link(parse_ptx(compiled(f"{HEAD}(int* x, int* y) {{ {body} }}")), "k"))
+        return why_sample_may_mislead(link(parse_ptx(compiled(f"{HEAD}(int* x, int* y) {{ {body} }}")), "k"))
 
     assert "atom" in asked("y[atomicAdd(x, 1)] = 1;")
     assert "ld.volatile" in asked("while (*(volatile int*)x == 0); y[0] = 1;")

@@ -38,20 +38,20 @@ def test_counters_have_the_microscope_s_words():
 
 def test_counted_and_measured_are_compared():
     (row, extra) = explain_page.counters(measured(coalesced()))
-    assert (row.expected, row.found, row.match, row.agrees) == ("40,960", "40,960", "✓", True)
-    assert (extra.name, extra.expected, extra.found, extra.match) == ("dram__bytes_read.sum", "–", "12,345", "")
+    assert (row.first, row.second, row.match, row.agrees) == ("40,960", "40,960", "✓", True)
+    assert (extra.name, extra.first, extra.second, extra.match) == ("dram__bytes_read.sum", "–", "12,345", "")
     (row, _) = explain_page.counters(measured(coalesced(), off=4096))
     assert (row.match, row.agrees) == ("+10.0%", False)
     (row,) = explain_page.counters(coalesced())
-    assert (row.found, row.match) == ("–", "")
+    assert (row.second, row.match) == ("–", "")
 
 
 def test_formulas_stand_beside_what_was_counted():
     good, uncounted, valueless = explain_page.formulas(coalesced())
-    assert (good.name, good.text, good.expected, good.found, good.match) == (
+    assert (good.name, good.text, good.first, good.second, good.match) == (
         "S0.3", "cdiv(n, 32) * m * k * 5", "40,960", "40,960", "✓",
     )  # fmt: skip
-    assert (uncounted.found, uncounted.match, valueless.expected) == ("–", "", "–")
+    assert (uncounted.second, uncounted.match, valueless.first) == ("–", "", "–")
     bad = explain_page.formulas(uncoalesced())[0]
     assert (bad.match, bad.agrees) == ("×6.6", False)
 
@@ -62,15 +62,15 @@ def test_formulas_stand_beside_what_was_counted():
 def test_the_limit_lies_on_its_roof_and_the_others_below_theirs():
     for made in THREE:
         seen = explain_page.memory_levels(made)
-        assert [level.name for level in seen if level.limits] == [made.bound.name if made.bound else ""]
+        assert [level.name for level in seen if level.is_limit] == [made.bound.name if made.bound else ""]
         for level in seen:
             if level.gbs:
                 roof = level.intensity * level.gbs
-                assert made.gflops == pytest.approx(roof) if level.limits else made.gflops < roof
+                assert made.gflops == pytest.approx(roof) if level.is_limit else made.gflops < roof
 
 
 def test_roofline_shows_the_sectors_where_shared_memory_has_its_part():
-    asked = {level.name: level for level in explain_page.memory_levels(shared_tile())}["sectors asked for"]
+    asked = {level.name: level for level in explain_page.memory_levels(shared_tile())}["requested sectors"]
     made = shared_tile()
     assert asked.intensity == pytest.approx(made.flops / (32 * sum(a.sectors for a in made.accesses)))
     assert asked.gbs is None

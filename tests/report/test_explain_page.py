@@ -98,11 +98,11 @@ def test_what_has_no_rate_is_not_ranked():
         three = [made, uncoalesced(), shared_tile()]
         said = explain_page.comparison(three, explain_page.labels(three))
         assert said.startswith("cuda/uncoalesced can be fastest")
-        assert f"no rate, for {made.unrated}" in explain_page.headline(made)
-        assert says in made.unrated
+        assert f"no rate, for {made.reason_without_rate}" in explain_page.headline(made)
+        assert says in made.reason_without_rate
         assert made.gflops is None
         assert explain_page.bars(made) == []
-        assert f"No time is predicted, for {made.unrated}." in words(report.render_explanation([made]))
+        assert f"No time is predicted, for {made.reason_without_rate}." in words(report.render_explanation([made]))
 
 
 def test_defects_and_a_wrong_result_are_counted_apart():

@@ -23,7 +23,7 @@ from tilewright.errors import RecordError, UsageError
 from tilewright.records import report
 from tilewright.records.bench import VERDICTS, BenchRecord
 from tilewright.records.legible import legible
-from tilewright.records.report import charts, environment, findings, palette, views
+from tilewright.records.report import charts, conclusions, environment, palette, views
 from tilewright.records.report.ladder import Step, ladder_of
 from tilewright.records.report.page import kernel_table
 
@@ -337,7 +337,7 @@ def matmul(n: int, share: float, *, steady: bool = True, **changes: Any) -> Benc
     ],
 )
 def test_the_message_is_one_sentence_of_the_record(records, words):
-    message = findings.bench_message(view_of(records))
+    message = conclusions.bench_message(view_of(records))
     assert words in message
     assert message.endswith(".")
 
@@ -346,14 +346,14 @@ def test_the_message_is_one_sentence_of_the_record(records, words):
 def test_the_message_says_that_the_samples_do_not_tell():
     """The median says R = 2; one sample of four says that anything may be so."""
     view = view_of([matmul(1000, 0.5, steady=False), matmul(512, 0.5), measured("cpu/ikj", 1000)])
-    assert findings.bench_message(view) == (
+    assert conclusions.bench_message(view) == (
         "It is UNCLEAR whether tilewright.matmul is faster than ref/openblas at n = 1000 on 2 threads: "
         "its samples spread over 0.500 s … 5.00 s, the reference’s over 1.00 s … 1.00 s."
     ).replace("0.500 s", "500 ms")
-    assert "R = " not in findings.details(view)
-    assert "Of 2 sizes: faster at 1, unclear at 1." in findings.details(view)
-    assert "The best rung is cpu/ikj" in findings.details(view)
-    assert "(R = 2.00)" in findings.details(view_of([matmul(1000, 0.5)]))
+    assert "R = " not in conclusions.details(view)
+    assert "Of 2 sizes: faster at 1, unclear at 1." in conclusions.details(view)
+    assert "The best rung is cpu/ikj" in conclusions.details(view)
+    assert "(R = 2.00)" in conclusions.details(view_of([matmul(1000, 0.5)]))
     page = report.render([matmul(1000, 0.5, steady=False)])
     assert page.index("It is UNCLEAR whether") < page.index("<main>")
 
@@ -375,7 +375,7 @@ def test_a_page_begins_with_the_machine_that_was_busy():
 def test_the_message_names_the_best_variant_of_the_reference_and_variants_are_no_machines():
     records = [matmul(n, 0.5, environment={**ENVIRONMENT, "variants": {"ref/openblas": core}})
                for n, core in ((64, "Haswell"), (128, "SkylakeX"))]  # fmt: skip
-    assert "0.500 of the time of ref/openblas at its best (SkylakeX) at n = 128" in findings.bench_message(
+    assert "0.500 of the time of ref/openblas at its best (SkylakeX) at n = 128" in conclusions.bench_message(
         view_of(records)
     )
     (machine,) = environment.machines(records)
@@ -385,10 +385,10 @@ def test_the_message_names_the_best_variant_of_the_reference_and_variants_are_no
 
 def test_without_the_library_the_message_is_of_the_best_rung():
     view = view_of(campaign())
-    assert findings.bench_message(view).startswith(
+    assert conclusions.bench_message(view).startswith(
         "It is UNCLEAR whether cpu/strassen_winograd is faster than ref/openblas at n = 8192"
     )
-    assert findings.details(view).startswith("It reaches 240 GFLOPS, 83% of the measured peak. Of 17 sizes: ")
+    assert conclusions.details(view).startswith("It reaches 240 GFLOPS, 83% of the measured peak. Of 17 sizes: ")
 
 
 def test_of_many_kernels_the_library_the_best_rung_and_the_references_have_colours():
@@ -402,11 +402,11 @@ def test_of_many_kernels_the_library_the_best_rung_and_the_references_have_colou
 
 
 def test_verdicts_are_counted():
-    assert findings.verdicts(campaign()) == (
+    assert conclusions.verdicts(campaign()) == (
         "All 217 results are verified. Cells without a result: 20 over the time limit, 1 does not fit in memory."
     )
     wrong = [failed("cpu/ikj", 64, "wrong"), measured("cpu/ikj", 128)]
-    assert findings.verdicts(wrong) == "1 result of 2 is wrong."
+    assert conclusions.verdicts(wrong) == "1 result of 2 is wrong."
 
 
 # ---- the page ----

@@ -139,7 +139,7 @@ def test_the_table_says_what_a_set_needs_and_does() -> None:
     assert [(row.values, row.rate, row.best) for row in made.rows] == [
         ((2,), "781 (78%)", False), ((8,), "1,074 (107%)", True),
     ]  # fmt: skip
-    assert dict(zip(made.facts, made.rows[1].facts, strict=True)) == {
+    assert dict(zip(made.headings, made.rows[1].details, strict=True)) == {
         "threads a block": "128", "registers": "40", "shared bytes": "8,192", "resident warps": "48 of 64",
         "limited by": "registers", "global load sectors": "7.81", "shared load requests": "35.2",
     }  # fmt: skip
@@ -151,13 +151,13 @@ def test_a_record_that_does_not_know_leaves_its_place_empty() -> None:
         other, about={"registers": "many", "formulas": "none", "resident_warps": float("nan"), "max_warps": 64}
     )
     made = page.set_table(found([one, odd])[0])
-    assert set(made.rows[1].facts) == {"–"}
-    assert "–" not in made.rows[0].facts
+    assert set(made.rows[1].details) == {"–"}
+    assert "–" not in made.rows[0].details
     on_cpu = [measured("cpu/strassen", 512, params={"leaf": leaf}) for leaf in (32, 64)]
-    assert page.set_table(found(on_cpu)[0]).facts == ()
+    assert page.set_table(found(on_cpu)[0]).headings == ()
 
 
-def test_finding_says_where_another_set_is_best() -> None:
+def test_conclusion_says_where_another_set_is_best() -> None:
     records = [cell(ROWS, n, t * 1e-3, ROWS=r) for n, r, t in ((64, 2, 1), (64, 8, 2), (128, 2, 2), (128, 8, 1))]
     assert page.sweep_conclusion(found(records)[0]).endswith("Best by size: ROWS=2 at 64; ROWS=8 at 128.")
     assert "Best by size" not in page.sweep_conclusion(found(blocks(64, 128))[0])

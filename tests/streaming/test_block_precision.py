@@ -168,7 +168,7 @@ def test_a_gpu_chooses_by_the_step_of_k_and_by_its_kernels() -> None:
         step = places._step_on_gpu(choice, shape, 1 << 32)
         return choice.compute, blocks_bound(F4, "float32", choice.compute, shape[2], step)
 
-    step = typical_step(*shape, "float32", 4, 128, 1 << 32, 2)
+    step = typical_step(*shape, "float32", 4, grain=128, limit=1 << 32, planes=2)
     assert step < shape[2] // 2
     for precision, compute in (
         ("fast", ROUNDED),

@@ -1,4 +1,4 @@
-"""Tiles become durable beside the work: noted after a flush that began after they were stored, and never lost."""
+"""Tiles are flushed to the disk while others are computed: each is noted after a flush that began after it was stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tilewright.large.streaming.plan.grid import Tile
-from tilewright.large.streaming.run.computation import Durable
+from tilewright.large.streaming.run.computation import TileFlusher
 
 TILES = [Tile(i, 0) for i in range(50)]
 
@@ -27,12 +27,12 @@ def test_every_tile_is_noted_after_a_flush_of_its_own() -> None:
         assert tile in flushed, "noted before it was on the disk"
         noted.append(tile)
 
-    durable = Durable(flush, note)
+    flusher = TileFlusher(flush, note)
     for tile in TILES:
         stored.append(tile)
-        durable.stored(tile)
+        flusher.stored(tile)
         time.sleep(0.0005)
-    durable.close()
+    flusher.close()
     assert noted == TILES
 
 
@@ -44,11 +44,11 @@ def test_a_slow_disk_flushes_once_for_many() -> None:
         going.wait(10)
 
     noted: list[Tile] = []
-    durable = Durable(flush, noted.append)
+    flusher = TileFlusher(flush, noted.append)
     for tile in TILES:
-        durable.stored(tile)
+        flusher.stored(tile)
     going.set()
-    durable.close()
+    flusher.close()
     assert noted == TILES
     assert flushes[0] <= 3
 
@@ -58,21 +58,21 @@ def test_what_goes_wrong_is_raised(where: str) -> None:
     def fail(*_: object) -> None:
         raise OSError("the disk is full")
 
-    durable = Durable(fail if where == "flush" else lambda: None, fail)
+    flusher = TileFlusher(fail if where == "flush" else lambda: None, fail)
 
     def store() -> None:
         for tile in TILES:
-            durable.stored(tile)
+            flusher.stored(tile)
             time.sleep(0.01)
 
     with pytest.raises(OSError, match="the disk is full"):
         store()
     with pytest.raises(OSError, match="the disk is full"):
-        durable.close()
+        flusher.close()
 
 
 def test_nothing_stored_is_nothing_flushed() -> None:
     def never() -> None:
         raise AssertionError("nothing is to be flushed")
 
-    Durable(never, lambda tile: None).close()
+    TileFlusher(never, lambda tile: None).close()

@@ -24,7 +24,7 @@ from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import ORDERS, Grid, Tile
 from tilewright.large.streaming.plan.host_cache import HostCache, cache_blocks
-from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.partition import tiles_of_parts
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again
@@ -59,7 +59,7 @@ class Case:
         tiles = ORDERS["rows"](*grid.tiles)
         block = 8 * max(grid.bm, grid.bn) * grid.bk
         room = Room(3 * block + 3 * block + 2 * 8 * grid.bm * grid.bn, host * block)
-        self.plan: StreamPlan = plan_again(grid, "float64", 8, room, RATES, tiles, places)
+        self.plan: StreamPlan = plan_again(grid, "float64", 8, room, RATES, tiles, most=places)
         assert len(self.plan.parts) == places
         self.sources = {"a": source(self.a), "b": source(self.b)}
         self.sink = ArraySink(self.c, self.c.shape, self.c.dtype)
@@ -192,7 +192,7 @@ def test_several_gpus(device: SimulatedDevice) -> None:
         for place in several:
             place.close()
     case.check()
-    assert sorted(told) == sorted(tile for part in territories(*GRID.tiles, 3) for tile in part)
+    assert sorted(told) == sorted(tile for part in tiles_of_parts(*GRID.tiles, 3) for tile in part)
     assert (device.held_bytes, device.open) == (0, 0)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -202,7 +203,7 @@ def test_what_would_be_lost_is_named_and_only_overwritten_when_asked(case: int, 
 @pytest.fixture(params=["exchange", "renames"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "renames":
-        monkeypatch.setattr(swap, "_call", lambda: None)
+        monkeypatch.setattr(swap, "_renameat2_of_libc", lambda: None)
     return request.param
 
 
@@ -512,7 +513,7 @@ def test_an_empty_target_that_is_written_in_the_last_moment_is_put_back(
 def test_a_file_that_appears_in_the_last_moment_is_seen(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(self: output.Output, kept: Path | None = None) -> None:
+    def late(self: output.Output, kept_in: Path | None = None) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "photo.jpg").touch()
 
@@ -555,7 +556,7 @@ def test_all_is_on_the_disk_before_the_old_one_goes(
         return done
 
     def discarded(directory: int, what: str) -> None:
-        told.extend(["discard"] * (swap.inode(directory, what) is not None))
+        told.extend(["discard"] * (swap.inode_of(directory, what) is not None))
         discard(directory, what)
 
     write(tmp_path / name)
@@ -599,9 +600,7 @@ def test_what_came_out_of_a_killed_swap_is_judged_again(third: bool, tmp_path: P
     if third:  # written by someone else since
         (tmp_path / "c.npy").rename(tmp_path / "moved.npy")
         np.save(tmp_path / "c.npy", ONES)
-    with pytest.raises(
-        FileError, match="is the previous .*, which has changed since" if third else "exists and is not a file"
-    ):
+    with pytest.raises(FileError, match="is the earlier .* has changed since" if third else "exists and is not a file"):
         create_matrix(tmp_path / "c.npy", SHAPE, "f4", resume=True, overwrite=True)
     assert ((data.with_name(name) if third else tmp_path / "c.npy") / "photo.jpg").exists()
     assert third or data.exists()
@@ -619,6 +618,21 @@ def test_what_a_killed_swap_has_replaced_needs_no_new_permission(tmp_path: Path)
     assert np.array_equal(np.load(tmp_path / "c.npy"), TWOS)
 
 
+def test_two_unfinished_results_in_one_work_directory_are_both_kept(tmp_path: Path) -> None:
+    """The message names the two, and moving one of them away lets the product begin."""
+    begun(tmp_path / "c.npy", TWOS).close()
+    data = tmp_path / "c.npy.tilewright" / "data"
+    copy = data.with_name("trash.1")
+    shutil.copyfile(data, copy)
+    copy.rename(other := data.with_name(f"swap.{copy.stat().st_ino}"))
+    before = contents(tmp_path)
+    with pytest.raises(FileError, match=rf"holds both data and {other.name} after .*c\.npy: move one of the two away"):
+        create_matrix(tmp_path / "c.npy", SHAPE, "f4", resume=True, overwrite=True)
+    assert contents(tmp_path) == before
+    other.rename(tmp_path / "another")
+    create_matrix(tmp_path / "c.npy", SHAPE, "f4", resume=True, overwrite=True).close()
+
+
 def test_a_result_that_was_moved_aside_and_another_in_its_place_are_both_kept(tmp_path: Path) -> None:
     """Killed between two renames, after which something else took the name."""
     begun(tmp_path / "c.zarr", TWOS).close()
@@ -627,7 +641,7 @@ def test_a_result_that_was_moved_aside_and_another_in_its_place_are_both_kept(tm
     array(data.with_name("old"))
     array(tmp_path / "c.zarr")
     before = contents(tmp_path)
-    with pytest.raises(FileError, match=r"tilewright/old is the previous .*c\.zarr, which"):
+    with pytest.raises(FileError, match=r"tilewright/old is the earlier .*c\.zarr, kept from"):
         create_matrix(tmp_path / "c.zarr", SHAPE, "f4", overwrite=True)
     assert contents(tmp_path) == before
     (tmp_path / "c.zarr").rename(tmp_path / "another")
@@ -833,9 +847,9 @@ def test_a_store_around_an_operand_is_replaced_in_the_end_and_not_verified(opera
     write("c.zarr/a.npy", A)
     with pytest.raises(FileError, match="--overwrite"):
         tw.multiply("c.zarr/a.npy", A, "c.zarr", device="cpu")
-    with pytest.raises(UsageError, match="out replaces it"):
+    with pytest.raises(UsageError, match="out replaces that file"):
         tw.multiply("c.zarr/a.npy", A, "c.zarr", device="cpu", overwrite=True, verify=True)
-    with pytest.raises(UsageError, match="out replaces it"):
+    with pytest.raises(UsageError, match="out replaces that file"):
         tw.multiply("5.h5:deep/c", A, "5.h5:product", device="cpu", overwrite=True, verify=True)
     tw.multiply("c.zarr/a.npy", A, "c.zarr", device="cpu", overwrite=True)
     with contextlib.closing(open_matrix("c.zarr")) as c:

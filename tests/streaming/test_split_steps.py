@@ -33,7 +33,7 @@ from tilewright.large.streaming.plan.cuts import Room, least_slots, place_elemen
 from tilewright.large.streaming.plan.grid import Grid
 from tilewright.large.streaming.plan.host_cache import HostCache
 from tilewright.large.streaming.plan.kernel import choose_streamed
-from tilewright.large.streaming.plan.partition import territories
+from tilewright.large.streaming.plan.partition import tiles_of_parts
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again, plan_stream, typical_step
@@ -67,8 +67,8 @@ def operands(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 def planned(grid: Grid, slots: tuple[int, int, int] | None = None, count: int = 1) -> StreamPlan:
     room = Room(4 * place_elements(grid, slots or least_slots(grid), planes=2), grain=128, planes=2)
-    tiles = [tile for part in territories(*grid.tiles, 1) for tile in part]
-    return plan_again(grid, "float32", 4, room, RATES, tiles, count)
+    tiles = [tile for part in tiles_of_parts(*grid.tiles, 1) for tile in part]
+    return plan_again(grid, "float32", 4, room, RATES, tiles, most=count)
 
 
 def product(gpus: list[ExecutingGpu], plan: StreamPlan, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -224,7 +224,7 @@ def test_the_plan_has_room_for_the_parts_and_says_what_they_are(
 def test_the_bound_of_a_sum_of_steps_is_within_the_classical_one() -> None:
     """Each step is within the classical bound of its own k; their sums take one rounding for each further step."""
     for k in (4096, 65536, 100_000):
-        step = typical_step(20000, 20000, k, "float32", 4, 128, 1 << 30, 2)
+        step = typical_step(20000, 20000, k, "float32", 4, grain=128, limit=1 << 30, planes=2)
         steps = -(-k // step)
         assert split_bound(step, 2, allowed_excess(step, 2)) + steps - 1 <= k
 
@@ -234,7 +234,7 @@ def test_copies_hide_behind_faster_multiplications() -> None:
     """With the rates of an H200 and its host, as they were recorded."""
     rates = Rates(2.1e14, 5.5e10, 5.4e10, 3.5e10, 1e-4, (128, 128, 132), 1e-5, copy_s=8e-13)
     for limit, share in ((132 << 30, 0.06), (11 << 30, 0.06)):
-        step = typical_step(65536, 65536, 65536, "float32", 4, 128, limit, 2)
+        step = typical_step(65536, 65536, 65536, "float32", 4, grain=128, limit=limit, planes=2)
         plan = plan_stream(65536, 65536, 65536, "float32", 4, Room(limit, 0, 128, step=step, planes=2), rates)
         assert plan.cost.total_s - plan.cost.compute_s < share * plan.cost.compute_s
 
@@ -299,6 +299,6 @@ def test_workers_of_a_cluster_choose_alike(monkeypatch: pytest.MonkeyPatch) -> N
         order: Any = SimpleNamespace(
             options=Options(device_memory="1GiB", precision=precision), neighbours=1, dtype=None
         )
-        session._placed(order, [], 1, None, "cuda:1")
+        session._place_product(order, [], 1, None, "cuda:1")
     assert [each.precision for each in asked] == list(PRECISIONS)
     assert {(each.device, each.device_memory) for each in asked} == {("cuda:1", "1GiB")}

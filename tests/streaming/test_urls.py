@@ -149,7 +149,12 @@ def test_any_rectangle_is_what_numpy_reads(name: str, memory: Any, where: Any, d
     stated = {"shape": shape, "dtype": matrix.dtype} if name.endswith(".raw") else {}
     out = np.full((columns.stop - columns.start, rows.stop - rows.start), 99, to).T
     out = out if data.draw(st.booleans()) else np.ascontiguousarray(out)
-    sizes = {"RANGE": [8, 100, 1 << 21], "GAP": [0, 20, 1 << 16], "TOGETHER": [200, 1 << 24], "MOST_RANGES": [1, 128]}
+    sizes = {
+        "MOST_RANGE_BYTES": [8, 100, 1 << 21],
+        "GAP": [0, 20, 1 << 16],
+        "MOST_REQUEST_BYTES": [200, 1 << 24],
+        "MOST_RANGES": [1, 128],
+    }
     with mock.patch.multiple(ranged, **{each: data.draw(st.sampled_from(sizes[each])) for each in sizes}):
         source = open_matrix(f"memory://folder/{name}", **stated)
         assert source.shape == shape
@@ -287,7 +292,7 @@ def test_reading_allocates_no_more_than_it_says(
     where: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = request.getfixturevalue(where)
-    monkeypatch.setattr(ranged, "TOGETHER", 4 << 20)
+    monkeypatch.setattr(ranged, "MOST_REQUEST_BYTES", 4 << 20)
     put(system, "a.npy", {"": npy(np.ones((1000, 4000), np.float32))})
     source = open_matrix(f"{system.url if where == 'server' else 'memory://'}a.npy")
     out = np.empty((1000, 3990), np.float64)

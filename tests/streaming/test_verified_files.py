@@ -92,12 +92,15 @@ def test_what_cannot_be_verified_is_refused_before_anything_is_written(folder: P
     da = pytest.importorskip("dask.array", reason="pip install 'tilewright[cluster]'")
     x = da.from_array(np.load("a.npy"), chunks=100)
     for call, says in (
-        (lambda: tw.multiply("a.npy", "b.npy", "a.npy", verify=True), "reads a after the product, and out replaces it"),
+        (
+            lambda: tw.multiply("a.npy", "b.npy", "a.npy", verify=True),
+            "reads a after the product, but out replaces that file",
+        ),
         (
             lambda: tw.multiply(x, "b.npy", "c.npy", cluster="local:1", verify=True),
             "a is a Dask array: leave verify out",
         ),
-        (lambda: tw.multiply("a.npy", "b.npy", cluster="local:1", verify=True), "give out"),
+        (lambda: tw.multiply("a.npy", "b.npy", cluster="local:1", verify=True), "pass out"),
     ):
         with pytest.raises(UsageError, match=says):
             call()

@@ -114,7 +114,7 @@ def kill_everywhere(folder: Path, name: str, *, resume: bool, is_atomic: bool) -
 
 def removing_first(work: Any) -> None:
     """The old matrix goes before the new one has its name."""
-    if swap.inode(work.parent, work.target.name) is not None:
+    if swap.inode_of(work.parent, work.target.name) is not None:
         shutil.rmtree(work.target) if work.target.is_dir() else work.target.unlink()
     os.rename("data", work.target.name, src_dir_fd=work.fd, dst_dir_fd=work.parent)
 
@@ -122,17 +122,17 @@ def removing_first(work: Any) -> None:
 def in_place(work: Any) -> None:
     """The old file is emptied and written over, or a directory's files one by one."""
     if (work.path / "data").is_dir():
-        shutil.copytree(work.inside("data"), work.target, dirs_exist_ok=True)
+        shutil.copytree(work.entry_path("data"), work.target, dirs_exist_ok=True)
     else:
         work.target.touch()
         os.truncate(work.target, 0)
-        shutil.copyfile(work.inside("data"), work.target)
+        shutil.copyfile(work.entry_path("data"), work.target)
     work.discard()
 
 
 def unsettled(work: Any) -> None:
     """Two renames, and nothing that finishes them when they are torn apart."""
-    if swap.inode(work.parent, work.target.name) is not None:
+    if swap.inode_of(work.parent, work.target.name) is not None:
         os.rename(work.target.name, "old", src_dir_fd=work.parent, dst_dir_fd=work.fd)
     os.rename("data", work.target.name, src_dir_fd=work.fd, dst_dir_fd=work.parent)
     swap.discard(work.fd, "old")
@@ -151,7 +151,7 @@ def main(folder: str, name: str, how: str = "exchange", mutant: str = "") -> Non
         if suffix in name:
             importlib.import_module(library)
     if how == "renames":
-        swap._call = lambda: None  # type: ignore[assignment]
+        swap._renameat2_of_libc = lambda: None  # type: ignore[assignment]
     interrupts = how == "interrupts"
     is_atomic = how != "renames" or not name.startswith("c.zarr")
     for kind, matrix in (("old", OLD), ("new", NEW)):

@@ -1,4 +1,4 @@
-"""Arrays of the host that ``matmul`` multiplies on GPUs: each product of the batch block by block, as ``multiply`` does."""
+"""Multiplies arrays of the host on GPUs for ``matmul``: each product of the batch block by block, as ``multiply`` does."""
 
 from __future__ import annotations
 

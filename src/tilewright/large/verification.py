@@ -1,4 +1,4 @@
-"""Whether a matrix C is the product of A and B: found out afterwards, by work of O(n²), with NumPy alone.
+"""Verifies that a matrix C is the product of A and B, by random vectors in O(n²) operations, with NumPy alone.
 
 1. Random vectors x show where to look (Freivalds 1977): in each row C·x is compared with A·(B·x), over blocks of columns,
    because in a shorter sum an error of one element is larger beside the roundings of the others. No weight in x is near

@@ -1,4 +1,4 @@
-"""The results of ``explain`` for a kernel, as plain data: one JSON object, readable on any machine.
+"""The record of ``explain`` for a kernel, as plain data: one JSON object, readable on any machine.
 
 Counts come from the microscope (or from formulas, where they say so) and need no GPU; ``measured`` holds the counters of a
 real GPU, if the kernel was also measured. Terminal and page show only what is in here.
@@ -39,7 +39,7 @@ from .pipeline import Pipeline, check_pipeline, pipeline_from
 SCHEMA = 1
 KIND = "explain"
 #: The mark of a count that is not exact.
-ABOUT = "≈"
+APPROXIMATELY = "≈"
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Formula:
-    """A count by the formula of a source, and the microscope's count; ``row`` is such as "S0.3", ``value`` None where the
-    formula has none for this kernel."""
+    """A count by the formula of a source, and the microscope's count. ``row`` cites docs/sources.md, for example "S0.3".
+    ``value`` is None if the formula does not apply to this kernel."""
 
     row: str
     what: str
@@ -144,16 +144,24 @@ class Defect:
 class Explanation:
     """A kernel, a size and a GPU: what it does to memory, what limits it, and the least time it can take.
 
-    Dicts: ``gpu`` (name, compute_capability, sms, clock_mhz, peak_gflops, bandwidth_gbs), ``launch`` (grid, block, blocks,
-    threads, shared_bytes), ``resources`` (registers, local_bytes, shared_bytes: static; max_threads), ``occupancy`` (blocks,
-    warps, max_warps, fraction, limiting, limits by resource, by_registers and by_shared: pairs of a registers or bytes and
-    resident warps), ``counters`` (hardware's name → count), ``run`` (blocks_run, blocks_total, complete, exact, words,
-    seconds), ``verified`` (ok, None where the result was not checked; reason, error_over_bound; of: what was compared; at:
-    the size at which it is wrong, if that is another one), ``measured`` (counters,
-    by_line, environment) or None. ``included``: the text of each included file that has accesses or defects.
-    ``printed``: what the kernel's threads printed. ``approximate``: the ``counters`` that are not exact. ``pipeline``: what
-    one block did at its mbarriers, None if it has none. ``predicted``: the parts of the time of a pipelined kernel, empty
-    for others and where the rates of the card were not measured.
+    The dicts have these keys:
+
+    - ``about``: idea, parent, row (of docs/sources.md), order in the ladder.
+    - ``gpu``: name, compute_capability, sms, clock_mhz, peak_gflops, bandwidth_gbs.
+    - ``launch``: grid, block, blocks, threads, shared_bytes.
+    - ``resources``: registers, local_bytes, shared_bytes (static), max_threads.
+    - ``occupancy``: blocks, warps, max_warps, fraction, limiting, limits (by resource); by_registers and by_shared are lists
+      of pairs (registers or bytes, resident warps).
+    - ``counters``: the hardware's name → count.
+    - ``run``: blocks_run, blocks_total, complete, exact, words, seconds.
+    - ``verified``: ok (None: not checked), reason, error_over_bound, of (what was compared), at (the size at which it is
+      wrong, if not this one).
+    - ``measured``: counters, by_line, environment, verified; None if the kernel was not measured on a GPU.
+    - ``included``: the text of each included file that has accesses or defects.
+
+    ``printed`` is what the kernel's threads printed. ``approximate`` lists the ``counters`` that are not exact.
+    ``pipeline`` is what one block did at its mbarriers, None if it has none. ``predicted`` are the parts of the time of a
+    pipelined kernel, empty for others and if the rates of the card were not measured.
     """
 
     kernel: str
@@ -199,18 +207,18 @@ class Explanation:
 
     @property
     def bound(self) -> Bound | None:
-        """What limits the kernel: the resource that takes longest; None where the GPU's rates are not known."""
+        """What limits the kernel: the resource that takes longest; None if the GPU's rates are not known."""
         return max(self.bounds, key=lambda bound: bound.seconds, default=None)
 
     @property
     def predicted_seconds(self) -> float | None:
         """The time that the launch is predicted to take; None where none is predicted, or it is not meaningful."""
-        known = self.predicted and not self.unrated
+        known = self.predicted and not self.reason_without_rate
         return sum(part.seconds for part in self.predicted) if known else None
 
     @property
-    def busy(self) -> tuple[int, int]:
-        """Multiprocessors of the card for which the launch has a block, and all of them."""
+    def busy_multiprocessors(self) -> tuple[int, int]:
+        """The number of multiprocessors that get a block of the launch, and of all multiprocessors of the card."""
         sms = self.gpu.get("sms") or 0
         return min(sms, self.launch.get("blocks") or 0), sms
 
@@ -220,7 +228,7 @@ class Explanation:
         return self.occupancy.get("blocks") != 0
 
     @property
-    def wrong(self) -> bool:
+    def failed(self) -> bool:
         """Whether the kernel is known to be wrong, or cannot be launched."""
         measured_wrong = bool(self.measured) and (self.measured or {}).get("verified", {}).get("ok") is False
         return bool(self.defects) or self.verified.get("ok") is False or not self.launchable or measured_wrong
@@ -231,7 +239,7 @@ class Explanation:
         return self.run.get("complete") is False and self.verified.get("ok") is None
 
     @property
-    def unrated(self) -> str:
+    def reason_without_rate(self) -> str:
         """Why the kernel has no meaningful rate; empty where the rate of ``bound`` is valid."""
         if not self.launchable:
             names = {"shared": "shared memory"}
@@ -244,8 +252,8 @@ class Explanation:
 
     @property
     def gflops(self) -> float | None:
-        """The rate that the bound allows; None where it is not known or not meaningful (see ``unrated``)."""
-        bound = None if self.unrated else self.bound
+        """The rate that the bound allows; None where it is not known or not meaningful (see ``reason_without_rate``)."""
+        bound = None if self.reason_without_rate else self.bound
         return self.flops / bound.seconds / 1e9 if bound and bound.seconds else None
 
     def at(self, line: int) -> list[Access]:
@@ -271,23 +279,25 @@ def from_dict(data: Any, where: str) -> Explanation:
         raise RecordError(f"{where}: schema must be {SCHEMA}, got {value_excerpt(data.get('schema'))}")
     check_explanation(data, where)
     try:
-        nested = {name: [_known(kind, item) for item in _items(data, name)] for name, kind in _NESTED.items()}
+        nested = {
+            name: [_with_known_fields(cls, item) for item in _list_field(data, name)] for name, cls in _NESTED.items()
+        }
         pipeline = pipeline_from(data["pipeline"]) if data.get("pipeline") else None
-        return _known(Explanation, data | nested | {"pipeline": pipeline})
+        return _with_known_fields(Explanation, data | nested | {"pipeline": pipeline})
     except (TypeError, KeyError) as error:
         raise RecordError(f"{where}: is an incomplete explanation: {error}") from None
 
 
-def _items(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects of a list; files of earlier versions have no predicted time."""
+def _list_field(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects of a field that is a list; files of earlier versions have no predicted time."""
     items: list[dict[str, Any]] = data.get(name, []) if name == "predicted" else data[name]
     return items
 
 
-def _known(kind: Any, data: dict[str, Any]) -> Any:
-    """An object of the dataclass ``kind``; fields that it does not have, as of a later version, are ignored."""
-    names = {f.name for f in fields(kind)}
-    return kind(**{key: value for key, value in data.items() if key in names})
+def _with_known_fields(cls: Any, data: dict[str, Any]) -> Any:
+    """An object of the dataclass ``cls``; fields that it does not have, as of a later version, are ignored."""
+    names = {f.name for f in fields(cls)}
+    return cls(**{key: value for key, value in data.items() if key in names})
 
 
 def read_explanations(path: str | Path) -> list[Explanation]:
@@ -323,7 +333,7 @@ def to_json(explanations: Iterable[Explanation]) -> str:
 
 
 # ---- explanation rules -----------------------------------------------------------------------------------------------
-# The rules for the fields of an explanation that is read from a file: see ``explanation``.
+# The rules that each field must satisfy when an explanation is read from a file.
 
 
 #: The most bytes that one lane may move: pictures draw every word of them. The widest instruction has 32.
@@ -351,7 +361,7 @@ _RULES: dict[str, Rule] = {
 }
 
 #: The rules of the objects in lists.
-_ITEMS: dict[str, dict[str, Rule]] = {
+_ITEM_RULES: dict[str, dict[str, Rule]] = {
     "accesses": {
         **dict.fromkeys(("space", "kind", "file"), TEXT),
         **dict.fromkeys(("line", "requests", "bytes", "sectors", "wavefronts", "conflicts", "least", "origin"), COUNT),
@@ -372,7 +382,7 @@ _ITEMS: dict[str, dict[str, Rule]] = {
 }
 
 #: The rules of the objects that are fields.
-_FIELDS: dict[str, dict[str, Rule]] = {
+_FIELD_RULES: dict[str, dict[str, Rule]] = {
     "about": dict.fromkeys(("idea", "parent", "row"), _TEXT_OR_NULL),
     "gpu": {
         **{"name": _TEXT_OR_NULL, "compute_capability": _TEXT_OR_NULL, "sms": _COUNT_OR_NULL},
@@ -401,10 +411,10 @@ _FIELDS: dict[str, dict[str, Rule]] = {
 def check_explanation(data: Mapping[str, Any], where: str) -> None:
     """Raises RecordError for the first field of an explanation that breaks its rule; ``where`` names the file."""
     check_fields(data, _RULES, where)
-    for name, rules in _FIELDS.items():
+    for name, rules in _FIELD_RULES.items():
         check_fields(data.get(name) or {}, rules, where, f"{name}.")
     check_pipeline(data.get("pipeline") or {}, where, "pipeline.")
-    for name, rules in _ITEMS.items():
+    for name, rules in _ITEM_RULES.items():
         for number, item in enumerate(data.get(name, ())):
             check_fields(item, rules, where, f"{name}[{number}].")
     for number, access in enumerate(data.get("accesses", ())):

@@ -1,4 +1,4 @@
-"""How an asynchronous kernel keeps its stages busy, as plain data: who waits for whom, phases of barriers, swizzled tiles.
+"""The pipeline of an asynchronous kernel as plain data: timelines of warps and stages, phases of barriers, swizzled tiles.
 
 The microscope records it in a run of one block. Times are steps and not seconds: an event stands at the first step that the
 barriers allow. A copy takes one step, and so does what a warp does between two waits; to ask for copies takes ``ASK``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .explanation import ABOUT, Access
+from .explanation import APPROXIMATELY, Access
 
 #: Lines shown around each line that has something to show.
 CONTEXT = 1
@@ -96,7 +96,7 @@ def margin(row: SourceRow) -> tuple[str, str, str, str]:
     """The texts before a line: its sectors and wavefronts, each with its waste."""
 
     def cells(cost: int, waste: float, exact: bool) -> tuple[str, str]:
-        amount = f"{cost:,}" if exact else f"{ABOUT} {cost:,}"
+        amount = f"{cost:,}" if exact else f"{APPROXIMATELY} {cost:,}"
         return amount if cost else "", f"{waste:.1f}" if waste > 1.005 else ""
 
     return (

@@ -1,4 +1,4 @@
-"""What the compiler's messages and its resources say of a launch: findings without running the kernel."""
+"""Findings about a launch from the compiler's messages and the kernel's resources, without running the kernel."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..records.explanation import ABOUT
+from ..records.explanation import APPROXIMATELY
 from ..records.pipeline import ASK, Pipeline, PipelineRow
 from ..records.source_rows import HEADS, SourceRow, excerpt, margin
 from .counters.hardware_names import LABELS
@@ -77,7 +77,9 @@ def folded_line(line: ListingLine, width: int) -> str:
 def counter_lines(counters: Mapping[str, int], approximate: Collection[str] = ()) -> list[str]:
     """The value and the label of each counter, except counters of bytes; those that are ``approximate`` are marked."""
     shown = {name: value for name, value in counters.items() if "bytes" not in name}
-    values = {name: f"{ABOUT} {value:,}" if name in approximate else f"{value:,}" for name, value in shown.items()}
+    values = {
+        name: f"{APPROXIMATELY} {value:,}" if name in approximate else f"{value:,}" for name, value in shown.items()
+    }
     width = max(map(len, values.values()), default=0)
     return [f"{value:>{width}}  {LABELS.get(name, name)}" for name, value in values.items()]
 

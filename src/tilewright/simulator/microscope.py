@@ -22,7 +22,7 @@ from ..errors import UnavailableError, UsageError
 from ..gpu.runtime.cubin import Resources
 from ..gpu.runtime.mangled import demangled, found_entry, is_identifier
 from ..gpu.runtime.nvrtc import DEFAULT_ARCH, Compiled, compile_source
-from ..records.explanation import ABOUT, Access
+from ..records.explanation import APPROXIMATELY, Access
 from ..records.legible import legible
 from ..records.pipeline import Pipeline
 from ..records.report import pipeline_html
@@ -188,9 +188,9 @@ class _Surveyor:
         self, machine: MachineAccesses, name: str, blocks: BlockSample | None, block: tuple[int, int, int]
     ) -> None:
         threads = block[0] * block[1] * block[2]
-        standing = [blocks.standing_for(choice, threads) if blocks else None for choice in (0, 1)]
-        self.first = Survey(Counters(machine, standing_for=standing[0]), name)
-        self.second = Counters(machine, standing_for=standing[1]) if blocks else None
+        weights = [blocks.warp_weights(choice, threads) if blocks else None for choice in (0, 1)]
+        self.first = Survey(Counters(machine, warp_weights=weights[0]), name)
+        self.second = Counters(machine, warp_weights=weights[1]) if blocks else None
 
     def on_access(self, *access: Any) -> None:
         for costs in self.first.counters.costs(*access):
@@ -220,7 +220,7 @@ class _Surveyor:
         pairs = [(first.get(name, 0), second.get(name, 0)) for name in first | second]
         difference = max((abs(a - b) / max(a, b) for a, b in pairs), default=0.0)
         ran = f"{run.blocks_run:,} of {run.blocks_total:,} blocks were run: corners, edges and some inner ones"
-        if why := doubt(program):
+        if why := why_sample_may_mislead(program):
             return False, f"{ran}; {why}"
         if not difference:
             return True, f"{ran}; blocks of one kind gave the same counts, which are exact if all others do so too"
@@ -239,11 +239,12 @@ def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[Mach
     machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
     notes, reasons = list[str](), "; ".join(machine.notes)
     if reasons:
-        notes.append(f"{ABOUT} counted as in the PTX, because the binary differs: {reasons}")
+        notes.append(f"{APPROXIMATELY} counted as in the PTX, because the binary differs: {reasons}")
     if machine.moves and any(ins.parts[0] in ("mma", "wmma", "wgmma") for ins in program.code):
         where = ", ".join(map(str, machine.moves))
         notes.append(
-            f"{ABOUT} instructions and cycles of tensor cores: without HFMA2.MMA (line {where}), which sets registers"
+            f"{APPROXIMATELY} instructions and cycles of tensor cores: without HFMA2.MMA (line {where}), "
+            "which sets registers"
         )
     return machine, notes
 
@@ -292,15 +293,16 @@ class BlockSample:
 
     A grid is divided along each axis into its first block, its last (which may extend beyond the edge of a matrix) and
     inner blocks. The two choices take different inner blocks: if both predict the same counts, blocks of one kind behave
-    alike, unless :func:`doubt` gives a reason why others may not.
+    alike, unless :func:`why_sample_may_mislead` gives a reason why others may not.
     """
 
     blocks: Ints
     weights: tuple[Ints, Ints]
     total: int
 
-    def standing_for(self, choice: int, threads: int) -> _Weights:
-        """For :class:`Counters`: warp numbers → how many warps each represents, in blocks of ``threads`` threads."""
+    def warp_weights(self, choice: int, threads: int) -> _Weights:
+        """For ``Counters``: a function of warp numbers that returns how many warps each represents, in blocks of ``threads``
+        threads."""
         return _Weights(self.blocks, self.weights[choice], -(-threads // WARP))
 
 
@@ -308,10 +310,10 @@ class BlockSample:
 class _Weights:
     blocks: Ints
     weights: Ints
-    warps: int  # per block
+    warps_per_block: int
 
-    def __call__(self, warps: Ints) -> Ints:
-        return self.weights[np.searchsorted(self.blocks, warps // self.warps)]
+    def __call__(self, warp_ids: Ints) -> Ints:
+        return self.weights[np.searchsorted(self.blocks, warp_ids // self.warps_per_block)]
 
 
 def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1, 1, 1)) -> BlockSample:
@@ -327,7 +329,9 @@ def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1
     """
     weights: dict[int, list[int]] = {}
     for choice in (0, 1):
-        clusters = (_axis(size // of, choice) for size, of in zip(reversed(grid), reversed(cluster), strict=True))
+        clusters = (
+            _axis_sample(size // of, choice) for size, of in zip(reversed(grid), reversed(cluster), strict=True)
+        )
         for (z, y, x), (dz, dy, dx) in product(product(*clusters), product(*map(range, reversed(cluster)))):
             row = (z[0] * cluster[2] + dz) * grid[1] + y[0] * cluster[1] + dy
             index = row * grid[0] + x[0] * cluster[0] + dx
@@ -337,13 +341,14 @@ def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1
     return BlockSample(np.array(blocks, np.int64), (first, second), math.prod(grid))
 
 
-def doubt(program: Program) -> str:
+def why_sample_may_mislead(program: Program) -> str:
     """Why the counts of the whole grid may differ from what a sample predicts, although its two choices of blocks
     predict the same; empty if there is no reason.
 
     Work that blocks distribute among themselves by global atomics, or wait for, depends on which blocks run.
     """
     for ins in program.code:
+        # Only instructions that read global memory again matter; an atomic whose result is not used cannot steer a block.
         if not loads_anew(ins) or "shared" in ins.parts or ins.parts[0] == "mbarrier":
             continue
         result = ins.operands[0]
@@ -354,23 +359,26 @@ def doubt(program: Program) -> str:
     return ""
 
 
-def _axis(size: int, choice: int) -> list[tuple[int, int]]:
+def _axis_sample(size: int, choice: int) -> list[tuple[int, int]]:
     """Positions along an axis, with how many each represents.
 
     Of the inner blocks, odd ones represent the odd and even ones the even. The first choice takes early ones: 1, and an
     even one that is not a multiple of 4. The second takes late ones: the last, and a power of two. So the choices differ
     if rows begin inside a sector, or if only the first few blocks have work.
+
+    For 100 blocks the first choice takes the inner blocks 1 (for the odd ones) and 34 (for the even ones), the second 97
+    (odd), 64 (even) and 98, the last.
     """
     if size <= FEW:
         return [(i, 1) for i in range(size)]
-    last, odds, evens = size - 2, (size - 1) // 2, (size - 2) // 2
+    last_inner, odds, evens = size - 2, (size - 1) // 2, (size - 2) // 2
     if choice == 0:
         picks = {1: odds, size // 12 * 4 + 2: evens}
     else:
-        power = 1 << last.bit_length() - 1
-        picks = {last - (last % 2 == 0): odds, power: evens}
-        if last not in picks:
-            picks |= {last: 1, power: evens - 1}
+        power = 1 << last_inner.bit_length() - 1
+        picks = {last_inner - (last_inner % 2 == 0): odds, power: evens}
+        if last_inner not in picks:
+            picks |= {last_inner: 1, power: evens - 1}
     return [(0, 1), *picks.items(), (size - 1, 1)]
 
 

@@ -1,4 +1,4 @@
-"""From the log of a run to the data of the pictures: the pipeline's timeline, the phases of barriers, the swizzled tiles.
+"""Makes the data of the pipeline's pictures from the log of a run: timeline, phases of barriers, swizzled tiles.
 
 The interpreter's order of warps is one of many that are possible, and its copies arrive as late as they can. So the
 timeline does not show this order, but what it proves: which arrivals and bytes completed the phase that a warp waited for.

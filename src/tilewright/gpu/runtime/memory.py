@@ -97,6 +97,7 @@ class HostPages:
     def lock(self, pages: Pages) -> None:
         """Page-lock the memory for all GPUs, unless it is locked. Memory written before takes a seventh of the time."""
         address = pages.ctypes.data
+        # Without ``_guard``: pages have one owner between ``take`` and ``give_back``, and ``add`` and ``remove`` are atomic.
         if address not in self._locked:
             portable = 1  # CU_MEMHOSTREGISTER_PORTABLE
             call(f"{pages.nbytes:,} bytes of page-locked memory", "cuMemHostRegister", address, pages.nbytes, portable)

@@ -1,4 +1,4 @@
-"""What a benchmark consists of: settings, the cells that they ask for, and the predicted time of each cell.
+"""The contents of a benchmark: its settings, the cells that follow from them, and the predicted time of each cell.
 
 A kernel is a ``Kernel`` on the CPU; on a GPU a ``CudaKernel``, or a ``Reference`` for a library. All three have the
 attributes that are used here. The time of a cell is predicted from the previous size, on the CPU and on a GPU.

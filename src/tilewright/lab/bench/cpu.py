@@ -152,7 +152,7 @@ class Bench(PredictingBench):
             self._sets = (
                 OperandSets.random(cell.shape, cell.dtype, seed)
                 if operands is None
-                else OperandSets.given(*operands, cell.dtype, seed)
+                else OperandSets.from_arrays(*operands, cell.dtype, seed)
             )
             self._key = (cell.shape, cell.dtype)
         return self._sets
@@ -218,7 +218,7 @@ class Bench(PredictingBench):
         loop = SampleLoop(run, sets, sets.c, cell.threads, warm_s=once)
         loops = [(loop, outcome.samples_s)]
         if reference is not None:
-            loops.append((SampleLoop(reference, sets, sets.r, cell.threads), outcome.reference_samples_s))
+            loops.append((SampleLoop(reference, sets, sets.reference_c, cell.threads), outcome.reference_samples_s))
 
         def turn() -> float:
             for each, samples in loops:

@@ -301,13 +301,13 @@ class DeviceBench:
             library = self._library()
             launches = [
                 library.gemm(a, b, r, cell.shape, cell.dtype, precision=cell.precision)
-                for a, b, r in zip(sets.a, sets.b, sets.r, strict=True)
+                for a, b, r in zip(sets.a, sets.b, sets.reference_c, strict=True)
             ]
             launches[0]()
             self.gpu.wait()
         except (UnavailableError, LaunchError):
             return None
-        return DeviceSampleLoop(self.gpu, sets.checks, launches, sets.r)
+        return DeviceSampleLoop(self.gpu, sets.checks, launches, sets.reference_c)
 
     def _sample(
         self, loop: DeviceSampleLoop, reference: DeviceSampleLoop | None, measured: MeasuredCell, repeat: int | None
@@ -550,7 +550,7 @@ class DeviceSets:
         self._gpu, self.checks, self.layout = gpu, checks, layout
         self._memory = gpu.allocate(layout.nbytes)
         gpu.fill(self._memory, _POISON)
-        self.a, self.b, self.c, self.r = (
+        self.a, self.b, self.c, self.reference_c = (
             [self._part(start, size, i) for i in range(layout.count)]
             for start, size in zip(layout.starts, layout.sizes, strict=True)
         )

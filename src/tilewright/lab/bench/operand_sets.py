@@ -1,4 +1,4 @@
-"""What a benchmark multiplies: seeded random matrices, or the user's own, in so many copies that no cache stays warm."""
+"""The operands of a benchmark: seeded random matrices, or the user's own, in so many copies that no cache stays warm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ...product.operands import aligned_copy, aligned_empty
 from ..inputs.options import LARGEST, Shape
 from ..verify.verify import oracle
 
-#: Bytes of all sets together, as a multiple of the last-level cache: then a set has left it when its turn comes again.
+#: Bytes of all sets together, as a multiple of the last-level cache, so that a set is no longer cached when it is used
+#: again.
 ROTATION = 2
 _MOST_SETS = 16_384
 
@@ -71,7 +72,7 @@ def _load(path: Path) -> np.ndarray:
 
 
 def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-    """Raises UsageError where an element of the product could overflow: every kernel would look wrong.
+    """Raises UsageError if an element of the product could overflow, because then every kernel would look wrong.
 
     Integers are not checked: they wrap around, as defined.
     """
@@ -86,12 +87,13 @@ def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
 
 @dataclass
 class OperandSets:
-    """The operands of one shape and dtype. ``c`` is the kernel's output, ``r`` the reference's; NaN until written."""
+    """The operands of one shape and dtype. ``c`` is the kernel's output, ``reference_c`` the reference's; NaN until
+    written."""
 
     a: list[np.ndarray]
     b: list[np.ndarray]
     c: list[np.ndarray]
-    r: list[np.ndarray]
+    reference_c: list[np.ndarray]
     seed: int
     oracles: dict[int, Any] = field(default_factory=dict)
 
@@ -100,8 +102,8 @@ class OperandSets:
 
     @classmethod
     def random(cls, shape: Shape, dtype: str, seed: int, count: int | None = None) -> OperandSets:
-        """Uniform in [−1, 1), real and imaginary parts each; integers over their whole range. They depend on the seed, the
-        shape and their number alone (None: as many as are needed), so that every kernel and every run gets the same."""
+        """Uniform in [−1, 1), real and imaginary parts each; integers over their whole range. They depend only on the
+        seed, the shape and ``count`` (None: as many as are needed), so that every kernel and every run gets the same."""
         m, n, k = shape
         rng = np.random.default_rng([seed, m, n, k])
         count = sets_needed(shape, np.dtype(dtype).itemsize) if count is None else count
@@ -110,12 +112,12 @@ class OperandSets:
         return cls(a, b, *_outputs(shape, dtype, count), seed)
 
     @classmethod
-    def given(cls, a: np.ndarray, b: np.ndarray, dtype: str, seed: int) -> OperandSets:
-        """The user's matrices, in several copies where one pair would stay in the cache."""
+    def from_arrays(cls, a: np.ndarray, b: np.ndarray, dtype: str, seed: int) -> OperandSets:
+        """The user's matrices, in several copies if one pair would stay in the cache."""
         shape = (a.shape[0], b.shape[1], a.shape[1])
         count = sets_needed(shape, np.dtype(dtype).itemsize)
-        many_a, many_b = ([aligned_copy(x, dtype) for _ in range(count)] for x in (a, b))
-        return cls(many_a, many_b, *_outputs(shape, dtype, count), seed)
+        a_copies, b_copies = ([aligned_copy(x, dtype) for _ in range(count)] for x in (a, b))
+        return cls(a_copies, b_copies, *_outputs(shape, dtype, count), seed)
 
     def __len__(self) -> int:
         return len(self.a)

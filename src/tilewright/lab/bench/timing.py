@@ -71,12 +71,14 @@ def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) ->
     rows of the operands."""
     if len(variants) == 1:
         return next(iter(variants.items()))
-    a, b, c = sets.a[0], sets.b[0], sets.r[0]
+    a, b, c = sets.a[0], sets.b[0], sets.reference_c[0]
     rows, first = a.shape[0], next(iter(variants.values()))
     while rows > FEWEST_ROWS and timed(first, a[:rows], b, c[:rows]) > TRIAL_S:
         rows //= 2
-    part = OperandSets([x[:rows] for x in sets.a], sets.b, [x[:rows] for x in sets.c], [x[:rows] for x in sets.r], 0)
-    loops = {name: SampleLoop(run, part, part.r, threads) for name, run in variants.items()}
+    part = OperandSets(
+        [x[:rows] for x in sets.a], sets.b, [x[:rows] for x in sets.c], [x[:rows] for x in sets.reference_c], 0
+    )
+    loops = {name: SampleLoop(run, part, part.reference_c, threads) for name, run in variants.items()}
     least = dict.fromkeys(variants, math.inf)
     for _ in range(TRIALS):
         for name, loop in loops.items():

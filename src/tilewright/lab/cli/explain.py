@@ -123,7 +123,7 @@ def explain_command(
     _write(explanations, json_file, report_file)
     if interrupted:
         raise typer.Exit(130)
-    if any(e.wrong for e in explanations):
+    if any(e.failed for e in explanations):
         raise typer.Exit(1)
     if stopped := [e.kernel for e in explanations if e.stopped]:
         names = ", ".join(dict.fromkeys(stopped))

@@ -167,7 +167,7 @@ def multiply_command(
     """
     from ...host.limits import get_threads, use_threads
     from ...large.files import path_of_result
-    from ...large.multiply import check_dtypes_verifiable, check_verifiable, job_on, verified_job
+    from ...large.multiply import check_dtypes_verifiable, check_verifiable, job_on, verify_job
     from ...large.streaming.options import Options
     from ..terminal import show_plan, show_product, steps_shown
 
@@ -177,7 +177,16 @@ def multiply_command(
     check_writeable("timeline", timeline, spare=files)
     check_different_files(json=json_file, timeline=timeline, output=Path(output))
     console = Console(stderr=json_file is not None and str(json_file) == "-")
-    options = Options(memory, device, device_memory, partition, dtype, resume, overwrite, _precision(precision))
+    options = Options(
+        memory=memory,
+        device=device,
+        device_memory=device_memory,
+        partition=partition,
+        dtype=dtype,
+        resume=resume,
+        overwrite=overwrite,
+        precision=_precision(precision),
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(steps_shown(Console(stderr=True)))
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
@@ -194,7 +203,7 @@ def multiply_command(
         found = None
         if not dry_run:
             _run(job, timeline)
-            found = verified_job(job, x, y, options) if verify else None
+            found = verify_job(job, x, y, options) if verify else None
             show_product(console, job, output, found)
         elif timeline is not None:
             _write_timeline(job, None, timeline)

@@ -1,14 +1,16 @@
-"""The processor's counters while a job runs, and which of them counts which quantity of a product that the model predicts.
+"""Reads the processor's hardware counters while a product runs, and pairs them with the counts that the model predicts.
 
-They are those of Linux's ``perf_event_open``, on every thread of this process. The command ``perf`` counts a whole process,
-in which imports and compilation take a thousand times as long as a product. Here counters run while a job runs, in user
-mode alone, which is allowed up to ``perf_event_paranoid`` 2. Each thread that exists when the job begins has its own
-counters, which include threads that it starts later; so warm up first. If there are more events than the processor has
-counters, Linux lets them take turns, and each count is scaled to the whole time.
+Used by ``explain.cpu``.
 
-A missing counter is no error: on a virtual machine most are missing. Its result is None, with the reason. What Linux calls
-cache references are reads of the last-level cache on Intel's processors, and of the second level on AMD's: there the last
-level has counters for all cores together alone, none for a single program.
+The counters are those of Linux's ``perf_event_open``, on every thread of this process. The command ``perf`` counts a whole
+process, in which imports and compilation take a thousand times as long as a product. Here counters run only while a job
+runs, and only in user mode, which ``perf_event_paranoid`` 2 still allows. Each thread that exists when the job begins has
+its own counters, which include threads that it starts later; so warm up first. If there are more events than the processor
+has counters, Linux schedules them alternately, and each count is scaled to the whole time.
+
+A missing counter is no error: on a virtual machine most are missing. Its result is None, with the reason. Linux's event
+cache-references counts reads of the last-level cache on Intel's processors, and of the second level on AMD's, whose
+last-level counters cannot be read for one program.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _CLOSE_ON_EXEC = 8
 
 @dataclass(frozen=True)
 class PerfEvent:
-    """An event to count; ``each`` is what the counter adds for one event, such as 32 operations for an instruction."""
+    """An event to count; ``each`` is the amount by which one event raises the counter, such as 32 operations."""
 
     name: str
     kind: int
@@ -95,7 +97,7 @@ class System(Protocol):
 
 
 class Linux:
-    """The system calls themselves. Raises OSError with ENOSYS where there are none."""
+    """The system calls of Linux. Raises OSError with ENOSYS on other systems."""
 
     def __init__(self) -> None:
         if sys.platform != "linux":
@@ -220,7 +222,7 @@ def reason_of(error: OSError) -> str:
 
 
 def _has_counters() -> bool:
-    """Whether this machine has counters of the processor itself."""
+    """Whether this machine has hardware counters of the processor."""
     return SOURCES.is_dir() and any(path.name.startswith(_PROCESSOR) for path in SOURCES.iterdir())
 
 
@@ -233,7 +235,7 @@ def _paranoid() -> str:
 
 # ---- quantities of a product -----------------------------------------------------------------------------------------
 
-#: Counters run for so long at least, because events may have to take turns.
+#: Counters run for at least this many seconds, because events may have to share counters.
 COUNTED_S = 0.4
 #: Bytes of a cache line, where the machine does not report them.
 _LINE = 64
@@ -254,10 +256,11 @@ UNITS = {
 
 @dataclass(frozen=True)
 class EventRow:
-    """A quantity of one product: predicted by the model (``expected``), and counted by the processor; None is not known.
+    """A quantity of one product: predicted by the model (``expected``, a name that records have), and ``counted`` by the
+    processor; None is not known.
 
-    ``share`` is the part of the time in which the counter ran, from which the count is scaled; ``reason`` is why there is no
-    count.
+    ``share`` is the part of the time in which the counter ran, from which the count is scaled; ``reason`` says why there is
+    no count.
     """
 
     what: str
@@ -270,7 +273,7 @@ class EventRow:
 
     @property
     def ratio(self) -> float | None:
-        """Counted over expected."""
+        """Counted over predicted."""
         return self.counted / self.expected if self.counted is not None and self.expected else None
 
 
@@ -279,7 +282,8 @@ def predicted_counts(
 ) -> dict[str, float]:
     """The quantities that the model predicts.
 
-    Instructions and loads are those of the inner loop, times its turns; without a known loop, loads are those of the tile.
+    Instructions and loads are those of the inner loop times its number of iterations; without a known loop, loads are
+    estimated from the tile.
     """
     known: dict[str, float | None] = {"page faults": 0}
     multiplies = cpu_counts.vector_multiplies(kernel, problem, threads)
@@ -288,8 +292,8 @@ def predicted_counts(
         cut = cpu_counts.tiling(kernel, problem, threads)
         known["loads"] = None if cut is None else cut.loads
     if multiplies and loop is not None:
-        turns = multiplies / loop.multiplies
-        known |= {"instructions": turns * loop.instructions, "loads": turns * loop.reads}
+        iterations = multiplies / loop.multiplies
+        known |= {"instructions": iterations * loop.instructions, "loads": iterations * loop.reads}
     line = next((cache.line for cache in here.caches if cache.line), _LINE)
     for level in cpu_counts.traffic(kernel, problem, threads, here)[1:]:
         known[f"lines into {level.into}"] = None if level.bytes is None else math.ceil(level.bytes / line)
@@ -304,7 +308,7 @@ def event_rows(
     events: list[tuple[str, PerfEvent]],
     system: System | None = None,
 ) -> list[EventRow]:
-    """A row for each event, and for each quantity without one; ``job`` takes about ``seconds``, and is repeated."""
+    """A row for each event, and for each quantity without an event; ``job`` takes about ``seconds``, and is repeated."""
     times = max(1, math.ceil(COUNTED_S / max(seconds, 1e-7)))
 
     def repeated() -> None:
@@ -327,7 +331,7 @@ def event_rows(
     ]
     without = UNITS.keys() - {row.what for row in rows}
     rows += [
-        EventRow(what, UNITS[what], known.get(what), "", None, reason="no event of it is known here")
+        EventRow(what, UNITS[what], known.get(what), "", None, reason="no event that counts it is known here")
         for what in without
     ]
     return sorted(rows, key=lambda row: list(UNITS).index(row.what))
@@ -354,7 +358,8 @@ def events_of(here: Machine, dtype: str, vector_bits: int) -> list[tuple[str, Pe
 
 
 def _arithmetic(here: Machine, dtype: str, vector_bits: int) -> PerfEvent | None:
-    """The processor's event of vector multiply-adds of floats: one adds 2 on Intel's processors, and 2 a lane on AMD's."""
+    """The processor's event of vector multiply-adds of floats. One multiply-add raises the counter by 2 on Intel's
+    processors, and by 2 per lane on AMD's."""
     size = cpu_counts.packed_bytes(dtype)
     if not dtype.startswith(("float", "complex")) or vector_bits not in (128, 256, 512):
         return None

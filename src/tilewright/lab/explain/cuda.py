@@ -19,6 +19,7 @@ from ...gpu.runtime.nvrtc import Compiled, compiler
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...records.explanation import Access, Bound, Defect, Explanation, Formula, TimePart
+from ...records.unit_counters import TENSOR_CYCLES
 from ...simulator.assembly.source_files import file_label
 from ...simulator.counters.sectors import SECTOR
 from ...simulator.findings import LAUNCH, STEP_LIMIT, Finding
@@ -279,15 +280,16 @@ def operations_per_access(w: float, h: float, k: float | None = None) -> float:
 # while others compute, so fill and epilogue are then a part of what the steady state must hide, but for the first and the
 # last.
 #
-# In the steady state every unit has its work, and would alone take as long as its bound. Besides, the kernel waits: each
-# round of copies takes the latency of memory. Units whose times are alike hinder each other, because none is always busy:
-# the steady state takes the fourth root of the sum of the fourth powers of all times. Of two equal ones this is 19 % more.
+# In the steady state every unit has its work, and alone would take as long as its bound. The kernel also waits: each round
+# of copies takes the latency of memory. Units with similar times slow each other down, because none is always busy: the
+# steady state takes the fourth root of the sum of the fourth powers of all times. For two equal times this is 19 % more
+# than one.
 
 
-#: The exponent with which the times of several units add up: 1 is one after the other, infinity is no hindrance. Of whole
-#: numbers, 4 is nearest to the times of the asynchronous kernels of the tests; every other figure is a rate of the card.
+#: The exponent p of the sum (Σ tᵖ)^(1/p) of the units' times: with 1 they add up, with infinity only the longest counts. Of
+#: the integers, 4 is nearest to the times of the asynchronous kernels of the tests; all other figures are rates of the card.
 EXPONENT = 4
-#: Other units are named if they alone take at least this share of the time of the one that limits.
+#: Units are named beside the one that limits if their own time is at least this share of its time.
 _NAMED = 0.6
 
 
@@ -328,14 +330,14 @@ class _Launch:
 
     @property
     def exposed(self) -> int:
-        """How many fills and epilogues nothing hides: of several blocks, the others work meanwhile."""
+        """How many fills and epilogues are not hidden. With several blocks on a multiprocessor the others work meanwhile."""
         return self.generations if self.resident == 1 else 1
 
     # ---- seconds
 
     @property
     def cycle(self) -> float:
-        """Of a clock cycle; where tensor cores work, the clock is lower."""
+        """The seconds of a clock cycle; the clock is lower while tensor cores work."""
         mhz = self.rates.tensor_clock_mhz if self.work.tensor_cycles else self.card.clock_mhz
         return 1e-6 / (mhz or math.inf)
 
@@ -354,23 +356,23 @@ class _Launch:
 
     @property
     def drain(self) -> float:
-        """Until the last tiles of all blocks at once are written."""
+        """The seconds until the last tiles of all resident blocks are written."""
         at_once = min(self.work.blocks, self.card.sms * self.resident)
         return at_once * self.work.written / (self.rates.l2_write_gbs * 1e9)
 
     @property
     def own_instructions(self) -> float:
-        """In which a warp of a block issues its instructions, each of which needs the one before."""
+        """The seconds in which a warp issues its instructions if each needs the result of the one before."""
         warps = -(-self.work.threads // 32)
         return self.work.instructions / warps * self.rates.instruction_cycles * self.cycle
 
     def units(self) -> dict[str, float]:
-        """The seconds in which each unit alone would do its work, and those that the blocks wait."""
+        """The seconds that each unit alone needs for its work, and those that the blocks wait ("latency")."""
         work, rates, quarters = self.work, self.rates, self.card.limits.sub_partitions
         blocks = self._on_each * work.busiest
         read = work.blocks * (work.copied + work.loaded)
-        again = max(0.0, read - work.read_bytes)  # bytes that several blocks read
-        l2 = (read - again) / rates.l2_first_gbs + again / rates.l2_gbs
+        repeated = max(0.0, read - work.read_bytes)  # bytes that another block has read before
+        l2 = (read - repeated) / rates.l2_first_gbs + repeated / rates.l2_gbs
         if self.resident > 1:
             l2 += work.blocks * work.written / rates.l2_write_gbs
         times = {
@@ -381,17 +383,17 @@ class _Launch:
             "starts of blocks": self._on_each * rates.block_interval,
             "latency": self.waits(),
         }
-        if work.groups:  # a group's own products, and between them the hand-over of stages
+        if work.groups:  # one group's own products, and the hand-over of stages between them
             own = work.tensor_cycles / quarters / work.groups * self.cycle + work.phases * rates.hand_over
             times["tensor cores"] = max(times["tensor cores"], self.generations * own * work.busiest)
         if work.rounds > 1:
             times["dependent instructions"] = self.generations * self.own_instructions
-        if self.far:  # each byte once: that some come again, when L2 has lost them, is not known
+        if self.far:  # each byte is counted once; how many are read again after L2 evicted them is not known
             times["device memory"] = work.operand_bytes / (rates.memory_gbs * 1e9)
         return times
 
     def waits(self) -> float:
-        """The seconds that blocks wait for memory, all generations one after the other, without what is exposed."""
+        """The seconds that blocks wait for memory, summed over the generations, without the exposed fills and epilogues."""
         rounds = max(0.0, self.work.rounds * self.work.busiest - 1)
         waits = self.generations * rounds * (self.latency + self.rates.hand_over)
         if self.work.rounds <= 1:  # load, compute and store: one after the other
@@ -530,41 +532,42 @@ def unknown(card: GpuModel, unit: ArithmeticUnit) -> list[str]:
 
 # ---- what each block does --------------------------------------------------------------------------------------------
 
-#: The counter of the busy cycles of tensor cores, summed over the four of a multiprocessor.
-TENSOR_CYCLES = "sm__pipe_tensor_cycles_active.sum"
-#: The kinds of global accesses that bring data: by the copy engine, and by threads.
+#: The kinds of global accesses that read: by the copy engine, and by threads.
 _COPY, _LOADS = "tma load", ("ld", "cp.async")
-#: The L2 cache takes a store in pieces of this many bytes: one that fills half of a piece takes as long.
-PIECE = 64
+#: The L2 cache takes stores in pieces of this many bytes: a store of half a piece takes as long as one of a whole piece.
+L2_STORE_BYTES = 64
 
 
 @dataclass(frozen=True)
 class PipelineWork:
-    """The work of a mean block, of ``blocks``.
-
-    ``rounds``, ``phases`` and ``under_way`` are those of ``BlockRounds``: how often copies arrive, for how many phases of
-    mbarriers, and with how many bytes at once. ``groups``: warp groups that execute ``wgmma``. ``copied`` are bytes that the
-    copy engine brings, ``loaded`` those that plain loads ask for, ``written`` those that stores and reductions take in whole
-    pieces. ``turns`` are those of L1 and shared memory, ``tensor_cycles`` those of one of four tensor cores,
-    ``instructions`` those of warps. ``busiest`` is the work of the block that has most, over that of the mean block.
-    ``read_bytes`` are those of the arrays that the launch only reads, ``operand_bytes`` those of all.
-    """
+    """The work of a launch: ``blocks``, and the average work of a block. The names are also those of its record."""
 
     blocks: int
+    #: Threads of a block, registers of a thread, bytes of shared memory of a block.
     threads: int
     registers: int
     shared_bytes: int
+    #: Warp groups of a block that execute ``wgmma``.
     groups: int
+    #: How often copies arrive, for how many phases of mbarriers, and with how many bytes at once (``BlockRounds``).
     rounds: float
     phases: float
     under_way: float
+    #: Bytes that the copy engine brings.
     copied: float
+    #: Bytes that plain loads request.
     loaded: float
+    #: Bytes of stores and reductions, rounded up to whole pieces of L2_STORE_BYTES.
     written: float
+    #: Cycles of the pipe of L1 and shared memory (``turns_of``).
     turns: float
+    #: Busy cycles of a block's tensor cores, summed over the four of the multiprocessor.
     tensor_cycles: float
+    #: Instructions of warps.
     instructions: float
+    #: The work of the block that has most, over the average.
     busiest: float
+    #: Bytes of the arrays that the launch only reads, and of all arrays.
     read_bytes: int
     operand_bytes: int
 
@@ -593,7 +596,7 @@ def work_of(
         phases=rounds.phases,
         under_way=rounds.under_way,
         copied=copied,
-        # Of a sector that several loads use in part, L1 has the rest.
+        # Loads that use parts of one sector share it in L1, so count the smaller of sectors and requested bytes.
         loaded=sum(min(SECTOR * a.sectors, a.bytes) for a in in_global if a.kind in _LOADS) / blocks,
         written=sum(map(_written, in_global)) / blocks,
         turns=sum(map(turns_of, observed.accesses)) / blocks,
@@ -606,20 +609,21 @@ def work_of(
 
 
 def _written(access: Access) -> int:
-    """The bytes of the pieces that stores write. Those of threads are as in the request that is the example."""
+    """The bytes of the L2 pieces that stores write. For stores of threads, the pieces of the one recorded request are
+    taken as those of all requests."""
     if access.kind in (_COPY, *_LOADS):
         return 0
-    pieces = {at // PIECE for at in access.lanes if at is not None}
-    return max(SECTOR * access.sectors, PIECE * len(pieces) * access.requests)
+    pieces = {at // L2_STORE_BYTES for at in access.lanes if at is not None}
+    return max(SECTOR * access.sectors, L2_STORE_BYTES * len(pieces) * access.requests)
 
 
-def _arrays(args: Sequence[Any], left: Sequence[Any]) -> list[tuple[np.ndarray[Any, Any], bool]]:
-    """Each array among the arguments once, and whether the launch wrote to it; ``left``: as the launch left them."""
+def _arrays(args: Sequence[Any], after: Sequence[Any]) -> list[tuple[np.ndarray[Any, Any], bool]]:
+    """Each array among the arguments once, and whether the launch wrote to it; ``after``: the arguments after the launch."""
     found: dict[int, tuple[np.ndarray[Any, Any], bool]] = {}
-    for arg, after in zip(args, left, strict=True):
-        several = isinstance(arg, list | tuple)
-        for each, now in zip(arg, after, strict=True) if several else [(arg, after)]:
+    for arg, arg_after in zip(args, after, strict=True):
+        is_list = isinstance(arg, list | tuple)
+        for each, each_after in zip(arg, arg_after, strict=True) if is_list else [(arg, arg_after)]:
             array = each.array if isinstance(each, TensorMap) else each
             if isinstance(array, np.ndarray):
-                found[id(array)] = array, now is not array
+                found[id(array)] = array, each_after is not array
     return list(found.values())

@@ -1,4 +1,4 @@
-"""What options of measurements take: ``--sizes`` and ``--param``, options of time; and the parameters that a kernel allows.
+"""Parses the options of measurements: ``--sizes`` and ``--param``, options of time; and the parameters that a kernel allows.
 
 Sizes are ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``.
 """

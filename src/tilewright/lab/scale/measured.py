@@ -1,4 +1,4 @@
-"""What a run on a cluster shows: the rates of its workers, and the bytes that it moved; the simulation is held to both."""
+"""The rates of workers and the bytes moved in a measured run on a cluster, with which the simulation is checked."""
 
 from __future__ import annotations
 

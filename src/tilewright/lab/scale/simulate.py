@@ -1,14 +1,17 @@
-"""Simulates a plan on the workers of a cluster, event by event: of clusters too large to rent, held to measured runs.
+"""Simulates a plan on the workers of a cluster, event by event, also of clusters that are too large to rent.
 
-Nothing random is in it. The tiles come from the queue of the real run, with the simulated clock, and the bytes of each tile
-from the schedule that its worker would follow. That depends on the order of the worker's tiles alone, not on where in C they
-lie. In a large cluster most workers take tiles in the same order, each in its own part, so that one schedule serves all of
-them. What is modelled is time:
+The simulation is deterministic, and is checked against measured runs. The tiles come from the queue of the real run, with
+the simulated clock, and the bytes of each tile from the schedule that its worker would follow. A schedule depends only on
+the order of the worker's tiles, not on where in C they lie. In a large cluster most workers take tiles in the same order,
+each in its own part, so that one schedule serves all of them. Time is modelled as follows:
 
-- A worker has three lanes, as in ``large.streaming.run.executor``: it loads blocks, multiplies them, and stores tiles of C.
-- Storage is a fluid (``sharing``): all loads under way share its rate equally, but none is faster than its worker's link.
-- A free tile is a message to the scheduler, its time for the task, one task after another, and a message back. A worker has
-  ``in_flight`` tiles: one is computed, and the blocks of the next are loaded. It gets another when one is stored.
+- A worker has three stages that run at the same time, as in ``large.streaming.run.executor``: it loads blocks, multiplies
+  them, and stores tiles of C.
+- Storage is modelled as a rate that is shared (``SharedRate``): all loads under way share it equally, but none is faster
+  than its worker's link.
+- Getting a tile takes a message to the scheduler, ``task_s`` there (requests are served one after another), and a message
+  back. A worker has ``in_flight`` tiles: one is computed, and the blocks of the next are loaded. It gets another when one is
+  stored.
 
 Where there are many steps, several are computed as a group, with a continuous flow of blocks.
 """
@@ -37,22 +40,22 @@ from ...records.scaling import SPENT, WHERE
 
 class LoadedBlock(NamedTuple):
     """A block of ``"a"`` or ``"b"`` that a tile loads for its step ``step``: step ``p`` of the operand, into a slot that is
-    free after the worker's multiplication number ``after``."""
+    free after the worker's multiplication number ``after_multiply``."""
 
     operand: str
     p: int
     step: int
-    after: int
+    after_multiply: int
 
 
 class LoadPiece(NamedTuple):
-    """Blocks that are loaded as one, in ``blocks`` copies, after multiplication number ``after`` of the worker: ``nbytes``
-    are copied to slots, and ``received`` of them come from elsewhere."""
+    """Blocks that are loaded as one, in ``blocks`` copies, after multiplication number ``after_multiply`` of the worker:
+    ``nbytes`` are copied to slots, and ``received`` of them come from storage or other workers."""
 
     nbytes: int
     received: int
     blocks: int
-    after: int
+    after_multiply: int
 
 
 class StepGroup(NamedTuple):
@@ -76,7 +79,8 @@ class TileWork(NamedTuple):
 
 @dataclass(eq=False)
 class History:
-    """The tiles that a worker took so far, and the blocks that the last of them loads; other histories ``follow`` it."""
+    """The sequence of tiles that a worker took so far, as a node of a tree: its last tile, the blocks that this tile
+    loads, the ``parent`` without it, and in ``children`` the histories with one more tile."""
 
     part: tuple[Tile, ...]
     parent: History | None = None
@@ -85,17 +89,17 @@ class History:
     #: Tiles of the worker's own part that were left after the last one.
     left: int = 0
     blocks: tuple[LoadedBlock, ...] = ()
-    follow: dict[tuple[Tile, int], History] = field(default_factory=dict)
-    #: The schedule that has just these tiles, until another tile is added to it.
+    children: dict[tuple[Tile, int], History] = field(default_factory=dict)
+    #: The schedule of exactly these tiles, until the first child takes it over and adds its tile.
     schedule: Schedule | None = None
 
     def path(self) -> list[History]:
-        """All histories that lead to this one and itself, without the empty one."""
-        found, here = [], self
-        while here.parent is not None:
-            found.append(here)
-            here = here.parent
-        return found[::-1]
+        """The histories from the one with the first tile to this one."""
+        histories, node = [], self
+        while node.parent is not None:
+            histories.append(node)
+            node = node.parent
+        return histories[::-1]
 
 
 class Histories:
@@ -113,17 +117,17 @@ class Histories:
 
     def add(self, history: History, tile: Tile, later: Sequence[Tile]) -> History:
         """The history with one more tile, where ``later`` are the tiles of the worker's own part that will follow."""
-        key = (tile, len(later))  # with the tiles before, the number of those left says which ones are left
-        if key not in history.follow:
+        key = (tile, len(later))  # given the earlier tiles, the number of tiles that are left says which ones they are
+        if key not in history.children:
             schedule, history.schedule = history.schedule or self._replayed(history), None
             blocks = self._extended(schedule, tile, later)
             blocks = self._blocks.setdefault(blocks, blocks)
             added = History(history.part, history, history.tiles + 1, tile, len(later), blocks, schedule=schedule)
-            history.follow[key] = added
-        return history.follow[key]
+            history.children[key] = added
+        return history.children[key]
 
     def _replayed(self, history: History) -> Schedule:
-        """The schedule of a history from which another one already follows."""
+        """The schedule of a history, computed again because its first child has taken the schedule over."""
         schedule, own = Schedule(self._grid, self._slots), 0
         for each in history.path():
             assert each.tile is not None
@@ -133,15 +137,17 @@ class Histories:
 
     @staticmethod
     def _extended(schedule: Schedule, tile: Tile, later: Sequence[Tile]) -> tuple[LoadedBlock, ...]:
-        """Add a tile to the schedule, and return what it loads. As a schedule only counts its earlier entries, they are
-        replaced by its first ones: that saves most of the memory."""
+        """Add a tile to the schedule, and return the blocks that it loads. The new entries are then replaced by the
+        schedule's first ones, because a schedule only needs the number of its earlier entries: that saves most of the
+        memory."""
         loads, steps = len(schedule.loads), len(schedule.multiplies)
         schedule.add(tile, later)
         blocks: list[LoadedBlock] = []
         for multiply in schedule.multiplies[steps:]:
             for load in schedule.loads[loads + len(blocks) : max(multiply.needs) + 1]:
                 operand, row, column = load.block
-                blocks.append(LoadedBlock(operand, column if operand == "a" else row, multiply.p, load.after))
+                p = column if operand == "a" else row
+                blocks.append(LoadedBlock(operand, p, multiply.p, load.after_multiply))
         schedule.loads[loads:] = schedule.loads[:1] * len(blocks)
         schedule.multiplies[steps:] = schedule.multiplies[:1] * (len(schedule.multiplies) - steps)
         return tuple(blocks)
@@ -181,12 +187,12 @@ class TileCutter:
                 0 if block.p % owned[block.operand][0] == owned[block.operand][1] else nbytes
                 for block, nbytes in zip(blocks, sizes, strict=True)
             ]
-            head = sum(block.step == begin for block in blocks)
-            loads += [LoadPiece(sizes[x], received[x], 1, blocks[x].after) for x in range(head)]
+            single = sum(block.step == begin for block in blocks)
+            loads += [LoadPiece(sizes[x], received[x], 1, blocks[x].after_multiply) for x in range(single)]
             first = len(loads)
-            if len(blocks) > head:
-                after = min(blocks[head].after, first_step + begin - 1)
-                loads.append(LoadPiece(sum(sizes[head:]), sum(received[head:]), len(blocks) - head, after))
+            if len(blocks) > single:
+                after = min(blocks[single].after_multiply, first_step + begin - 1)
+                loads.append(LoadPiece(sum(sizes[single:]), sum(received[single:]), len(blocks) - single, after))
             seconds = [computing(depths[p]) for p in steps]
             total_s = sum(seconds) + rates.copy_s * sum(sizes)
             last_s = seconds[-1] + rates.copy_s * sum(
@@ -276,7 +282,7 @@ class Simulation:
 
 # ---- the simulation --------------------------------------------------------------------------------------------------
 
-#: Groups of steps that are simulated at most, unless there are more tiles.
+#: The most groups of steps that are simulated, unless there are more tiles.
 MOST_GROUPS = 100_000
 
 
@@ -292,45 +298,56 @@ def simulate_cluster(
     in_flight: int = TILES_AT_ONCE,
     groups: int = MOST_GROUPS,
 ) -> Simulation:
-    """The run of ``plan`` on one worker for each of its parts, which have these ``rates``, or each its own. If there are
-    more ``workers``, or rates, than parts, the others take tiles of theirs.
+    """The run of ``plan`` on one worker for each of its parts. ``rates``: one for all workers, or one each. ``workers``
+    beyond the number of parts have no tiles of their own; they take tiles from the other parts.
 
     ``rates`` are those of a worker alone, as ``plan_stream`` takes them. ``most_read_bytes`` (if None, ``read_bytes``) and
     ``write_bytes`` are those of the storage, for all workers together. Where the operands are at the "workers", those whose
-    parts need a row of blocks of A own these blocks by turns, and likewise a column of B. A worker sends and receives at
+    parts need a row of blocks of A own these blocks in turn, and likewise a column of B. A worker sends and receives at
     ``read_bytes``, its own blocks pass no link, and its tiles of C stay with it.
 
-    The scheduler takes ``task_s`` for each tile, and a message ``message_s``; the first tile is asked for at ``start_s``.
+    The scheduler takes ``task_s`` for each tile, and a message ``message_s``; workers request their first tiles at
+    ``start_s``.
     At most ``groups`` groups of steps are simulated; with as many as there are steps, every block has its own times.
 
     Raises UsageError for another ``where``, another number of rates, and a plan without steps.
     """
     if where not in WHERE:
         raise UsageError(f"where {where!r}: must be {' or '.join(WHERE)}")
-    each = [rates] * max(workers, len(plan.parts)) if isinstance(rates, Rates) else list(rates)
-    if len(each) < len(plan.parts):
-        raise UsageError(f"rates: the plan has {len(plan.parts)} parts, got the rates of {len(each)} workers")
+    rates_of_all = [rates] * max(workers, len(plan.parts)) if isinstance(rates, Rates) else list(rates)
+    if len(rates_of_all) < len(plan.parts):
+        raise UsageError(f"rates: the plan has {len(plan.parts)} parts, got the rates of {len(rates_of_all)} workers")
     if not plan.grid.steps or not plan.tiles:
         raise UsageError("plan: has no steps, so that there is nothing to simulate")
-    run = _Run(plan, each, where == "workers", task_s, message_s, start_s, in_flight, groups)
+    overheads = _Overheads(task_s=task_s, message_s=message_s, start_s=start_s)
+    run = _Run(plan, rates_of_all, overheads, at_workers=where == "workers", in_flight=in_flight, groups=groups)
     return run.simulated()
 
 
+class _Overheads(NamedTuple):
+    """Seconds of the scheduler for a tile, of a message, and until workers request their first tiles."""
+
+    task_s: float
+    message_s: float
+    start_s: float
+
+
 class _Run:
+    """The state of a simulation: its clock, the events to come, and the workers."""
+
     def __init__(
         self,
         plan: StreamPlan,
         rates: Sequence[Rates],
+        overheads: _Overheads,
+        *,
         at_workers: bool,
-        task_s: float,
-        message_s: float,
-        start_s: float,
         in_flight: int,
         groups: int,
     ) -> None:
-        self._plan, self._at_workers, self._in_flight = plan, at_workers, in_flight
-        self._task_s, self._message_s, self._start_s = task_s, message_s, start_s
-        self._now, self._scheduler_free_s, self._number = 0.0, 0.0, itertools.count()
+        self._plan, self._at_workers, self._in_flight, self._overheads = plan, at_workers, in_flight, overheads
+        self._now, self._scheduler_free_s, self._event_number = 0.0, 0.0, itertools.count()
+        #: A heap of (time, number, function, its arguments); the number decides ties.
         self._coming: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._events: list[TileEvent] = []
         if at_workers:
@@ -343,12 +360,13 @@ class _Run:
         self._histories = Histories(plan.grid, plan.slots)
         self._cutter = TileCutter(plan.grid, plan.itemsize, max(1, min(plan.grid.steps, groups // len(plan.tiles))))
         self._workers = [
-            WorkerLanes(
-                number, rates[number], part, self._histories.begin(_moved(part, part[0] if part else Tile(0, 0)))
+            WorkerStages(
+                number, rates[number], part, self._histories.begin(_relative(part, part[0] if part else Tile(0, 0)))
             )
             for number, part in enumerate(parts)
         ]
-        #: The workers whose parts need each row of blocks of A, and each column of those of B: they own it together.
+        #: For each row of blocks of A, and each column of blocks of B, the workers whose parts need it: they share its
+        #: blocks.
         self._owners: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
         for axis, number in itertools.product((0, 1), range(len(plan.parts)) if at_workers else ()):
             for strip in sorted({tile[axis] for tile in plan.parts[number]}):
@@ -358,7 +376,7 @@ class _Run:
         """Run until nothing is left to happen."""
         for _ in range(self._in_flight):
             for worker in self._workers:
-                self._at(self._start_s, self._ask, worker)
+                self._at(self._overheads.start_s, self._request_tile, worker)
         while True:
             next_s = self._coming[0][0] if self._coming else math.inf
             self._now = min(next_s, self._reading.next_s, self._writing.next_s)
@@ -369,236 +387,266 @@ class _Run:
                     self._received(worker)
             elif self._writing.next_s == self._now:
                 for worker in self._writing.ended(self._now):
-                    self._stored(worker)
+                    self._bytes_written(worker)
             else:
                 _, _, call, arguments = heappop(self._coming)
                 call(*arguments)
         total_s = max(worker.stored[-1][0] for worker in self._workers if worker.stored)
         for worker in self._workers:
-            end_s, waited = worker.stored[-1] if worker.stored else (0.0, 0.0)
-            worker.spend(end_s - worker.free_s if worker.stored else 0.0, waited)
+            end_s, contention = worker.stored[-1] if worker.stored else (0.0, 0.0)
+            worker.add_copy_wait(end_s - worker.free_s if worker.stored else 0.0, contention)
             worker.done.spent_s["balance"] = total_s - end_s
         return Simulation(self._plan, total_s, tuple(worker.done for worker in self._workers), tuple(self._events))
 
     def _at(self, time_s: float, call: Callable[..., None], *arguments: Any) -> None:
-        heappush(self._coming, (time_s, next(self._number), call, arguments))
+        heappush(self._coming, (time_s, next(self._event_number), call, arguments))
 
-    def _note(self, worker: WorkerLanes, what: str, tile: Tile) -> None:
+    def _note(self, worker: WorkerStages, what: str, tile: Tile) -> None:
         self._events.append(TileEvent(self._now, worker.number, what, tile))
 
     # ---- the scheduler ------------------------------------------------------------------------------------------------
 
-    def _ask(self, worker: WorkerLanes) -> None:
-        self._at(self._now + self._message_s, self._asked, worker)
+    def _request_tile(self, worker: WorkerStages) -> None:
+        self._at(self._now + self._overheads.message_s, self._request_arrived, worker)
 
-    def _asked(self, worker: WorkerLanes) -> None:
-        self._scheduler_free_s = max(self._now, self._scheduler_free_s) + self._task_s
-        self._at(self._scheduler_free_s, self._give, worker)
+    def _request_arrived(self, worker: WorkerStages) -> None:
+        self._scheduler_free_s = max(self._now, self._scheduler_free_s) + self._overheads.task_s
+        self._at(self._scheduler_free_s, self._assign_tile, worker)
 
-    def _give(self, worker: WorkerLanes) -> None:
+    def _assign_tile(self, worker: WorkerStages) -> None:
         taken = self._queue.take(worker.number)
         if taken is not None:
             self._note(worker, "given", taken[0])
-            self._at(self._now + self._message_s, self._begin, worker, *taken)
+            self._at(self._now + self._overheads.message_s, self._tile_arrived, worker, *taken)
 
-    def _begin(self, worker: WorkerLanes, tile: Tile, later: Sequence[Tile]) -> None:
-        """A tile arrives at its worker: its pieces join the lists of the lanes."""
-        first, (history, corner) = len(worker.loads), (worker.history, worker.corner)
+    def _tile_arrived(self, worker: WorkerStages, tile: Tile, later: Sequence[Tile]) -> None:
+        """A tile arrives at its worker: its pieces are appended to the lists of the stages."""
+        first_load, (history, corner) = len(worker.loads), (worker.history, worker.corner)
         worker.history = self._histories.add(
-            history, _moved([tile], corner)[0], _moved(later[:TILES_ANNOUNCED], corner)
+            history, _relative([tile], corner)[0], _relative(later[:TILES_ANNOUNCED], corner)
         )
         size = self._plan.grid.size(tile)
-        own_a, own_b = (self._share(worker.number, axis, tile[axis]) for axis in (0, 1))
+        own_a, own_b = (self._ownership(worker.number, axis, tile[axis]) for axis in (0, 1))
         work = self._cutter.cut(worker.history, size, worker.rates, own_a, own_b)
-        number = len(worker.works)
+        tile_index = len(worker.works)
         worker.done.tiles.append(tile)
-        worker.works.append((work, self._now))
+        worker.works.append(ReceivedWork(work, self._now))
         worker.loads += work.loads
-        worker.groups += [(group, number, first + group.first, first + group.last) for group in work.groups]
+        worker.groups += [
+            QueuedGroup(group, tile_index, first_load + group.first, first_load + group.last) for group in work.groups
+        ]
         self._load(worker)
         self._compute(worker)
 
-    def _share(self, number: int, axis: int, strip: int) -> tuple[int, int]:
-        """How many workers own this strip of blocks, and which of them this one is; (1, −1) if it is none."""
+    def _ownership(self, number: int, axis: int, strip: int) -> tuple[int, int]:
+        """How many workers own this strip of blocks, and which of them this one is; (1, −1) if it owns no block of it."""
         owners = self._owners[axis].get(strip, [])
         return (len(owners), owners.index(number)) if number in owners else (1, -1)
 
-    # ---- the three lanes ----------------------------------------------------------------------------------------------
+    # ---- the three stages ---------------------------------------------------------------------------------------------
 
-    def _load(self, worker: WorkerLanes) -> None:
-        if worker.load_s is not None or len(worker.loaded) == len(worker.loads):
+    def _load(self, worker: WorkerStages) -> None:
+        if worker.load_began is not None or len(worker.loaded) == len(worker.loads):
             return
         piece = worker.loads[len(worker.loaded)]
-        ready_s = self._multiplied_s(worker, piece.after)
+        ready_s = self._end_of_step(worker, piece.after_multiply)
         if ready_s > self._now:  # inf: called again when that is known
             if worker.wake_s != ready_s < math.inf:
                 worker.wake_s = ready_s
                 self._at(ready_s, self._load, worker)
             return
-        worker.load_s = self._now
+        worker.load_began = self._now
         self._at(self._now + piece.blocks * worker.rates.latency_s, self._transfer, worker, piece)
 
-    def _transfer(self, worker: WorkerLanes, piece: LoadPiece) -> None:
+    def _transfer(self, worker: WorkerStages, piece: LoadPiece) -> None:
         if piece.received and min(worker.rates.read_bytes, self._reading.total) < math.inf:
             self._reading.start(self._now, piece.received, worker.rates.read_bytes, worker)
         else:
             self._received(worker)
 
-    def _received(self, worker: WorkerLanes) -> None:
-        """The bytes of a load have come; it ends when they are copied to slots too, at the same time."""
-        assert worker.load_s is not None
+    def _received(self, worker: WorkerStages) -> None:
+        """The bytes of a load have arrived. It ends when they are also copied to slots, which happens at the same time."""
+        assert worker.load_began is not None
         piece, rates = worker.loads[len(worker.loaded)], worker.rates
         latency_s, copy_s = piece.blocks * rates.latency_s, piece.nbytes / rates.in_bytes
         alone_s = latency_s + max(copy_s, piece.received / rates.read_bytes)
-        self._at(max(self._now, worker.load_s + latency_s + copy_s), self._loaded, worker, alone_s)
+        self._at(max(self._now, worker.load_began + latency_s + copy_s), self._loaded, worker, alone_s)
 
-    def _loaded(self, worker: WorkerLanes, alone_s: float) -> None:
-        assert worker.load_s is not None
+    def _loaded(self, worker: WorkerStages, alone_s: float) -> None:
+        assert worker.load_began is not None
         piece = worker.loads[len(worker.loaded)]
         worker.done.in_bytes += piece.nbytes
         worker.done.received_bytes += piece.received
-        worker.loaded.append((self._now, self._waited(worker.load_s, alone_s)))
-        worker.load_s = None
+        worker.loaded.append(Done(self._now, self._contention_share(worker.load_began, alone_s)))
+        worker.load_began = None
         self._load(worker)
         self._compute(worker)
 
-    def _waited(self, began_s: float, alone_s: float) -> float:
-        """The share of the time since ``began_s`` that others' copies cost; among workers, links are all there is."""
-        took_s = self._now - began_s
+    def _contention_share(self, began: float, alone_s: float) -> float:
+        """The share of the time since ``began`` by which other workers' copies delayed this one, which would have taken
+        ``alone_s``. When operands lie on the workers, only links limit: 0."""
+        took_s = self._now - began
         return max(0.0, 1 - alone_s / took_s) if took_s > 0 and not self._at_workers else 0.0
 
-    def _compute(self, worker: WorkerLanes) -> None:
-        """Begin the next group if it is ready; and if all blocks of the group under way have come, say when it will end."""
-        if worker.computed == len(worker.groups) or worker.group_known:
+    def _compute(self, worker: WorkerStages) -> None:
+        """Begin the next group if it is ready; and if all blocks of the current group have arrived, schedule its end."""
+        if worker.computed == len(worker.groups) or worker.group_end_known:
             return
-        group, tile, first, last = worker.groups[worker.computed]
-        if worker.group_s is None:
-            after = tile - self._plan.slots[2]
-            if len(worker.loaded) < first or len(worker.stored) <= after:
+        group, tile_index, first, last = worker.groups[worker.computed]
+        if worker.group_began is None:
+            after_store = tile_index - self._plan.slots[2]
+            if len(worker.loaded) < first or len(worker.stored) <= after_store:
                 return
-            worker.group_s = self._now
-            if worker.computed == 0 or worker.groups[worker.computed - 1][1] != tile:
-                self._note(worker, "begun", worker.done.tiles[tile])
-                worker.account(self._now, self._start_s, worker.works[tile][1], first, after)
+            worker.group_began, start_s = self._now, self._overheads.start_s
+            if worker.computed == 0 or worker.groups[worker.computed - 1].tile_index != tile_index:
+                self._note(worker, "begun", worker.done.tiles[tile_index])
+                worker.add_idle_time(self._now, start_s, worker.works[tile_index].at_s, first, after_store)
             else:
-                worker.account(self._now, self._start_s, 0.0, first, -1)
+                worker.add_idle_time(self._now, start_s, 0.0, first, -1)
         if len(worker.loaded) < last:
             return
-        copied_s = worker.rates.copy_s * worker.works[tile - 1][0].out_bytes if worker.follows_a_tile else 0.0
+        copied_s = worker.rates.copy_s * worker.works[tile_index - 1].work.out_bytes if worker.follows_a_tile else 0.0
         seconds = group.seconds + copied_s
-        end_s = worker.group_s + seconds
+        end_s = worker.group_began + seconds
         if last > first:
-            end_s = max(end_s, worker.loaded[last - 1][0] + group.last_s)
-            worker.spend(end_s - worker.group_s - seconds, worker.loaded[last - 1][1])
+            end_s = max(end_s, worker.loaded[last - 1].at_s + group.last_s)
+            worker.add_copy_wait(end_s - worker.group_began - seconds, worker.loaded[last - 1].contention)
         worker.done.spent_s["compute"] += seconds
-        worker.spans.append((worker.group_s, end_s))
-        worker.group_known = True
+        worker.spans.append((worker.group_began, end_s))
+        worker.group_end_known = True
         self._at(end_s, self._multiplied, worker)
         self._load(worker)
 
-    def _multiplied(self, worker: WorkerLanes) -> None:
-        worker.group_s, worker.group_known, worker.free_s = None, False, self._now
+    def _multiplied(self, worker: WorkerStages) -> None:
+        worker.group_began, worker.group_end_known, worker.free_s = None, False, self._now
         worker.computed += 1
-        if worker.computed == len(worker.groups) or worker.groups[worker.computed][1] != worker.computed_tiles:
+        if worker.computed == len(worker.groups) or worker.groups[worker.computed].tile_index != worker.computed_tiles:
             worker.computed_tiles += 1
             self._store(worker)
         self._compute(worker)
 
-    def _multiplied_s(self, worker: WorkerLanes, step: int) -> float:
-        """When multiplication number ``step`` ends, by the pace of its group; inf where that is not known yet."""
-        if step < 0:
+    def _end_of_step(self, worker: WorkerStages, multiply: int) -> float:
+        """When multiplication number ``multiply`` ends, if all steps of its group take the same time; inf if that is not
+        known yet."""
+        if multiply < 0:
             return 0.0
-        tile, step = divmod(step, self._plan.grid.steps)
-        group, step = divmod(step, self._cutter.steps_a_group)
-        number = tile * math.ceil(self._plan.grid.steps / self._cutter.steps_a_group) + group
+        tile_index, step_of_tile = divmod(multiply, self._plan.grid.steps)
+        group_of_tile, step_of_group = divmod(step_of_tile, self._cutter.steps_a_group)
+        groups_a_tile = math.ceil(self._plan.grid.steps / self._cutter.steps_a_group)
+        number = tile_index * groups_a_tile + group_of_tile
         if number >= len(worker.spans):
             return math.inf
         start_s, end_s = worker.spans[number]
-        return start_s + (end_s - start_s) * (step + 1) / worker.groups[number][0].steps
+        return start_s + (end_s - start_s) * (step_of_group + 1) / worker.groups[number].group.steps
 
-    def _store(self, worker: WorkerLanes) -> None:
-        if worker.store_s is not None or len(worker.stored) == worker.computed_tiles:
+    def _store(self, worker: WorkerStages) -> None:
+        if worker.store_began is not None or len(worker.stored) == worker.computed_tiles:
             return
-        worker.store_s = self._now
-        nbytes, rates = worker.works[len(worker.stored)][0].out_bytes, worker.rates
+        worker.store_began = self._now
+        nbytes, rates = worker.works[len(worker.stored)].work.out_bytes, worker.rates
         if min(rates.out_bytes, self._writing.total) == math.inf:
-            self._at(self._now, self._stored, worker)
+            self._at(self._now, self._bytes_written, worker)
         elif self._at_workers:
-            self._at(self._now + nbytes / rates.out_bytes, self._stored, worker)
+            self._at(self._now + nbytes / rates.out_bytes, self._bytes_written, worker)
         else:
             self._writing.start(self._now, nbytes, rates.out_bytes, worker)
 
-    def _stored(self, worker: WorkerLanes) -> None:
-        """The bytes of a tile are out; ``latency_s`` later it is stored."""
-        self._at(self._now + worker.rates.latency_s, self._finished, worker)
+    def _bytes_written(self, worker: WorkerStages) -> None:
+        """All bytes of a tile are transferred; it is stored ``latency_s`` later."""
+        self._at(self._now + worker.rates.latency_s, self._stored, worker)
 
-    def _finished(self, worker: WorkerLanes) -> None:
-        assert worker.store_s is not None
-        number = len(worker.stored)
-        nbytes = worker.works[number][0].out_bytes
+    def _stored(self, worker: WorkerStages) -> None:
+        assert worker.store_began is not None
+        tile_index = len(worker.stored)
+        nbytes = worker.works[tile_index].work.out_bytes
         alone_s = nbytes / worker.rates.out_bytes + worker.rates.latency_s
-        worker.stored.append((self._now, self._waited(worker.store_s, alone_s)))
-        worker.store_s = None
+        worker.stored.append(Done(self._now, self._contention_share(worker.store_began, alone_s)))
+        worker.store_began = None
         worker.done.out_bytes += nbytes
-        self._note(worker, "stored", worker.done.tiles[number])
-        self._ask(worker)
+        self._note(worker, "stored", worker.done.tiles[tile_index])
+        self._request_tile(worker)
         self._store(worker)
         self._compute(worker)
 
 
-def _moved(tiles: Sequence[Tile], corner: Tile) -> list[Tile]:
+def _relative(tiles: Sequence[Tile], corner: Tile) -> list[Tile]:
     """Tiles relative to a corner."""
     return [Tile(tile.i - corner.i, tile.j - corner.j) for tile in tiles]
 
 
-# ---- lanes -----------------------------------------------------------------------------------------------------------
-# The three lanes of a simulated worker, and what its time is spent on.
+# ---- stages ----------------------------------------------------------------------------------------------------------
+# The three stages of a simulated worker (load, multiply, store), and what its time is spent on.
 
 
-class WorkerLanes:
-    """The lanes of a worker. Pieces are numbered over all of its tiles; a list has the time at which each was done, and the
-    share of the time it took that others' use of the storage cost."""
+class ReceivedWork(NamedTuple):
+    """The work of a tile, and the time at which the worker received the tile."""
+
+    work: TileWork
+    at_s: float
+
+
+class QueuedGroup(NamedTuple):
+    """A group of steps, the index of its tile among the worker's tiles, and the numbers of load pieces that must be done
+    before its first and its last step."""
+
+    group: StepGroup
+    tile_index: int
+    first: int
+    last: int
+
+
+class Done(NamedTuple):
+    """When a copy ended, and the share of its time that is due to other workers' use of the storage."""
+
+    at_s: float
+    contention: float
+
+
+class WorkerStages:
+    """The stages of a worker: what is queued for each of them, and what is done. Pieces are numbered over all tiles."""
 
     def __init__(self, number: int, rates: Rates, part: Sequence[Tile], history: History) -> None:
         self.number, self.rates, self.done, self.history = number, rates, SimulatedWorker(), history
         self.corner = part[0] if part else Tile(0, 0)
-        #: Each tile's work and the time at which it was received.
-        self.works: list[tuple[TileWork, float]] = []
+        self.works: list[ReceivedWork] = []
         self.loads: list[LoadPiece] = []
-        #: Each group with its tile's number, and the load pieces that its first and last step need.
-        self.groups: list[tuple[StepGroup, int, int, int]] = []
-        self.loaded: list[tuple[float, float]] = []
+        self.groups: list[QueuedGroup] = []
+        self.loaded: list[Done] = []
+        #: When each group began and ended.
         self.spans: list[tuple[float, float]] = []
-        self.stored: list[tuple[float, float]] = []
-        #: When the piece under way began, None where a lane has none.
-        self.load_s: float | None = None
-        self.group_s: float | None = None
-        self.store_s: float | None = None
-        self.group_known = False
+        self.stored: list[Done] = []
+        #: When the current load, group or store began; None if the stage is idle.
+        self.load_began: float | None = None
+        self.group_began: float | None = None
+        self.store_began: float | None = None
+        #: Whether the end of the current group is scheduled.
+        self.group_end_known = False
         self.computed, self.computed_tiles, self.free_s, self.wake_s = 0, 0, 0.0, -1.0
 
     @property
     def follows_a_tile(self) -> bool:
-        """Whether the group under way is the first of a tile after another, whose store takes time from the processors."""
-        return self.computed > 0 and self.groups[self.computed - 1][1] != self.groups[self.computed][1]
+        """Whether the current group is the first of a tile, and another tile precedes it, whose store takes processor
+        time."""
+        return self.computed > 0 and self.groups[self.computed - 1].tile_index != self.groups[self.computed].tile_index
 
-    def spend(self, seconds: float, waited: float) -> None:
-        """Count time that the worker waited for a copy; ``waited`` is the share that others' copies cost."""
-        self.done.spent_s["storage"] += seconds * waited
-        self.done.spent_s["link"] += seconds * (1 - waited)
+    def add_copy_wait(self, seconds: float, contention: float) -> None:
+        """Add time that the worker waited for a copy; ``contention`` is the share that is due to other workers' copies."""
+        self.done.spent_s["storage"] += seconds * contention
+        self.done.spent_s["link"] += seconds * (1 - contention)
 
-    def account(self, now: float, start_s: float, given_s: float, first: int, after: int) -> None:
-        """Count what the worker waited for until now: for the tile, given at ``given_s``, where the cluster started at
-        ``start_s``; then for the first ``first`` pieces or for store number ``after`` (−1: none)."""
+    def add_idle_time(self, now: float, start_s: float, arrived_s: float, first: int, after_store: int) -> None:
+        """Split the idle time since ``free_s`` by cause: first the start of the cluster (until ``start_s``) and the
+        scheduler, until the tile arrived; the rest by the copy that came last, load piece ``first`` − 1 or store
+        ``after_store`` (−1: none)."""
         free_s, spent = self.free_s, self.done.spent_s
-        if given_s > free_s:
-            starting_s = max(0.0, min(start_s, given_s) - free_s)
+        if arrived_s > free_s:
+            starting_s = max(0.0, min(start_s, arrived_s) - free_s)
             spent["start"] += starting_s
-            spent["scheduler"] += given_s - free_s - starting_s
-            free_s = given_s
-        loaded = self.loaded[first - 1] if first else (0.0, 0.0)
-        stored = self.stored[after] if after >= 0 else (0.0, 0.0)
-        self.spend(now - free_s, max(loaded, stored)[1])
+            spent["scheduler"] += arrived_s - free_s - starting_s
+            free_s = arrived_s
+        loaded = self.loaded[first - 1] if first else Done(0.0, 0.0)
+        stored = self.stored[after_store] if after_store >= 0 else Done(0.0, 0.0)
+        self.add_copy_wait(now - free_s, max(loaded, stored).contention)
 
 
 # ---- sharing ---------------------------------------------------------------------------------------------------------
@@ -632,7 +680,7 @@ class SharedRate:
         each = self._limits.setdefault(limit, _Limit(limit))
         self._started += 1
         heappush(each.ends, (each.received + nbytes, self._started, token))
-        self._share()
+        self._divide_rate()
 
     def ended(self, now: float) -> list[Any]:
         """The tokens of the transfers that end at ``now``, which must be ``next_s``, in the order in which they began."""
@@ -643,7 +691,7 @@ class SharedRate:
                 _, number, token = heappop(each.ends)
                 found.append((number, token))
         self._limits = {limit: each for limit, each in self._limits.items() if each.ends}
-        self._share()
+        self._divide_rate()
         return [token for _, token in sorted(found)]
 
     def _advance(self, now: float) -> None:
@@ -651,7 +699,8 @@ class SharedRate:
             each.received += each.rate * (now - self._now)
         self._now = now
 
-    def _share(self) -> None:
+    def _divide_rate(self) -> None:
+        """Divide ``total`` among the transfers: those of the lowest limit first, each gets its limit or an equal share."""
         left, transfers = self.total, sum(len(each.ends) for each in self._limits.values())
         for each in sorted(self._limits.values(), key=lambda each: each.limit):
             each.rate = min(each.limit, left / transfers)

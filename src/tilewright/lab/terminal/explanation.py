@@ -1,4 +1,4 @@
-"""An explanation in the order of its questions: what limits it, where in the source, by which count, is it right.
+"""Prints an explanation: what limits the kernel, where in its source, by which counts, and whether it is right.
 
 That of a kernel on the CPU shows its time and why, its tile and blocks, what was predicted and what was counted.
 """
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...host.machine import bytes_text, seconds_text
-from ...records.explanation import ABOUT, Defect, Explanation, Formula
+from ...records.explanation import APPROXIMATELY, Defect, Explanation, Formula
 from ...records.source_rows import source_rows
 from ...simulator import listing
 from ...simulator.listing import timeline_lines
@@ -89,7 +89,7 @@ def _show_together(console: Console, explanations: Sequence[Explanation]) -> Non
     console.print(table, highlight=False)
     gpu = explanations[0].gpu["name"]
     console.print(f"warps: resident on a multiprocessor of the {gpu}. GFLOPS: an upper bound.", **_PLAIN)
-    fewest, most = (chosen(e.busy for e in explanations) for chosen in (min, max))
+    fewest, most = (chosen(e.busy_multiprocessors for e in explanations) for chosen in (min, max))
     if fewest < most:
         of = f"{fewest[0]} to {most[0]} of {most[1]} multiprocessors"
         words = f"These GFLOPS do not compare: there are blocks for {of}. A larger --size gives work to all."
@@ -103,7 +103,7 @@ def _total(e: Explanation, what: str, short: bool) -> str:
     parts = [(getattr(access, what), access.exact) for access in e.accesses]
     number = sum(amount for amount, _ in parts)
     text = quantity(number, "").strip() if short else f"{number:,}"
-    return text if all(exact for amount, exact in parts if amount) else f"{ABOUT} {text}"
+    return text if all(exact for amount, exact in parts if amount) else f"{APPROXIMATELY} {text}"
 
 
 _COUNTED = ("sectors", "shared\nwavefronts", "bank\nconflicts")
@@ -157,14 +157,14 @@ _PLAIN: dict[str, Any] = {"highlight": False, "markup": False}
 
 
 def _show_bounds(console: Console, e: Explanation) -> None:
-    if e.unrated:
-        console.print(f"No rate: {e.unrated}.", style="bold red", **_PLAIN)
+    if e.reason_without_rate:
+        console.print(f"No rate: {e.reason_without_rate}.", style="bold red", **_PLAIN)
     elif e.bound is None:
         console.print(f"No bound: the rates of the {e.gpu['name']} are not known for {e.dtype}.", **_PLAIN)
     else:
         limit = f"At best {e.gflops:,.0f} GFLOPS, in {quantity(e.bound.seconds, 's')}: held back by {e.bound.name}."
         console.print(limit, **_PLAIN)
-        busy, multiprocessors = e.busy
+        busy, multiprocessors = e.busy_multiprocessors
         if busy < multiprocessors:
             few = f"There are blocks for {busy} of {multiprocessors} multiprocessors"
             console.print(f"{few}: at a larger --size something else may limit it.", **_PLAIN)
@@ -221,7 +221,7 @@ def _show_counts(console: Console, e: Explanation) -> None:
             style = "" if predicted == count else "bold yellow"
             table.add_row(
                 Text(name.removesuffix(".sum"), overflow="fold"),
-                f"{ABOUT} {predicted:,}" if name in e.approximate else f"{predicted:,}",
+                f"{APPROXIMATELY} {predicted:,}" if name in e.approximate else f"{predicted:,}",
                 Text(f"{count:,}", style=style),
             )
         console.print(table, highlight=False)
@@ -246,7 +246,7 @@ def _facts(e: Explanation) -> list[tuple[str, str]]:
         f"{o['blocks']} block{'s' * (o['blocks'] != 1)} = {o['warps']} of {o['max_warps']} warps a multiprocessor "
         f"({o['fraction']:.0%}), limited by {' and '.join(o['limiting']).replace('shared', 'shared memory')}"
         if o["blocks"]
-        else e.unrated
+        else e.reason_without_rate
     )
     local = f", {needs['local_bytes']} bytes of local memory" if needs["local_bytes"] else ""
     shared = f"; {o['shared']:,} bytes of shared memory a block" if o["shared"] else ""

@@ -15,7 +15,7 @@ from rich.text import Text
 from ...host.machine import bytes_text, seconds_text
 from ...records.bench import VERDICTS, BenchRecord
 from ...records.compare import Comparison, is_unclear
-from ...records.report.findings import busy_machine
+from ...records.report.conclusions import busy_machine
 from ...records.report.views import params_text, varied
 from ...records.scaling import ScalingPoint
 
@@ -284,18 +284,19 @@ def _say_others(console: Console, failed: Sequence[BenchRecord], tried: int, wha
 
 # ---- products on clusters --------------------------------------------------------------------------------------------
 
-#: What decides the time, in a table's words.
-BINDS = {"balance": "imbalance", "start": "start-up"}
+#: Names in the column "bound by" for what decides the time.
+LIMIT_NAMES = {"balance": "imbalance", "start": "start-up"}
 
 
 def show_scaling(console: Console, points: Sequence[ScalingPoint]) -> None:
-    """Print a table for each series, a row for each number of workers. Bytes are those of a worker that has tiles."""
-    for words, series in itertools.groupby(points, _series):
-        console.print(words, style="italic", highlight=False, markup=False)
+    """Print a table for each series, a row for each number of workers: the grid in which they share C, and for each worker
+    that has tiles the bytes that it moves, and the fewest that it could move."""
+    for title, series in itertools.groupby(points, _title_of_series):
+        console.print(title, style="italic", highlight=False, markup=False)
         rows = list(series)
         grows = rows[0].grown_from is not None and all(point.m == point.n == point.k for point in rows)
         table = Table(box=None, pad_edge=False)
-        heads = ["workers", "n" if grows else "tiles", "used as", "time", "efficiency", "moves", "least"]
+        heads = ["workers", "n" if grows else "tiles", "grid", "time", "efficiency", "moved each", "least each"]
         for head in heads:
             table.add_column(head, justify="right", no_wrap=True)
         table.add_column("bound by", no_wrap=True)
@@ -304,7 +305,7 @@ def show_scaling(console: Console, points: Sequence[ScalingPoint]) -> None:
             table.add_row(
                 *(str(point.workers), str(point.n) if grows else "×".join(map(str, point.tiles))),
                 *("×".join(map(str, point.parts)), _long_time(point.total_s), f"{point.efficiency:.1%}", moved, least),
-                BINDS.get(point.binds, point.binds),
+                LIMIT_NAMES.get(point.binds, point.binds),
             )
         console.print(table, highlight=False)
 
@@ -313,8 +314,8 @@ def _long_time(seconds: float) -> str:
     return seconds_text(seconds) if seconds < 1000 else f"{seconds:,.0f} s"
 
 
-def _series(point: ScalingPoint) -> str:
-    """The products of one table, in words."""
+def _title_of_series(point: ScalingPoint) -> str:
+    """The title of a table: its products, and where their operands are."""
     where = "A and B at the workers" if point.where == "workers" else "A, B and C in storage"
     grown = ", growing with the workers" if point.grown_from else ""
     return f"{point.series} {point.dtype}{grown}; {where}"

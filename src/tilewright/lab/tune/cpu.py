@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,16 +36,18 @@ from ..bench.cpu import Bench
 from ..inputs.environment import environment
 from ..inputs.options import Shape
 
-#: How many reach the rounds; and samples of each in a trial or a round, each with one of the analytic choice.
-FINALISTS, PAIRS = 8, 2
-#: The most rounds, and the fewest: less than ten samples prove nothing. The check with other dtypes takes the fewest.
+#: The number of candidates that enter the rounds.
+FINALISTS = 8
+#: Samples of a candidate in a trial or a round, each paired with one of the analytic choice.
+PAIRS = 2
+#: The most rounds, and the fewest: fewer than ten samples prove nothing. The check with other dtypes takes FEWEST_ROUNDS.
 ROUNDS, FEWEST_ROUNDS = 12, 5
-#: Share of the budget for the trials.
-FIRST_SHARE = 0.6
-#: Tiles of more rows are not tried: they do not suit products of few rows.
+#: The share of the budget that trials may take.
+TRIAL_SHARE = 0.6
+#: Tiles with more rows are not tried, because they are slow for products of few rows.
 MOST_ROWS = 10
 
-#: Parts of the analytic choice that are tried, itself first.
+#: Factors by which kc and the bytes of blocks and panels differ from the analytic choice.
 _KC_PARTS = (1, 1 / 2, 3 / 4, 5 / 4, 3 / 2, 2)
 _BLOCK_PARTS = (1, 1 / 2, 3 / 4, 5 / 4, 3 / 2)
 _PANEL_PARTS = (1, 1 / 4, 1 / 2, 2)
@@ -83,61 +86,70 @@ class TunedBlocking:
 # ---- candidates ------------------------------------------------------------------------------------------------------
 
 
-def candidates(here: Machine, itemsize: int, before: Blocking, seed: int = 1) -> Iterator[Blocking]:
-    """Each blocking once: the analytic choice, the one in force ``before``, then the others, those that differ from the
-    analytic choice in fewer numbers first, at random among equals.
+class BlockingChoice(NamedTuple):
+    """What a candidate changes in the analytic choice: ``nv`` and ``unroll``, and factors of kc and of bytes."""
 
-    Steps of k change for elements of ``itemsize`` bytes; those for other elements stay the same where that is possible.
+    nv: int
+    unroll: int
+    kc_part: float
+    block_part: float
+    panel_part: float
+
+
+def candidates(here: Machine, itemsize: int, in_force_blocking: Blocking, seed: int = 1) -> Iterator[Blocking]:
+    """Each blocking once: the analytic choice, the one in force, then the others: first those that differ from the analytic
+    choice in fewer numbers, in random order among equals.
+
+    kc changes for elements of ``itemsize`` bytes, and stays the same for other elements where that is possible.
     """
     first = analytic(here)
     widths = sorted((nv for nv in range(2, 7) if tallest(here, nv) <= MOST_ROWS), key=lambda nv: nv != first.nv)
     axes = (widths, (first.unroll, *({1, 2, 4, 8} - {first.unroll})), _KC_PARTS, _BLOCK_PARTS, _PANEL_PARTS)
-    choices = list(itertools.product(*axes))
+    choices = [BlockingChoice(*each) for each in itertools.product(*axes)]
     random.Random(seed).shuffle(choices)
-    near = sorted(choices, key=lambda chosen: sum(x != axis[0] for x, axis in zip(chosen, axes, strict=True)))
+    choices.sort(key=lambda choice: sum(x != axis[0] for x, axis in zip(choice, axes, strict=True)))
     seen = set()
-    for blocking in itertools.chain([first, before], (_candidate(here, itemsize, *chosen) for chosen in near)):
+    changed = (_candidate(here, itemsize, choice) for choice in choices)
+    for blocking in itertools.chain([first, in_force_blocking], changed):
         identity = tuple(blocking.numbers.items())
         if identity not in seen and (blocking == first or blocking.sound(here)):
             yield blocking
         seen.add(identity)
 
 
-def _candidate(
-    here: Machine, itemsize: int, nv: int, unroll: int, kc_part: float, block_part: float, panel_part: float
-) -> Blocking:
-    base = analytic(here, nv=nv)
-    block, panel = int(base.block_bytes * block_part), int(base.panel_bytes * panel_part)
-    chosen = replace(base, unroll=unroll, block_bytes=block, panel_bytes=panel)
-    if kc_part == 1:
-        return chosen
+def _candidate(here: Machine, itemsize: int, choice: BlockingChoice) -> Blocking:
+    base = analytic(here, nv=choice.nv)
+    block, panel = int(base.block_bytes * choice.block_part), int(base.panel_bytes * choice.panel_part)
+    blocking = replace(base, unroll=choice.unroll, block_bytes=block, panel_bytes=panel)
+    if choice.kc_part == 1:
+        return blocking
     if itemsize <= 4:
-        kc = max(STEPS, int(base.kc * kc_part) // STEPS * STEPS)
-        return replace(chosen, kc=kc, kc_of_8_bytes=min(kc, base.kc_of_8_bytes))
-    kc = max(STEPS, int(base.kc_of_8_bytes * kc_part) // STEPS * STEPS)
-    return replace(chosen, kc=max(kc, base.kc), kc_of_8_bytes=kc)
+        kc = max(STEPS, int(base.kc * choice.kc_part) // STEPS * STEPS)
+        return replace(blocking, kc=kc, kc_of_8_bytes=min(kc, base.kc_of_8_bytes))
+    kc = max(STEPS, int(base.kc_of_8_bytes * choice.kc_part) // STEPS * STEPS)
+    return replace(blocking, kc=max(kc, base.kc), kc_of_8_bytes=kc)
 
 
 @contextlib.contextmanager
-def compiled_first(kernel: Kernel, dtype: str, wanted: Iterator[Blocking]) -> Iterator[Iterator[Blocking]]:
-    """The blockings of ``wanted``, each when its code is on disk: other processes compile several at the same time, while
-    nothing is measured."""
+def compiled_first(kernel: Kernel, dtype: str, requested: Iterator[Blocking]) -> Iterator[Iterator[Blocking]]:
+    """The blockings of ``requested``, each after its code is on disk: other processes compile a batch of them at the same
+    time, while nothing is measured."""
     workers = min(16, machine().usable_cores)
     if workers < 2 or not kernel.compiled:
-        yield wanted
+        yield requested
         return
     pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
     try:
-        yield _in_batches(pool, kernel, dtype, wanted, workers)
+        yield _in_batches(pool, kernel, dtype, requested, workers)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _in_batches(
-    pool: concurrent.futures.Executor, kernel: Kernel, dtype: str, wanted: Iterator[Blocking], count: int
+    pool: concurrent.futures.Executor, kernel: Kernel, dtype: str, requested: Iterator[Blocking], count: int
 ) -> Iterator[Blocking]:
-    yield from itertools.islice(wanted, 1)  # the analytic choice, which is compiled already
-    while batch := list(itertools.islice(wanted, count)):
+    yield from itertools.islice(requested, 1)  # the analytic choice, which is compiled already
+    while batch := list(itertools.islice(requested, count)):
         # If a compiler crashes, the pool is broken; the bench then compiles itself.
         with contextlib.suppress(concurrent.futures.BrokenExecutor):
             concurrent.futures.wait([pool.submit(_compile, kernel.path, dtype, chosen) for chosen in batch])
@@ -169,19 +181,19 @@ class Search:
         base = remade(kernel, self.analytic)
         settings = Settings([kernel], [base], [shape], [dtype], [threads], repeat=PAIRS, limit_s=limit_s, seed=seed)
         self._bench = Bench(settings, environment(operands="uniform[-1,1)"))
-        self._made: dict[Blocking, Kernel] = {}
+        self._kernels: dict[Blocking, Kernel] = {}
 
-    def measure(self, chosen: Blocking, before: BenchRecord | None = None) -> TriedBlocking:
-        """Take PAIRS samples of a blocking, and add them to those of its record ``before``. A wrong one has no samples."""
-        if chosen not in self._made:
-            self._made[chosen] = remade(self.kernel, chosen)
-        record = self._bench.measure(Cell(self._made[chosen], self.shape, self.dtype, self.threads, {}))
-        if before is not None and record.verdict == "ok":
-            samples = before.samples_s + record.samples_s
-            record = replace(
-                record, samples_s=samples, reference_samples_s=before.reference_samples_s + record.reference_samples_s
-            )
-        return TriedBlocking(chosen, replace(record, params=chosen.numbers).with_rates())
+    def measure(self, blocking: Blocking, earlier_record: BenchRecord | None = None) -> TriedBlocking:
+        """Take PAIRS samples of a blocking, and append them to those of its ``earlier_record``. If the result is wrong, the
+        record has no samples."""
+        if blocking not in self._kernels:
+            self._kernels[blocking] = remade(self.kernel, blocking)
+        record = self._bench.measure(Cell(self._kernels[blocking], self.shape, self.dtype, self.threads, {}))
+        if earlier_record is not None and record.verdict == "ok":
+            samples = earlier_record.samples_s + record.samples_s
+            reference_samples = earlier_record.reference_samples_s + record.reference_samples_s
+            record = replace(record, samples_s=samples, reference_samples_s=reference_samples)
+        return TriedBlocking(blocking, replace(record, params=blocking.numbers).with_rates())
 
     def rounds(self, finalists: list[TriedBlocking], end: float) -> list[TriedBlocking]:
         """Finalists with new samples, best first: they are measured in turns, and after each round the slower half drops
@@ -225,29 +237,30 @@ def tune_blocking(
     Raises what ``check_tunable`` raises.
     """
     check_tunable(kernel, dtype)
-    start, good, failed = time.monotonic(), [], []
+    start, timed, failed = time.monotonic(), [], []
     search = Search(kernel, shape, dtype, threads, limit_s=limit_s, seed=seed)
-    always = (search.analytic, in_force())
-    near, end = candidates(machine(), np.dtype(dtype).itemsize, in_force(), seed), start + FIRST_SHARE * budget_s
-    with compiled_first(kernel, dtype, _until(end, near, always)) as ready:
-        for chosen in _until(end, ready, always):
-            tried = search.measure(chosen)
+    required, end = (search.analytic, in_force()), start + TRIAL_SHARE * budget_s
+    ordered = candidates(machine(), np.dtype(dtype).itemsize, in_force(), seed)
+    with compiled_first(kernel, dtype, _until(end, ordered, required)) as ready:
+        for blocking in _until(end, ready, required):
+            tried = search.measure(blocking)
             tell(tried.record)
             if tried.record.verdict == "ok" and tried.record.ratio is not None:
-                good.append(tried)
+                timed.append(tried)
             else:
                 failed.append(tried.record)
-    finalists = _best_first(good)[:FINALISTS]
-    finalists += [tried for tried in good if tried.blocking in always and tried not in finalists]
+    finalists = _best_first(timed)[:FINALISTS]
+    finalists += [tried for tried in timed if tried.blocking in required and tried not in finalists]
     ranked = search.rounds(finalists, start + budget_s)
     for tried in ranked:
         tell(tried.record)
     winner, why = _winner(search, ranked, limit_s, tell)
-    return TunedBlocking(ranked, len(good) + len(failed), failed, search.analytic, winner, why)
+    return TunedBlocking(ranked, len(timed) + len(failed), failed, search.analytic, winner, why)
 
 
-def _until(end: float, near: Iterator[Blocking], always: tuple[Blocking, ...]) -> Iterator[Blocking]:
-    return itertools.takewhile(lambda blocking: blocking in always or time.monotonic() < end, near)
+def _until(end: float, blockings: Iterator[Blocking], required: tuple[Blocking, ...]) -> Iterator[Blocking]:
+    """The blockings that are taken before the time ``end``, and the required ones, which come first, in any case."""
+    return itertools.takewhile(lambda blocking: blocking in required or time.monotonic() < end, blockings)
 
 
 def _winner(

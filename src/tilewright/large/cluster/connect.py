@@ -1,4 +1,4 @@
-"""The client of a cluster, from what a caller names: a client, an address, or a number of workers on this machine."""
+"""Connects to a Dask cluster that the caller names by a client, an address, or a number of workers on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers are told of a product, and what they answer about themselves. All of it can be pickled."""
+"""The messages between client and workers, as data that can be pickled: a product, its plan, what a worker reports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from ..streaming.plan.stream import StreamPlan
 
 @dataclass(frozen=True)
 class ProductOrder:
-    """A product: ``key`` is its name on the cluster, ``openers`` open the operands, whose ``fingerprints`` are those that
-    the client sees. ``target`` is the path of the result; None where tiles are returned. As many as ``neighbours`` workers
-    share a host."""
+    """A product: ``key`` is its name on the cluster, ``openers`` open the operands, whose ``fingerprints`` the client has
+    read. ``target`` is the path of the result; None if tiles are returned. At most ``neighbours`` workers share a host."""
 
     key: str
     openers: tuple[Callable[[], Source], Callable[[], Source]]
@@ -37,8 +36,8 @@ class ProductOrder:
 
 @dataclass(frozen=True)
 class PlannedOrder:
-    """A product that is planned: ``plan`` is that of one place, without tiles; ``attach`` opens the unfinished result, or is
-    None where tiles are returned. ``kernel`` says what must multiply, so that the bits are the same on every worker."""
+    """A planned product: ``plan`` is that of one place, without tiles; ``attach`` opens the unfinished result, or is None if
+    tiles are returned. ``kernel`` names the kernel that must multiply, so that the bits are the same on every worker."""
 
     order: ProductOrder
     plan: StreamPlan
@@ -69,7 +68,7 @@ class ChosenKernel:
 
     @classmethod
     def of(cls, choice: Choice[Any]) -> ChosenKernel:
-        """What is to be sent of a choice."""
+        """The part of a choice that is sent."""
         return cls(choice.kernel.name, choice.compute, dict(choice.params), choice.why, choice.why_params)
 
     def choice(self) -> Choice[Any]:
@@ -80,9 +79,9 @@ class ChosenKernel:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker says of itself: ``devices`` on which it can multiply, each with ``room`` for blocks and ``rates``.
+    """What a worker reports about itself: ``devices`` on which it can multiply, each with ``room`` for blocks and ``rates``.
 
-    ``kernel`` is what the bits depend on. ``cores`` are those that all workers of its ``host`` share.
+    ``kernel`` describes the kernel as far as the bits depend on it. All workers of a ``host`` share its ``cores``.
     """
 
     worker: str
@@ -117,21 +116,22 @@ class TileReport:
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """Why a task failed, which it returns: Dask would log an error that a task raises, with its traceback, and cannot pickle
-    one that is of two built-in classes. ``kind`` is the name of a class in ``errors``, empty for another error."""
+    """Why a task failed, as its return value: Dask would log an error that a task raises, with its traceback, and cannot
+    pickle an error that is of two built-in classes. ``kind`` is the name of a class in ``errors``, empty for other
+    errors."""
 
     kind: str
     text: str
 
     @classmethod
     def of(cls, error: BaseException) -> TaskFailure:
-        """An error of Tilewright, the system or the memory."""
+        """The failure for an error of Tilewright, of the system or of memory."""
         if isinstance(error, errors.TilewrightError):
             return cls(type(error).__name__, str(error))
         return cls("", f"{type(error).__name__}: {error}")
 
     def error(self, what: str) -> errors.TilewrightError:
-        """The error; one that is not of Tilewright does not say ``what`` failed."""
+        """The error to raise; ``what`` failed is prefixed if the error is not Tilewright's own."""
         if not self.kind:
             return errors.ClusterError(f"{what}: {self.text}")
         found: errors.TilewrightError = getattr(errors, self.kind)(self.text)

@@ -1,4 +1,4 @@
-"""The workers of a cluster as the places of a product: asked what they can do, compared, and planned for."""
+"""Turns the workers of a cluster into the places of a product: asks for their facts, compares them, and plans for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..streaming.plan.cost import Rates
 from ..streaming.plan.cuts import Room
 from .connect import SCHEDULER_LOST, STEP_S, last_heard, wait_unless_stopped, when_ended, why_ended, workers_alive
 from .order import ProductOrder, RemotePlace, TaskFailure, WorkerFacts
-from .session import look
+from .session import worker_facts
 
 #: Workers are waited for until nothing was heard of them for ANSWER_S seconds: they may have to compile, on a busy machine.
 #: After the first answer the others get as long again as that took, but at least OTHERS_S.
@@ -118,8 +118,8 @@ class Looks:
             self.lost += task is not None
             _release(task)
         for worker in sorted(alive - self._tasks.keys()):
-            name = f"tilewright-look-{self._order.key}-{secrets.token_hex(4)}"
-            task = self._client.submit(look, self._order, workers=[worker], pure=False, key=name)
+            name = f"tilewright-facts-{self._order.key}-{secrets.token_hex(4)}"
+            task = self._client.submit(worker_facts, self._order, workers=[worker], pure=False, key=name)
             self._tasks[worker] = task
             when_ended(self._client, task, functools.partial(self._tell, worker, name))
 

@@ -96,7 +96,7 @@ def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
         if _on_gpus(options):
             raise UsageError(
                 f"device={options.device!r}: a result that stays on the workers is computed by their processors; "
-                "give out to compute it on GPUs"
+                "pass out to compute it on GPUs"
             )
         client = stack.enter_context(connected(cluster))
         from .kept import product_on_workers  # needs Dask, without which the line before raises an error that says so
@@ -159,7 +159,12 @@ def _order(product: Any, out: Any, options: Options, client: Any) -> ProductOrde
         tuple(source.fingerprint() for source in product.sources),
         product.dtype,
         target,
-        Options(options.memory, options.device, options.device_memory, precision=options.precision),
+        Options(
+            memory=options.memory,
+            device=options.device,
+            device_memory=options.device_memory,
+            precision=options.precision,
+        ),
         neighbours=max(map(hosts.count, hosts), default=1),
     )
 

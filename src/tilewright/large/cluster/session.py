@@ -1,8 +1,10 @@
-"""What runs on a worker: one session for each product and device, to which tiles are added while it computes others.
+"""The code that runs on a worker: one session for each product and device computes the tiles that tasks add to it.
 
-Each tile is a task of Dask, which waits for its tile without holding a thread of the worker's pool, so that the next task
-can begin: then the first blocks of that tile are loaded while the one before is still computed, and the one before that is
-written. A session that gets no tile for a while ends by itself: nobody may be left to end it.
+Each tile is a task of Dask. A task gives up its pool thread while it waits for its tile (``secede``), so the next task
+starts. So one tile is stored, the next is computed, and blocks of a third are loaded, all at the same time. A session
+without tiles for IDLE_S ends, because its client may be gone.
+
+``placement`` and ``feed`` submit the tasks ``worker_facts``, ``compute_tile`` and ``end_sessions`` from the client.
 """
 
 from __future__ import annotations
@@ -35,22 +37,22 @@ from ..streaming.places.place import Events
 from ..streaming.places.places import Placement, place_product
 from ..streaming.plan.grid import Grid, Tile
 from ..streaming.plan.schedule import Schedule
-from ..streaming.run.computation import CountedSource, Durable, SharedCounter
+from ..streaming.run.computation import CountedSource, SharedCounter, TileFlusher
 from ..streaming.run.executor import RunningSchedule
 from .order import ChosenKernel, PlannedOrder, ProductOrder, RemotePlace, TaskFailure, TileReport, WorkerFacts
 
-#: SHARE of a worker's memory is for blocks, or for tasks on Dask arrays: chunks, and what is being moved, need the rest. The
-#: whole process may take MOST of it: from 70 % on Dask moves data to the disk, and at 80 % it begins no task. Blocks always
+#: SHARE of a worker's memory is for blocks, or for tasks on Dask arrays: chunks, and data in transit, need the rest. The
+#: whole process may take MOST_SHARE: above 70 % Dask moves data to the disk, and above 80 % it starts no task. Blocks always
 #: get LEAST_SHARE.
-SHARE, MOST, LEAST_SHARE = 0.4, 0.7, 0.1
-#: A session ends when it had no tile for so many seconds.
+SHARE, MOST_SHARE, LEAST_SHARE = 0.4, 0.7, 0.1
+#: Seconds without a tile after which a session ends.
 IDLE_S = 20.0
-#: Seconds in which a session that was stopped should have ended.
+#: Seconds that ``end_sessions`` waits for stopped sessions to end.
 END_S = 5.0
 
-#: All that have not ended.
+#: The sessions that have not ended.
 _sessions: set[Session] = set()
-#: The last products that ended: a task of one may still be on its way.
+#: The keys of the last products that ended: a task of one may still arrive.
 _ended_keys: collections.deque[str] = collections.deque(maxlen=256)
 _lock = threading.Lock()
 
@@ -58,41 +60,41 @@ _lock = threading.Lock()
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def look(order: ProductOrder) -> WorkerFacts | TaskFailure:
-    """What this worker can do for a product: everything that is opened and measured here is what will be used. A failure,
-    with the worker's name, where it cannot read an operand, or reads another one than the client."""
+def worker_facts(order: ProductOrder) -> WorkerFacts | TaskFailure:
+    """What this worker can do for a product, opened and measured with exactly the settings of the product. Returns a
+    TaskFailure if an operand cannot be read or is not the client's file."""
     from distributed import get_worker, secede
 
     worker = get_worker()
-    secede()  # a chunk that another worker has lost may have to be computed here
+    secede()  # a chunk that another worker has lost may have to be computed by a thread of the pool
     try:
-        return _facts(order, worker)
+        return _measured_facts(order, worker)
     except (TilewrightError, OSError, MemoryError) as error:
         return TaskFailure.of(error)
 
 
-def _facts(order: ProductOrder, worker: Any) -> WorkerFacts:
+def _measured_facts(order: ProductOrder, worker: Any) -> WorkerFacts:
     threads, limit = worker.state.nthreads, worker.memory_manager.memory_limit
     with contextlib.ExitStack() as stack:
         stack.enter_context(use_threads(threads))
-        sources = _opened(order, stack, worker.address)
-        placement = _placed(order, sources, threads, limit)
+        sources = _open_operands(order, stack, worker.address)
+        placement = _place_product(order, sources, threads, limit)
         a, b = sources
         rates = placement.rates(a, b, order.target, dtype_of_blocks(placement.choice.compute))
-        # Again: measuring has compiled, which takes memory that stays.
-        placement = _placed(order, sources, threads, limit)
+        # Again, because measuring has compiled code, whose memory is not available to blocks.
+        placement = _place_product(order, sources, threads, limit)
     return WorkerFacts(
-        worker.address,
-        socket.gethostname(),
-        tilewright.__version__,
-        tuple(placement.names),
-        ChosenKernel.of(placement.choice),
-        placement.kernel_fact,
-        placement.room,
-        rates,
-        limit or available_memory() or 0,
-        threads,
-        machine().usable_cores,
+        worker=worker.address,
+        host=socket.gethostname(),
+        version=tilewright.__version__,
+        devices=tuple(placement.names),
+        chosen=ChosenKernel.of(placement.choice),
+        kernel=placement.kernel_fact,
+        room=placement.room,
+        rates=rates,
+        memory=limit or available_memory() or 0,
+        threads=threads,
+        cores=machine().usable_cores,
     )
 
 
@@ -104,7 +106,7 @@ def compute_tile(work: PlannedOrder, tile: Tile, later: Sequence[Tile], device: 
     report = None
     try:
         while report is None:  # the session that was found may end before the tile is added to it
-            report = _session(work, device, worker).add(tile, later)
+            report = _find_or_start_session(work, device, worker).add(tile, later)
         secede()
         return report.result()
     except Stopped:
@@ -130,7 +132,7 @@ async def end_sessions(key: str) -> None:
 
 
 class Session:
-    """The slots of one place of a worker, and the threads that load, multiply and store."""
+    """The slots and threads of one device of a worker, for one product."""
 
     def __init__(self, work: PlannedOrder, place: RemotePlace, threads: int, limit: int | None) -> None:
         self._work, self._place, self._threads, self._limit = work, place, threads, limit
@@ -139,32 +141,33 @@ class Session:
         self._read = SharedCounter()
         self._tiles = ReturnedTiles(work.plan.grid, work.order.dtype) if work.attach is None else None
         self._changed = threading.Lock()
-        #: The tiles that are not finished; with each its report, and when it was added.
-        self._reports: dict[Tile, tuple[Future[TileReport], float]] = {}
+        #: The tiles that are not finished; for each the future of its report, and when it was added.
+        self._pending: dict[Tile, tuple[Future[TileReport], float]] = {}
         #: None while the operands are opened; the tiles that are added until then wait in ``_early``.
         self._execution: RunningSchedule | None = None
         self._early: list[tuple[Tile, Sequence[Tile]]] = []
         self._idle_since = time.monotonic()
         self._error: BaseException | None = None
-        #: Set when all of its threads have ended, and all is closed.
+        #: Set when the product's threads have ended, and the operands and the result are closed.
         self.ended = threading.Event()
-        # In the context of a task: it opens what Dask holds.
+        # The thread runs in a copy of the task's context: opening Dask operands needs the task's worker.
         run = functools.partial(contextvars.copy_context().run, self._run)
         threading.Thread(target=run, name="tilewright session", daemon=True).start()
         threading.Thread(target=self._end_when_idle, name="tilewright idle", daemon=True).start()
 
     def add(self, tile: Tile, later: Sequence[Tile]) -> Future[TileReport] | None:
-        """Add a tile, and return its report; the same tile twice is computed once. None where the session has ended."""
+        """Add a tile, and return the future of its report; a tile that is added twice is computed once. None if the session
+        has ended."""
         with self._changed:
             if self._error is not None:
                 return None
-            if tile not in self._reports:
-                self._reports[tile] = Future(), time.monotonic()
+            if tile not in self._pending:
+                self._pending[tile] = Future(), time.monotonic()
                 if self._execution is None:
                     self._early.append((tile, later))
                 else:
                     self._execution.add(tile, later)
-            return self._reports[tile][0]
+            return self._pending[tile][0]
 
     @property
     def takes_tiles(self) -> bool:
@@ -175,9 +178,9 @@ class Session:
         """End it after the pieces under way; all tiles that it has not finished fail with ``error``."""
         with self._changed:
             self._error = self._error or error
-            reports, self._reports = self._reports, {}
+            pending, self._pending = self._pending, {}
             execution = self._execution
-        for report, _ in reports.values():
+        for report, _ in pending.values():
             report.set_exception(error)
         if execution is not None:
             execution.stop(error)
@@ -185,12 +188,12 @@ class Session:
     def _run(self) -> None:
         try:
             with contextlib.ExitStack() as stack:
-                execution, durable = self._opened(stack)
+                execution, flusher = self._open_execution(stack)
                 try:
-                    if self._begun(execution):
+                    if self._start_early_tiles(execution):
                         execution.run()
                 finally:
-                    durable.close()
+                    flusher.close()
         except BaseException as error:  # every tile's task raises it
             self.stop(error)
         finally:
@@ -198,22 +201,23 @@ class Session:
                 _sessions.discard(self)
             self.ended.set()
 
-    def _opened(self, stack: contextlib.ExitStack) -> tuple[RunningSchedule, Durable]:
+    def _open_execution(self, stack: contextlib.ExitStack) -> tuple[RunningSchedule, TileFlusher]:
         work, place = self._work, self._place
-        sources = _opened(work.order, stack, place.worker)
-        placement = _placed(work.order, sources, self._threads, self._limit, place.device)
+        sources = _open_operands(work.order, stack, place.worker)
+        placement = _place_product(work.order, sources, self._threads, self._limit, place.device)
         if placement.kernel_fact != work.kernel:
             raise ClusterError(f"{place} would multiply by {placement.kernel_fact}, not by {work.kernel}")
-        sink: Any = self._tiles or _attached(work, stack, place.worker)
+        sink: Any = self._tiles or _open_result(work, stack, place.worker)
         a, b = (CountedSource(source, self._read.add) for source in sources)
-        (there,) = placement.places(work.plan, a, b, sink, Events())
-        stack.callback(there.close)
-        durable = Durable(sink.flush, self._finished, self.stop)
+        (place_runner,) = placement.places(work.plan, a, b, sink, Events())
+        stack.callback(place_runner.close)
+        flusher = TileFlusher(sink.flush, self._on_tile_flushed, self.stop)
         schedule = Schedule(work.plan.grid, work.plan.slots)
-        return RunningSchedule(schedule, there, durable.stored, self.stop), durable
+        return RunningSchedule(schedule, place_runner, flusher.stored, self.stop), flusher
 
-    def _begun(self, execution: RunningSchedule) -> bool:
-        """Add the early tiles, and take others from now on; False where the session was stopped meanwhile."""
+    def _start_early_tiles(self, execution: RunningSchedule) -> bool:
+        """Add the early tiles; later ones are added to ``execution`` directly. False if the session was stopped
+        meanwhile."""
         with self._changed:
             if self._error is not None:
                 return False
@@ -222,26 +226,27 @@ class Session:
             self._execution = execution
             return True
 
-    def _finished(self, tile: Tile) -> None:
+    def _on_tile_flushed(self, tile: Tile) -> None:
+        """Complete the report of a tile, for which its task waits."""
         elements = None if self._tiles is None else self._tiles.take(tile)
         with self._changed:
-            report, begun = self._reports.pop(tile, (None, 0.0))
+            report, begun = self._pending.pop(tile, (None, 0.0))
             self._idle_since = time.monotonic()
         if report is not None:
             seconds = time.monotonic() - begun
             report.set_result(TileReport(tile, self._place, self._read.take(), seconds, elements))
 
     def _end_when_idle(self) -> None:
-        """End it when no tile came for IDLE_S: its client may be gone."""
+        """End the session when it had no tile for IDLE_S, because its client may be gone."""
         while not self.ended.wait(IDLE_S / 4):
             with self._changed:
-                if not self._reports and time.monotonic() > self._idle_since + IDLE_S:
-                    self._error = self._error or Stopped()  # under the lock: no tile is added any more
+                if not self._pending and time.monotonic() > self._idle_since + IDLE_S:
+                    self._error = self._error or Stopped()  # set under the lock, so that no tile is added any more
             if self._error is not None:
                 self.stop(self._error)
 
 
-def _session(work: PlannedOrder, device: str, worker: Any) -> Session:
+def _find_or_start_session(work: PlannedOrder, device: str, worker: Any) -> Session:
     place = RemotePlace(worker.address, device)
     with _lock:
         if work.order.key in _ended_keys:
@@ -257,8 +262,8 @@ def _session(work: PlannedOrder, device: str, worker: Any) -> Session:
 # ---- what a worker opens ---------------------------------------------------------------------------------------------
 
 
-def _opened(order: ProductOrder, stack: contextlib.ExitStack, worker: str) -> list[Source]:
-    """The operands, as this worker sees them."""
+def _open_operands(order: ProductOrder, stack: contextlib.ExitStack, worker: str) -> list[Source]:
+    """Open the operands on this worker. Raises ClusterError if one cannot be read, or is not the client's file."""
     sources = []
     for name, opener, expected in zip("ab", order.openers, order.fingerprints, strict=True):
         try:
@@ -274,7 +279,8 @@ def _opened(order: ProductOrder, stack: contextlib.ExitStack, worker: str) -> li
     return sources
 
 
-def _attached(work: PlannedOrder, stack: contextlib.ExitStack, worker: str) -> Any:
+def _open_result(work: PlannedOrder, stack: contextlib.ExitStack, worker: str) -> Any:
+    """Open the unfinished result, which the client began. Raises ClusterError if it cannot be written."""
     assert work.attach is not None
     try:
         writer = work.attach()
@@ -284,22 +290,22 @@ def _attached(work: PlannedOrder, stack: contextlib.ExitStack, worker: str) -> A
     return writer
 
 
-def _placed(
+def _place_product(
     order: ProductOrder, sources: Sequence[Source], threads: int, limit: int | None, device: str | None = None
 ) -> Placement:
     """Where this worker multiplies, with room for blocks as its memory limit allows."""
     options = order.options
-    memory = options.memory if options.memory is not None else _memory(limit, order.neighbours)
-    there = dataclasses.replace(options, memory=memory, device=device or options.device)
-    return place_product(sources, order.dtype, there, threads)
+    memory = options.memory if options.memory is not None else _block_memory(limit, order.neighbours)
+    worker_options = dataclasses.replace(options, memory=memory, device=device or options.device)
+    return place_product(sources, order.dtype, worker_options, threads)
 
 
-def _memory(limit: int | None, neighbours: int) -> int:
-    """Bytes that blocks may take: a share of the limit, and less where the process has taken much already."""
+def _block_memory(limit: int | None, neighbours: int) -> int:
+    """Bytes that blocks may take: a share of the limit, and less if the process has taken much already."""
     if not limit:
         return int(SHARE * (available_memory() or 1 << 30) / neighbours)
-    # Workers that are threads of one process cannot tell their memory apart: they get the least share.
-    return max(int(LEAST_SHARE * limit), min(int(SHARE * limit), int(MOST * limit) - _resident()))
+    # For several workers in one process the resident size is that of all of them; then blocks get the least share.
+    return max(int(LEAST_SHARE * limit), min(int(SHARE * limit), int(MOST_SHARE * limit) - _resident()))
 
 
 def _resident() -> int:
@@ -316,6 +322,7 @@ def _resident() -> int:
 class ReturnedTiles:
     """The sink of a product whose tiles are returned: each waits here for its task. A tile may be written in pieces."""
 
+    #: Whether the page cache is told to drop written bytes; never here.
     forgets = False
 
     def __init__(self, grid: Grid, dtype: np.dtype[Any]) -> None:
@@ -337,5 +344,5 @@ class ReturnedTiles:
         """Nothing to do: the elements are in memory."""
 
     def take(self, tile: Tile) -> np.ndarray[Any, Any]:
-        """The elements of a tile, which are no longer kept here."""
+        """Remove a tile, and return its elements."""
         return self._tiles.pop(tile)

@@ -44,20 +44,20 @@ class Output:
             raise FileError(f"{self.path} is a link that leads back to itself: choose another name, or remove it")
         return target
 
-    def check(self, kept: Path | None = None) -> None:
+    def check(self, kept_in: Path | None = None) -> None:
         """Raise FileError where the target cannot be replaced, or exists and is not to be overwritten.
 
-        ``kept`` is the directory where the finished matrix then stays; None before anything is computed.
+        ``kept_in`` is the directory where the finished matrix then stays; None before anything is computed.
         """
         with os_errors(self.path, "written"), contextlib.suppress(FileNotFoundError):
             obstacle = _obstacle(self.target)
             if obstacle is not None:
-                raise self._refused(obstacle, kept, may_overwrite=False)
-            refused = self.refusal(self.target, kept)
+                raise self._refused(obstacle, kept_in, may_overwrite=False)
+            refused = self.refusal(self.target, kept_in)
             if refused is not None:
                 raise refused
 
-    def refusal(self, path: Path, kept: Path | None = None) -> FileError | None:
+    def refusal(self, path: Path, kept_in: Path | None = None) -> FileError | None:
         """The error for a file or directory at ``path`` that must not be lost; None where it may be replaced.
 
         It says what the file holds besides one matrix, because that would be lost too.
@@ -66,7 +66,7 @@ class Output:
         is_our_kind = stat.S_ISDIR if self.directory else stat.S_ISREG
         if not is_our_kind(status.st_mode):
             kind = "directory" if self.directory else "file"
-            return self._refused(f"exists and is not a {kind}", kept, may_overwrite=False)
+            return self._refused(f"exists and is not a {kind}", kept_in, may_overwrite=False)
         is_empty = not any(path.iterdir()) if self.directory else not status.st_size
         if self.overwrite or is_empty:
             return None
@@ -78,14 +78,14 @@ class Output:
             lost = f"cannot be read ({error.strerror or error})"
         except Exception as error:  # a parser may raise anything for a damaged file
             lost = f"cannot be understood ({error!r})"
-        return self._refused("exists" if lost is None else f"{lost}; it would be lost", kept)
+        return self._refused("exists" if lost is None else f"{lost}; it would be lost", kept_in)
 
-    def _refused(self, why: str, kept: Path | None, *, may_overwrite: bool = True) -> FileError:
+    def _refused(self, why: str, kept_in: Path | None, *, may_overwrite: bool = True) -> FileError:
         hint = "choose another name"
-        if kept is not None:
-            hint = f"the finished result stays in {kept}; move {self.path.name} away and resume"
+        if kept_in is not None:
+            hint = f"the finished result stays in {kept_in}; move {self.path.name} away and resume"
         if may_overwrite:
-            hint += f", or {'replace it' if kept is None else 'resume'} with --overwrite (in Python overwrite=True)"
+            hint += f", or {'replace it' if kept_in is None else 'resume'} with --overwrite (in Python overwrite=True)"
         return FileError(f"{self.path}{'' if why.startswith(':') else ' '}{why}: {hint}")
 
 

@@ -17,7 +17,7 @@ from ...host.machine import bytes_text
 from .checks import Location, Shape, os_errors, rectangle
 from .output import Output
 from .positional import BUFFER, EndOfFile, read_rows, rows_are_contiguous, write_rows, write_through
-from .swap import DATA, refuse_given_up
+from .swap import DATA, check_not_taken_over
 from .work import Partial, WorkDirectory
 
 #: Bytes of a page. Elements begin at a multiple of it in the files written here: before a part of a page is written, the
@@ -146,7 +146,7 @@ def attach_plain(path: Path, layout: FileLayout, inode: int) -> PlainWriter:
         if os.fstat(file).st_ino != inode:
             os.close(file)
             raise FileError(f"{path} is another file here than in the process that began it")
-    return PlainWriter(file, layout, path, functools.partial(refuse_given_up, path, inode))
+    return PlainWriter(file, layout, path, functools.partial(check_not_taken_over, path, inode))
 
 
 class PlainSink:

@@ -1,4 +1,7 @@
-"""A matrix in one piece of a file at a URL: read by ranges of bytes, several at once, because a request takes long."""
+"""A matrix that is one contiguous piece of a file at a URL: read by ranges of bytes, many at once, to hide the latency.
+
+Used by the formats npy, raw and safetensors, and for the buffered access of the others (``remote_file``).
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ from .format import Source
 from .plain import FindLayout, PlainSource, refuse_truncated
 from .remote import Remote
 
-#: Bytes of a range at most, and of all ranges that are requested together.
-RANGE, TOGETHER = 2 << 20, 16 << 20
-#: Ranges that are requested together at most: file systems have about as many connections.
+#: The most bytes of one range, and of all ranges that are requested together.
+MOST_RANGE_BYTES, MOST_REQUEST_BYTES = 2 << 20, 16 << 20
+#: The most ranges that are requested together: file systems have about as many connections.
 MOST_RANGES = 128
-#: Gaps between rows are read as well up to so many bytes: a further request takes as long as reading them.
+#: Rows whose gap is at most this many bytes are read in one range, gaps included: another request would take longer.
 GAP = 64 << 10
-#: Bytes that are read at once from a header.
+#: Bytes of the buffer with which a header is read.
 _HEADER = 64 << 10
 
 
@@ -49,8 +52,8 @@ class RangeSource:
             self._layout = find_layout(file, remote)
         refuse_truncated(remote, size, self._layout)
         self.shape, self.dtype = self._layout.shape, self._layout.dtype
-        #: The ranges of a batch, which are received in parts and then joined.
-        self.workspace = 2 * min(TOGETHER, self._layout.end - self._layout.offset) + WORKSPACE
+        #: Twice the ranges of a batch, because they are received in parts that are then joined.
+        self.workspace = 2 * min(MOST_REQUEST_BYTES, self._layout.end - self._layout.offset) + WORKSPACE
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
         row, column = rectangle(self.shape, rows, columns, out)
@@ -71,8 +74,8 @@ class RangeSource:
         return functools.partial(_open_again, self._remote, layout)
 
     def fingerprint(self) -> str:
-        """Of the layout, the URL, and the size with the etag or the times that the file system states. Where it states none,
-        as some HTTP servers, a change that keeps the size is not noticed."""
+        """A digest of the layout, the URL, the size, and the etag or modification time. Some HTTP servers report neither;
+        then a change that keeps the size goes unnoticed."""
         return fingerprint(self._remote.identity(), str(self._layout))
 
     def close(self) -> None:
@@ -85,7 +88,7 @@ def _open_again(remote: Remote, layout: Any) -> RangeSource:
 
 
 def open_plain(where: Path | Remote, find_layout: FindLayout) -> Source:
-    """A matrix in one piece of a file here or at a URL."""
+    """A matrix in one piece of a local file or of a file at a URL."""
     return RangeSource(where, find_layout) if isinstance(where, Remote) else PlainSource(where, find_layout)
 
 
@@ -94,9 +97,9 @@ def _pieces(shape: Shape, itemsize: int, begin: int, pitch: int) -> Iterator[_Pi
     height, width = shape[0], shape[1] * itemsize
     if not height or not width:
         return
-    is_run = pitch <= RANGE and pitch - width <= GAP
-    step = RANGE // pitch if is_run else 1
-    part = shape[1] if is_run else max(1, RANGE // itemsize)
+    has_whole_rows = pitch <= MOST_RANGE_BYTES and pitch - width <= GAP
+    step = MOST_RANGE_BYTES // pitch if has_whole_rows else 1
+    part = shape[1] if has_whole_rows else max(1, MOST_RANGE_BYTES // itemsize)
     for row in range(0, height, step):
         count = min(step, height - row)
         for column in range(0, shape[1], part):
@@ -112,7 +115,7 @@ def _batches(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
     nbytes = 0
     for piece in pieces:
         size = piece.end - piece.begin
-        if batch and (nbytes + size > TOGETHER or len(batch) == MOST_RANGES):
+        if batch and (nbytes + size > MOST_REQUEST_BYTES or len(batch) == MOST_RANGES):
             yield batch
             batch, nbytes = [], 0
         batch.append(piece)
@@ -122,12 +125,12 @@ def _batches(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def remote_file(remote: Remote, size: int, buffer: int = _HEADER) -> BinaryIO:
-    """A remote file to be read from here and there."""
+    """A remote file with buffered random access."""
     return cast(BinaryIO, io.BufferedReader(_RangeFile(remote, size), buffer))
 
 
 class _RangeFile(io.RawIOBase):
-    """A remote file of that size, each of whose reads is a request."""
+    """A remote file of ``size`` bytes; each read is a request."""
 
     def __init__(self, remote: Remote, size: int) -> None:
         self._remote, self._size, self._at = remote, size, 0
@@ -146,7 +149,7 @@ class _RangeFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        end = min(self._size, self._at + min(len(buffer), TOGETHER))
+        end = min(self._size, self._at + min(len(buffer), MOST_REQUEST_BYTES))
         if end <= self._at:
             return 0
         (part,) = self._remote.read([(self._at, end)])

@@ -1,11 +1,20 @@
-"""The finished matrix replaces an older result of its name: at every moment that name leads to one of them, complete.
+"""Replaces an older result by the finished matrix, so that a process that is killed at any moment loses neither.
 
-``data`` in the work directory is renamed to ``swap.INODE``, with its own inode. It gets the name of the result by one
-system call, which fails where that name is taken. What is to be overwritten is exchanged with it by one system call, and
-removed: so ``swap.INODE`` with that inode is the new matrix, and with another inode the old one. Where the system cannot
-exchange two names, a file is replaced by a rename, and a directory is first renamed to ``old``. An empty file that nothing
-says to overwrite is renamed so too: only when no other process finds it is it known to be empty. ``settle_swap`` finishes a
-swap that was killed.
+The finished matrix gets the name of the result by one system call, which fails if that name is taken. Then, if the result
+may be overwritten, the two are exchanged by one system call, and the old one is removed: at every moment the name leads to
+one of them, complete. Where the system cannot exchange two names, a file is replaced by one rename; a directory is first
+renamed to ``old``, and for a moment the name leads to nothing.
+
+An existing empty file or directory may be replaced without ``overwrite``. It is also renamed to ``old`` first, and checked
+after that: no other process can write to it under its old name while it is checked.
+
+``settle_swap`` finishes or undoes a swap whose process was killed. The names in the work directory say what was done:
+
+- ``data``: the matrix, unfinished, or finished and not renamed yet.
+- ``swap.N``, if N is its inode: the new matrix, which does not have the name of the result yet.
+- ``swap.N``, if N is not its inode: the old result, after the exchange.
+- ``old``: the old result, between two renames.
+- ``trash.N``: something that is being removed.
 """
 
 from __future__ import annotations
@@ -31,10 +40,10 @@ DATA = "data"
 _NEW, _OLD, _TRASH = "swap.", "old", "trash."
 #: A pattern of the names that a swap may leave in a work directory.
 LEFTOVERS = rf"{re.escape(_NEW)}\d+|{_OLD}|{re.escape(_TRASH)}\d+"
-#: Flags of renameat2(2): refuse a name that is taken; exchange the two.
+#: Flags of renameat2(2): fail if the new name is taken; exchange the two names.
 _NOREPLACE, _EXCHANGE = 1, 2
-#: Errors of a system or file system that does not have the call.
-_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
+#: Errors of a system or file system that does not support a call.
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV)
 
 #: The descriptor of a directory, and a name in it.
 Place = tuple[int, str]
@@ -49,24 +58,24 @@ class OpenDirectories:
         self.output = output
         self.path = self.target = output.target
 
-    def inside(self, name: str) -> Path:
-        """A path by which a library finds ``name`` in the open directory, even if that directory is renamed."""
-        return inside(self.fd, self.path) / name
+    def entry_path(self, name: str) -> Path:
+        """A path through the descriptor, by which a library finds ``name`` even if the work directory is renamed."""
+        return path_through_descriptor(self.fd, self.path) / name
 
 
-def inside(directory: int, path: Path) -> Path:
-    """A path that leads through the descriptor of an open directory, where the system has such; otherwise ``path``."""
+def path_through_descriptor(directory: int, path: Path) -> Path:
+    """A path that leads through the descriptor of an open directory, where the system has such paths; otherwise ``path``."""
     descriptors = Path("/proc/self/fd")
     return descriptors / str(directory) if descriptors.exists() else path
 
 
-def refuse_given_up(unfinished: Path, inode: int) -> None:
-    """Raise FileError unless the unfinished matrix of another process still has its name. A process that was paused would
-    otherwise write into the finished result, which may have been changed since."""
+def check_not_taken_over(unfinished: Path, inode: int) -> None:
+    """Raise FileError if the matrix at ``unfinished``, which another process began and this one writes into, was finished or
+    removed meanwhile. A process that was paused would otherwise write into the finished result."""
     with contextlib.suppress(OSError):
         if unfinished.stat().st_ino == inode:
             return
-    raise FileError(f"{unfinished} was finished or given up by the process that began it")
+    raise FileError(f"{unfinished} was finished or removed by the process that began it")
 
 
 def put_in_place(work: OpenDirectories) -> None:
@@ -74,15 +83,15 @@ def put_in_place(work: OpenDirectories) -> None:
 
     Raises FileError where the existing file of that name must not be lost; then the matrix stays in the work directory.
     """
-    work.output.check(kept=work.path)
-    new_inode = inode(work.fd, DATA)
+    work.output.check(kept_in=work.path)
+    new_inode = inode_of(work.fd, DATA)
     if new_inode is None:
         raise FileError(f"{work.path / DATA} was removed while {work.target} was computed: multiply again")
     new = f"{_NEW}{new_inode}"
     _rename((work.fd, DATA), (work.fd, new))
     _sync(work)
     try:
-        while not (_appear(work, new) or _exchange(work, new)):
+        while not (_rename_to_free_name(work, new) or _exchange_with_target(work, new)):
             pass  # another process removed or made the target meanwhile
     except FileError:
         settle_swap(work)  # renames the matrix back to DATA
@@ -97,15 +106,18 @@ def settle_swap(work: OpenDirectories) -> None:
     names = names_in(work.fd)
     new = next((name for name in names if name.startswith(_NEW)), None)
     if _OLD in names:
-        if inode(*_target(work)) is None:  # killed between the two renames
+        if inode_of(*_target(work)) is None:  # killed between the two renames
             _rename((work.fd, _OLD), _target(work))
             work.output.check()
         elif new is None:  # killed after them
             discard(work.fd, _OLD)
         else:
-            raise _unsettled(work, _OLD)
+            raise _target_changed_error(work, _OLD)
     if new is not None and DATA in names:
-        raise _unsettled(work, new)
+        raise FileError(
+            f"{work.path} holds both {DATA} and {new} after an interrupted replacement of {work.target}: move one of the "
+            "two away"
+        )
     if new is not None and is_new(work.fd, new):
         _rename((work.fd, new), (work.fd, DATA))
     elif new is not None:
@@ -116,8 +128,8 @@ def settle_swap(work: OpenDirectories) -> None:
 
 
 def discard(directory: int, name: str) -> None:
-    """Remove a file or a tree, if it is there. It is renamed first, so that no half of a tree ever has its name."""
-    entry_inode = inode(directory, name)
+    """Remove a file or a tree, if it is there. It is renamed first, so that a partly removed tree never has that name."""
+    entry_inode = inode_of(directory, name)
     if entry_inode is None:
         return
     trash = f"{_TRASH}{entry_inode}"
@@ -131,27 +143,27 @@ def names_in(directory: int) -> list[str]:
         return sorted(entry.name for entry in entries)
 
 
-def inode(directory: int, name: str) -> int | None:
-    """The inode of the entry of that name, of a link its own; None where there is none."""
+def inode_of(directory: int, name: str) -> int | None:
+    """The inode of the entry of that name (of the link itself, if it is one); None where there is none."""
     with contextlib.suppress(FileNotFoundError):
         return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino
     return None
 
 
 def is_new(directory: int, name: str) -> bool:
-    """Whether that is a new matrix before the exchange, and not an old one after it."""
-    return name.startswith(_NEW) and inode(directory, name) == int(name.removeprefix(_NEW))
+    """Whether ``name`` is the new matrix before the exchange, and not the old result after it."""
+    return name.startswith(_NEW) and inode_of(directory, name) == int(name.removeprefix(_NEW))
 
 
 def _target(work: OpenDirectories) -> Place:
     return work.parent, work.target.name
 
 
-def _appear(work: OpenDirectories, new: str) -> bool:
-    """Give the new matrix the name of the target, if that is free; otherwise False."""
+def _rename_to_free_name(work: OpenDirectories, new: str) -> bool:
+    """Give the new matrix the name of the target; False if that name is taken."""
     try:
         if not _renameat2((work.fd, new), _target(work), _NOREPLACE):
-            if inode(*_target(work)) is not None:
+            if inode_of(*_target(work)) is not None:
                 return False
             _rename((work.fd, new), _target(work))
     except FileExistsError:
@@ -160,11 +172,11 @@ def _appear(work: OpenDirectories, new: str) -> bool:
     return True
 
 
-def _exchange(work: OpenDirectories, new: str) -> bool:
+def _exchange_with_target(work: OpenDirectories, new: str) -> bool:
     """Exchange the new matrix and the target, and remove the old one; False if there is no target."""
     try:
         if not work.output.overwrite or not _renameat2((work.fd, new), _target(work), _EXCHANGE):
-            return _replace(work, new)
+            return _replace_by_renames(work, new)
     except FileNotFoundError:
         return False
     _sync(work)
@@ -173,31 +185,31 @@ def _exchange(work: OpenDirectories, new: str) -> bool:
 
 
 def _remove_old(work: OpenDirectories, name: str) -> None:
-    """Remove the old result, which is ``name`` after the exchange; exchange it back where it is of another kind. It was to
-    be overwritten, also if the process that exchanged it was killed."""
-    refused = dataclasses.replace(work.output, overwrite=True).refusal(work.inside(name), kept=work.path)
+    """Remove the old result, which the exchange left as ``name``. If it is a directory instead of a file, or the reverse,
+    exchange the two back and raise. ``overwrite`` is assumed: only with it is anything exchanged."""
+    refused = dataclasses.replace(work.output, overwrite=True).refusal(work.entry_path(name), kept_in=work.path)
     if refused is None:
         discard(work.fd, name)
         return
-    target_is_new = inode(*_target(work)) == int(name.removeprefix(_NEW))
+    target_is_new = inode_of(*_target(work)) == int(name.removeprefix(_NEW))
     if not (target_is_new and _renameat2((work.fd, name), _target(work), _EXCHANGE)):
-        raise _unsettled(work, name)
+        raise _target_changed_error(work, name)
     _rename((work.fd, name), (work.fd, DATA))
     _sync(work)
     raise refused
 
 
-def _replace(work: OpenDirectories, new: str) -> bool:
-    """``_exchange`` where the system cannot exchange names, or where only an empty target may be replaced: one that is a
-    directory, or not to be overwritten, is missing for a moment."""
+def _replace_by_renames(work: OpenDirectories, new: str) -> bool:
+    """Replace the target without an exchange of names: a file that may be overwritten by one rename, anything else by two
+    renames, between which the target does not exist."""
     is_directory = stat.S_ISDIR(os.stat(work.target.name, dir_fd=work.parent, follow_symlinks=False).st_mode)
     if work.output.overwrite and not is_directory:
-        work.output.check(kept=work.path)
+        work.output.check(kept_in=work.path)
         _rename((work.fd, new), _target(work))
         _sync(work)
         return True
     _rename(_target(work), (work.fd, _OLD))
-    refused = work.output.refusal(work.inside(_OLD), kept=work.path)
+    refused = work.output.refusal(work.entry_path(_OLD), kept_in=work.path)
     try:
         if refused is not None:
             raise refused
@@ -211,14 +223,16 @@ def _replace(work: OpenDirectories, new: str) -> bool:
     return True
 
 
-def _unsettled(work: OpenDirectories, name: str) -> FileError:
+def _target_changed_error(work: OpenDirectories, name: str) -> FileError:
+    """The error for an old result, kept as ``name``, whose place was taken by something else after the swap was killed."""
     return FileError(
-        f"{work.path / name} is the previous {work.target}, which has changed since: move one of them away"
+        f"{work.path / name} is the earlier {work.target}, kept from an interrupted replacement, and {work.target} has "
+        "changed since: move one of the two away"
     )
 
 
 def _remove(directory: int, name: str) -> None:
-    """Remove it; what cannot be removed stays, and the next run tries again."""
+    """Remove a file or a tree; what cannot be removed stays, and the next run tries again."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             shutil.rmtree(name, dir_fd=directory)
@@ -236,27 +250,27 @@ def _sync(work: OpenDirectories) -> None:
         try:
             os.fsync(directory)
         except OSError as error:
-            if error.errno not in _UNKNOWN:  # some file systems cannot flush a directory
+            if error.errno not in _UNSUPPORTED:  # some file systems cannot flush a directory
                 raise
 
 
 def _renameat2(source: Place, target: Place, how: int) -> bool:
     """One atomic rename with the flag ``how``; False where the system has no such call. Raises OSError."""
-    call = _call()
+    call = _renameat2_of_libc()
     if call is None:
         return False
     sys.audit("os.rename", source[1], target[1], source[0], target[0])  # as os.rename does
     if not call(source[0], os.fsencode(source[1]), target[0], os.fsencode(target[1]), how):
         return True
     error = ctypes.get_errno()
-    if error in _UNKNOWN:
+    if error in _UNSUPPORTED:
         return False
     raise OSError(error, os.strerror(error))
 
 
 @functools.cache
-def _call() -> Any:
-    """The call of Linux's C libraries; None elsewhere."""
+def _renameat2_of_libc() -> Any:
+    """The function of Linux's C libraries; None elsewhere."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is not None:
         call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]

@@ -72,7 +72,7 @@ class WorkDirectory(OpenDirectories):
 
     def inode(self, name: str) -> int | None:
         """The inode of the entry ``name`` in it; None where there is none."""
-        return None if self.fd < 0 else swap.inode(self.fd, name)
+        return None if self.fd < 0 else swap.inode_of(self.fd, name)
 
     @property
     def unfinished(self) -> int | None:

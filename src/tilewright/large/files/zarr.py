@@ -41,9 +41,9 @@ from .chunked import TOGETHER, ChunkedSource, chunk_slices
 from .format import FileFormat, Source
 from .output import Output
 from .positional import BUFFER, EndOfFile, read_rows, write_rows
-from .ranged import TOGETHER as TOGETHER_REMOTE
+from .ranged import MOST_REQUEST_BYTES
 from .remote import Remote, resolved
-from .swap import DATA, inside, refuse_given_up
+from .swap import DATA, check_not_taken_over, path_through_descriptor
 from .work import Partial, WorkDirectory, sync
 
 # ---- zarr directory --------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class ZarrSource(ChunkedSource):
         dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
         if 0 in array.chunks and 0 not in shape:
             raise ValueError(f"its chunks have no elements, {array.chunks}")
-        together = TOGETHER_REMOTE if is_remote else TOGETHER  # the library requests several chunks at once
+        together = MOST_REQUEST_BYTES if is_remote else TOGETHER  # the library requests several chunks at once
         self._raw = None if is_remote else raw_chunks(array)
         super().__init__(shape, dtype, array.chunks, self._rectangle, together)
 
@@ -250,7 +250,7 @@ class ZarrWriter:
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         first = rectangle(self.shape, rows, columns, block)
         if self._directory >= 0:
-            refuse_given_up(self._path, os.fstat(self._directory).st_ino)
+            check_not_taken_over(self._path, os.fstat(self._directory).st_ino)
         with os_errors(self._path, "written"):
             self._chunks.write(*first, block)
         touched = (
@@ -292,7 +292,7 @@ def attach_zarr(path: Path, name: str | None) -> ZarrWriter:
     with os_errors(path, "written"):
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        root = inside(directory, path)
+        root = path_through_descriptor(directory, path)
         return ZarrWriter(_array(root, name, "r+"), root, path, directory)
     except BaseException:
         os.close(directory)
@@ -311,7 +311,7 @@ class ZarrSink:
         self.grain = (max(1, min(CHUNK, self.shape[0])), max(1, min(CHUNK, self.shape[1])))
         self.workspace = 2 * BUFFER
         self._partial = Partial(output, resume, work)
-        self.partial, self._root = self._partial.path, self._partial.work.inside(DATA)
+        self.partial, self._root = self._partial.path, self._partial.work.entry_path(DATA)
         try:
             with os_errors(self.partial, "written"):
                 self._name = (output.member or "").strip("/")

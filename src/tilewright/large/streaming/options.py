@@ -1,4 +1,4 @@
-"""What a caller of ``multiply`` may choose."""
+"""The options of ``multiply`` in one object, checked when it is made."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 from ...errors import UsageError
 from ...product.precision import check_precision
 
-#: The words of precision in which blocks are multiplied.
+#: The named precisions with which blocks can be multiplied.
 PRECISIONS = ("standard", "highest", "ieee", "fast")
 
 
 @dataclass(frozen=True)
 class Options:
-    """The keywords of ``tilewright.multiply``, which documents each; the library chooses those that are None."""
+    """The keywords of ``tilewright.multiply``, which documents each; the library chooses those that are None.
+
+    Raises UsageError for a precision that blocks do not have.
+    """
 
     memory: float | str | None = None
     device: str | None = None
@@ -25,8 +28,7 @@ class Options:
     overwrite: bool = False
     precision: str | float = "standard"
 
-    def check(self) -> None:
-        """Raises UsageError for a precision that blocks do not have."""
+    def __post_init__(self) -> None:
         if not isinstance(self.precision, str):
             check_precision(self.precision)
         elif self.precision not in PRECISIONS:

@@ -1,4 +1,4 @@
-"""Where the numbers come from: the facts of the records' environments, the most important first."""
+"""Lists the facts of the records' environments (machine, versions, commands) for the pages, the most important first."""
 
 from __future__ import annotations
 

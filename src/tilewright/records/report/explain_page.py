@@ -1,7 +1,7 @@
 """The page of ``tilewright explain``: what a kernel does to memory, line by line, and what limits it.
 
-Its sentences say what limits a kernel, what it wastes, whether it is right, and what it was run on. Its charts have named
-styles, so that one specification serves light and dark.
+Its sentences say what limits a kernel, what it wastes, whether it is right, and on which GPU it was run. The charts use
+named styles, so that one specification serves the light and the dark theme.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import altair as alt
 
 from ...errors import RecordError
-from ..explanation import ABOUT, Bound, Explanation
+from ..explanation import APPROXIMATELY, Bound, Explanation
 from ..unit_counters import UNIT_LABELS
 from . import html
 from .charts import decades, finished
@@ -35,16 +35,19 @@ def render_explanation(explanations: Sequence[Explanation], *, title: str | None
         raise RecordError("explanations is empty: a page needs at least one; make one with `tilewright explain KERNEL`")
     names = labels(explanations)
     specs = [_charts(e) for e in explanations]
-    shown = [_view(*of, f"e{i}") for i, of in enumerate(zip(explanations, names, specs, strict=True))]
+    views = [
+        _view(e, name, charts, f"e{i}")
+        for i, (e, name, charts) in enumerate(zip(explanations, names, specs, strict=True))
+    ]
     return html.page(
         "explain.html.j2",
         data={"config": {name: theme(name) for name in ("light", "dark")}, "views": specs},
         script="explain.js",
         styles=["page.css", "explain.css"],
         title=title or explanation_title(explanations),
-        lead=comparison(explanations, names) if len(shown) > 1 else shown[0]["headline"],
-        fastest=max((view["totals"]["gflops"] or 0 for view in shown), default=0),
-        views=shown,
+        lead=comparison(explanations, names) if len(views) > 1 else views[0]["headline"],
+        fastest=max((view["totals"]["gflops"] or 0 for view in views), default=0),
+        views=views,
     )
 
 
@@ -55,12 +58,12 @@ def write_explanation(explanations: Sequence[Explanation], path: str | Path, *, 
 
 def _charts(e: Explanation) -> dict[str, Any]:
     """Name → specification of each chart that this explanation has data for."""
-    made = {
+    charts = {
         "roofline": roofline(e),
         "registers": occupancy_chart(e, "registers"),
         "shared": occupancy_chart(e, "shared"),
     }
-    return {name: spec for name, spec in made.items() if spec is not None}
+    return {name: spec for name, spec in charts.items() if spec is not None}
 
 
 def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
         "idea": str(e.about.get("idea") or ""),
         "headline": headline(e),
         "verdict": verdict(e),
-        "unrated": e.unrated,
+        "reason_without_rate": e.reason_without_rate,
         "file": e.file,
         "printed": e.printed,
         "source": source_view(e, ident),
@@ -79,9 +82,9 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
         "defects": e.defects,
         "totals": totals_row(e),
         "bars": bars(e),
-        "predicted": predicted(e),
+        "predicted": time_part_rows(e),
         "time": duration(e.predicted_seconds) if e.predicted_seconds else "",
-        "levels": [(level.name, shortly(level.intensity), level.limits) for level in memory_levels(e)],
+        "levels": [(level.name, shortly(level.intensity), level.is_limit) for level in memory_levels(e)],
         "counters": counters(e),
         "measured": e.measured is not None,
         "formulas": formulas(e),
@@ -93,15 +96,15 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
     }
 
 
-# ---- counter table ---------------------------------------------------------------------------------------------------
-# Tables of counters and formulas: what was counted, next to what a formula gives or a GPU measured.
+# ---- tables of counters and formulas ---------------------------------------------------------------------------------
+# What was counted, next to the value of a formula or the measurement of a GPU.
 
 
 _OPS = {
     "ld": "loads", "st": "stores", "atom": "atomics", "red": "reductions", "ldgsts": "asynchronous copies",
     "ldsm": "matrix loads", "stsm": "matrix stores",
 }  # fmt: skip
-#: Part of a counter's name → what it counts.
+#: Part of a counter's name → the quantity that it counts.
 _WHAT = {
     "t_requests_": "requests: instructions, counted per warp",
     "inst_executed_op_": "requests: instructions, counted per warp",
@@ -114,13 +117,14 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class CounterRow:
-    """A row of either table; ``match`` is ✓, a difference, or empty where there is nothing to compare."""
+    """A row of either table: two numbers, of which the ``second`` is compared with the ``first``. ``match`` is ✓, a
+    difference, or empty if there is nothing to compare."""
 
     name: str
     words: str
     text: str
-    expected: str
-    found: str
+    first: str
+    second: str
     match: str
 
     @property
@@ -130,8 +134,8 @@ class CounterRow:
 
 
 def counters(explanation: Explanation) -> list[CounterRow]:
-    """A row for each counter: ``expected`` is what the microscope counted, ``found`` what a GPU measured. Counters that
-    were only measured come last."""
+    """A row for each counter: ``first`` is the microscope's count, ``second`` the measurement of a GPU. Counters that were
+    only measured come last."""
     measured = (explanation.measured or {}).get("counters") or {}
     names = dict.fromkeys([*explanation.counters, *measured])
     return [
@@ -140,19 +144,19 @@ def counters(explanation: Explanation) -> list[CounterRow]:
 
 
 def _marked(name: str, explanation: Explanation, measured: Any) -> tuple[str, str, str]:
-    """``_compared`` of a counter; a prediction that is not exact is marked."""
-    expected, found, match = _compared(explanation.counters.get(name), measured)
-    return f"{ABOUT} {expected}" if name in explanation.approximate else expected, found, match
+    """``_compared`` of a counter; a count that is not exact is marked."""
+    counted, found, match = _compared(explanation.counters.get(name), measured)
+    return f"{APPROXIMATELY} {counted}" if name in explanation.approximate else counted, found, match
 
 
 def formulas(explanation: Explanation) -> list[CounterRow]:
-    """Every formula, its value (``expected``) and what was counted (``found``)."""
+    """A row for each formula: ``first`` is its value, ``second`` the microscope's count."""
     return [CounterRow(f.row, f.what, f.text, *_compared(f.value, f.counted)) for f in explanation.formulas]
 
 
-def _compared(expected: Any, found: Any) -> tuple[str, str, str]:
-    first, second = finite(expected), finite(found)
-    return _number(first), _number(second), _match(first, second)
+def _compared(first: Any, second: Any) -> tuple[str, str, str]:
+    a, b = finite(first), finite(second)
+    return _number(a), _number(b), _match(a, b)
 
 
 def _number(value: float | None) -> str:
@@ -161,19 +165,19 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) else shortly(value)
 
 
-def _match(expected: float | None, found: float | None) -> str:
+def _match(first: float | None, second: float | None) -> str:
     """✓, or by how much the second differs from the first.
 
     >>> _match(40960, 40960), _match(40960, 42000), _match(40960, 40961), _match(100, 660), _match(0, 3)
     ('✓', '+2.5%', '+1', '×6.6', '+3')
     """
-    if expected is None or found is None:
+    if first is None or second is None:
         return ""
-    if expected == found:
+    if first == second:
         return "✓"
-    if not expected or abs(found - expected) < 0.0005 * abs(expected):
-        return f"{found - expected:+,g}"
-    ratio = found / expected
+    if not first or abs(second - first) < 0.0005 * abs(first):
+        return f"{second - first:+,g}"
+    ratio = second / first
     return f"{ratio - 1:+.1%}" if 0.5 < ratio < 2 else f"×{shortly(ratio)}"
 
 
@@ -199,8 +203,8 @@ def counter_words(name: str) -> str:
     return f"{found['space']} {_OPS.get(found['op'], found['op'])}, {what}"
 
 
-# ---- explain facts ---------------------------------------------------------------------------------------------------
-# What explanations say in figures: the comparison of several, the bounds, and the facts of launch, resources and GPU.
+# ---- facts -----------------------------------------------------------------------------------------------------------
+# The comparison of several kernels, the bounds, and the facts of launch, resources and GPU.
 
 
 def totals_row(e: Explanation) -> dict[str, Any]:
@@ -216,7 +220,7 @@ def totals_row(e: Explanation) -> dict[str, Any]:
         "wavefronts": f"{wavefronts:,}",
         "wavefronts_each": shortly(wavefronts / steps) if steps else "",
         "wasted": f"{sum(map(waste, e.accesses)) / used:.0%}" if used else "–",
-        "bound": "–" if e.unrated else e.bound.name if e.bound else "not known",
+        "bound": "–" if e.reason_without_rate else e.bound.name if e.bound else "not known",
         "gflops": finite(e.gflops),
         "rate": digits(e.gflops) if finite(e.gflops) and e.gflops else "–",
         "occupancy": f"{warps / most:.0%}" if warps is not None and most else "–",
@@ -236,7 +240,7 @@ def _wrong(e: Explanation) -> str:
 
 def bars(e: Explanation) -> list[dict[str, Any]]:
     """Every bound by falling time, with its length in percent of the longest; empty where no time is predicted."""
-    ordered = sorted([] if e.unrated else e.bounds, key=lambda bound: -bound.seconds)
+    ordered = sorted([] if e.reason_without_rate else e.bounds, key=lambda bound: -bound.seconds)
     longest = ordered[0].seconds if ordered else 0
     return [
         {
@@ -250,9 +254,10 @@ def bars(e: Explanation) -> list[dict[str, Any]]:
     ]
 
 
-def predicted(e: Explanation) -> list[dict[str, Any]]:
+def time_part_rows(e: Explanation) -> list[dict[str, Any]]:
     """The parts of the predicted time in their order, with their share in percent; empty where none is predicted."""
-    whole = e.predicted_seconds
+    if not (whole := e.predicted_seconds):
+        return []
     return [
         {
             "name": part.name,
@@ -260,8 +265,7 @@ def predicted(e: Explanation) -> list[dict[str, Any]]:
             "words": part.because,
             "width": round(100 * part.seconds / whole, 2),
         }
-        for part in (e.predicted if whole else ())
-        if whole
+        for part in e.predicted
     ]
 
 
@@ -344,13 +348,13 @@ def _seconds(value: Any) -> str:
 
 
 def occupancy_limits(e: Explanation) -> list[dict[str, Any]]:
-    """Blocks that each resource alone would allow, and whether it is the one that limits."""
+    """The number of blocks that each resource alone would allow, and whether it is the limiting one."""
     limiting = e.occupancy.get("limiting") or []
     return [
         {
             "name": RESOURCES.get(name, str(name)),
             "words": "not used" if finite(value) is None else with_noun(int(value), "block"),
-            "limits": name in limiting,
+            "is_limit": name in limiting,
         }
         for name, value in (e.occupancy.get("limits") or {}).items()
     ]
@@ -417,7 +421,7 @@ def _taken(explanation: Explanation, resource: str) -> float | None:
 # that lies on its memory's roof is the limit.
 
 
-#: Bytes that one of a bound's units moves; other units are no memory's.
+#: Bytes per unit of a bound. A bound whose unit is not here is not a memory.
 BYTES = {"bytes": 1, "sectors": 32, "turns": 128, "wavefronts": 128}
 
 #: A memory's name and its GB/s.
@@ -425,8 +429,8 @@ Roof = tuple[str, float]
 #: The ends of an axis.
 Span = tuple[float, float]
 
-#: Two intensities less than this factor apart are one point to the eye.
-APART = 1.5
+#: Two intensities that differ by less than this factor look like one point.
+DISTINCT_FACTOR = 1.5
 
 
 @dataclass(frozen=True)
@@ -436,7 +440,7 @@ class Level:
     name: str
     intensity: float
     gbs: float | None = None
-    limits: bool = False
+    is_limit: bool = False
 
     @property
     def short(self) -> str:
@@ -451,8 +455,9 @@ class Level:
 def memory_levels(explanation: Explanation) -> list[Level]:
     """A level for each bound that counts bytes, by rising intensity.
 
-    The L1 cache moves more than the requested sectors where it also serves shared memory, or where a request moves less than
-    a turn can. The requested sectors are then a level of their own, without a roof.
+    The bytes of the L1 bound exceed the requested sectors if shared memory shares it, or if requests do not fill a
+    wavefront. If no other level is within a factor of DISTINCT_FACTOR, the requested sectors are a level of their own,
+    without a roof.
     """
     found = [
         Level(
@@ -462,9 +467,11 @@ def memory_levels(explanation: Explanation) -> list[Level]:
         if (size := BYTES.get(bound.unit)) and bound.amount > 0 and bound.rate > 0 and explanation.flops
     ]
     if sectors := sum(access.sectors for access in explanation.accesses):
-        asked = explanation.flops / (BYTES["sectors"] * sectors)
-        if asked and all(max(asked, lv.intensity) > APART * min(asked, lv.intensity) for lv in found):
-            found.append(Level("sectors asked for", asked))
+        requested = explanation.flops / (BYTES["sectors"] * sectors)
+        if requested and all(
+            max(requested, level.intensity) > DISTINCT_FACTOR * min(requested, level.intensity) for level in found
+        ):
+            found.append(Level("requested sectors", requested))
     return sorted(found, key=lambda level: level.intensity)
 
 
@@ -507,7 +514,7 @@ def _axis(domain: Span, *, grid: bool = False) -> alt.Axis:
 
 
 def _lines(roofs: Sequence[Roof], peak: float | None, x: Span, axes: dict[str, Any]) -> alt.Chart:
-    """A slanted line for each memory, up to the flat one of the arithmetic."""
+    """A slanted line for each memory, up to the horizontal line of peak arithmetic."""
     rows = []
     for name, gbs in roofs:
         rows += [{"roof": name, "x": at, "y": at * gbs} for at in (x[0], peak / gbs if peak else x[1])]
@@ -518,7 +525,8 @@ def _lines(roofs: Sequence[Roof], peak: float | None, x: Span, axes: dict[str, A
 
 
 def _names(roofs: Sequence[Roof], peak: float | None, x: Span, y: Span, axes: dict[str, Any]) -> list[alt.Chart]:
-    """Name and rate of each roof: left of the fastest of several memories, right of the others, above the arithmetic."""
+    """Name and rate of each roof: left of the fastest memory if there are several, right of the others, above the
+    arithmetic."""
     drawn = []
     if peak:
         row = {"words": f"arithmetic, {peak:,.0f} GFLOPS", "x": x[1], "y": peak}
@@ -532,9 +540,10 @@ def _names(roofs: Sequence[Roof], peak: float | None, x: Span, y: Span, axes: di
 
 
 def _points(kernel_levels: Sequence[Level], gflops: float, x: Span, axes: dict[str, Any]) -> list[alt.Chart]:
-    """The kernel's point for each memory, joined, with its intensity; labels lie below and above by turns, off the roofs."""
+    """The kernel's point for each memory, joined, with its intensity; labels alternate below and above, so that they do not
+    cover the roofs."""
     rows: list[dict[str, Any]] = [
-        {"x": level.intensity, "y": gflops, "limits": level.limits, "words": f"{level.short}: {shortly(level.intensity)}",
+        {"x": level.intensity, "y": gflops, "limits": level.is_limit, "words": f"{level.short}: {shortly(level.intensity)}",
          "memory": level.name, "operations a byte": shortly(level.intensity), "GFLOPS": shortly(gflops)}
         for level in kernel_levels
     ]  # fmt: skip
@@ -603,8 +612,8 @@ def headline(e: Explanation) -> str:
     bound, gflops = e.bound, finite(e.gflops)
     if not e.flops:
         return f"{where}: there is nothing to multiply."
-    if e.unrated:
-        return f"{where}: no rate, for {e.unrated}{_waste(e)}."
+    if e.reason_without_rate:
+        return f"{where}: no rate, for {e.reason_without_rate}{_waste(e)}."
     if bound is None or not gflops:
         return f"{where}: this GPU’s rates are not known, so no time is predicted{_waste(e)}."
     peak = finite(e.gpu.get("peak_gflops"))

@@ -1,4 +1,4 @@
-"""The ladder as a staircase: what each rung gains over its parent."""
+"""The ladder on the page of bench records: the rate of each rung compared with its parent's."""
 
 from __future__ import annotations
 

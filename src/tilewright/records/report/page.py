@@ -1,9 +1,9 @@
-"""The page: one HTML file that holds its data, its charts and the code that draws them.
+"""The page of bench records: one HTML file that holds its data, its charts and the code that draws them.
 
-Kernels that were measured with several sets of parameters have a curve and a row of a table for each set. A *set* is one
+A kernel that was measured with several sets of parameters has a curve and a row of a table for each set. A *set* is one
 combination of values of the parameters that vary. The rows of the table are the legend of the chart: each has its set's
-colour and mark. The row also says what limits the set (registers, shared memory, resident warps, transactions), which the
-curve cannot show.
+colour and mark. A row also has the set's resources (registers, shared memory, resident warps, transactions), which the curve
+cannot show.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import altair as alt
 from ...errors import RecordError
 from ..bench import VERDICTS, BenchRecord
 from ..compare import against_reference, is_unclear
-from . import accuracy, charts, environment, findings, html, views
+from . import accuracy, charts, conclusions, environment, html, views
 from .charts import finished, sizes_axis
 from .ladder import Ladder, Step, ladder_of
 from .palette import DARK, DASHES, LIGHT, MARKS, SOLID, Style, config, kernel_styles
@@ -33,17 +33,20 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
     if not records:
         raise RecordError("records is empty: a page needs at least one record; measure some with `tilewright bench`")
     sections = views.sections(records)
-    shown = [view for section in sections for view in views.views(section)]
-    coloured = [kernel for view in shown for kernel in views.emphasised(view)]
-    drawn = kernel_styles(kernels_in_order(shown), coloured)
-    swept = [sweeps(view) for view in shown]
-    specs = [
-        charts.charts(view, drawn) | accuracy.error_charts(view, drawn) | sweep_charts(found)
-        for view, found in zip(shown, swept, strict=True)
+    all_views = [view for section in sections for view in views.views(section)]
+    emphasised = [kernel for view in all_views for kernel in views.emphasised(view)]
+    styles = kernel_styles(kernels_in_order(all_views), emphasised)
+    sweeps_of_views = [sweeps(view) for view in all_views]
+    charts_of_views = [
+        charts.charts(view, styles) | accuracy.error_charts(view, styles) | sweep_charts(found)
+        for view, found in zip(all_views, sweeps_of_views, strict=True)
     ]
     data = {
-        "config": {theme: _config(theme, drawn) for theme in ("light", "dark")},
-        "views": [{"cells": views.chart_rows(v), "charts": made} for v, made in zip(shown, specs, strict=True)],
+        "config": {theme: _config(theme, styles) for theme in ("light", "dark")},
+        "views": [
+            {"cells": views.chart_rows(view), "charts": specs}
+            for view, specs in zip(all_views, charts_of_views, strict=True)
+        ],
     }
     machines = len({section.machine for section in sections})
     return html.page(
@@ -53,18 +56,18 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
         styles=["page.css", "sweeps.css"],
         title=title or f"Matrix products on {sections[0].machine}",
         views=[
-            _view(view, made, drawn, machines) | {"errors": accuracy.error_table(view), "sweeps": sweep_views(found)}
-            for view, made, found in zip(shown, specs, swept, strict=True)
+            _view(view, specs, styles, machines) | {"errors": accuracy.error_table(view), "sweeps": sweep_views(found)}
+            for view, specs, found in zip(all_views, charts_of_views, sweeps_of_views, strict=True)
         ],
-        busy=findings.busy_machine(records),
-        message=findings.bench_message(shown[0]),
-        details=findings.details(shown[0]),
-        verdicts=findings.verdicts(records),
-        wrong=findings.wrong_results(records),
+        busy=conclusions.busy_machine(records),
+        message=conclusions.bench_message(all_views[0]),
+        details=conclusions.details(all_views[0]),
+        verdicts=conclusions.verdicts(records),
+        wrong=conclusions.wrong_results(records),
         machines=environment.machines(records),
-        shown=SHOWN,
-        drawn_all=drawn,
-        index={kernel: f"k{i}" for i, kernel in enumerate(drawn)},
+        quantities=QUANTITIES,
+        styles_of_kernels=styles,
+        index={kernel: f"k{i}" for i, kernel in enumerate(styles)},
     )
 
 
@@ -73,82 +76,87 @@ def write_page(records: Sequence[BenchRecord], path: str | Path, *, title: str |
     return html.write_whole(render(records, title=title), path)
 
 
-def kernels_in_order(shown: Sequence[views.View]) -> list[str]:
-    """Every kernel of the page once: a kernel has one colour in all views."""
-    first = {r.kernel: r for view in reversed(shown) for r in view.records}
-    place = {kernel: i for i, kernel in enumerate(dict.fromkeys(r.kernel for v in shown for r in v.records))}
-    return sorted(first, key=lambda k: (views.is_reference(k), views.rungs_order(first[k]), place[k]))
+def kernels_in_order(all_views: Sequence[View]) -> list[str]:
+    """Every kernel of the page once, because a kernel has one colour in all views: rungs in the order of the ladder, other
+    kernels as they first appear, references last."""
+    first = {r.kernel: r for view in reversed(all_views) for r in view.records}
+    position = {kernel: i for i, kernel in enumerate(dict.fromkeys(r.kernel for v in all_views for r in v.records))}
+    return sorted(first, key=lambda k: (is_reference(k), views.rungs_order(first[k]), position[k]))
 
 
-def _config(theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
+def _config(theme: str, styles: dict[str, Style]) -> dict[str, Any]:
     """The theme, with colours for kernels and for sets of parameters."""
-    made = config(theme, drawn)
-    return made | {"range": made["range"] | {"ordinal": hues(theme)}}
+    settings = config(theme, styles)
+    return settings | {"range": settings["range"] | {"ordinal": hues(theme)}}
 
 
-def _view(view: views.View, made: dict[str, Any], drawn: dict[str, Style], machines: int) -> dict[str, Any]:
-    """What the template needs of one view."""
-    steps, strong = ladder_of(view), views.emphasised(view)
-    curved = views.curves(view.measured)
-    unjoined = any(r.m == r.n == r.k and (r.kernel, r.n) not in curved for r in view.measured)
+def _view(view: View, specs: dict[str, Any], styles: dict[str, Style], machines: int) -> dict[str, Any]:
+    """The values of the template for one view; ``specs`` are its charts."""
+    ladder, emphasised = ladder_of(view), views.emphasised(view)
+    on_curves = views.curves(view.measured)
+    has_off_line_marks = any(r.m == r.n == r.k and (r.kernel, r.n) not in on_curves for r in view.measured)
+    off_line_note = (
+        "Marks off a line are sizes so close to another size that the line goes through only one of them. "
+        if has_off_line_marks
+        else ""
+    )
     peak = f"Measured peak: {digits(view.peak)} GFLOPS." if view.peak and not charts.peak_in_sight(view) else ""
     return {
         "label": view.label,
         "tab": view.label if machines > 1 else view.what,
-        "message": findings.bench_message(view),
-        "details": findings.details(view),
-        "legend": [(k, drawn[k], k in strong) for k in dict.fromkeys((*strong, *view.kernels))],
-        "charts": list(made),
+        "message": conclusions.bench_message(view),
+        "details": conclusions.details(view),
+        "legend": [(k, styles[k], k in emphasised) for k in dict.fromkeys((*emphasised, *view.kernels))],
+        "charts": list(specs),
         "reference": view.reference,
-        "beside": "Marks beside a line are sizes that share a place with one on it. " if unjoined else "",
+        "off_line_note": off_line_note,
         "peak_note": peak,
-        "ladder": steps,
-        "bars": _bars(steps, view) if steps else None,
+        "ladder": ladder,
+        "bars": _bars(ladder, view) if ladder else None,
         "table": kernel_table(view),
     }
 
 
-def _bars(steps: Ladder, view: views.View) -> dict[str, Any] | None:
+def _bars(ladder: Ladder, view: View) -> dict[str, Any] | None:
     """Where each step's bar starts and ends, in percent of a logarithmic axis, with the axis's ticks."""
-    rates = [r for step in steps.steps for r in (step.before, step.after) if r]
+    rates = [r for step in ladder.steps for r in (step.before, step.after) if r]
     if not rates:
         return None
     marks = [
         (r.kernel, r.gflops) for r in view.measured
-        if views.is_reference(r.kernel) and r.gflops and r.shape.replace("x", " × ") == steps.shape
+        if is_reference(r.kernel) and r.gflops and r.shape.replace("x", " × ") == ladder.shape
     ]  # fmt: skip
     low = math.log10(min(rates)) - 0.2  # the first rung needs a bar too
     high = math.log10(max([*rates, *(rate for _, rate in marks)]) * 1.15)
 
-    def place(rate: float) -> float:
+    def percent(rate: float) -> float:
         return round(100 * (math.log10(rate) - low) / ((high - low) or 1), 2)
 
     ticks = [10.0**d for d in range(math.ceil(low), math.floor(high) + 1)]
     return {
-        "ticks": [(place(t), digits(t).rstrip("0").rstrip(".") if t < 100 else f"{t:,.0f}") for t in ticks],
-        "marks": [(place(rate), name, digits(rate)) for name, rate in marks],
-        "spans": {s.kernel: _span(s, place) for s in steps.steps if s.after},
+        "ticks": [(percent(t), digits(t).rstrip("0").rstrip(".") if t < 100 else f"{t:,.0f}") for t in ticks],
+        "marks": [(percent(rate), name, digits(rate)) for name, rate in marks],
+        "spans": {s.kernel: _span(s, percent) for s in ladder.steps if s.after},
     }
 
 
-def _span(step: Step, place: Any) -> dict[str, Any]:
-    after = place(step.after)
-    before = place(step.before) if step.before else 0.0
+def _span(step: Step, percent: Any) -> dict[str, Any]:
+    after = percent(step.after)
+    before = percent(step.before) if step.before else 0.0
     return {"left": min(before, after), "width": round(abs(after - before), 2), "down": after < before}
 
 
 # ---- table -----------------------------------------------------------------------------------------------------------
-# The table: kernels down, shapes across, a time in every cell or the reason why there is none.
+# The table: a row for each kernel, a column for each shape, in every cell a time or the reason why there is none.
 
 
-#: What the reader can switch the cells to; the key is the TableCell's field.
-SHOWN = {"time": "Time", "gflops": "GFLOPS", "ratio": "R", "error": "Error / bound"}
+#: The quantities that the reader can choose for the cells; the key is the TableCell's field.
+QUANTITIES = {"time": "Time", "gflops": "GFLOPS", "ratio": "R", "error": "Error / bound"}
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell: the text for each quantity that the reader can switch to (see SHOWN), and the sentence that appears when
-    the pointer is over it."""
+    """One cell: the text of each of QUANTITIES, and the text that appears when the pointer is over it."""
 
     mark: str  # "ok", "short", a verdict of records.VERDICTS, or "none"
     time: str = ""
@@ -191,7 +199,8 @@ def kernel_table(view: View) -> KernelTable:
     rows = []
     for kernel in kernels:
         records = {(r.m, r.n, r.k): r for r in view.records if r.kernel == kernel}
-        rows.append(_row(kernel, [_cell(records.get(s), fastest[s]) for s in shapes], list(records.values()), view))
+        table_cells = [_table_cell(records.get(shape), fastest[shape]) for shape in shapes]
+        rows.append(_row(kernel, table_cells, list(records.values()), view))
     return KernelTable(tuple(_column(shape) for shape in shapes), tuple(rows))
 
 
@@ -199,14 +208,14 @@ def _column(shape: tuple[int, int, int]) -> str:
     return str(shape[0]) if len(set(shape)) == 1 else " × ".join(map(str, shape))
 
 
-def _row(kernel: str, cells: list[TableCell], records: list[BenchRecord], view: View) -> KernelRow:
+def _row(kernel: str, table_cells: list[TableCell], records: list[BenchRecord], view: View) -> KernelRow:
     threads = {r.threads for r in records}
     note = with_noun(max(threads), "thread") if view.threads and threads != {view.threads} else ""
     return KernelRow(
         kernel=kernel,
         note=note,
         reference=is_reference(kernel),
-        cells=tuple(cells),
+        cells=tuple(table_cells),
         max_abs_error=_worst(r.max_abs_error for r in records),
         error_over_bound=_worst(r.error_over_bound for r in records),
         wrong=any(r.verdict == "wrong" for r in records),
@@ -218,7 +227,7 @@ def _worst(errors: Iterable[float | None]) -> str:
     return small(max(known)) if known else "–"
 
 
-def _cell(record: BenchRecord | None, fastest: float | None) -> TableCell:
+def _table_cell(record: BenchRecord | None, fastest: float | None) -> TableCell:
     if record is None:
         return TableCell("none", hover="not measured")
     words = VERDICTS.get(record.verdict, record.verdict)
@@ -279,7 +288,8 @@ _Set = tuple[Any, ...]
 class Sweep:
     """One kernel with several sets; ``names`` are the parameters that vary, the one with the most values first.
 
-    ``sets`` are in the order of their values, ``records`` the latest of each cell, ``measured_sets`` how many there were.
+    ``sets`` are those that are shown, in the order of their values; ``records`` the latest of each cell of these sets;
+    ``measured_sets`` is the number of all sets that were measured.
     """
 
     kernel: str
@@ -310,7 +320,7 @@ class Sweep:
             found.setdefault(r.shape, []).append(r.m * r.n * r.k if is_measured(r) else 0)
         return max(found, key=lambda shape: (sum(size > 0 for size in found[shape]), max(found[shape])))
 
-    def drawn(self) -> list[BenchRecord]:
+    def curve_records(self) -> list[BenchRecord]:
         """The records that the curves go through."""
         if self.over_sizes:
             return [r for r in self.records if is_measured(r) and r.m == r.n == r.k]
@@ -319,20 +329,21 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SetRow:
-    """A set in the table: its values, resources and transactions (by heading), its rate, and how its curve is drawn."""
+    """A set in the table: its values, the style of its curve, its resources and transactions (``details``, one for each of
+    the table's headings), and its rate."""
 
     values: _Set
     style: Style
-    facts: tuple[str, ...]
+    details: tuple[str, ...]
     rate: str
     best: bool
 
 
 @dataclass(frozen=True)
 class SetTable:
-    """The table of a sweep: headings, and a row for each set."""
+    """The table of a sweep: the headings of the details, and a row for each set."""
 
-    facts: tuple[str, ...]
+    headings: tuple[str, ...]
     rows: tuple[SetRow, ...]
 
 
@@ -350,6 +361,7 @@ def _sweep(kernel: str, names: Sequence[str], records: Sequence[BenchRecord]) ->
     best: dict[str, float] = {}
     for r in records:
         best[r.shape] = max(best.get(r.shape, 0.0), _rate(r))
+    # Rank the sets by the sum, over the shapes, of their rate relative to the best set of the shape.
     score: dict[_Set, float] = {}
     for r in records:
         key = tuple(r.params.get(name) for name in ordered)
@@ -392,17 +404,18 @@ def hues(theme: str) -> list[str]:
 
 def sweep_charts(found: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
     """Name → specification of each sweep's chart: ``sweep-0`` and on. A sweep without a measured cell has none."""
-    return {f"sweep-{i}": finished(_chart(sweep)) for i, sweep in enumerate(found) if sweep.drawn()}
+    return {f"sweep-{i}": finished(_chart(sweep)) for i, sweep in enumerate(found) if sweep.curve_records()}
 
 
 def _chart(sweep: Sweep) -> Any:
-    drawn = {key: style for key, style in set_styles(sweep).items() if key in {sweep.set_of(r) for r in sweep.drawn()}}
+    sets_with_curve = {sweep.set_of(r) for r in sweep.curve_records()}
+    styles = {key: style for key, style in set_styles(sweep).items() if key in sets_with_curve}
     joined = curve_sizes(sweep.squares)
     rows = [
-        _set_cell(sweep, r, drawn) | {"joined": not sweep.over_sizes or r.n in joined}
-        for r in sorted(sweep.drawn(), key=lambda r: _order(sweep.set_of(r)))
+        _chart_row(sweep, r, styles) | {"joined": not sweep.over_sizes or r.n in joined}
+        for r in sorted(sweep.curve_records(), key=lambda r: _order(sweep.set_of(r)))
     ]
-    marks = {style.mark: style.dash for style in drawn.values()}
+    marks = {style.mark: style.dash for style in styles.values()}
     colour = alt.Color("colour:O", legend=None, scale=alt.Scale(domain=list(range(len(LIGHT))), range="ordinal"))
     shape = alt.Shape("mark:N", legend=None, scale=alt.Scale(domain=list(marks), range=list(marks)))
     dash = alt.StrokeDash("mark:N", legend=None, scale=alt.Scale(domain=list(marks), range=list(marks.values())))
@@ -410,10 +423,11 @@ def _chart(sweep: Sweep) -> Any:
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=_x(sweep), y=y, detail="line:N")
     lines = base.mark_line(strokeWidth=1.8).transform_filter("datum.joined").encode(color=colour, strokeDash=dash)
     points = base.mark_point(filled=True, size=34, opacity=1).encode(color=colour, shape=shape)
-    reach = base.mark_point(filled=True, size=420, opacity=0).encode(tooltip=[alt.Tooltip(f"{t}:N") for t in TOOLTIP])
+    tooltips = [alt.Tooltip(f"{t}:N") for t in TOOLTIP]
+    hover_targets = base.mark_point(filled=True, size=420, opacity=0).encode(tooltip=tooltips)
     picked = alt.param(name="picked", value=[])  # the page's script sets it in every chart
     over = "n" if sweep.over_sizes else sweep.names[0]
-    return alt.layer(lines.add_params(picked), points, reach).properties(
+    return alt.layer(lines.add_params(picked), points, hover_targets).properties(
         description=f"GFLOPS of {sweep.kernel} over {over}, one line a set of parameters"
     )
 
@@ -421,7 +435,9 @@ def _chart(sweep: Sweep) -> Any:
 def _x(sweep: Sweep) -> alt.X:
     if sweep.over_sizes:
         return sizes_axis(sweep.squares)
-    first: list[Any] = sorted({r.params.get(sweep.names[0]) for r in sweep.drawn()}, key=lambda value: _order((value,)))
+    first: list[Any] = sorted(
+        {r.params.get(sweep.names[0]) for r in sweep.curve_records()}, key=lambda value: _order((value,))
+    )
     if not _is_scale([key[0] for key in sweep.sets]):
         return alt.X("first:N", sort=[str(value) for value in first], axis=alt.Axis(labelAngle=0, title=sweep.names[0]))
     axis = alt.Axis(values=first, labelOverlap="greedy", labelExpr="datum.value", title=sweep.names[0])
@@ -433,9 +449,9 @@ def _is_scale(values: Sequence[Any]) -> bool:
     return all(isinstance(value, int) and value > 0 for value in values)
 
 
-def _set_cell(sweep: Sweep, r: BenchRecord, drawn: dict[_Set, Style]) -> dict[str, Any]:
+def _chart_row(sweep: Sweep, r: BenchRecord, styles: dict[_Set, Style]) -> dict[str, Any]:
     key, fraction = sweep.set_of(r), finite(r.peak_fraction)
-    style = drawn[key]
+    style = styles[key]
     return {
         "kernel": r.kernel,
         "with": params_text(r, sweep.names),
@@ -458,19 +474,20 @@ def _set_cell(sweep: Sweep, r: BenchRecord, drawn: dict[_Set, Style]) -> dict[st
 
 def set_table(sweep: Sweep) -> SetTable:
     """A row for each set at ``sweep.shape``: its resources and transactions where the records have them, and its rate."""
-    at = {sweep.set_of(r): r for r in sweep.records if r.shape == sweep.shape}
-    facts = {key: _facts(record) for key, record in at.items()}
-    headings = tuple(dict.fromkeys(name for known in facts.values() for name in known))
-    fastest, look = max(map(_rate, at.values()), default=0.0), set_styles(sweep)
+    record_of_set = {sweep.set_of(r): r for r in sweep.records if r.shape == sweep.shape}
+    details_of_set = {key: _details(record) for key, record in record_of_set.items()}
+    headings = tuple(dict.fromkeys(heading for details in details_of_set.values() for heading in details))
+    fastest, styles = max(map(_rate, record_of_set.values()), default=0.0), set_styles(sweep)
     rows = []
     for key in sweep.sets:
-        record, known = at.get(key), facts.get(key, {})
+        record, by_heading = record_of_set.get(key), details_of_set.get(key, {})
+        details = tuple(by_heading.get(heading, "–") for heading in headings)
         best = record is not None and fastest > 0 and _rate(record) == fastest
-        rows.append(SetRow(key, look[key], tuple(known.get(name, "–") for name in headings), _words(record), best))
+        rows.append(SetRow(key, styles[key], details, _rate_text(record), best))
     return SetTable(headings, tuple(rows))
 
 
-def _facts(record: BenchRecord) -> dict[str, str]:
+def _details(record: BenchRecord) -> dict[str, str]:
     """By heading: the resources of a record's launch, resident warps, and transactions for 1000 multiply-adds."""
     about, found = record.about, {}
     for name, heading in (("threads", "threads a block"), ("registers", "registers"), ("shared_bytes", "shared bytes")):
@@ -488,7 +505,8 @@ def _facts(record: BenchRecord) -> dict[str, str]:
     return found
 
 
-def _words(record: BenchRecord | None) -> str:
+def _rate_text(record: BenchRecord | None) -> str:
+    """The rate of a set, or why there is none."""
     if record is None:
         return "–"
     if not is_measured(record):
@@ -499,32 +517,33 @@ def _words(record: BenchRecord | None) -> str:
 
 def sweep_conclusion(sweep: Sweep) -> str:
     """The fastest set where most were measured, how far the slowest is behind, and which set is best at other sizes."""
-    at = sorted((r for r in sweep.records if r.shape == sweep.shape and is_measured(r)), key=lambda r: -_rate(r))
-    if not at:
+    ranked = sorted((r for r in sweep.records if r.shape == sweep.shape and is_measured(r)), key=lambda r: -_rate(r))
+    if not ranked:
         return "None of these has a verified time."
-    first, last = at[0], at[-1]
-    said = f"At {first.shape}, {params_text(first, sweep.names)} is fastest"
-    if len(at) > 1:
-        said += f", {factor(_rate(first) / _rate(last))} the rate of {params_text(last, sweep.names)}"
-    best: dict[str, list[int]] = {}
+    first, last = ranked[0], ranked[-1]
+    text = f"At {first.shape}, {params_text(first, sweep.names)} is fastest"
+    if len(ranked) > 1:
+        text += f", {factor(_rate(first) / _rate(last))} the rate of {params_text(last, sweep.names)}"
+    sizes_of_best: dict[str, list[int]] = {}
     for n in sweep.squares if sweep.over_sizes else ():
-        here = max((r for r in sweep.drawn() if r.n == n), key=_rate)
-        best.setdefault(params_text(here, sweep.names), []).append(n)
-    if len(best) > 1:
-        said += ". Best by size: " + "; ".join(f"{words} at {', '.join(map(str, at))}" for words, at in best.items())
+        best = max((r for r in sweep.curve_records() if r.n == n), key=_rate)
+        sizes_of_best.setdefault(params_text(best, sweep.names), []).append(n)
+    if len(sizes_of_best) > 1:
+        parts = (f"{params} at {', '.join(map(str, sizes))}" for params, sizes in sizes_of_best.items())
+        text += ". Best by size: " + "; ".join(parts)
     if sweep.measured_sets > len(sweep.sets):
-        said += f". Shown are the fastest {len(sweep.sets)} of {with_noun(sweep.measured_sets, 'combination')}"
-    return said + "."
+        text += f". Shown are the fastest {len(sweep.sets)} of {with_noun(sweep.measured_sets, 'combination')}"
+    return text + "."
 
 
 def sweep_views(found: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """What the template needs of each sweep."""
+    """The values of the template for each sweep."""
     return [
         {
             "chart": f"sweep-{i}",
-            "drawn": bool(s.drawn()),
+            "has_chart": bool(s.curve_records()),
             "sweep": s,
-            "finding": sweep_conclusion(s),
+            "conclusion": sweep_conclusion(s),
             "table": set_table(s),
         }
         for i, s in enumerate(found)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..explanation import ABOUT, Access, Defect, Explanation
+from ..explanation import APPROXIMATELY, Access, Defect, Explanation
 from ..source_rows import CONTEXT
 from .access_picture import WIDTH, Picture, access_picture, drawing, svg_text, titled_rectangle
 from .words import finite, shortly, with_noun
@@ -245,7 +245,7 @@ def _line(
 def _cost(access: Access, longest: float) -> LineCost:
     percent = 100 / longest if longest else 0
     return LineCost(
-        f"{access.cost:,}" if access.exact else f"{ABOUT} {access.cost:,}",
+        f"{access.cost:,}" if access.exact else f"{APPROXIMATELY} {access.cost:,}",
         access.unit if access.space in ("global", "shared") else f"{access.space} {access.unit}",
         f"{access.requests:,}",
         f"×{shortly(access.cost / access.least)}" if access.cost > access.least > 0 else "",

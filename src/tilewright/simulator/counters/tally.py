@@ -123,12 +123,12 @@ class Counters:
     """An observer that counts, by instruction and in total.
 
     With ``machine``, which ``assembly.ptxas`` reads from the binary, the counts are those of the instructions that the GPU
-    executes; without it, those of the PTX. If only a sample of the blocks runs, ``standing_for`` returns for warp numbers
+    executes; without it, those of the PTX. If only a sample of the blocks runs, ``warp_weights`` returns for warp numbers
     how many warps of the grid each represents.
     """
 
     def __init__(
-        self, machine: MachineAccesses | None = None, *, standing_for: Callable[[Ints], Ints] | None = None
+        self, machine: MachineAccesses | None = None, *, warp_weights: Callable[[Ints], Ints] | None = None
     ) -> None:
         self._seen: dict[Key, Tally] = {}
         self._sources: dict[int, Execution] = {}  # the global half of each copy, by instruction
@@ -136,7 +136,7 @@ class Counters:
         self._turns: dict[int, Turns] = {}
         self.machine = machine or MachineAccesses()
         self.doubts = {group for group, _ in self.machine.doubts}
-        self.standing_for = standing_for or np.ones_like
+        self.warp_weights = warp_weights or np.ones_like
 
     def on_access(
         self,
@@ -202,7 +202,7 @@ class Counters:
         tally = self._seen.setdefault(
             execution.key, Tally(execution.space, execution.kind, ins.file, ins.line, execution.nbytes)
         )
-        weights = self.standing_for(execution.ids)
+        weights = self.warp_weights(execution.ids)
         active = int(costs.lanes @ weights)
         tally.requests += int(weights.sum())
         tally.lanes += active
@@ -220,7 +220,7 @@ class Counters:
         """Count what an instruction did in another unit, once for each of ``warps``."""
         key = (ins.index, work.space, work.kind)
         tally = self._seen.setdefault(key, Tally(work.space, work.kind, ins.file, ins.line, 0))
-        times = int(self.standing_for(warps).sum())
+        times = int(self.warp_weights(warps).sum())
         tally.lanes += times * work.requests
         for name in ("requests", "bytes", "sectors", "wavefronts", "cycles"):
             setattr(tally, name, getattr(tally, name) + times * getattr(work, name))
@@ -481,7 +481,7 @@ class Survey:
         if space == "shared" and not look:
             return
         if space != "shared":
-            table, weights = execution.table, self.counters.standing_for(execution.ids)
+            table, weights = execution.table, self.counters.warp_weights(execution.ids)
             least = least_sectors(table, execution.nbytes) if space == "global" else costs.cost
             self._least[execution.key] = self._least.get(execution.key, 0) + int(least @ weights)
         if look:
@@ -493,7 +493,7 @@ class Survey:
         self._place(ins)
         least = work.wavefronts if work.space == "shared" else work.sectors
         key = (ins.index, work.space, work.kind)
-        self._least[key] = self._least.get(key, 0) + least * int(self.counters.standing_for(warps).sum())
+        self._least[key] = self._least.get(key, 0) + least * int(self.counters.warp_weights(warps).sum())
 
     def _place(self, ins: Instruction) -> None:
         if ins.index not in self._places:

@@ -10,8 +10,8 @@ Of two accesses by different threads, the earlier one is ordered before the late
   some warps (``known``), or because the earlier warp ran a fence and then stored something (``posted``), and the later
   one ran an atomic or volatile load after that.
 - two blocks of a cluster: the later warp knows the earlier one's time, from a barrier of the cluster or a fence.
-- any two blocks: the earlier one has since run a device-wide fence and then stored something (``handed``), and the later
-  one has run an atomic or volatile load, which is how correct kernels pass data from block to block.
+- any two blocks: the earlier one has since run a device-wide fence and then stored something (``handed_over_until``), and
+  the later one has run an atomic or volatile load, which is how correct kernels pass data from block to block.
 
 Where this is coarser than the rules of the language, accesses are taken as ordered, so that no false race is reported.
 
@@ -34,21 +34,27 @@ EPOCH, TICK = np.int64(1 << 36), np.int64(1 << 10)
 _THREAD, _WARP, _LATEST = np.int64(1023), np.int64(992), np.int64((1 << 26) - 1)
 _TIME = _LATEST << np.int64(10)
 WARPS = 32  # of a block, at most
-LOOKED = 2  # a block has run an atomic or a volatile load on global memory
+OBSERVED = 2  # the flag of a block that has run an atomic or a volatile load on global memory
 
 
 class Clocks:
     """The clocks of a batch of blocks of ``threads`` threads.
 
-    For every block of the run, ``handed`` is the time up to which its accesses are ordered before those of other blocks
-    that have looked, and ``looked`` is LOOKED if it has. A row of times has one for each warp of a cluster of ``together``
-    blocks: WARPS for each block, in order of rank.
+    For every block of the run, ``handed_over_until`` is the time up to which its accesses are ordered before those of
+    other blocks that have observed others, and ``has_observed_others`` is OBSERVED if it has. A row of times has one for
+    each warp of a cluster of ``together`` blocks: WARPS for each block, in order of rank.
     """
 
     def __init__(
-        self, copies: int, threads: int, handed: NDArray[np.int32], looked: NDArray[np.int8], together: int = 1
+        self,
+        copies: int,
+        threads: int,
+        handed_over_until: NDArray[np.int32],
+        has_observed_others: NDArray[np.int8],
+        together: int = 1,
     ) -> None:
-        self.copies, self.threads, self.handed, self.looked, self.first = copies, threads, handed, looked, 0
+        self.copies, self.threads, self.first = copies, threads, 0
+        self.handed_over_until, self.has_observed_others = handed_over_until, has_observed_others
         self.together, self.columns = together, WARPS * together
         self.warps = -(-threads // 32)
         thread = np.tile(np.arange(threads, dtype=np.int64), copies)
@@ -251,7 +257,8 @@ class Clocks:
                     if self.together > 1:
                         others = self.posted[(first := block - block % self.together) : first + self.together]
                         np.maximum(others, shared, out=others)
-                    self.handed[self.first + block] = max(self.handed[self.first + block], time)
+                    whole = self.first + block
+                    self.handed_over_until[whole] = max(self.handed_over_until[whole], time)
 
     def look(self, sel: Ints | None) -> None:
         """These lanes read what others may have published: they learn what was posted in their block."""
@@ -294,8 +301,9 @@ class Clocks:
             lane = (own_block - self.first) * self.threads + (now & _THREAD)
             own = np.where(self.group[lane] >> (then & 31) & 1 == 1, own, self.known_outside[lane])
         bound = np.where(((then ^ now) & (_WARP | ~(EPOCH - 1))) == 0, np.maximum(bound, own), bound)
-        handed = far & (_time(then) <= self.handed[block]) & (self.looked[own_block] & LOOKED > 0)
-        return np.asarray((_time(then) > bound) & ~handed)
+        observed = self.has_observed_others[own_block] & OBSERVED > 0
+        handed_over = far & (_time(then) <= self.handed_over_until[block]) & observed
+        return np.asarray((_time(then) > bound) & ~handed_over)
 
 
 def stamped_by(stamp: int) -> tuple[int, int]:

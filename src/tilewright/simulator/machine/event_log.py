@@ -1,4 +1,4 @@
-"""What is recorded at the mbarriers of a run: the events of one block in their order, and the rounds of copies.
+"""Records the events at the mbarriers of a run: those of one block in their order, and the rounds of copies.
 
 A log of events is the evidence for the pictures of a pipeline. It is kept only if the options of a run ask for it, and only
 of the first cluster of blocks. ``simulator.pipeline`` makes the pictures' data from it.

@@ -36,11 +36,13 @@ class Lanes(Threads):
     def __init__(self, launch: SimulatedLaunch, copies: int) -> None:
         super().__init__(launch.grid, launch.block, copies, launch.cluster)
         self.launch, self.program = launch, launch.program
-        self.clocks = Clocks(copies, self.threads, launch.handed, launch.looked, self.cluster.size)
+        self.clocks = Clocks(
+            copies, self.threads, launch.handed_over_until, launch.has_observed_others, self.cluster.size
+        )
         self.reports = Reports(launch.findings, self, self.clocks, launch.blocks, launch.program.code)
         self.registers: dict[str, Array] = {}
         self.specials: dict[str, Array] = {}
-        self.windows = {name: self._window(name) for name in launch.windows}
+        self.windows = {name: self._window(name) for name in launch.layout_by_space}
         self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
         self.spaces |= self.windows
         self.demand, self.compared = demand_of(launch.program), compared_loads(launch.program)
@@ -59,8 +61,8 @@ class Lanes(Threads):
         copies = {"shared": self.copies, "local": self.size, "argument": self.size}.get(name, 1)
         guard = SHARED_GUARD if name == "shared" else 0
         kind = SharedSpace if name == "shared" else WindowSpace
-        space = kind(self.reports, name, launch.windows[name], copies, owners.get(name), guard)
-        for variable, data in launch.contents.get(name, {}).items():
+        space = kind(self.reports, name, launch.layout_by_space[name], copies, owners.get(name), guard)
+        for variable, data in launch.bytes_by_space.get(name, {}).items():
             at = space.at[variable]
             space.region.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
         if name in ("shared", "local") and space.region.spans:
@@ -173,8 +175,8 @@ class Lanes(Threads):
 
     def address_of(self, name: str, ins: Instruction) -> int:
         """The address of a variable, in its own space."""
-        if name in self.launch.symbols:
-            return self.launch.symbols[name]
+        if name in self.launch.global_addresses:
+            return self.launch.global_addresses[name]
         for space in self.windows.values():
             if name in space.at:
                 return space.at[name]

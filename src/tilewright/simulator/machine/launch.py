@@ -1,4 +1,7 @@
-"""What a launch needs before its first step: arguments checked, memory laid out, its size compared with the limit."""
+"""Prepares a simulated launch: checks its arguments, lays out its memory, and compares the memory it needs with the limit.
+
+Used by ``simulator.run.simulate``; ``machine.lanes`` takes the memory from here.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,23 @@ from .tensor_map import MAP_BYTES, TensorMap
 from .threads import cluster_dimensions
 from .values import Array, Dim
 
-#: Lanes that run together: enough to hide the overhead of Python, few enough that a register fits a core's cache.
+#: Lanes of a batch: enough to hide the overhead of Python, few enough that a register fits a core's cache.
 LANES = 16384
-#: Lanes that run together where blocks may wait for one another: as many as are resident on an H100.
+#: Lanes of a batch if blocks may wait for one another: as many as are resident on an H100.
 RESIDENT = 132 * 2048
 #: Bytes of the workspace of a cooperative launch; its second word is the barrier of the grid.
 WORKSPACE = 64
 #: Shared memory of a block, in bytes: the most that any GPU has (H100).
 SHARED = 227 << 10
+#: Bytes of Python objects and bookkeeping for each thread.
+THREAD_OVERHEAD = 200
+#: The estimate for the shadow of a written array assumes that a block uses at least 1/16 of each page that it touches.
+LEAST_USED_PART_OF_A_PAGE = 16
 
 
 class SimulatedLaunch:
-    """A kernel on its grid. ``regions``: array arguments and global variables, by slot. ``windows``: the variables of
-    each other memory space. ``contents``: the bytes of parameters and constants, by name."""
+    """A kernel on its grid, with its memory. A slot is the number of an array argument or global variable; the upper bits of
+    a simulated address hold the slot."""
 
     def __init__(self, program: Program, grid: Dim, block: Dim, args: Sequence[Any], options: RunOptions) -> None:
         """Take the arguments, lay out memory, and give shadows to memory that may be written.
@@ -49,21 +56,21 @@ class SimulatedLaunch:
         self.blocks = blocks = SimulatedBlocks.of(grid, options.blocks, self.cluster)
         self.threads = math.prod(block)
         self.used = _used_names(program)
-        self.regions: dict[int, Region] = {}
-        self.symbols: dict[str, int] = {}
-        self.slots: dict[int, list[int]] = {}  # argument → the slot of its array, or of each array of a list
-        self.slot_of: dict[object, int] = {}  # by the place and size of the caller's array
-        self.given: dict[int, Array] = {}  # the caller's arrays, by slot
-        self.values: list[bytes] = []
-        self.windows: dict[str, list[Sized]] = {}
-        self.contents: dict[str, dict[str, bytes]] = {}
+        self.regions: dict[int, Region] = {}  # array arguments and global variables, by slot
+        self.global_addresses: dict[str, int] = {}  # of the global variables, by name
+        self.argument_slots: dict[int, list[int]] = {}  # argument → the slot of its array, or of each array of a list
+        self.slot_by_array: dict[object, int] = {}  # by the address and size of the caller's array
+        self.caller_arrays: dict[int, Array] = {}  # by slot
+        self.parameter_values: list[bytes] = []
+        self.layout_by_space: dict[str, list[Sized]] = {}  # the variables of each space but global memory
+        self.bytes_by_space: dict[str, dict[str, bytes]] = {}  # space → the initial bytes of parameters and constants
         self.findings, self.printed, self.rounds = Findings(program.entry.name), Printed(), CopyRounds()
         self.warp_instructions = 0  # of the PTX, executed so far
         self.multiplying: set[int] = set()  # warp groups of a block that have executed wgmma
-        self.looked, self.handed = (
-            np.zeros(blocks.count, np.int8),
-            np.zeros(blocks.count, np.int32),
-        )  # see clocks.Clocks
+        # Of each block: whether it has read global memory atomically, and the time up to which its writes are visible to
+        # blocks that have (see clocks.Clocks).
+        self.has_observed_others = np.zeros(blocks.count, np.int8)
+        self.handed_over_until = np.zeros(blocks.count, np.int32)
         self.static_shared = 0
         # Cells of a shadow need be no finer than the smallest access to memory in the program.
         self.grain = min([4, *(SIZES.get(i.parts[-1], 4) for i in program.code if i.parts[0] in ("ld", "st", "atom", "red")
@@ -86,47 +93,50 @@ class SimulatedLaunch:
             raise UsageError(f"kernel {entry.name} takes at most {most} threads a block, given {self.threads}")
 
     def _take_arguments(self, args: Sequence[Any]) -> None:
-        """The bytes of each kernel parameter. Each array gets a region of global memory; one passed twice has one region."""
+        """Set the bytes of each kernel parameter. Each array gets a region of global memory; one passed twice has one
+        region."""
         params, name = self.program.entry.params, self.program.entry.name
         if len(args) != len(params):
             raise UsageError(f"kernel {name} takes {len(params)} arguments, given {len(args)}")
         for index, (param, value) in enumerate(zip(params, args, strict=True)):
             what = f"argument {index}"
             if isinstance(value, TensorMap):
-                self.slots[index] = [self._array(what, value.array)]
-                self.values.append(_encoded(what, param, self.slots[index][0] << SLOT, value))
+                self.argument_slots[index] = [self._slot_of_array(what, value.array)]
+                self.parameter_values.append(_encoded(what, param, self.argument_slots[index][0] << SLOT, value))
             elif isinstance(value, list | tuple) and is_pointer(param):
                 if not all(isinstance(each, np.ndarray) for each in value):
                     given = f"{what} is a {type(value).__name__}"
                     raise OperandError(f"{given}: give an array, or for an array of pointers a list of arrays alone")
-                self.slots[index] = [self._array(f"{what}[{i}]", each) for i, each in enumerate(value)]
-                addresses = np.array([slot << SLOT for slot in self.slots[index]], np.uint64)
-                self.values.append((self._operand(what, addresses, addresses) << SLOT).to_bytes(8, "little"))
+                self.argument_slots[index] = [self._slot_of_array(f"{what}[{i}]", each) for i, each in enumerate(value)]
+                addresses = np.array([slot << SLOT for slot in self.argument_slots[index]], np.uint64)
+                slot = self._new_region(what, addresses, addresses)
+                self.parameter_values.append((slot << SLOT).to_bytes(8, "little"))
             elif isinstance(value, np.ndarray) and is_pointer(param):
-                self.slots[index] = [self._array(what, value)]
-                self.values.append((self.slots[index][0] << SLOT).to_bytes(8, "little"))
+                self.argument_slots[index] = [self._slot_of_array(what, value)]
+                self.parameter_values.append((self.argument_slots[index][0] << SLOT).to_bytes(8, "little"))
             else:
-                self.values.append(parameter_bytes(what, param, value))
+                self.parameter_values.append(parameter_bytes(what, param, value))
         for output in self.options.outputs:
-            if output not in self.slots:
+            if output not in self.argument_slots:
                 raise UsageError(
                     f"outputs names argument {output}, which is not an array among the {len(args)} arguments"
                 )
 
-    def _array(self, name: str, value: Array) -> int:
+    def _slot_of_array(self, name: str, value: Array) -> int:
         """The slot of an array, which is the same for one that is passed twice."""
         data = checked_array(name, value)
         # Arrays are the same operand if they begin at the same address and have the same number of bytes. Arrays
         # that are not contiguous are copied; of these, shape and strides must agree instead of the number of bytes.
         extent = (data.nbytes,) if np.may_share_memory(data, value) else (value.shape, value.strides)
         key = (value.__array_interface__["data"][0], *extent) if data.nbytes else name
-        if key not in self.slot_of:
-            self.slot_of[key] = self._operand(name, value, data)
-            self.given[self.slot_of[key]] = value
-        return self.slot_of[key]
+        if key not in self.slot_by_array:
+            self.slot_by_array[key] = self._new_region(name, value, data)
+            self.caller_arrays[self.slot_by_array[key]] = value
+        return self.slot_by_array[key]
 
-    def _operand(self, name: str, value: Array, data: Array) -> int:
-        """The slot of a new region over an array's own bytes, or over a copy if they are not aligned to 16 bytes."""
+    def _new_region(self, name: str, value: Array, data: Array) -> int:
+        """The slot of a new region over the bytes of ``data``: the array ``value`` itself, or a contiguous copy of it. Bytes
+        that are not aligned to 16 are copied."""
         flat = data.reshape(-1).view(np.uint8) if data.nbytes else padded(0)
         slot = len(self.regions) + 1
         borrowed = np.may_share_memory(data, value)
@@ -147,32 +157,34 @@ class SimulatedLaunch:
                 f"a block needs {shared_bytes + self.static_shared:,} bytes of shared memory ({shared_bytes:,} of them "
                 f"dynamic, as shared_bytes says): no GPU has more than {SHARED:,}"
             )
-        self.windows = {
+        self.layout_by_space = {
             "shared": variable_layout(by_space["shared"], shared_bytes),
             "local": variable_layout(by_space["local"], 0),
             "const": variable_layout(by_space["const"], 0),
+            # PTX calls both spaces ".param": the parameters of the kernel, and those of called functions, of which every
+            # thread has its own.
             "param": [Sized((p.name,), p.size, max(p.align, 8)) for p in self.program.entry.params],
             "argument": [Sized((v.name,), v.size, v.align) for v in by_space["param"]],
         }
-        self.contents = {
-            "param": {p.name: value for p, value in zip(self.program.entry.params, self.values, strict=True)},
+        self.bytes_by_space = {
+            "param": {p.name: value for p, value in zip(self.program.entry.params, self.parameter_values, strict=True)},
             "const": {v.name: v.data or b"" for v in by_space["const"]},
         }
         variables = [v for v in mine if v.space == "global"]
         chosen = chosen_values(self.options.constants, [*by_space["const"], *variables])
-        self.contents["const"] |= {v.name: chosen[v.name] for v in by_space["const"] if v.name in chosen}
+        self.bytes_by_space["const"] |= {v.name: chosen[v.name] for v in by_space["const"] if v.name in chosen}
         for slot, v in enumerate(variables, len(self.regions) + 1):
-            self.symbols[v.name] = slot << SLOT
+            self.global_addresses[v.name] = slot << SLOT
             self.regions[slot] = Region(v.name, padded(v.size), v.size, slot << SLOT)
         for v in variables:
             data = bytearray(chosen.get(v.name, v.data or b""))
             for at, symbol in v.symbols if v.name not in chosen else ():
                 name, _, offset = symbol.removeprefix("generic(").replace(")", "").partition("+")
-                data[at : at + 8] = (self.symbols.get(name, 0) + int(offset or "0", 0)).to_bytes(8, "little")
-            self.regions[self.symbols[v.name] >> SLOT].data[: len(data)] = np.frombuffer(data, np.uint8)
+                data[at : at + 8] = (self.global_addresses.get(name, 0) + int(offset or "0", 0)).to_bytes(8, "little")
+            self.regions[self.global_addresses[v.name] >> SLOT].data[: len(data)] = np.frombuffer(data, np.uint8)
 
     def _add_workspace(self) -> None:
-        """Memory by which the blocks of a cooperative launch meet, zero at the start, as the driver gives it.
+        """Add the workspace of the grid barrier of a cooperative launch; zero at the start, as the driver provides it.
 
         Raises UsageError if not all blocks of the grid are run: the others would wait for them for ever.
         """
@@ -191,55 +203,53 @@ class SimulatedLaunch:
     def _add_shadows(self) -> None:
         """Give a shadow to the memory that a store can reach: reads of the rest cannot race."""
         written = pointers_written(self.program)
-        names = {p.name: self.slots.get(i, []) for i, p in enumerate(self.program.entry.params)}
-        slots = {slot for n in written or () for slot in names.get(n) or [self.symbols.get(n, 0) >> SLOT]}
-        slots |= {slot for output in self.options.outputs for slot in self.slots[output]}
+        names = {p.name: self.argument_slots.get(i, []) for i, p in enumerate(self.program.entry.params)}
+        slots = {slot for n in written or () for slot in names.get(n) or [self.global_addresses.get(n, 0) >> SLOT]}
+        slots |= {slot for output in self.options.outputs for slot in self.argument_slots[output]}
         slots = set(self.regions) if written is None else slots
         for slot in slots & set(self.regions):
             self._check_overlap(slot)
             self.regions[slot].shadow = Shadow(self.regions[slot].nbytes, self.grain, across_blocks=True)
-        for slot in (slot for output in self.options.outputs for slot in self.slots[output]):
+        for slot in (slot for output in self.options.outputs for slot in self.argument_slots[output]):
             if (shadow := self.regions[slot].shadow) is not None:
                 shadow.starts_empty = self.options.outputs_empty
 
     def _check_overlap(self, written: int) -> None:
         """Raise UsageError if an array that may be written overlaps another: in the simulation each has its own memory."""
-        for slot, other in self.given.items():
-            if slot != written and written in self.given and _overlap(self.given[written], other):
+        for slot, other in self.caller_arrays.items():
+            if slot != written and written in self.caller_arrays and _overlap(self.caller_arrays[written], other):
                 names = f"{self.regions[written].name} and {self.regions[slot].name}"
                 raise UsageError(f"{names} overlap, and the kernel may write to the first: give one array, or copies")
 
     # ---- size
 
-    def copies(self) -> int:
+    def blocks_per_batch(self) -> int:
         """Blocks per batch, in whole clusters: about LANES lanes, or RESIDENT if blocks may wait for one another; fewer if
         memory is short.
 
         Raises UsageError if not even one cluster fits ``max_bytes``.
         """
         shadow = 1 + CELL_BYTES // self.grain
-        sizes = {name: sum(v.size for v in spans) for name, spans in self.windows.items()}
+        sizes = {name: sum(v.size for v in spans) for name, spans in self.layout_by_space.items()}
         registers = sum(SIZES[k] for k in self.program.registers.values())
-        a_thread = registers + sizes["argument"] + sizes["local"] * shadow + 200
+        a_thread = registers + sizes["argument"] + sizes["local"] * shadow + THREAD_OVERHEAD
         a_block = self.threads * a_thread + sizes["shared"] * shadow
-        # The copy of a written array is touched in full. Of its shadow, only pages that this run touches take memory.
-        # The estimate is 16 times the share of the grid's blocks that is run: enough if these blocks use at least a
-        # sixteenth of every page that they touch.
-        share = min(1.0, 16 * self.blocks.count / self.blocks.total)
+        # The copy of a written array takes memory in full; of its shadow, only the pages that this run touches.
+        share = min(1.0, LEAST_USED_PART_OF_A_PAGE * self.blocks.count / self.blocks.total)
         arrays = sum(r.nbytes * (1 + share * CELL_BYTES / self.grain) for r in self.regions.values() if r.shadow)
-        together = self.blocks.count if self.cooperative else math.prod(self.cluster)
-        need, limit = int(arrays) + together * a_block, self.options.max_bytes
+        least_blocks = self.blocks.count if self.cooperative else math.prod(self.cluster)
+        need, limit = int(arrays) + least_blocks * a_block, self.options.max_bytes
         if need > limit:
             total, most, written, block = (size_in_words(size) for size in (need, limit, int(arrays), a_block))
-            all_blocks = f", of which all {together:,} run at once" if self.cooperative else ""
+            all_blocks = f", of which all {least_blocks:,} run at once" if self.cooperative else ""
             raise UsageError(
                 f"the run needs {total}, more than max_bytes, which is {most} (operands that are written, with the shadow "
                 f"that finds races, {written}; a block {block}{all_blocks}): give smaller operands, fewer blocks "
                 "(blocks=) or a larger max_bytes"
             )
         lanes = RESIDENT if self._blocks_may_wait() else LANES
-        copies = min(self.blocks.count, lanes // self.threads, (limit - int(arrays)) // a_block)
-        return max(1, copies // together) * together
+        most_blocks = min(self.blocks.count, lanes // self.threads, (limit - int(arrays)) // a_block)
+        return max(1, most_blocks // least_blocks) * least_blocks
 
     def _blocks_may_wait(self) -> bool:
         """Whether the kernel polls global memory in a loop."""
@@ -249,8 +259,9 @@ class SimulatedLaunch:
         loops = [(labels.get(i.operands[0], i.index + 1), i.index) for i in code if i.parts[0] == "bra" and i.operands]
         return any(first <= poll <= last for first, last in loops for poll in polls)
 
-    def not_begun(self, last: int) -> str:
-        """A remark about blocks for which others may wait in vain; ``last`` is the last block of the run that has begun."""
+    def text_of_blocks_not_run(self, last: int) -> str:
+        """A text for findings about blocks that wait for ever: other blocks that have not run may be the cause. ``last`` is
+        the last block of the run that has begun."""
         left = self.blocks.count - last - 1
         if self.blocks.count < self.blocks.total:
             return f" (only {self.blocks.count:,} of {self.blocks.total:,} blocks are run)"
@@ -260,7 +271,7 @@ class SimulatedLaunch:
 
     def report_unwritten(self) -> None:
         """Report outputs that the kernel did not write in full."""
-        for slot in [slot for output in self.options.outputs for slot in self.slots[output]]:
+        for slot in [slot for output in self.options.outputs for slot in self.argument_slots[output]]:
             region = self.regions[slot]
             assert region.shadow is not None
             cells = region.shadow.writer[: -(-region.nbytes // region.shadow.grain)] == 0
@@ -275,14 +286,14 @@ class SimulatedLaunch:
 
     def result(self, index: int, value: Any) -> Array | list[Array] | None:
         """An array as the kernel left it, or a list of them. None for other arguments."""
-        if index not in self.slots:
+        if index not in self.argument_slots:
             return None
         value = value.array if isinstance(value, TensorMap) else value
         if isinstance(value, np.ndarray):
-            return self._left(self.slots[index][0], value)
-        return [self._left(slot, each) for slot, each in zip(self.slots[index], value, strict=True)]
+            return self._array_after_run(self.argument_slots[index][0], value)
+        return [self._array_after_run(slot, each) for slot, each in zip(self.argument_slots[index], value, strict=True)]
 
-    def _left(self, slot: int, value: Array) -> Array:
+    def _array_after_run(self, slot: int, value: Array) -> Array:
         """An array as the kernel left it: the caller's own if nothing was written to it."""
         region = self.regions[slot]
         if not region.written or not value.nbytes:

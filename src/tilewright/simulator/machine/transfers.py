@@ -1,4 +1,4 @@
-"""What the asynchronous proxy reads and writes, and what it is still busy with (PTX ISA 8.10.3, 9.7.9.27).
+"""Reads and writes of the asynchronous proxy, and the bytes of copies under way (PTX ISA 8.10.3, 9.7.9.27).
 
 A copy by the copy engine is done when it is issued, but until a thread has waited for it the bytes that it writes count as
 being written, and those that it reads as being read: the shadow marks their cells as ``busy``, and an access to them is

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..assembly.instructions import SIZES, Instruction, operand_tokens, ptx_integer
 from ..counters.work import UnitWork
 from ..findings import VOLATILE
+from ..machine.clocks import OBSERVED
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
 from ..machine.shadow import by_access
@@ -44,7 +45,8 @@ Address = Callable[["Ints | None"], Ints]
 
 
 def address(text: str, lanes: Lanes, ins: Instruction, narrow: bool) -> Address:
-    """``[%rd1+8]``, ``[symbol]`` or ``[symbol+4]`` as a function of the active lanes."""
+    """``[%rd1+8]``, ``[symbol]`` or ``[symbol+4]`` as a function of the active lanes; ``narrow`` allows a 32-bit
+    register."""
     found = re.fullmatch(r"\[\s*([^\s+\-]+|-?\d\w*)\s*(?:([+-]\s*-?\s*\w+))?\s*\]", text)
     if not found:
         raise UnknownInstruction(ins, f"has an address that is not understood: {text}")
@@ -245,7 +247,7 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
     def load(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
         if region.shadow is not None:
             if atomic:
-                lanes.launch.looked[lanes.blocks] |= 2
+                lanes.launch.has_observed_others[lanes.blocks] |= OBSERVED
                 note_volatile(ins, lanes, region, offsets, size * vector, sel)
             elif ins.index in lanes.compared:
                 note_unwritten(ins, lanes, region, offsets, size * vector, sel)
@@ -466,7 +468,8 @@ def _atomic(ins: Instruction, lanes: Lanes) -> Step:
         values = [np.broadcast_to(x if x.ndim == 0 or sel is None else x[sel], index.size) for x in inputs]
         note_update(ins, lanes, region, offsets, size_of(kind), sel)
         if region.name not in ("shared", "local"):
-            lanes.launch.looked[lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]] |= 2
+            own_blocks = lanes.blocks[lanes.of_block if sel is None else lanes.of_block[sel]]
+            lanes.launch.has_observed_others[own_blocks] |= OBSERVED
         if out is None and operation in _UFUNCS and (not real or _sums_are_normal(kind, memory[index], values[0])):
             _UFUNCS[operation].at(memory, index, values[0])  # in order of lane, rounding each sum
             return

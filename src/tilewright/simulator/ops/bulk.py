@@ -1,6 +1,7 @@
-"""``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms: what the copy engine moves (PTX ISA 9.7.9.27).
+"""Bulk copies: ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, by the copy engine (PTX ISA 9.7.9.27).
 
-A copy is done when it is issued. ``machine.transfers`` keeps its bytes busy until a thread waits for its barrier or group.
+The simulator copies the bytes when the instruction is issued. ``machine.transfers`` marks them as busy until a thread
+waits for the barrier or group, and an access to busy bytes is reported.
 
 The box of a tensor map lies in shared memory row by row, swizzled as the map says; a swizzle spreads rows that are narrower
 than it to its own width. Loads clip it at every element, and fill what lies outside; stores and reductions move chunks of
@@ -35,7 +36,7 @@ from ._table import Step, UnknownInstruction, number_of
 from .access import Address, Update, address, note_update, note_work, reduction
 from .descriptor import swizzled
 
-#: What a copy may reduce by.
+#: The operations of reductions.
 _OPERATIONS = {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
 
 # ---- the copy engine -------------------------------------------------------------------------------------------------
@@ -43,7 +44,8 @@ _OPERATIONS = {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
 
 @dataclass(frozen=True)
 class SharedRange:
-    """Bytes of the shared memory of a block: the offset of the first in the region of all blocks, and the block's start."""
+    """A range of the shared memory of one block. ``region`` holds the shared memory of all blocks; ``first`` is the offset
+    of the range in it, and ``start`` the offset at which the block's memory begins."""
 
     region: Region
     first: int
@@ -51,7 +53,7 @@ class SharedRange:
 
 
 class CopyEngine:
-    """The copy engine, for one instruction: finds and checks the places that it moves, for one lane after the other."""
+    """The copy engine, for one instruction: checks the ranges of memory that each lane copies, and reports invalid ones."""
 
     def __init__(self, ins: Instruction, lanes: Lanes) -> None:
         self.ins, self.lanes = ins, lanes
@@ -110,7 +112,7 @@ class CopyEngine:
         return barrier
 
     def blocks(self, mask: int | None, place: SharedRange, lane: int) -> list[int]:
-        """How far the shared memory of each block that receives a copy lies from that of the block of ``place``."""
+        """For each block that receives a copy, the offset of its shared memory from that of the block of ``place``."""
         if mask is None:
             return [0]
         size, stride = self.lanes.cluster.size, self.shared.stride
@@ -128,45 +130,45 @@ class CopyEngine:
         put: Callable[[int], None],
         barrier: Mbarrier,
         mask: int | None,
-        moved: UnitWork,
+        work: UnitWork,
         reads: Sequence[Transfer] = (),
     ) -> None:
-        """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier, with the
-        transfers that the copy ``reads``. ``put`` stores the bytes, displaced by a number of bytes; ``moved`` is what is
-        counted of each block's copy."""
+        """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier. ``put``
+        stores the bytes in the block at a given offset. ``work`` is what counters see of each block's copy. ``reads`` are
+        the transfers of the source, which are pending as long as the copy."""
         receivers = self.blocks(mask, place, lane)
-        if moved.sectors:
-            note_work(self.ins, self.lanes, moved.to(len(receivers)), np.array([lane]))
-        for far in receivers:
-            target = barrier if not far else self.lanes.mbarriers.at.get(barrier.offset + far)
+        if work.sectors:
+            note_work(self.ins, self.lanes, work.to(len(receivers)), np.array([lane]))
+        for block_offset in receivers:
+            target = barrier if not block_offset else self.lanes.mbarriers.at.get(barrier.offset + block_offset)
             if target is None:
-                self.lanes.mbarriers.find(self.ins, place.region, barrier.offset + far, np.array([lane]))
+                self.lanes.mbarriers.find(self.ins, place.region, barrier.offset + block_offset, np.array([lane]))
                 continue
-            if far:  # that of the lane's own block has been looked at
+            if block_offset:  # the access to the barrier of the lane's own block is already noted
                 note_update(self.ins, self.lanes, target.region, np.array([target.offset]), 8, np.array([lane]))
-            transfer = self.lanes.transfers.write(self.ins, place.region, chunks + far, lane, target)
-            put(far)
+            transfer = self.lanes.transfers.write(self.ins, place.region, chunks + block_offset, lane, target)
+            put(block_offset)
             pending = [*reads, *([transfer] if transfer is not None else [])]
             self.lanes.mbarriers.await_copy(self.ins, target, chunks.size * CHUNK, pending, lane)
             self.shared.visit(self.ins, np.array([lane]), np.array([target.block]))
 
-    def give_up(self, barrier: Mbarrier | None, nbytes: int) -> None:
-        """A copy that was reported cannot be done: its bytes count as arrived, so that no wait is reported too."""
+    def count_as_arrived(self, barrier: Mbarrier | None, nbytes: int) -> None:
+        """For a copy that was reported and is not done: its bytes count as arrived, so that no wait for them is reported."""
         if barrier is not None:
             self.lanes.mbarriers.await_copy(self.ins, barrier, nbytes, [])
 
-    def seen(self, transfer: Transfer | None, lane: int) -> None:
-        """Finish a transfer that needs no wait."""
+    def finish_at_once(self, transfer: Transfer | None, lane: int) -> None:
+        """Finish a transfer for which no thread has to wait."""
         if transfer is not None:
             transfer.finish(int(self.lanes.clocks.stamp[lane]))
 
 
-def each(source: Array, active: Ints) -> list[int]:
+def values_of(source: Array, active: Ints) -> list[int]:
     """The values of an operand for these lanes."""
     return per_lane(source, active).astype(np.int64).tolist()
 
 
-def places(where: Address, active: Ints) -> list[int]:
+def addresses_of(where: Address, active: Ints) -> list[int]:
     """The addresses of these lanes."""
     return [int(at) for at in where(active)]
 
@@ -180,8 +182,8 @@ BOX_ALIGN = 128
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a box that lies inside the tensor: a view of it in global memory, innermost dimension last, and the
-    place of that part in the box."""
+    """The part of a box that lies inside the tensor: its slices of the tensor in global memory, and its slices of the box,
+    innermost dimension last."""
 
     region: Region
     first: int  # the byte of the region at which the tensor begins
@@ -195,7 +197,7 @@ class Window:
 
 
 class TensorCopy:
-    """One instruction: the map and the coordinates that each lane names."""
+    """The operands of one tensor copy: the tensor map and the coordinates of each lane."""
 
     def __init__(self, ins: Instruction, lanes: Lanes, operand: str, rank: int) -> None:
         self.ins, self.lanes, self.rank = ins, lanes, rank
@@ -203,12 +205,12 @@ class TensorCopy:
         names = operand_tokens(found[2][1:-1]) if found else []
         if not found or len(names) != rank:
             raise UnknownInstruction(ins, f"has no tensor map with {rank} coordinates in {operand}")
-        self.map = address(f"[{found[1]}]", lanes, ins, False)
+        self.map = address(f"[{found[1]}]", lanes, ins, narrow=False)
         self.coordinates = [lanes.source(name, "s32", ins) for name in names]
         self.decoded: dict[bytes, BoxedTensor] = {}
 
     def tensor(self, at: int, lane: int) -> BoxedTensor:
-        """The tensor whose map lies at a generic address. Raises UsageError if none does."""
+        """The tensor whose map lies at a generic address. Raises UsageError if there is no map of this rank."""
         name = {0: "global", **{base >> 56: name for name, base in WINDOW.items()}}.get(at >> 56, "global")
         space, at = self.lanes.spaces[name], at - WINDOW.get(name, 0)
         region = space.holding(at, at + MAP_BYTES)
@@ -229,13 +231,13 @@ class TensorCopy:
 
     def boxes(self, active: Ints) -> list[tuple[int, BoxedTensor, tuple[int, ...]]]:
         """For each lane the tensor, and the coordinates of its box."""
-        columns = [each(c, active) for c in self.coordinates]
-        lanes = zip(active.tolist(), places(self.map, active), zip(*columns, strict=True), strict=True)
+        columns = [values_of(c, active) for c in self.coordinates]
+        lanes = zip(active.tolist(), addresses_of(self.map, active), zip(*columns, strict=True), strict=True)
         return [(lane, self.tensor(at, lane), tuple(place)) for lane, at, place in lanes]
 
     def window(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> Window | None:
         """Where a box lies in global memory; None, and a finding, if the tensor reaches outside its array, or if the box
-        begins between multiples of 16 bytes of a row."""
+        does not begin at a multiple of 16 bytes of a row."""
         column = place[0] * tensor.itemsize
         if column % CHUNK:
             text = f"the box begins at byte {column} of a row, which is no multiple of {CHUNK}: a GPU stops the kernel there"
@@ -254,7 +256,7 @@ class TensorCopy:
         return Window(*found, tuple(inside[::-1]), tuple(within[::-1]))
 
     def begins_outside(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> bool:
-        """Whether a box begins before the tensor, as only that of a load may; reports it."""
+        """Whether a box begins before the tensor, which only loads may; reports it."""
         for dimension, at in enumerate(place):
             if at < 0:
                 text = (
@@ -311,8 +313,8 @@ def _chunks_inside(tensor: BoxedTensor, window: Window) -> Bools:
     return np.asarray(inside.reshape(-1, CHUNK // tensor.itemsize).any(axis=1))
 
 
-def _cells(region: Region) -> Array:
-    """The bytes of a region as chunks, (n, 16)."""
+def _chunk_rows(region: Region) -> Array:
+    """The bytes of a region as an array (n, 16), a row for each chunk."""
     return region.data[: region.data.size // CHUNK * CHUNK].reshape(-1, CHUNK)
 
 
@@ -324,8 +326,8 @@ def _elements(tensor: BoxedTensor, window: Window, dimensions: int | None = None
     return offsets
 
 
-def _moved_box(kind: str, tensor: BoxedTensor, window: Window | None, multicast: bool = False) -> UnitWork:
-    """What is counted of the copy of a box, of which a window lies in global memory."""
+def _box_work(kind: str, tensor: BoxedTensor, window: Window | None, multicast: bool = False) -> UnitWork:
+    """The work that counters see of the copy of a box, of which ``window`` lies in global memory."""
     size, lines = tensor.itemsize, math.prod(tensor.counts[1:])
     line, starts, span, moved = tensor.counts[0] * size, np.zeros(0, np.int64), 0, 0
     if window is not None and not window.empty:
@@ -343,17 +345,17 @@ def _moved_box(kind: str, tensor: BoxedTensor, window: Window | None, multicast:
 
 def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
     engine, copy = CopyEngine(ins, lanes), TensorCopy(ins, lanes, ins.operands[1], rank)
-    into, barriers = (address(ins.operands[i], lanes, ins, True) for i in (0, 2))
+    into, barriers = (address(ins.operands[i], lanes, ins, narrow=True) for i in (0, 2))
     masks = lanes.source(ins.operands[3], "u16", ins) if multicast else None
 
     def load(sel: Ints | None) -> None:
         active = lanes.every if sel is None else sel
-        chosen = [None] * active.size if masks is None else each(masks, active)
-        rows = zip(copy.boxes(active), places(into, active), places(barriers, active), chosen, strict=True)
+        chosen = [None] * active.size if masks is None else values_of(masks, active)
+        rows = zip(copy.boxes(active), addresses_of(into, active), addresses_of(barriers, active), chosen, strict=True)
         for (lane, tensor, at), target, wait, mask in rows:
             place, barrier = engine.in_shared(target, tensor.shared_bytes, lane, BOX_ALIGN), engine.barrier(wait, lane)
             if place is None or barrier is None:
-                engine.give_up(barrier, tensor.box_bytes)
+                engine.count_as_arrived(barrier, tensor.box_bytes)
                 continue
             window = copy.window(engine, tensor, at, lane)
             chunks, data = _chunks(place, tensor), _gather(copy, engine, tensor, window, lane).reshape(-1, CHUNK)
@@ -363,33 +365,33 @@ def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Ste
                 cells = first_rows(chunks - place.start, box.across, box.rows, PATTERN_ROWS, PATTERN_CHUNKS)
                 number = len(lanes.origins.boxes)
                 lanes.mbarriers.log.box(ins, number, tensor.swizzle, 16 * box.across, cells)
-            put = partial(_scatter, _cells(place.region), chunks, data, note)
-            engine.load(lane, place, chunks, put, barrier, mask, _moved_box("load", tensor, window, multicast))
+            put = partial(_scatter, _chunk_rows(place.region), chunks, data, note)
+            engine.load(lane, place, chunks, put, barrier, mask, _box_work("load", tensor, window, multicast))
 
     return load
 
 
-def _scatter(cells: Array, chunks: Ints, data: Array, note: Callable[[Ints], None], far: int) -> None:
-    """Store chunks of data, displaced by ``far`` bytes, and note where they come from."""
-    cells[chunks + far >> 4] = data
-    note(chunks + far)
+def _scatter(rows: Array, chunks: Ints, data: Array, note: Callable[[Ints], None], block_offset: int) -> None:
+    """Store chunks of data in the shared memory of the block at ``block_offset``, and note where they come from."""
+    rows[chunks + block_offset >> 4] = data
+    note(chunks + block_offset)
 
 
 def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window | None, lane: int) -> Array:
-    """The bytes of a box, with what lies outside the tensor filled."""
+    """The bytes of a box; elements outside the tensor have the fill value."""
     halves = np.full(tensor.box_bytes // 2, NAN_FILL if tensor.fill == "nan" else 0, np.uint16)
     box = halves.view(f"u{tensor.itemsize}").reshape(tensor.counts[::-1])
     if window is not None and not window.empty:
         if window.region.shadow is not None:
             offsets = _elements(tensor, window)
             reading = copy.lanes.transfers.read(copy.ins, window.region, offsets, lane, tensor.itemsize)
-            engine.seen(reading, lane)
+            engine.finish_at_once(reading, lane)
         box[window.within] = _converted(_view(window.region, window.first, tensor)[window.inside], tensor.type)
     return box.reshape(-1).view(np.uint8)
 
 
 def _converted(words: Array, kind: str) -> Array:
-    """Loaded words of a type: tf32 is rounded to the nearest, to even, and every NaN becomes one. The types that end in
+    """Loaded words of a type: tf32 is rounded to nearest even, and every NaN becomes NAN_TF32. The types that end in
     ``_ftz`` load the same bits as the others, subnormal ones too."""
     if not kind.startswith("tf32"):
         return words
@@ -398,7 +400,7 @@ def _converted(words: Array, kind: str) -> Array:
     return np.where(nan, NAN_TF32, np.where(finite, rounded, words))
 
 
-#: What becomes of every NaN that is loaded as tf32.
+#: The NaN that replaces every NaN that is loaded as tf32.
 NAN_TF32 = np.uint32(0x7FFFE000)
 #: The bits with which ``oob_fill="nan"`` fills: the same 16 in every type.
 NAN_FILL = 0x7FF7
@@ -406,11 +408,11 @@ NAN_FILL = 0x7FF7
 
 def _store_box(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Step:
     engine, copy = CopyEngine(ins, lanes), TensorCopy(ins, lanes, ins.operands[0], rank)
-    out_of: Address = address(ins.operands[1], lanes, ins, True)
+    out_of: Address = address(ins.operands[1], lanes, ins, narrow=True)
 
     def store(sel: Ints | None) -> None:
         active = lanes.every if sel is None else sel
-        for (lane, tensor, at), source in zip(copy.boxes(active), places(out_of, active), strict=True):
+        for (lane, tensor, at), source in zip(copy.boxes(active), addresses_of(out_of, active), strict=True):
             place = engine.in_shared(source, tensor.shared_bytes, lane, BOX_ALIGN)
             window = copy.window(engine, tensor, at, lane)
             if place is None or window is None or copy.begins_outside(engine, tensor, at, lane):
@@ -419,10 +421,10 @@ def _store_box(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Ste
             if not window.empty:
                 read = chunks[_chunks_inside(tensor, window)]
                 lanes.transfers.join(lanes.transfers.read(ins, place.region, read, lane), lane)
-                moved = _moved_box("reduce" if operation else "store", tensor, window)
-                note_work(ins, lanes, moved, np.array([lane]))
+                work = _box_work("reduce" if operation else "store", tensor, window)
+                note_work(ins, lanes, work, np.array([lane]))
                 box = (
-                    _cells(place.region)[chunks >> 4]
+                    _chunk_rows(place.region)[chunks >> 4]
                     .reshape(-1)
                     .view(f"u{tensor.itemsize}")
                     .reshape(tensor.counts[::-1])
@@ -444,7 +446,7 @@ def _put_box(
         if kind in ("u8", "u16", "tf32") or not known:
             raise UnknownInstruction(ins, f"cannot reduce elements of type {tensor.type} by .{operation}")
         update = reduction(operation, kind)
-    window = _past_the_rows(engine, tensor, window, lane)
+    window = _with_overwritten_ends(engine, tensor, window, lane)
     offsets, data = _elements(tensor, window), box[window.within].reshape(-1)
     if update is None:
         lanes.transfers.join(lanes.transfers.write(ins, region, offsets, lane, unit=size), lane)
@@ -457,8 +459,8 @@ def _put_box(
     cells[index] = data
 
 
-def _past_the_rows(engine: CopyEngine, tensor: BoxedTensor, window: Window, lane: int) -> Window:
-    """The window, with the elements that a store overwrites beyond the ends of rows; these are reported."""
+def _with_overwritten_ends(engine: CopyEngine, tensor: BoxedTensor, window: Window, lane: int) -> Window:
+    """The window, extended by the elements beyond the ends of rows that a store overwrites; these are reported."""
     size = tensor.itemsize
     last, inner = tensor.sizes[0], window.inside[-1]
     over = -last * size % CHUNK // size  # elements from the end of a row to the end of its last chunk
@@ -496,6 +498,8 @@ def words_of(ins: Instruction) -> list[str]:
 
 def bulk_copy(ins: Instruction, lanes: Lanes) -> Step:
     """The step of an instruction of the ``cp.async.bulk`` family."""
+    # After cp.async.bulk or cp.reduce.async.bulk: commit_group | wait_group[.read] | prefetch… | …tensor… |
+    # global.shared::cta… (a store) | shared::cluster.global… or shared::cta… (a load).
     words = words_of(ins)
     rest = words[3:] if words[1] == "async" else words[4:]
     if rest[:1] == ["commit_group"] and len(rest) == 1 and not ins.operands:
@@ -537,7 +541,7 @@ def _amounts(engine: CopyEngine, ins: Instruction, lanes: Lanes) -> Callable[[In
     size = lanes.source(ins.operands[2], "u32", ins)
 
     def amounts(active: Ints) -> list[int]:
-        sizes = each(size, active)
+        sizes = values_of(size, active)
         for lane, nbytes in zip(active.tolist(), sizes, strict=True):
             engine.aligned(f"the size of {nbytes} bytes", nbytes, CHUNK, lane, 0)
         return [-(-nbytes // CHUNK) * CHUNK for nbytes in sizes]
@@ -546,46 +550,47 @@ def _amounts(engine: CopyEngine, ins: Instruction, lanes: Lanes) -> Callable[[In
 
 
 def _load(ins: Instruction, lanes: Lanes, space: str, multicast: bool, update: Update | None, kind: str) -> Step:
-    """To shared memory, from global memory or from the block's own shared memory; its bytes complete at a barrier."""
+    """A copy to shared memory, from global memory (``space``) or the block's own shared memory; it completes at a
+    barrier."""
     engine = CopyEngine(ins, lanes)
-    into, out_of = address(ins.operands[0], lanes, ins, True), address(ins.operands[1], lanes, ins, space != "global")
-    barriers, amounts = address(ins.operands[3], lanes, ins, True), _amounts(engine, ins, lanes)
+    into = address(ins.operands[0], lanes, ins, narrow=True)
+    out_of = address(ins.operands[1], lanes, ins, narrow=space != "global")
+    barriers, amounts = address(ins.operands[3], lanes, ins, narrow=True), _amounts(engine, ins, lanes)
     masks = lanes.source(ins.operands[4], "u16", ins) if multicast else None
 
     def load(sel: Ints | None) -> None:
         active = lanes.every if sel is None else sel
-        chosen = [None] * active.size if masks is None else each(masks, active)
+        chosen = [None] * active.size if masks is None else values_of(masks, active)
         for lane, target, source, at, nbytes, mask in zip(
-            active.tolist(), *(places(where, active) for where in (into, out_of, barriers)), amounts(active), chosen,
+            active.tolist(), *(addresses_of(where, active) for where in (into, out_of, barriers)), amounts(active), chosen,
             strict=True,
         ):  # fmt: skip
             place, barrier = engine.in_shared(target, nbytes, lane), engine.barrier(at, lane)
             if place is None or barrier is None:
-                engine.give_up(barrier, nbytes)
+                engine.count_as_arrived(barrier, nbytes)
                 continue
-            data, reads = _fetch(engine, space, source, nbytes, lane)
-
+            data, reads = _read_source(engine, space, source, nbytes, lane)
             put = partial(_put, place.region.data, place.first, data, update, kind)
-            moved = _moved("load", source, nbytes) if space == "global" else NOTHING
-            engine.load(lane, place, chunks_of(place.first, nbytes), put, barrier, mask, moved, reads)
+            work = _range_work("load", source, nbytes) if space == "global" else NOTHING
+            engine.load(lane, place, chunks_of(place.first, nbytes), put, barrier, mask, work, reads)
 
     return load
 
 
-def _moved(kind: str, at: int, nbytes: int) -> UnitWork:
-    """What is counted of a copy of a range of global memory."""
+def _range_work(kind: str, at: int, nbytes: int) -> UnitWork:
+    """The work that counters see of a copy of a range of global memory: bytes and touched sectors."""
     return copy_work(kind, nbytes, touched_sectors(np.array([at]), nbytes))
 
 
-def _fetch(engine: CopyEngine, space: str, source: int, nbytes: int, lane: int) -> tuple[Array, list[Transfer]]:
-    """The bytes that a copy reads, and what it reads of shared memory; zeros where its source is invalid."""
+def _read_source(engine: CopyEngine, space: str, source: int, nbytes: int, lane: int) -> tuple[Array, list[Transfer]]:
+    """The bytes of the source (zeros if it is invalid), and the pending transfer that reads shared memory, if any."""
     transfers, reads = engine.lanes.transfers, []
     if space == "global":
         found = engine.in_global(source, nbytes, lane)
         if found is None:
             return np.zeros(nbytes, np.uint8), []
         region, first = found
-        engine.seen(transfers.read(engine.ins, region, chunks_of(first, nbytes), lane), lane)
+        engine.finish_at_once(transfers.read(engine.ins, region, chunks_of(first, nbytes), lane), lane)
     else:
         place = engine.in_shared(source, nbytes, lane)
         if place is None:
@@ -597,20 +602,22 @@ def _fetch(engine: CopyEngine, space: str, source: int, nbytes: int, lane: int) 
 
 
 def _store(ins: Instruction, lanes: Lanes, update: Update | None, kind: str) -> Step:
-    """From shared to global memory, stored or reduced; complete when the lane has waited for its group."""
+    """A copy or reduction from shared to global memory; it is complete when the lane has waited for its group."""
     engine, amounts = CopyEngine(ins, lanes), _amounts(CopyEngine(ins, lanes), ins, lanes)
-    into, out_of = address(ins.operands[0], lanes, ins, False), address(ins.operands[1], lanes, ins, True)
+    into, out_of = address(ins.operands[0], lanes, ins, narrow=False), address(ins.operands[1], lanes, ins, narrow=True)
 
     def store(sel: Ints | None) -> None:
         active = lanes.every if sel is None else sel
         for lane, target, source, nbytes in zip(
-            active.tolist(), places(into, active), places(out_of, active), amounts(active), strict=True
+            active.tolist(), addresses_of(into, active), addresses_of(out_of, active), amounts(active), strict=True
         ):
             place, found = engine.in_shared(source, nbytes, lane), engine.in_global(target, nbytes, lane)
             if place is None or found is None or not nbytes:
                 continue
             region, first = found
-            note_work(ins, lanes, _moved("store" if update is None else "reduce", target, nbytes), np.array([lane]))
+            note_work(
+                ins, lanes, _range_work("store" if update is None else "reduce", target, nbytes), np.array([lane])
+            )
             lanes.transfers.join(lanes.transfers.read(ins, place.region, chunks_of(place.first, nbytes), lane), lane)
             data = place.region.data[place.first : place.first + nbytes]
             cells, chunks = region.data[first : first + nbytes], chunks_of(first, nbytes)
@@ -624,13 +631,14 @@ def _store(ins: Instruction, lanes: Lanes, update: Update | None, kind: str) -> 
     return store
 
 
-def _put(memory: Array, first: int, data: Array, update: Update | None, kind: str, far: int) -> None:
-    """Store or reduce data at a byte of memory, displaced by ``far`` bytes."""
-    cells = memory[first + far : first + far + data.size]
+def _put(memory: Array, first: int, data: Array, update: Update | None, kind: str, block_offset: int) -> None:
+    """Store or reduce ``data`` at byte ``first + block_offset``. ``block_offset`` is the offset of the receiving block's
+    shared memory from this block's (0: the same block)."""
+    cells = memory[first + block_offset : first + block_offset + data.size]
     cells[:] = data if update is None else _updated(update, kind, cells, data)
 
 
 def _updated(update: Update, kind: str, old: Array, data: Array) -> Array:
-    """Bytes after a reduction of numbers of a type."""
+    """The bytes of ``old`` after a reduction with ``data``, both of elements of type ``kind``."""
     dtype = DTYPES[kind]
     return update(old.view(dtype), data.view(dtype)).view(np.uint8)

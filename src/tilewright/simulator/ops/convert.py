@@ -1,7 +1,7 @@
 """Moves and conversions: of values between all types, and of addresses between spaces (PTX ISA 9.7.9).
 
-``cvt`` rounds and saturates as PTX says (9.7.9.21); ``mapa`` and ``getctarank`` tell of the shared memory of other blocks of
-a cluster (9.7.9.23, 9.7.9.24).
+``cvt`` rounds and saturates as PTX says (9.7.9.21); ``mapa`` and ``getctarank`` concern addresses in the shared memory of
+other blocks of a cluster (9.7.9.23, 9.7.9.24).
 """
 
 from __future__ import annotations
@@ -97,22 +97,28 @@ def _pack_vector(ins: Instruction, lanes: Lanes) -> Step:
 
 _INTEGERS = tuple(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 _REALS = ("f16", "bf16", "f32", "f64")
-_BYTES = ("e4m3x2", "e5m2x2")
-_TO_INTEGER: dict[str, Callable[[Array], Array]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_FP8_PAIRS = ("e4m3x2", "e5m2x2")
+_ROUND_TO_INTEGER: dict[str, Callable[[Array], Array]] = {
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}
 
 
 def _limits(kind: str) -> tuple[int, int]:
+    """The least and the largest number of an integer type."""
     bits = 8 * SIZES[kind]
     return (0, (1 << bits) - 1) if kind[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
-def _int_to_int(to_kind: str, from_kind: str, saturate: bool) -> Callable[[Array], Array]:
+def _int_to_int(to_kind: str, from_kind: str, *, clamp: bool) -> Callable[[Array], Array]:
     low, high = _limits(to_kind)
-    below, above = _limits(from_kind)
-    bounds = (max(low, below), min(high, above))
+    source_low, source_high = _limits(from_kind)
+    bounds = (max(low, source_low), min(high, source_high))
 
     def convert(a: Array) -> Array:
-        if saturate:
+        if clamp:
             a = np.clip(a, a.dtype.type(bounds[0]), a.dtype.type(bounds[1]))
         return a.astype(DTYPES[to_kind])
 
@@ -120,13 +126,14 @@ def _int_to_int(to_kind: str, from_kind: str, saturate: bool) -> Callable[[Array
 
 
 def _float_to_int(to_kind: str, from_kind: str, rounding: str) -> Callable[[Array], Array]:
-    """Round and clamp to the range. NaN becomes 0, or only the highest bit set if one of the types has 64 bits."""
+    """Round and clamp to the range. NaN becomes 0, or, if either type has 64 bits, the integer with only its highest bit
+    set."""
     low, high = _limits(to_kind)
     wide = from_kind == "f64" or to_kind[1:] == "64"
     of_nan = np.array((low or high // 2 + 1) if wide else 0, DTYPES[to_kind])
 
     def convert(a: Array) -> Array:
-        x = _TO_INTEGER[rounding](halves(a, from_kind) if from_kind in ("f16", "bf16") else a.astype(np.float64))
+        x = _ROUND_TO_INTEGER[rounding](halves(a, from_kind) if from_kind in ("f16", "bf16") else a.astype(np.float64))
         inside = np.where((x >= float(low)) & (x < float(high + 1)), x, 0.0).astype(DTYPES[to_kind])
         inside = np.where(x >= float(high + 1), DTYPES[to_kind].type(high), inside)
         inside = np.where(x < float(low), DTYPES[to_kind].type(low), inside)
@@ -136,7 +143,8 @@ def _float_to_int(to_kind: str, from_kind: str, rounding: str) -> Callable[[Arra
 
 
 def _wide_integers(to_kind: str, mode: str, out: Array, a: Array) -> None:
-    """64-bit integers to a float type: as the sum, rounded to odd, of two halves that float64 holds exactly."""
+    """64-bit integers to a float type: the two halves, which float64 holds exactly, are added with rounding to odd, so that
+    the second rounding is correct."""
     upper, lower = (
         (a >> a.dtype.type(32)).astype(np.float64) * 2.0**32,
         (a & a.dtype.type(0xFFFFFFFF)).astype(np.float64),
@@ -149,7 +157,8 @@ def _wide_integers(to_kind: str, mode: str, out: Array, a: Array) -> None:
 
 
 def _to_float(to_kind: str, mode: str, out: Array, x: Array) -> None:
-    """Write ``x`` to a float type, rounded once; it is float64, exact or rounded to odd, or of a type that fits float64."""
+    """Write ``x`` to a float type, rounded once. ``x`` is float64 (exact, or rounded to odd so that rounding again is
+    correct) or a type whose values float64 holds exactly."""
     if to_kind == "f64":
         out[...] = x
     elif to_kind == "f32":
@@ -158,18 +167,19 @@ def _to_float(to_kind: str, mode: str, out: Array, x: Array) -> None:
         put_halves(out, x.astype(np.float64), to_kind, mode)
 
 
-@step("cvt", (*_INTEGERS, *_REALS, *_BYTES, "f16x2", "b32"))
+@step("cvt", (*_INTEGERS, *_REALS, *_FP8_PAIRS, "f16x2", "b32"))
 def _cvt(ins: Instruction, lanes: Lanes) -> Step:
+    """``cvt``: chooses among packing, pairs of 8-bit floats, pairs of halves or tf32, and one number to one number."""
     if "pack" in ins.parts:
         return _pack(ins, lanes)
     to_kind, from_kind = ins.parts[-2:]
     flags = set(ins.parts[1:-2])
-    if flags - {*MODES, *_TO_INTEGER, "ftz", "sat", "satfinite", "rna", "relu"}:
+    if flags - {*MODES, *_ROUND_TO_INTEGER, "ftz", "sat", "satfinite", "rna", "relu"}:
         raise UnknownInstruction(ins)
-    if to_kind in _BYTES or from_kind in _BYTES:
-        return _bytes(ins, lanes, to_kind, from_kind, flags)
+    if to_kind in _FP8_PAIRS or from_kind in _FP8_PAIRS:
+        return _convert_fp8_pairs(ins, lanes, to_kind, from_kind, flags)
     if to_kind in ("f16x2", "bf16x2") or to_kind == "tf32":
-        return _special(ins, lanes, to_kind, flags)
+        return _convert_pairs_or_tf32(ins, lanes, to_kind, flags)
     relu = to_kind in ("f16", "bf16") and from_kind == "f32"
     if not {to_kind, from_kind} <= {*_INTEGERS, *_REALS} or flags & {"rna", "satfinite", *(() if relu else ("relu",))}:
         raise UnknownInstruction(ins)
@@ -189,8 +199,8 @@ def _cvt(ins: Instruction, lanes: Lanes) -> Step:
 
 def _to_integer(ins: Instruction, to_kind: str, from_kind: str, flags: set[str]) -> Callable[[Array], Array]:
     if from_kind in _INTEGERS:
-        return _int_to_int(to_kind, from_kind, "sat" in flags)
-    rounding = next((f for f in flags if f in _TO_INTEGER), "")
+        return _int_to_int(to_kind, from_kind, clamp="sat" in flags)
+    rounding = next((f for f in flags if f in _ROUND_TO_INTEGER), "")
     if not rounding:
         raise UnknownInstruction(ins, "needs a rounding mode to an integer, such as .rzi")
     convert = _float_to_int(to_kind, from_kind, rounding)
@@ -198,9 +208,12 @@ def _to_integer(ins: Instruction, to_kind: str, from_kind: str, flags: set[str])
 
 
 def _to_real(to_kind: str, from_kind: str, flags: set[str]) -> Compute:
-    if not flags and (to_kind, from_kind) in _MOVED:
-        return _move
-    rounding = next((f for f in flags if f in _TO_INTEGER), "")
+    """A number to a float type. The order of the steps is that of the hardware: flush subnormal f32 inputs (.ftz), round
+    to an integer (.rni …), clamp to [0, 1] (.sat), set negatives to 0 (.relu), convert, flush the result (.ftz), set the
+    bits of a NaN: converted if f64 takes part, else the canonical NaN of f32."""
+    if not flags and (to_kind, from_kind) in _COPIED_BITS:
+        return _copy_bits
+    rounding = next((f for f in flags if f in _ROUND_TO_INTEGER), "")
     mode = next((f for f in MODES if f in flags), "rn")
     keeps_nans = "f64" in (to_kind, from_kind) and from_kind in _REALS
 
@@ -213,7 +226,7 @@ def _to_real(to_kind: str, from_kind: str, flags: set[str]) -> Compute:
             canonical(a)
         x = halves(a, from_kind) if from_kind in ("f16", "bf16") else a
         if rounding:
-            x = _TO_INTEGER[rounding](x)
+            x = _ROUND_TO_INTEGER[rounding](x)
         if "sat" in flags:
             x = saturate(x)
         if "relu" in flags:
@@ -232,14 +245,14 @@ def _to_real(to_kind: str, from_kind: str, flags: set[str]) -> Compute:
 
 
 #: Conversions that are moves if they have no modifier: they do not change a NaN.
-_MOVED = {("f32", "f32"), ("f64", "f64"), ("f32", "bf16")}
+_COPIED_BITS = {("f32", "f32"), ("f64", "f64"), ("f32", "bf16")}
 
 
-def _move(out: Array, a: Array) -> None:
+def _copy_bits(out: Array, a: Array) -> None:
     out[...] = a if a.dtype == out.dtype else bf16_to_f32(a)
 
 
-def _special(ins: Instruction, lanes: Lanes, to_kind: str, flags: set[str]) -> Step:
+def _convert_pairs_or_tf32(ins: Instruction, lanes: Lanes, to_kind: str, flags: set[str]) -> Step:
     """Pairs of halves from two floats, the first to the upper half; tf32, which keeps 10 bits of a float's mantissa."""
     sources = [lanes.source(o, "f32", ins) for o in ins.operands[1:]]
     if to_kind == "tf32":
@@ -273,15 +286,15 @@ def _special(ins: Instruction, lanes: Lanes, to_kind: str, flags: set[str]) -> S
     return elementwise(lanes, ins, ins.operands[0], to_kind, pair, sources)
 
 
-def _bytes(ins: Instruction, lanes: Lanes, to_kind: str, from_kind: str, flags: set[str]) -> Step:
+def _convert_fp8_pairs(ins: Instruction, lanes: Lanes, to_kind: str, from_kind: str, flags: set[str]) -> Step:
     """Pairs of 8-bit floats from two floats (the first goes to the upper byte) or a pair of halves, and back."""
-    pairs = to_kind if to_kind in _BYTES else from_kind
+    pairs = to_kind if to_kind in _FP8_PAIRS else from_kind
     kind, relu = pairs[:4], "relu" in flags
 
     def positive(x: Array) -> Array:
         return np.where(x <= 0, 0.0, x) if relu else x
 
-    if from_kind in _BYTES:
+    if from_kind in _FP8_PAIRS:
         if to_kind != "f16x2" or flags - {"rn", "relu"}:
             raise UnknownInstruction(ins)
 

@@ -71,11 +71,11 @@ class _WarpgroupForm:
             or any(x not in (0, 1) for x in numbers[2:])
         ):
             raise UnknownInstruction(ins, "has operands that do not fit its form")
-        turned = [bool(x) for x in numbers[2:]]
+        transposed = [bool(x) for x in numbers[2:]]
         return cls(
             n, k, TensorProduct("wgmma", (a_kind, b_kind), d_kind, frozenset(flags)), registers,
             (-1 in numbers[:1], -1 in numbers[1:2]),
-            (turned[0] if len(turned) == 2 else False, turned[-1] if turned else False),
+            (transposed[0] if len(transposed) == 2 else False, transposed[-1] if transposed else False),
         )  # fmt: skip
 
 
@@ -122,16 +122,16 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
     def tile(bits: int, side: int, groups: Ints, reading: Reading) -> Array:
         """The numbers of A (groups, 64, k) or, for side 1, of B as (groups, k, n), by their descriptor."""
         rows, elements = (_ROWS, form.n)[side], 16 // _SIZES[kinds[side]]
-        turned = form.transposed[side]
-        shape = (form.k, rows // elements) if turned else (rows, _DEPTH // 16)
+        transposed = form.transposed[side]
+        shape = (form.k, rows // elements) if transposed else (rows, _DEPTH // 16)
         descriptor = Descriptor.of(bits)
-        _check_descriptor(ins, lanes, descriptor, "AB"[side], shape, turned, groups)
-        data = _read(ins, lanes, descriptor.chunks(*shape, turned), groups, reading, "AB"[side], descriptor.mode)
+        _check_descriptor(ins, lanes, descriptor, "AB"[side], shape, transposed, groups)
+        data = _read(ins, lanes, descriptor.chunks(*shape, transposed), groups, reading, "AB"[side], descriptor.mode)
         data = data.reshape(len(groups), shape[0], -1)
         numbers = factors(data.view(f"u{_SIZES[kinds[side]]}"), kinds[side])
         if form.negate[side]:
             numbers = -numbers
-        return np.ascontiguousarray(numbers.swapaxes(1, 2)) if turned != bool(side) else numbers
+        return np.ascontiguousarray(numbers.swapaxes(1, 2)) if transposed != bool(side) else numbers
 
     def multiply(sel: Ints | None) -> None:
         rows = warps_of(ins, lanes, sel, 128)
@@ -171,12 +171,12 @@ def _predicate(ins: Instruction, lanes: Lanes, operand: str) -> Bools:
 
 
 def _check_descriptor(
-    ins: Instruction, lanes: Lanes, d: Descriptor, side: str, shape: tuple[int, int], turned: bool, groups: Ints
+    ins: Instruction, lanes: Lanes, d: Descriptor, side: str, shape: tuple[int, int], transposed: bool, groups: Ints
 ) -> None:
     """Report offsets that are no whole patterns of the descriptor's swizzle."""
     wide = CHUNKS[d.mode]
     pattern = 128 * wide  # bytes of eight rows
-    slabs = turned and shape[1] > wide
+    slabs = transposed and shape[1] > wide
     wrong = ""
     if d.mode and shape[0] > 8 and d.stride % pattern:
         wrong = f"its stride offset, {d.stride} bytes, is no multiple of the {pattern} bytes"

@@ -231,7 +231,8 @@ class Engine:
             others += sum(group.size for _, group in self.gathering.waiting.values())
             text = f"{count} threads loop for ever: nothing that they read changes any more"
             text += f", and {others} wait at a barrier" if others else ""
-            self._report(code, sel, f"{text}{self.lanes.launch.not_begun(int(self.lanes.blocks[-1]))}: {code.text}")
+            text += self.lanes.launch.text_of_blocks_not_run(int(self.lanes.blocks[-1]))
+            self._report(code, sel, f"{text}: {code.text}")
         raise StoppedError
 
     def _report_parked(self, parked: dict[int, list[Ints]]) -> None:

@@ -137,7 +137,7 @@ def run_program(
 
 def _run(launch: SimulatedLaunch) -> tuple[int, bool]:
     """Run all blocks, in batches; returns the steps taken and whether the kernel ended."""
-    copies, total, progress = launch.copies(), launch.blocks.count, launch.options.progress
+    copies, total, progress = launch.blocks_per_batch(), launch.blocks.count, launch.options.progress
     engine: Engine | None = None
     steps, complete = 0, True
     for start in range(0, total, copies):

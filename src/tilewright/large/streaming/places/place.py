@@ -1,4 +1,4 @@
-"""What a place is, where blocks are multiplied, with slots of its own; and the record of what happened there and when."""
+"""The interface of a place (a CPU or GPU that multiplies blocks in slots of its own), and the events that it records."""
 
 from __future__ import annotations
 

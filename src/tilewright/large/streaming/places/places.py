@@ -310,7 +310,7 @@ def _step_on_gpu(choice: Choice[Any], shape: tuple[int, int, int], limit: int | 
     """The step of k with which a GPU computes a product of ``shape`` (m, n, k) under a ``limit`` of its memory."""
     dtype = np.dtype(dtype_of_blocks(choice.compute))
     planes = PLANES.get(choice.compute, 0)
-    return typical_step(*shape, dtype.name, dtype.itemsize, _grain(choice), limit, planes)
+    return typical_step(*shape, dtype.name, dtype.itemsize, grain=_grain(choice), limit=limit, planes=planes)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

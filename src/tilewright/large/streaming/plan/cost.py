@@ -113,10 +113,10 @@ def cost(
     rates: Rates,
     itemsize: int,
     cached: HostCache | None = None,
-    sharers: Mapping[str, float] | None = None,
+    places_per_block: Mapping[str, float] | None = None,
 ) -> Cost:
-    """The cost of a schedule for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host; a block of an
-    operand is read by one of ``sharers`` places for all of them."""
+    """The cost of a schedule for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host.
+    ``places_per_block``: by operand, how many places share one read of a block; this place counts its share of the bytes."""
     grid = schedule.grid
     computing = functools.cache(rates.compute_s)
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
@@ -125,10 +125,10 @@ def cost(
     copied = rows = 0  # bytes, and rows of tiles, since the previous multiplication
     out_bytes = min(rates.out_bytes, rates.write_bytes)
     hits, fills = (cached.hits, cached.fills) if cached else ({}, {})
-    part = {operand: 1 / places for operand, places in (sharers or {"a": 1, "b": 1}).items()}
+    part = {operand: 1 / places for operand, places in (places_per_block or {"a": 1, "b": 1}).items()}
     for tile_store in schedule.stores:
         m, n = grid.size(tile_store.tile)
-        for step in schedule.multiplies[len(multiplies.spans) : tile_store.after + 1]:
+        for step in schedule.multiplies[len(multiplies.spans) : tile_store.after_multiply + 1]:
             for load in schedule.loads[len(loads.spans) : max(step.needs) + 1]:
                 size = grid.elements(load.block) * itemsize
                 moved, copied, host_s = moved + size, copied + size, 0.0
@@ -137,14 +137,14 @@ def cost(
                     read, host_s = read + own, own / rates.read_bytes
                 if load.number in hits or load.number in fills:
                     host_s += size / rates.stage_bytes
-                loads.add(max(size / rates.in_bytes, host_s) + rates.latency_s, multiplies.end(load.after))
+                loads.add(max(size / rates.in_bytes, host_s) + rates.latency_s, multiplies.end(load.after_multiply))
             x, y = step.needs
             step_s = computing(m, n, depths[step.p]) + copied * rates.copy_s + rows * rates.row_s
-            multiplies.add(step_s, max(loads.end(x), loads.end(y), stores.end(step.after)))
+            multiplies.add(step_s, max(loads.end(x), loads.end(y), stores.end(step.after_store)))
             copied = rows = 0
         size = m * n * itemsize
         stored, copied, rows = stored + size, copied + size, rows + m
-        stores.add(size / out_bytes + rates.latency_s, multiplies.end(tile_store.after))
+        stores.add(size / out_bytes + rates.latency_s, multiplies.end(tile_store.after_multiply))
     return Cost(loads.spans, multiplies.spans, stores.spans, moved, math.ceil(read), stored)
 
 

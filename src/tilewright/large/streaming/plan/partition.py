@@ -1,4 +1,4 @@
-"""How several places share C: each gets a part of its tiles."""
+"""Divides the tiles of C among several places (GPUs or workers); used by the planning of streams and clusters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .grid import ORDERS, Tile
 
 
 def rectangles(down: int, across: int, count: int) -> tuple[int, int]:
-    """How many parts down and across, so that the largest part has the fewest tiles; among equals, the parts that need
-    the fewest rows of A and columns of B."""
+    """The number of parts down and across with which the largest part has the fewest tiles; among equals, the parts that
+    need the fewest rows of A and columns of B."""
     shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
     return min(shapes, key=lambda shape: (_most_tiles(down, across, *shape), down / shape[0] + across / shape[1]))
 
 
 def strips(down: int, across: int, count: int) -> tuple[int, int]:  # noqa: ARG001
-    """Bands of whole rows of tiles, the simplest way; every place needs all of B."""
+    """Parts of whole rows of tiles, the simplest way; every place needs all of B."""
     return count, 1
 
 
@@ -40,31 +40,31 @@ def parts_of(partition: str, down: int, across: int, count: int) -> tuple[int, i
     return stated_parts(partition) or PARTITIONS[partition](down, across, count)
 
 
-def territories(
+def tiles_of_parts(
     down: int, across: int, count: int, order: str = "shells", partition: str = "rectangles"
 ) -> list[list[Tile]]:
     """The tiles of C in ``count`` parts, by one of the PARTITIONS or as stated ("2x3"), each part in one of the ORDERS.
 
-    >>> [len(part) for part in territories(8, 8, 4)], territories(2, 2, 4)[3]
+    >>> [len(part) for part in tiles_of_parts(8, 8, 4)], tiles_of_parts(2, 2, 4)[3]
     ([16, 16, 16, 16], [Tile(i=1, j=1)])
     """
-    p, q = parts_of(partition, down, across, count)
-    rows, columns = _edges(down, p), _edges(across, q)
+    parts_down, parts_across = parts_of(partition, down, across, count)
+    rows, columns = _edges(down, parts_down), _edges(across, parts_across)
     return [
         [
             Tile(rows[x] + i, columns[y] + j)
             for i, j in ORDERS[order](rows[x + 1] - rows[x], columns[y + 1] - columns[y])
         ]
-        for x in range(p)
-        for y in range(q)
+        for x in range(parts_down)
+        for y in range(parts_across)
     ]
 
 
-def sharers(parts: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, float]:
-    """How many places need the same block of A, and of B, on average. One of ``peers`` reads it for all of them; otherwise
-    1.
+def places_per_block(parts: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, float]:
+    """The average number of places that need a block of A, and of B: with ``peers``, one of them reads it for all. Without
+    ``peers`` each place reads its own copy: 1.
 
-    >>> sharers(territories(4, 4, 4)), sharers(territories(4, 4, 4, partition="strips"))
+    >>> places_per_block(tiles_of_parts(4, 4, 4)), places_per_block(tiles_of_parts(4, 4, 4, partition="strips"))
     ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})
     """
     if not peers:
@@ -77,6 +77,7 @@ def sharers(parts: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, fl
 
 
 def _edges(length: int, parts: int) -> list[int]:
+    """Where each of the parts begins, and the end of the last."""
     return [x * length // parts for x in range(parts + 1)]
 
 

@@ -17,7 +17,7 @@ from .cuts import Room, Slots, block_elements, place_elements
 from .grid import ORDERS, Grid, Tile
 from .host_cache import HostCache, cache_blocks
 from .kernel import dtype_in_blocks, result_words, word_of_choice
-from .partition import sharers
+from .partition import places_per_block
 from .schedule import Schedule
 
 
@@ -104,8 +104,8 @@ class StreamPlan(Plan):
 
     @property
     def sharers(self) -> dict[str, float]:
-        """How many places share one read of a block of A, and of B."""
-        return sharers(self.parts, self.rates.peers)
+        """By operand, the average number of places that share one read of a block."""
+        return places_per_block(self.parts, self.rates.peers)
 
     @property
     def read_bytes(self) -> int:

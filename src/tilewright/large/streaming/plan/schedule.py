@@ -1,7 +1,7 @@
 """The schedule of one place: loads, multiplications and stores, their order, and which of them wait for which.
 
-Each slot holds one block of A or of B, or one tile of C. Three lanes work through their lists at the same time, each in
-order:
+Each slot holds one block of A or of B, or one tile of C. Loads, multiplications and stores are three lists that are worked
+through at the same time, each in order:
 
     loads      a block into a slot, after the last multiplication that reads the slot's previous block
     multiplies a step of a tile, after both its blocks are loaded and the previous tile in its slot of C is stored
@@ -28,18 +28,18 @@ RECENT = 1
 
 
 class Load(NamedTuple):
-    """Copy ``block`` to ``slot`` of its operand, after multiplication number ``after`` (−1: at once)."""
+    """Copy ``block`` to ``slot`` of its operand, after multiplication number ``after_multiply`` (−1: at once)."""
 
     number: int
     block: OperandBlock
     slot: int
-    after: int
+    after_multiply: int
 
 
 class Multiply(NamedTuple):
     """Step ``p`` of ``tile``: slots ``a`` times ``b`` into slot ``c``, added to the sum there unless it is the first step.
 
-    ``needs`` are the numbers of two loads; the first step of a tile also waits for store number ``after`` (−1: for none).
+    ``needs`` are the numbers of two loads; the first step of a tile also waits for store number ``after_store`` (−1: none).
     """
 
     number: int
@@ -49,7 +49,7 @@ class Multiply(NamedTuple):
     b: int
     c: int
     needs: tuple[int, int]
-    after: int
+    after_store: int
 
     @property
     def first(self) -> bool:
@@ -58,12 +58,12 @@ class Multiply(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Copy ``tile`` from slot ``c`` to where the result goes, after multiplication number ``after``."""
+    """Copy ``tile`` from slot ``c`` to where the result goes, after multiplication number ``after_multiply``."""
 
     number: int
     tile: Tile
     c: int
-    after: int
+    after_multiply: int
 
 
 #: For each strip (a row of blocks of A, or a column of blocks of B), the numbers of the tiles that will use it, next one
@@ -106,33 +106,39 @@ class Schedule:
     def _plan(self, tiles: Sequence[Tile]) -> None:
         """Set the tiles that follow, on which eviction is based."""
         first = len(self.stores)
-        self._a.expect([tile.i for tile in tiles], first)
-        self._b.expect([tile.j for tile in tiles], first)
+        self._a.set_next_strips([tile.i for tile in tiles], first)
+        self._b.set_next_strips([tile.j for tile in tiles], first)
 
     def _append(self, tile: Tile) -> None:
         number = len(self.stores)
         c = number % self.slots[2]
-        next_a, next_b = self._a.after(tile.i), self._b.after(tile.j)
+        next_a, next_b = self._a.next_use(tile.i), self._b.next_use(tile.j)
         for p in range(self.grid.steps):
-            step = len(self.multiplies)
+            multiply = len(self.multiplies)
             a, b = self._a.where.get((tile.i, p)), self._b.where.get((tile.j, p))
             if a is None:
                 a = self._load(self._a, OperandBlock("a", tile.i, p), (tile.i, p))
             if b is None:
                 b = self._load(self._b, OperandBlock("b", p, tile.j), (tile.j, p))
-            self._a.use(a, step, next_a, p)
-            self._b.use(b, step, next_b, p)
+            self._a.record_use(a, multiply, next_a, p)
+            self._b.record_use(b, multiply, next_b, p)
             needs = self._a.load[a], self._b.load[b]
-            after = max(-1, number - self.slots[2]) if p == 0 else -1
-            self.multiplies.append(Multiply(step, tile, p, a, b, c, needs, after))
+            after_store = max(-1, number - self.slots[2]) if p == 0 else -1
+            self.multiplies.append(Multiply(multiply, tile, p, a, b, c, needs, after_store))
         self.stores.append(Store(number, tile, c, len(self.multiplies) - 1))
 
     def _load(self, pool: _Pool, block: OperandBlock, key: tuple[int, int]) -> int:
         """Append a load of ``block``; returns its slot."""
         number = len(self.loads)
-        slot, after = pool.take(key, number)
-        self.loads.append(Load(number, block, slot, after))
+        slot, after_multiply = pool.take(key, number)
+        self.loads.append(Load(number, block, slot, after_multiply))
         return slot
+
+
+def _rank(next_tile: float, p: int, last_use: int, slot: int) -> Rank:
+    """The least rank is evicted first: the block with the farthest next tile; among equals that with the later step ``p``;
+    among blocks that are never used again (``next_tile`` is inf) the one that was used longest ago."""
+    return -next_tile, -p if next_tile < math.inf else 0, last_use, slot
 
 
 class _Pool:
@@ -140,7 +146,7 @@ class _Pool:
 
     def __init__(self, slots: int, blocks: int) -> None:
         self._slots = Slots(slots)
-        self._tight = blocks > slots
+        self._evicts = blocks > slots
         self._last_use: dict[int, int] = {}
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._next_tiles: _NextTiles = {}
@@ -148,35 +154,35 @@ class _Pool:
         self.where: dict[tuple[int, int], int] = self._slots.where
         self.load: dict[int, int] = {}
 
-    def expect(self, strips: Sequence[int], first: int) -> None:
-        """Tile number ``first`` will use the first of ``strips``, the next tile the second, and so on."""
+    def set_next_strips(self, strips: Sequence[int], first: int) -> None:
+        """Set the uses to come: tile number ``first`` uses the first of ``strips``, the next tile the second, and so on."""
         self._next_tiles = {}
         for number in reversed(range(len(strips))):
             self._next_tiles.setdefault(strips[number], []).append(first + number)
         ranks: list[Rank] = []
         for slot, (strip, p) in self._slots.blocks():
             next_tile = self._next_tiles[strip][-1] if strip in self._next_tiles else math.inf
-            ranks.append((-next_tile, -p if next_tile < math.inf else 0, self._last_use[slot], slot))
+            ranks.append(_rank(next_tile, p, self._last_use[slot], slot))
         self._slots.rank_all(ranks)
 
-    def after(self, strip: int) -> float:
+    def next_use(self, strip: int) -> float:
         """The number of the tile that uses ``strip`` after the present one; inf where none does."""
         tiles = self._next_tiles[strip]
         tiles.pop()
         return tiles[-1] if tiles else math.inf
 
-    def use(self, slot: int, step: int, next_tile: float, p: int) -> None:
-        """Note that multiplication ``step`` uses ``slot``, and step ``p`` of ``next_tile`` uses it next. Among blocks
-        without a next use, the one that was used longest ago is evicted first."""
-        self._last_use[slot] = step
+    def record_use(self, slot: int, multiply: int, next_tile: float, p: int) -> None:
+        """Record that multiplication number ``multiply`` uses ``slot``. Its block is used next in step ``p`` of tile number
+        ``next_tile`` (inf: never)."""
+        self._last_use[slot] = multiply
         self._recent.append(slot)
-        if self._tight:
-            self._slots.rank((-next_tile, -p if next_tile < math.inf else 0, step, slot))
+        if self._evicts:
+            self._slots.rank(_rank(next_tile, p, multiply, slot))
 
     def take(self, key: tuple[int, int], load: int) -> tuple[int, int]:
         """A slot for another block, and the last multiplication that reads the block now in it (−1: none)."""
         slot = self._slots.take(key, in_use=self._recent)
-        if slot is None:  # the last steps used all slots
+        if slot is None:  # the last RECENT steps used all slots
             slot = self._recent[0]
             self._slots.replace(slot, key)
         self.load[slot] = load

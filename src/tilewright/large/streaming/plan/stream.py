@@ -30,7 +30,7 @@ from .cuts import (
 )
 from .grid import ORDERS, Grid, Tile
 from .host_cache import cache_blocks
-from .partition import parts_of, sharers, stated_parts, territories
+from .partition import parts_of, places_per_block, stated_parts, tiles_of_parts
 from .plan import StreamPlan
 from .schedule import Schedule
 
@@ -120,7 +120,7 @@ def plan_stream(
 
 @functools.lru_cache(maxsize=64)
 def typical_step(
-    m: int, n: int, k: int, dtype: str, itemsize: int, grain: int, limit: int | None, planes: int = 0
+    m: int, n: int, k: int, dtype: str, itemsize: int, *, grain: int, limit: int | None, planes: int = 0
 ) -> int:
     """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
@@ -140,6 +140,7 @@ def plan_again(
     room: Room,
     rates: Rates,
     tiles: Sequence[Tile],
+    *,
     most: int = 1,
     partition: str = "rectangles",
 ) -> StreamPlan:
@@ -160,7 +161,7 @@ def plan_again(
     counts = _place_counts(min(most, len(tiles)))
     for places in [most] if stated_parts(partition) else counts:
         parts = [
-            [tile for tile in part if tile in left] for part in territories(*grid.tiles, places, partition=partition)
+            [tile for tile in part if tile in left] for part in tiles_of_parts(*grid.tiles, places, partition=partition)
         ]
         best = _better(best, planned(places, parts), alone)
     return best
@@ -291,7 +292,7 @@ class _PlanSearch:
         schedule = Schedule.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
         cached = cache_blocks(schedule.loads, host_slots) if host_slots else None
-        spent = cost(schedule, self.rates, self.itemsize, cached, sharers(parts, self.rates.peers))
+        spent = cost(schedule, self.rates, self.itemsize, cached, places_per_block(parts, self.rates.peers))
         every = tuple(tuple(part) for part in parts)
         return StreamPlan(
             grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room
@@ -315,7 +316,7 @@ class _PlanSearch:
         return ((order, slots) for slots in shares(grid, self.room, self.itemsize, part) for order in orders)
 
     def _parts(self, grid: Grid, order: str) -> list[list[Tile]]:
-        return territories(*grid.tiles, self.places, order, self.partition)
+        return tiles_of_parts(*grid.tiles, self.places, order, self.partition)
 
     def _least_s(self, grid: Grid) -> float:
         return least_s(grid, self.itemsize, self.rates, self.places)

@@ -1,4 +1,4 @@
-"""What computes a product once it is planned: all places of this process, or the workers of a cluster.
+"""Computes a planned product, in all places of this process or on the workers of a cluster, and counts what is done.
 
 What it has read and multiplied so far is counted. Finished tiles become durable on a thread of their own: storing the next
 one does not wait for the disk.
@@ -82,11 +82,11 @@ class CountedPlace:
         return token
 
 
-# ---- durable tiles ---------------------------------------------------------------------------------------------------
+# ---- flushed tiles ---------------------------------------------------------------------------------------------------
 
 
-class Durable:
-    """Calls ``flush``, then ``note`` of each tile that was stored before, on a thread of its own.
+class TileFlusher:
+    """A thread that calls ``flush``, and then ``note(tile)`` for each tile that was stored before that flush.
 
     On a slow disk one flush serves all the tiles that were stored during the previous flush. An error is passed to
     ``failed`` at once, and raised by the next call of ``stored``, or by ``close``.
@@ -101,11 +101,11 @@ class Durable:
         self._flush, self._note, self._failed = flush, note, failed
         self._waiting: queue.SimpleQueue[Tile | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="durable")
+        self._thread = threading.Thread(target=self._work, name="tile flusher")
         self._thread.start()
 
     def stored(self, tile: Tile) -> None:
-        """Call this when a tile was stored; it is noted when it is on the disk."""
+        """Call this when a tile was stored: it will be noted when it is on the disk."""
         if self._error is not None:
             raise self._error
         self._waiting.put(tile)
@@ -128,7 +128,7 @@ class Durable:
             self._failed(error)
 
     def _batches(self) -> Iterator[list[Tile]]:
-        """The tiles that are waiting, each time anew, until None is in the queue."""
+        """Lists of the tiles that wait for a flush, until None is in the queue."""
         ended = False
         while not ended:
             batch = [self._waiting.get()]
@@ -244,14 +244,14 @@ def compute_here(
     """The computation of a product in this process, in all places of its placement."""
     a, b = (CountedSource(source, lambda nbytes: callbacks.read(nbytes, "")) for source in product.sources)
     with contextlib.ExitStack() as stack:
-        durable = Durable(sink.flush, callbacks.finished) if callbacks.durable else None
-        if durable is not None:
-            stack.callback(durable.close)  # also where a lane fails: what was stored until then is kept
+        flusher = TileFlusher(sink.flush, callbacks.finished) if callbacks.durable else None
+        if flusher is not None:
+            stack.callback(flusher.close)  # also where a lane fails: tiles that were stored before are noted
         places = [
             CountedPlace(stack.enter_context(contextlib.closing(place)), plan.grid, callbacks.multiplied)
             for place in placement.places(plan, a, b, sink, events)
         ]
-        _execute(plan, places, callbacks.finished if durable is None else durable.stored)
+        _execute(plan, places, callbacks.finished if flusher is None else flusher.stored)
 
 
 def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]) -> None:

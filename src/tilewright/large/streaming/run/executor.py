@@ -1,4 +1,5 @@
-"""Runs a schedule in a place: three lanes at the same time, each in order, each waiting only for what the schedule says.
+"""Runs a schedule in a place: loads, multiplications and stores at the same time, each list in order, with the waits that
+the schedule states.
 
 Of several places each starts with its own part of C's tiles; one that finishes early takes tiles of the others.
 """
@@ -104,18 +105,18 @@ class RunningSchedule:
 
     def _load(self) -> None:
         for load in self._pieces(self._schedule.loads):
-            self._put("load", self._place.load(load, self._get("multiply", load.after)))
+            self._put("load", self._place.load(load, self._get("multiply", load.after_multiply)))
 
     def _multiply(self, begins: Callable[[], None]) -> None:
         for step in self._pieces(self._schedule.multiplies):
             if step.first:
                 begins()
             needs = self._get("load", step.needs[0]), self._get("load", step.needs[1])
-            self._put("multiply", self._place.multiply(step, needs, self._get("store", step.after)))
+            self._put("multiply", self._place.multiply(step, needs, self._get("store", step.after_store)))
 
     def _store(self) -> None:
         for store in self._pieces(self._schedule.stores):
-            self._put("store", self._place.store(store, self._get("multiply", store.after)))
+            self._put("store", self._place.store(store, self._get("multiply", store.after_multiply)))
             self._stored(store.tile)
 
     def _lane(self, work: Callable[[], None]) -> None:

@@ -315,7 +315,9 @@ def _planned(
         return plan_stream(m, n, k, name, itemsize, placement.room, rates, len(placement.names), partition)
     order = ORDERS["rows"](*begun.grid.tiles)
     left = tuple(tile for tile in order if tile not in begun.finished)
-    return plan_again(begun.grid, name, itemsize, placement.room, rates, left, len(placement.names), partition)
+    return plan_again(
+        begun.grid, name, itemsize, placement.room, rates, left, most=len(placement.names), partition=partition
+    )
 
 
 def _on_places(plan: StreamPlan, product: Product, placement: Placed) -> StreamPlan:

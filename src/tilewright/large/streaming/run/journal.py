@@ -1,4 +1,4 @@
-"""Which tiles of a result are finished: a file beside the result, from which a run that was killed can be resumed.
+"""The journal of a product: a file with the finished tiles of the result, from which a run that was killed is resumed.
 
 A journal is text, a line of JSON for each fact. The last field of a line is the BLAKE2 digest of the line and of the digest
 before it: so no line can be changed, moved, left out, repeated or taken from another journal without notice. Only the last

@@ -1,4 +1,5 @@
-"""What the records say, in sentences: the first thing on the page."""
+"""The sentences at the top of the page of bench records: which kernel is faster, what is wrong, whether the machine was
+busy."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def bench_message(view: View) -> str:
 
 
 def details(view: View) -> str:
-    """What stands below the message: the rate, how often the subject is faster than its reference, and the best rung."""
+    """The text below the message: the rate, how often the subject is faster than its reference, and the best rung."""
     record = subject(view)
     if record is None:
         return ""
@@ -84,7 +85,7 @@ def _tally(view: View, kernel: str) -> str:
 
 
 def verdicts(records: Sequence[BenchRecord]) -> str:
-    """How many results are right, and what became of the others.
+    """How many results are right, and the verdicts of the others.
 
     >>> from tilewright.records.bench import BenchRecord
     >>> done = BenchRecord("cpu/ikj", "cpu", 8, 8, 8, "float32", "ok", median_s=1e-6, gflops=1.0)
@@ -106,7 +107,7 @@ def verdicts(records: Sequence[BenchRecord]) -> str:
 
 
 def busy_machine(records: Sequence[BenchRecord]) -> str:
-    """That the machine was busy, how many cells it affected, and how one of them shows it; empty if nothing shows it."""
+    """A sentence if the machine was busy: how many cells it affected, and an example; empty otherwise."""
     affected = [(r, why) for r in records if (why := busy(r))]
     if not affected:
         return ""
@@ -116,5 +117,5 @@ def busy_machine(records: Sequence[BenchRecord]) -> str:
 
 
 def wrong_results(records: Sequence[BenchRecord]) -> list[BenchRecord]:
-    """The records that must be seen before any other."""
+    """The records of wrong results, which the page shows before all others."""
     return [r for r in records if r.verdict == "wrong"]
