@@ -152,7 +152,7 @@ def test_calls_on_a_gpu_go_down(monkeypatch: pytest.MonkeyPatch) -> None:
         repeated.short_ways.clear()
         repeated.finished_ways.clear()
     assert not first.climbs | again.climbs
-    assert first.folders <= {"api", "gpu", "product", "kernels", "host"}
+    assert first.folders <= ON_HOST | {"gpu"}  # of "cpu" the C front, which does not know the shape yet
     assert again.folders <= {"api", "gpu"}
 
 
