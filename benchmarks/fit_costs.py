@@ -36,7 +36,7 @@ from tilewright.gpu.arrays.repeated import _gains_early
 from tilewright.gpu.arrays.split import can_split, split_seconds
 from tilewright.gpu.planning.choice import computed_on_gpu, engine_on_gpu
 from tilewright.gpu.planning.ways import Way, timed_ways, totals
-from tilewright.gpu.runtime.archive import archived_only, describe_archives
+from tilewright.gpu.runtime.compilations import archived_only, describe_archives
 from tilewright.gpu.runtime.steps import load
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.costs import cached_table, cost_table, own_table, table_of
@@ -395,7 +395,7 @@ def measure(out: Path, seconds: float, seed: int, others: int, *, compile_too: b
     import torch
 
     from tilewright.gpu.runtime.device import open_device
-    from tilewright.gpu.runtime.nvml import Gauge
+    from tilewright.lab.bench.device import Gauge
     from tilewright.lab.inputs.environment import environment
 
     begun, gpu, skipped = time.perf_counter(), open_device(0), Counter[str]()

@@ -32,7 +32,7 @@ from tilewright.gpu.arrays import matmul
 from tilewright.gpu.arrays.gpu_array import GpuArray
 from tilewright.gpu.planning.choice import computed_on_gpu
 from tilewright.gpu.runtime import residue_product
-from tilewright.gpu.runtime.residue_operand import ResidueProduct
+from tilewright.gpu.runtime.residue_product import ResidueProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.product.precision import path_bound

@@ -16,8 +16,7 @@ from support.changed_kernels import changed
 from support.multiplied import by_columns, by_rows
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.gpu.arrays import offsets as by_offsets
-from tilewright.gpu.runtime.boxed_product import Groups, prepare_grouped_boxes
-from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.gpu.runtime.engine_product import EngineProduct, Groups, prepare_grouped_boxes
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 

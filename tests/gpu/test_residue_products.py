@@ -18,8 +18,8 @@ from support.layouts import laid
 from support.residue_products import LAID, LAUNCHES, RESIDUES, TILES, by_kernel, changed, residues_alone, small_gpu
 from support.selection import in_turns
 from tilewright.errors import UsageError
-from tilewright.gpu.runtime import residue_operand, residue_product
-from tilewright.gpu.runtime.residue_operand import ResidueProduct
+from tilewright.gpu.runtime import residue_product
+from tilewright.gpu.runtime.residue_product import ResidueProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.product.residues import EACH, MODULI, MOST_K, RESIDUES_IN, largest_norm, least_bound, residue_bound
@@ -306,7 +306,7 @@ def test_without_the_bound_small_elements_would_be_lost(monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_too_few_moduli_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of such norms as 13 moduli allow, and 12 moduli."""
-    monkeypatch.setattr(residue_operand, "largest_norm", lambda *_: largest_norm(13))
+    monkeypatch.setattr(residue_product, "largest_norm", lambda *_: largest_norm(13))
     monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
     a, b = abs(uniform(20, 300)), abs(uniform(300, 30, seed=2))
     assert not worst(by_kernel(small_gpu(), RESIDUES, a, b, 12), a, b) < a.shape[1]

@@ -12,8 +12,7 @@ import numpy as np
 from support import simulated_libraries as fake
 from tilewright.gpu.runtime import compilations, residue_product
 from tilewright.gpu.runtime.compilations import Compilations
-from tilewright.gpu.runtime.residue_operand import residues_of_rows
-from tilewright.gpu.runtime.residue_product import residue_steps
+from tilewright.gpu.runtime.residue_product import residue_steps, residues_of_rows
 from tilewright.gpu.runtime.steps import load
 from tilewright.host.sources import PACKAGE
 from tilewright.kernels.catalog import cuda_engine

@@ -10,7 +10,7 @@ from ..errors import UsageError
 from ..gpu.arrays.host_groups import Part, checked_ends, multiply_groups
 from ..gpu.arrays.host_libraries import host_library
 from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu, library_by_type, library_of
-from ..gpu.arrays.repeated_groups import group_ways
+from ..gpu.arrays.repeated import group_ways
 from ..product.operands import admit, admit_out
 from ..product.problem import combine_grouped_shapes
 from .matmul import matmul
@@ -81,7 +81,9 @@ def grouped_matmul(
 
         return grouped_product(a, b, offsets)
     if on_gpu:
-        from ..gpu.arrays.offsets import grouped_matmul_on_gpu  # imported only here: products on the host do not need it
+        from ..gpu.arrays.offsets import (
+            grouped_matmul_on_gpu,  # imported only here: products on the host do not need it
+        )
 
         return grouped_matmul_on_gpu(a, b, offsets, out, out_dtype, *scales)
     return _on_host_of_library(a, b, offsets, out, out_dtype, *scales)

@@ -38,7 +38,7 @@ def multiply_lists(
         return product(x, y, c, precision=precision, algorithm=algorithm, device=device, out_dtype=out_dtype)
 
     if out is None and device is None and is_on_gpu(*a, *b):
-        from ..gpu.arrays.grouped import matmul_lists_on_gpu  # imported only here: products on the host do not need it
+        from ..gpu.arrays.lists import matmul_lists_on_gpu  # imported only here: products on the host do not need it
 
         return matmul_lists_on_gpu(a, b, precision, algorithm, out_dtype, one)
     return [one(x, y, c) for x, y, c in zip(a, b, [None] * len(a) if out is None else out, strict=True)]

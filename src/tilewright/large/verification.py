@@ -29,8 +29,7 @@ import numpy as np
 from ..cpu.runtime.batch import as_matrices
 from ..cpu.runtime.stop import Stopped, current_stop
 from ..errors import DTypeError, MemoryLimitError, ShapeError, UsageError, VerificationError
-from ..gpu.arrays.host_copy import on_host
-from ..gpu.arrays.host_libraries import host_library
+from ..gpu.arrays.host_libraries import host_library, on_host
 from ..gpu.arrays.libraries import is_on_gpu
 from ..host.machine import available_memory, bytes_text
 from ..product.operands import NUMPY_DTYPES, admit, asked_dtype, promoted

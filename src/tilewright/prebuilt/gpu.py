@@ -29,7 +29,7 @@ from ..gpu.arrays.matmul import plan_of_views
 from ..gpu.arrays.offsets import DTYPES as GROUPED
 from ..gpu.arrays.offsets import plan_of_groups
 from ..gpu.arrays.plan import prepare
-from ..gpu.runtime.archive import TABLES, Request, archive_key, archive_name, dictionary, difference, requests
+from ..gpu.runtime.compilations import TABLES, Request, archive_key, archive_name, dictionary, difference, requests
 from ..gpu.runtime.device import add_described
 from ..gpu.runtime.nvrtc import compile_alone, compiler
 from ..host.machine import machine

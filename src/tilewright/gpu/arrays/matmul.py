@@ -24,15 +24,12 @@ from ..runtime.device import gpu_at
 from ..runtime.engine_product import FinishForm, ScaleBlocks
 from ..runtime.layout import Matrix
 from ..runtime.steps import WORKSPACE, A, B, BufferPlace, C, GpuStep, KernelLaunch
-from .choose import gpu_plan
-from .copies import pack_code
+from .choose import gpu_plan, peeled_plan
+from .copies import RESULTS_OF_EPILOGUES, pack_code
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
-from .finish import RESULTS_OF_EPILOGUES
-from .gpu_array import GpuArray, contiguous_strides
+from .gpu_array import GpuArray, GpuMatrix, contiguous_strides
 from .libraries import Library, library_of, memory_error
-from .matrix import GpuMatrix
 from .order import Operands
-from .peeled import peeled_plan
 from .plan import GpuPlan, Launches, PlanPiece, prepare
 from .repeated import finished_ways, short_ways
 

@@ -18,19 +18,16 @@ from ...kernels.expression import cdiv
 from ...product.epilogue import block_shapes
 from ...product.problem import GroupedShapes, combine_grouped_shapes, itemsize_of
 from ..planning.choice import engine_on_gpu
-from ..planning.ways import EngineShape, Way
-from ..runtime.boxed_product import Groups, prepare_grouped_boxes
+from ..planning.ways import EngineShape, Way, whole_ways
 from ..runtime.compilations import Chosen, chosen_params
 from ..runtime.device import Device
-from ..runtime.engine_product import EngineProduct, ScaleBlocks
-from ..runtime.listed_product import prepare_grouped_product
+from ..runtime.engine_product import EngineProduct, Groups, ScaleBlocks, prepare_grouped_boxes, prepare_grouped_product
 from ..runtime.memory import GRANULE
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .gpu_array import GpuArray, contiguous_strides
 from .layouts import Boxes, Strided, given_by_strides, is_down
 from .libraries import Library, gpu_at, library_of
 from .matmul import allocated, matmul_on_gpu
-from .scattered import whole_ways
 
 #: The dtypes of operands, of which one of 8 bits may be multiplied by the other.
 DTYPES = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")

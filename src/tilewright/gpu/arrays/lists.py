@@ -1,8 +1,12 @@
-"""Products of lists of arrays on a GPU, in one launch.
+"""Products of lists of arrays on a GPU, in as few launches as possible.
 
-Those at equal distances are multiplied as a batch; those that differ in their number of rows, if these follow each other, as
-of a tensor that was split; and all others by kernels that take lists, if that is predicted to be faster than one by one. How
-lists were multiplied is remembered for others that are like them.
+- batch: the matrices have one shape and lie at equal distances;
+- ragged: they differ in their number of rows and lie one after another, as after a split of a tensor;
+- listed: they lie anywhere and have shapes of their own, by kernels that take lists (``gpu/kernels/lists.cuh``);
+- scattered: they lie anywhere and differ only in their number of rows, by kernels that read boxes.
+
+All others are multiplied one by one, as are lists for which that is predicted to be faster. How a list was multiplied is
+remembered for others that are like it (``repeated``).
 """
 
 from __future__ import annotations
@@ -19,19 +23,24 @@ from ...kernels.cuda_kernel import CudaKernel
 from ...product.problem import itemsize_of
 from ..planning.choice import best_params, engine_on_gpu
 from ..planning.sets import sets_for
-from ..planning.ways import EngineShape, timed_ways
-from ..runtime.boxed_product import MOST_RAGGED, prepare_ragged_product
+from ..planning.ways import EngineShape, Way, timed_ways, whole_ways
 from ..runtime.device import Device, gpu_at
-from ..runtime.engine_product import EngineProduct
+from ..runtime.engine_product import (
+    MOST_RAGGED,
+    TABLES,
+    EngineProduct,
+    ListedShape,
+    prepare_listed_product,
+    prepare_ragged_product,
+    prepare_scattered_product,
+)
 from ..runtime.layout import Matrix, row_major_matrix
-from ..runtime.listed_product import TABLES, ListedShape, prepare_listed_product
 from ..runtime.memory import GRANULE
 from .gpu_array import GpuArray
 from .layouts import Boxes, Strided, given_by_strides, is_down
 from .libraries import Library, library_of, memory_error
 from .matmul import check_words_on_gpu, submit_product
-from .repeated_lists import ListRun
-from .scattered import padded_rows, scattered_launches, whole_ways
+from .repeated import ListRun
 
 
 def matmul_lists_on_gpu(
@@ -366,3 +375,63 @@ def _seconds_one_by_one(engine: Sequence[CudaKernel], dtype: str, shapes: Sequen
             fit = (kernel for kernel in engine if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=1))
             times[m, n, k] = min(timed_ways(kernel, product, gpu.card).fastest.seconds for kernel in fit)
     return sum(max(_HOST_S, times.get(shape[:3], 0)) for shape in shapes)
+
+
+# ---- scattered lists: boxes read matrices at any addresses -----------------------------------------------------------
+
+#: ``submit(addresses, c, stream)``: whether the matrices were near enough to each other; else nothing was submitted.
+SubmitBoxes = Callable[[Any, int, int], bool]
+
+
+def scattered_launches(
+    gpu: Device, engine: Sequence[CudaKernel], a: Sequence[Matrix], b: Sequence[Matrix]
+) -> tuple[float, SubmitBoxes] | None:
+    """The launches of these products, whose results follow each other without gaps, and their predicted time; None where
+    the matrices are not alike but for the rows of A, or where no kernel with boxes takes them."""
+    filled, y = [x for x in a if x.rows], b[0]
+    if not filled or any(each[1:] != filled[0][1:] for each in filled) or any(each != y for each in b):
+        return None
+    x = filled[0]._replace(rows=max(each.rows for each in filled))
+    if itemsize_of(x.dtype) != 2 or not y.rows * y.columns or x.rows == 1 or is_down(x):
+        return None
+    fitting = (Boxes(kernel) for kernel in engine if kernel.boxes)
+    kernel = next((boxes.kernel for boxes in fitting if boxes.fits(0, x) and boxes.fits(1, y)), None)
+    if kernel is None:
+        return None
+    rows, of_b = [each.rows for each in a], Boxes(kernel).given(1, y)
+    way = min(
+        whole_ways(kernel, EngineShape(x.dtype, x.dtype, x.rows, y.columns, y.rows), gpu.card),
+        key=lambda way: _scattered_seconds(kernel, way, rows, y, gpu),
+    )
+    launches = []
+    for first in range(0, len(rows), MOST_RAGGED):
+        some = tuple(rows[first : first + MOST_RAGGED])
+        if any(some):
+            m, n = sum(some), y.columns
+            c = row_major_matrix(m, n, x.dtype)._replace(alignment=math.gcd(GRANULE, n * 2))
+            product = EngineProduct(x.dtype, x._replace(rows=m), of_b, c)
+            launches.append((first, some, sum(rows[:first]) * n * 2, product))
+
+    def submit(addresses: Any, c: int, stream: int) -> bool:
+        both = addresses.reshape(2, -1)
+        with gpu:
+            for first, some, at, product in launches:
+                run = prepare_scattered_product(gpu, kernel, product, some, tuple(way.params.items()))
+                if not run(both[:, first : first + len(some)], c + at, stream):
+                    return False
+        return True
+
+    return _scattered_seconds(kernel, way, rows, y, gpu), submit
+
+
+def padded_rows(rows: Sequence[int], params: Mapping[str, int]) -> int:
+    """The rows of all tiles of products with so many rows."""
+    band = params["BM"] * params.get("CLUSTER", 1)
+    return sum(-(-count // band) * band for count in rows)
+
+
+def _scattered_seconds(kernel: CudaKernel, way: Way, rows: Sequence[int], b: Matrix, gpu: Device) -> float:
+    """The predicted time of one launch: as that of a batch with as many rows of tiles."""
+    mean = -(-padded_rows(rows, way.params) // len(rows))
+    shape = EngineShape(b.dtype, b.dtype, mean, b.columns, b.rows, len(rows))
+    return next(each.seconds for each in whole_ways(kernel, shape, gpu.card) if each.params == way.params)
