@@ -36,7 +36,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 20)
     found.sms = 4
     fake.install(monkeypatch, [found])
-    monkeypatch.setattr(lists, "_HOST_S", 1.0)  # as if launches one by one took long
+    monkeypatch.setattr(lists, "LAUNCH_HOST_S", 1.0)  # as if launches one by one took long
     yield found
     engine_product.prepare_listed_product.cache_clear()
 
@@ -162,7 +162,7 @@ def test_more_products_than_a_launch_takes(gpu: Any, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_large_products_are_multiplied_one_by_one(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "_HOST_S", 0.0)  # as if a launch took no time on the host
+    monkeypatch.setattr(lists, "LAUNCH_HOST_S", 0.0)  # as if a launch took no time on the host
     monkeypatch.setattr(lists, "_seconds_one_by_one", lambda *_: 0.0)
     a, b = operands(np.dtype(np.float32), [(4, 5, 6), (5, 5, 6)])
     check(tw.matmul(scattered(gpu, a, 4), scattered(gpu, b, 4)), a, b)
@@ -372,12 +372,12 @@ def test_lists_like_earlier_ones_take_the_short_way(monkeypatch: pytest.MonkeyPa
         runs.append(given[2].tolist())
         return ["anywhere"]
 
-    repeated.remember(a, b, views, lambda *_: ["these distances"], distances=True)
+    repeated.remember(a, b, views, lambda *_: ["these distances"], needs_same_distances=True)
     assert ways[list] == repeated.products
     assert repeated.products(a, b) == ["these distances"]
     moved, others = two_lists(0x2000)
     assert repeated.products(moved, others) is None, "b is at twice the address of a, so its distance is another"
-    repeated.remember(moved, others, [x.gpu_array for x in (*moved, *others)], anywhere, distances=False)
+    repeated.remember(moved, others, [x.gpu_array for x in (*moved, *others)], anywhere, needs_same_distances=False)
     assert repeated.products(a, b) == ["these distances"]
     assert repeated.products(moved, others) == ["anywhere"]
     assert runs == [[x.at for x in (*moved, *others)]]
@@ -394,7 +394,7 @@ def test_lists_that_the_interface_reads_otherwise_are_not_remembered(monkeypatch
     repeated = RepeatedLists(Interface().facts)
     a, b = two_lists()
     views = [x.gpu_array for x in (*a, *b)]
-    repeated.remember(a, b, [views[0]._replace(strides=(1, 3)), *views[1:]], lambda *_: [], distances=False)
+    repeated.remember(a, b, [views[0]._replace(strides=(1, 3)), *views[1:]], lambda *_: [], needs_same_distances=False)
     assert repeated.products(a, b) is None
     assert ways == {}
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from ...errors import DTypeError
 from ...host.machine import seconds_text
-from ...kernels.costs import BASE
-from ...kernels.cuda_kernel import Card, CudaKernel
+from ...kernels.cuda_kernel import BASE, Card, CudaKernel
 from ...kernels.expression import Expression, Expressions
 from ...product.plan import Choice
 from ...product.precision import COMPLEX_RESIDUES, INVARIANT, RESIDUES, ROUNDED, SPLIT, takes_fastest

@@ -46,9 +46,10 @@ _WARP_S = 0.26e-9
 _SHIFTED_ACROSS = 1.3
 #: The time of a launch that transposes one matrix and not the other, over that of two launches.
 _MIXED = 1.75
-#: Bytes a second that copies read, and that they write; and seconds of one more launch. Measured on an H200. A copy reads
-#: whole sectors.
-READ, WRITTEN, _LAUNCH_S, _SECTOR = 4.9e12, 3.6e12, 2.3e-6, 32
+#: Bytes a second that copies read, and that they write; and seconds of one more launch. Measured on an H200.
+_READ_BYTES_S, _WRITE_BYTES_S, _LAUNCH_S = 4.9e12, 3.6e12, 2.3e-6
+#: Bytes of a sector: a copy reads whole ones.
+_SECTOR = 32
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,9 @@ class MatrixCopy:
     @cached_property
     def seconds(self) -> float:
         """The predicted time, in a launch with others."""
-        moved_s = self.elements * (_moved_bytes(self.source) / READ + _moved_bytes(self.target) / WRITTEN)
+        moved_s = self.elements * (
+            _moved_bytes(self.source) / _READ_BYTES_S + _moved_bytes(self.target) / _WRITE_BYTES_S
+        )
         _, across, down = self.parts
         warps_s = across * down * math.prod(axis[0] for axis in self.batch) * _WARP_S
         return max(warps_s, moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1))
@@ -293,15 +296,16 @@ _FINISH_TILE, _FINISH_THREADS, _MOST_FINISH_BLOCKS = (128, 8), 256, 1 << 16
 
 
 def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlace], *, swapped: bool) -> list[GpuStep]:
-    """The launch, if there is an element, that finishes the sums of ``copy.source`` into ``copy.target``, of all products of
-    its batch. ``places``: of sums, C, bias and scales. ``swapped``: both matrices are transposed."""
+    """The launch that applies the epilogue to the sums in ``copy.source`` and writes ``copy.target``, for the whole batch;
+    none if C has no element. ``places``: those of sums, C, bias, scales of rows and scales of columns. ``swapped``: both
+    matrices are transposed."""
     source, target = (m.transposed if swapped else m for m in (copy.source, copy.target))
     count = math.prod(axis[0] for axis in copy.batch)
     if not copy.elements:
         return []
-    across = abs(target.column) <= abs(target.row) or target.rows == 1
-    extents = (source.columns, source.rows)[:: 1 if across else -1]
-    steps = [(m.column, m.row)[:: 1 if across else -1] for m in (source, target)]
+    x_is_columns = abs(target.column) <= abs(target.row) or target.rows == 1
+    extents = (source.columns, source.rows)[:: 1 if x_is_columns else -1]
+    strides = [(m.column, m.row)[:: 1 if x_is_columns else -1] for m in (source, target)]
     axes = copy.batch or ((1, 0, 0),)
     bias, bias_step = form.bias or ("float32", 0)
     macros = {
@@ -313,13 +317,16 @@ def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlac
         "SCALED_B": int(form.scale_b is not None),
         "ADDS": int(form.beta != 0),
         "ACTIVATION": (form.activation or "none").upper(),
-        "ACROSS": int(across),
+        "ACROSS": int(x_is_columns),
         "AXES": len(axes),
     }
     lengths, from_next, to_next = zip(*axes, strict=True)
-    long = *steps[0], *steps[1], *from_next, *to_next, bias_step, form.scale_a or 0, form.scale_b or 0
-    short = *extents, *lengths, count, form.rows
-    packed = struct.pack(f"<{len(long)}q2d{len(short)}I", *long, form.alpha, form.beta, *short)
+    # The fields of ``Finish`` in ``gpu/kernels/pack/finish.cu``, in its order.
+    int64_fields = *strides[0], *strides[1], *from_next, *to_next, bias_step, form.scale_a or 0, form.scale_b or 0
+    uint32_fields = *extents, *lengths, count, form.rows
+    packed = struct.pack(
+        f"<{len(int64_fields)}q2d{len(uint32_fields)}I", *int64_fields, form.alpha, form.beta, *uint32_fields
+    )
     tiles = math.prod(-(-n // side) for n, side in zip(extents, _FINISH_TILE, strict=True)) * count
     size = min(tiles, _MOST_FINISH_BLOCKS), _FINISH_THREADS, 0
     structure = packed + bytes(-len(packed) % 8)
@@ -329,5 +336,5 @@ def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlac
 def finish_seconds(copy: MatrixCopy, form: FinishForm, memory_ratio: float) -> float:
     """The predicted time of the last launch."""
     read, written = itemsize_of(copy.source.dtype), itemsize_of(copy.target.dtype)
-    each = (read + written * (form.beta != 0)) / READ + written / WRITTEN
-    return NEXT_LAUNCH_S + memory_ratio * copy.elements * each
+    seconds_each = (read + written * (form.beta != 0)) / _READ_BYTES_S + written / _WRITE_BYTES_S
+    return NEXT_LAUNCH_S + memory_ratio * copy.elements * seconds_each

@@ -31,6 +31,11 @@ class GpuArray(NamedTuple):
     keep: Any = None
 
     @property
+    def layout(self) -> tuple[tuple[int, ...], str, int]:
+        """Strides, dtype and device."""
+        return self.strides, self.dtype, self.device
+
+    @property
     def in_granule(self) -> tuple[Any, ...]:
         """All of it but the owner, with the place of its first byte within a granule as its address."""
         return (self.pointer % GRANULE, *self[1:5])

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
 from ...host.machine import bytes_text, seconds_text
 from ...product.epilogue import Epilogue, vector_step
-from ...product.precision import asked_precision, check_words, is_resolved
+from ...product.precision import asked_precision, check_words, is_error_goal
 from ...product.problem import combine_shapes, itemsize_of
 from ..planning.choice import computed_on_gpu
 from ..runtime.device import gpu_at
@@ -233,7 +233,7 @@ def _planned(
 
     wanted = result if form is None or result == "float64" else "float32"
     computes = computed_on_gpu(operands, precision, wanted, first.shape[-1] if first.shape else 1, gpu.capability)
-    splits = precision == "standard" or is_resolved(precision)
+    splits = precision == "standard" or is_error_goal(precision)
     given = Operands(
         first, second, target, disjoint=disjoint, views=views, out_dtype=out_dtype, has_epilogue=form is not None
     )

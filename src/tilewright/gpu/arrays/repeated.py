@@ -506,8 +506,8 @@ class RepeatedGroups:
 
 # ---- lists of products -----------------------------------------------------------------------------------------------
 
-#: ``run(a, b, addresses)``: the products of two lists; the addresses of all matrices of a, then of b, as int64.
-ListRun = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
+#: ``multiply(a, b, addresses)``: the products of two lists; the addresses of all matrices of a, then of b, as int64.
+ListProduct = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
 
 
 class _KnownLists(NamedTuple):
@@ -518,7 +518,7 @@ class _KnownLists(NamedTuple):
     distances: Any
     scattered: bool
     filled: Any
-    run: ListRun
+    multiply: ListProduct
 
     def takes(self, addresses: Any) -> bool:
         """Whether lists whose matrices lie at these addresses may be multiplied like this."""
@@ -556,7 +556,7 @@ class RepeatedLists:
         addresses = np.frombuffer(data, np.int64, 2 * len(a))
         for known in self._known.get((asked, data[16 * len(a) :]), ()):
             if known.takes(addresses):
-                return known.run(a, b, addresses)
+                return known.multiply(a, b, addresses)
         return None
 
     def remember(
@@ -564,12 +564,12 @@ class RepeatedLists:
         a: list[Any],
         b: list[Any],
         views: Sequence[GpuArray],
-        run: ListRun,
-        distances: bool,
+        multiply: ListProduct,
+        needs_same_distances: bool,
         asked: str | None = None,
     ) -> None:
-        """Multiply lists like these by ``run``, if the same precision is ``asked``; where ``distances`` matter, only if they
-        are the same."""
+        """Multiply lists like these by ``multiply``, if the same precision is ``asked``; with ``needs_same_distances`` only
+        lists whose matrices lie at the same distances from each other."""
         if self._reader is None:
             self._reader = ListReader(self._interface)
         data = self._reader.read(a, b)
@@ -581,8 +581,8 @@ class RepeatedLists:
         filled = np.flatnonzero([math.prod(view.shape) for view in views])
         if not filled.size:
             return
-        between = addresses[filled] - addresses[filled[0]] if distances else None
+        between = addresses[filled] - addresses[filled[0]] if needs_same_distances else None
         key = asked, data[8 * len(views) :]
         others = [each for each in self._known.get(key, ()) if each.distances is not None]
-        self._known[key] = [*others[-3:], _KnownLists(between, not _are_equal_distances(addresses), filled, run)]
+        self._known[key] = [*others[-3:], _KnownLists(between, not _are_equal_distances(addresses), filled, multiply)]
         short_ways[list] = self.products

@@ -310,7 +310,7 @@ class Device:
         Arguments may be ``Mapped``, and structures as their bytes; then numbers must be whole."""
         if any(isinstance(arg, Mapped | bytes) for arg in args):
             return functools.partial(
-                self._kernels.mapped(compiled, entry, grid, block, args, shared_bytes), self.stream
+                self._kernels.tensor_map_launcher(compiled, entry, grid, block, args, shared_bytes), self.stream
             )
         launch = self._kernels.launcher(compiled, entry, grid, block, shared_bytes)
         return functools.partial(launch, self.stream, *self._kernels.arguments(compiled, entry, args))

@@ -27,7 +27,7 @@ from ...product.problem import itemsize_of
 from .driver import DeviceFacts, call, driver, message
 from .memory import GRANULE, LINE_BYTES, Memory
 from .nvrtc import Compiled
-from .recording import RecordedLaunch, recorded_maps, recorded_words, recording_with
+from .recording import RecordedLaunch, is_recording, recorded_maps, recorded_words, recording_with
 
 # ---- operands as tensor maps, by which the copy engine moves boxes of a matrix, from Hopper on -----------------------
 
@@ -202,8 +202,8 @@ class Attributes:
     max_threads: int
 
 
-class _Slots:
-    """The memory of a launch's arguments: eight bytes for each, of which the kernel takes the first."""
+class _ArgumentMemory:
+    """The memory of a launch's arguments: eight bytes for each, of which the kernel reads as many as its parameter has."""
 
     def __init__(self, count: int) -> None:
         self.slots = (ctypes.c_uint64 * count)()
@@ -250,17 +250,17 @@ class Kernels:
     def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
         """See ``Device.launcher``."""
         blocks, threads = extent("grid", grid), extent("block", block)
-        what, function = self._ready(compiled, entry, blocks, threads, shared_bytes)
+        what, function = self._function_for(compiled, entry, blocks, threads, shared_bytes)
         run, waits = driver().cuLaunchKernel, compiled.waits
-        unused: list[_Slots] = []
+        unused: list[_ArgumentMemory] = []
 
         def launch(stream: int, *args: Any) -> None:
-            # Two threads must not use the same arguments at once; pop and append of a list are not divided.
-            arguments = unused.pop() if unused else _Slots(len(args))
+            # Each concurrent launch takes memory of its own; list.pop and list.append are atomic.
+            arguments = unused.pop() if unused else _ArgumentMemory(len(args))
             for i, arg in enumerate(args):
                 arguments.slots[i] = arg if type(arg) is int else _bits(arg)
-            if stream < 0:
-                pointers = [i for i, arg in enumerate(args) if type(arg) is int]
+            if is_recording(stream):
+                pointers = [i for i, arg in enumerate(args) if type(arg) is int]  # an int is an address
                 size = (*blocks, *threads, shared_bytes)
                 recorded = recorded_words(what, int(function), size, arguments.slots, pointers)
                 recording_with(stream).add(recorded, waits)
@@ -285,18 +285,18 @@ class Kernels:
         what = (
             f"{compiled.name}: {entry}, {grid} blocks of {block} threads, {shared_bytes} bytes of dynamic shared memory"
         )
-        function = self._checked(what, compiled, entry, (grid, 1, 1), (block, 1, 1), shared_bytes)
+        function = self._loaded_for(what, compiled, entry, (grid, 1, 1), (block, 1, 1), shared_bytes)
         run = driver().cuLaunchKernel
         waits = compiled.waits
         unused: list[BoxedArguments] = []
 
         def launch(stream: int, mapped: Sequence[int], pointers: Sequence[int], other: bytes = structure) -> None:
-            if stream < 0:
+            if is_recording(stream):
                 arguments = BoxedArguments(operands, other, mapped, pointers)
                 size = (grid, 1, 1, block, 1, 1, shared_bytes)
                 recording_with(stream).add(arguments.recorded(what, int(function), size), waits)
                 return
-            # Two threads must not use the same arguments at once; pop and append of a list are not divided.
+            # Each concurrent launch takes memory of its own; list.pop and list.append are atomic.
             try:
                 arguments = unused.pop()
                 arguments.change(mapped, pointers, other)
@@ -309,13 +309,13 @@ class Kernels:
 
         return launch
 
-    def mapped(
+    def tensor_map_launcher(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int
     ) -> Callable[[int], None]:
         """A launch on the stream of a handle, whose arguments are tensor maps (``Mapped``), memory, whole numbers, and
         structures as their bytes."""
         blocks, threads = extent("grid", grid), extent("block", block)
-        what, function = self._ready(compiled, entry, blocks, threads, shared_bytes)
+        what, function = self._function_for(compiled, entry, blocks, threads, shared_bytes)
         arguments, run = FixedArguments(args), driver().cuLaunchKernel
 
         def launch(stream: int) -> None:
@@ -325,15 +325,15 @@ class Kernels:
 
         return launch
 
-    def _ready(
+    def _function_for(
         self, compiled: Compiled, entry: str, blocks: Sequence[int], threads: Sequence[int], shared_bytes: int
     ) -> tuple[str, Any]:
         """The kernel, loaded for launches of this size, which are checked; and how errors name them."""
         shape = f"{tuple(blocks)} blocks of {tuple(threads)} threads, {shared_bytes} bytes of dynamic shared memory"
         what = f"{compiled.name}: {entry}, {shape}"
-        return what, self._checked(what, compiled, entry, blocks, threads, shared_bytes)
+        return what, self._loaded_for(what, compiled, entry, blocks, threads, shared_bytes)
 
-    def _checked(
+    def _loaded_for(
         self,
         what: str,
         compiled: Compiled,
@@ -344,7 +344,7 @@ class Kernels:
     ) -> Any:
         """The function of a loaded kernel, allowed to have as much shared memory, if a launch of this size is possible."""
         kernel = self._load(compiled, entry)
-        self._check(what, kernel.attributes, grid, block, shared_bytes)
+        self._refuse_oversized(what, kernel.attributes, grid, block, shared_bytes)
         if shared_bytes > kernel.dynamic_bytes:
             self._set(what, kernel.handle, "MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
             kernel.dynamic_bytes = shared_bytes
@@ -365,7 +365,9 @@ class Kernels:
                 self._set(what, handle, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
         return self._loaded[key]
 
-    def _check(self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
+    def _refuse_oversized(
+        self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int
+    ) -> None:
         """Refuse what the driver would refuse without a reason."""
         for name, sizes in (("grid", grid), ("block", block)):
             limits = getattr(self._facts, name)
@@ -384,7 +386,7 @@ class Kernels:
             )
 
     def _set(self, what: str, handle: Any, attribute: str, value: int) -> None:
-        """Allow what the driver refuses otherwise."""
+        """Set an attribute without which the driver refuses the launch."""
         call(what, "cuKernelSetAttribute", _named(attribute), value, handle, driver().CUdevice(self._facts.ordinal))
 
     def _get(self, what: str, handle: Any, attribute: str) -> int:
@@ -404,7 +406,7 @@ def _argument_sizes(handle: Any) -> list[int]:
     return sizes
 
 
-# ---- what a launch is given ------------------------------------------------------------------------------------------
+# ---- the arguments of a launch ---------------------------------------------------------------------------------------
 
 Extent = int | Sequence[int]
 

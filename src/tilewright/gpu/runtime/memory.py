@@ -21,7 +21,8 @@ LINE_BYTES = 128
 
 
 class Owned:
-    """An address, and what frees it: once, or at the end of its life."""
+    """The handle of something of a GPU, such as an address, with the function that frees it: called once, by ``close`` or
+    when the object is deleted."""
 
     def __init__(self, handle: int, free: Callable[[], object]) -> None:
         self.handle, self._free = handle, [free]
@@ -54,6 +55,7 @@ class Memory:
             raise UsageError(
                 f"bytes {start} to {start + nbytes} do not lie within the {self.nbytes} bytes of this memory"
             )
+        # ``whole`` keeps the allocation alive.
         return Memory(SimpleNamespace(handle=self.pointer + start, close=lambda: None, whole=self), nbytes)
 
     def close(self) -> None:
@@ -75,7 +77,7 @@ class HostPages:
     """Page-locked memory of the host, which GPUs access directly. Locking takes long, so memory that is given back stays
     locked for the next request of the same size. To lock and to free, a GPU must be the calling thread's current one."""
 
-    #: Bytes that are cached at most: the chunks of four GPUs.
+    #: The most bytes to cache: enough for the copy buffers of four GPUs.
     MOST_CACHED = 2 << 30
 
     def __init__(self) -> None:
@@ -85,7 +87,8 @@ class HostPages:
         self._locked: set[int] = set()
 
     def take(self, nbytes: int) -> Pages:
-        """Memory of ``nbytes`` bytes until ``give_back``, in huge pages if the system has them; ``lock`` locks it."""
+        """Memory of ``nbytes`` bytes until ``give_back``, in huge pages if the system has them; not yet page-locked
+        (``lock``)."""
         with self._guard:
             if self._cached.get(nbytes):
                 return self._cached[nbytes].pop()
@@ -95,7 +98,8 @@ class HostPages:
         return np.frombuffer(pages, np.uint8)
 
     def lock(self, pages: Pages) -> None:
-        """Page-lock the memory for all GPUs, unless it is locked. Memory written before takes a seventh of the time."""
+        """Page-lock the memory for all GPUs, unless it is locked. Pages that were written to before
+        lock seven times as fast."""
         address = pages.ctypes.data
         if address not in self._locked:
             portable = 1  # CU_MEMHOSTREGISTER_PORTABLE

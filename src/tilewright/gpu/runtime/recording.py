@@ -179,6 +179,11 @@ _numbers = itertools.count(1)
 _recordings: dict[int, Recording] = {}
 
 
+def is_recording(stream: int) -> bool:
+    """Whether the handle of a stream is that of a recording: a launch on it is recorded and not submitted."""
+    return stream < 0
+
+
 def recording_with(handle: int) -> Recording:
     """The recording whose handle a launch received as its stream."""
     return _recordings[handle]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel, launched
-from ...product.residues import CLASSICAL, EACH, largest_norm, least_bound
+from ...product.residues import CLASSICAL, REALS_PER_ELEMENT, check_factor, largest_norm
 from .compilations import KernelCode, chosen_params
 from .launch import BoxedOperand
 from .layout import Matrix, row_major_matrix
@@ -27,9 +27,12 @@ from .steps import OPERANDS, WORKSPACE, BufferPlace, GpuStep, KernelLaunch
 
 #: Rows and columns of a part of C that is flagged or not.
 FLAGGED = 128, 64
-#: Real lines that a block handles, whose number is rounded up to that of a tile; real steps of k that it searches, and those
-#: of any dtype that it rounds.
-_LINES, _LINES_TILE, _FOUND, _ROUNDED = 32, 256, 1024, 512
+#: Lines of real numbers that a block of the preparing kernels handles.
+_LINES = 32
+#: The number of lines is rounded up to a multiple of this.
+_LINES_TILE = 256
+#: Real numbers of a line that a block of ``find_norms`` reads, and elements of a line that one of ``write_residues`` rounds.
+_NORM_STEP, _ROUND_STEP = 1024, 512
 #: Parts of the workspace begin at multiples of so many bytes.
 _ALIGNMENT = 256
 #: ``Operand`` in ``gpu/kernels/pack/write_residues.cu``, and the bytes of a ``Line``.
@@ -45,7 +48,7 @@ class ResidueOperand(Lines):
     @property
     def each(self) -> int:
         """Real numbers of an element."""
-        return EACH[self.matrix.dtype]
+        return REALS_PER_ELEMENT[self.matrix.dtype]
 
     @property
     def planes(self) -> int:
@@ -73,24 +76,24 @@ class ResidueOperand(Lines):
         return -(-self.k // (128 * self.sampled_one_in)) * 128
 
     @property
-    def sample_at(self) -> int:
-        """Bytes to the magnitudes that are sampled."""
+    def sample_offset(self) -> int:
+        """Offset in bytes of the sampled magnitudes."""
         return _up(self.planes * self.lines * self.pitch, _ALIGNMENT)
 
     @property
-    def found_at(self) -> int:
-        """Bytes to the norms of each part of k."""
-        return self.sample_at + _up(self.lines * self.sampled, _ALIGNMENT)
+    def norms_offset(self) -> int:
+        """Offset in bytes of the norms, one for each line and part of k."""
+        return self.sample_offset + _up(self.lines * self.sampled, _ALIGNMENT)
 
     @property
-    def lines_at(self) -> int:
-        """Bytes to what is known of each line."""
-        return self.found_at + _up(8 * self.parts * self.padded, _ALIGNMENT)
+    def lines_offset(self) -> int:
+        """Offset in bytes of the ``Line`` structures: scale, bits and kind of each line."""
+        return self.norms_offset + _up(8 * self.parts * self.padded, _ALIGNMENT)
 
     @property
     def parts(self) -> int:
         """Parts of k that are searched apart."""
-        return -(-self.k * self.each // _FOUND)
+        return -(-self.k * self.each // _NORM_STEP)
 
     @property
     def padded(self) -> int:
@@ -100,7 +103,7 @@ class ResidueOperand(Lines):
     @property
     def workspace_bytes(self) -> int:
         """Bytes of the planes, of the sample, and of what is found."""
-        return self.lines_at + _up(_LINE * self.padded, _ALIGNMENT)
+        return self.lines_offset + _up(_LINE * self.padded, _ALIGNMENT)
 
     @property
     def finding_blocks(self) -> int:
@@ -110,11 +113,11 @@ class ResidueOperand(Lines):
     @property
     def rounding_blocks(self) -> int:
         """Blocks that round."""
-        return -(-self.lines * self.each // _LINES) * -(-self.k // _ROUNDED)
+        return -(-self.lines * self.each // _LINES) * -(-self.k // _ROUND_STEP)
 
     def packed(self) -> bytes:
         """``Operand`` in the source of the kernel."""
-        at = self.sample_at, self.found_at, self.lines_at
+        at = self.sample_offset, self.norms_offset, self.lines_offset
         sizes = self.lines, self.k, self.pitch, self.sampled, self.parts, self.padded
         blocks = self.finding_blocks, self.rounding_blocks
         return _OPERAND.pack(self.matrix.row, self.matrix.column, *at, *sizes, *blocks)
@@ -179,13 +182,13 @@ def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], produ
     of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, a.workspace_bytes)
     residues = of_b.after(b.workspace_bytes)
     flags = residues.after(product.residues_bytes(values["BN"]))
-    lines = of_a.after(a.lines_at), of_b.after(b.lines_at)
+    lines = of_a.after(a.lines_offset), of_b.after(b.lines_offset)
     find, write = _prepare(product)
     bound, multiply = (_multiply(sms, kernel, product, values, bound=bound) for bound in (True, False))
     return [
         GpuStep(find, (at_a, of_a, at_b, of_b, flags)),
         GpuStep(write, (at_a, of_a, at_b, of_b)),
-        GpuStep(bound, (of_a.after(a.sample_at), of_b.after(b.sample_at), residues, *lines, flags)),
+        GpuStep(bound, (of_a.after(a.sample_offset), of_b.after(b.sample_offset), residues, *lines, flags)),
         GpuStep(multiply, (of_a, of_b, residues, *lines, flags)),
         GpuStep(_reconstruct(product, values["BN"]), (residues, at_c, *lines, flags)),
         GpuStep(_flagged(kernel, product), (at_a, at_b, at_c, flags)),
@@ -215,7 +218,7 @@ def _multiply(
     launch = kernel.launch_with(values, a.lines, b.lines, k)
     operands = ((name, x) for name, x in zip(("a", "b_down"), (a, b), strict=True) if name in kernel.boxes)
     maps = tuple(_boxed(x, planes, kernel.box(name, 1, values)) for name, x in operands)
-    factor = least_bound(a.k, a.moduli, a.matrix.dtype)
+    factor = check_factor(a.k, a.moduli, a.matrix.dtype)
     call = _MULTIPLY.pack(a.lines, b.lines, k, planes, factor, a.k * a.each / 2)
     blocks = launched(launch.blocks * planes, sms, values) if kernel.persistent else launch.blocks * planes
     code = KernelCode(kernel, (*_numbers(a).items(), ("BOUND", int(bound))), chosen_params(values))

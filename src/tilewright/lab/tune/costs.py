@@ -1,4 +1,4 @@
-"""Fits the costs in the predicted times of the engine's kernels to measured launches (see ``kernels.costs``).
+"""Fits the costs in the predicted times of the engine's kernels to measured launches (see ``kernels.cuda_kernel``).
 
 A record, of ``benchmarks/fit_costs.py measure``, has products of random shapes, each with the times of several ways. The
 costs of a kernel are those with which the logarithms of predicted and measured times differ least: by least squares whose
