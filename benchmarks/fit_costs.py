@@ -36,13 +36,13 @@ from tilewright.gpu.arrays.repeated import _gains_early
 from tilewright.gpu.arrays.split import can_split, split_seconds
 from tilewright.gpu.planning.choice import computed_on_gpu, engine_on_gpu
 from tilewright.gpu.planning.ways import Way, timed_ways, totals
-from tilewright.gpu.runtime.archive import archived_only, describe_archives
+from tilewright.gpu.runtime.compilations import archived_only, describe_archives
 from tilewright.gpu.runtime.steps import load
 from tilewright.kernels.catalog import cuda_engine
-from tilewright.kernels.costs import cached_table, cost_table, own_table, table_of
+from tilewright.kernels.cuda_kernel import cached_table, cost_table, own_table, table_of
 from tilewright.lab.tune import costs
 from tilewright.product.plan import Choice
-from tilewright.product.precision import RESIDUES, is_resolved, takes_fastest
+from tilewright.product.precision import RESIDUES, is_error_goal, takes_fastest
 from tilewright.product.problem import itemsize_of
 from tilewright.product.residues import RESIDUES_IN
 
@@ -148,7 +148,7 @@ def candidates(product: Drawn, gpu: Any) -> list[Candidate]:
     )
     given = Operands(x, y, None, disjoint=True, views=True, out_dtype=out_dtype)
     computes = computed_on_gpu(given.operands, precision, given.dtype, product.k, gpu.capability)
-    splits, found = precision == "standard" or is_resolved(precision), list[Candidate]()
+    splits, found = precision == "standard" or is_error_goal(precision), list[Candidate]()
     for compute in computes:
         for ordered in _ordered(given, compute, gpu, splits=splits):
             ways = timed_ways(ordered.kernel, ordered.shape, gpu.card)
@@ -395,7 +395,7 @@ def measure(out: Path, seconds: float, seed: int, others: int, *, compile_too: b
     import torch
 
     from tilewright.gpu.runtime.device import open_device
-    from tilewright.gpu.runtime.nvml import Gauge
+    from tilewright.lab.bench.device import Gauge
     from tilewright.lab.inputs.environment import environment
 
     begun, gpu, skipped = time.perf_counter(), open_device(0), Counter[str]()

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.cpu.runtime.workers import crew
+from tilewright.cpu.runtime.threads import crew
 from tilewright.lab.inputs.environment import environment
 
 Call = Callable[[np.ndarray], object]

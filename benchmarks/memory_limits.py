@@ -128,7 +128,7 @@ def give_back() -> None:
     import ctypes
     import gc
 
-    from tilewright.cpu.runtime.workspace import release_workspace
+    from tilewright.cpu.runtime.runner import release_workspace
 
     release_workspace()
     gc.collect()

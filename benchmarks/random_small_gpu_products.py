@@ -34,10 +34,8 @@ import numpy as np
 import tilewright as tw
 from tilewright.gpu.planning.choice import computed_on_gpu
 from tilewright.gpu.runtime.layout import row_major_matrix
-from tilewright.gpu.runtime.residue_operand import residues_of_rows
-from tilewright.gpu.runtime.residue_product import residue_steps
-from tilewright.gpu.runtime.split_operand import SplitOperand, SplitProduct
-from tilewright.gpu.runtime.split_product import split_product_steps
+from tilewright.gpu.runtime.residue_product import residue_steps, residues_of_rows
+from tilewright.gpu.runtime.split_product import SplitOperand, SplitProduct, split_product_steps
 from tilewright.gpu.runtime.steps import load
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.product.precision import path_bound, promised_bound

@@ -136,10 +136,8 @@ def gpu_paths(gpu: Gpu, references: dict[str, Callable[[Any, Any], Any]]) -> lis
 def flagged(gpu: Gpu, a: Matrix, b: Matrix, plan: Any) -> tuple[int, int] | None:
     """How many parts of C a product from split operands or residues computes from the operands themselves, and how many
     parts there are; None for other kernels. The launches are made again, with a workspace that is read."""
-    from tilewright.gpu.runtime.residue_operand import residues_of_rows
-    from tilewright.gpu.runtime.residue_product import residue_steps
-    from tilewright.gpu.runtime.split_operand import FLAGGED, LINES, allowed_excess, split_of_rows
-    from tilewright.gpu.runtime.split_product import split_product_steps
+    from tilewright.gpu.runtime.residue_product import residue_steps, residues_of_rows
+    from tilewright.gpu.runtime.split_product import FLAGGED, LINES, allowed_excess, split_of_rows, split_product_steps
     from tilewright.gpu.runtime.steps import load
 
     name, params, (m, k), n = plan.kernel.name, dict(plan.params), a.shape, b.shape[1]

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import tilewright as tw
-from tilewright.cpu.engine.dots import here, tiles_here
+from tilewright.cpu.engine.dots import dot_instruction_here, tile_instruction_here
 from tilewright.lab.bench.timing import wait_until_quiet, warm_up
 from tilewright.lab.inputs.environment import environment
 from tilewright.lab.inputs.formats import format_of
@@ -94,7 +94,7 @@ def measured(dtype: str, m: int, n: int, k: int, threads: int) -> dict[str, Any]
         "dtype": dtype,
         "shape": [m, n, k],
         "threads": threads,
-        "instruction": tiles_here(dtype) or here(dtype),
+        "instruction": tile_instruction_here(dtype) or dot_instruction_here(dtype),
         "verified": ok,
     }
     rate = 2 * m * n * k / middle["tilewright"] / 1e9

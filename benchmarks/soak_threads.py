@@ -32,8 +32,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.cpu.codegen import crew as protocol
 from tilewright.cpu.runtime.runner import standby
-from tilewright.cpu.runtime.threads import Team
-from tilewright.cpu.runtime.workers import crew
+from tilewright.cpu.runtime.threads import Team, crew
 from tilewright.lab.inputs.environment import environment
 
 #: Seconds that a call may take while other programs keep every processor busy, and otherwise.

@@ -9,7 +9,7 @@ from statistics import mean, median
 from typing import Any
 
 from tilewright.kernels.catalog import cuda_catalog
-from tilewright.kernels.costs import TABLES
+from tilewright.kernels.cuda_kernel import TABLES
 from tilewright.lab.bench.device import residency
 from tilewright.records.bench import VERDICTS, BenchRecord
 

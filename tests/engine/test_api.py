@@ -20,7 +20,7 @@ import tilewright as tw
 from tilewright.api import matmul as api
 from tilewright.cpu import gemm
 from tilewright.cpu import plan as host
-from tilewright.cpu.runtime import in_process, small_products, workspace
+from tilewright.cpu.runtime import in_process, runner, small_products
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.product.operands import DTYPES
 
@@ -689,8 +689,8 @@ def test_c_is_as_it_was_where_memory_is_too_little(monkeypatch: pytest.MonkeyPat
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(workspace, "aligned_empty", none)
-        workspace.release_workspace()
+        patch.setattr(runner, "aligned_empty", none)
+        runner.release_workspace()
         with pytest.raises(MemoryError, match="this product needs a workspace of"):
             tw.gemm(1, a, b, 1, c)
     np.testing.assert_array_equal(c, before)

@@ -22,7 +22,7 @@ import tilewright as tw
 from support.matrices import operands
 from support.plans import make_plan
 from tilewright.cpu.runtime import runner as cpu
-from tilewright.cpu.runtime import stop, threads, workspace
+from tilewright.cpu.runtime import stop, threads
 from tilewright.cpu.runtime.runner import runner
 from tilewright.cpu.runtime.threads import Team
 from tilewright.errors import UsageError
@@ -609,41 +609,41 @@ def test_too_little_memory_is_said_and_the_next_product_is_right() -> None:
 
 def test_what_is_kept_makes_room_for_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer that waits for the next product is no reason to refuse this one."""
-    workspace.release_workspace()
-    with workspace.take_workspace(1000):
+    cpu.release_workspace()
+    with cpu.take_workspace(1000):
         pass
     refusals: list[int] = []
 
     def scarce(shape: tuple[int, ...], dtype: object) -> np.ndarray:
-        if workspace._cached:
+        if cpu._cached:
             refusals.append(shape[0])
             raise MemoryError
         return np.empty(shape, np.uint8)
 
-    monkeypatch.setattr(workspace, "aligned_empty", scarce)
-    with workspace.take_workspace(500) as memory:
+    monkeypatch.setattr(cpu, "aligned_empty", scarce)
+    with cpu.take_workspace(500) as memory:
         assert memory.size == 1000
-        workspace.put_back_buffer(np.empty(100, np.uint8))
-        workspace.put_back_buffer(np.empty(200, np.uint8))
-        with workspace.take_workspace(5000) as larger:
+        cpu.put_back_buffer(np.empty(100, np.uint8))
+        cpu.put_back_buffer(np.empty(200, np.uint8))
+        with cpu.take_workspace(5000) as larger:
             assert larger.size == 5000
     assert refusals == [5000], "one was given up before, the other when that was not enough"
 
 
 def test_workspace_that_is_kept_is_bounded() -> None:
-    workspace.release_workspace()
-    with workspace.take_workspace(workspace.MOST_CACHED_BYTES + 1):
+    cpu.release_workspace()
+    with cpu.take_workspace(cpu.MOST_CACHED_BYTES + 1):
         pass
-    assert not workspace._cached
+    assert not cpu._cached
     for _ in range(3):
-        blocks = [workspace.take_workspace(workspace.MOST_CACHED_BYTES // 2 - 100 * i) for i in range(12)]
+        blocks = [cpu.take_workspace(cpu.MOST_CACHED_BYTES // 2 - 100 * i) for i in range(12)]
         for block in blocks:
             block.__enter__()
         for block in blocks:
             block.__exit__(None, None, None)
-        assert len(workspace._cached) <= machine().usable_cores + 1
-        assert sum(map(len, workspace._cached.values())) <= workspace.MOST_CACHED_BYTES
-    workspace.release_workspace()
+        assert len(cpu._cached) <= machine().usable_cores + 1
+        assert sum(map(len, cpu._cached.values())) <= cpu.MOST_CACHED_BYTES
+    cpu.release_workspace()
 
 
 LEAK = """

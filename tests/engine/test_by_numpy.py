@@ -20,7 +20,7 @@ import pytest
 import tilewright as tw
 from tilewright.cpu import plan as host
 from tilewright.errors import DTypeError, ReadOnlyError, ShapeError, UsageError
-from tilewright.product.operands import DTYPES, NUMPY_DTYPES
+from tilewright.product.operands import DTYPES, NUMPY_ONLY_DTYPES
 
 #: A third of a unit in the last place of a double is lost on the way through one.
 FINE = np.longdouble(1) / 3
@@ -48,7 +48,7 @@ def assert_same(got: Any, want: Any) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("dtype", NUMPY_ONLY_DTYPES)
 @pytest.mark.parametrize(("left", "right"), SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 def test_every_shape(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
     a, b = values(left, dtype, 1), values(right, dtype, 2)
@@ -60,8 +60,8 @@ def test_every_shape(left: tuple[int, ...], right: tuple[int, ...], dtype: str) 
     np.testing.assert_array_equal(out, want)
 
 
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
-@pytest.mark.parametrize("other", [*DTYPES, ">f8", *NUMPY_DTYPES])
+@pytest.mark.parametrize("dtype", NUMPY_ONLY_DTYPES)
+@pytest.mark.parametrize("other", [*DTYPES, ">f8", *NUMPY_ONLY_DTYPES])
 def test_every_other_dtype_beside_it(dtype: str, other: str) -> None:
     a, b = np.arange(12).reshape(3, 4).astype(dtype), np.arange(8).reshape(4, 2).astype(other)
     assert_same(tw.matmul(a, b), np.matmul(a, b))
@@ -137,7 +137,7 @@ def test_an_error_of_an_object_leaves_as_it_is() -> None:
 
 
 def test_gemm_of_them() -> None:
-    for dtype in NUMPY_DTYPES:
+    for dtype in NUMPY_ONLY_DTYPES:
         a, b, c = values((3, 4), dtype, 1), values((4, 2), dtype, 2), values((3, 2), dtype, 3)
         for alpha, beta in itertools.product((0, 1, 2), repeat=2):
             got = c.copy()
@@ -154,7 +154,7 @@ def test_a_factor_is_as_fine_as_the_product() -> None:
     assert tw.gemm(FINE, one, one, 0, np.ones((1, 1)))[0, 0] == float(FINE)
 
 
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("dtype", NUMPY_ONLY_DTYPES)
 def test_the_plan_says_so(dtype: str) -> None:
     a = values((3, 4), dtype, 1)
     assert f"because    no kernel multiplies {dtype}" in str(tw.plan(a, a.T))
@@ -167,7 +167,7 @@ def test_the_plan_says_so(dtype: str) -> None:
 # ---- how NumPy is called ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, *NUMPY_DTYPES])
+@pytest.mark.parametrize("dtype", [*DTYPES, *NUMPY_ONLY_DTYPES])
 def test_out_may_be_given_by_position(dtype: str) -> None:
     a = np.arange(12).reshape(3, 4).astype(dtype)
     out = np.zeros((3, 3), dtype)
@@ -178,7 +178,7 @@ def test_out_may_be_given_by_position(dtype: str) -> None:
         tw.matmul(a, a.T, out, "standard")
 
 
-SCALARS = [*DTYPES, *NUMPY_DTYPES[:2], "longlong", "ulonglong", "long", "ulong", "intc", "uintc", ">f8", ">i8"]
+SCALARS = [*DTYPES, *NUMPY_ONLY_DTYPES[:2], "longlong", "ulonglong", "long", "ulong", "intc", "uintc", ">f8", ">i8"]
 
 
 @pytest.mark.slow

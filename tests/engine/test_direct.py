@@ -25,15 +25,8 @@ from tilewright.api import matmul as api
 from tilewright.cpu import codegen
 from tilewright.cpu.codegen import direct
 from tilewright.cpu.plan import WORK_SHARED
-from tilewright.cpu.runtime import (
-    batch,
-    entries,
-    facts,
-    in_process,
-    shared_products,
-    small_products,
-    small_products_code,
-)
+from tilewright.cpu.runtime import entries, facts, in_process, shared_products, small_products
+from tilewright.cpu.runtime import runner as cpu
 from tilewright.cpu.runtime.runner import runner
 from tilewright.kernels.blocking import blocking
 from tilewright.product.problem import Problem
@@ -241,7 +234,7 @@ def test_every_step_of_k_of_a_tile_above_another_prefetches(target: str) -> None
 @pytest.mark.parametrize("most", [3, 6, 8])
 def test_tiles_that_prefetch_nothing_have_none_below_them(most: int) -> None:
     for m in range(1, 200):
-        least, longer, others = small_products_code._module.even.py_func(m, most)
+        least, longer, others = entries._module.even.py_func(m, most)
         assert longer + others == -(-m // most)
         heights = [least + (i < longer) for i in range(-(-m // most))]
         assert sum(heights) == m
@@ -249,7 +242,7 @@ def test_tiles_that_prefetch_nothing_have_none_below_them(most: int) -> None:
 
 
 def test_prefetches_pass_the_rows_below_unless_these_lie_far_apart() -> None:
-    pace = small_products_code._module.pace
+    pace = entries._module.pace
     for steps, row in ((100, 400), (100, 800), (300, 2400), (37, -148)):
         passed = {pace(8, row, steps) * step // 64 for step in range(steps)}
         of_rows = {byte // 64 for byte in range(0, 8 * row, 64 if row > 0 else -64)}
@@ -258,7 +251,7 @@ def test_prefetches_pass_the_rows_below_unless_these_lie_far_apart() -> None:
 
 
 def test_tiles_of_one_height_are_a_batch_without_the_last_that_prefetches() -> None:
-    count = small_products_code._module.tiles_in_batch
+    count = entries._module.tiles_in_batch
     rows, columns = np.ones((43, 9)), np.asfortranarray(np.ones((43, 9)))
     # one of 8 rows, then five of 7
     assert [count(rows, 1, 5, prefetching) for prefetching in (False, True)] == [1, 1]
@@ -331,7 +324,7 @@ def small(*shape: int) -> tuple[int, ...]:
     """The shape with its longest side halved until the kernel takes it: a small cache holds fewer elements."""
     longest = max(range(3), key=shape.__getitem__)
     halved = tuple(x // 2 if i == longest else x for i, x in enumerate(shape))
-    return shape if small_products_code.KERNEL.suits(*shape) else small(*halved)
+    return shape if entries.KERNEL.suits(*shape) else small(*halved)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -420,7 +413,7 @@ def test_the_bits_do_not_depend_on_the_way() -> None:
         assert np.array_equal(tw.matmul(b.T, a.T).T, first)
         for threads in (1, 2, 3):
             c = np.empty((m, n))
-            runner(small_products_code.KERNEL, "float64", threads=threads)(a, b, c)
+            runner(entries.KERNEL, "float64", threads=threads)(a, b, c)
             assert np.array_equal(c, first)
 
 
@@ -435,12 +428,12 @@ def test_a_dtype_is_learned_with_its_first_product(threads: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 def test_what_goes_the_short_way_is_what_the_plan_says(dtype: str) -> None:
-    suits = small_products_code.KERNEL.suits
+    suits = entries.KERNEL.suits
     assert suits is not None
     sizes = (1, 2, 3, 4, 8, 15, 16, 31, 64, 100, 128, 200, 256, 512, 5000)
     with tw.use_threads(1):  # many threads may take the kernel for larger products, too
         for m, n, k in itertools.product(sizes, repeat=3):
-            planned = make_plan(Problem(m, n, k, dtype)).kernel is small_products_code.KERNEL
+            planned = make_plan(Problem(m, n, k, dtype)).kernel is entries.KERNEL
             assert planned == suits(m, n, k), (m, n, k)
 
 
@@ -634,7 +627,7 @@ def test_a_large_batch_on_one_thread_goes_the_short_way(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_batches_of_every_height_of_tile(dtype: str) -> None:
     """Tiles are higher where steps of k are few, and one that covers a product computes the whole batch."""
-    few = small_products_code._module.FEW_STEPS
+    few = entries._module.FEW_STEPS
     for m, n, k in itertools.product(range(1, 19), (3, 8, 13, 16, 30, 33, 64), (few - 1, few, few + 8)):
         for count in (1, 2, 5):
             a, b = whole_numbers((count, m, k), dtype), whole_numbers((count, k, n), dtype, 1)
@@ -656,12 +649,12 @@ def test_results_of_batches_of_many_axes_are_allocated() -> None:
 @pytest.mark.parametrize("bands", [1, 2, 3, 8])
 @pytest.mark.parametrize("way", ["short", "long"])
 def test_batches_in_bands_and_portions(bands: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "PORTION", 300)
+    monkeypatch.setattr(cpu, "PORTION", 300)
     a, b = whole_numbers((2, 7, 3, 4), "float64", 1), whole_numbers((1, 7, 4, 5), "float64", 2)
     b = np.broadcast_to(b, (2, 7, 4, 5))
     c = np.full((2, 7, 3, 5), np.nan)
     multiply = short("float64") if way == "short" else small_products.take_long_way
-    batch.multiply_batch(multiply, lambda: runner(small_products_code.KERNEL, "float64"), bands, a, b, c)
+    cpu.multiply_batch(multiply, lambda: runner(entries.KERNEL, "float64"), bands, a, b, c)
     np.testing.assert_array_equal(c, a @ b)
 
 

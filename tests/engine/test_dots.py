@@ -22,7 +22,12 @@ from support.machine_code import assembly, inner_loops
 from support.matrices import LAYOUTS, SHAPES, Layout, operands
 from tilewright.cpu import codegen
 from tilewright.cpu.engine import jobs
-from tilewright.cpu.engine.dots import chosen_instruction, here, instruction_names, tiles_here
+from tilewright.cpu.engine.dots import (
+    chosen_instruction,
+    dot_instruction_here,
+    instruction_names,
+    tile_instruction_here,
+)
 from tilewright.cpu.kernels import bfloat16_dots, integer_dots
 from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import UsageError
@@ -44,7 +49,7 @@ def integers_by_avx2(a, b, c, space, counters):
 
 def floats_by_avx2(a, b, c, space, counters):
     at = space.size - c.size
-    multiply_floats(a, b, c, bfloat16_dots.dots.sums_of(c, space[at:]), space[:at], counters)
+    multiply_floats(a, b, c, bfloat16_dots.dots.accumulation_buffer(c, space[at:]), space[:at], counters)
 
 
 def of_generation(kernel: Kernel, function: Any, blocks: Any, extra: int = 0) -> Kernel:
@@ -220,11 +225,13 @@ unchecked_blocks, multiply_unchecked = bfloat16_dots.bfloat16_product(
 
 def unchecked(a, b, c, space, counters):
     at = space.size - c.size
-    multiply_unchecked(a, b, c, bfloat16_dots.dots.sums_of(c, space[at:]), space[:at], counters)
+    multiply_unchecked(a, b, c, bfloat16_dots.dots.accumulation_buffer(c, space[at:]), space[:at], counters)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not here("bfloat16"), reason="this processor has no vdpbf16ps, so no denormal is lost")
+@pytest.mark.skipif(
+    not dot_instruction_here("bfloat16"), reason="this processor has no vdpbf16ps, so no denormal is lost"
+)
 def test_without_the_check_of_magnitudes_denormals_are_lost() -> None:
     wrong = replace(FLOATS["here"], function=unchecked, path=Path(__file__))
     a, b = ldexp(operands((13, 70, 60), "bfloat16")[0], -60), ldexp(operands((13, 70, 60), "bfloat16")[1], -66)
@@ -256,9 +263,11 @@ def test_instructions_by_generation(isa: tuple[str, ...], bits: int, names: tupl
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not here("int8"), reason="this processor has no instruction for groups of 8-bit integers")
 @pytest.mark.skipif(
-    bool(tiles_here("int8")), reason="this processor multiplies 8-bit integers on tiles (test_tiles.py)"
+    not dot_instruction_here("int8"), reason="this processor has no instruction for groups of 8-bit integers"
+)
+@pytest.mark.skipif(
+    bool(tile_instruction_here("int8")), reason="this processor multiplies 8-bit integers on tiles (test_tiles.py)"
 )
 def test_the_library_call_does_not_convert_operands() -> None:
     a, b = operands((150, 160, 170), "int8")
@@ -276,8 +285,10 @@ def test_the_library_call_does_not_convert_operands() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not here("bfloat16"), reason="this processor has no vdpbf16ps")
-@pytest.mark.skipif(bool(tiles_here("bfloat16")), reason="this processor multiplies bfloat16 on tiles (test_tiles.py)")
+@pytest.mark.skipif(not dot_instruction_here("bfloat16"), reason="this processor has no vdpbf16ps")
+@pytest.mark.skipif(
+    bool(tile_instruction_here("bfloat16")), reason="this processor multiplies bfloat16 on tiles (test_tiles.py)"
+)
 def test_bfloat16_is_not_converted_either() -> None:
     a, b = operands((150, 160, 170), "bfloat16")
     assert tw.plan(a, b).kernel.name == tw.plan(a, b, out_dtype="float32").kernel.name == "cpu/bfloat16_dots"
@@ -296,7 +307,9 @@ def test_a_result_that_is_no_sum_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(here("int8") != "vpdpbusd", reason="reads the assembly for vpdpbusd, which this processor lacks")
+@pytest.mark.skipif(
+    dot_instruction_here("int8") != "vpdpbusd", reason="reads the assembly for vpdpbusd, which this processor lacks"
+)
 def test_the_inner_loop_stays_in_registers() -> None:
     chosen = integer_dots.BLOCKS.chosen
     micro = codegen.dot_kernel(chosen.mr, chosen.nv, chosen.vector_bits, "vpdpbusd", unroll=2)

@@ -123,7 +123,7 @@ try:
 except tw.errors.UnavailableError as error:
     print(error)
 """
-    environment = os.environ | {precision.VARIABLE: "1"}
+    environment = os.environ | {precision.INVARIANT_VARIABLE: "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "TILEWRIGHT_INVARIANT is set" in done.stdout

@@ -24,7 +24,7 @@ from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ReadOn
 from tilewright.product.operands import (
     ALIGNMENT,
     DTYPES,
-    NUMPY_DTYPES,
+    NUMPY_ONLY_DTYPES,
     admit,
     admit_out,
     aligned_copy,
@@ -267,7 +267,7 @@ def test_ragged_lists_are_refused_on_one_line(value: Any) -> None:
         admit(value, "a")
 
 
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("dtype", NUMPY_ONLY_DTYPES)
 def test_what_only_numpy_multiplies_is_let_in_where_numpy_can_do_it(dtype: str) -> None:
     array = np.ones((3, 3), dtype)
     assert np.shares_memory(admit(array, "a", by_numpy=True), array)

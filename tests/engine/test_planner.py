@@ -24,7 +24,7 @@ from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.host.machine import Cache, machine, seconds_text
 from tilewright.kernels import Kernel
 from tilewright.kernels.catalog import catalog
-from tilewright.product.operands import DTYPES, NUMPY_DTYPES
+from tilewright.product.operands import DTYPES, NUMPY_ONLY_DTYPES
 from tilewright.product.plan import Choice
 from tilewright.product.problem import Problem, combine_shapes
 
@@ -82,7 +82,7 @@ def ladder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ladder]:
     """Put other kernels in the place of the catalog's."""
 
     def forget() -> None:
-        for cache in (choice._highest_first, choice._choice, host.plan_alone):
+        for cache in (choice._highest_first, choice._choose_cpu_cached, host.plan_alone):
             cache.cache_clear()
 
     def put(*kernels: Kernel) -> None:
@@ -251,7 +251,7 @@ def test_a_dtype_without_a_kernel_is_named(dtype: str) -> None:
 
 
 @pytest.mark.any_machine
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("dtype", NUMPY_ONLY_DTYPES)
 @pytest.mark.parametrize("precision", ["standard", "highest"])
 def test_what_only_numpy_multiplies_is_left_to_it(dtype: str, precision: str) -> None:
     plan = make_plan(Problem(500, 400, 300, dtype, batch=100, precision=precision))

@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from support.plans import make_plan
-from tilewright.cpu.runtime.narrowed import narrowed_operands
+from tilewright.cpu.plan import narrowed_operands
 from tilewright.errors import UsageError
 from tilewright.product.precision import PATHS, fast_bound, known_paths, path_bound, paths_within, promised_bound
 from tilewright.product.problem import Problem

@@ -19,7 +19,7 @@ from tilewright.cpu.runtime import facts as code
 from tilewright.cpu.runtime import shared_products
 from tilewright.cpu.runtime.runner import compiled, standby
 from tilewright.cpu.runtime.threads import Team
-from tilewright.cpu.runtime.workers import crew as workers
+from tilewright.cpu.runtime.threads import crew as workers
 from tilewright.cpu.short import _sharing, product_by_short_way
 from tilewright.errors import DTypeError
 from tilewright.host.limits import use_threads

@@ -76,9 +76,9 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     if not isinstance(code, BuiltCode):
         pytest.skip("the sizes of caches are constants in code that is compiled in the process")
     library = BuiltLibrary(code.level)
-    library.set_numbers(SETTINGS | {"vector.tiled": 0, "vector.near": 0})
+    library.write_settings(SETTINGS | {"vector.tiled": 0, "vector.near": 0})
     yield "cpu/vector"
-    library.set_numbers(SETTINGS)
+    library.write_settings(SETTINGS)
 
 
 def operands(shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray]:

@@ -20,13 +20,10 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.cpu.codegen import mailbox as mailbox_words
 from tilewright.cpu.codegen.mailbox import HAS_FUTEX
-from tilewright.cpu.runtime import batch
-from tilewright.cpu.runtime.runner import compiled, grid, standby
-from tilewright.cpu.runtime.slices import even_slices
-from tilewright.cpu.runtime.standby import CompiledStandby, call_words
-from tilewright.cpu.runtime.threads import Team, _TeamCall
-from tilewright.cpu.runtime.workers import Crew
-from tilewright.cpu.runtime.workers import crew as workers
+from tilewright.cpu.runtime import runner
+from tilewright.cpu.runtime.runner import compiled, even_slices, grid, standby
+from tilewright.cpu.runtime.threads import CompiledStandby, Crew, Team, _TeamCall, call_words
+from tilewright.cpu.runtime.threads import crew as workers
 from tilewright.host.limits import use_threads
 from tilewright.kernels.catalog import catalog
 
@@ -552,7 +549,7 @@ EXIT = """
 import time, numpy as np, tilewright as tw
 from tilewright.cpu.runtime.runner import standby
 from tilewright.cpu.runtime.threads import Team
-from tilewright.cpu.runtime.workers import crew
+from tilewright.cpu.runtime.threads import crew
 tw.set_threads(4)
 Team(4).wake(standby())
 tw.matmul(np.ones((300, 300)), np.ones((300, 300)))
@@ -688,12 +685,12 @@ def test_a_system_that_forbids_seating_still_works(monkeypatch: pytest.MonkeyPat
 @given(length=st.integers(1, 3000), each=st.integers(1, 1 << 31), bands=st.integers(1, 20))
 @example(length=20, each=400**3, bands=2)
 def test_portions_of_a_batch_partition_it(length: int, each: int, bands: int) -> None:
-    portions = batch._portions(length, length * each, bands)
+    portions = runner._portions(length, length * each, bands)
     assert sorted(i for portion in portions for i in range(portion.start, portion.stop)) == list(range(length))
     sizes = [portion.stop - portion.start for portion in portions]
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) >= min(bands, length)
-    assert max(sizes) == 1 or max(sizes) * each <= 2 * batch.PORTION
+    assert max(sizes) == 1 or max(sizes) * each <= 2 * runner.PORTION
     assert set(sizes) != {1, 2} or bands == 1, "a thread with a portion of two at the end keeps the others waiting"
 
 

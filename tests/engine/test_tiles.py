@@ -24,8 +24,7 @@ from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.cpu.codegen import tiles
 from tilewright.cpu.codegen.vectors import I32, I64
 from tilewright.cpu.engine import dots
-from tilewright.cpu.engine.dots import instruction_names, tile_instruction, tiles_here
-from tilewright.cpu.engine.tiles import TileBlocks
+from tilewright.cpu.engine.dots import TileBlocks, instruction_names, tile_instruction, tile_instruction_here
 from tilewright.cpu.kernels import bfloat16_tiles, integer_tiles
 from tilewright.cpu.runtime.runner import runner
 from tilewright.host import machine as facts
@@ -209,12 +208,12 @@ multiply_unchecked = bfloat16_tiles.bfloat16_by_tiles(bfloat16_tiles.BLOCKS, Los
 
 def losing(a, b, c, space, counters):
     at = space.size - c.size
-    multiply_losing(a, b, c, dots.sums_of(c, space[at:]), space[:at], counters)
+    multiply_losing(a, b, c, dots.accumulation_buffer(c, space[at:]), space[:at], counters)
 
 
 def unchecked(a, b, c, space, counters):
     at = space.size - c.size
-    multiply_unchecked(a, b, c, dots.sums_of(c, space[at:]), space[:at], counters)
+    multiply_unchecked(a, b, c, dots.accumulation_buffer(c, space[at:]), space[:at], counters)
 
 
 LOSING, UNCHECKED = (replace(FLOATS, function=function, path=Path(__file__)) for function in (losing, unchecked))
@@ -330,21 +329,21 @@ def test_a_processor_with_tiles_uses_them() -> None:
 @pytest.mark.slow
 def test_small_and_thin_products_are_left_to_vectors() -> None:
     for kernel in (INTEGERS, FLOATS):
-        assert kernel.suits(512, 512, 512) == bool(tiles_here(kernel.dtypes[0]))
+        assert kernel.suits(512, 512, 512) == bool(tile_instruction_here(kernel.dtypes[0]))
         assert not kernel.suits(15, 4096, 4096)
         assert not kernel.suits(64, 64, 64)
 
 
 @pytest.mark.slow
 def test_plans_have_tiles_where_the_processor_has_them() -> None:
-    has_tiles = bool(tiles_here("int8"))
+    has_tiles = bool(tile_instruction_here("int8"))
     a, b = operands((300, 300, 300), "int8")
     plan, adding = tw.plan(a, b, out_dtype="int32"), choose_adding_cpu("int8")
     assert adding is not None
     assert (plan.kernel.name == INTEGERS.name, adding.kernel.name == INTEGERS.name) == (has_tiles, has_tiles)
     assert np.array_equal(tw.matmul(a, b, out_dtype="int32"), a.astype(np.int32) @ b.astype(np.int32))
     x, y = operands((300, 300, 300), "bfloat16")
-    assert (tw.plan(x, y).kernel.name == FLOATS.name) == bool(tiles_here("bfloat16"))
+    assert (tw.plan(x, y).kernel.name == FLOATS.name) == bool(tile_instruction_here("bfloat16"))
     assert tw.plan(x, y, precision="highest").compute == "float64"
 
 

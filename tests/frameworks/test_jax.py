@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
-from tilewright.gpu.arrays import dlpack
+from tilewright.gpu.arrays import gpu_array
 from tilewright.gpu.arrays.buffers import multiply_buffers
 
 SHAPES = [
@@ -160,11 +160,11 @@ class Buffer(fake.Array):
     """Memory on the simulated GPU, as a compiled program passes it to a function."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CUDA, self.gpu.ordinal
+        return gpu_array.CUDA, self.gpu.ordinal
 
     def __dlpack__(self) -> Any:
         place = fake.address(self.gpu, self.view)
-        return dlpack.make_capsule(place, self.shape, self.view.dtype.name, self.gpu.ordinal, self)
+        return gpu_array.make_capsule(place, self.shape, self.view.dtype.name, self.gpu.ordinal, self)
 
 
 @pytest.fixture

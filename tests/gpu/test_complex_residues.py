@@ -32,7 +32,7 @@ from tilewright.gpu.arrays import matmul
 from tilewright.gpu.arrays.gpu_array import GpuArray
 from tilewright.gpu.planning.choice import computed_on_gpu
 from tilewright.gpu.runtime import residue_product
-from tilewright.gpu.runtime.residue_operand import ResidueProduct
+from tilewright.gpu.runtime.residue_product import ResidueProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.product.precision import path_bound
@@ -171,7 +171,7 @@ def test_whole_numbers_are_multiplied_exactly(moduli: int) -> None:
 @pytest.mark.parametrize(("moduli", "k"), [(7, 314), (14, 1), (14, 545)])
 def test_the_largest_sums_are_determined(moduli: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All parts are as large as they can be. Of so small a k the product would be flagged."""
-    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
+    monkeypatch.setattr(residue_product, "check_factor", lambda *_: 0.0)
     gpu, most = small_gpu(), int(largest_norm(moduli, "complex128") / math.sqrt(2 * k) * (1 - 2.0**-20))
     signs = np.array([1 + 1j, 1 - 1j, -1 - 1j, -1 + 1j])
     found = by_kernel(
@@ -296,7 +296,7 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, st
 def test_a_wrong_kernel_is_rejected(
     change: Callable[[str, str, str], CudaKernel], monkeypatch: pytest.MonkeyPatch, file: str, before: str, after: str
 ) -> None:
-    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
+    monkeypatch.setattr(residue_product, "check_factor", lambda *_: 0.0)
     a, b = uniform(20, 200), uniform(200, 40, seed=2)
     b.imag[:, 3] *= 2.0**40  # of which the imaginary parts are the largest
     assert not worst(by_kernel(small_gpu(), change(file, before, after), a, b), a, b) < 2 * a.shape[1]
@@ -317,7 +317,7 @@ def test_nan_is_missing_where_nothing_is_flagged(
     a, b = uniform(20, 130), uniform(130, 30, seed=2)
     a[3, 5] = complex(1, np.nan)
     wrong = change("residue_sums.cuh", "if (line.kind & UNFIT)", "if (false)")
-    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
+    monkeypatch.setattr(residue_product, "check_factor", lambda *_: 0.0)
     assert not np.isnan(by_kernel(small_gpu(), wrong, a, b)[3]).all()
 
 

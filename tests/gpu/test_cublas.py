@@ -16,7 +16,7 @@ from tilewright.errors import LaunchError, UnavailableError, UsageError
 from tilewright.gpu.runtime import cublas
 from tilewright.gpu.runtime.cublas import CUBLAS, Cublas
 from tilewright.gpu.runtime.memory import Memory
-from tilewright.gpu.runtime.nvml import Gauge
+from tilewright.lab.bench.device import Gauge
 
 GPU: Any = SimpleNamespace(stream=77, name="Example GPU")
 

@@ -19,7 +19,7 @@ from tilewright.errors import LaunchError, MemoryLimitError, OperandError, Tilew
 from tilewright.gpu.runtime import device as module
 from tilewright.gpu.runtime import driver, memory
 from tilewright.gpu.runtime import launch as launching
-from tilewright.gpu.runtime import stream as streaming
+from tilewright.gpu.runtime import memory as streaming
 from tilewright.gpu.runtime.device import Device, gpu_at, open_device
 from tilewright.gpu.runtime.driver import DeviceFacts
 from tilewright.gpu.runtime.launch import extent

@@ -12,8 +12,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.multiplied import by_columns, by_rows, multiply
-from tilewright.gpu.runtime.boxed_product import prepare_ragged_product
-from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.gpu.runtime.engine_product import EngineProduct, prepare_ragged_product
 from tilewright.kernels.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")

@@ -11,9 +11,9 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.strided_products import check, whole
-from tilewright.gpu.runtime import listed_product
+from tilewright.gpu.runtime import engine_product
+from tilewright.gpu.runtime.engine_product import ListedShape, prepare_listed_product
 from tilewright.gpu.runtime.layout import Matrix
-from tilewright.gpu.runtime.listed_product import ListedShape, prepare_listed_product
 from tilewright.gpu.runtime.nvrtc import compile_file
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.lab.explain.cuda import explain
@@ -35,7 +35,7 @@ LAYOUTS = [*itertools.product((False, True), repeat=2)]
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield fake.installed(monkeypatch, 1 << 23, sms=2)
-    listed_product.prepare_listed_product.cache_clear()
+    engine_product.prepare_listed_product.cache_clear()
 
 
 @pytest.mark.slow_cases("(0, 1, 0)")

@@ -12,9 +12,9 @@ import pytest
 from support.exchange_capsule import exchange_capsule
 from support.stand_driver import WORD, StandDriver
 from tilewright.errors import LaunchError
-from tilewright.gpu.arrays import exchange
-from tilewright.gpu.arrays.exchange import ExchangedProducts, ExchangeInterface, exchange_interface
+from tilewright.gpu.arrays import repeated
 from tilewright.gpu.arrays.gpu_array import GpuArray
+from tilewright.gpu.arrays.repeated import ExchangedProducts, ExchangeInterface, exchange_interface
 from tilewright.gpu.runtime import recording
 from tilewright.gpu.runtime.recording import Replay, recorded, recorded_words, recording_with
 
@@ -290,7 +290,7 @@ def test_the_interface_is_that_of_a_version_that_is_known(given: Any, found: boo
 def test_without_the_c_front_there_is_no_interface_and_no_replay(
     driver: StandDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (exchange, recording):
+    for module in (repeated, recording):
         monkeypatch.setattr(module, "front", lambda: None)
     kind = type("Tensor", (), {"__dlpack_c_exchange_api__": exchange_capsule(view, stream_of)})
     assert exchange_interface(kind, kind, bool) is None

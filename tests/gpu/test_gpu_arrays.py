@@ -14,7 +14,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import OperandError
-from tilewright.gpu.arrays.matrix import GpuMatrix
+from tilewright.gpu.arrays.gpu_array import GpuMatrix
 from tilewright.gpu.runtime.device import gpu_at
 from tilewright.gpu.runtime.product import prepare_gpu_product
 from tilewright.kernels.catalog import cuda_catalog

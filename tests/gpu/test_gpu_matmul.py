@@ -22,7 +22,7 @@ import tilewright.api.matmul as api
 from support import simulated_libraries as fake
 from support.layouts import laid
 from tilewright.errors import DTypeError, MemoryLimitError, OperandError, ShapeError, UsageError
-from tilewright.gpu.arrays.matrix import GpuMatrix
+from tilewright.gpu.arrays.gpu_array import GpuMatrix
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -193,7 +193,7 @@ def test_an_unknown_library_gets_an_array_that_speaks_dlpack(gpus: Any) -> None:
     assert gpus[0].launches == [("register_banks", 900)]
     assert gpus[0].kept[0][0] == 900
     assert c.__dlpack_device__() == (2, 0)
-    found = fake.dlpack.read_capsule(c.__dlpack__(stream=55))
+    found = fake.gpu_array.read_capsule(c.__dlpack__(stream=55))
     assert gpus[0].orders == [(900, 55)]
     assert (found.shape, found.strides, found.dtype, found.device) == ((9, 10), (10, 1), "float32", 0)
     heap = gpus[0].heap[found.pointer - fake.BASE :]
@@ -215,7 +215,7 @@ def test_memory_that_somebody_has_by_dlpack_lives_as_long(gpus: Any) -> None:
     c = tw.matmul(a, a)
     gpus[0].kept.clear()
     held = len(gpus[0].held)
-    array = fake.dlpack.read_capsule(c.__dlpack__(stream=7))
+    array = fake.gpu_array.read_capsule(c.__dlpack__(stream=7))
     del c
     gc.collect()
     assert len(gpus[0].held) == held, "the capsule has it"
@@ -230,7 +230,7 @@ def test_memory_that_somebody_has_by_dlpack_lives_as_long(gpus: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
 def test_what_is_in_a_capsule_comes_out_of_it(dtype: str, shape: tuple[int, ...]) -> None:
     strides = tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
-    found = fake.dlpack.read_capsule(fake.dlpack.make_capsule(fake.BASE, shape, dtype, 3, None))
+    found = fake.gpu_array.read_capsule(fake.gpu_array.make_capsule(fake.BASE, shape, dtype, 3, None))
     assert found[:5] == (fake.BASE, shape, strides, dtype, 3)
 
 
@@ -258,10 +258,10 @@ def test_an_exported_array_is_released_while_an_exception_is_raised(imported: bo
 
         owner = Owner()
         weakref.finalize(owner, freed.append, "owner")
-        capsule = fake.dlpack.make_capsule(values.ctypes.data, (2, 3), "float32", 0, owner)
+        capsule = fake.gpu_array.make_capsule(values.ctypes.data, (2, 3), "float32", 0, owner)
         if not imported:
             return capsule
-        fake.dlpack._tensor(capsule).device_type = 1
+        fake.gpu_array._tensor(capsule).device_type = 1
         array = np.from_dlpack(FromHost(capsule))
         assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
         return array

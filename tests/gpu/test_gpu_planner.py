@@ -24,8 +24,7 @@ from tilewright.gpu.planning.choice import engine_on_gpu
 from tilewright.gpu.planning.ways import EngineShape, ways
 from tilewright.gpu.runtime import compilations
 from tilewright.gpu.runtime import product as gpu_product
-from tilewright.gpu.runtime.archive import engine_kernel
-from tilewright.gpu.runtime.compilations import Compilations
+from tilewright.gpu.runtime.compilations import Compilations, engine_kernel
 from tilewright.gpu.runtime.nvrtc import compile_kernel
 from tilewright.gpu.runtime.product import MOST, prepare_gpu_product
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file

@@ -10,7 +10,7 @@ import pytest
 
 from support.stand_driver import WORD, StandDriver
 from tilewright.gpu.runtime import driver as driver_module
-from tilewright.gpu.runtime import graph, recording
+from tilewright.gpu.runtime import recording
 from tilewright.gpu.runtime.recording import Replay, recorded, recorded_words, recording_with
 
 FIRST, SECOND = (2, 3, 4, 32, 2, 1, 1024), (5, 1, 1, 64, 1, 1, 0)
@@ -19,9 +19,9 @@ FIRST, SECOND = (2, 3, 4, 32, 2, 1, 1024), (5, 1, 1, 64, 1, 1, 0)
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> StandDriver:
     stand = StandDriver()
-    for module in (recording, graph, driver_module):
+    for module in (recording, driver_module):
         monkeypatch.setattr(module, "driver", lambda: stand)
-    monkeypatch.setattr(graph, "_graphs", set())
+    monkeypatch.setattr(recording, "_graphs", set())
     return stand
 
 
@@ -136,7 +136,7 @@ def test_where_there_is_no_graph(driver: StandDriver, monkeypatch: pytest.Monkey
     driver.fails = {}
     driver.nodes.clear()
     first = replay()
-    monkeypatch.setattr(graph, "_MOST_GRAPHS", 1)
+    monkeypatch.setattr(recording, "_MOST_GRAPHS", 1)
     assert replay()._graph is None
     assert first.run(16, 32, 9) == 0
     del first
@@ -144,5 +144,5 @@ def test_where_there_is_no_graph(driver: StandDriver, monkeypatch: pytest.Monkey
     assert driver.destroyed[-2:] == [1000, 999]
     driver.nodes.clear()
     assert replay()._graph is not None
-    monkeypatch.setattr(graph, "_MOST_LAUNCHES", 1)
+    monkeypatch.setattr(recording, "_MOST_IN_GRAPH", 1)
     assert replay()._graph is None

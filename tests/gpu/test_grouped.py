@@ -13,9 +13,8 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.multiplied import by_rows
 from tilewright.errors import OperandError, ShapeError
-from tilewright.gpu.arrays import grouped
-from tilewright.gpu.runtime.boxed_product import prepare_ragged_product
-from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.gpu.arrays import lists
+from tilewright.gpu.runtime.engine_product import EngineProduct, prepare_ragged_product
 from tilewright.kernels.catalog import cuda_engine
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -146,7 +145,7 @@ def test_copies_of_conjugated_arrays_are_no_batch(gpu: Any, monkeypatch: pytest.
     a, b = a.astype("complex64"), b.astype("complex64")
     x, y = fake.Tensor.of(gpu, a), fake.Tensor.of(gpu, b)
     batches: list[Any] = []
-    monkeypatch.setattr(grouped, "_batch", lambda *given: batches.append(given) or list(given[6]))
+    monkeypatch.setattr(lists, "_batch", lambda *given: batches.append(given) or list(given[2]))
     tw.matmul(list(x), list(y))
     assert len(batches) == 1
     conjugated = list(y)

@@ -15,9 +15,8 @@ from support import simulated_libraries as fake
 from support.changed_kernels import changed
 from support.multiplied import by_columns, by_rows
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
-from tilewright.gpu.arrays import offsets as by_offsets
-from tilewright.gpu.runtime.boxed_product import Groups, prepare_grouped_boxes
-from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.gpu.arrays import groups as by_offsets
+from tilewright.gpu.runtime.engine_product import EngineProduct, Groups, prepare_grouped_boxes
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
 
@@ -312,7 +311,7 @@ def test_what_is_refused(gpu: Any) -> None:
         (ShapeError, "k mismatch: a is (160, 72)", (a, fake.Tensor.of(gpu, whole(5, 71, 40)), offsets), {}),
         (ShapeError, "they must have as many groups", (a, b, fake.Tensor.of(gpu, ends[:4])), {}),
         (ShapeError, "an operand of two axes needs offsets", (a, b), {}),
-        (ShapeError, "of two batches there are none", (b, b, offsets), {}),
+        (ShapeError, "two batches take no offsets", (b, b, offsets), {}),
         (ShapeError, "it must have one axis", (a, b, fake.Tensor.of(gpu, ends[None])), {}),
         (ShapeError, "each must have two axes, or three", (fake.Tensor.of(gpu, whole(72)), b, offsets), {}),
         (DTypeError, "offsets is a tensor of int64 on a GPU: the ends of groups must be int32",

@@ -17,14 +17,12 @@ from support import simulated_libraries as fake
 from support.exchange_capsule import exchange_capsule
 from support.stand_driver import WORD
 from tilewright.errors import UsageError
-from tilewright.gpu.arrays import grouped, libraries
-from tilewright.gpu.arrays import scattered as scattered_lists
-from tilewright.gpu.arrays.exchange import ExchangeInterface, ListReader
+from tilewright.gpu.arrays import libraries, lists
 from tilewright.gpu.arrays.gpu_array import GpuArray
-from tilewright.gpu.arrays.repeated_lists import RepeatedLists
-from tilewright.gpu.runtime import boxed_product, listed_product
+from tilewright.gpu.arrays.repeated import ExchangeInterface, ListReader, RepeatedLists
+from tilewright.gpu.runtime import engine_product
+from tilewright.gpu.runtime.engine_product import ListedShape, prepare_listed_product
 from tilewright.gpu.runtime.layout import row_major_matrix
-from tilewright.gpu.runtime.listed_product import ListedShape, prepare_listed_product
 from tilewright.kernels.catalog import cuda_engine
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -38,9 +36,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = fake.Gpu(1 << 20)
     found.sms = 4
     fake.install(monkeypatch, [found])
-    monkeypatch.setattr(grouped, "_HOST_S", 1.0)  # as if launches one by one took long
+    monkeypatch.setattr(lists, "LAUNCH_HOST_S", 1.0)  # as if launches one by one took long
     yield found
-    listed_product.prepare_listed_product.cache_clear()
+    engine_product.prepare_listed_product.cache_clear()
 
 
 def scattered(gpu: Any, arrays: list[np.ndarray], gap: int, transposed: bool = False) -> list[Any]:
@@ -156,7 +154,7 @@ def test_matrices_at_any_address(gpu: Any) -> None:
 
 @pytest.mark.slow
 def test_more_products_than_a_launch_takes(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouped, "TABLES", (2, 4))
+    monkeypatch.setattr(lists, "TABLES", (2, 4))
     a, b = operands(np.dtype(np.float32), [(m, 5, 6) for m in (1, 2, 3, 4, 5, 6, 2, 8, 9)])
     check(tw.matmul(scattered(gpu, a, 4), scattered(gpu, b, 4)), a, b)
     assert [name for name, _ in gpu.launches] == ["simt"] * 3
@@ -164,8 +162,8 @@ def test_more_products_than_a_launch_takes(gpu: Any, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_large_products_are_multiplied_one_by_one(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouped, "_HOST_S", 0.0)  # as if a launch took no time on the host
-    monkeypatch.setattr(grouped, "_seconds_one_by_one", lambda *_: 0.0)
+    monkeypatch.setattr(lists, "LAUNCH_HOST_S", 0.0)  # as if a launch took no time on the host
+    monkeypatch.setattr(lists, "_seconds_one_by_one", lambda *_: 0.0)
     a, b = operands(np.dtype(np.float32), [(4, 5, 6), (5, 5, 6)])
     check(tw.matmul(scattered(gpu, a, 4), scattered(gpu, b, 4)), a, b)
     assert len(gpu.launches) == 2
@@ -217,15 +215,15 @@ def test_every_tile_takes_lists(gpu: Any, name: str) -> None:
 
 def lists_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the kernels that take lists were slow."""
-    fastest = grouped._fastest
-    monkeypatch.setattr(grouped, "_fastest", lambda *product: (fastest(*product)[0], 1.0))
+    fastest = lists._fastest
+    monkeypatch.setattr(lists, "_fastest", lambda *product: (fastest(*product)[0], 1.0))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
 def test_products_of_any_height_by_tensor_maps(gpu: Any, monkeypatch: pytest.MonkeyPatch, transposed: bool) -> None:
     """Also empty ones, in two launches; nothing is read beyond the rows of a matrix, or written beyond those of C."""
-    monkeypatch.setattr(scattered_lists, "MOST_RAGGED", 4)
+    monkeypatch.setattr(lists, "MOST_RAGGED", 4)
     lists_are_slow(monkeypatch)
     a, b = operands(BF16, [(m, 24, 72) for m in (130, 0, 1, 40, 7)])
     x, y = scattered(gpu, a, 64 * 72), scattered(gpu, b, 8, transposed)
@@ -235,7 +233,7 @@ def test_products_of_any_height_by_tensor_maps(gpu: Any, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_matrices_that_lie_too_far_apart_for_a_tensor_map(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boxed_product, "_MOST_SCATTERED", 8)
+    monkeypatch.setattr(engine_product, "_MOST_SCATTERED", 8)
     lists_are_slow(monkeypatch)
     a, b = operands(BF16, [(m, 24, 72) for m in (9, 4)])
     check(tw.matmul(scattered(gpu, a, 64), scattered(gpu, b, 8)), a, b)
@@ -288,14 +286,14 @@ class Interface:
         self.facts = ExchangeInterface((Matrix, Matrix), functions, lambda: self.gradients, (self, "level", -1))
 
 
-def lists(at: int = 0x1000, **changed: Any) -> tuple[list[Any], list[Any]]:
+def two_lists(at: int = 0x1000, **changed: Any) -> tuple[list[Any], list[Any]]:
     a = [Matrix((m, 6), at + 0x400 * m, **changed) for m in (3, 4)]
     return a, [Matrix((6, 5), 2 * at + 0x700 * i) for i in range(2)]
 
 
 def test_lists_are_read() -> None:
     reader = ListReader(Interface().facts)
-    a, b = lists()
+    a, b = two_lists()
     data = reader.read(a, b)
     assert data is not None
     assert np.frombuffer(data, np.int64, 4).tolist() == [x.at for x in (*a, *b)]
@@ -303,10 +301,10 @@ def test_lists_are_read() -> None:
     assert reader.agrees(data, views)
     for other in ({"pointer": 0x10}, {"shape": (3, 7)}, {"strides": (1, 3)}, {"device": 1}):
         assert not reader.agrees(data, [views[0]._replace(**other), *views[1:]])
-    elsewhere = reader.read(*lists(0x2000))
+    elsewhere = reader.read(*two_lists(0x2000))
     assert elsewhere is not None
     assert elsewhere[32:] == data[32:], "the key has no addresses"
-    for unlike in (lists(0x1004), lists(dtype=0x14002), lists(strides=(8, 1)), (a[::-1], b)):
+    for unlike in (two_lists(0x1004), two_lists(dtype=0x14002), two_lists(strides=(8, 1)), (a[::-1], b)):
         found = reader.read(*unlike)
         assert found is not None
         assert found[32:] != data[32:]
@@ -315,7 +313,7 @@ def test_lists_are_read() -> None:
 def test_what_is_no_plain_list_is_not_read() -> None:
     interface = Interface()
     reader = ListReader(interface.facts)
-    a, b = lists()
+    a, b = two_lists()
     cube = Matrix((3, 4, 5), 0x1000, (20, 5, 1))
     others = [
         (a, b[:1]), ([], []), (tuple(a), b), (a, tuple(b)), (a, [b[0], 3]), ([cube, a[0]], b), (a, a, None), (a,), (),
@@ -340,7 +338,7 @@ def test_what_is_no_plain_list_is_not_read() -> None:
 def test_references_to_list_items_are_given_back() -> None:
     interface = Interface()
     reader = ListReader(interface.facts)
-    a, b = lists()
+    a, b = two_lists()
 
     def every_way() -> None:
         reader.read(a, b)
@@ -363,9 +361,9 @@ def test_references_to_list_items_are_given_back() -> None:
 
 
 def test_lists_like_earlier_ones_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.gpu.arrays.repeated_lists.short_ways", ways := {})
+    monkeypatch.setattr("tilewright.gpu.arrays.repeated.short_ways", ways := {})
     repeated = RepeatedLists(Interface().facts)
-    a, b = lists()
+    a, b = two_lists()
     views = [x.gpu_array for x in (*a, *b)]
     assert repeated.products(a, b) is None
     runs: list[Any] = []
@@ -374,12 +372,12 @@ def test_lists_like_earlier_ones_take_the_short_way(monkeypatch: pytest.MonkeyPa
         runs.append(given[2].tolist())
         return ["anywhere"]
 
-    repeated.remember(a, b, views, lambda *_: ["these distances"], distances=True)
+    repeated.remember(a, b, views, lambda *_: ["these distances"], needs_same_distances=True)
     assert ways[list] == repeated.products
     assert repeated.products(a, b) == ["these distances"]
-    moved, others = lists(0x2000)
+    moved, others = two_lists(0x2000)
     assert repeated.products(moved, others) is None, "b is at twice the address of a, so its distance is another"
-    repeated.remember(moved, others, [x.gpu_array for x in (*moved, *others)], anywhere, distances=False)
+    repeated.remember(moved, others, [x.gpu_array for x in (*moved, *others)], anywhere, needs_same_distances=False)
     assert repeated.products(a, b) == ["these distances"]
     assert repeated.products(moved, others) == ["anywhere"]
     assert runs == [[x.at for x in (*moved, *others)]]
@@ -392,11 +390,11 @@ def test_lists_like_earlier_ones_take_the_short_way(monkeypatch: pytest.MonkeyPa
 
 
 def test_lists_that_the_interface_reads_otherwise_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.gpu.arrays.repeated_lists.short_ways", ways := {})
+    monkeypatch.setattr("tilewright.gpu.arrays.repeated.short_ways", ways := {})
     repeated = RepeatedLists(Interface().facts)
-    a, b = lists()
+    a, b = two_lists()
     views = [x.gpu_array for x in (*a, *b)]
-    repeated.remember(a, b, [views[0]._replace(strides=(1, 3)), *views[1:]], lambda *_: [], distances=False)
+    repeated.remember(a, b, [views[0]._replace(strides=(1, 3)), *views[1:]], lambda *_: [], needs_same_distances=False)
     assert repeated.products(a, b) is None
     assert ways == {}
 

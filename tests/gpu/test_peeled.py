@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
-from tilewright.gpu.arrays import matmul, peeled
+from tilewright.gpu.arrays import choose, matmul
 from tilewright.gpu.arrays.gpu_array import GpuArray
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -25,7 +25,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A simulated GPU on which all that can be peeled is, whatever its predicted time."""
     found = fake.Gpu(1 << 22)
     fake.install(monkeypatch, [found])
-    monkeypatch.setattr(peeled, "_GAINS", 1e9)
+    monkeypatch.setattr(choose, "_GAINS", 1e9)
     monkeypatch.setattr(matmul, "_GAINS", 0)
     matmul._plan.cache_clear()
     yield found
@@ -93,7 +93,7 @@ def test_what_has_no_border_is_one_product(gpu: Any) -> None:
 
 
 def test_pieces_are_taken_where_they_are_predicted_to_be_faster(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peeled, "_GAINS", 0.98)
+    monkeypatch.setattr(choose, "_GAINS", 0.98)
     gpu.sms, found = 132, {}
     for n in (4096, 4097):
         a, b = GpuArray(0, (n, n), (n, 1), "float32", 0), GpuArray(0, (n, n), (n, 1), "float32", 0)
@@ -108,8 +108,8 @@ def test_pieces_are_taken_where_they_are_predicted_to_be_faster(gpu: Any, monkey
 
 def test_the_parts_of_c_cover_it_once() -> None:
     for m, n in itertools.product((64, 65, 80, 81, 144), repeat=2):
-        rows, columns = peeled._inner(m), peeled._inner(n)
+        rows, columns = choose._inner(m), choose._inner(n)
         count = np.zeros((m, n), int)
-        for (top, bottom), (left, right) in peeled._parts(rows, columns, m, n):
+        for (top, bottom), (left, right) in choose._border_parts(rows, columns, m, n):
             count[top:bottom, left:right] += 1
         assert (count == 1).all(), (m, n)

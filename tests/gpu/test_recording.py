@@ -11,8 +11,8 @@ import pytest
 
 from support.stand_driver import WORD, StandDriver
 from tilewright.errors import LaunchError
-from tilewright.gpu.runtime import boxes, recording
-from tilewright.gpu.runtime.boxes import BoxedArguments, BoxedOperand
+from tilewright.gpu.runtime import launch, recording
+from tilewright.gpu.runtime.launch import BoxedArguments, BoxedOperand
 from tilewright.gpu.runtime.recording import (
     RecordedLaunch,
     Replay,
@@ -150,7 +150,7 @@ def replaced(made: Map, address: int) -> tuple[int]:
 def test_tensor_maps_get_their_addresses(driver: StandDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.cuTensorMapReplaceAddress = replaced  # type: ignore[attr-defined]
     monkeypatch.setattr(BoxedOperand, "encoded", lambda _, address: Map(address))
-    monkeypatch.setattr(boxes, "driver", recording.driver)
+    monkeypatch.setattr(launch, "driver", recording.driver)
     operand = BoxedOperand("float16", 8, 8, 1, 16, 128, (8, 8))
 
     def boxed(a: int, c: int, stream: int) -> None:

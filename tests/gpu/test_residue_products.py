@@ -18,11 +18,19 @@ from support.layouts import laid
 from support.residue_products import LAID, LAUNCHES, RESIDUES, TILES, by_kernel, changed, residues_alone, small_gpu
 from support.selection import in_turns
 from tilewright.errors import UsageError
-from tilewright.gpu.runtime import residue_operand, residue_product
-from tilewright.gpu.runtime.residue_operand import ResidueProduct
+from tilewright.gpu.runtime import residue_product
+from tilewright.gpu.runtime.residue_product import ResidueProduct
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
-from tilewright.product.residues import EACH, MODULI, MOST_K, RESIDUES_IN, largest_norm, least_bound, residue_bound
+from tilewright.product.residues import (
+    MODULI,
+    MOST_K,
+    REALS_PER_ELEMENT,
+    RESIDUES_IN,
+    check_factor,
+    largest_norm,
+    residue_bound,
+)
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -200,11 +208,11 @@ def square(numbers: np.ndarray) -> Fraction:
 def test_the_sums_of_all_products_are_determined(dtype: str, moduli: int) -> None:
     used, norm = MODULI[dtype][:moduli], Fraction(largest_norm(moduli, dtype))
     assert math.lcm(*used) == math.prod(used)
-    most = (norm + Fraction(math.isqrt(MOST_K * EACH[dtype]) + 1, 2)) ** 2
+    most = (norm + Fraction(math.isqrt(MOST_K * REALS_PER_ELEMENT[dtype]) + 1, 2)) ** 2
     assert 2 * most < math.prod(used) * (1 - Fraction(1, 2**16))
     assert norm < 2**51 - 1
     assert MOST_K * 128**2 <= 2**30
-    assert all(least_bound(k, moduli, dtype) > 0 for k in (1, 512, MOST_K))
+    assert all(check_factor(k, moduli, dtype) > 0 for k in (1, 512, MOST_K))
 
 
 @pytest.mark.parametrize("moduli", [5, 8, 13])
@@ -225,7 +233,7 @@ def test_residues_of_extreme_lines_determine_their_sums(k: int, moduli: int) -> 
 @pytest.mark.parametrize("k", [1, 2, 3, 260])
 def test_the_largest_sums_are_determined(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no bound, for which so small a k would be flagged."""
-    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
+    monkeypatch.setattr(residue_product, "check_factor", lambda *_: 0.0)
     gpu, most = small_gpu(), int(largest_norm(13) / math.sqrt(k) * (1 - 2.0**-20))
     rows = np.array([np.full(k, most), np.full(k, -most), most * (-1) ** np.arange(k)], np.float64)
     found = by_kernel(gpu, RESIDUES, rows, np.ascontiguousarray(rows.T))
@@ -297,7 +305,7 @@ def test_infinities_and_nan_are_those_of_ieee() -> None:
 @pytest.mark.slow
 def test_without_the_bound_small_elements_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, _ = distributions()["graded"]
-    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
+    monkeypatch.setattr(residue_product, "check_factor", lambda *_: 0.0)
     gpu = small_gpu()
     assert worst(by_kernel(gpu, RESIDUES, a, b), a, b) > a.shape[1]
     assert not gpu.flags.any()
@@ -306,8 +314,8 @@ def test_without_the_bound_small_elements_would_be_lost(monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_too_few_moduli_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of such norms as 13 moduli allow, and 12 moduli."""
-    monkeypatch.setattr(residue_operand, "largest_norm", lambda *_: largest_norm(13))
-    monkeypatch.setattr(residue_product, "least_bound", lambda *_: 0.0)
+    monkeypatch.setattr(residue_product, "largest_norm", lambda *_: largest_norm(13))
+    monkeypatch.setattr(residue_product, "check_factor", lambda *_: 0.0)
     a, b = abs(uniform(20, 300)), abs(uniform(300, 30, seed=2))
     assert not worst(by_kernel(small_gpu(), RESIDUES, a, b, 12), a, b) < a.shape[1]
     assert worst(by_kernel(small_gpu(), RESIDUES, a, b, 13), a, b) < 30

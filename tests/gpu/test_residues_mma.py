@@ -21,8 +21,7 @@ from tilewright.gpu.arrays.matmul import plan_of_views
 from tilewright.gpu.runtime.device import add_described
 from tilewright.gpu.runtime.layout import Matrix
 from tilewright.gpu.runtime.nvrtc import compile_with
-from tilewright.gpu.runtime.residue_operand import ResidueOperand, ResidueProduct, residues_of_rows
-from tilewright.gpu.runtime.residue_product import residue_steps
+from tilewright.gpu.runtime.residue_product import ResidueOperand, ResidueProduct, residue_steps, residues_of_rows
 from tilewright.gpu.runtime.steps import KernelLaunch, load
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.prebuilt.gpu import _Described

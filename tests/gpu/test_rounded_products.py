@@ -12,8 +12,7 @@ import tilewright as tw
 from support import simulated_libraries as fake
 from support.layouts import laid
 from support.selection import in_turns
-from tilewright.gpu.runtime.split_operand import split_of_rows
-from tilewright.gpu.runtime.split_product import parts_steps, split_product_steps, split_step
+from tilewright.gpu.runtime.split_product import parts_steps, split_of_rows, split_product_steps, split_step
 from tilewright.gpu.runtime.steps import WORKSPACE, A, B, BufferPlace, load
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel

@@ -15,10 +15,17 @@ from support.selection import in_turns
 from tilewright.gpu.arrays import libraries, matmul
 from tilewright.gpu.arrays.copies import sum_step
 from tilewright.gpu.arrays.gpu_array import GpuArray
-from tilewright.gpu.runtime import split_operand, split_product
+from tilewright.gpu.runtime import split_product
 from tilewright.gpu.runtime.layout import row_major_matrix
-from tilewright.gpu.runtime.split_operand import SplitOperand, SplitProduct, allowed_excess, split_bound, split_of_rows
-from tilewright.gpu.runtime.split_product import PartsOfK, split_product_steps
+from tilewright.gpu.runtime.split_product import (
+    PartsOfK,
+    SplitOperand,
+    SplitProduct,
+    allowed_excess,
+    split_bound,
+    split_of_rows,
+    split_product_steps,
+)
 from tilewright.gpu.runtime.steps import WORKSPACE, BufferPlace, C, load
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.kernels.cuda_kernel import CudaKernel
@@ -119,7 +126,7 @@ def test_pieces_of_a_long_k_are_summed_apart(params: dict[str, int]) -> None:
 
 @pytest.mark.slow
 def test_long_lines_are_split_by_more_blocks(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_operand, "_LONG", 1900)
+    monkeypatch.setattr(split_product, "_LONG_LINES", 1900)
     assert SplitOperand(row_major_matrix(1, 1900, "float32")).blocks == 8
     assert SplitOperand(row_major_matrix(1, 2100, "float32")).blocks == 16
     a, b = uniform(35, 2100), uniform(2100, 9, seed=2)

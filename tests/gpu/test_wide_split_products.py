@@ -13,8 +13,14 @@ from support import simulated_libraries as fake
 from tilewright.gpu.runtime import compilations, split_product
 from tilewright.gpu.runtime.compilations import Compilations
 from tilewright.gpu.runtime.layout import Matrix, row_major_matrix
-from tilewright.gpu.runtime.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, wide_bound
-from tilewright.gpu.runtime.split_product import split_product_steps
+from tilewright.gpu.runtime.split_product import (
+    WIDEST,
+    SplitOperand,
+    SplitProduct,
+    allowed_excess,
+    split_product_steps,
+    wide_bound,
+)
 from tilewright.gpu.runtime.steps import load
 from tilewright.host.sources import PACKAGE
 from tilewright.kernels.catalog import cuda_engine

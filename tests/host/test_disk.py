@@ -20,8 +20,7 @@ import pytest
 
 from tilewright.errors import CacheWarning
 from tilewright.host import disk
-from tilewright.host.disk import CacheFile, private_directory, safe, temporary
-from tilewright.host.disk.safe import safe_directory
+from tilewright.host.disk import CacheFile, private_directory, safe_directory
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX")
 as_root = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can act as another user")
@@ -182,7 +181,7 @@ def check_refusal(
     with pytest.warns(CacheWarning) as said:
         path = private_directory("numba", "key")
     assert path is not None
-    assert path.parent.parent == temporary.temporary_directory()
+    assert path.parent.parent == disk.temporary_directory()
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert private_directory("numba", "key") == path, "one for the process, and said once"
     (message,) = [str(warning.message) for warning in said]
@@ -300,7 +299,7 @@ def attack_between(name: str, when: str, tmp_path: Path, patch: pytest.MonkeyPat
         return fd
 
     with patch.context() as context, contextlib.suppress(OSError):
-        context.setattr(safe.os, "open", attacked)
+        context.setattr(disk.os, "open", attacked)
         safe_directory(tmp_path / "base", ("numba", "key", "more"))
     assert (tmp_path / "away").exists()
     return list(evil.iterdir())
@@ -316,7 +315,7 @@ def test_what_is_opened_is_what_was_checked(
 
 @pytest.mark.parametrize("name", ["base", "numba", "key"])
 def test_a_walk_that_follows_links_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe, "_OPEN", safe._OPEN & ~os.O_NOFOLLOW)
+    monkeypatch.setattr(disk, "_OPEN", disk._OPEN & ~os.O_NOFOLLOW)
     assert attack_between(name, "before", tmp_path, monkeypatch)
 
 
@@ -327,7 +326,7 @@ import os, pickle, socket, sys, traceback, warnings
 from pathlib import Path
 import numpy as np
 from numba.core.registry import cpu_target
-from tilewright.host.disk import safe
+from tilewright.host import disk
 from tilewright.kernels.catalog import catalog
 from tilewright.cpu.runtime import in_process
 
@@ -336,7 +335,7 @@ base, planted = Path(os.environ["TILEWRIGHT_CACHE"]), sys.argv[1] == "planted"
 kernel, context = catalog()["cpu/naive"], cpu_target.target_context
 in_process._generator(), context.refresh()
 if planted:
-    safe._Walk._check = lambda self, fd, path, mine: None
+    disk._Walk._check = lambda self, fd, path, mine: None
 to_attacker, to_victim = socket.socketpair()
 
 
@@ -404,7 +403,7 @@ def test_another_user_cannot_put_code_into_a_cache_that_all_can_write(planted: s
 # ---- the temporary directory -----------------------------------------------------------------------------------------
 
 UNUSABLE = {"TILEWRIGHT_CACHE": "/proc/nowhere"}
-MAKE = "from tilewright.host.disk import private_directory, temporary; "
+MAKE = "from tilewright.host import disk; from tilewright.host.disk import private_directory; "
 
 
 def left(place: Path) -> list[str]:
@@ -476,7 +475,7 @@ import os, sys
 path = private_directory("numba")
 read, write = os.pipe()
 if os.fork():
-    os._exit(temporary._current.remove() or os.write(write, b"!") - 1)
+    os._exit(disk._current.remove() or os.write(write, b"!") - 1)
 os.read(read, 1)
 mine = private_directory("numba")
 print(mine.is_dir(), mine != path, path.exists(), flush=True)
@@ -497,8 +496,8 @@ def test_processes_of_a_pool_leave_nothing(place: Path, monkeypatch: pytest.Monk
     for method in ("fork", "spawn"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
-            monkeypatch.setattr(temporary, "_current", None)
-            monkeypatch.setattr(temporary.tempfile, "tempdir", str(place))
+            monkeypatch.setattr(disk, "_current", None)
+            monkeypatch.setattr(tempfile, "tempdir", str(place))
             pool = multiprocessing.get_context(method).Pool(1)
         with pool:
             path = Path(pool.apply(in_a_pool, (1,)))
@@ -541,10 +540,10 @@ os.kill(os.getpid(), {int(how)})
 
 def test_an_unsafe_place_for_temporary_files_is_passed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unsafe, good = made(tmp_path / "unsafe", 0o777), made(tmp_path / "good", 0o1777)
-    monkeypatch.setattr(temporary.tempfile, "tempdir", str(unsafe))
-    monkeypatch.setattr(temporary, "_PLACES", (str(unsafe), str(good)))
-    monkeypatch.setattr(temporary, "_current", None)
-    found = temporary.temporary_directory()
+    monkeypatch.setattr(tempfile, "tempdir", str(unsafe))
+    monkeypatch.setattr(disk, "_PLACES", (str(unsafe), str(good)))
+    monkeypatch.setattr(disk, "_current", None)
+    found = disk.temporary_directory()
     assert found is not None
     assert found.parent == good
     assert not list(unsafe.iterdir())
@@ -554,9 +553,9 @@ def test_an_unsafe_place_for_temporary_files_is_passed_by(tmp_path: Path, monkey
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No safe place for anything."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", "/proc/nowhere")
-    monkeypatch.setattr(temporary.tempfile, "tempdir", "/proc/nowhere")
-    monkeypatch.setattr(temporary, "_PLACES", ())
-    monkeypatch.setattr(temporary, "_current", None)
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    monkeypatch.setattr(disk, "_PLACES", ())
+    monkeypatch.setattr(disk, "_current", None)
     with pytest.warns(CacheWarning, match="compiled code and measured facts are not kept at all"):
         yield
 
@@ -629,7 +628,7 @@ def test_a_disk_that_is_full_is_said_once_and_the_temporary_directory_used(
         path = stored.write(b"{}")
     assert len(said) == 1
     assert path is not None
-    assert path.parent.parent == temporary.temporary_directory()
+    assert path.parent.parent == disk.temporary_directory()
     assert stored.read() == b"{}"
 
 

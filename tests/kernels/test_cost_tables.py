@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from tilewright.gpu.planning.ways import EngineShape, timed_ways
-from tilewright.kernels import costs
+from tilewright.kernels import cuda_kernel
 from tilewright.kernels.catalog import cuda_engine
-from tilewright.kernels.costs import BASE, TABLES, cached_table, cost_table, own_table, table_of
-from tilewright.kernels.cuda_kernel import Card
+from tilewright.kernels.cuda_kernel import BASE, TABLES, Card, cached_table, cost_table, own_table, table_of
 
 KERNELS = list(cuda_engine().values())
 CARD = "NVIDIA Simulated 7"
@@ -17,12 +16,12 @@ CARD = "NVIDIA Simulated 7"
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
-    monkeypatch.setattr(costs, "cost_table", costs.cost_table.__wrapped__)
+    monkeypatch.setattr(cuda_kernel, "cost_table", cuda_kernel.cost_table.__wrapped__)
 
 
 @pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.stem)
 def test_a_table_of_the_package_has_the_costs_of_each_kernel_and_no_others(path: Path) -> None:
-    table = costs.cost_table(path.stem)
+    table = cuda_kernel.cost_table(path.stem)
     assert {name: set(known) for name, known in table.kernels.items()} == {k.name: set(k.costs) for k in KERNELS}
     assert all(cost > 0 for known in table.kernels.values() for cost in known.values())
 
@@ -49,6 +48,6 @@ def test_a_table_that_was_fitted_here_precedes_where_it_is_complete() -> None:
     own = {"cuda/simt": simt, "cuda/mma": {"launch_s": 1.0}}  # of another version: it lacks costs
     cached_table(own_table(CARD)).write_json({"kernels": own})
     assert table_of(CARD) == own_table(CARD) == "simulated-7"
-    table = costs.cost_table("simulated-7")
+    table = cuda_kernel.cost_table("simulated-7")
     assert table.costs_of(cuda_engine()["cuda/simt"]) == simt
     assert table.costs_of(cuda_engine()["cuda/mma"]) == present.costs_of(cuda_engine()["cuda/mma"])

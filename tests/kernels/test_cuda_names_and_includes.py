@@ -12,8 +12,8 @@ import pytest
 import tilewright as tw
 from support.command_line import is_one_line
 from tilewright.errors import CompileError, UnavailableError, UsageError
-from tilewright.gpu.runtime import includes, mangled, nvrtc
-from tilewright.gpu.runtime.mangled import demangled
+from tilewright.gpu.runtime import cubin, nvrtc
+from tilewright.gpu.runtime.cubin import demangled
 from tilewright.gpu.runtime.nvrtc import compile_source
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -80,7 +80,7 @@ def run(name: str | None, source: str = NAMES, **options: object) -> tuple[float
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(mangled).failed == 0
+    assert doctest.testmod(cubin).failed == 0
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_refused_options(options: dict, words: str) -> None:
     ],
 )
 def test_a_missing_header_has_a_hint(header: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(includes, "toolkit_headers", list)
+    monkeypatch.setattr(nvrtc, "toolkit_headers", list)
     with pytest.raises((CompileError, UnavailableError)) as error:
         run("ns::m", f"#include {header}\n{NAMES}")
     assert hint in str(error.value)
@@ -214,7 +214,7 @@ def test_a_missing_header_that_a_toolkit_has(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "include" / "of_a_toolkit.h").write_text("")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     source = f"#include <of_a_toolkit.h>\n{NAMES}"
-    if includes.headers_needed(includes.included(source, []), nvrtc.compiler()) is not None:
+    if nvrtc.headers_needed(nvrtc.included(source, []), nvrtc.compiler()) is not None:
         run("ns::m", source)  # an NVRTC without headers is given the toolkit's folders
         return
     with pytest.raises(CompileError, match=f"hint: it is in {tmp_path}/include: give this folder"):
@@ -223,18 +223,18 @@ def test_a_missing_header_that_a_toolkit_has(tmp_path: Path, monkeypatch: pytest
 
 def test_an_older_compiler_takes_the_headers_of_a_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVRTC before 13.3 brings no headers."""
-    wanted = includes.included("#include <cuda/barrier>\n", [])
-    assert includes.headers_needed(includes.included("int x;", []), "NVRTC 13.0.88") == []
-    assert includes.headers_needed(wanted, "NVRTC 13.3.1") is None
-    monkeypatch.setattr(includes, "toolkit_headers", lambda: [tmp_path])
+    wanted = nvrtc.included("#include <cuda/barrier>\n", [])
+    assert nvrtc.headers_needed(nvrtc.included("int x;", []), "NVRTC 13.0.88") == []
+    assert nvrtc.headers_needed(wanted, "NVRTC 13.3.1") is None
+    monkeypatch.setattr(nvrtc, "toolkit_headers", lambda: [tmp_path])
     with pytest.raises(
         UnavailableError, match=r"cuda/barrier: .*NVRTC 13\.0\.88.*pip install nvidia-cuda-cccl"
     ) as error:
-        includes.headers_needed(wanted, "NVRTC 13.0.88")
+        nvrtc.headers_needed(wanted, "NVRTC 13.0.88")
     assert "\n" not in str(error.value)
     (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "barrier").write_text("")
-    assert includes.headers_needed(wanted, "NVRTC 13.0.88") == [tmp_path]
+    assert nvrtc.headers_needed(wanted, "NVRTC 13.0.88") == [tmp_path]
 
 
 def test_names_and_folders_are_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ from tilewright.gpu.planning.columns import staged
 from tilewright.gpu.planning.sets import LAYOUT, sets_for
 from tilewright.gpu.planning.ways import EngineShape
 from tilewright.kernels.catalog import cuda_engine, cuda_engine_for
-from tilewright.kernels.costs import BASE, cost_table
-from tilewright.kernels.cuda_kernel import LINE, TIMED, Card, CudaKernel
+from tilewright.kernels.cuda_kernel import BASE, LINE, TIMED, Card, CudaKernel, cost_table
 from tilewright.kernels.expression import Expression
 from tilewright.kernels.header import check_launches
 from tilewright.product.problem import itemsize_of

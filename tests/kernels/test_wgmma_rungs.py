@@ -11,7 +11,7 @@ import pytest
 from support.simulated_gpu import SimulatedGpu
 from tilewright.errors import UsageError
 from tilewright.gpu.planning.choice import choose_gpu
-from tilewright.gpu.runtime.boxes import mapped_arguments
+from tilewright.gpu.runtime.launch import mapped_arguments
 from tilewright.gpu.runtime.nvrtc import compile_kernel
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel

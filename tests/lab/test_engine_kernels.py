@@ -12,8 +12,8 @@ import pytest
 from support.command_line import is_one_line
 from support.simulated_gpu import SimulatedGpu
 from tilewright.errors import UsageError
-from tilewright.gpu.runtime.boxes import Mapped
-from tilewright.gpu.runtime.plain_launch import plain_launch
+from tilewright.gpu.runtime.engine_product import plain_launch
+from tilewright.gpu.runtime.launch import Mapped
 from tilewright.kernels.catalog import catalog, cuda_catalog, cuda_engine, find, tunable
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.bench import device

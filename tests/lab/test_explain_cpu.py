@@ -13,7 +13,7 @@ import pytest
 
 from support.scripted_counters import ScriptedCounters
 from tilewright.__main__ import run_command_line
-from tilewright.cpu.engine.dots import here
+from tilewright.cpu.engine.dots import dot_instruction_here
 from tilewright.errors import UsageError
 from tilewright.host.machine import machine
 from tilewright.kernels.catalog import catalog
@@ -102,7 +102,7 @@ def test_every_kind_of_kernel_is_explained(name: str, dtype: str, threads: int, 
     json.dumps(found.as_dict(), allow_nan=False)
 
 
-@pytest.mark.skipif(here("int8") != "vpdpbusd", reason="counts vpdpbusd, which this processor lacks")
+@pytest.mark.skipif(dot_instruction_here("int8") != "vpdpbusd", reason="counts vpdpbusd, which this processor lacks")
 def test_groups_of_narrow_elements_are_counted_as_words() -> None:
     words, single = (
         cpu_counts.tiling(catalog()[name], Problem(60, 128, k, dtype), 1)

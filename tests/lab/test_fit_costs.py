@@ -13,7 +13,7 @@ import fit_costs
 from tilewright.errors import UsageError
 from tilewright.gpu.runtime.device import add_described
 from tilewright.kernels.catalog import cuda_engine
-from tilewright.kernels.costs import BASE, cost_table
+from tilewright.kernels.cuda_kernel import BASE, cost_table
 from tilewright.lab.tune.costs import Fit, is_threshold, read_record, read_together, regrets
 from tilewright.prebuilt.gpu import GPUS, _Described
 

@@ -19,7 +19,7 @@ from tilewright.cpu.runtime.in_process import _generator
 from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import UsageError
 from tilewright.host import disk, sources
-from tilewright.host.disk.safe import safe_directory
+from tilewright.host.disk import safe_directory
 from tilewright.host.machine import Cache, Machine, machine
 from tilewright.kernels import Kernel, blocking
 from tilewright.kernels.blocking import Blocking, analytic, store_blocking, stored_blocking, tallest, use_candidate

@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from support.command_line import is_one_line
 from support.measured_rungs import smallest
-from tilewright.gpu.runtime import includes
+from tilewright.gpu.runtime import nvrtc
 from tilewright.gpu.runtime.nvrtc import compile_kernel, compile_source
 from tilewright.kernels.catalog import cuda_catalog
 from tilewright.lab.explain.measure import CountedInstruction, by_line
@@ -90,7 +90,7 @@ def places(seen: Observation) -> dict[tuple[str, int], int]:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(source_files).failed == doctest.testmod(includes).failed == 0
+    assert doctest.testmod(source_files).failed == doctest.testmod(nvrtc).failed == 0
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 
 from tilewright.cpu.codegen.settings import SETTINGS
 from tilewright.cpu.runtime import library, machine_code
-from tilewright.cpu.runtime.names import kernel_name
+from tilewright.cpu.runtime.library import kernel_name
 from tilewright.host.levels import LEVELS, instruction_levels
 from tilewright.host.machine import machine
 from tilewright.kernels import blocking

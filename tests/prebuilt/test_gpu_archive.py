@@ -19,8 +19,8 @@ from tilewright.errors import UnavailableError
 from tilewright.gpu.arrays.gpu_array import GpuArray
 from tilewright.gpu.arrays.matmul import plan_of_views
 from tilewright.gpu.arrays.plan import prepare
-from tilewright.gpu.runtime import archive, compilations, nvrtc
-from tilewright.gpu.runtime.archive import Request, engine_file, engine_kernel
+from tilewright.gpu.runtime import compilations, nvrtc
+from tilewright.gpu.runtime.compilations import Request, engine_file, engine_kernel
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.prebuilt import build, gpu
 
@@ -43,11 +43,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Request]
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No archive is open, and none is found, before a test and after it."""
-    monkeypatch.setattr(archive, "_BUILT", Path("nowhere"))
-    archive._archive.cache_clear()
+    monkeypatch.setattr(compilations, "_BUILT", Path("nowhere"))
+    compilations._archive.cache_clear()
     compilations._compilations.clear()
     yield
-    archive._archive.cache_clear()
+    compilations._archive.cache_clear()
     compilations._compilations.clear()
 
 
@@ -97,7 +97,7 @@ def test_an_archive_has_what_the_compiler_makes(
 ) -> None:
     folder, wanted = built
     compiled = [nvrtc.compile_file(path, arch=arch, defines=dict(macros)) for path, arch, macros in wanted]
-    monkeypatch.setattr(archive, "_BUILT", folder)
+    monkeypatch.setattr(compilations, "_BUILT", folder)
     for (path, arch, macros), other in zip(wanted, compiled, strict=True):
         found = engine_file(path, arch, dict(macros))
         assert isinstance(found.text, type(lambda: ""))  # from the archive
@@ -119,7 +119,7 @@ def test_a_product_is_prepared_without_a_compiler(
         shutil.copytree(folder, tmp_path / "tilewright_cuda")
         monkeypatch.syspath_prepend(tmp_path)
     else:
-        monkeypatch.setattr(archive, "_BUILT", folder)
+        monkeypatch.setattr(compilations, "_BUILT", folder)
     for path, arch, macros in wanted:
         assert engine_file(path, arch, dict(macros)).cubin
     assert not compiles
@@ -130,7 +130,7 @@ def test_what_it_lacks_is_compiled(
 ) -> None:
     """Other macros, another architecture, a kernel whose source was changed, other sources, and a damaged file."""
     folder, (request, *_) = built
-    monkeypatch.setattr(archive, "_BUILT", folder)
+    monkeypatch.setattr(compilations, "_BUILT", folder)
     kernel = next(kernel for kernel in cuda_engine().values() if kernel.boxes == {} and kernel.path == request.path)
     values = {name: int(value) for name, value in request.macros if name in kernel.params}
     macros = {name: value for name, value in request.macros if name not in kernel.params}
@@ -149,7 +149,7 @@ def test_a_python_that_cannot_read_it_compiles(
     built: tuple[Path, list[Request]], compiles: list[str], monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     folder, (request, *_) = built
-    monkeypatch.setattr(archive, "_BUILT", folder)
+    monkeypatch.setattr(compilations, "_BUILT", folder)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnavailableError, match="no compiler"):
         engine_file(request.path, ARCH, dict(request.macros))
@@ -159,13 +159,13 @@ def test_a_python_that_cannot_read_it_compiles(
 def test_what_there_is_in_a_line(
     built: tuple[Path, list[Request]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert archive.describe_archives().startswith("none: ")
+    assert compilations.describe_archives().startswith("none: ")
     folder, wanted = built
-    file = tmp_path / archive.archive_name(ARCH)
+    file = tmp_path / compilations.archive_name(ARCH)
     file.write_bytes((folder / file.name).read_bytes())
-    file.with_name(archive.archive_name("sm_86")).write_bytes(b"damaged")
-    monkeypatch.setattr(archive, "_BUILT", tmp_path)
-    assert archive.describe_archives() == f"sm_80: {len(wanted)}; sm_86: of other sources, or damaged: not used"
+    file.with_name(compilations.archive_name("sm_86")).write_bytes(b"damaged")
+    monkeypatch.setattr(compilations, "_BUILT", tmp_path)
+    assert compilations.describe_archives() == f"sm_80: {len(wanted)}; sm_86: of other sources, or damaged: not used"
 
 
 @pytest.mark.parametrize("harm", ["sources", "row", "file", "empty"])
@@ -177,7 +177,7 @@ def test_an_archive_that_is_no_use(
     harm: str,
 ) -> None:
     folder, (request, *_) = built
-    file = tmp_path / archive.archive_name(ARCH)
+    file = tmp_path / compilations.archive_name(ARCH)
     file.write_bytes((folder / file.name).read_bytes())
     if harm in ("sources", "row"):
         rows = sqlite3.connect(file)
@@ -186,7 +186,7 @@ def test_an_archive_that_is_no_use(
         rows.close()
     else:
         file.write_bytes(b"no database, whatever it is called" * (harm == "file"))
-    monkeypatch.setattr(archive, "_BUILT", tmp_path)
+    monkeypatch.setattr(compilations, "_BUILT", tmp_path)
     with pytest.raises(UnavailableError, match="no compiler"):
         engine_file(request.path, ARCH, dict(request.macros))
     assert compiles
@@ -205,7 +205,7 @@ def test_twins_are_stored_as_differences(tmp_path: Path, monkeypatch: pytest.Mon
     assert [base for base, _ in rows] == [None, wanted[0].key]
     cubins = compiled_alone(wanted)
     assert rows[1][1] * 50 < len(cubins[1])
-    monkeypatch.setattr(archive, "_BUILT", tmp_path)
+    monkeypatch.setattr(compilations, "_BUILT", tmp_path)
     assert [engine_file(path, arch, dict(macros)).cubin for path, arch, macros in wanted] == cubins
 
 
@@ -224,7 +224,7 @@ def test_equal_binaries_are_stored_once(tmp_path: Path, monkeypatch: pytest.Monk
     file = gpu.write_archive(ARCH, wanted, tmp_path, jobs=1, say=lambda _: None)
     stored = dict(sqlite3.connect(file).execute("SELECT key, base FROM kernels").fetchall())
     assert [stored[request.key] for request in wanted] == [None, wanted[0].key, wanted[0].key, wanted[2].key]
-    monkeypatch.setattr(archive, "_BUILT", tmp_path)
+    monkeypatch.setattr(compilations, "_BUILT", tmp_path)
     assert [engine_file(path, arch, dict(given)).cubin for path, arch, given in wanted] == compiled_alone(wanted)
 
 
@@ -238,7 +238,7 @@ def test_plans_of_a_described_gpu(compiles: list[str]) -> None:
     described: Any = gpu._Described("sm_90a", "9.0", "NVIDIA H200", 132, 3_201_000, 6144)
     ordinal = gpu.add_described(described)
     x, y = (GpuArray(1 << at, (512, 512), (512, 1), "float16", ordinal) for at in (30, 40))
-    with archive.requests() as asked:
+    with compilations.requests() as asked:
         prepare(plan_of_views(x, y))
     assert {request.path.name for request in asked} == {"hopper.cu"}
     assert plan_of_views(x, y).gpu == "NVIDIA H200"

@@ -16,8 +16,7 @@ from support.executing_gpu import ExecutingGpu
 from tilewright.errors import CompileError, UsageError
 from tilewright.gpu.runtime import compilations
 from tilewright.gpu.runtime.compilations import Compilations
-from tilewright.gpu.runtime.split_operand import allowed_excess, split_bound, split_of_rows
-from tilewright.gpu.runtime.split_product import split_step
+from tilewright.gpu.runtime.split_product import allowed_excess, split_bound, split_of_rows, split_step
 from tilewright.gpu.runtime.steps import WORKSPACE, A, BufferPlace, load
 from tilewright.kernels.catalog import cuda_engine
 from tilewright.large import multiply as large

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.gpu.runtime.boxed_product import boxed_step
-from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.gpu.runtime.engine_product import EngineProduct, boxed_step, strided_step
 from tilewright.gpu.runtime.layout import Matrix
 from tilewright.gpu.runtime.steps import BIAS, BufferPlace, C, load
-from tilewright.gpu.runtime.strided_product import strided_step
 from tilewright.kernels.cuda_kernel import CudaKernel
 
 

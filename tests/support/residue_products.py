@@ -12,8 +12,7 @@ import numpy as np
 from support import simulated_libraries as fake
 from tilewright.gpu.runtime import compilations, residue_product
 from tilewright.gpu.runtime.compilations import Compilations
-from tilewright.gpu.runtime.residue_operand import residues_of_rows
-from tilewright.gpu.runtime.residue_product import residue_steps
+from tilewright.gpu.runtime.residue_product import residue_steps, residues_of_rows
 from tilewright.gpu.runtime.steps import load
 from tilewright.host.sources import PACKAGE
 from tilewright.kernels.catalog import cuda_engine
@@ -80,7 +79,7 @@ def by_kernel(
     gpu.flags = everything[first : first + 4 * made.parts].view(np.int32)
     gpu.norms, gpu.lines = [], []
     for operand, at_operand in ((made.a, 0), (made.b, made.a.workspace_bytes)):
-        norms, lines = (everything[at_operand + at :] for at in (operand.found_at, operand.lines_at))
+        norms, lines = (everything[at_operand + at :] for at in (operand.norms_offset, operand.lines_offset))
         found = norms[: 8 * operand.parts * operand.padded].view(NORM).reshape(operand.parts, operand.padded)
         gpu.norms.append(found[:, : operand.lines])
         gpu.lines.append(lines[: LINE.itemsize * operand.lines].view(LINE))

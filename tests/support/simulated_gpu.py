@@ -15,8 +15,7 @@ import numpy as np
 
 from support import ptx_alone
 from tilewright.errors import LaunchError, UsageError
-from tilewright.gpu.runtime.boxes import Mapped
-from tilewright.gpu.runtime.launch import Attributes, extent
+from tilewright.gpu.runtime.launch import Attributes, Mapped, extent
 from tilewright.gpu.runtime.memory import Memory
 from tilewright.gpu.runtime.nvrtc import Compiled
 from tilewright.kernels.cuda_kernel import Card

@@ -15,17 +15,7 @@ import numpy as np
 from support import ptx_alone
 from support.simulated_gpu import BASE, SimulatedGpu
 from tilewright.errors import LaunchError
-from tilewright.gpu.arrays import (
-    dlpack,
-    grouped,
-    host_copy,
-    libraries,
-    matmul,
-    offsets,
-    plan,
-    repeated,
-    repeated_groups,
-)
+from tilewright.gpu.arrays import gpu_array, groups, host_libraries, libraries, lists, matmul, plan, repeated
 from tilewright.gpu.arrays.dtypes import DTYPES, RESULTS
 from tilewright.gpu.runtime.memory import Memory
 from tilewright.kernels.catalog import cuda_catalog
@@ -258,12 +248,12 @@ class Unknown(Array):
     asked: list[Any]
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CUDA, self.gpu.ordinal
+        return gpu_array.CUDA, self.gpu.ordinal
 
     def __dlpack__(self, *, stream: Any = None) -> Any:
         self.asked = [*getattr(self, "asked", []), stream]
         assert self.view.flags.c_contiguous
-        return dlpack.make_capsule(
+        return gpu_array.make_capsule(
             address(self.gpu, self.view), self.shape, self.view.dtype.name, self.gpu.ordinal, self
         )
 
@@ -352,7 +342,7 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     torch, cupy = torch_module(gpus), cupy_module(gpus)
     monkeypatch.setitem(__import__("sys").modules, "torch", torch)
     monkeypatch.setitem(__import__("sys").modules, "cupy", cupy)
-    for module in (grouped, matmul, plan, libraries, host_copy, offsets):
+    for module in (lists, matmul, plan, libraries, host_libraries, groups):
         monkeypatch.setattr(module, "gpu_at", lambda ordinal: gpus[ordinal])
     # Of the real modules others are kept, so that a library of these is not met after the test.
     monkeypatch.setattr(libraries, "_known", {})
@@ -360,8 +350,8 @@ def install(monkeypatch: Any, gpus: list[Gpu]) -> tuple[Any, Any]:
     ptx_alone.install(monkeypatch)
     matmul._plan.cache_clear()
     matmul._launches.cache_clear()
-    offsets._plan.cache_clear()
+    groups._plan.cache_clear()
     repeated.short_ways.clear()
     repeated.finished_ways.clear()
-    repeated_groups.group_ways.clear()
+    repeated.group_ways.clear()
     return torch, cupy

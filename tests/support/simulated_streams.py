@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import LaunchError
-from tilewright.gpu.runtime.memory import Memory
-from tilewright.gpu.runtime.stream import Event
+from tilewright.gpu.runtime.memory import Event, Memory
 from tilewright.kernels.cuda_kernel import Card
 from tilewright.large.files.array import ArraySource
 from tilewright.large.streaming.places import gpu as gpu_module

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..gpu.arrays.host_groups import Part, checked_ends, multiply_groups
 from ..gpu.arrays.host_libraries import host_library
 from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu, library_by_type, library_of
-from ..gpu.arrays.repeated_groups import group_ways
+from ..gpu.arrays.repeated import group_ways
 from ..product.operands import admit, admit_out
-from ..product.problem import combine_grouped_shapes
+from ..product.problem import Part, checked_ends, combine_grouped_shapes, multiply_groups
 from .matmul import matmul
 
 
@@ -81,9 +80,7 @@ def grouped_matmul(
 
         return grouped_product(a, b, offsets)
     if on_gpu:
-        from ..gpu.arrays.offsets import (
-            grouped_matmul_on_gpu,
-        )  # imported only here: products on the host do not need it
+        from ..gpu.arrays.groups import grouped_matmul_on_gpu
 
         return grouped_matmul_on_gpu(a, b, offsets, out, out_dtype, *scales)
     return _on_host_of_library(a, b, offsets, out, out_dtype, *scales)
@@ -118,8 +115,8 @@ def _on_host(a: Any, b: Any, offsets: Any, out: Any, out_dtype: Any, *scales: An
     shapes = combine_grouped_shapes(x.shape, y.shape, None if offsets is None else np.shape(offsets))
     if offsets is None:
         return matmul(x, y, out, out_dtype=out_dtype)
-    if scales and shapes.divides != "m":
-        raise UsageError(f"scale_a and scale_b are for groups of rows, here groups divide {shapes.divides}")
+    if scales and shapes.grouped_axis != "m":
+        raise UsageError(f"scale_a and scale_b are for groups of rows, here groups divide {shapes.grouped_axis}")
     ends = checked_ends(shapes, offsets)
     nothing = matmul(np.empty((0, 0), x.dtype), np.empty((0, 0), y.dtype), out_dtype=out_dtype)
     result = np.empty(shapes.result, nothing.dtype) if out is None else admit_out(out, shapes.result, nothing.dtype)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..cpu.runtime import small_products
-from ..errors import MemoryLimitError, TilewrightError, UsageError
+from ..errors import MemoryLimitError, ShapeError, TilewrightError, UsageError
 from ..gpu.arrays.dtypes import dtype_name
 from ..gpu.arrays.host_libraries import host_library, multiply_on_host, read_on_host
 from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
@@ -21,7 +22,6 @@ from ..product.operands import admit, admit_out, array_or_shape, native, rows_of
 from ..product.plan import Plan
 from ..product.precision import INVARIANT, are_all_invariant, asked_precision
 from ..product.problem import combine_shapes, itemsize_of
-from .lists import is_list_of_matrices, multiply_lists
 
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
@@ -389,3 +389,41 @@ def plan(
         return plan_
     _check_blocks(precision, device)
     return plan_by_blocks(plan_, algorithm, device)
+
+
+# ---- lists of matrices -----------------------------------------------------------------------------------------------
+
+
+def is_list_of_matrices(value: Any) -> bool:
+    """Whether it is a list, not empty, of arrays with at least two axes.
+
+    >>> import numpy as np
+    >>> is_list_of_matrices([np.eye(2), np.eye(3)]), is_list_of_matrices([[1, 2], [3, 4]])
+    (True, False)
+    """
+    return isinstance(value, list) and bool(value) and all(len(getattr(x, "shape", ())) > 1 for x in value)
+
+
+def multiply_lists(
+    product: Callable[..., Any],
+    a: list[Any],
+    b: list[Any],
+    out: Any,
+    precision: str | float,
+    algorithm: str,
+    device: str | None,
+    out_dtype: Any,
+) -> list[Any]:
+    """The ``product`` of each pair of arrays. Raises ShapeError for lists of unequal lengths."""
+    if len(a) != len(b) or (out is not None and not (isinstance(out, list) and len(out) == len(a))):
+        given = "" if out is None else f", out is {f'one of {len(out)}' if isinstance(out, list) else 'no list'}"
+        raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}{given}: they must be as many")
+
+    def one(x: Any, y: Any, c: Any = None) -> Any:
+        return product(x, y, c, precision=precision, algorithm=algorithm, device=device, out_dtype=out_dtype)
+
+    if out is None and device is None and is_on_gpu(*a, *b):
+        from ..gpu.arrays.lists import matmul_lists_on_gpu  # imported only here: products on the host do not need it
+
+        return matmul_lists_on_gpu(a, b, precision, algorithm, out_dtype, one)
+    return [one(x, y, c) for x, y, c in zip(a, b, [None] * len(a) if out is None else out, strict=True)]

@@ -14,8 +14,8 @@ from ..cpu.native import front
 from ..cpu.plan import MOST_WORK_OF_EACH, WORK_SHARED
 from ..cpu.runtime.facts import MOST_WORK_OF_BATCH
 from ..cpu.runtime.interrupts import run_on_thread
+from ..cpu.runtime.library import code_dtype, function_name, products_name
 from ..cpu.runtime.machine_code import engine_code, why_numpy
-from ..cpu.runtime.names import code_dtype, function_name, products_name
 from ..errors import TilewrightError, UnavailableError
 from ..host.limits import get_threads
 from ..product.precision import are_all_invariant

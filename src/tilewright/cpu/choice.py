@@ -2,7 +2,7 @@
 
 No kernel is named here: each declares its dtypes and shapes, and the first that suits, from the highest ``order`` down, is
 taken. A choice depends only on problem and machine, so that the bits of the result do not depend on the number of threads;
-with many threads ``of_many`` takes another kernel that has the same bits. The rungs of the ladder are never chosen.
+with many threads ``for_many_threads`` takes another kernel that has the same bits. The rungs of the ladder are never chosen.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import functools
 from ..errors import DTypeError, UnavailableError, UsageError
 from ..kernels import Kernel
 from ..kernels.catalog import engine
-from ..product.operands import DTYPES, NUMPY_DTYPES
+from ..product.operands import DTYPES, NUMPY_ONLY_DTYPES
 from ..product.plan import Choice
 from ..product.precision import (
     COMPUTED_IN,
+    GPU_PRECISIONS,
     INVARIANT,
-    ON_GPUS,
     WIDEST,
     Path,
     check_words,
-    is_resolved,
+    is_error_goal,
     paths_within,
 )
 from ..product.problem import Problem, itemsize_of
@@ -47,8 +47,8 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     complex128, for which there is no wider dtype, and integers, which are exact modulo their size, are computed with
     "highest" as with "standard".
 
-    ``operands`` is their dtype, if it is narrower than that of the product. If a kernel multiplies it to such sums, it is
-    taken, and computes in the dtype of the operands.
+    ``operands`` is their dtype, if it is narrower than that of the product. If a kernel multiplies this narrower dtype and
+    accumulates in the dtype of the product, it is taken.
 
     NumPy multiplies what no kernel does (long double, Python objects), and everything where there is
     neither a built library nor a compiler (``cpu.runtime.machine_code``).
@@ -59,54 +59,57 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     'float64'
     """
     check_words(problem.precision, algorithm)
-    if problem.precision in ON_GPUS:
-        needed, _ = ON_GPUS[problem.precision]
+    if problem.precision in GPU_PRECISIONS:
+        needed, _ = GPU_PRECISIONS[problem.precision]
         raise UsageError(f"precision {problem.precision!r} is for arrays of {needed} on a GPU")
-    return _choice(problem, algorithm, operands, engine_code() is not None)
+    return _choose_cpu_cached(problem, algorithm, operands, engine_code() is not None)
 
 
 @functools.lru_cache(maxsize=1024)
-def _choice(problem: Problem, algorithm: str, operands: str, compiles: bool) -> Choice[Kernel]:
+def _choose_cpu_cached(problem: Problem, algorithm: str, operands: str, compiles: bool) -> Choice[Kernel]:
     dtype = problem.dtype
     widest = WIDEST.get(dtype, dtype) if problem.precision == "highest" else dtype
-    if is_resolved(problem.precision):
+    if is_error_goal(problem.precision):
         path = _cpu_path(problem, compiles)
         widest = dtype if path.word == "standard" else path.compute
     sizes = _LARGE if problem.precision == INVARIANT else (problem.m, problem.n, problem.k)
-    if problem.precision == INVARIANT and (dtype in NUMPY_DTYPES or not compiles):
-        reason = f"no kernel multiplies {dtype}" if dtype in NUMPY_DTYPES else why_numpy()
+    if problem.precision == INVARIANT and (dtype in NUMPY_ONLY_DTYPES or not compiles):
+        reason = f"no kernel multiplies {dtype}" if dtype in NUMPY_ONLY_DTYPES else why_numpy()
         raise UnavailableError(f"precision {INVARIANT!r}: products of NumPy depend on their shape; {reason}")
-    if dtype in NUMPY_DTYPES and algorithm == "classical":
-        return _chosen(numpy_product, dtype, f"no kernel multiplies {dtype}")
+    if dtype in NUMPY_ONLY_DTYPES and algorithm == "classical":
+        return _make_choice(numpy_product, dtype, f"no kernel multiplies {dtype}")
     if not compiles:
-        return _chosen(numpy_product, COMPUTED_IN.get(widest, widest), why_numpy())
-    if widest == dtype and (summing := _summing(operands, problem.dtype, algorithm, sizes)) is not None:
-        return _chosen(summing, operands, f"the engine's fastest kernel for {operands} whose sums are {dtype}")
+        return _make_choice(numpy_product, COMPUTED_IN.get(widest, widest), why_numpy())
+    if widest == dtype and (summing := _kernel_with_wider_sums(operands, problem.dtype, algorithm, sizes)) is not None:
+        return _make_choice(summing, operands, f"the engine's fastest kernel for {operands} whose sums are {dtype}")
     for compute in dict.fromkeys((widest, COMPUTED_IN.get(widest, widest))):
-        kernel, why = _suiting(compute, algorithm, *sizes)
+        kernel, why = _best_kernel(compute, algorithm, *sizes)
         if kernel is not None:
             why = (
                 why
                 if sizes is not _LARGE
                 else f"the engine's fastest kernel for large products of {compute}, of any shape"
             )
-            return _chosen(kernel, compute, why)
+            return _make_choice(kernel, compute, why)
     known = {dtype for kernel in _highest_first(algorithm) for dtype in kernel.dtypes}
     possible = ", ".join(name for name in DTYPES if {name, COMPUTED_IN.get(name)} & known)
     kernel_text = "kernel" if algorithm == "classical" else f"{algorithm} kernel"
     raise DTypeError(f"no {kernel_text} multiplies {dtype}: it must be one of {possible}")
 
 
-def of_many(choice: Choice[Kernel], problem: Problem, threads: int) -> Choice[Kernel]:
-    """The choice for so many threads: another kernel with the same bits, where the chosen one names one."""
+def for_many_threads(choice: Choice[Kernel], problem: Problem, threads: int) -> Choice[Kernel]:
+    """The choice for so many threads: if the kernel names another one that has the same bits and is faster with many
+    threads, that one."""
     name, suits = choice.kernel.for_many or ("", None)
     if suits is None or not suits(problem.m, problem.n, problem.k, threads, itemsize_of(choice.compute)):
         return choice
     other = engine()[name]
-    return _chosen(other, choice.compute, f"it has the bits of {choice.kernel.name}, and is faster with many threads")
+    return _make_choice(
+        other, choice.compute, f"it has the bits of {choice.kernel.name}, and is faster with many threads"
+    )
 
 
-def _summing(operands: str, dtype: str, algorithm: str, shape: tuple[int, int, int]) -> Kernel | None:
+def _kernel_with_wider_sums(operands: str, dtype: str, algorithm: str, shape: tuple[int, int, int]) -> Kernel | None:
     """The highest kernel that multiplies these operands to sums of that dtype."""
     able = (kernel for kernel in _highest_first(algorithm) if kernel.sums.get(operands) == dtype)
     return next((kernel for kernel in able if kernel.suits is None or kernel.suits(*shape)), None)
@@ -116,7 +119,7 @@ def _cpu_path(problem: Problem, compiles: bool) -> Path:
     """The cheapest path that keeps the precision. A narrower dtype than that of the operands is taken only where the product
     is large enough to gain by it."""
     m, n, k = problem.m, problem.n, problem.k
-    if problem.dtype in NUMPY_DTYPES and problem.precision != "fast":
+    if problem.dtype in NUMPY_ONLY_DTYPES and problem.precision != "fast":
         raise UsageError(f"precision {problem.precision!r}: no error bound is known for {problem.dtype}; leave it out")
     kept = paths_within(problem.precision, "cpu", problem.dtype, k)
     is_large = compiles and m * n * k >= _WORTH_NARROWING * (m * k + k * n + m * n) > 0
@@ -132,7 +135,11 @@ def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
     able = [kernel for kernel in _highest_first("classical") if kernel.adds and dtype in kernel.dtypes]
     suiting = (kernel for kernel in able if kernel.suits is None or kernel.suits(*_LARGE))
     kernel = next(suiting, able[-1] if able else None)
-    return None if kernel is None else _chosen(kernel, dtype, f"the engine's fastest kernel for {dtype} that adds to C")
+    return (
+        None
+        if kernel is None
+        else _make_choice(kernel, dtype, f"the engine's fastest kernel for {dtype} that adds to C")
+    )
 
 
 def error_factor(kernel: Kernel, problem: Problem) -> float | None:
@@ -143,16 +150,16 @@ def error_factor(kernel: Kernel, problem: Problem) -> float | None:
     return kernel.error_bound(problem.m, problem.n, problem.k, **params)
 
 
-def _chosen(kernel: Kernel, compute: str, why: str) -> Choice[Kernel]:
+def _make_choice(kernel: Kernel, compute: str, why: str) -> Choice[Kernel]:
     return Choice(kernel, compute, kernel.params, why)
 
 
-def _suiting(compute: str, algorithm: str, m: int, n: int, k: int) -> tuple[Kernel | None, str]:
+def _best_kernel(compute: str, algorithm: str, m: int, n: int, k: int) -> tuple[Kernel | None, str]:
     """The kernel to take, and the reason as text."""
     able = [kernel for kernel in _highest_first(algorithm) if compute in kernel.dtypes]
     if algorithm != "classical":
         if able and error_factor(able[0], Problem(m, n, k)) is None:
-            kernel, why = _suiting(compute, "classical", m, n, k)
+            kernel, why = _best_kernel(compute, "classical", m, n, k)
             return kernel or able[0], f"{why}; {algorithm} gains nothing at this size"
         why = f"the engine's highest {algorithm} kernel for {compute}: fewer multiplications, a wider error bound"
         return (able[0] if able else None), why

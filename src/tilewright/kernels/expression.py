@@ -1,7 +1,8 @@
-"""Arithmetic as text in a kernel's header: of whole numbers for grid, block, memory and parameters, of real ones for times.
+"""Arithmetic as text in a kernel's header. Expressions of integers give grid, block, memory and parameters; expressions of
+real numbers give times.
 
 A header may come from any file, so an expression is run as Python only after it has been parsed, and every node found to be
-one of the few kinds of arithmetic. ``columns`` computes those of a plan, of which there are many, as arrays.
+one of the few kinds of arithmetic. ``gpu.planning.columns`` evaluates many expressions at once, on arrays.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -37,8 +39,8 @@ _ARGUMENTS = {"min": (2, 9), "max": (2, 9), "cdiv": (2, 2), "sqrt": (1, 1)}
 _REAL = frozenset({"sqrt"})
 _ARITHMETIC = ast.Add | ast.Sub | ast.Mult | ast.FloorDiv | ast.Mod | ast.Div
 _COMPARISONS = ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE
-#: The names that code finds: these functions and no others, neither those of Python.
-KNOWN: dict[str, Any] = {**_FUNCTIONS, "__builtins__": {}}
+#: The only functions that an expression can call; Python's built-in ones are removed.
+EVAL_GLOBALS: dict[str, Any] = {**_FUNCTIONS, "__builtins__": {}}
 
 #: Names that have a meaning in every expression.
 RESERVED = frozenset({"m", "n", "k", *_FUNCTIONS})
@@ -80,9 +82,9 @@ class Expression:
         return self.of(values)
 
     def of(self, values: Mapping[str, Any]) -> Any:
-        """The same, of values that are not copied."""
+        """Like calling it, with the values as a mapping, which is not copied."""
         try:
-            return eval(_code(self.text), KNOWN, values)  # every node has been checked
+            return eval(_code(self.text), EVAL_GLOBALS, values)  # every node has been checked
         except ZeroDivisionError:
             given = ", ".join(f"{name}={value}" for name, value in values.items())
             raise UsageError(f"expression {self.text!r} divides by zero at {given}") from None
@@ -107,7 +109,7 @@ class Expressions:
     def of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The value of each. Raises UsageError where one divides by zero."""
         try:
-            found: tuple[Any, ...] = eval(_code(self._text), KNOWN, values)  # each of them has been checked
+            found: tuple[Any, ...] = eval(_code(self._text), EVAL_GLOBALS, values)  # each of them has been checked
         except ZeroDivisionError:
             return tuple(each.of(values) for each in self._several)  # which says where
         return found
@@ -145,5 +147,61 @@ def _check(node: ast.expr, names: frozenset[str], real: bool) -> None:
 
 @functools.cache
 def _code(checked: str) -> CodeType:
-    """Of the text of an expression that has been checked; kernels are pickled, and code cannot be."""
+    """The compiled code of an expression that has been checked. It is cached here and not in ``Expression``, because
+    expressions are pickled with their kernels, and code cannot be."""
     return compile(checked, "<expression>", "eval")
+
+
+# ---- parameters of CUDA kernels, as their headers declare them -------------------------------------------------------
+
+#: How the name of a macro looks.
+MACRO = r"[A-Z][A-Z0-9_]*"
+
+
+class WrongHeaderError(Exception):
+    """A header that is missing or wrong; the message does not name the file yet."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of the kernel that can be chosen: its default and the values it may take."""
+
+    name: str
+    default: int
+    values: tuple[int, ...] | range
+
+    @property
+    def rule(self) -> str:
+        """The values that it may have, as text."""
+        if isinstance(self.values, range):
+            step = f" in steps of {self.values.step}" if self.values.step > 1 else ""
+            return f"from {self.values[0]} to {self.values[-1]}{step}"
+        return f"one of {', '.join(map(str, self.values))}"
+
+
+def parameter_of(name: str, table: Any) -> Parameter:
+    """The parameter that a header describes by this table. Raises WrongHeaderError."""
+    key = f"params.{name}"
+    if not re.fullmatch(MACRO, name) or name in RESERVED:
+        raise WrongHeaderError(f"{key}: a parameter becomes a macro, so its name must be capitals, such as TILE")
+    if not isinstance(table, dict) or not (
+        set(table) <= {"default", "values"} or set(table) <= {"default", "min", "max", "step"}
+    ):
+        rule = "{ default = 32, values = [8, 16, 32] } or { default = 32, min = 8, max = 64, step = 8 }"
+        raise WrongHeaderError(f"{key} must look like {rule}, got {table!r}")
+    for part, value in table.items():
+        numbers, rule = (value, "a list of whole numbers") if part == "values" else ([value], "a whole number")
+        if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
+            raise WrongHeaderError(f"{key}.{part} must be {rule}, got {value!r:.80}")
+        if any(abs(number) >= 1 << 31 for number in numbers):
+            raise WrongHeaderError(f"{key}.{part} must be below 2^31, because it becomes an int of the source")
+    for part in ("default",) if "values" in table else ("default", "min", "max"):
+        if part not in table:
+            raise WrongHeaderError(f"{key}.{part} is missing")
+    step = table.get("step", 1)
+    if step < 1:
+        raise WrongHeaderError(f"{key}.step must be at least 1, got {step}")
+    values = tuple(table["values"]) if "values" in table else range(table["min"], table["max"] + 1, step)
+    if table["default"] not in values:
+        raise WrongHeaderError(f"{key}.default must be one of its allowed values, got {table['default']}")
+    return Parameter(name, table["default"], values)

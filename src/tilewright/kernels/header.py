@@ -70,7 +70,7 @@ An operand in ``boxes`` is a tensor map, ``const __grid_constant__ TensorMap a``
 of three dimensions, the first of one matrix, in swizzles of 128 bytes, with zeros beyond the edges. Its rows must be
 multiples of 16 bytes and not empty; other shapes are refused. A ``persistent`` kernel gets at most a block for each
 multiprocessor, or PER_SM, in whole clusters of CLUSTER · BESIDE · SPLIT · NEAR, which are its parameters. The
-engine's kernels with ``boxes`` or ``strides`` take more: ``gpu.runtime.boxed_product`` and ``strided_product`` say what.
+engine's kernels with ``boxes`` or ``strides`` take more: ``gpu.runtime.engine_product`` says what.
 
 In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
 read and stored, ``blocks`` those of the launch, ``sms``, ``memory_ratio`` and ``int8_rate`` facts of the GPU (``Card``,
@@ -92,8 +92,7 @@ from typing import Any
 from ..errors import HeaderError, UsageError, did_you_mean
 from ..host.sources import PACKAGE
 from .cuda_kernel import LINE, TIMED, CudaKernel, Preset
-from .expression import RESERVED, Expression
-from .parameters import MACRO, WrongHeaderError, parameter_of
+from .expression import MACRO, RESERVED, Expression, WrongHeaderError, parameter_of
 
 #: A header that suits a kernel of 32 × 32 threads a block, one for each element of C.
 TEMPLATE = """\

@@ -40,12 +40,15 @@ def halvings(m: int, n: int, k: int, leaf: int) -> int:
     return depth
 
 
-def peeled(a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, even: Callable[..., None]) -> None:
-    """c = a·b, by ``even(a, b, c)`` on the largest core with even dimensions and thin products around it."""
+def multiply_peeled(a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, multiply_even: Callable[..., None]) -> None:
+    """c = a·b, by ``multiply_even(a, b, c)`` on the largest core with even dimensions and thin products around it.
+
+    ``team`` has ``multiply``, ``add`` and ``subtract``, each of which all threads share.
+    """
     (m, k), n = a.shape, b.shape[1]
     me, ne, ke = m - m % 2, n - n % 2, k - k % 2
     core = c[:me, :ne]
-    even(a[:me, :ke], b[:ke, :ne], core)
+    multiply_even(a[:me, :ke], b[:ke, :ne], core)
     if ke < k:
         outer = np.empty_like(core)
         team.multiply(a[:me, ke:], b[ke:, :ne], outer)
@@ -59,9 +62,10 @@ def peeled(a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, even: Callabl
 def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
     """Higham's bound (Accuracy and Stability of Numerical Algorithms, 2nd ed., section 23.2.2) for a halving scheme.
 
-    max|C − Ĉ| ≤ [growth^L · (k₀² + linear·k₀) − (linear)·k] · u · max|A| · max|B| after L levels down to k₀ = k/2^L.
-    The growth is 12 for Strassen's scheme (linear term 5) and 18 for Winograd's (6). Without a level it is None: then
-    the classical componentwise bound of the base kernel holds.
+    max|C − Ĉ| ≤ [growth^L · (k₀² + linear·k₀) − linear·k] · u · max|A| · max|B| after L levels down to k₀ = k/2^L. The
+    result computes the factor of u · max|A| · max|B| without the subtracted term, so it is slightly larger. The growth is
+    12 for Strassen's scheme (linear term 5) and 18 for Winograd's (6). Without a level it is None: then the classical
+    componentwise bound of the base kernel holds.
     """
 
     def bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
@@ -83,20 +87,21 @@ def buffer_size(m: int, n: int, k: int, *, leaf: int) -> int:
     return total
 
 
-def in_one_buffer(
+def multiply_in_one_buffer(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, leaf: int, one_level: Callable[..., None]
 ) -> None:
     """c = a·b by a scheme whose temporaries, on all levels, are cut from one buffer.
 
     ``one_level(a, b, c, buffer, team, multiply)`` does one level for matrices with even dimensions. It takes its
-    temporaries from the start of ``buffer`` and multiplies halves by ``multiply(x, y, out, rest)`` with the rest of it.
+    temporaries from the start of ``buffer``, and multiplies quarters, or sums of quarters, by ``multiply(x, y, out,
+    rest)`` with the rest of it. ``team`` is that of ``multiply_peeled``.
     """
 
-    def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, buffer: np.ndarray) -> None:
-        if is_leaf(c.shape[0], c.shape[1], a.shape[1], leaf):
-            team.multiply(a, b, c)
+    def multiply(x: np.ndarray, y: np.ndarray, out: np.ndarray, rest: np.ndarray) -> None:
+        if is_leaf(out.shape[0], out.shape[1], x.shape[1], leaf):
+            team.multiply(x, y, out)
         else:
-            peeled(a, b, c, team, lambda a, b, c: one_level(a, b, c, buffer, team, multiply))
+            multiply_peeled(x, y, out, team, lambda *even: one_level(*even, rest, team, multiply))
 
     size = buffer_size(c.shape[0], c.shape[1], a.shape[1], leaf=leaf)
     multiply(a, b, c, aligned_empty(size, c.dtype))

@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..cpu.runtime.batch import as_matrices
+from ..cpu.runtime.runner import as_matrices
 from ..cpu.runtime.stop import Stopped, current_stop
 from ..errors import DTypeError, MemoryLimitError, ShapeError, UsageError, VerificationError
-from ..gpu.arrays.host_copy import on_host
-from ..gpu.arrays.host_libraries import host_library
+from ..gpu.arrays.host_libraries import host_library, on_host
 from ..gpu.arrays.libraries import is_on_gpu
 from ..host.machine import available_memory, bytes_text
-from ..product.operands import NUMPY_DTYPES, admit, asked_dtype, promoted
+from ..product.operands import NUMPY_ONLY_DTYPES, admit, asked_dtype, promoted
 from ..product.precision import UNIT, promised_bound
 from ..product.problem import combine_shapes
 
@@ -469,7 +468,7 @@ def _verifiable(a: Any, b: Any, out_dtype: Any) -> np.dtype:
 
 def check_dtypes(dtype: np.dtype, result: np.dtype) -> None:
     """Raises DTypeError for a product of ``dtype``, stored as ``result``, that cannot be verified."""
-    if dtype.kind == "b" or dtype.name in NUMPY_DTYPES or (dtype.kind in "iu") != (result.kind in "iu"):
+    if dtype.kind == "b" or dtype.name in NUMPY_ONLY_DTYPES or (dtype.kind in "iu") != (result.kind in "iu"):
         what = f"products of {dtype}" if dtype == result else f"products of {dtype} as {result}"
         raise DTypeError(f"{what} cannot be verified: only integers as integers, and floating-point numbers")
 

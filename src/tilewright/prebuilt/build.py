@@ -26,8 +26,7 @@ import numpy as np
 
 from ..cpu.native import front_key
 from ..cpu.runtime.facts import BEFORE_VECTORS, FOR_VECTORS, KERNEL
-from ..cpu.runtime.library import BUILT, SOURCES, is_current, sources_key
-from ..cpu.runtime.names import NO_KERNEL
+from ..cpu.runtime.library import BUILT, NO_KERNEL, SOURCES, is_current, sources_key
 from ..errors import did_you_mean
 from ..host import sources
 from ..host.disk import fingerprint

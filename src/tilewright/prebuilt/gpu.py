@@ -25,11 +25,11 @@ import zstandard
 from ..cpu.runtime.library import BUILT
 from ..errors import DTypeError, OperandError, did_you_mean
 from ..gpu.arrays.gpu_array import GpuArray, contiguous_strides
+from ..gpu.arrays.groups import DTYPES as GROUPED
+from ..gpu.arrays.groups import plan_of_groups
 from ..gpu.arrays.matmul import plan_of_views
-from ..gpu.arrays.offsets import DTYPES as GROUPED
-from ..gpu.arrays.offsets import plan_of_groups
 from ..gpu.arrays.plan import prepare
-from ..gpu.runtime.archive import TABLES, Request, archive_key, archive_name, dictionary, difference, requests
+from ..gpu.runtime.compilations import TABLES, Request, archive_key, archive_name, dictionary, difference, requests
 from ..gpu.runtime.device import add_described
 from ..gpu.runtime.nvrtc import compile_alone, compiler
 from ..host.machine import machine

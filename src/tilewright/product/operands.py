@@ -1,8 +1,8 @@
 """What a matrix is to Tilewright: a NumPy array of a dtype that can be multiplied, checked once when it is passed in.
 
-The source's matrix type (S1.1) aligned its storage to 64 bytes and refused, in every function, an object that was not
-initialised or already destroyed. Here ``aligned_empty`` and ``aligned_copy`` give such storage, and ``admit`` is the one
-place that refuses: by the argument's name, with the reason, before anything is computed.
+The matrix type of S1.1 (docs/sources.md) aligned its storage to 64 bytes and refused, in every function, an object that
+was not initialised or already destroyed. Here ``aligned_empty`` and ``aligned_copy`` give such storage, and ``admit`` is
+the one place that refuses: by the argument's name, with the reason, before anything is computed.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from ..errors import DTypeError, OperandError, ReadOnlyError, ShapeError, UnavailableError, UsageError
-from .problem import collapsed
+from .problem import merged_stride
 
 #: Alignment in bytes of storage that is allocated here: a cache line, and the widest vector of the supported machines.
 ALIGNMENT = 64
 
 #: Dtypes that NumPy knows by these names only when the package ml_dtypes is imported.
 ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-#: NumPy's dtypes that can be multiplied. So can bfloat16.
+#: NumPy's dtypes that kernels multiply. They multiply bfloat16, too (``is_known``).
 DTYPES = (
     "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
 #: The dtypes that NumPy multiplies and no kernel does, by their names on this system.
-NUMPY_DTYPES = tuple(np.dtype(kind).name for kind in (np.longdouble, np.clongdouble, object))
+NUMPY_ONLY_DTYPES = tuple(np.dtype(kind).name for kind in (np.longdouble, np.clongdouble, object))
 _KNOWN = frozenset(dtype for name in DTYPES for dtype in (np.dtype(name), np.dtype(name).newbyteorder()))
-#: Those whose operands need no further look, and bfloat16 once it was met: NumPy takes a microsecond to name a dtype.
-_MET = set(_KNOWN)
+#: Dtypes that were found to be usable, bfloat16 after its first operand: to look here is faster than to ask NumPy for the
+#: name of a dtype, which takes a microsecond.
+_ADMITTED = set(_KNOWN)
 
 
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
@@ -65,8 +66,8 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.n
 
 
 def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """A vector in memory of its own, which the system has back as soon as no array uses it: what ``malloc`` is
-    given back may stay with the process. Raises MemoryError."""
+    """A vector in memory of its own, which returns to the system when the last array over it is freed. Memory that
+    ``malloc`` frees may stay with the process. Raises MemoryError."""
     try:
         memory = mmap.mmap(-1, max(1, size * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -87,12 +88,12 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
     """The argument ``name`` as a NumPy array of a numeric dtype, without a copy where it already is one.
 
     Takes what NumPy takes: arrays, subclasses, nested lists, objects with ``__array__``, the buffer protocol or DLPack.
-    ``by_numpy``: also of the dtypes that only NumPy multiplies; of Python objects only an array or a list, so that no
-    other value becomes one unseen. Raises OperandError for what holds no usable matrix (None, masked, sparse, released,
-    closed, on another device), ShapeError for a scalar that is a Python object, and DTypeError for a dtype that has no
-    product here.
+    ``by_numpy``: also of the dtypes that only NumPy multiplies; of Python objects only an array or a list, so that an
+    arbitrary object is not silently treated as a matrix. Raises OperandError for what holds no usable matrix (None,
+    masked, sparse, released, closed, on another device), ShapeError for a scalar that is a Python object, and DTypeError
+    for a dtype that has no product here.
     """
-    if type(value) is np.ndarray and value.base is None and value.dtype in _MET and 0 not in value.strides:
+    if type(value) is np.ndarray and value.base is None and value.dtype in _ADMITTED and 0 not in value.strides:
         return value  # most operands end here: the checks below would slow small products down
     if is_masked(value):
         raise OperandError(f"{name} is a masked array: the product would ignore its mask; pass {name}.filled(...)")
@@ -107,18 +108,18 @@ def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
         raise OperandError(
             f"{name} cannot be used as a matrix: {type(value).__name__} says {reason}{advice}"
         ) from error
-    only_by_numpy = by_numpy and array.dtype.name in NUMPY_DTYPES
+    only_by_numpy = by_numpy and array.dtype.name in NUMPY_ONLY_DTYPES
     if array.dtype.kind == "O" and not (only_by_numpy and array.ndim and isinstance(value, (np.ndarray, list, tuple))):
-        raise _of_objects(value, name)
+        raise _objects_error(value, name)
     if not is_known(array.dtype) and not only_by_numpy:
-        raise _of_other_dtype(value, array.dtype, name)
+        raise _dtype_error(value, array.dtype, name)
     if not only_by_numpy:
-        _MET.add(array.dtype)
+        _ADMITTED.add(array.dtype)
     _refuse_closed(array, name)
     return array
 
 
-def _of_objects(value: Any, name: str) -> OperandError | ShapeError:
+def _objects_error(value: Any, name: str) -> OperandError | ShapeError:
     """The error for a ``value`` that NumPy reads as Python objects, with the step that makes a matrix of it."""
     kind = type(value).__name__
     if value is None:
@@ -142,7 +143,7 @@ def _of_objects(value: Any, name: str) -> OperandError | ShapeError:
     return OperandError(f"{name} must be numeric: {kind} gives an array of Python objects; {step}")
 
 
-def _of_other_dtype(value: Any, dtype: np.dtype, name: str) -> OperandError | DTypeError:
+def _dtype_error(value: Any, dtype: np.dtype, name: str) -> OperandError | DTypeError:
     """The error for an argument of a ``dtype`` that has no product, with the step that makes one that has."""
     if isinstance(value, str):
         return OperandError(f"{name} is a str, not an array: only tilewright.multiply reads files")
@@ -250,7 +251,7 @@ def _overlaps_itself(array: np.ndarray) -> bool:
         return False
     if not axes[0][0]:
         return True
-    offsets = np.zeros(1, np.int64)  # axes that interleave: only all addresses tell
+    offsets = np.zeros(1, np.int64)  # axes interleave: compare all addresses
     for step, length in axes:
         offsets = (offsets[:, None] + step * np.arange(length)).ravel()
     offsets.sort()
@@ -270,7 +271,8 @@ def is_real(value: object) -> TypeGuard[float]:
 
 
 def is_masked(value: object) -> bool:
-    """Whether it is a masked array. NumPy imports their module at its first use, in 0.05 s: without it there is none.
+    """Whether it is a masked array. Importing ``numpy.ma`` takes 0.05 s; where it is not imported, no masked
+    array can exist.
 
     >>> is_masked(np.ones(2)), is_masked(np.ma.masked_array([1, 2], [True, False]))
     (False, True)
@@ -289,7 +291,8 @@ def is_known(dtype: np.dtype) -> bool:
 
 
 def dtype_of(dtype: Any, where: object) -> np.dtype:
-    """``dtype`` as one of NumPy's, also where it is the name of one of ml_dtypes. ``where`` begins an error.
+    """``dtype`` as one of NumPy's, also where it is the name of one of ml_dtypes. ``where``: the first words of an
+    error message.
 
     Raises DTypeError for what is no dtype, UnavailableError for a name of ml_dtypes where that is not installed."""
     if isinstance(dtype, str) and dtype in ML_DTYPES:
@@ -349,7 +352,7 @@ def as_row_major(array: np.ndarray) -> np.ndarray:
 
 
 def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray | None:
-    """The rows of all matrices of ``a`` as one matrix, a view: its product by ``b`` has the rows of all products. None if
+    """The batch ``a`` as one tall matrix, a view: one product of it by ``b`` computes the whole batch. None if
     ``b`` is a batch, too, or if rows of ``a``, or of the result ``c``, do not all lie equally far apart.
 
     >>> a, b = np.ones((5, 3, 4)), np.ones((4, 2))
@@ -360,7 +363,7 @@ def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> 
     if axes < 2 or b.ndim not in (1, 2) or a.shape[-1] != b.shape[0] or not a.size:
         return None
     for x in (a,) if c is None else (a, c):
-        if x.shape[:axes] != a.shape[:axes] or collapsed(x.shape[:axes], x.strides[:axes]) is None:
+        if x.shape[:axes] != a.shape[:axes] or merged_stride(x.shape[:axes], x.strides[:axes]) is None:
             return None
     return a.reshape(-1, a.shape[-1])
 

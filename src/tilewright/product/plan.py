@@ -24,8 +24,9 @@ INVARIANT_ROW = ("bits", "those of a row of C follow from that row of A and from
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[AnyKernel]):
-    """A kernel, the dtype it works in, all of its parameters, and the reasons for kernel and parameters; the latter as text,
-    or as a function that makes it, which takes longer than the choice."""
+    """A kernel, the dtype in which it computes, and all of its parameters. ``why``: the reason for the kernel.
+    ``reasons``: those for the parameters, as text, or as a function that makes it on demand, which takes longer than
+    choosing."""
 
     kernel: AnyKernel
     compute: str

@@ -19,24 +19,26 @@ from dataclasses import dataclass
 
 from ..errors import UsageError, did_you_mean
 from .operands import is_real
-from .residues import CLASSICAL, EACH, MOST_K, RESIDUES_IN, residue_bound
+from .residues import CLASSICAL, MOST_K, REALS_PER_ELEMENT, RESIDUES_IN, residue_bound
 
 # ---- the words of precision ---------------------------------------------------------------------------------------------
 
 ALGORITHMS = ("classical", "strassen")
 PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast", "invariant")
-#: The bound of "standard", and the bits of a row of C follow from that row of A and from B alone.
+#: The precision with the error bound of "standard" whose bits are invariant: those of a row of C depend only on that row
+#: of A and on B, not on m or the number of threads.
 INVARIANT = "invariant"
 #: The environment variable with which every product of "standard" precision is invariant: any value but 0.
-VARIABLE = "TILEWRIGHT_INVARIANT"
+INVARIANT_VARIABLE = "TILEWRIGHT_INVARIANT"
 
 #: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
-ON_GPUS = {"tf32": ("float32", "tf32")}
-#: The dtypes of float32 products that are computed from two float16 for each number, or from one, and how many these are.
+GPU_PRECISIONS = {"tf32": ("float32", "tf32")}
+#: float32 products from operands of float16: SPLIT represents each number by two float16, ROUNDED by one. PLANES: the
+#: matrices of float16 for each operand.
 SPLIT, ROUNDED = "float16x2", "float16x1"
 PLANES = {SPLIT: 2, ROUNDED: 1}
-#: The dtypes of float64 and complex128 products that are computed from residues with the classical bound. The kernel
-#: declares the first.
+#: The dtypes of float64 and complex128 products that are computed from residues with the classical bound. The header
+#: of the kernel declares RESIDUES only.
 RESIDUES, COMPLEX_RESIDUES = "int8x13", "complex_int8x14"
 
 #: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
@@ -54,7 +56,7 @@ def check_words(precision: str | float, algorithm: str) -> None:
         elif word not in known:
             number = " (or a number, which bounds the error)" if name == "precision" else ""
             raise UsageError(f"{name} {word!r} is not known: {did_you_mean(str(word), known)}{number}")
-    if (is_resolved(precision) or precision == INVARIANT) and algorithm != "classical":
+    if (is_error_goal(precision) or precision == INVARIANT) and algorithm != "classical":
         raise UsageError(
             f"algorithm {algorithm!r} has a normwise error bound: precision {precision!r} is for 'classical'"
         )
@@ -63,7 +65,7 @@ def check_words(precision: str | float, algorithm: str) -> None:
 @functools.cache
 def are_all_invariant() -> bool:
     """Whether ``$TILEWRIGHT_INVARIANT`` asks for it; read once."""
-    return os.environ.get(VARIABLE, "0") not in ("", "0")
+    return os.environ.get(INVARIANT_VARIABLE, "0") not in ("", "0")
 
 
 def asked_precision(precision: str | float, *, invariant: bool = False) -> str | float:
@@ -78,14 +80,14 @@ def asked_precision(precision: str | float, *, invariant: bool = False) -> str |
     return precision
 
 
-def is_resolved(precision: str | float) -> bool:
-    """Whether the precision is "fast" or a number, which the cheapest path keeps."""
+def is_error_goal(precision: str | float) -> bool:
+    """True for "fast" and for numbers: the planner looks for the cheapest path whose error bound keeps them."""
     return precision == "fast" or not isinstance(precision, str)
 
 
 def takes_fastest(precision: str | float) -> bool:
     """Whether all dtypes of ``computed_on_gpu`` keep this precision, so that the fastest of them is taken, not the first."""
-    return is_resolved(precision) or precision in ON_GPUS
+    return is_error_goal(precision) or precision in GPU_PRECISIONS
 
 
 # ---- the bounds of errors --------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def path_bound(dtype: str, compute: str, k: int) -> float:
         return 0.0  # integers are exact modulo their size
     if compute in RESIDUES_IN:
         of, moduli = RESIDUES_IN[compute]
-        return math.sqrt(EACH[of]) * residue_bound(k, moduli, of) if k <= MOST_K else math.inf
+        return math.sqrt(REALS_PER_ELEMENT[of]) * residue_bound(k, moduli, of) if k <= MOST_K else math.inf
     given, used, result = UNIT[dtype], UNIT[compute], 0.0
     if compute in _AT_ONCE:
         result = given if given > UNIT["float32"] else 0.0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError
-from .residues import EACH, RESIDUES_IN
+from ..errors import OperandError, ShapeError
+from .residues import REALS_PER_ELEMENT, RESIDUES_IN
 
 Shape = tuple[int, ...]
 
@@ -26,7 +28,7 @@ _ITEMSIZES = {
     "float8_fast": 1,
     "float16x2": 2,
     "float16x1": 2,
-    **{name: residues.moduli * EACH[residues.dtype] for name, residues in RESIDUES_IN.items()},
+    **{name: residues.moduli * REALS_PER_ELEMENT[residues.dtype] for name, residues in RESIDUES_IN.items()},
 }
 
 
@@ -128,10 +130,10 @@ def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
 
 @dataclass(frozen=True)
 class GroupedShapes:
-    """How the shapes of a product of groups combine. ``divides`` is what the groups divide: "m", "n" or "k", or "" of two
-    batches. ``m``, ``n`` and ``k`` are whole: of what is divided the sizes of all groups together."""
+    """How the shapes of a product of groups combine. ``grouped_axis`` is the axis that the offsets divide among the groups:
+    "m", "n" or "k", or "" for two batches. Its size is the total over all groups."""
 
-    divides: str
+    grouped_axis: str
     groups: int
     m: int
     n: int
@@ -143,18 +145,18 @@ def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> Grouped
     """Combine the shapes of two operands and of the ends of groups. Raises ShapeError.
 
     >>> combine_grouped_shapes((10, 4), (3, 4, 5), (3,))
-    GroupedShapes(divides='m', groups=3, m=10, n=5, k=4, result=(10, 5))
+    GroupedShapes(grouped_axis='m', groups=3, m=10, n=5, k=4, result=(10, 5))
     >>> combine_grouped_shapes((4, 10), (10, 5), (3,)).result
     (3, 4, 5)
     """
-    divides = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}.get((len(a), len(b)))
-    if divides is None:
+    grouped_axis = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): ""}.get((len(a), len(b)))
+    if grouped_axis is None:
         raise ShapeError(f"a is {a}, b is {b}: each must have two axes, or three where the first one counts groups")
-    if (offsets is None) == bool(divides):
+    if (offsets is None) == bool(grouped_axis):
         rule = (
             "an operand of two axes needs offsets, the ends of its groups"
-            if divides
-            else "of two batches there are none"
+            if grouped_axis
+            else "two batches take no offsets"
         )
         raise ShapeError(f"offsets is {'absent' if offsets is None else offsets}, a is {a}, b is {b}: {rule}")
     if offsets is not None and len(offsets) != 1:
@@ -166,13 +168,13 @@ def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> Grouped
     (m, k), (k_of_b, n) = a[-2:], b[-2:]
     if k != k_of_b:
         raise ShapeError(f"k mismatch: a is {a}, b is {b}: a.shape[-1] must equal b.shape[-2]")
-    return GroupedShapes(divides, counts[0], m, n, k, (m, n) if divides in ("m", "n") else (counts[0], m, n))
+    return GroupedShapes(grouped_axis, counts[0], m, n, k, (m, n) if grouped_axis in ("m", "n") else (counts[0], m, n))
 
 
-def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+def merged_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     """The stride of all axes merged into one; None where they cannot be: an outer stride is not length · stride of the next.
 
-    >>> collapsed((2, 3, 4), (120, 40, 10)), collapsed((2, 3), (5, 1)), collapsed((2, 1), (7, 3))
+    >>> merged_stride((2, 3, 4), (120, 40, 10)), merged_stride((2, 3), (5, 1)), merged_stride((2, 1), (7, 3))
     (10, None, 7)
     """
     axes = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n != 1]
@@ -180,3 +182,46 @@ def collapsed(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
         if outer != n * inner:
             return None
     return axes[-1][1] if axes else 0
+
+
+# ---- where groups lie in the host's memory: what the ends of groups say of operands and result -----------------------
+
+#: A part of an array: indices of its axes.
+Part = tuple[Any, ...]
+
+
+def multiply_groups(
+    shapes: GroupedShapes, ends: list[int], result: np.ndarray, multiply: Callable[[Part, Part, np.ndarray], object]
+) -> None:
+    """Have each group's product written into its part of the result, by ``multiply`` of parts of a and b, and zeros into
+    what follows the last group. ``ends``: of ``checked_ends``."""
+    for of_a, of_b, of_c in _group_parts(shapes, ends):
+        multiply(of_a, of_b, result[of_c])
+    rest = slice(ends[-1] if ends else 0, None)
+    if shapes.grouped_axis != "k":
+        result[(rest,) if shapes.grouped_axis == "m" else (slice(None), rest)] = 0
+
+
+def _group_parts(shapes: GroupedShapes, ends: list[int]) -> Iterator[tuple[Part, Part, Part]]:
+    """The parts of a, b and the result of each group."""
+    every = slice(None)
+    for g, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+        group = slice(begin, end)
+        yield {
+            "m": ((group,), (g,), (group,)),
+            "n": ((g,), (every, group), (every, group)),
+            "k": ((every, group), (group,), (g,)),
+        }[shapes.grouped_axis]
+
+
+def checked_ends(shapes: GroupedShapes, offsets: Any) -> list[int]:
+    """The ends of groups. Raises OperandError and ShapeError for those of no groups."""
+    ends = np.asarray(offsets)
+    if ends.dtype.kind not in "iu" and ends.size:
+        raise OperandError(f"offsets is an array of {ends.dtype}: the ends of groups must be whole numbers")
+    found: list[int] = ends.tolist()
+    size = {"m": shapes.m, "n": shapes.n, "k": shapes.k}[shapes.grouped_axis]
+    if found != sorted(found) or (found and not 0 <= found[0] <= found[-1] <= size):
+        given = f"{str(found[:6])[:-1]}, …]" if len(found) > 6 else found
+        raise ShapeError(f"offsets is {given}: the ends of groups must not decrease, and be from 0 to {size}")
+    return found

@@ -9,12 +9,12 @@ import math
 from typing import NamedTuple
 
 #: Real numbers of an element.
-EACH = {"float64": 1, "complex128": 2}
+REALS_PER_ELEMENT = {"float64": 1, "complex128": 2}
 
 
 class Residues(NamedTuple):
-    """Numbers of a dtype that are known by residues of whole numbers, and how many moduli there are. An element has as many
-    residues for each of them as it has real numbers."""
+    """A dtype whose numbers are represented by residues modulo ``moduli`` numbers. A complex element has two residues for
+    each modulus, one for each of its real numbers."""
 
     dtype: str
     moduli: int
@@ -29,13 +29,19 @@ MODULI = {
     "float64": (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197),
     "complex128": (241, 233, 229, 221, 205, 197, 193, 181, 173, 157, 149, 137, 113, 109, 101),
 }
-#: With so many moduli the classical bound holds. With fewer the bound leaves so much room: where the lower bound of |A||B|,
-#: of a part of k, is much smaller than the norms of row and column suggest, the product would be flagged.
-CLASSICAL, _ROOM, _UNIT = {"float64": 13, "complex128": 14}, 48, 2.0**-53
+#: The number of moduli from which on the classical bound holds.
+CLASSICAL = {"float64": 13, "complex128": 14}
+#: With fewer moduli the promised bound is this many times the error of rounding a line of equal magnitudes, so that products
+#: whose magnitudes are uneven need not be flagged.
+_ROOM = 48
+#: The unit roundoff of float64.
+_UNIT = 2.0**-53
 #: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
 MOST_K = 65536
-#: The largest whole number, so that float64 rounds to it by one addition; bits of magnitudes whose product is a bound.
-_LARGEST, _BOUND_BITS = 2.0**51 - 2, 7
+#: The largest norm: float64 rounds smaller numbers to whole ones by one addition.
+_LARGEST = 2.0**51 - 2
+#: Bits of the magnitudes whose sampled products are the lower bound of |A||B|.
+_BOUND_BITS = 7
 
 
 def largest_norm(moduli: int, dtype: str = "float64") -> float:
@@ -50,13 +56,14 @@ def largest_norm(moduli: int, dtype: str = "float64") -> float:
     ('48.33', '51.00')
     """
     half = math.prod(MODULI[dtype][:moduli]) / 2 * (1 - 2.0**-15)
-    return min(_LARGEST, math.sqrt(half) - math.sqrt(MOST_K * EACH[dtype]) / 2)
+    return min(_LARGEST, math.sqrt(half) - math.sqrt(MOST_K * REALS_PER_ELEMENT[dtype]) / 2)
 
 
 def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The bound of |C - Ĉ| that products keep, relative to |A||B| and componentwise; of complex numbers that of real and
-    imaginary parts: the classical one with ``CLASSICAL`` moduli, else ``_ROOM`` times the error of one rounding to whole
-    numbers of a line whose magnitudes are alike and have the largest norm.
+    """The bound of |C - Ĉ| / (|A||B|) for each element; of complex numbers it holds for the real and for the imaginary part.
+
+    With at least ``CLASSICAL`` moduli it is the classical bound. With fewer it is ``_ROOM`` times the relative error of
+    rounding to whole numbers a line of equal magnitudes that has the largest norm.
 
     >>> f"{residue_bound(4096, 13):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 6):.1e}"
     ('4.5e-13', '7.7e-08', '2.8e-04')
@@ -64,18 +71,22 @@ def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
     ('9.1e-13', '4.1e-05')
     """
     if moduli >= CLASSICAL[dtype]:
-        return k * EACH[dtype] * _UNIT
-    return _ROOM * math.sqrt(k * EACH[dtype]) / largest_norm(moduli, dtype)
+        return k * REALS_PER_ELEMENT[dtype] * _UNIT
+    return _ROOM * math.sqrt(k * REALS_PER_ELEMENT[dtype]) / largest_norm(moduli, dtype)
 
 
-def least_bound(k: int, moduli: int, dtype: str = "float64") -> float:
-    """By how much sums of magnitudes of a rounded line, times this, may not exceed the sampled lower bound of |A||B|, for
-    ``residue_bound`` to hold; infinity for a k so short that all is flagged. Both are relative to ``bits`` of the lines.
+def check_factor(k: int, moduli: int, dtype: str = "float64") -> float:
+    """The factor of the check that the kernel makes for each part of C (``Call.factor`` in
+    ``gpu/kernels/residue_sums.cuh``).
+
+    ``residue_bound`` holds where the factor times the sums of magnitudes of the rounded lines is at most the sampled lower
+    bound of |A||B|; other parts of C are flagged. Both sides are scaled by the powers of two of the lines (``Line.bits`` in
+    ``write_residues.cu``). Infinity for a k so short that every part is flagged.
 
     The largest element of a scaled line is at least N / (2·√n): the power of two is the largest possible. Of a number of
     at least 1/128 of that, as the lower bound has, rounding changes no more than ½.
     """
-    terms = k * EACH[dtype]
+    terms = k * REALS_PER_ELEMENT[dtype]
     cut = 1 + 2.0**_BOUND_BITS * math.sqrt(terms) / largest_norm(moduli, dtype)
     room = residue_bound(k, moduli, dtype) - 3 * _UNIT
     return 1.02 * cut**2 * 0.5 * 4.0**_BOUND_BITS / room if room > 0 else math.inf

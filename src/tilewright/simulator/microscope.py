@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnavailableError, UsageError
-from ..gpu.runtime.cubin import Resources
-from ..gpu.runtime.mangled import demangled, found_entry, is_identifier
+from ..gpu.runtime.cubin import Resources, demangled, found_entry, is_identifier
 from ..gpu.runtime.nvrtc import DEFAULT_ARCH, Compiled, compile_source
 from ..records.explanation import APPROXIMATELY, Access
 from ..records.legible import legible

@@ -11,9 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .loops import counted_loop
 from .memory import address, offset
-from .vectors import I8, I32, I64, Vectors, bits_of
+from .vectors import I8, I32, I64, Vectors, bits_of, counted_loop
 
 
 def row_converter(vector_bits: int) -> Callable[..., None]:

@@ -2,7 +2,8 @@
 
 A mailbox is a cache line of 64-bit words of one thread, its owner. A call is an array of words that a caller owns: the
 address of a ``team`` kernel and its arguments. Owners wait in two ways. For a while after a call they stand by: they read
-their mailbox again and again. Then they sleep on it (``cpu.codegen.futex``), and a caller that posts must have them woken.
+their mailbox again and again. Then they sleep on it (``cpu.codegen.affinity``), and a caller that posts must have them
+woken.
 
 **States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which leaves
 the lowest bits for flags. Every change is one compare-and-exchange (acquire and release), so of two threads that would make
@@ -60,10 +61,11 @@ from .affinity import (
     is_in_set,
     processor_here,
     processors,
+    sleep_while,
     thread_here,
+    wake,
 )
 from .atomics import _element, fetch_add, load, offer_processor, pause
-from .futex import sleep_while, wake
 from .mailbox import (
     ALLOWED,
     ARRAYS,

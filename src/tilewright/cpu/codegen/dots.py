@@ -25,9 +25,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .loops import sum_of_lanes, vector_loop
 from .tile import MicroKernelEmitter
-from .vectors import I32, I64, Vectors, bits_of
+from .vectors import I32, I64, Vectors, bits_of, sum_of_lanes, vector_loop
 
 I16 = ir.IntType(16)
 #: Independent sums or minima of a loop that has no tile.

@@ -30,9 +30,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .loops import counted_loop
 from .sizes import TILE
-from .vectors import I8, I32, I64, Vectors
+from .vectors import I8, I32, I64, Vectors, counted_loop
 
 #: Numbers of the tile registers of C, A and B, for a block of 2 × 2 tiles of C.
 _C, _A, _B = ((0, 1), (2, 3)), (4, 5), (6, 7)

@@ -20,7 +20,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from .memory import address, itemsize, offset
-from .transpose import exchanged
+from .pack import exchanged
 from .vectors import I8, I32, I64, Vectors, bits_of
 
 #: Rows of A between one that is copied and the one that is prefetched meanwhile.

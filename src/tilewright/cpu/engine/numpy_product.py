@@ -8,14 +8,14 @@ import numpy as np
 
 from ...errors import OperandError
 from ...kernels import NUMERIC, kernel
-from ...product.operands import NUMPY_DTYPES
+from ...product.operands import NUMPY_ONLY_DTYPES
 
 
 @kernel(
     idea="NumPy's own matmul.",
     row="",
     name="numpy",
-    dtypes=(*NUMERIC, "float16", *NUMPY_DTYPES),
+    dtypes=(*NUMERIC, "float16", *NUMPY_ONLY_DTYPES),
     strided=True,
     compiled=False,
 )

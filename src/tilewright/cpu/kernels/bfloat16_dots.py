@@ -48,7 +48,7 @@ def bfloat16_product(
         b, counters = b
         pack_b(b, 0, low, kc, left, columns, target, at, ld)
         if dots.least_exponent(least_of_rows(kc, columns, target, at, ld)) < half:
-            codegen.fetch_add(counters, dots.SMALL, 1)
+            codegen.fetch_add(counters, dots.SMALL_PIECES, 1)
 
     @codegen.njit(nogil=True)
     def careful(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start):
@@ -69,7 +69,7 @@ def bfloat16_product(
         for r in range(mr):
             corner[start_at + r] = 0
         smallest = int(corner[corner.size - 1])
-        exact = always_exact or (counters[dots.SMALL] == 0 and dots.least_exponent(smallest) >= half)
+        exact = always_exact or (counters[dots.SMALL_PIECES] == 0 and dots.least_exponent(smallest) >= half)
         exact = exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents)
         low, higher, count = tiles
         once = ends and not accumulate and codegen.itemsize(narrow) == 2  # sums need not leave the first-level cache
@@ -109,7 +109,7 @@ def bfloat16_product(
     return blocks, multiply
 
 
-INSTRUCTION = dots.here("bfloat16")
+INSTRUCTION = dots.dot_instruction_here("bfloat16")
 BLOCKS, multiply = bfloat16_product(blocking(), INSTRUCTION)
 
 
@@ -132,4 +132,4 @@ BLOCKS, multiply = bfloat16_product(blocking(), INSTRUCTION)
 )
 def bfloat16_dots(a, b, c, space, counters):
     at = space.size - c.size
-    multiply(a, b, c, dots.sums_of(c, space[at:]), space[:at], counters)
+    multiply(a, b, c, dots.accumulation_buffer(c, space[at:]), space[:at], counters)

@@ -17,7 +17,7 @@ by vectors, to which denormal numbers are numbers.
 from collections.abc import Callable
 
 from tilewright.cpu import codegen
-from tilewright.cpu.engine import dots, jobs, tiles
+from tilewright.cpu.engine import dots, jobs
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
 
@@ -25,21 +25,21 @@ GROUP = 2  # steps of k in a word
 
 
 def bfloat16_by_tiles(
-    blocks: tiles.TileBlocks, kind: type[codegen.Tiles], *, least_exponents: int = dots.LEAST_EXPONENTS
+    blocks: dots.TileBlocks, kind: type[codegen.Tiles], *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> Callable[..., None]:
     """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind; ``wide`` is C as float32."""
-    bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
-    lanes, half, row_words, fetch_rows = bits // 32, least_exponents // 2, tiles.row_words, tiles.fetch_rows
-    packed_rows, packed_columns = tiles.tile_packers(bits)
+    bits, length = blocks.chosen.vector_bits, dots.COLUMNS
+    lanes, half, row_words, fetch_rows = bits // 32, least_exponents // 2, dots.row_words, dots.fetch_rows
+    packed_rows, packed_columns = dots.tile_packers(bits)
     convert, add, least = codegen.row_converter(bits), codegen.row_adder(bits), codegen.least_magnitude(bits)
     least_of_rows = dots.least_of_rows(bits)
-    multiply_tile, careful = tiles.tile_product(kind), tiles.tile_product(codegen.VectorTiles)
+    multiply_tile, careful = dots.tile_product(kind), dots.tile_product(codegen.VectorTiles)
     begin, end = codegen.tile_state(kind)
 
     @codegen.njit(nogil=True, inline="always")
     def pack_rows(a, top, rows, low, kc, target, at, ld):  # noqa: ARG001
         packed_rows(a, top, rows, low, kc, target, at)
-        stride = tiles.row_words(kc)
+        stride = dots.row_words(kc)
         target[target.size - 1] = least_of_rows(rows, stride, target, at, stride)
 
     @codegen.njit(nogil=True, inline="always")
@@ -47,7 +47,7 @@ def bfloat16_by_tiles(
         b, counters = b
         packed_columns(b, low, kc, left, columns, target, at, ld)
         if dots.least_exponent(least_of_rows(kc, columns, target, at, ld)) < half:
-            codegen.fetch_add(counters, dots.SMALL, 1)
+            codegen.fetch_add(counters, dots.SMALL_PIECES, 1)
 
     @codegen.njit(nogil=True)
     def finish(wide, target, top, rows, left, columns, sums, beside, accumulate):
@@ -64,7 +64,7 @@ def bfloat16_by_tiles(
         (narrow, wide, of_a, counters), (low, higher, count) = c, tiles
         sums, beside = codegen.offset(corner, 0), codegen.offset(corner, corner.size - 1 - length)
         smallest, width = int(corner[corner.size - 1]), vectors * lanes
-        exact = counters[dots.SMALL] == 0 and dots.least_exponent(smallest) >= half
+        exact = counters[dots.SMALL_PIECES] == 0 and dots.least_exponent(smallest) >= half
         exact = exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents)
         for x in range(count):
             rows = low + 1 if x < higher else low
@@ -90,15 +90,15 @@ def bfloat16_by_tiles(
         if k == 0:
             c[:] = 0
         begin()
-        words = tiles.whole_tiles(-(-k // GROUP))
+        words = dots.whole_tiles(-(-k // GROUP))
         product(a, (b, counters), (c, wide, a, counters), m, n, words, space, counters)
         end()
 
     return multiply
 
 
-INSTRUCTION = dots.tiles_here("bfloat16")
-BLOCKS = tiles.TileBlocks(machine())
+INSTRUCTION = dots.tile_instruction_here("bfloat16")
+BLOCKS = dots.TileBlocks(machine())
 multiply = bfloat16_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.VectorTiles)
 
 
@@ -117,8 +117,8 @@ multiply = bfloat16_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.V
     workspace=lambda m, n, k: BLOCKS.workspace(m, n, k) + m * n,
     counters=BLOCKS.counters,
     available=bool(INSTRUCTION),
-    suits=lambda m, n, k: bool(INSTRUCTION) and tiles.pays(m, n, k),
+    suits=lambda m, n, k: bool(INSTRUCTION) and dots.pays(m, n, k),
 )
 def bfloat16_tiles(a, b, c, space, counters):
     at = space.size - c.size
-    multiply(a, b, c, dots.sums_of(c, space[at:]), space[:at], counters)
+    multiply(a, b, c, dots.accumulation_buffer(c, space[at:]), space[:at], counters)

@@ -106,7 +106,7 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
     return blocks, multiply
 
 
-INSTRUCTIONS = dots.here("int8"), dots.here("int16")
+INSTRUCTIONS = dots.dot_instruction_here("int8"), dots.dot_instruction_here("int16")
 BLOCKS, multiply = integer_product(blocking(), *INSTRUCTIONS)
 
 

@@ -9,19 +9,19 @@ in a buffer.
 from collections.abc import Callable
 
 from tilewright.cpu import codegen
-from tilewright.cpu.engine import dots, jobs, tiles
+from tilewright.cpu.engine import dots, jobs
 from tilewright.host.machine import machine
 from tilewright.kernels import kernel
 
 GROUP = 4  # steps of k in a word
 
 
-def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Callable[..., None]:
+def integers_by_tiles(blocks: dots.TileBlocks, kind: type[codegen.Tiles]) -> Callable[..., None]:
     """A function ``multiply(a, b, c, space, counters)`` on tiles of this kind."""
-    bits, length = blocks.chosen.vector_bits, tiles.COLUMNS
-    lanes, row_words, fetch_rows = bits // 32, tiles.row_words, tiles.fetch_rows
-    packed_rows, pack_columns = tiles.tile_packers(bits)
-    convert, multiply_tile = codegen.row_converter(bits), tiles.tile_product(kind)
+    bits, length = blocks.chosen.vector_bits, dots.COLUMNS
+    lanes, row_words, fetch_rows = bits // 32, dots.row_words, dots.fetch_rows
+    packed_rows, pack_columns = dots.tile_packers(bits)
+    convert, multiply_tile = codegen.row_converter(bits), dots.tile_product(kind)
     begin, end = codegen.tile_state(kind)
 
     @codegen.njit(nogil=True, inline="always")
@@ -64,14 +64,14 @@ def integers_by_tiles(blocks: tiles.TileBlocks, kind: type[codegen.Tiles]) -> Ca
         if k == 0 and not counters[counters.size - 2]:
             c[:] = 0
         begin()
-        product(a, b, (c, a), m, n, tiles.whole_tiles(-(-k // GROUP)), space, counters)
+        product(a, b, (c, a), m, n, dots.whole_tiles(-(-k // GROUP)), space, counters)
         end()
 
     return multiply
 
 
-INSTRUCTION = dots.tiles_here("int8")
-BLOCKS = tiles.TileBlocks(machine())
+INSTRUCTION = dots.tile_instruction_here("int8")
+BLOCKS = dots.TileBlocks(machine())
 multiply = integers_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.VectorTiles)
 
 
@@ -90,7 +90,7 @@ multiply = integers_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.V
     workspace=BLOCKS.workspace,
     counters=BLOCKS.counters,
     available=bool(INSTRUCTION),
-    suits=lambda m, n, k: bool(INSTRUCTION) and tiles.pays(m, n, k),
+    suits=lambda m, n, k: bool(INSTRUCTION) and dots.pays(m, n, k),
     adds=True,
 )
 def integer_tiles(a, b, c, space, counters):

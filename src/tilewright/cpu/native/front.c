@@ -25,7 +25,7 @@
 /* Bit 31 of the flags of arrays whose first write warns, which NumPy's headers do not name. */
 #define WARNS_ON_WRITE INT32_MIN
 
-/* The compiled functions of shared_products_code. */
+/* The compiled functions for shared products (cpu/runtime/entries.py). */
 typedef int64_t Enough(int64_t *call, int64_t *boxes, int64_t count);
 typedef int64_t Compute(int64_t *call, int64_t *boxes, int64_t count, char *a, char *b, char *c, const Batch *batch,
                         char *space, int64_t itemsize);

@@ -163,7 +163,7 @@ typedef struct {
     int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
 } ExchangeInterface;
 
-/* The objects by which a library's tensors are read, in the order of ``exchange._reader``. */
+/* The objects by which a library's tensors are read, in the order of ``repeated._reader``. */
 enum {
     FIRST_TYPE, SECOND_TYPE, INTERFACE, GRADIENTS_ARE_RECORDED, STATE, ATTRIBUTE, USUAL, REQUIRES_GRAD, IS_NEG, KNOWN,
     OTHERWISE, FIELDS

@@ -14,7 +14,7 @@ PyObject *way_search(PyObject *module, PyObject *args);
 /* The type Exchange, with the methods key, product and read, for the tensors of one library. */
 extern PyType_Spec exchange_type;
 
-/* The compiled functions of small_products_code. A batch: sizes of the matrices, two strides of A, B and C in bytes, the
+/* The compiled functions for small products (cpu/runtime/entries.py). A batch: sizes of the matrices, two strides of A, B and C in bytes, the
    number of products, and the bytes from each matrix to the next. */
 typedef struct { int64_t m, n, k, a[2], b[2], c[2], count, steps[3]; } Batch;
 typedef int64_t Suits(int64_t m, int64_t n, int64_t k);

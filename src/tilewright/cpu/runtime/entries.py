@@ -1,11 +1,14 @@
-"""What the engine calls in machine code, and with which types: the same for a library that is built and for one process.
+"""The functions that are compiled to machine code, with their argument types; and those of them that no kernel defines.
 
-A function of Python is compiled here under a name. Its kind says how it is called: a *kernel* by a team of threads, through
-the words of a call; a *function* with numbers, addresses and arrays.
+The built library and the compiler in the process use the same list (``entries``). The kind of an entry says how it is
+called: a *kernel* by a team of threads, by an array of int64 that describes the call (``cpu.codegen.crew``); a *function*
+with numbers, addresses and arrays. The functions for small and for shared products are called by the C front
+(``cpu/native/front.c``), which reads and checks the arrays.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,16 +16,175 @@ from typing import Any, Literal
 import numba as nb
 import numpy as np
 from numba.core import types
+from numpy.lib.stride_tricks import as_strided
 
 from ...kernels import Kernel
 from ...kernels.catalog import engine
-from ..codegen import crew
+from .. import codegen
+from ..codegen import affinity, crew
+from ..codegen import mailbox as words_of
 from ..codegen.deferred import tell_compiler
-from . import peaks_code, shared_products_code, small_products_code
-from .facts import FOR_VECTORS, KERNEL
-from .names import NO_KERNEL, code_name, function_name, kernel_name, products_name, storage
+from . import peaks_code
+from .facts import (
+    BEFORE_VECTORS,
+    COUNTERS,
+    COUNTS,
+    ELEMENTS,
+    FOR_VECTORS,
+    KERNEL,
+    NEEDED,
+    NOT_CALLED,
+    NOT_READY,
+    OTHERS,
+    WAKES,
+)
+from .library import NO_KERNEL, code_name, function_name, kernel_name, products_name, storage
 
-tell_compiler()
+# ---- small products: which sizes suit, and the loop over a batch -----------------------------------------------------
+
+_module = sys.modules[KERNEL.function.__module__]
+#: The kernel's loop over a batch; a single product is a batch of one.
+products_of_kernel = _module.batch_products
+_product_by_vectors = sys.modules[FOR_VECTORS.function.__module__].streamed_product_alone
+
+_any_njit: Any = nb.njit
+_inner = _any_njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)  # called only by each other
+_suits, _suits_vectors, _suits_before = (_inner(kernel.suits) for kernel in (KERNEL, FOR_VECTORS, BEFORE_VECTORS))
+_better_transposed = _inner(
+    getattr(_module.better_transposed, "py_func", _module.better_transposed)
+)  # a plain function where JIT is disabled
+
+
+def are_small(m: int, n: int, k: int) -> int:
+    """Whether products of these sizes are small."""
+    return int(_suits(m, n, k))
+
+
+def are_small_or_of_vectors(m: int, n: int, k: int) -> int:
+    """The same, or whether a single product is planned for the kernel for vectors."""
+    return int(_suits(m, n, k) or (_suits_vectors(m, n, k) and not _suits_before(m, n, k)))
+
+
+@_inner
+def matrix_at(data, rows, columns, row, column):
+    """The matrix at an address, with two strides in bytes."""
+    return as_strided(nb.carray(data, (rows, columns)), (rows, columns), (row, column))
+
+
+@_inner
+def batch_operands(a, b, c, batch):
+    """The first product of a batch as matrices, the number of products and the bytes from each to the next.
+
+    It is the transposed product Cᵀ = Bᵀ·Aᵀ where C is column-major, or a column-major matrix times a vector.
+    """
+    m, n, k = batch[0], batch[1], batch[2]
+    x, y = matrix_at(a, m, k, batch[3], batch[4]), matrix_at(b, k, n, batch[5], batch[6])
+    z, count, step_x, step_y = matrix_at(c, m, n, batch[7], batch[8]), batch[9], batch[10], batch[11]
+    row, column, itemsize = batch[7], batch[8], codegen.itemsize(z)
+    transposed = n > 1 and column != itemsize and row == itemsize
+    if transposed or _better_transposed(m, n, batch[3], batch[4], batch[5], batch[6], row, itemsize):
+        x, y, z, step_x, step_y = y.T, x.T, z.T, step_y, step_x
+    return x, y, z, count, step_x, step_y, batch[12]
+
+
+def products(a: Any, b: Any, c: Any, batch: Any) -> int:
+    """All products of a batch, in one call: ``batch`` points to the words of ``Batch`` in C. Returns 1, and something else
+    where it found no memory."""
+    x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
+    products_of_kernel(x, y, z, count, step_x, step_y, step_z)
+    return 1
+
+
+def products_with_vectors(a: Any, b: Any, c: Any, batch: Any) -> int:
+    """``products``, or a single product of a vector, or of a few, which the kernel for small ones does not suit."""
+    x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
+    if count == 1 and not _suits(x.shape[0], y.shape[1], x.shape[1]):
+        _product_by_vectors(x, y, z)
+    else:
+        products_of_kernel(x, y, z, count, step_x, step_y, step_z)
+    return 1
+
+
+# ---- shared products: a thread posts a call to others and computes its own share -------------------------------------
+
+_post, _settle, _publish = _inner(crew.post), _inner(crew.settle), _inner(crew.publish)
+
+
+def enough_threads_wait(call: Any, boxes: Any, count: int) -> int:
+    """Whether as many threads as the call needs stand by, or sleep and are worth waking, on the processors on which this one
+    may run. Those that stand by on its own are to leave, so that they can be woken elsewhere."""
+    words, addresses = nb.carray(call, COUNTERS), nb.carray(boxes, count)
+    allowed, here, awake, asleep, busy = crew.processors(), crew.processor_here(), 0, 0, 0
+    for i in range(count):
+        mailbox = crew.words_at(addresses, i, 0)
+        state = crew.load(mailbox, words_of.STATE)
+        if state != words_of.AWAY and mailbox[words_of.ALLOWED] == allowed:
+            if state == words_of.STANDING and here >= 0 and mailbox[words_of.PROCESSOR] == here:
+                mailbox[words_of.LEAVE] = 1
+            asleep += state == words_of.SLEEPING
+            awake += state == words_of.STANDING and mailbox[words_of.LEAVE] == 0
+            busy += state > words_of.SLEEPING
+    words[NOT_READY] = max(0, words[OTHERS] - awake - asleep - busy)
+    return int(awake + min(asleep, words[WAKES]) >= words[NEEDED])
+
+
+@_inner
+def posted(words, addresses, address, allowed, others, wakes):
+    """Post the call to so many others, to those that sleep if ``wakes``; returns how many are missing."""
+    for i in range(addresses.size):
+        if others == 0:
+            break
+        mailbox = crew.words_at(addresses, i, 0)
+        if mailbox[words_of.ALLOWED] == allowed and _post(mailbox, words, address, wakes) != words_of.AWAY:
+            others -= 1
+    return others
+
+
+@_inner
+def write_matrix(words, i, data, rows, columns, row, column, transposed):
+    """Write matrix number i of a call: an address, its rows and columns, and two strides in bytes."""
+    at = words_of.ARRAYS + 5 * i
+    words[at], words[at + 1], words[at + 2], words[at + 3], words[at + 4] = data, rows, columns, row, column
+    if transposed:
+        words[at + 1], words[at + 2], words[at + 3], words[at + 4] = columns, rows, column, row
+
+
+def post_and_compute(
+    call: Any, boxes: Any, count: int, a: int, b: int, c: int, batch: Any, space: int, itemsize: int
+) -> int:
+    """Compute C = A·B on this thread and on those others that begin before it has ended. Returns 0 if one found no
+    memory.
+
+    a, b, c and ``space``, the workspace, are addresses; ``batch`` points to the words of ``Batch`` in C, with one product;
+    C has elements of ``itemsize``. A column-major C is computed as the row-major product Cᵀ = Bᵀ·Aᵀ.
+    """
+    words, addresses = nb.carray(call, COUNTERS), nb.carray(boxes, count)
+    m, n, k, row, column = batch[0], batch[1], batch[2], batch[7], batch[8]
+    transposed = column != itemsize and row == itemsize
+    write_matrix(words, 1 if transposed else 0, a, m, k, batch[3], batch[4], transposed)
+    write_matrix(words, 0 if transposed else 1, b, k, n, batch[5], batch[6], transposed)
+    write_matrix(words, 2, c, m, n, row, column, transposed)
+    address, allowed = words.ctypes.data, crew.processors()
+    at = words_of.ARRAYS + 15
+    words[at], words[at + 1] = space, words[ELEMENTS]
+    words[at + 2], words[at + 3] = address + 8 * COUNTERS, words[COUNTS]
+    words[words_of.BOXES] = addresses.ctypes.data
+    affinity.add_to_set(words, words_of.TAKEN, crew.processor_here())
+    others = posted(words, addresses, address, allowed, words[OTHERS], False)
+    wakes = min(others, words[WAKES])
+    if wakes > 0:
+        others -= wakes - posted(words, addresses, address, allowed, wakes, True)
+        _publish(words, address, count)
+    words[NOT_CALLED] = others
+    done = crew.call_team(words)
+    for i in range(count):
+        _settle(crew.words_at(addresses, i, 0), address)
+    return int(done and not words[words_of.FAILED])
+
+
+# ---- the list --------------------------------------------------------------------------------------------------------
+
+tell_compiler()  # the deferred functions of the generator, which the functions below call
 
 Kind = Literal["kernel", "function"]
 _WORDS, _INDEX, _FLAG, _NOTHING = types.int64[::1], types.intp, types.boolean, types.void
@@ -50,14 +212,14 @@ def entries() -> Iterator[Entry]:
     """Everything that a library has: for each kernel of the engine that this machine's instructions suit, each dtype."""
     for kernel in engine().values():
         if kernel.available:
-            for dtype, result in dict.fromkeys(kinds_of(kernel)):
+            for dtype, result in dict.fromkeys(dtype_pairs(kernel)):
                 yield kernel_entry(kernel, dtype, result)
     yield from functions().values()
     yield from c_functions().values()
 
 
-def kinds_of(kernel: Kernel) -> Iterator[tuple[str, str]]:
-    """The dtypes of operands and of C for which a kernel is compiled."""
+def dtype_pairs(kernel: Kernel) -> Iterator[tuple[str, str]]:
+    """The pairs of dtypes, of operands and of C, for which a kernel is compiled."""
     for name in kernel.dtypes:
         yield code_name(name), code_name(name)
         if name in kernel.sums:
@@ -65,7 +227,8 @@ def kinds_of(kernel: Kernel) -> Iterator[tuple[str, str]]:
 
 
 def kernel_entry(kernel: Kernel, dtype: str, result: str) -> Entry:
-    """A kernel for operands of a dtype and a C of another, or the same. It is called with its parameters, too."""
+    """A kernel for operands of a dtype and a C of another, or the same. Its tunable parameters follow the arrays as
+    arguments."""
     operand, product = (nb.from_dtype(storage(name)) for name in (dtype, result))
     matrix, target = (types.Array(element, 2, "A" if kernel.strided else "C") for element in (operand, product))
     space = nb.from_dtype(np.dtype(kernel.space)) if kernel.space else product
@@ -79,13 +242,13 @@ def kernel_entry(kernel: Kernel, dtype: str, result: str) -> Entry:
 def functions() -> dict[str, Entry]:
     """The functions that Python calls with numbers and arrays, by name."""
     of_crew: dict[Any, tuple[Any, ...]] = {
-        crew.stand_by: (_INDEX, _WORDS, _INDEX, _INDEX, _INDEX, _FLAG),
-        crew.post: (_INDEX, _WORDS, _WORDS, _INDEX, _FLAG),
-        crew.ring: (_NOTHING, _WORDS, _INDEX),
-        crew.publish: (_NOTHING, _WORDS, _INDEX, _INDEX),
-        crew.rouse: (_FLAG, _WORDS, _WORDS),
-        crew.settle: (_NOTHING, _WORDS, _INDEX),
-        crew.run_call: (_FLAG, _WORDS),
+        crew.stand_by: (_INDEX, _WORDS, _INDEX, _INDEX, _INDEX, _FLAG),  # a worker waits for calls and runs them
+        crew.post: (_INDEX, _WORDS, _WORDS, _INDEX, _FLAG),  # post a call in a mailbox
+        crew.ring: (_NOTHING, _WORDS, _INDEX),  # wake the owner of a mailbox
+        crew.publish: (_NOTHING, _WORDS, _INDEX, _INDEX),  # a call is posted: wake the first sleepers
+        crew.rouse: (_FLAG, _WORDS, _WORDS),  # wake the owner, so that it stands by
+        crew.settle: (_NOTHING, _WORDS, _INDEX),  # take a call back, or wait for its end
+        crew.run_call: (_FLAG, _WORDS),  # run a call on this thread
     }
     found = [Entry(function_name(f.__name__), "function", f, sig[1:], sig[0]) for f, sig in of_crew.items()]
     for name in ("float32", "float64"):
@@ -102,20 +265,19 @@ def functions() -> dict[str, Entry]:
 
 def c_functions() -> dict[str, Entry]:
     """The functions that the C front calls, by name: they take numbers and addresses."""
-    small, shared = small_products_code, shared_products_code
     found: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
-        (function_name("are_small"), small.are_small, (_INDEX,) * 3),
-        (function_name("are_small_or_of_vectors"), small.are_small_or_of_vectors, (_INDEX,) * 3),
-        (function_name("enough_are_there"), shared.enough_are_there, (_POINTER, _POINTER, _INDEX)),
+        (function_name("are_small"), are_small, (_INDEX,) * 3),
+        (function_name("are_small_or_of_vectors"), are_small_or_of_vectors, (_INDEX,) * 3),
+        (function_name("enough_threads_wait"), enough_threads_wait, (_POINTER, _POINTER, _INDEX)),
         (
             function_name("post_and_compute"),
-            shared.post_and_compute,
+            post_and_compute,
             (_POINTER, _POINTER, _INDEX, _INDEX, _INDEX, _INDEX, _POINTER, _INDEX, _INDEX),
         ),
     ]
     for dtype in dict.fromkeys(map(code_name, KERNEL.dtypes)):
         matrix = types.CPointer(nb.from_dtype(np.dtype(dtype)))
-        function = small.products_with_vectors if dtype in FOR_VECTORS.dtypes else small.products
+        function = products_with_vectors if dtype in FOR_VECTORS.dtypes else products
         found.append((products_name(dtype), function, (matrix, matrix, matrix, _POINTER)))
     options = {"error_model": "numpy"}
-    return {name: Entry(name, "function", function, kinds, _INDEX, options) for name, function, kinds in found}
+    return {name: Entry(name, "function", function, arguments, _INDEX, options) for name, function, arguments in found}

@@ -17,11 +17,62 @@ from ...host.levels import InstructionLevel, instruction_levels
 from ...host.machine import Machine, machine, vector_facts
 from ...host.sources import PACKAGE
 
+# ---- names of functions, and dtypes of elements ----------------------------------------------------------------------
+
+#: The dtypes that compilers lack reach compiled code as integers with the same bits (``cpu.codegen.row_converter``).
+STORAGE = {"float16": np.dtype(np.uint16), "bfloat16": np.dtype(np.int16)}
+
+#: In place of a kernel's name, for the functions that belong to none.
+NO_KERNEL = "functions"
+
+
+def code_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype whose machine code multiplies ``dtype``: itself, and for unsigned integers the signed ones of the same bits.
+
+    Modulo 2^bits the sums of products are the same, so one compilation serves both.
+
+    >>> code_dtype(np.dtype("uint16")), code_dtype(np.dtype("float32"))
+    (dtype('int16'), dtype('float32'))
+    """
+    return np.dtype(code_name(dtype.name)) if dtype.kind == "u" else dtype
+
+
+def code_name(dtype: str) -> str:
+    """The same by names, of which NumPy does not know all."""
+    return dtype.removeprefix("u")
+
+
+def storage(dtype: str) -> np.dtype:
+    """The dtype with which compiled code sees elements of a dtype."""
+    return STORAGE.get(dtype) or np.dtype(dtype)
+
+
+def kernel_name(kernel: str, dtype: str, result: str) -> str:
+    """A kernel for operands of a dtype and a C of another, or the same.
+
+    >>> kernel_name("cpu/packed", "float32", "float32")
+    'kernel cpu/packed float32 float32'
+    """
+    return f"kernel {kernel} {dtype} {result}"
+
+
+def products_name(dtype: str) -> str:
+    """The loop over a batch of small products."""
+    return f"products {dtype}"
+
+
+def function_name(function: str, dtype: str = "") -> str:
+    """A function that Python calls with numbers and arrays."""
+    return f"{function} {dtype}".strip()
+
+
+# ---- the library -----------------------------------------------------------------------------------------------------
+
 #: Where libraries lie.
 BUILT = PACKAGE / "prebuilt" / "built"
 #: The files from which a library is built.
 SOURCES = (
-    *(*sources.MACHINE_CODE, "cpu/runtime/*_code.py", "cpu/runtime/facts.py", "cpu/runtime/entries.py"),
+    *(*sources.MACHINE_CODE, "cpu/runtime/peaks_code.py", "cpu/runtime/facts.py", "cpu/runtime/entries.py"),
     *("prebuilt/translate.py", "prebuilt/support.c", "host/levels.py"),
 )
 #: What a function returns whose machine code raised an exception, which can only be a lack of memory.
@@ -37,7 +88,8 @@ def sources_key() -> str:
 def built_level(here: Machine) -> InstructionLevel | None:
     """The best level of a machine, if a library was built for it and has its vectors.
 
-    None of a lower level: Python computes the sizes of workspace from the tiles of this machine's instructions.
+    No library of a lower level is used, because Python computes the sizes of workspace from the tiles of this machine's best
+    level.
     """
     arch = here.system.rpartition(" ")[2]
     best = next(iter(instruction_levels(arch, here.isa)), None)
@@ -78,10 +130,10 @@ class BuiltLibrary:
         self.about: dict[str, Any] = json.loads((folder / f"{level.name}.json").read_text())
         self._functions = frozenset(self.about["functions"])
 
-    def set_numbers(self, numbers: dict[str, int]) -> None:
-        """Write the numbers of this machine where the library reads them."""
+    def write_settings(self, settings: dict[str, int]) -> None:
+        """Write this machine's numbers, such as sizes of caches and blocks, into the library."""
         for name in self.about["settings"]:
-            ctypes.c_int64.in_dll(self._dll, f"tilewright.setting.{name}").value = numbers[name]
+            ctypes.c_int64.in_dll(self._dll, f"tilewright.setting.{name}").value = settings[name]
 
     def has(self, name: str) -> bool:
         """Whether it has a function."""
@@ -99,12 +151,12 @@ class BuiltLibrary:
         return BuiltFunction(self._dll[name])
 
 
-def address_of(words: np.ndarray) -> int:
-    """Where a row of numbers lies that can be written: a fifth of the time of ``words.ctypes.data``."""
-    return _address(_from_buffer(words)) if words.size else words.ctypes.data
+def data_address(words: np.ndarray) -> int:
+    """The address of the data of a writable 1-D array, five times as fast as ``words.ctypes.data``."""
+    return _addressof(_from_buffer(words)) if words.size else words.ctypes.data
 
 
-_address = ctypes.addressof
+_addressof = ctypes.addressof
 _from_buffer: Any = ctypes.c_char.from_buffer  # whose stubs do not know that arrays are buffers
 
 
@@ -121,7 +173,7 @@ class BuiltFunction:
             if type(argument) is not np.ndarray:
                 words.append(argument)
             elif argument.ndim == 1:
-                words += (address_of(argument), argument.size)
+                words += (data_address(argument), argument.size)
             else:
                 words += (argument.ctypes.data, *argument.shape, *argument.strides)
         if self._code.argtypes is None:

@@ -20,7 +20,7 @@ from ...errors import UnavailableError
 from ...host.machine import machine
 from ...kernels import Kernel
 from ...kernels.blocking import has_analytic_tile
-from .names import kernel_name
+from .library import kernel_name
 
 #: Set to 1, the engine is compiled in the process.
 VARIABLE = "TILEWRIGHT_COMPILE"
@@ -139,7 +139,7 @@ class BuiltCode:
 
         self._library, self.level = library, library.level
         self._kernels = set(engine().values())  # imported now, so that all numbers are known
-        library.set_numbers(SETTINGS)
+        library.write_settings(SETTINGS)
         self.run_call = library.function("run_call")
 
     def has(self, kernel: Kernel, dtype: str, result: str) -> bool:
@@ -171,7 +171,7 @@ class BuiltKernel:
         if self._with_params is not None:
             self._with_params(*arrays, *params.values())
             return
-        from .standby import call_words
+        from .threads import call_words
 
         self.run(call_words(self, *arrays))
 

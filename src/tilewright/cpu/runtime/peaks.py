@@ -21,8 +21,8 @@ from ...host.disk import CacheFile, fingerprint
 from ...host.machine import available_memory, machine
 from ...host.steps import announced
 from ...product.operands import mapped_empty
+from .library import function_name
 from .machine_code import need_machine_code
-from .names import function_name
 from .peaks_code import BITS, CHAINS, multiply_add, triad
 from .threads import Team
 

@@ -1,30 +1,143 @@
-"""Runs one CPU kernel: gets its machine code, cuts C among threads.
+"""Runs one CPU kernel: gets its machine code and workspace, and cuts C, or a batch of products, among threads.
 
 A kernel is a function of three matrices and does not know of threads. It declares how its C may be cut: ``rows`` (bands
 of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides). A ``team`` kernel distributes
 its own work: all threads run the same function on the same operands and take jobs by counters that they share.
+
+Workspace is cached between calls: fresh memory costs a page fault every 4 KiB. A buffer is taken and put back by one
+operation of a dict each. There is no lock, which an interrupt could leave taken; a buffer that an interrupt loses is freed
+with its last reference. Of a batch a native loop computes small products, and threads take portions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ...errors import ShapeError, UsageError
+from ...errors import MemoryLimitError, ShapeError, UsageError
+from ...host.machine import bytes_text, machine
 from ...kernels import Kernel
 from ...kernels.catalog import catalog
-from ...product.operands import as_row_major, writeable_alias
+from ...product.operands import aligned_empty, as_row_major, writeable_alias
+from ...product.problem import ProductShapes
+from .library import STORAGE, code_dtype
 from .machine_code import Code, kernel_code, need_machine_code
-from .names import STORAGE, code_dtype
-from .slices import even_slices
-from .standby import CompiledStandby, call_words
+from .small_products import Short
 from .stop import run_stoppable
-from .threads import Team
-from .workspace import take_workspace
+from .threads import CompiledStandby, Team, call_words
+
+# ---- workspace -------------------------------------------------------------------------------------------------------
+
+#: Bytes of unused buffers that are cached at most. Page faults for more take 50 ms, and a product that needs more, seconds.
+MOST_CACHED_BYTES = 256 << 20
+
+#: Cached buffers, by identity. Other threads may change it at any time, so only a copy is iterated over.
+_cached: dict[int, np.ndarray] = {}
+_NOTHING = aligned_empty((0,), np.uint8)
+
+
+@contextlib.contextmanager
+def take_workspace(nbytes: int) -> Iterator[np.ndarray]:
+    """At least ``nbytes`` uninitialised bytes on a 64-byte boundary, for this call alone until the block is left.
+
+    Raises MemoryLimitError, with the size, if there is not enough memory.
+
+    >>> with take_workspace(100) as memory:
+    ...     memory.size >= 100, memory.dtype.name
+    (True, 'uint8')
+    """
+    memory = take_buffer(nbytes)
+    try:
+        yield memory
+    finally:
+        put_back_buffer(memory)
+
+
+def take_buffer(nbytes: int) -> np.ndarray:
+    """What ``take_workspace`` gives, until ``put_back_buffer``: it saves a microsecond. A buffer that is not put back is
+    freed with its last reference."""
+    if not nbytes:
+        return _NOTHING
+    # Mostly there is one buffer. A product that has evicted this code from the caches pays for every line of it.
+    try:
+        key, memory = _cached.popitem()
+    except KeyError:
+        return _allocated(nbytes)
+    if not _cached and memory.size >= nbytes:
+        return memory
+    _cached[key] = memory
+    taken = _taken(nbytes)
+    return _allocated(nbytes) if taken is None else taken
+
+
+def release_workspace() -> None:
+    """Free the cached buffers; running products keep theirs."""
+    _cached.clear()
+
+
+def _smallest_first() -> list[np.ndarray]:
+    return sorted(_cached.copy().values(), key=len)
+
+
+def _taken(nbytes: int) -> np.ndarray | None:
+    """The smallest cached buffer that is large enough. If there is none, None, and the largest of the others is freed."""
+    small = None
+    for memory in _smallest_first():
+        if memory.size < nbytes:
+            small = memory
+        elif _cached.pop(id(memory), None) is not None:  # else another thread has just taken it
+            return memory
+    if small is not None:
+        _cached.pop(id(small), None)  # before the new one is allocated: memory may not hold both
+    return None
+
+
+def put_back_buffer(memory: np.ndarray) -> None:
+    """Cache a buffer for the next products: the largest stay, at most one more than there are usable cores."""
+    if not 0 < memory.size <= MOST_CACHED_BYTES:
+        return
+    _cached[id(memory)] = memory
+    if len(_cached) == 1:
+        return
+    cached = _smallest_first()
+    while len(cached) > machine().usable_cores + 1 or sum(map(len, cached)) > MOST_CACHED_BYTES:
+        _cached.pop(id(cached.pop(0)), None)
+
+
+def _allocated(nbytes: int) -> np.ndarray:
+    try:
+        return aligned_empty((nbytes,), np.uint8)
+    except MemoryError:
+        release_workspace()
+    try:
+        return aligned_empty((nbytes,), np.uint8)
+    except MemoryError:
+        raise MemoryLimitError(
+            f"this product needs a workspace of {bytes_text(nbytes)}, which could not be allocated"
+        ) from None
+
+
+# ---- how a length is cut into parts, one for each thread -------------------------------------------------------------
+
+
+def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
+    """At most ``parts`` consecutive slices of nearly equal length, all but the last a multiple of ``grain`` long.
+
+    >>> even_slices(10, 3), even_slices(10, 2, grain=4)
+    ([slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)], [slice(0, 4, None), slice(4, 10, None)])
+    """
+    grains = max(1, math.ceil(length / grain))
+    parts = min(parts, grains)
+    edges = [min(length, (grains * part // parts) * grain) for part in range(parts)] + [length]
+    return [slice(low, high) for low, high in itertools.pairwise(edges)]
+
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
@@ -230,3 +343,80 @@ def _run_tiles(
     across, along = grid(c.shape[0], c.shape[1], team.threads)
     rows, columns = even_slices(c.shape[0], across, grain[0]), even_slices(c.shape[1], along, grain[1])
     team.run([functools.partial(code, a[r], b[:, s], c[r, s]) for r in rows for s in columns])
+
+
+# ---- batches of products of one shape --------------------------------------------------------------------------------
+
+#: Multiply-adds of a portion of the batch: about 10 ms. Ctrl-C takes effect between two portions.
+PORTION = 1 << 30
+#: Threads are not equally fast on a shared machine. So each has so many portions, unless these would have fewer
+#: multiply-adds than LEAST: Python code, which only one thread at a time can run, comes between two portions.
+PORTIONS, LEAST = 8, 1 << 23
+
+
+def as_matrices(
+    shapes: ProductShapes, a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Views of shape (…, m, k), (…, k, n), (…, m, n): vectors get their missing axis, a and b the axes of the batch."""
+    a = a if a.ndim > 1 else a[None, :]
+    b = b if b.ndim > 1 else b[:, None]
+    if c.ndim != len(shapes.batch) + 2:
+        c = c.reshape((1, 1)) if not shapes.result else _with_vector_axis(c, shapes)
+    if shapes.batch:
+        a = np.broadcast_to(a, shapes.batch + a.shape[-2:])
+        b = np.broadcast_to(b, shapes.batch + b.shape[-2:])
+    return a, b, c
+
+
+def _with_vector_axis(c: np.ndarray, shapes: ProductShapes) -> np.ndarray:
+    """A view of C with the axis of m or n that a vector operand lacks."""
+    if c.ndim == len(shapes.batch):
+        return c[..., None, None]
+    return c[..., None, :] if shapes.result[-1] == shapes.n and shapes.m == 1 else c[..., None]
+
+
+def multiply_batch(
+    short: Short, product: Callable[[], Product], bands: int, a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> None:
+    """Multiply the arrays of ``as_matrices``; at most ``bands`` threads share the batch, cut along its longest axis.
+
+    Each thread takes the next portion until none is left. ``short`` computes a portion in one call, or returns None; then
+    ``product()`` gives the function that computes one product. Ctrl-C takes effect between two portions.
+    """
+    if not c.size:
+        return
+    if c.ndim == 2:
+        _portion(short, product, a, b, c)
+        return
+    axis = int(np.argmax(c.shape[:-2]))
+    left = deque(_portions(c.shape[axis], c.size * a.shape[-1], bands))
+
+    def compute() -> None:
+        while left:
+            try:
+                where = (slice(None),) * axis + (left.popleft(),)
+            except IndexError:  # another thread took the last one
+                return
+            _portion(short, product, a[where], b[where], c[where])
+
+    Team(bands).rally(compute, stop=left.clear)
+
+
+def _portions(length: int, work: int, bands: int) -> list[slice]:
+    """How ``bands`` threads cut ``length`` products, or rows of them, of so many multiply-adds in all: single products
+    rather than portions of one and two; else the longer portions first, for threads do not begin the last ones together."""
+    count = max(bands, min(PORTIONS * bands, work // LEAST)) if bands > 1 else 1
+    count = max(count, math.ceil(work / PORTION))
+    portions = even_slices(length, length if count < length <= 2 * count else count)
+    return sorted(portions, key=lambda portion: portion.start - portion.stop)
+
+
+def _portion(short: Short, product: Callable[[], Product], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    if short(a, b, c, True) is not None:
+        return
+    run = product()
+    if c.ndim == 2:
+        run(a, b, c)
+        return
+    for index in np.ndindex(c.shape[:-2]):
+        run(a[index], b[index], c[index])

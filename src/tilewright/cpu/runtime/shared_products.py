@@ -24,11 +24,9 @@ from ..codegen import mailbox as words
 from . import facts as code
 from . import small_products, stop
 from .machine_code import engine_code
-from .runner import compiled, standby, team_needs
-from .standby import AWAKE_S
-from .threads import Team
-from .workers import crew as workers
-from .workspace import put_back_buffer, take_buffer
+from .runner import compiled, put_back_buffer, standby, take_buffer, team_needs
+from .threads import AWAKE_S, Team
+from .threads import crew as workers
 
 #: Nanoseconds that it takes to wake each thread, and all of them at most, for they wake each other; and for which they then
 #: stand by.
@@ -139,7 +137,7 @@ def _c_front() -> Any:
     c, source = small_products.c_front(), engine_code()
     if c is None or source is None:
         return None
-    addresses = map(source.address, ("enough_are_there", "post_and_compute"))
+    addresses = map(source.address, ("enough_threads_wait", "post_and_compute"))
     functions = stop.current.get, limits.of_this_context.get, limits.most_by_default
     here = sys.modules[__name__]
     c.connect(*addresses, *functions, limits, "of_the_process", workers, "mailboxes", here, "wakes_all")

@@ -9,7 +9,7 @@ way computes the product or raises the error.
 Why C: for n from 2 to 16 it is 3.5 to 4.3 times as fast as ``np.matmul``. The simpler design, checks in Python and a call
 through Numba, is 1.0 to 1.2 times as fast as ``np.matmul``, and the long way 0.4 times.
 
-``small_products_code`` holds what C calls. Where there is no C front, or with ``TILEWRIGHT_EXPRESS=0``, every product goes
+``entries`` has the functions that C calls. Where there is no C front, or with ``TILEWRIGHT_EXPRESS=0``, every product goes
 the long way, with the same results.
 """
 
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from ..native import front
+from .library import code_dtype, function_name, products_name
 from .machine_code import engine_code
-from .names import code_dtype, function_name, products_name
 
 #: The limit of a batch (``facts``) for one times one matrix, which threads may share as a single product; it is looked at in
 #: Python first.

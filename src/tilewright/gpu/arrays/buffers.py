@@ -9,7 +9,7 @@ import numpy as np
 
 from ...cpu.plan import host_plan, multiplied
 from ...product.operands import admit, native
-from . import dlpack
+from .gpu_array import CUDA, read_capsule
 from .matmul import multiply_views
 
 
@@ -19,8 +19,8 @@ def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str | fl
     On a GPU the work is submitted to ``context.stream``, and the buffers must live until it is done. Raises what ``matmul``
     raises.
     """
-    if out.__dlpack_device__()[0] == dlpack.CUDA:
-        x, y, target = (dlpack.read_capsule(each.__dlpack__()) for each in (a, b, out))
+    if out.__dlpack_device__()[0] == CUDA:
+        x, y, target = (read_capsule(each.__dlpack__()) for each in (a, b, out))
         multiply_views(x, y, target, int(context.stream), precision)
         return
     with np.errstate(over="ignore"):  # a float16 product may overflow to infinity

@@ -1,4 +1,6 @@
-"""Copies of matrices on a GPU, one or two batches of them in one launch: between any strides, also into another type."""
+"""The launches before and after a product on a GPU: copies of matrices between any strides, also into another type; the sum
+of parts of k; and the epilogue, where the kernel that multiplies does not apply it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from ...host.sources import PACKAGE
 from ...product.problem import itemsize_of
 from ..planning.ways import NEXT_LAUNCH_S
 from ..runtime.compilations import KernelCode
+from ..runtime.engine_product import FinishForm
 from ..runtime.layout import Matrix
 from ..runtime.memory import GRANULE
 from ..runtime.steps import BufferPlace, GpuStep, KernelLaunch
@@ -43,9 +46,10 @@ _WARP_S = 0.26e-9
 _SHIFTED_ACROSS = 1.3
 #: The time of a launch that transposes one matrix and not the other, over that of two launches.
 _MIXED = 1.75
-#: Bytes a second that copies read, and that they write; and seconds of one more launch. Measured on an H200. A copy reads
-#: whole sectors.
-READ, WRITTEN, _LAUNCH_S, _SECTOR = 4.9e12, 3.6e12, 2.3e-6, 32
+#: Bytes a second that copies read, and that they write; and seconds of one more launch. Measured on an H200.
+_READ_BYTES_S, _WRITE_BYTES_S, _LAUNCH_S = 4.9e12, 3.6e12, 2.3e-6
+#: Bytes of a sector: a copy reads whole ones.
+_SECTOR = 32
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,9 @@ class MatrixCopy:
     @cached_property
     def seconds(self) -> float:
         """The predicted time, in a launch with others."""
-        moved_s = self.elements * (_moved_bytes(self.source) / READ + _moved_bytes(self.target) / WRITTEN)
+        moved_s = self.elements * (
+            _moved_bytes(self.source) / _READ_BYTES_S + _moved_bytes(self.target) / _WRITE_BYTES_S
+        )
         _, across, down = self.parts
         warps_s = across * down * math.prod(axis[0] for axis in self.batch) * _WARP_S
         return max(warps_s, moved_s * (_SHIFTED_ACROSS if self.across and self.is_shifted else 1))
@@ -280,3 +286,55 @@ def pack_code(name: str, **macros: object) -> KernelCode:
 @functools.cache
 def _pack_file(name: str) -> Path:
     return PACKAGE / "gpu" / "kernels" / "pack" / f"{name}.cu"
+
+
+# ---- the launch that applies an epilogue -----------------------------------------------------------------------------
+
+RESULTS_OF_EPILOGUES = ("float32", "float64", "bfloat16", "float16")
+#: Elements that a block finishes along x and y, its threads, and the most blocks of a launch.
+_FINISH_TILE, _FINISH_THREADS, _MOST_FINISH_BLOCKS = (128, 8), 256, 1 << 16
+
+
+def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlace], *, swapped: bool) -> list[GpuStep]:
+    """The launch that applies the epilogue to the sums in ``copy.source`` and writes ``copy.target``, for the whole batch;
+    none if C has no element. ``places``: those of sums, C, bias, scales of rows and scales of columns. ``swapped``: both
+    matrices are transposed."""
+    source, target = (m.transposed if swapped else m for m in (copy.source, copy.target))
+    count = math.prod(axis[0] for axis in copy.batch)
+    if not copy.elements:
+        return []
+    x_is_columns = abs(target.column) <= abs(target.row) or target.rows == 1
+    extents = (source.columns, source.rows)[:: 1 if x_is_columns else -1]
+    strides = [(m.column, m.row)[:: 1 if x_is_columns else -1] for m in (source, target)]
+    axes = copy.batch or ((1, 0, 0),)
+    bias, bias_step = form.bias or ("float32", 0)
+    macros = {
+        "SUM": source.dtype.upper(),
+        "OUT": target.dtype.upper(),
+        "BIAS": bias.upper(),
+        "BIASED": int(form.bias is not None),
+        "SCALED_A": int(form.scale_a is not None),
+        "SCALED_B": int(form.scale_b is not None),
+        "ADDS": int(form.beta != 0),
+        "ACTIVATION": (form.activation or "none").upper(),
+        "ACROSS": int(x_is_columns),
+        "AXES": len(axes),
+    }
+    lengths, from_next, to_next = zip(*axes, strict=True)
+    # The fields of ``Finish`` in ``gpu/kernels/pack/finish.cu``, in its order.
+    int64_fields = *strides[0], *strides[1], *from_next, *to_next, bias_step, form.scale_a or 0, form.scale_b or 0
+    uint32_fields = *extents, *lengths, count, form.rows
+    packed = struct.pack(
+        f"<{len(int64_fields)}q2d{len(uint32_fields)}I", *int64_fields, form.alpha, form.beta, *uint32_fields
+    )
+    tiles = math.prod(-(-n // side) for n, side in zip(extents, _FINISH_TILE, strict=True)) * count
+    size = min(tiles, _MOST_FINISH_BLOCKS), _FINISH_THREADS, 0
+    structure = packed + bytes(-len(packed) % 8)
+    return [GpuStep(KernelLaunch(pack_code("finish", **macros), "finish", size, structure), tuple(places))]
+
+
+def finish_seconds(copy: MatrixCopy, form: FinishForm, memory_ratio: float) -> float:
+    """The predicted time of the last launch."""
+    read, written = itemsize_of(copy.source.dtype), itemsize_of(copy.target.dtype)
+    seconds_each = (read + written * (form.beta != 0)) / _READ_BYTES_S + written / _WRITE_BYTES_S
+    return NEXT_LAUNCH_S + memory_ratio * copy.elements * seconds_each

@@ -1,13 +1,22 @@
-"""An array on a GPU, independent of its library: an address, a shape and strides."""
+"""Arrays on a GPU: as an address, a shape and strides, independent of their library; as capsules of DLPack; and as the
+array that is the result for arrays of an unknown library.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from ...errors import OperandError
 from ...product.problem import itemsize_of
 from ..runtime.layout import Matrix
-from ..runtime.memory import GRANULE
+from ..runtime.memory import GRANULE, Memory
+
+if TYPE_CHECKING:
+    from ..runtime.device import Device
 
 
 class GpuArray(NamedTuple):
@@ -20,6 +29,11 @@ class GpuArray(NamedTuple):
     dtype: str
     device: int
     keep: Any = None
+
+    @property
+    def layout(self) -> tuple[tuple[int, ...], str, int]:
+        """Strides, dtype and device."""
+        return self.strides, self.dtype, self.device
 
     @property
     def in_granule(self) -> tuple[Any, ...]:
@@ -82,3 +96,142 @@ def merged_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of C order, in elements."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+# ---- DLPack's capsules, by which one library passes an array to another without a copy -------------------------------
+
+CUDA, CUDA_MANAGED = 2, 13
+_BFLOAT = 4
+_NAME = b"dltensor"
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _tensor(capsule: Any) -> _DLTensor:
+    """The tensor in a capsule, in place: the structure in the capsule begins with it."""
+    return ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_DLTensor)).contents
+
+
+def read_capsule(capsule: Any) -> GpuArray:
+    """The array in a capsule. The capsule is not marked as used; it is the ``keep`` of the array and keeps it alive.
+
+    The dtype is NumPy's name, or the code and bits of a type that NumPy does not have.
+    """
+    tensor = _tensor(capsule)
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
+    kind = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}.get(
+        tensor.code, f"code {tensor.code} "
+    )
+    name = f"{kind}{tensor.bits}" + (f"x{tensor.lanes}" if tensor.lanes != 1 else "")
+    return GpuArray((tensor.data or 0) + tensor.byte_offset, shape, strides, name, tensor.device_id, capsule)
+
+
+class _Memory:
+    """Memory of ``owner`` for NumPy, which keeps a reference to this object and does not read the memory."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any) -> None:
+        self.__array_interface__ = {"data": (pointer, False), "shape": shape, "typestr": dtype.str, "version": 3}
+        self.owner = owner
+
+
+def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, owner: Any) -> Any:
+    """A capsule of a row-major array; ``owner`` lives until the array is released.
+
+    NumPy makes the capsule, as if of memory of the host; then its device is set. So NumPy's machine code releases it. A
+    function of Python must not: an array may be released while an exception is raised, for which ctypes has no care. The
+    exception is lost or the process ends.
+    """
+    is_bfloat16 = dtype == "bfloat16"  # as bits: NumPy exports no dtype of another package
+    capsule = np.asarray(_Memory(pointer, shape, np.dtype("uint16" if is_bfloat16 else dtype), owner)).__dlpack__()
+    tensor = _tensor(capsule)
+    tensor.data, tensor.device_type, tensor.device_id = pointer, CUDA, device
+    if is_bfloat16:
+        tensor.code = _BFLOAT
+    return capsule
+
+
+# ---- the result for arrays of an unknown library ---------------------------------------------------------------------
+
+
+class GpuMatrix:
+    """A row-major array on a GPU. Other libraries import it without a copy, as by ``torch.from_dlpack(c)``.
+
+    The work that fills it may still be running: a stream for which it is imported by DLPack waits for that work.
+    """
+
+    def __init__(self, gpu: Device, memory: Memory, shape: tuple[int, ...], dtype: str, stream: int) -> None:
+        self._gpu, self._memory, self._stream = gpu, memory, stream
+        self._readers: set[int] = set()
+        self.shape, self._dtype = shape, dtype
+
+    def __repr__(self) -> str:
+        return f"GpuMatrix(shape={self.shape}, dtype={self.dtype}, GPU {self._gpu.ordinal})"
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's dtype; where NumPy has none (bfloat16), its name."""
+        return self._dtype if self._dtype == "bfloat16" else np.dtype(self._dtype)
+
+    @property
+    def pointer(self) -> int:
+        """The address of its first element on the GPU."""
+        return self._memory.pointer
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._dtype == "bfloat16":
+            raise AttributeError("CUDA's array interface has no bfloat16; DLPack has")
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer if math.prod(self.shape) else 0, False),
+            "version": 3,
+            "stream": self._stream,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self._gpu.ordinal
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"{self!r} is exported without a copy, on its own GPU")
+        if stream != -1:
+            self._gpu.order(self._stream, stream or 0)
+            self._readers.add(stream or 0)
+        return make_capsule(self.pointer, self.shape, self._dtype, self._gpu.ordinal, self)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise OperandError(
+            f"{self!r} lies on a GPU: import it into a library, such as torch.from_dlpack(c).cpu().numpy()"
+        )
+
+    def __del__(self) -> None:
+        for stream in self._readers:  # their work must end before this memory is used again
+            self._gpu.order(stream, self._stream)
+        self._memory.close()

@@ -1,7 +1,7 @@
-"""``matmul`` of other libraries' arrays in the host's memory: NumPy reads the memory, and the result is an array of theirs.
+"""Other libraries' arrays in the host's memory: NumPy reads the memory, and the result of ``matmul`` is an array of theirs.
 
 Without options a product of PyTorch or JAX is the one that their own programs call, with gradients (``torch_operator``,
-``jax_operator``). With options it is a product of NumPy's arrays over the same memory.
+``jax_operator``). With options it is a product of NumPy's arrays over the same memory. ``on_host`` copies arrays from a GPU.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ...errors import OperandError
 from ...product.operands import admit, dtype_of, promoted
+from ...product.problem import itemsize_of
+from ..runtime.device import gpu_at
+from ..runtime.memory import Memory
 from .dtypes import dtype_name
-from .libraries import library_by_type
+from .libraries import library_by_type, library_of
 
 Multiply = Callable[..., Any]
 
@@ -192,3 +196,31 @@ def read_on_host(
     if (out is None and options) or options.get("out_dtype") is not None:
         given["out_dtype"] = library.computed(a, b, x, y, options.get("out_dtype"))
     return x, y, target, given
+
+
+# ---- arrays of any library as NumPy's --------------------------------------------------------------------------------
+
+
+def on_host(x: Any) -> Any:
+    """A copy of an array on a GPU as a NumPy array, when the work on the caller's stream is done; the memory of another
+    library's array on the host; anything else as it is.
+
+    bfloat16 and float8 have the dtypes of ``ml_dtypes``, which must be installed for them. Raises OperandError and
+    DTypeError for what cannot be read.
+    """
+    library = library_of(x)
+    if library is None:
+        on_host = host_library(x)
+        return x if on_host is None else on_host.stored(x, "the array")
+    if library.records(x):
+        x = x.detach()
+    array, stream = library.view(x, "the array"), library.stream(library.view(x, "the array").device)
+    gpu, (low, high), size = gpu_at(array.device), array.extent, itemsize_of(array.dtype)
+    if low == high:
+        return np.empty(array.shape, dtype_of(array.dtype, "the array"))
+    with gpu:
+        gpu.order(stream, gpu.stream)
+        memory = Memory(SimpleNamespace(handle=low, close=lambda: None, whole=x), high - low)
+        raw = gpu.get(memory, np.uint8, high - low)
+    first = raw[array.pointer - low :][:size].view(dtype_of(array.dtype, "the array"))
+    return np.lib.stride_tricks.as_strided(first, array.shape, [s * size for s in array.strides])

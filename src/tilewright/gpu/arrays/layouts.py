@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ...kernels.cuda_kernel import CudaKernel
 from ...product.problem import itemsize_of
-from ..runtime.boxed_product import are_whole
+from ..runtime.engine_product import are_whole
 from ..runtime.layout import Matrix, row_major_matrix
 from ..runtime.memory import GRANULE, LINE_BYTES
 from .dtypes import made_dtype

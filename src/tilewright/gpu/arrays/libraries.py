@@ -21,14 +21,9 @@ import numpy as np
 from ...errors import DTypeError, LaunchError, MemoryLimitError, OperandError
 from ...product.problem import itemsize_of
 from ..runtime.memory import GRANULE
-from . import dlpack
 from .dtypes import DTYPES, RESULTS
-from .exchange import State, exchange_interface
-from .gpu_array import GpuArray, contiguous_strides
-from .matrix import GpuMatrix
-from .repeated import ArrayFunctions, RepeatedProducts
-from .repeated_groups import RepeatedGroups
-from .repeated_lists import RepeatedLists
+from .gpu_array import CUDA, CUDA_MANAGED, GpuArray, GpuMatrix, contiguous_strides, read_capsule
+from .repeated import ArrayFunctions, RepeatedGroups, RepeatedLists, RepeatedProducts, State, exchange_interface
 
 
 class Library:
@@ -305,8 +300,8 @@ class OtherLibrary(Library):
 
     def on_gpu(self, x: Any) -> bool:
         try:
-            device = x.__dlpack_device__()[0] if hasattr(type(x), "__dlpack_device__") else dlpack.CUDA
-            return device in (dlpack.CUDA, dlpack.CUDA_MANAGED)
+            device = x.__dlpack_device__()[0] if hasattr(type(x), "__dlpack_device__") else CUDA
+            return device in (CUDA, CUDA_MANAGED)
         except Exception:  # a foreign object may raise anything; then it does not count as on a GPU
             return False
 
@@ -321,7 +316,7 @@ class OtherLibrary(Library):
 
     def _by_dlpack(self, x: Any) -> GpuArray:
         stream = self.stream(x.__dlpack_device__()[1])
-        return dlpack.read_capsule(x.__dlpack__(stream=stream))
+        return read_capsule(x.__dlpack__(stream=stream))
 
     def _by_interface(self, x: Any) -> GpuArray:
         interface = x.__cuda_array_interface__

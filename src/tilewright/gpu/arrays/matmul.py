@@ -17,22 +17,19 @@ import numpy as np
 from ...errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
 from ...host.machine import bytes_text, seconds_text
 from ...product.epilogue import Epilogue, vector_step
-from ...product.precision import asked_precision, check_words, is_resolved
+from ...product.precision import asked_precision, check_words, is_error_goal
 from ...product.problem import combine_shapes, itemsize_of
 from ..planning.choice import computed_on_gpu
 from ..runtime.device import gpu_at
 from ..runtime.engine_product import FinishForm, ScaleBlocks
 from ..runtime.layout import Matrix
 from ..runtime.steps import WORKSPACE, A, B, BufferPlace, C, GpuStep, KernelLaunch
-from .choose import gpu_plan
-from .copies import pack_code
+from .choose import gpu_plan, peeled_plan
+from .copies import RESULTS_OF_EPILOGUES, pack_code
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
-from .finish import RESULTS_OF_EPILOGUES
-from .gpu_array import GpuArray, contiguous_strides
+from .gpu_array import GpuArray, GpuMatrix, contiguous_strides
 from .libraries import Library, library_of, memory_error
-from .matrix import GpuMatrix
 from .order import Operands
-from .peeled import peeled_plan
 from .plan import GpuPlan, Launches, PlanPiece, prepare
 from .repeated import finished_ways, short_ways
 
@@ -236,7 +233,7 @@ def _planned(
 
     wanted = result if form is None or result == "float64" else "float32"
     computes = computed_on_gpu(operands, precision, wanted, first.shape[-1] if first.shape else 1, gpu.capability)
-    splits = precision == "standard" or is_resolved(precision)
+    splits = precision == "standard" or is_error_goal(precision)
     given = Operands(
         first, second, target, disjoint=disjoint, views=views, out_dtype=out_dtype, has_epilogue=form is not None
     )

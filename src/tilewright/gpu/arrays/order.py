@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from ...errors import DTypeError, ShapeError
-from ...product.problem import ProductShapes, collapsed, combine_shapes, itemsize_of
+from ...product.problem import ProductShapes, combine_shapes, itemsize_of, merged_stride
 from ..planning.ways import sums_dtype
 from ..runtime.layout import Matrix, row_major_matrix
 from ..runtime.memory import GRANULE, LINE_BYTES
@@ -277,12 +277,12 @@ def _as_one(x: GpuArray, out: GpuArray | None, shapes: ProductShapes) -> tuple[i
         return None
     if out is not None and (len(out.shape) != len(x.shape) or not _is_contiguous(out)):
         return None
-    row = collapsed(x.shape[:-1], x.strides[:-1])
+    row = merged_stride(x.shape[:-1], x.strides[:-1])
     return None if row is None else (row, x.strides[-1])
 
 
 def _is_contiguous(x: GpuArray) -> bool:
-    return collapsed(x.shape, x.strides) in (0, 1)
+    return merged_stride(x.shape, x.strides) in (0, 1)
 
 
 def _steps(batch: tuple[int, ...], size: int) -> tuple[int, ...]:

@@ -26,20 +26,15 @@ from ...product.precision import (
 from ...product.problem import Problem, itemsize_of
 from ...product.residues import RESIDUES_IN
 from ..planning.ways import part_steps, sums_dtype
-from ..runtime.boxed_product import boxed_step
 from ..runtime.compilations import chosen_params
 from ..runtime.device import Device, gpu_at
-from ..runtime.engine_product import EngineProduct, FinishForm
+from ..runtime.engine_product import EngineProduct, FinishForm, boxed_step, strided_step
 from ..runtime.layout import row_major_matrix
-from ..runtime.residue_operand import ResidueProduct
-from ..runtime.residue_product import residue_steps
-from ..runtime.split_operand import SplitProduct
-from ..runtime.split_product import PartsOfK, split_product_steps
+from ..runtime.residue_product import ResidueProduct, residue_steps
+from ..runtime.split_product import PartsOfK, SplitProduct, split_product_steps
 from ..runtime.steps import OPERANDS, WORKSPACE, A, B, BufferPlace, C, Clear, GpuStep, RungLaunch, SubmitSteps, load
-from ..runtime.strided_product import strided_step
-from .copies import copy_of, copy_steps, sum_step
+from .copies import copy_of, copy_steps, finish_steps, sum_step
 from .dtypes import made_dtype
-from .finish import finish_steps
 from .layouts import Boxes, given_by_strides, layouts_of
 from .order import Order
 from .split import residues_rows, rounded_rows, split_of, split_rows

@@ -1,25 +1,141 @@
-"""The short way for products of GPU arrays that are like those of an earlier product.
+"""The short ways: products of GPU arrays that are like those of an earlier call.
 
-The first product of its kind is planned, compiled and submitted. All that its launches depend on is the key under which they
-are remembered: the arrays' shapes, strides, dtypes and devices, and their addresses within a granule. The next product with
-that key allocates its result, if it has no ``out``, and makes the same launches by one call of machine code.
+The first product of a kind is planned and launched by Python. Its launches are recorded (``gpu.runtime.recording``), and the
+next product whose arrays have the same dtypes, shapes, strides and places within a granule repeats them with its own
+addresses. A short way returns None for anything else; then the long way computes the product or raises the error.
+
+Where a library has DLPack's exchange interface for C, such as PyTorch from 2.10 on, the C front (``cpu/native/gpu.c``) reads
+the tensors itself: from Python, reading what a product depends on takes as long as the rest of a short call.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import struct
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
+from ...cpu.native import front
 from ...errors import LaunchError
-from .exchange import ExchangedProducts, ExchangeInterface
+from .gpu_array import GpuArray
 
 if TYPE_CHECKING:
     from ...product.epilogue import Epilogue
     from ..runtime.device import Device
     from ..runtime.recording import Replay
-    from .gpu_array import GpuArray
     from .plan import GpuPlan, Launches
+
+# ---- DLPack's exchange interface: the C front reads tensors ----------------------------------------------------------
+
+#: ``kDLCUDA``
+_CUDA = 2
+#: Words of a matrix behind the addresses, in what ``read`` returns of lists.
+_MATRIX_WORDS = 7
+
+
+#: An object, the name of an attribute, and its usual value, an object that is always the same.
+State = tuple[Any, str, Any]
+_ALWAYS: State = (SimpleNamespace(usual=True), "usual", True)
+
+
+class ExchangeInterface(NamedTuple):
+    """Types of arrays that have the interface, the capsule with its functions, and whether gradients are recorded now. While
+    the attribute of an object is another than usual, in ``state``, there is no short way."""
+
+    types: tuple[type, type]
+    functions: Any
+    grad_enabled: Callable[[], bool]
+    state: State = _ALWAYS
+
+
+def exchange_interface(
+    first: type, second: type, grad_enabled: Callable[[], bool], state: State = _ALWAYS
+) -> ExchangeInterface | None:
+    """The interface of two types of one library; None without one, or without the C front."""
+    functions = getattr(first, "__dlpack_c_exchange_api__", None)
+    if functions is None or front() is None:
+        return None
+    interface = ExchangeInterface((first, second), functions, grad_enabled, state)
+    try:
+        _reader(interface, {}, None)
+    except ValueError:  # no capsule of that name, or another version
+        return None
+    return interface
+
+
+def _reader(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Callable[..., Any] | None) -> Any:
+    """The C object that reads tensors by an interface, and knows products by their keys."""
+    types, *functions, state = interface
+    c = front()
+    assert c is not None
+    return c.Exchange(*types, *functions, *state, "requires_grad", "is_neg", known, otherwise)
+
+
+class ExchangedProducts:
+    """Products that C computes: ``product(a, b)``, and by ``otherwise(*args)`` what it does not know."""
+
+    #: The most products that are known at once.
+    MOST = 1024
+
+    def __init__(self, interface: ExchangeInterface, otherwise: Callable[..., Any]) -> None:
+        self._known: dict[bytes, Any] = {}
+        reader = _reader(interface, self._known, otherwise)
+        self._key, self.product = reader.key, reader.product
+
+    def learn(
+        self,
+        arrays: tuple[Any, Any],
+        views: tuple[GpuArray, GpuArray],
+        known: tuple[bytes, Callable[[], Any], Callable[[], Any] | None, Callable[[int], Any]],
+    ) -> None:
+        """Let C compute the products of arrays like these, if the interface says of them what Python says.
+
+        ``known``: the program of a ``Replay``, functions that allocate result and workspace, and one that raises an error.
+        """
+        found = self._key(*arrays)
+        if found is None or list(found[:2]) != [view.pointer for view in views] or not _says(found[2], views):
+            return
+        if len(self._known) >= self.MOST:
+            self._known.clear()
+        self._known[found[2]] = known
+
+
+def _says(key: bytes, views: tuple[GpuArray, GpuArray]) -> bool:
+    """Whether a key has the device, shape and strides of both arrays."""
+    words = iter(struct.unpack(f"<{len(key) // 8}q", key)[1:])
+    for view in views:
+        device, axes = next(words), next(words) & 0xFFFF_FFFF
+        if (device, axes) != (_CUDA | view.device << 32, len(view.shape)):
+            return False
+        sizes = list(zip(view.shape, view.strides, strict=True))
+        if list(itertools.islice(words, 2 * axes)) != [*itertools.chain(*sizes)]:
+            return False
+    return True
+
+
+class ListReader:
+    """Reads two lists of matrices in C."""
+
+    def __init__(self, interface: ExchangeInterface) -> None:
+        #: ``read(a, b)``: the addresses of all matrices of a, then of b, as words, followed by a key of everything else; or
+        #: None where only the long way can judge, which is so for all but lists of as many matrices without gradients.
+        self.read: Callable[[Any, Any], bytes | None] = _reader(interface, {}, None).read
+
+    def agrees(self, data: bytes, views: Sequence[GpuArray]) -> bool:
+        """Whether ``read`` says of the matrices what Python says."""
+        words = np.frombuffer(data, np.int64)
+        found = words[len(views) :].reshape(len(views), _MATRIX_WORDS)
+        expected = [(_CUDA | x.device << 32, *x.shape, *x.strides) for x in views]
+        return words[: len(views)].tolist() == [x.pointer for x in views] and bool(
+            (found[:, [0, 3, 4, 5, 6]] == np.array(expected)).all()
+        )
+
+
+# ---- single products -------------------------------------------------------------------------------------------------
 
 #: For types of arrays, ``way(a, b, out, asked)``: their product, or None if it must go the long way.
 short_ways: dict[type, Callable[..., Any]] = {}
@@ -308,3 +424,165 @@ def _overlap(extents: tuple[tuple[int, int], ...], addresses: tuple[int, int, in
     at_a, at_b, at = addresses
     low, high = at + low, at + high
     return (low < at_a + high_a and at_a + low_a < high) or (low < at_b + high_b and at_b + low_b < high)
+
+
+# ---- products of groups ----------------------------------------------------------------------------------------------
+
+#: For types of arrays, ``way(a, b, offsets)``: the product of their groups, or None if it must go the long way.
+group_ways: dict[type, Callable[[Any, Any, Any], Any]] = {}
+
+
+class _KnownGroups(NamedTuple):
+    """``run(a, b, c, offsets, stream)`` makes the launch and returns 0, or a status for ``error``; None before a repetition
+    has recorded it."""
+
+    submit: Callable[..., None]
+    gpu: Device
+    result: Callable[[], Any]
+    transposed: Callable[[Any], Any] | None
+    run: Callable[..., int] | None = None
+    error: Callable[[int], Exception] | None = None
+
+
+class RepeatedGroups:
+    """The products of groups of one library's arrays that were computed before, without ``out``."""
+
+    def __init__(self, library: RepeatingLibrary, functions: ArrayFunctions) -> None:
+        self._library, self._functions = library, functions
+        self._known: dict[Any, _KnownGroups] = {}
+
+    def product(self, a: Any, b: Any, offsets: Any) -> Any:
+        """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError."""
+        if type(b) not in group_ways or type(offsets) not in group_ways:
+            return None
+        key, pointer, stream, _ = self._functions
+        try:
+            found, ends = key(a, b), key(offsets, offsets)
+            if found is None or ends is None:
+                return None
+            known = self._known.get((found[0], ends[0]))
+            if known is None:
+                return None
+            c = known.result()
+        except (RuntimeError, MemoryError, TypeError):  # no memory, or no such array: the long way says which
+            return None
+        given = found[1], found[2], pointer(c), ends[1], stream(known.gpu.ordinal)
+        run = known.run or self._recorded((found[0], ends[0]), known, given)
+        status = run(*given)
+        if status and known.error is not None:
+            raise known.error(status)
+        return c if known.transposed is None else known.transposed(c)
+
+    def remember(
+        self,
+        arrays: tuple[Any, Any, Any],
+        submit: Callable[..., None],
+        gpu: Device,
+        result: tuple[tuple[int, ...], str],
+        transposed: bool,
+    ) -> None:
+        """Remember that ``submit(a, b, c, offsets, stream)`` multiplies arrays like a, b and offsets on this GPU, to a
+        ``result`` of this shape and dtype."""
+        a, b, offsets = arrays
+        found, ends = self._functions.key(a, b), self._functions.key(offsets, offsets)
+        if found is None or ends is None:
+            return
+        if len(self._known) >= MOST_KEYS:
+            self._known.clear()
+        allocation = self._library.allocation(*result, gpu.ordinal)
+        view = self._library.transposed if transposed else None
+        self._known[found[0], ends[0]] = _KnownGroups(submit, gpu, allocation, view)
+        for x in arrays:
+            group_ways.setdefault(type(x), self.product)
+
+    def _recorded(self, key: Any, known: _KnownGroups, given: tuple[int, ...]) -> Callable[..., int]:
+        """What makes the launch from now on: machine code, or where it cannot be recorded what made it before."""
+        *addresses, stream = given
+        by_python, replay = recorded_run(known.gpu, known.submit, addresses, stream)
+        run, error = (by_python, None) if replay is None else (replay.run, replay.error)
+        self._known[key] = known._replace(run=run, error=error)
+        return by_python  # this time: a launch that fails says why
+
+
+# ---- lists of products -----------------------------------------------------------------------------------------------
+
+#: ``multiply(a, b, addresses)``: the products of two lists; the addresses of all matrices of a, then of b, as int64.
+ListProduct = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
+
+
+class _KnownLists(NamedTuple):
+    """How lists are multiplied: those of which every matrix has a distance from the first one, or any if None, but if
+    ``scattered`` only those whose second factors do not lie at equal distances, which might be a batch. ``filled`` are the
+    numbers of those matrices that have elements."""
+
+    distances: Any
+    scattered: bool
+    filled: Any
+    multiply: ListProduct
+
+    def takes(self, addresses: Any) -> bool:
+        """Whether lists whose matrices lie at these addresses may be multiplied like this."""
+        filled = addresses[self.filled]
+        if not filled.all():  # without memory, as inside a transformation
+            return False
+        if self.distances is not None:
+            return np.array_equal(filled - filled[0], self.distances)
+        return not (self.scattered and _are_equal_distances(addresses))
+
+
+def _are_equal_distances(addresses: Any) -> bool:
+    """Whether those of the second half lie at equal distances."""
+    between = np.diff(addresses[len(addresses) // 2 :])
+    return bool((between == between[:1]).all())
+
+
+class RepeatedLists:
+    """The lists of one library's arrays that were multiplied before. What a list is like is read by machine code."""
+
+    #: The most lists, by shapes and layouts, that are known at once.
+    MOST = 256
+
+    def __init__(self, interface: ExchangeInterface) -> None:
+        self._interface, self._known = interface, dict[tuple[Any, bytes], list[_KnownLists]]()
+        self._reader: ListReader | None = None
+
+    def products(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> list[Any] | None:
+        """The products; None if no such lists were multiplied before with the precision ``asked``, None for "standard"."""
+        if self._reader is None or out is not None or type(b) is not list or not a:
+            return None
+        data = self._reader.read(a, b)
+        if data is None:
+            return None
+        addresses = np.frombuffer(data, np.int64, 2 * len(a))
+        for known in self._known.get((asked, data[16 * len(a) :]), ()):
+            if known.takes(addresses):
+                return known.multiply(a, b, addresses)
+        return None
+
+    def remember(
+        self,
+        a: list[Any],
+        b: list[Any],
+        views: Sequence[GpuArray],
+        multiply: ListProduct,
+        needs_same_distances: bool,
+        asked: str | None = None,
+    ) -> None:
+        """Multiply lists like these by ``multiply``, if the same precision is ``asked``; with ``needs_same_distances`` only
+        lists whose matrices lie at the same distances from each other."""
+        if self._reader is None:
+            self._reader = ListReader(self._interface)
+        data = self._reader.read(a, b)
+        if data is None or not self._reader.agrees(data, views):
+            return
+        if len(self._known) >= self.MOST:
+            self._known.clear()
+        addresses = np.frombuffer(data, np.int64, len(views))
+        filled = np.flatnonzero([math.prod(view.shape) for view in views])
+        if not filled.size:
+            return
+        between = addresses[filled] - addresses[filled[0]] if needs_same_distances else None
+        key = asked, data[8 * len(views) :]
+        others = [each for each in self._known.get(key, ()) if each.distances is not None]
+        self._known[key] = [*others[-3:], _KnownLists(between, not _are_equal_distances(addresses), filled, multiply)]
+        short_ways[list] = self.products

@@ -11,8 +11,8 @@ from ...product.plan import Rows
 from ...product.precision import PLANES, SPLIT
 from ...product.problem import itemsize_of
 from ...product.residues import MOST_K, RESIDUES_IN, residue_bound
-from ..runtime.residue_operand import ResidueOperand, ResidueProduct
-from ..runtime.split_operand import WIDEST, SplitOperand, SplitProduct, allowed_excess, split_bound
+from ..runtime.residue_product import ResidueOperand, ResidueProduct
+from ..runtime.split_product import WIDEST, SplitOperand, SplitProduct, allowed_excess, split_bound
 from .layouts import given_by_strides
 from .order import Order
 

@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from ...errors import OperandError
-from ...product.problem import combine_grouped_shapes
+from ...product.problem import Part, checked_ends, combine_grouped_shapes, multiply_groups
 from .buffers import host_product
-from .host_groups import Part, checked_ends, multiply_groups
-from .offsets import grouped_matmul_on_gpu
+from .groups import grouped_matmul_on_gpu
 from .torch_operator import as_numpy, check_tensor, promoted_dtype
 
 _library = torch.library.Library("tilewright", "FRAGMENT")
@@ -112,7 +111,7 @@ class RecordedGroups(torch.autograd.Function):
 def _flops(a: Any, b: Any, offsets: Any = None, **_: Any) -> int:
     """Operations for ``torch.utils.flop_counter``, as if all of what groups divide belonged to one."""
     shapes = combine_grouped_shapes(tuple(a), tuple(b), None if offsets is None else tuple(offsets))
-    return 2 * shapes.m * shapes.n * shapes.k * (1 if shapes.divides else shapes.groups)
+    return 2 * shapes.m * shapes.n * shapes.k * (1 if shapes.grouped_axis else shapes.groups)
 
 
 _library.impl("grouped_matmul", _differentiable, "CompositeImplicitAutograd")

@@ -18,42 +18,50 @@ from ...host.disk import CacheFile, fingerprint
 from ...kernels.catalog import cuda_catalog, cuda_engine, cuda_engine_for
 from ...kernels.cuda_kernel import Card, CudaKernel
 from ...product.plan import Choice
-from ...product.precision import COMPUTED_IN, ON_GPUS, WIDEST, is_resolved, path_bound, paths_within
+from ...product.precision import COMPUTED_IN, GPU_PRECISIONS, WIDEST, is_error_goal, path_bound, paths_within
 from ...product.residues import RESIDUES_IN
 
-#: The compute capability whose tensor cores sum as exactly as ``product.precision`` says. Those of others are not taken
-#: unasked.
-_BOUNDED = "9.0"
+#: The only compute capability for which ``product.precision`` knows how tensor cores sum. On others a path that rounds the
+#: operands must be requested by name.
+_CAPABILITY_WITH_KNOWN_BOUND = "9.0"
 _FOLDER = CacheFile("tuned", "")
 Shape = tuple[int, int, int]
 
 
 def computed_on_gpu(
-    dtype: str, precision: str | float, result: str = "", k: int = 1, capability: str = _BOUNDED
+    dtype: str, precision: str | float, result: str = "", k: int = 1, capability: str = _CAPABILITY_WITH_KNOWN_BOUND
 ) -> tuple[str, ...]:
-    """The dtypes in which a GPU may multiply arrays of ``dtype``, of which the first that has a kernel for the shape, and
-    for the ``result``, is taken, or the fastest of those if ``takes_fastest(precision)``: with "fast" or a number those that
-    keep it for this ``k`` on a GPU of that compute ``capability``, with "tf32" also its own, with "highest" the widest,
-    otherwise its own, or one that holds all of its values, or those of the result. Raises UsageError for a precision that
-    the dtype does not have.
+    """The dtypes in which a GPU may multiply arrays of ``dtype``, in the order in which they are tried.
+
+    The caller takes the first that has a kernel for the shape and the ``result``; if ``takes_fastest(precision)``, the
+    fastest of them.
+
+    - "fast" or a number: those whose bound keeps it for this ``k`` on a GPU of that compute ``capability``;
+    - "tf32": tf32, and then float32, where its bound is not wider;
+    - "highest": the widest;
+    - otherwise: ``dtype``, then one that holds all of its values, then that of the result.
+
+    Raises UsageError for a precision that the dtype does not have.
 
     >>> computed_on_gpu("float16", "standard"), computed_on_gpu("float16", "highest"), computed_on_gpu("float32", "tf32")
     (('float16', 'float32'), ('float64',), ('tf32', 'float32'))
     """
-    if is_resolved(precision):
+    if is_error_goal(precision):
         if dtype == "float8":
             return ("float8_fast",) if precision == "fast" else _no_bound(dtype, precision)
         kept = paths_within(precision, "gpu", dtype, k)
         lossy = [path.compute for path in kept if path.word not in ("standard", "highest")]
         word = next(path.word for path in kept if path.compute not in lossy)
         cheapest = lossy[:1] if lossy and lossy[0] in RESIDUES_IN else lossy  # more residues only take longer
-        narrow = tuple(path for path in cheapest if capability == _BOUNDED or path in RESIDUES_IN)  # these are exact
+        narrow = tuple(
+            path for path in cheapest if capability == _CAPABILITY_WITH_KNOWN_BOUND or path in RESIDUES_IN
+        )  # these are exact
         return (*narrow, *computed_on_gpu(dtype, word, result))
-    if precision in ON_GPUS:
-        needed, compute = ON_GPUS[str(precision)]
+    if precision in GPU_PRECISIONS:
+        needed, compute = GPU_PRECISIONS[str(precision)]
         if dtype != needed:
             raise UsageError(f"precision {precision!r} is for arrays of {needed} on a GPU, got {dtype}")
-        # Its own dtype, in which no operand is rounded, keeps the bound too, but for sums of very many products.
+        # float32, in which no operand is rounded, keeps the bound of tf32 too, except for a very large k.
         is_kept = path_bound(dtype, dtype, k) <= path_bound(dtype, compute, k)
         return (compute, dtype) if is_kept else (compute,)
     wider = result if result in ("float32", "float64") and dtype in ("float16", "bfloat16", "float32") else dtype
@@ -89,8 +97,9 @@ def of_newest(kernels: Sequence[CudaKernel]) -> tuple[CudaKernel, ...]:
 def choose_gpu(
     dtype: str, m: int, n: int, k: int, *, capability: str, sms: int = 132, gpu: str = "", adds: bool = False
 ) -> Choice[CudaKernel]:
-    """The highest rung for C[m×n] = A[m×k]·B[k×n] of ``dtype`` on the GPU named ``gpu``, of that compute capability and with
-    ``sms`` multiprocessors; with ``adds`` only one that can add to C.
+    """The ladder's highest rung for C[m×n] = A[m×k]·B[k×n] of ``dtype``, for blocks of products larger than a memory, on
+    the GPU named ``gpu``, of that compute capability and with ``sms`` multiprocessors; with ``adds`` only one that can add
+    to C.
 
     Its parameters are those that ``tilewright tune`` found for this GPU and size; otherwise a preset of the kernel;
     otherwise its defaults. Raises DTypeError where no kernel is for the dtype.

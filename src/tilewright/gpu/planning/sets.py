@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...host.cached_property import cached_property
-from ...kernels.costs import BASE, CostTable, cost_table
-from ...kernels.cuda_kernel import LINE, TIMED, CudaKernel, blocks_at_once
+from ...kernels.cuda_kernel import BASE, LINE, TIMED, CostTable, CudaKernel, blocks_at_once, cost_table
 from ...kernels.expression import Expression
 from .columns import Column, Index, Staged, staged
 

@@ -126,6 +126,12 @@ def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
     return [found.way(number) for number in found.seconds.argsort(kind="stable")]
 
 
+@functools.lru_cache(maxsize=256)  # groups, and lists of as many rows in all, come again and again
+def whole_ways(kernel: CudaKernel, shape: EngineShape, card: Card) -> list[Way]:
+    """The ways that do not cut k."""
+    return [way for way in ways(kernel, shape, card) if way.parts == 1]
+
+
 def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWays:
     """The same as columns, in the order of the header."""
     m, n, k, is_finished = product.m, product.n, product.k, product.vectors is not None

@@ -1,17 +1,263 @@
-"""Compilations of kernels on threads of their own, each once: those who need the same one wait for it together."""
+"""Compiled kernels of the engine: from an archive that was built before, or compiled when a product first asks for them.
+
+``python -m tilewright.prebuilt --gpu sm_90a`` writes an archive, a database of SQLite with a row for each kernel, from which
+a process reads those that it launches. What it lacks is compiled on threads, each kernel once: threads that need the same
+one wait for it together.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from ...errors import UnavailableError
+from ...host import sources
+from ...host.disk import fingerprint
+from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel
-from .archive import engine_file, engine_kernel
-from .nvrtc import Compiled
+from ...kernels.header import code_of
+from .nvrtc import Compiled, compile_file, compile_with
+
+if TYPE_CHECKING:
+    import zstandard
+
+# ---- archives, one for each architecture -----------------------------------------------------------------------------
+
+#: The folders of archives: of this package, and of one that has nothing else.
+_BUILT, _OTHER = PACKAGE / "prebuilt" / "built", "tilewright_cuda"
+#: The files that kernels of the engine are compiled from.
+SOURCES = ("gpu/kernels/*.cu", "gpu/kernels/*.cuh", "gpu/kernels/pack/*.cu", "kernels/cuda/*.cuh")
+#: To be changed with the tables or the way of compiling.
+FORMAT = 2
+#: ``base``: the key of a kernel of the same file that the cubin differs from in few bytes or in none, so that the
+#: difference is stored. ``binaries``: cubins of a file, one after the other: the dictionary by which Zstandard compresses
+#: all others.
+TABLES = """
+PRAGMA page_size = 1024;
+CREATE TABLE about (sources TEXT, compiler TEXT);
+CREATE TABLE dictionaries (file TEXT PRIMARY KEY, binaries BLOB);
+CREATE TABLE kernels (key TEXT PRIMARY KEY, entries TEXT, waits INTEGER, base TEXT, cubin BLOB);
+"""
+
+
+class Request(NamedTuple):
+    """A kernel that a product needs: its file, the architecture, and macros with their values."""
+
+    path: Path
+    arch: str
+    macros: tuple[tuple[str, str], ...]
+
+    @property
+    def key(self) -> str:
+        """Its name in an archive."""
+        return fingerprint(self.path.relative_to(PACKAGE).as_posix(), self.macros)
+
+
+def engine_kernel(kernel: CudaKernel, values: Mapping[str, int], arch: str, macros: Mapping[str, object]) -> Compiled:
+    """A kernel of the engine with these parameters and macros, from the archive, or compiled. Raises what ``compile_with``
+    raises."""
+    found = _found(kernel.path, arch, {**macros, **kernel.checked(values)}, kernel.source)
+    if found is None:
+        _check_compiles(kernel.path)
+    return found or compile_with(kernel, values, arch, macros)
+
+
+def engine_file(path: Path, arch: str, macros: Mapping[str, object]) -> Compiled:
+    """The same of a file without a header, such as one that copies operands."""
+    found = _found(path, arch, macros, None)
+    if found is None:
+        _check_compiles(path)
+    return found or compile_file(path, arch=arch, defines=macros)
+
+
+@contextlib.contextmanager
+def requests() -> Iterator[dict[Request, None]]:
+    """What products ask for while this holds, in place of compiling it."""
+    global _asked
+    asked: dict[Request, None] = {}
+    _asked = asked
+    try:
+        yield asked
+    finally:
+        _asked = None
+
+
+_asked: dict[Request, None] | None = None
+
+
+@contextlib.contextmanager
+def archived_only() -> Iterator[None]:
+    """While this holds, a kernel that no archive has is not compiled: UnavailableError is raised in its place."""
+    global _compiles
+    _compiles = False
+    try:
+        yield
+    finally:
+        _compiles = True
+
+
+_compiles = True
+
+
+def _check_compiles(path: Path) -> None:
+    if not _compiles:
+        raise UnavailableError(f"{path.name}: no archive has it with these macros")
+
+
+def archive_key() -> str:
+    """A key of the code that an archive was compiled from. Headers, which predict times, are not compiled."""
+    return fingerprint(FORMAT, *(code_of(path.read_text(encoding="utf-8-sig")) for path in sources.files(SOURCES)))
+
+
+def _found(path: Path, arch: str, macros: Mapping[str, object], source: str | None) -> Compiled | None:
+    """The kernel from the archive. ``source``: the text of the file, if that may be another one than an archive has."""
+    request = Request(path, arch, tuple(sorted((name, str(value)) for name, value in macros.items())))
+    if _asked is not None:
+        _asked[request] = None
+        return Compiled(str(path), arch, "", b"", "", entries=_Any(), waits=False)
+    archive = _archive(arch)
+    if archive is None or (source is not None and source != _text(path)):
+        return None
+    return archive.find(request)
+
+
+class _Any(tuple[str, ...]):
+    """The kernels of a file that was not compiled: any."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8-sig") if path.is_relative_to(PACKAGE) else ""
+
+
+@functools.cache
+def _archive(arch: str) -> _Archive | None:
+    """The archive of an architecture, if there is one of these sources that can be read."""
+    for path in (folder / archive_name(arch) for folder in _folders()):
+        if path.is_file():
+            with contextlib.suppress(ImportError, OSError, *_damages()):
+                archive = _Archive(path)
+                if archive.sources == archive_key():
+                    return archive
+    return None
+
+
+def _folders() -> list[Path]:
+    other = importlib.util.find_spec(_OTHER)
+    return [_BUILT, *map(Path, (other and other.submodule_search_locations) or ())]
+
+
+def archive_name(arch: str) -> str:
+    """The file name of an architecture's archive."""
+    return f"{arch}.kernels"
+
+
+def describe_archives() -> str:
+    """Which archives there are, and whether they are used, in a line."""
+    archs = sorted({path.stem for folder in _folders() for path in folder.glob(archive_name("*"))})
+    reads = importlib.util.find_spec("zstandard") is not None
+    useless = "of other sources, or damaged: not used" if reads else "not used without zstandard: pip install zstandard"
+    texts = [f"{arch}: {found.count:,}" if (found := _archive(arch)) else f"{arch}: {useless}" for arch in archs]
+    return "; ".join(texts) or "none: the first product that needs a kernel compiles it"
+
+
+def difference(cubin: bytes, base: bytes) -> bytes:
+    """The bits in which two binaries of one length differ; of those and one of the two, the other.
+
+    >>> difference(b"mma.f16", b"mma.bf6")
+    b'\\x00\\x00\\x00\\x00\\x04W\\x00'
+    """
+    return (np.frombuffer(cubin, np.uint8) ^ np.frombuffer(base, np.uint8)).tobytes()
+
+
+def dictionary(binaries: bytes) -> zstandard.ZstdCompressionDict:
+    """Of cubins of a file: the dictionary by which its kernels are compressed."""
+    import zstandard
+
+    return zstandard.ZstdCompressionDict(binaries, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+def _damages() -> tuple[type[Exception], ...]:
+    """What reading a damaged archive raises; of a Python without SQLite or Zstandard nothing is read."""
+    try:
+        import sqlite3
+
+        import zstandard
+    except ImportError:
+        return ()
+    return sqlite3.Error, zstandard.ZstdError
+
+
+class _Archive:
+    """An archive, open for reading."""
+
+    def __init__(self, path: Path) -> None:
+        import sqlite3  # these take 10 ms, and only a GPU needs them
+
+        import zstandard
+
+        self._zstd, self._dictionaries = zstandard, dict[str, zstandard.ZstdCompressionDict]()
+        self._lock = threading.Lock()
+        self._rows = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
+        )
+        self.sources: str = self._row("SELECT sources FROM about")[0]
+
+    @property
+    def count(self) -> int:
+        """How many kernels it has."""
+        found: int = self._row("SELECT count(*) FROM kernels")[0]
+        return found
+
+    def find(self, request: Request) -> Compiled | None:
+        """The kernel, if it is there and undamaged. Its PTX, which the microscope reads, is compiled when somebody asks for
+        it."""
+        try:
+            row = self._row("SELECT entries, waits, base, cubin FROM kernels WHERE key = ?", request.key)
+            if row is None:
+                return None
+            entries, waits, *stored = row
+            cubin = self._unpacked(request.path.name, *stored)
+        except _damages():
+            return None
+        path, arch, macros = request
+
+        def ptx() -> str:
+            return compile_file(path, arch=arch, defines=dict(macros)).ptx
+
+        return Compiled(str(path), arch, ptx, cubin, "", entries=tuple(entries.split()), waits=bool(waits))
+
+    def _unpacked(self, file: str, base: str | None, packed: bytes) -> bytes:
+        cubin = self._zstd.ZstdDecompressor(self._dictionary(file)).decompress(packed)
+        if base is None:
+            return cubin
+        return difference(
+            cubin, self._unpacked(file, *self._row("SELECT base, cubin FROM kernels WHERE key = ?", base))
+        )
+
+    def _dictionary(self, file: str) -> zstandard.ZstdCompressionDict:
+        if file not in self._dictionaries:
+            packed = self._row("SELECT binaries FROM dictionaries WHERE file = ?", file)[0]
+            self._dictionaries[file] = dictionary(self._zstd.decompress(packed))
+        return self._dictionaries[file]
+
+    def _row(self, query: str, *values: str) -> Any:
+        with self._lock:
+            return self._rows.execute(query, values).fetchone()
+
+
+# ---- compilations, each made once ------------------------------------------------------------------------------------
 
 #: Parameters, by name.
 Chosen = tuple[tuple[str, int], ...]

@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageError
 from ...host.cached_property import cached_property
 from ...kernels.cuda_kernel import Card
-from .boxes import BoxedLauncher, BoxedOperand, Mapped
 from .driver import DeviceFacts, call, driver, first_line, restored_context
-from .launch import Attributes, Extent, Kernels, Launcher, Submission
-from .memory import HostPages, Memory, Owned
+from .launch import Attributes, BoxedLauncher, BoxedOperand, Extent, Kernels, Launcher, Mapped, Submission
+from .memory import LEGACY_STREAM, Event, HostPages, Memory, Owned, Stream, Timer
 from .nvrtc import Compiled
 from .recording import Replay, recorded, recording_with
-from .stream import LEGACY_STREAM, Event, Stream, Timer
 from .wake import wake
 
 _lock = threading.Lock()
@@ -312,7 +310,7 @@ class Device:
         Arguments may be ``Mapped``, and structures as their bytes; then numbers must be whole."""
         if any(isinstance(arg, Mapped | bytes) for arg in args):
             return functools.partial(
-                self._kernels.mapped(compiled, entry, grid, block, args, shared_bytes), self.stream
+                self._kernels.tensor_map_launcher(compiled, entry, grid, block, args, shared_bytes), self.stream
             )
         launch = self._kernels.launcher(compiled, entry, grid, block, shared_bytes)
         return functools.partial(launch, self.stream, *self._kernels.arguments(compiled, entry, args))

@@ -1,7 +1,13 @@
-"""Launches: blocks and threads, arguments as wide as the kernel's parameters, and kernels loaded on a GPU and checked.
+"""Launches: blocks and threads, arguments as wide as the kernel's parameters, operands as tensor maps, and kernels that are
+loaded on a GPU and checked.
 
 A kernel's registers and memory are those that the driver reports. A launch that the driver would refuse without a reason
-(``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit and the value.
+(``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit and the value. A tensor map describes how an operand
+lies. It is made at the first launch; later launches only change its address.
+
+Two conventions: a negative stream is the handle of a recording (``recording.recording_with``), so the launch is recorded and
+not submitted; and an argument whose type is ``int`` is an address, any other number a NumPy scalar (``Device.launcher``), so
+that a repetition knows which arguments change.
 """
 
 from __future__ import annotations
@@ -9,18 +15,172 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import LaunchError, OperandError, UsageError
-from .boxes import BoxedArguments, BoxedLauncher, BoxedOperand, FixedArguments
+from ...kernels.cuda_kernel import CudaKernel
+from ...product.problem import itemsize_of
 from .driver import DeviceFacts, call, driver, message
-from .memory import Memory
+from .memory import GRANULE, LINE_BYTES, Memory
 from .nvrtc import Compiled
-from .recording import recorded_words, recording_with
+from .recording import RecordedLaunch, is_recording, recorded_maps, recorded_words, recording_with
+
+# ---- operands as tensor maps, by which the copy engine moves boxes of a matrix, from Hopper on -----------------------
+
+#: ``launch(stream, mapped, pointers)``: the addresses of the operands that have maps, and those that the kernel gets itself.
+#: A fourth argument is another structure of the same length.
+BoxedLauncher = Callable[..., None]
+
+#: Names of dtypes in the driver. Other elements travel as bytes.
+_MAP_TYPES = {
+    "bfloat16": "BFLOAT16",
+    "float16": "FLOAT16",
+    "float32": "FLOAT32",
+    "float64": "FLOAT64",
+    "int32": "INT32",
+    "tf32": "TFLOAT32",  # rounded to nearest as it is loaded
+}
+#: Boxes of rows that do not begin at lines of the caches lie across two of them; to read 256 bytes at each access then takes
+#: 10 to 20 % more time, on an H200, than to read what is asked for.
+_SWIZZLE_128, _PROMOTION_256 = 3, 3
+
+
+class BoxedOperand(NamedTuple):
+    """An operand as the copy engine sees it: ``matrices`` of ``rows`` and ``columns`` as they lie in memory, the next
+    row ``row_bytes`` further, the next matrix ``next_bytes``; and the rows and columns of the box that one copy moves."""
+
+    dtype: str
+    rows: int
+    columns: int
+    matrices: int
+    row_bytes: int
+    next_bytes: int
+    box: tuple[int, int]
+
+    def encoded(self, address: int) -> Any:
+        """The tensor map, if the operand begins at this address."""
+        d = driver()
+        kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES.get(self.dtype, 'UINT8')}")
+        rows, columns = self.box
+        (encoded,) = call(
+            f"the tensor map of {self}",
+            "cuTensorMapEncodeTiled",
+            kind,
+            3,
+            address,
+            [d.cuuint64_t(n) for n in (self.columns, self.rows, self.matrices)],
+            [d.cuuint64_t(n) for n in (self.row_bytes, self.next_bytes)],
+            [d.cuuint32_t(n) for n in (columns, rows, 1)],
+            [d.cuuint32_t(1)] * 3,
+            d.CUtensorMapInterleave(0),
+            d.CUtensorMapSwizzle(_SWIZZLE_128),
+            d.CUtensorMapL2promotion(0 if self.row_bytes % LINE_BYTES else _PROMOTION_256),
+            d.CUtensorMapFloatOOBfill(0),
+        )
+        return encoded
+
+
+class Mapped(NamedTuple):
+    """An argument for a launch: memory, as the tensor map of an operand."""
+
+    memory: Memory
+    operand: BoxedOperand
+
+
+def mapped_arguments(
+    kernel: CudaKernel, shape: tuple[int, int, int], dtype: str, params: Mapping[str, int], operands: Sequence[Any]
+) -> list[Any]:
+    """A, B and C, row-major and without gaps, as a rung takes them: those that its header names in ``boxes`` as tensor maps.
+
+    ``params`` are all of its parameters. Raises UsageError for a shape of which no tensor map can be made.
+    """
+    m, n, k = shape
+    size, found = itemsize_of(dtype), list[Any]()
+    for name, (rows, columns), memory in zip("abc", ((m, k), (k, n), (m, n)), operands, strict=True):
+        if name in kernel.boxes:
+            check_box_rows(kernel, shape, size)
+            operand = BoxedOperand(
+                dtype, rows, columns, 1, columns * size, rows * columns * size, kernel.box(name, size, params)
+            )
+            found.append(Mapped(memory, operand))
+        else:
+            found.append(memory)
+    return found
+
+
+def check_box_rows(kernel: CudaKernel, shape: tuple[int, int, int], itemsize: int) -> None:
+    """Raises UsageError where the rows of an operand that the kernel takes as a tensor map are empty, or no multiples of 16
+    bytes, as the copy engine needs them."""
+    m, n, k = shape
+    for name, rows, columns in (("A", m, k), ("B", k, n), ("C", m, n)):
+        if name.lower() in kernel.boxes and (not rows * columns or columns * itemsize % GRANULE):
+            raise UsageError(
+                f"{kernel.name} takes {name} as a tensor map, whose rows must be multiples of {GRANULE} bytes and not "
+                f"empty: {name} is {rows}x{columns}, its rows have {columns * itemsize} bytes"
+            )
+
+
+class FixedArguments:
+    """The memory of the arguments of a launch that are always the same: whole numbers, addresses, tensor maps, and
+    structures as their bytes."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self._kept, places = list[Any](), list[int]()
+        for arg in args:
+            if isinstance(arg, Mapped):
+                kept = arg.operand.encoded(arg.memory.pointer)
+                places.append(kept.getPtr())
+            else:
+                if isinstance(arg, bytes):
+                    kept = ctypes.create_string_buffer(arg, len(arg))
+                else:
+                    kept = ctypes.c_int64(arg.pointer if isinstance(arg, Memory) else int(arg))
+                places.append(ctypes.addressof(kept))
+            self._kept.append(kept)
+        self._places = (ctypes.c_void_p * len(args))(*places)
+        #: Where the addresses of the arguments are, as a launch takes them.
+        self.address = ctypes.addressof(self._places)
+
+
+class BoxedArguments:
+    """The memory of a launch's arguments: a tensor map for each operand, addresses, and a structure."""
+
+    def __init__(
+        self, operands: Sequence[BoxedOperand], structure: bytes, mapped: Sequence[int], pointers: Sequence[int]
+    ) -> None:
+        self._maps = [operand.encoded(at) for operand, at in zip(operands, mapped, strict=True)]
+        self._at = list(mapped)
+        self._pointers = (ctypes.c_uint64 * len(pointers))(*pointers)
+        self._structure, self._content = ctypes.create_string_buffer(structure, len(structure)), structure
+        places = [each.getPtr() for each in self._maps]
+        first = ctypes.addressof(self._pointers)
+        places += [*(first + 8 * i for i in range(len(pointers))), ctypes.addressof(self._structure)]
+        self._places = (ctypes.c_void_p * len(places))(*places)
+        #: Where the addresses of the arguments are, as a launch takes them.
+        self.address = ctypes.addressof(self._places)
+
+    def change(self, mapped: Sequence[int], pointers: Sequence[int], structure: bytes) -> None:
+        """The arguments of the next launch."""
+        for i, (now, then) in enumerate(zip(mapped, self._at, strict=True)):
+            if now != then:
+                call("a tensor map", "cuTensorMapReplaceAddress", self._maps[i], now)
+                self._at[i] = now
+        for i, pointer in enumerate(pointers):
+            self._pointers[i] = pointer
+        if structure is not self._content:
+            ctypes.memmove(self._structure, structure, len(structure))
+            self._content = structure
+
+    def recorded(self, what: str, function: int, size: tuple[int, ...]) -> RecordedLaunch | None:
+        """A launch with these arguments as data; None if the addresses in the tensor maps cannot be found."""
+        return recorded_maps(what, function, size, self._maps, self._at, list(self._pointers), self._structure.raw)
+
+
+# ---- kernels, loaded and checked -------------------------------------------------------------------------------------
 
 #: A launch, or a call of a library, that was checked once; each call submits it again.
 Submission = Callable[[], None]
@@ -42,8 +202,8 @@ class Attributes:
     max_threads: int
 
 
-class _Slots:
-    """The memory of a launch's arguments: eight bytes for each, of which the kernel takes the first."""
+class _ArgumentMemory:
+    """The memory of a launch's arguments: eight bytes for each, of which the kernel reads as many as its parameter has."""
 
     def __init__(self, count: int) -> None:
         self.slots = (ctypes.c_uint64 * count)()
@@ -90,17 +250,17 @@ class Kernels:
     def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
         """See ``Device.launcher``."""
         blocks, threads = extent("grid", grid), extent("block", block)
-        what, function = self._ready(compiled, entry, blocks, threads, shared_bytes)
+        what, function = self._function_for(compiled, entry, blocks, threads, shared_bytes)
         run, waits = driver().cuLaunchKernel, compiled.waits
-        unused: list[_Slots] = []
+        unused: list[_ArgumentMemory] = []
 
         def launch(stream: int, *args: Any) -> None:
-            # Two threads must not use the same arguments at once; pop and append of a list are not divided.
-            arguments = unused.pop() if unused else _Slots(len(args))
+            # Each concurrent launch takes memory of its own; list.pop and list.append are atomic.
+            arguments = unused.pop() if unused else _ArgumentMemory(len(args))
             for i, arg in enumerate(args):
                 arguments.slots[i] = arg if type(arg) is int else _bits(arg)
-            if stream < 0:
-                pointers = [i for i, arg in enumerate(args) if type(arg) is int]
+            if is_recording(stream):
+                pointers = [i for i, arg in enumerate(args) if type(arg) is int]  # an int is an address
                 size = (*blocks, *threads, shared_bytes)
                 recorded = recorded_words(what, int(function), size, arguments.slots, pointers)
                 recording_with(stream).add(recorded, waits)
@@ -125,18 +285,18 @@ class Kernels:
         what = (
             f"{compiled.name}: {entry}, {grid} blocks of {block} threads, {shared_bytes} bytes of dynamic shared memory"
         )
-        function = self._checked(what, compiled, entry, (grid, 1, 1), (block, 1, 1), shared_bytes)
+        function = self._loaded_for(what, compiled, entry, (grid, 1, 1), (block, 1, 1), shared_bytes)
         run = driver().cuLaunchKernel
         waits = compiled.waits
         unused: list[BoxedArguments] = []
 
         def launch(stream: int, mapped: Sequence[int], pointers: Sequence[int], other: bytes = structure) -> None:
-            if stream < 0:
+            if is_recording(stream):
                 arguments = BoxedArguments(operands, other, mapped, pointers)
                 size = (grid, 1, 1, block, 1, 1, shared_bytes)
                 recording_with(stream).add(arguments.recorded(what, int(function), size), waits)
                 return
-            # Two threads must not use the same arguments at once; pop and append of a list are not divided.
+            # Each concurrent launch takes memory of its own; list.pop and list.append are atomic.
             try:
                 arguments = unused.pop()
                 arguments.change(mapped, pointers, other)
@@ -149,13 +309,13 @@ class Kernels:
 
         return launch
 
-    def mapped(
+    def tensor_map_launcher(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int
     ) -> Callable[[int], None]:
         """A launch on the stream of a handle, whose arguments are tensor maps (``Mapped``), memory, whole numbers, and
         structures as their bytes."""
         blocks, threads = extent("grid", grid), extent("block", block)
-        what, function = self._ready(compiled, entry, blocks, threads, shared_bytes)
+        what, function = self._function_for(compiled, entry, blocks, threads, shared_bytes)
         arguments, run = FixedArguments(args), driver().cuLaunchKernel
 
         def launch(stream: int) -> None:
@@ -165,15 +325,15 @@ class Kernels:
 
         return launch
 
-    def _ready(
+    def _function_for(
         self, compiled: Compiled, entry: str, blocks: Sequence[int], threads: Sequence[int], shared_bytes: int
     ) -> tuple[str, Any]:
         """The kernel, loaded for launches of this size, which are checked; and how errors name them."""
         shape = f"{tuple(blocks)} blocks of {tuple(threads)} threads, {shared_bytes} bytes of dynamic shared memory"
         what = f"{compiled.name}: {entry}, {shape}"
-        return what, self._checked(what, compiled, entry, blocks, threads, shared_bytes)
+        return what, self._loaded_for(what, compiled, entry, blocks, threads, shared_bytes)
 
-    def _checked(
+    def _loaded_for(
         self,
         what: str,
         compiled: Compiled,
@@ -184,7 +344,7 @@ class Kernels:
     ) -> Any:
         """The function of a loaded kernel, allowed to have as much shared memory, if a launch of this size is possible."""
         kernel = self._load(compiled, entry)
-        self._check(what, kernel.attributes, grid, block, shared_bytes)
+        self._refuse_oversized(what, kernel.attributes, grid, block, shared_bytes)
         if shared_bytes > kernel.dynamic_bytes:
             self._set(what, kernel.handle, "MAX_DYNAMIC_SHARED_SIZE_BYTES", shared_bytes)
             kernel.dynamic_bytes = shared_bytes
@@ -205,7 +365,9 @@ class Kernels:
                 self._set(what, handle, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
         return self._loaded[key]
 
-    def _check(self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
+    def _refuse_oversized(
+        self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int
+    ) -> None:
         """Refuse what the driver would refuse without a reason."""
         for name, sizes in (("grid", grid), ("block", block)):
             limits = getattr(self._facts, name)
@@ -224,7 +386,7 @@ class Kernels:
             )
 
     def _set(self, what: str, handle: Any, attribute: str, value: int) -> None:
-        """Allow what the driver refuses otherwise."""
+        """Set an attribute without which the driver refuses the launch."""
         call(what, "cuKernelSetAttribute", _named(attribute), value, handle, driver().CUdevice(self._facts.ordinal))
 
     def _get(self, what: str, handle: Any, attribute: str) -> int:
@@ -244,7 +406,7 @@ def _argument_sizes(handle: Any) -> list[int]:
     return sizes
 
 
-# ---- what a launch is given ------------------------------------------------------------------------------------------
+# ---- the arguments of a launch ---------------------------------------------------------------------------------------
 
 Extent = int | Sequence[int]
 

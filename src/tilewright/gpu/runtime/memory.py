@@ -1,4 +1,4 @@
-"""Memory of a GPU, for launches and copies, and page-locked memory of the host."""
+"""Memory of a GPU, for launches and copies; page-locked memory of the host; streams, and events and copies on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from .driver import call
+from .driver import call, driver
 
 #: Addresses and strides of whole granules of so many bytes can be moved by a GPU's copy engine.
 GRANULE = 16
@@ -21,7 +21,8 @@ LINE_BYTES = 128
 
 
 class Owned:
-    """An address, and what frees it: once, or at the end of its life."""
+    """The handle of something of a GPU, such as an address, with the function that frees it: called once, by ``close`` or
+    when the object is deleted."""
 
     def __init__(self, handle: int, free: Callable[[], object]) -> None:
         self.handle, self._free = handle, [free]
@@ -54,6 +55,7 @@ class Memory:
             raise UsageError(
                 f"bytes {start} to {start + nbytes} do not lie within the {self.nbytes} bytes of this memory"
             )
+        # ``whole`` keeps the allocation alive.
         return Memory(SimpleNamespace(handle=self.pointer + start, close=lambda: None, whole=self), nbytes)
 
     def close(self) -> None:
@@ -75,7 +77,7 @@ class HostPages:
     """Page-locked memory of the host, which GPUs access directly. Locking takes long, so memory that is given back stays
     locked for the next request of the same size. To lock and to free, a GPU must be the calling thread's current one."""
 
-    #: Bytes that are cached at most: the chunks of four GPUs.
+    #: The most bytes to cache: enough for the copy buffers of four GPUs.
     MOST_CACHED = 2 << 30
 
     def __init__(self) -> None:
@@ -85,7 +87,8 @@ class HostPages:
         self._locked: set[int] = set()
 
     def take(self, nbytes: int) -> Pages:
-        """Memory of ``nbytes`` bytes until ``give_back``, in huge pages if the system has them; ``lock`` locks it."""
+        """Memory of ``nbytes`` bytes until ``give_back``, in huge pages if the system has them; not yet page-locked
+        (``lock``)."""
         with self._guard:
             if self._cached.get(nbytes):
                 return self._cached[nbytes].pop()
@@ -95,7 +98,8 @@ class HostPages:
         return np.frombuffer(pages, np.uint8)
 
     def lock(self, pages: Pages) -> None:
-        """Page-lock the memory for all GPUs, unless it is locked. Memory written before takes a seventh of the time."""
+        """Page-lock the memory for all GPUs, unless it is locked. Pages that were written to before
+        lock seven times as fast."""
         address = pages.ctypes.data
         # Without ``_guard``: pages have one owner between ``take`` and ``give_back``, and ``add`` and ``remove`` are atomic.
         if address not in self._locked:
@@ -121,3 +125,120 @@ class HostPages:
         if address in self._locked:
             self._locked.remove(address)
             call("free page-locked memory", "cuMemHostUnregister", address)
+
+
+# ---- streams, events and copies --------------------------------------------------------------------------------------
+
+#: ``CU_EVENT_BLOCKING_SYNC``: a thread that waits sleeps. ``CU_STREAM_NON_BLOCKING``: work of the default stream is not
+#: waited for.
+_SLEEPING, _NON_BLOCKING = 1, 1
+#: ``CU_STREAMLEGACY``: the default stream of all threads.
+LEGACY_STREAM = 1
+#: ``CUDA_ERROR_NOT_READY``
+_NOT_READY = 600
+
+
+class Event:
+    """A point of a stream; reached when all work that was submitted before it is done."""
+
+    def __init__(self, event: Any, unused: list[Any]) -> None:
+        self.event, self._unused = event, unused
+
+    def wait(self) -> None:
+        """Wait until it is reached, without the GIL. Raises LaunchError for an error that stopped the GPU before."""
+        call("the GPU", "cuEventSynchronize", self.event)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether all work before it is done; does not wait."""
+        if driver().cuEventQuery(self.event)[0] == _NOT_READY:
+            return False
+        call("the GPU", "cuEventQuery", self.event)
+        return True
+
+    def since(self, earlier: Event) -> float:
+        """Seconds since the event ``earlier``, by the GPU's clock; both must be reached."""
+        return _seconds(earlier.event, self.event)
+
+    def __del__(self) -> None:
+        self._unused.append(self.event)
+
+
+class Stream:
+    """Work of one GPU that is done in order. ``unused`` are events of its device that nobody needs: making an event takes
+    longer than recording one."""
+
+    def __init__(self, handle: int, context: Any, unused: list[Any]) -> None:
+        self.handle, self._context, self._unused = handle, context, unused
+
+    @classmethod
+    def new(cls, context: Any, unused: list[Any]) -> Stream:
+        """A new stream of the current GPU, which does not wait for any other by itself."""
+        (stream,) = call("make a stream", "cuStreamCreateWithPriority", _NON_BLOCKING, 0)
+        return cls(int(stream), context, unused)
+
+    def mark(self) -> Event:
+        """An event at the present end of the stream. Its GPU must be the current one."""
+        try:
+            event = self._unused.pop()
+        except IndexError:
+            (event,) = call("make an event", "cuEventCreate", _SLEEPING)
+        call("mark a stream", "cuEventRecord", event, self.handle)
+        return Event(event, self._unused)
+
+    def after(self, event: Event) -> None:
+        """Work that is submitted from now on begins when ``event`` is reached; the host does not wait."""
+        call("wait for another stream", "cuStreamWaitEvent", self.handle, event.event, 0)
+
+    def wait(self, what: str = "the GPU") -> None:
+        """Wait until all submitted work is done. Raises LaunchError for an error of that work, which ``what`` names."""
+        call(what, "cuStreamSynchronize", self.handle)
+
+    def close(self) -> None:
+        """Close the stream: submitted work is still done, but no more can be submitted."""
+        call("close a stream", "cuStreamDestroy", self.handle)
+
+    # ---- copies, which do not wait
+
+    def copy_in(self, to: int, source: np.ndarray[Any, Any]) -> None:
+        """Copy from contiguous memory of the host. If it is not page-locked, the host waits for the copy."""
+        call("copy to the GPU", "cuMemcpyHtoDAsync", to, source.ctypes.data, source.nbytes, self.handle)
+
+    def copy_out(self, to: np.ndarray[Any, Any], source: int) -> None:
+        """Copy to contiguous memory of the host; see ``copy_in``."""
+        call("copy from the GPU", "cuMemcpyDtoHAsync", to.ctypes.data, source, to.nbytes, self.handle)
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Copy within the GPU's memory."""
+        call("copy on the GPU", "cuMemcpyDtoDAsync", to, source, nbytes, self.handle)
+
+    def copy_over(self, to: int, context: Any, source: int, nbytes: int) -> None:
+        """Copy from the memory of another GPU, whose context is ``context``."""
+        call("copy between GPUs", "cuMemcpyPeerAsync", to, self._context, source, context, nbytes, self.handle)
+
+    def fill(self, to: int, byte: int, nbytes: int) -> None:
+        """Set ``nbytes`` bytes of the GPU's memory from address ``to`` on."""
+        call("fill memory", "cuMemsetD8Async", to, byte, nbytes, self.handle)
+
+
+class Timer:
+    """The time between two points of a stream, by the GPU's own clock. ``stop`` spins while it waits."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+        self._start, self._end = (call("create an event", "cuEventCreate", 0)[0] for _ in range(2))
+
+    def start(self) -> None:
+        """Start the clock at the time when all work submitted before is done."""
+        call("start the clock", "cuEventRecord", self._start, self._stream)
+
+    def stop(self) -> float:
+        """Seconds from ``start`` until all work submitted since is done; waits for it. Raises as ``Stream.wait`` does."""
+        call("stop the clock", "cuEventRecord", self._end, self._stream)
+        call("the GPU", "cuEventSynchronize", self._end)
+        return _seconds(self._start, self._end)
+
+
+def _seconds(start: Any, end: Any) -> float:
+    (milliseconds,) = call("read the clock", "cuEventElapsedTime", start, end)
+    return float(milliseconds) / 1000

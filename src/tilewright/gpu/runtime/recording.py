@@ -4,20 +4,123 @@ A launch from Python costs several times what the driver itself needs. So the la
 to a stream that only records them, with addresses that no array has. What lies in their arguments at such an address, or
 near it, is an address; everything else stays the same. ``Replay`` writes the caller's addresses into a copy of the arguments
 and launches; it is a function of the C front (``cpu/native/gpu.c``).
+
+On one stream the launches of a product are one graph of CUDA, which the driver submits faster than it launches one kernel.
+Its arguments are changed before each call; work that was submitted before keeps its own. A graph does not run beside itself,
+so it serves one stream: products on other streams, and those that are captured, are launched one by one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...cpu.native import front
 from ...errors import LaunchError
-from .driver import driver, message
-from .graph import launch_graph
+from .driver import call, driver, message
+
+# ---- a graph of CUDA: one call submits all launches of a product -----------------------------------------------------
+
+#: The most launches of a graph, and the most graphs of a process, each of which takes memory of the GPU.
+_MOST_IN_GRAPH, _MOST_GRAPHS = 8, 256
+_graphs: set[int] = set()
+#: ``CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`` and ``CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC``
+_PORT_PROGRAMMATIC, _PROGRAMMATIC = 1, 1
+
+
+class GraphState(NamedTuple):
+    """What machine code reads and writes, a word each; the graph's nodes follow. ``lock``: whether a thread uses the graph.
+    ``stream``: the one that it serves, or -1 after an error. Then the graph, and the driver's functions."""
+
+    lock: int
+    stream: int
+    graph: int
+    is_capturing: int
+    set_arguments: int
+    launch: int
+
+
+class LaunchGraph:
+    """A graph for launches that follow each other: a kernel, its size, the memory of its arguments and their places."""
+
+    def __init__(self, launches: Sequence[Any], stream: int, address_of: Callable[[str], int]) -> None:
+        what, d = "a graph of launches", driver()
+        self._made: Any = None
+        (self._graph,) = call(what, "cuGraphCreate", 0)
+        nodes: list[Any] = []
+        for launch in launches:
+            memory = ctypes.create_string_buffer(launch.arguments, len(launch.arguments))
+            places = (ctypes.c_void_p * len(launch.places))(*(ctypes.addressof(memory) + at for at in launch.places))
+            node = d.CUDA_KERNEL_NODE_PARAMS()
+            node.kern, node.kernelParams = d.CUkernel(launch.function), ctypes.addressof(places)
+            node.gridDimX, node.gridDimY, node.gridDimZ = launch.size[:3]
+            node.blockDimX, node.blockDimY, node.blockDimZ, node.sharedMemBytes = launch.size[3:]
+            nodes += call(what, "cuGraphAddKernelNode", self._graph, [], 0, node)
+            if len(nodes) > 1:
+                edge = _edge(launch.waits)
+                call(what, "cuGraphAddDependencies", self._graph, nodes[-2:-1], nodes[-1:], [edge], 1)
+        (self._made,) = call(what, "cuGraphInstantiate", self._graph, 0)
+        functions = map(address_of, ("StreamIsCapturing", "GraphExecKernelNodeSetParams", "GraphLaunch"))
+        words = *GraphState(0, stream, int(self._made), *functions), *map(int, nodes)
+        self._state = (ctypes.c_int64 * len(words))(*words)
+        _graphs.add(id(self))
+
+    @property
+    def address(self) -> int:
+        """Where the state is, for machine code."""
+        return ctypes.addressof(self._state)
+
+    def __del__(self) -> None:
+        _graphs.discard(id(self))
+        with contextlib.suppress(Exception):  # at the end of the process the driver may be gone
+            if self._made is not None:
+                driver().cuGraphExecDestroy(self._made)
+            driver().cuGraphDestroy(self._graph)
+
+
+def _edge(waits: bool) -> Any:
+    """What a launch waits for before it begins: the end of the one before, or only, where its kernel ``waits``, until all
+    blocks of that one have begun and let it."""
+    edge = driver().CUgraphEdgeData()
+    if waits:
+        edge.from_port, edge.type = _PORT_PROGRAMMATIC, _PROGRAMMATIC
+    return edge
+
+
+def launch_graph(launches: Sequence[Any], stream: int, address_of: Callable[[str], int]) -> LaunchGraph | None:
+    """The graph for a stream; None while it is captured, and where there would be too many graphs or launches.
+
+    ``address_of(name)`` is the address of a function of the driver. The GPU must be the current one.
+    """
+    if not 1 <= len(launches) <= _MOST_IN_GRAPH or len(_graphs) >= _MOST_GRAPHS:
+        return None
+    status, captured = driver().cuStreamIsCapturing(stream)
+    if status != 0 or int(captured) != 0:
+        return None
+    try:
+        with _allocating_in_captures():
+            return LaunchGraph(launches, stream, address_of)
+    except LaunchError:
+        return None
+
+
+@contextlib.contextmanager
+def _allocating_in_captures() -> Iterator[None]:
+    """Within the block this thread may take memory of the GPU while a stream is captured, by whichever thread: otherwise
+    that would end the capture with an error."""
+    what, relaxed = "the mode of captures", driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    (before,) = call(what, "cuThreadExchangeStreamCaptureMode", relaxed)
+    try:
+        yield
+    finally:
+        call(what, "cuThreadExchangeStreamCaptureMode", before)
+
+
+# ---- recordings, and their repetition --------------------------------------------------------------------------------
 
 #: Addresses of operands in a recording: the operand with number i is at (i + 1) · _APART, or this side of the middle to the
 #: next one. All of them are addresses that a tensor map can have.
@@ -74,6 +177,11 @@ def _is_long(launch: RecordedLaunch) -> bool:
 
 _numbers = itertools.count(1)
 _recordings: dict[int, Recording] = {}
+
+
+def is_recording(stream: int) -> bool:
+    """Whether the handle of a stream is that of a recording: a launch on it is recorded and not submitted."""
+    return stream < 0
 
 
 def recording_with(handle: int) -> Recording:

@@ -4,24 +4,161 @@ multiplies.
 ``gpu/kernels/pack/write_residues.cu`` finds residues. ``residues_hopper.cu``, on other cards ``residues_mma.cu``,
 multiplies them for each modulus. ``gpu/kernels/pack/reconstruct.cu`` makes numbers of what is left, and where this would not
 keep the bound of the error, ``gpu/kernels/pack/multiply_flagged_f64.cu`` multiplies in its place. The GPU finds out where;
-the host does not wait.
-``residue_operand`` says how the residues lie.
+the host does not wait. ``product.residues`` has the numbers of moduli and the bounds.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ...host.sources import PACKAGE
 from ...kernels.cuda_kernel import CudaKernel, launched
-from ...product.residues import least_bound
-from .boxes import BoxedOperand
+from ...product.residues import CLASSICAL, REALS_PER_ELEMENT, check_factor, largest_norm
 from .compilations import KernelCode, chosen_params
+from .launch import BoxedOperand
+from .layout import Matrix, row_major_matrix
 from .product import MOST
-from .residue_operand import FLAGGED, ResidueOperand, ResidueProduct
-from .split_operand import as_they_lie
+from .split_product import Lines, as_they_lie
 from .steps import OPERANDS, WORKSPACE, BufferPlace, GpuStep, KernelLaunch
+
+# ---- how the residues lie in memory ----------------------------------------------------------------------------------
+
+#: Rows and columns of a part of C that is flagged or not.
+FLAGGED = 128, 64
+#: Lines of real numbers that a block of the preparing kernels handles.
+_LINES = 32
+#: The number of lines is rounded up to a multiple of this.
+_LINES_TILE = 256
+#: Real numbers of a line that a block of ``find_norms`` reads, and elements of a line that one of ``write_residues`` rounds.
+_NORM_STEP, _ROUND_STEP = 1024, 512
+#: Parts of the workspace begin at multiples of so many bytes.
+_ALIGNMENT = 256
+#: ``Operand`` in ``gpu/kernels/pack/write_residues.cu``, and the bytes of a ``Line``.
+_OPERAND, _LINE = struct.Struct("<5q8i"), 16
+
+
+@dataclass(frozen=True)
+class ResidueOperand(Lines):
+    """Lines of float64 or complex128. Each element has one or two residues for each of the ``moduli``."""
+
+    moduli: int
+
+    @property
+    def each(self) -> int:
+        """Real numbers of an element."""
+        return REALS_PER_ELEMENT[self.matrix.dtype]
+
+    @property
+    def planes(self) -> int:
+        """Residues of an element, each in a plane of its own."""
+        return self.moduli * self.each
+
+    @property
+    def norm(self) -> float:
+        """The largest 2-norm of a line that is scaled."""
+        return largest_norm(self.moduli, self.matrix.dtype)
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one line of a plane to the next: whole lines of the caches, which boxes are read by."""
+        return _up(self.k, 128)
+
+    @property
+    def sampled_one_in(self) -> int:
+        """One in so many groups of 128 steps of k is sampled for the bound of |A||B|."""
+        return max(1, min(4, self.k // 2048))
+
+    @property
+    def sampled(self) -> int:
+        """Bytes of each line that are sampled."""
+        return -(-self.k // (128 * self.sampled_one_in)) * 128
+
+    @property
+    def sample_offset(self) -> int:
+        """Offset in bytes of the sampled magnitudes."""
+        return _up(self.planes * self.lines * self.pitch, _ALIGNMENT)
+
+    @property
+    def norms_offset(self) -> int:
+        """Offset in bytes of the norms, one for each line and part of k."""
+        return self.sample_offset + _up(self.lines * self.sampled, _ALIGNMENT)
+
+    @property
+    def lines_offset(self) -> int:
+        """Offset in bytes of the ``Line`` structures: scale, bits and kind of each line."""
+        return self.norms_offset + _up(8 * self.parts * self.padded, _ALIGNMENT)
+
+    @property
+    def parts(self) -> int:
+        """Parts of k that are searched apart."""
+        return -(-self.k * self.each // _NORM_STEP)
+
+    @property
+    def padded(self) -> int:
+        """Lines, rounded up to whole tiles."""
+        return _up(self.lines, _LINES_TILE)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the planes, of the sample, and of what is found."""
+        return self.lines_offset + _up(_LINE * self.padded, _ALIGNMENT)
+
+    @property
+    def finding_blocks(self) -> int:
+        """Blocks that search."""
+        return -(-self.lines * self.each // _LINES) * self.parts
+
+    @property
+    def rounding_blocks(self) -> int:
+        """Blocks that round."""
+        return -(-self.lines * self.each // _LINES) * -(-self.k // _ROUND_STEP)
+
+    def packed(self) -> bytes:
+        """``Operand`` in the source of the kernel."""
+        at = self.sample_offset, self.norms_offset, self.lines_offset
+        sizes = self.lines, self.k, self.pitch, self.sampled, self.parts, self.padded
+        blocks = self.finding_blocks, self.rounding_blocks
+        return _OPERAND.pack(self.matrix.row, self.matrix.column, *at, *sizes, *blocks)
+
+
+@dataclass(frozen=True)
+class ResidueProduct:
+    """C = A·B in float64 or complex128."""
+
+    a: ResidueOperand
+    b: ResidueOperand
+    c: Matrix
+
+    def residues_bytes(self, width: int) -> int:
+        """Bytes of the residues of C, of tiles of 128×``width``."""
+        return self.a.planes * _up(self.a.lines, FLAGGED[0]) * _up(self.b.lines, width)
+
+    @property
+    def parts(self) -> int:
+        """Parts of C that may be flagged."""
+        rows, columns = FLAGGED
+        return -(-self.a.lines // rows) * -(-self.b.lines // columns)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the planes of both operands, of what is found of them, of the residues of C, and of flags."""
+        return self.a.workspace_bytes + self.b.workspace_bytes + self.residues_bytes(_LINES_TILE) + 4 * self.parts
+
+
+def residues_of_rows(m: int, n: int, k: int, moduli: int | None = None, dtype: str = "float64") -> ResidueProduct:
+    """The product of A[m×k] and B[k×n] as they lie row by row, without gaps. By default the classical bound holds."""
+    a, b, c = (row_major_matrix(*shape, dtype) for shape in ((m, k), (k, n), (m, n)))
+    used = CLASSICAL[dtype] if moduli is None else moduli
+    return ResidueProduct(ResidueOperand(a, used), ResidueOperand(b.transposed, used), c)
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+# ---- the launches ----------------------------------------------------------------------------------------------------
 
 _ENGINE = PACKAGE / "gpu" / "kernels"
 #: Threads of a block that prepares or reconstructs; bytes of C's residues that such a block reads of each modulus.
@@ -45,13 +182,13 @@ def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], produ
     of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, a.workspace_bytes)
     residues = of_b.after(b.workspace_bytes)
     flags = residues.after(product.residues_bytes(values["BN"]))
-    lines = of_a.after(a.lines_at), of_b.after(b.lines_at)
+    lines = of_a.after(a.lines_offset), of_b.after(b.lines_offset)
     find, write = _prepare(product)
     bound, multiply = (_multiply(sms, kernel, product, values, bound=bound) for bound in (True, False))
     return [
         GpuStep(find, (at_a, of_a, at_b, of_b, flags)),
         GpuStep(write, (at_a, of_a, at_b, of_b)),
-        GpuStep(bound, (of_a.after(a.sample_at), of_b.after(b.sample_at), residues, *lines, flags)),
+        GpuStep(bound, (of_a.after(a.sample_offset), of_b.after(b.sample_offset), residues, *lines, flags)),
         GpuStep(multiply, (of_a, of_b, residues, *lines, flags)),
         GpuStep(_reconstruct(product, values["BN"]), (residues, at_c, *lines, flags)),
         GpuStep(_flagged(kernel, product), (at_a, at_b, at_c, flags)),
@@ -81,7 +218,7 @@ def _multiply(
     launch = kernel.launch_with(values, a.lines, b.lines, k)
     operands = ((name, x) for name, x in zip(("a", "b_down"), (a, b), strict=True) if name in kernel.boxes)
     maps = tuple(_boxed(x, planes, kernel.box(name, 1, values)) for name, x in operands)
-    factor = least_bound(a.k, a.moduli, a.matrix.dtype)
+    factor = check_factor(a.k, a.moduli, a.matrix.dtype)
     call = _MULTIPLY.pack(a.lines, b.lines, k, planes, factor, a.k * a.each / 2)
     blocks = launched(launch.blocks * planes, sms, values) if kernel.persistent else launch.blocks * planes
     code = KernelCode(kernel, (*_numbers(a).items(), ("BOUND", int(bound))), chosen_params(values))

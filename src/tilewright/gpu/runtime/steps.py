@@ -15,10 +15,9 @@ import numpy as np
 
 from ...kernels.cuda_kernel import CudaKernel
 from ...product.problem import itemsize_of
-from .boxes import BoxedOperand
 from .compilations import Chosen, KernelCode
 from .device import Device
-from .launch import Launcher
+from .launch import BoxedOperand, Launcher
 from .layout import Matrix
 from .product import prepare_gpu_product
 

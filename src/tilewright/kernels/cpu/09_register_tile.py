@@ -4,7 +4,7 @@ The tile is four vectors wide and as many rows high as the registers hold: mr·4
 for each row, one vector of B, so 5·mr + 1 ≤ registers. 16 registers give 3×(4 vectors), 32 give 6×(4 vectors): the tiles
 that S1.10 and S1.11 found by hand. Each step of k loads mr + 4 times for 4·mr fused multiply-adds, 10 for 24.
 
-Around it are the five loops that the field uses. A and B are packed into panels that the tile reads sequentially, whatever
+Around it are the five loops that the field uses. A and B are packed into slivers that the tile reads sequentially, whatever
 the operands' strides are: B in rows of NR elements, A in MR rows side by side. A needs no transposing for that, because the
 rows lie a constant KC apart, and a constant offset is free in a load; so packing is copying whole rows.
 
@@ -24,7 +24,7 @@ from tilewright.kernels import kernel
 BITS = machine().vector_bits or 128
 NV = 4
 MR = max(1, ((machine().vector_registers or 16) - 1) // (NV + 1))
-# C is read and written k / KC times, which calls for a large KC; but 256 or 512 would put the MR rows of a panel of A into
+# C is read and written k / KC times, which calls for a large KC; but 256 or 512 would put the MR rows of a sliver of A into
 # the same sets of the first-level cache.
 KC = 384
 # Half of L2 for the block of A, sized for 8-byte elements; the rest is for B's slivers and C passing through.
@@ -35,23 +35,23 @@ micro = codegen.micro_kernel(MR, NV, BITS, a_stride=KC)
 
 
 @codegen.njit(nogil=True)
-def pack_a(a, panels):
-    """Panels of MR rows, KC elements apart, one panel after another; rows beyond the edge are zero."""
+def pack_a(a, packed):
+    """Slivers of MR rows, KC elements apart, one sliver after another; rows beyond the edge are zero."""
     mc, kc = a.shape
     unit_stride = a.strides[1] == a.itemsize
     for i in range(0, math.ceil(mc / MR) * MR):
         if i >= mc:
-            panels[i * KC : i * KC + kc] = 0
+            packed[i * KC : i * KC + kc] = 0
         elif unit_stride:
-            codegen.copy(codegen.offset(panels, i * KC), codegen.address(a, i, 0), kc)
+            codegen.copy(codegen.offset(packed, i * KC), codegen.address(a, i, 0), kc)
         else:
             for p in range(kc):
-                panels[i * KC + p] = a[i, p]
+                packed[i * KC + p] = a[i, p]
 
 
 @codegen.njit(nogil=True)
-def pack_b(b, nr, panels):
-    """Rows of nr elements, one panel of nr columns after another; columns beyond the edge are zero."""
+def pack_b(b, nr, packed):
+    """Rows of nr elements, one sliver of nr columns after another; columns beyond the edge are zero."""
     kc, nc = b.shape
     unit_stride = b.strides[1] == b.itemsize
     at = 0
@@ -59,17 +59,17 @@ def pack_b(b, nr, panels):
         columns = min(nr, nc - j)
         for p in range(kc):
             if unit_stride and columns == nr:
-                codegen.copy(codegen.offset(panels, at), codegen.address(b, p, j), nr)
+                codegen.copy(codegen.offset(packed, at), codegen.address(b, p, j), nr)
             else:
                 for s in range(columns):
-                    panels[at + s] = b[p, j + s]
-                panels[at + columns : at + nr] = 0
+                    packed[at + s] = b[p, j + s]
+                packed[at + columns : at + nr] = 0
             at += nr
 
 
 @codegen.njit(nogil=True)
 def add_corner(corner, nr, c, accumulate):
-    """Write the part of a finished tile that lies inside C: for edges, and for a C without unit stride."""
+    """Write the part of a finished tile that lies inside C, or add it: for edges, and for a C without unit stride."""
     rows, columns = c.shape
     for r in range(rows):
         for s in range(columns):
@@ -95,27 +95,27 @@ def register_tile(a, b, c):
     nr = NV * (BITS // 8 // c.itemsize)
     unit_stride = c.strides[1] == c.itemsize
     ldc = c.strides[0] // c.itemsize
-    a_panels = codegen.aligned_buffer((min(m, MC) + MR) * KC, c)
-    b_panels = codegen.aligned_buffer((min(n, NC) + nr) * min(k, KC), c)
+    packed_a = codegen.aligned_buffer((min(m, MC) + MR) * KC, c)
+    packed_b = codegen.aligned_buffer((min(n, NC) + nr) * min(k, KC), c)
     corner = codegen.aligned_buffer(MR * nr, c)
     if k == 0:
         c[:] = 0
     for j0 in range(0, n, NC):
         nc = min(NC, n - j0)
         for p0 in range(0, k, KC):
-            kc = min(KC, k - p0)
-            pack_b(b[p0 : p0 + kc, j0 : j0 + nc], nr, b_panels)
+            kc, accumulate = min(KC, k - p0), int(p0 > 0)
+            pack_b(b[p0 : p0 + kc, j0 : j0 + nc], nr, packed_b)
             for i0 in range(0, m, MC):
                 mc = min(MC, m - i0)
-                pack_a(a[i0 : i0 + mc, p0 : p0 + kc], a_panels)
+                pack_a(a[i0 : i0 + mc, p0 : p0 + kc], packed_a)
                 for j in range(0, nc, nr):
-                    b_panel = codegen.offset(b_panels, j * kc)
+                    b_sliver = codegen.offset(packed_b, j * kc)
                     for i in range(0, mc, MR):
-                        a_panel = codegen.offset(a_panels, i * KC)
+                        a_sliver = codegen.offset(packed_a, i * KC)
                         if unit_stride and i + MR <= mc and j + nr <= nc:
-                            micro(kc, a_panel, b_panel, codegen.address(c, i0 + i, j0 + j), ldc, p0)
+                            micro(kc, a_sliver, b_sliver, codegen.address(c, i0 + i, j0 + j), ldc, accumulate)
                         else:
-                            micro(kc, a_panel, b_panel, codegen.offset(corner, 0), nr, 0)
+                            micro(kc, a_sliver, b_sliver, codegen.offset(corner, 0), nr, 0)
                             rows, columns = min(MR, mc - i), min(nr, nc - j)
                             inside = c[i0 + i : i0 + i + rows, j0 + j : j0 + j + columns]
-                            add_corner(corner, nr, inside, p0)
+                            add_corner(corner, nr, inside, accumulate)

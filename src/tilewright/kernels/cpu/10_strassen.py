@@ -59,4 +59,4 @@ def strassen(a, b, c, team, *, leaf=2048):
         team.add(m2, m4, c21)
         team.add(minus(m1, m2), plus(m3, m6), c22)
 
-    recursion.peeled(a, b, c, team, even)
+    recursion.multiply_peeled(a, b, c, team, even)

@@ -25,7 +25,7 @@ from tilewright.kernels import kernel, recursion
     workspace=lambda m, n, k: (m * k + k * n + m * n) // 3,
 )
 def strassen_buffer(a, b, c, team, *, leaf=2048):
-    recursion.in_one_buffer(a, b, c, team, leaf, one_level)
+    recursion.multiply_in_one_buffer(a, b, c, team, leaf, one_level)
 
 
 def one_level(

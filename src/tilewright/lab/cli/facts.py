@@ -27,7 +27,7 @@ def info_command(
     from ...cpu.runtime.machine_code import describe_code
     from ...cpu.runtime.peaks import roofs
     from ...errors import UnavailableError
-    from ...gpu.runtime.archive import describe_archives
+    from ...gpu.runtime.compilations import describe_archives
     from ...host.limits import get_threads, why_threads
     from ...host.machine import VARIABLE, machine
     from ...kernels import blocking

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import CompileError, UnavailableError, UsageError
-from ...gpu.runtime.boxes import Mapped
+from ...gpu.runtime.engine_product import PlainLaunch, plain_launch
+from ...gpu.runtime.launch import Mapped
 from ...gpu.runtime.nvrtc import Compiled, architectures, compile_with, compiler
-from ...gpu.runtime.plain_launch import PlainLaunch, plain_launch
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel, Launch
 from ...simulator.assembly.instructions import Function

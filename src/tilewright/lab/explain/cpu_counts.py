@@ -21,7 +21,7 @@ import numpy as np
 
 from ...cpu.engine.cuts import PACKING, PACKING_BOTH, cut
 from ...cpu.engine.jobs import displaced
-from ...cpu.runtime.names import code_name
+from ...cpu.runtime.library import code_name
 from ...cpu.runtime.runner import grid
 from ...host.machine import Machine
 from ...kernels import Kernel

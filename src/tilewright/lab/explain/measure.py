@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import LaunchError, UnavailableError, UsageError
-from ...gpu.runtime.boxes import Mapped
+from ...gpu.runtime.cubin import demangled
 from ...gpu.runtime.device import open_device
-from ...gpu.runtime.mangled import demangled
+from ...gpu.runtime.engine_product import plain_launch
+from ...gpu.runtime.launch import Mapped
 from ...gpu.runtime.nvrtc import Compiled, compiler
-from ...gpu.runtime.plain_launch import plain_launch
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.explanation import Explanation
 from ...records.unit_counters import UNIT_LABELS

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import LaunchError, OperandError, TilewrightError, UsageError
-from ...gpu.runtime.boxes import BoxedOperand, Mapped
 from ...gpu.runtime.device import open_device
-from ...gpu.runtime.launch import Extent, extent
+from ...gpu.runtime.launch import BoxedOperand, Extent, Mapped, extent
 from ...gpu.runtime.memory import Memory
 from ...gpu.runtime.nvrtc import Compiled
 

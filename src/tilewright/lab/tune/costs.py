@@ -1,4 +1,4 @@
-"""Fits the costs in the predicted times of the engine's kernels to measured launches (see ``kernels.costs``).
+"""Fits the costs in the predicted times of the engine's kernels to measured launches (see ``kernels.cuda_kernel``).
 
 Used by ``benchmarks/fit_costs.py``, whose command ``measure`` writes the records: products of random shapes, each with the
 times of several ways to compute it. The fit minimises the differences between the logarithms of predicted and measured

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ...errors import CompileError, UnavailableError, UsageError
 from ...gpu.planning.choice import tuned_file
-from ...gpu.runtime.plain_launch import plain_launch
+from ...gpu.runtime.engine_product import plain_launch
 from ...host.machine import machine
 from ...kernels.cuda_kernel import CudaKernel
 from ...records.bench import BenchRecord

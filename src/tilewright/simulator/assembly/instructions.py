@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
-from ...gpu.runtime.includes import is_library
+from ...gpu.runtime.nvrtc import is_library
 
 # ---- types and variables ---------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import OperandError, UsageError, did_you_mean
+from ...gpu.runtime.cubin import demangled
 from ...gpu.runtime.launch import extent
-from ...gpu.runtime.mangled import demangled
 from ...kernels.cuda_kernel import MOST_BLOCK, MOST_GRID, MOST_THREADS
 from ..assembly.instructions import SIZES, Variable
 from .tensor_map import MAP_BYTES

@@ -48,8 +48,8 @@ __device__ __forceinline__ double2 load(const double* x, const Operand& o, int l
 // ---- the norm of each line, of each part of k ---------------------------------------------------------------------------
 // Let P be the product of the moduli, and n the real numbers of a line, at most 65,536, or 131,072 of complex ones. A line y
 // that is scaled has |y|² <= most, and its whole numbers have a norm of at most |y| + ½·√n, as each is rounded by ½ or less.
-// `most` is such that the square of that is at most P/2 · (1 - 2^-16). So the sum x of products of two lines has
-// 2·|x| <= P · (1 - 2^-16), and its residues determine it; the rest of P is for the rounding of x / P in ``reconstruct.cu``.
+// `most` is such that the square of that is at most P/2 · (1 - 2^-15). So the sum x of products of two lines has
+// 2·|x| <= P · (1 - 2^-15), and its residues determine it; the rest of P is for the rounding of x / P in ``reconstruct.cu``.
 
 // No magnitude is 4·2^exponent or more, and the sum of squares is at most squares·4^exponent. With an infinity or a NaN the
 // exponent is UNFIT_EXPONENT.

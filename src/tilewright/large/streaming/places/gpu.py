@@ -38,12 +38,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ....gpu.runtime.device import Device
-from ....gpu.runtime.memory import Pages
+from ....gpu.runtime.memory import Event, Pages, Stream
 from ....gpu.runtime.product import compile_ahead, prepare_gpu_product
-from ....gpu.runtime.split_operand import split_of_rows
-from ....gpu.runtime.split_product import parts_steps, split_step
+from ....gpu.runtime.split_product import parts_steps, split_of_rows, split_step
 from ....gpu.runtime.steps import A, B, BufferPlace, GpuStep, SubmitSteps, compile_steps, load
-from ....gpu.runtime.stream import Event, Stream
 from ....host.disk import CacheFile, fingerprint
 from ....host.machine import machine
 from ....kernels.cuda_kernel import CudaKernel

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ....errors import LaunchError
 from ....gpu.runtime.device import Device
-from ....gpu.runtime.stream import Event
+from ....gpu.runtime.memory import Event
 from ..plan.grid import OperandBlock
 
 

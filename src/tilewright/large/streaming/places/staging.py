@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ....gpu.runtime.memory import HostPages
-from ....gpu.runtime.stream import Event
+from ....gpu.runtime.memory import Event, HostPages
 from ...files import Source
 from ..plan.host_cache import HostCache
 from ..plan.schedule import Load

@@ -238,7 +238,7 @@ def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
     those of A and B have room for so many matrices of float16 too; the block is of float32."""
     a, b = grid.bm * grid.bk, grid.bk * grid.bn
     if planes:
-        from ....gpu.runtime.split_operand import split_of_rows  # not needed on the CPU
+        from ....gpu.runtime.split_product import split_of_rows  # not needed on the CPU
 
         product = split_of_rows(grid.bm, grid.bn, grid.bk, planes)
         a, b = ((x.own_bytes + x.workspace_bytes) // 4 for x in (product.a, product.b))

@@ -1,8 +1,12 @@
-"""Products of lists of arrays on a GPU, in one launch.
+"""Products of lists of arrays on a GPU, in as few launches as possible.
 
-Those at equal distances are multiplied as a batch; those that differ in their number of rows, if these follow each other, as
-of a tensor that was split; and all others by kernels that take lists, if that is predicted to be faster than one by one. How
-lists were multiplied is remembered for others that are like them.
+- batch: the matrices have one shape and lie at equal distances;
+- ragged: they differ in their number of rows and lie one after another, as after a split of a tensor;
+- listed: they lie anywhere and have shapes of their own, by kernels that take lists (``gpu/kernels/lists.cuh``);
+- scattered: they lie anywhere and differ only in their number of rows, by kernels that read boxes.
+
+All others are multiplied one by one, as are lists for which that is predicted to be faster. How a list was multiplied is
+remembered for others that are like it (``repeated``).
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,19 +24,40 @@ from ...kernels.cuda_kernel import CudaKernel
 from ...product.problem import itemsize_of
 from ..planning.choice import best_params, engine_on_gpu
 from ..planning.sets import sets_for
-from ..planning.ways import EngineShape, timed_ways
-from ..runtime.boxed_product import MOST_RAGGED, prepare_ragged_product
+from ..planning.ways import EngineShape, Way, timed_ways, whole_ways
 from ..runtime.device import Device, gpu_at
-from ..runtime.engine_product import EngineProduct
+from ..runtime.engine_product import (
+    MOST_RAGGED,
+    TABLES,
+    EngineProduct,
+    ListedShape,
+    prepare_listed_product,
+    prepare_ragged_product,
+    prepare_scattered_product,
+)
 from ..runtime.layout import Matrix, row_major_matrix
-from ..runtime.listed_product import TABLES, ListedShape, prepare_listed_product
 from ..runtime.memory import GRANULE
 from .gpu_array import GpuArray
 from .layouts import Boxes, Strided, given_by_strides, is_down
 from .libraries import Library, library_of, memory_error
 from .matmul import check_words_on_gpu, submit_product
-from .repeated_lists import ListRun
-from .scattered import padded_rows, scattered_launches, whole_ways
+from .repeated import ListProduct
+
+
+@dataclass(frozen=True)
+class ListCall:
+    """The products ``xs[i]·ys[i]`` of arrays of one library. ``one(x, y)`` multiplies a pair that is not part of a batch."""
+
+    library: Library
+    xs: list[GpuArray]
+    ys: list[GpuArray]
+    precision: str | float
+    out_dtype: Any
+    one: Callable[[Any, Any], Any]
+
+    def part(self, some: slice) -> ListCall:
+        """Some of these products."""
+        return replace(self, xs=self.xs[some], ys=self.ys[some])
 
 
 def matmul_lists_on_gpu(
@@ -42,8 +68,8 @@ def matmul_lists_on_gpu(
     out_dtype: Any,
     one: Callable[[Any, Any], Any],
 ) -> list[Any]:
-    """The product of each array in ``a`` and the one in ``b`` with its number, of which some may share memory; ``one``
-    multiplies a pair that is no part of a batch. Raises what ``matmul_on_gpu`` raises.
+    """a[i]·b[i] for every i. Results may be views of one allocation. ``one(x, y)`` multiplies a pair that is not part of a
+    batch. Raises what ``matmul_on_gpu`` raises.
     """
     check_words_on_gpu(precision, algorithm)
     library = library_of(a[0])
@@ -54,65 +80,56 @@ def matmul_lists_on_gpu(
             return again
     arrays = *a, *b
     of_each_type = {type(x): x for x in arrays}.values()
-    alike = library is not None and library.views and all(library_of(x) is library for x in of_each_type)
-    if library is None or not alike or not all(map(library.on_gpu, arrays)) or any(map(library.records, arrays)):
+    one_library = library is not None and library.views and all(library_of(x) is library for x in of_each_type)
+    if library is None or not one_library or not all(map(library.on_gpu, arrays)) or any(map(library.records, arrays)):
         return [one(x, y) for x, y in zip(a, b, strict=True)]
     xs, ys = (
         [library.view(x, f"a[{i}]") for i, x in enumerate(a)],
         [library.view(y, f"b[{i}]") for i, y in enumerate(b)],
     )
-    if len({each.device for each in (*xs, *ys)}) > 1:  # a pair on two GPUs is refused, or each pair has its own
+    if len({each.device for each in (*xs, *ys)}) > 1:  # ``one`` refuses a pair on two GPUs; other pairs go one by one
         return [one(x, y) for x, y in zip(a, b, strict=True)]
-    # Copies among them, of what is stored conjugated, live until all is submitted.
+    # Keep the copies of operands that are stored conjugated alive until everything is submitted.
     kept = [each.keep for each in (*xs, *ys)]
     xs, ys = [x._replace(keep=None) for x in xs], [y._replace(keep=None) for y in ys]
+    call = ListCall(library, xs, ys, precision, out_dtype, one)
     plain = precision == "standard" and out_dtype is None
     compute = xs[0].dtype if plain else "tf32" if asked and xs[0].dtype == "float32" else ""
-    # Copies lie anywhere, at equal distances or not: which kernel multiplies them, and so the bits, must not depend on it.
+    # Copies have accidental addresses: the choice of the kernel, and so the bits, must not depend on them.
     copied = xs[0].dtype.startswith("complex") and any(
         owner is not None and owner is not x for owner, x in zip(kept, arrays, strict=True)
     )
-    runs = [(i, i + 1) for i in range(len(xs))] if copied else list(_runs(xs, ys))
-    run, distances = _ragged_run(library, xs, ys) if plain else None, True
-    if run is None and len(runs) == 1 and len(xs) > 1:
-        run = functools.partial(_batch, library, xs, ys, precision, out_dtype)
-    if run is None and compute:
-        run, distances = _listed_run(library, xs, ys, compute), False
-    if run is None:
-        run = functools.partial(_one_by_one, library, runs, xs, ys, precision, out_dtype, one)
-        distances = len(runs) < len(xs)
-    results = run(a, b, np.array([each.pointer for each in (*xs, *ys)]))
+    ranges = [(i, i + 1) for i in range(len(xs))] if copied else list(_equally_spaced_ranges(xs, ys))
+    multiply, needs_same_distances = _ragged_product(library, xs, ys) if plain else None, True
+    if multiply is None and len(ranges) == 1 and len(xs) > 1:
+        multiply = functools.partial(_batch, call)
+    if multiply is None and compute:
+        multiply, needs_same_distances = _listed_product(library, xs, ys, compute), False
+    if multiply is None:
+        multiply = functools.partial(_one_by_one, call, ranges)
+        needs_same_distances = len(ranges) < len(xs)
+    results = multiply(a, b, np.array([each.pointer for each in (*xs, *ys)]))
     library.hold(library.stream(xs[0].device), xs[0].device, kept)
     if compute and library.lists is not None and not compute.startswith("complex"):
-        library.lists.remember(list(a), list(b), (*xs, *ys), run, distances, asked)
+        library.lists.remember(list(a), list(b), (*xs, *ys), multiply, needs_same_distances, asked)
     return results
 
 
 def _one_by_one(
-    library: Library,
-    runs: list[tuple[int, int]],
-    xs: list[GpuArray],
-    ys: list[GpuArray],
-    precision: str | float,
-    out_dtype: Any,
-    one: Callable[[Any, Any], Any],
-    a: Sequence[Any],
-    b: Sequence[Any],
-    addresses: Any,
+    call: ListCall, ranges: list[tuple[int, int]], a: Sequence[Any], b: Sequence[Any], addresses: Any
 ) -> list[Any]:
-    """The products of matrices like these, in the batches that ``runs`` names."""
+    """The products of matrices like these, each of the ``ranges`` as a batch."""
     results, both = [], addresses.reshape(2, -1)
-    for first, stop in runs:
+    for first, stop in ranges:
         some = slice(first, stop)
         if stop - first == 1:
-            results.append(one(a[first], b[first]))
+            results.append(call.one(a[first], b[first]))
         else:
-            of_run = a[some], b[some], both[:, some].reshape(-1)
-            results += _batch(library, xs[some], ys[some], precision, out_dtype, *of_run)
+            results += _batch(call.part(some), a[some], b[some], both[:, some].reshape(-1))
     return results
 
 
-def _listed_run(library: Library, xs: list[GpuArray], ys: list[GpuArray], compute: str) -> ListRun | None:
+def _listed_product(library: Library, xs: list[GpuArray], ys: list[GpuArray], compute: str) -> ListProduct | None:
     """The products of matrices like these wherever they lie, computed in the dtype ``compute``, in few launches; None where
     they are faster one by one."""
     first, shapes = xs[0], [(x.shape[0], y.shape[-1]) for x, y in zip(xs, ys, strict=True)]
@@ -135,50 +152,42 @@ def _listed_run(library: Library, xs: list[GpuArray], ys: list[GpuArray], comput
     return run
 
 
-def _batch(
-    library: Library,
-    xs: list[GpuArray],
-    ys: list[GpuArray],
-    precision: str | float,
-    out_dtype: Any,
-    a: Sequence[Any],
-    b: Sequence[Any],
-    addresses: Any,
-) -> list[Any]:
+def _batch(call: ListCall, a: Sequence[Any], b: Sequence[Any], addresses: Any) -> list[Any]:
     """The products of matrices like these, at equal distances, in one launch."""
+    library, count = call.library, len(call.xs)
     x, y = (
         _stacked(side)._replace(pointer=int(at), keep=kept)
-        for side, at, kept in zip((xs, ys), addresses[:: len(xs)], (a, b), strict=True)
+        for side, at, kept in zip((call.xs, call.ys), addresses[::count], (a, b), strict=True)
     )
-    result, launches = submit_product(library, [], (x, y, None), precision, None, out_dtype)
+    result, launches = submit_product(library, [], (x, y, None), call.precision, None, call.out_dtype)
     result = library.answer(result)
     return list(library.transposed(result) if launches.plan.order.transposed else result)
 
 
-def _ragged_run(library: Library, xs: list[GpuArray], ys: list[GpuArray]) -> ListRun | None:
+def _ragged_product(library: Library, xs: list[GpuArray], ys: list[GpuArray]) -> ListProduct | None:
     """The products of matrices like these, whose rows follow each other, a launch for ``MOST_RAGGED``; None for others."""
     kernel = _kernel_for_ragged(xs, ys)
     if kernel is None:
         return None
     ranges = [slice(i, i + MOST_RAGGED) for i in range(0, len(xs), MOST_RAGGED)]
-    parts = [_ragged(library, kernel, xs[some], ys[some]) for some in ranges]
+    products = [_ragged(library, kernel, xs[some], ys[some]) for some in ranges]
 
     def run(a: Sequence[Any], b: Sequence[Any], addresses: Any) -> list[Any]:  # noqa: ARG001
         both = addresses.reshape(2, -1)
-        return [c for part, some in zip(parts, ranges, strict=True) for c in part(both[:, some])]
+        return [c for multiply, some in zip(products, ranges, strict=True) for c in multiply(both[:, some])]
 
     return run
 
 
 def _kernel_for_ragged(xs: list[GpuArray], ys: list[GpuArray]) -> CudaKernel | None:
-    """The kernel that takes products whose rows differ in number, for these; None if they are no such."""
+    """The kernel for a ragged list (see the top of the file); None if this list is not one."""
     filled = [x for x in xs if x.shape[0]]  # an empty array may have no address
     if len({x.shape for x in filled}) < 2 or any(len(each.shape) != 2 for each in (*xs, *ys)):
         return None
     x, y, (k, n) = filled[0], ys[0], ys[0].shape
     if x.dtype not in ("bfloat16", "float16") or (x.dtype, x.device) != (y.dtype, y.device) or not k * n:
         return None
-    if any(each.shape[1] != k or each[2:5] != x[2:5] for each in filled) or any(each.shape[1] != k for each in xs):
+    if any(each.shape[1] != k or each.layout != x.layout for each in filled) or any(each.shape[1] != k for each in xs):
         return None
     row_bytes, steps = x.strides[0] * itemsize_of(x.dtype), {_distance(*pair) for pair in itertools.pairwise(ys)}
     if any(one.pointer + one.shape[0] * row_bytes != then.pointer for one, then in itertools.pairwise(filled)):
@@ -197,7 +206,7 @@ def _strides(x: GpuArray) -> tuple[int, int]:
 
 
 def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[GpuArray]) -> Callable[[Any], list[Any]]:
-    """``part(addresses)``: the products of matrices like these, whose rows follow each other, in one launch."""
+    """``multiply_range(addresses)``: the products of matrices like these, whose rows follow each other, in one launch."""
     filled = next((i for i, each in enumerate(xs) if each.shape[0]), 0)
     x, y = xs[filled], ys[0]
     gpu = gpu_at(x.device)
@@ -215,7 +224,7 @@ def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[G
             multiply = prepare_ragged_product(gpu, kernel, product, tuple(rows), tuple(best.params.items()))
     tops = [0, *itertools.accumulate(rows)]
 
-    def part(addresses: Any) -> list[Any]:
+    def multiply_range(addresses: Any) -> list[Any]:
         result, c = library.empty((m, n), x.dtype, x.device)
         if multiply is not None:
             with gpu:
@@ -223,7 +232,7 @@ def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[G
         result = library.answer(result)
         return [result[top:bottom] for top, bottom in itertools.pairwise(tops)]
 
-    return part
+    return multiply_range
 
 
 def _stacked(arrays: list[GpuArray]) -> GpuArray:
@@ -233,7 +242,7 @@ def _stacked(arrays: list[GpuArray]) -> GpuArray:
     return first._replace(shape=(len(arrays), *first.shape), strides=(step, *first.strides), keep=arrays)
 
 
-def _runs(xs: list[GpuArray], ys: list[GpuArray]) -> Iterator[tuple[int, int]]:
+def _equally_spaced_ranges(xs: list[GpuArray], ys: list[GpuArray]) -> Iterator[tuple[int, int]]:
     """The ranges of numbers whose arrays lie at equal distances, each as long as possible."""
     first = 0
     steps: tuple[int | None, int | None] = None, None
@@ -250,16 +259,16 @@ def _runs(xs: list[GpuArray], ys: list[GpuArray]) -> Iterator[tuple[int, int]]:
 def _distance(x: GpuArray, y: GpuArray) -> int | None:
     """The elements from one matrix to the next of the same shape and strides; None if they are not such."""
     nbytes, size = y.pointer - x.pointer, itemsize_of(x.dtype)
-    alike = len(x.shape) == 2 and x[1:5] == y[1:5]
-    return nbytes // size if alike and nbytes >= 0 and nbytes % size == 0 else None
+    same_layout = len(x.shape) == 2 and (x.shape, x.layout) == (y.shape, y.layout)
+    return nbytes // size if same_layout and nbytes >= 0 and nbytes % size == 0 else None
 
 
 # ---- listed ----------------------------------------------------------------------------------------------------------
 # Lists of products on a GPU whose matrices lie anywhere and have shapes of their own: one launch for up to 512 of them.
 
 
-#: A launch of a single product takes so long on the host, as measured: a GPU that is faster waits for it.
-_HOST_S = 4.2e-6
+#: Measured host time of one launch: separate products cannot take less than this each.
+LAUNCH_HOST_S = 4.2e-6
 
 #: ``submit(addresses, c, stream)``: the addresses of all A, then of all B, as int64, and of the memory for all results.
 Submit = Callable[[Any, int, int], None]
@@ -290,14 +299,14 @@ def listed_launches(
         for p, q, top in zip(a, b, tops, strict=True)
     ]
     found, predicted = [], 0.0
-    for numbers in _alike(shapes):
+    for numbers in _launch_groups(shapes):
         some = tuple(shapes[i] for i in numbers)
         params, seconds = _fastest(kernel, compute, some, gpu)
         predicted += seconds
         found.append((numbers, some, tuple(sorted(params.items()))))
     boxed = scattered_launches(gpu, engine, a, b)
     least = predicted if boxed is None else min(predicted, boxed[0])
-    if least > _HOST_S * len(pairs) and least > _seconds_one_by_one(engine, compute, shapes, gpu):
+    if least > LAUNCH_HOST_S * len(pairs) and least > _seconds_one_by_one(engine, compute, shapes, gpu):
         return None
 
     def submit(addresses: Any, c: int, stream: int) -> None:
@@ -318,7 +327,7 @@ def listed_launches(
     return submit_boxes
 
 
-def _alike(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:
+def _launch_groups(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:
     """The numbers of the products of each launch, which lie alike. Products without an element are in none."""
 
     def lies(i: int) -> tuple[bool, bool]:
@@ -343,9 +352,9 @@ def _fastest(
     sets = sets_for(kernel, layout, tuned, card.table)
     index = np.arange(len(sets.params))
     blocks = np.array([sets.blocks(index, shape.m, shape.n, shape.k) for shape in shapes])
-    part = blocks.T @ [float(shape.k) for shape in shapes] / np.maximum(1, blocks.sum(axis=0))
+    mean_k = blocks.T @ [float(shape.k) for shape in shapes] / np.maximum(1, blocks.sum(axis=0))
     one = np.ones(len(index))
-    columns = {"blocks": blocks.sum(axis=0), "parts": one, "part": part, "out_size": size * one, "c_down": 0 * one}
+    columns = {"blocks": blocks.sum(axis=0), "parts": one, "part": mean_k, "out_size": size * one, "c_down": 0 * one}
     aligned = {"a_start": 128, "b_start": 128, "a_vector": GRANULE, "b_vector": GRANULE}
     seconds = sets.seconds(index, cut=True, m=m, n=n, k=k, batch=len(shapes), **columns, **aligned)
     best = int(seconds.argmin())
@@ -365,4 +374,64 @@ def _seconds_one_by_one(engine: Sequence[CudaKernel], dtype: str, shapes: Sequen
             product = EngineShape(dtype, dtype, m, n, k)
             fit = (kernel for kernel in engine if kernel.suits is None or kernel.suits(m=m, n=n, k=k, batch=1))
             times[m, n, k] = min(timed_ways(kernel, product, gpu.card).fastest.seconds for kernel in fit)
-    return sum(max(_HOST_S, times.get(shape[:3], 0)) for shape in shapes)
+    return sum(max(LAUNCH_HOST_S, times.get(shape[:3], 0)) for shape in shapes)
+
+
+# ---- scattered lists: boxes read matrices at any addresses -----------------------------------------------------------
+
+#: ``submit(addresses, c, stream)``: whether the matrices were near enough to each other; else nothing was submitted.
+SubmitBoxes = Callable[[Any, int, int], bool]
+
+
+def scattered_launches(
+    gpu: Device, engine: Sequence[CudaKernel], a: Sequence[Matrix], b: Sequence[Matrix]
+) -> tuple[float, SubmitBoxes] | None:
+    """The launches of these products, whose results follow each other without gaps, and their predicted time; None where
+    the matrices are not alike but for the rows of A, or where no kernel with boxes takes them."""
+    filled, y = [x for x in a if x.rows], b[0]
+    if not filled or any(each[1:] != filled[0][1:] for each in filled) or any(each != y for each in b):
+        return None
+    x = filled[0]._replace(rows=max(each.rows for each in filled))
+    if itemsize_of(x.dtype) != 2 or not y.rows * y.columns or x.rows == 1 or is_down(x):
+        return None
+    fitting = (Boxes(kernel) for kernel in engine if kernel.boxes)
+    kernel = next((boxes.kernel for boxes in fitting if boxes.fits(0, x) and boxes.fits(1, y)), None)
+    if kernel is None:
+        return None
+    rows, of_b = [each.rows for each in a], Boxes(kernel).given(1, y)
+    way = min(
+        whole_ways(kernel, EngineShape(x.dtype, x.dtype, x.rows, y.columns, y.rows), gpu.card),
+        key=lambda way: _scattered_seconds(kernel, way, rows, y, gpu),
+    )
+    launches = []
+    for first in range(0, len(rows), MOST_RAGGED):
+        some = tuple(rows[first : first + MOST_RAGGED])
+        if any(some):
+            m, n = sum(some), y.columns
+            c = row_major_matrix(m, n, x.dtype)._replace(alignment=math.gcd(GRANULE, n * 2))
+            product = EngineProduct(x.dtype, x._replace(rows=m), of_b, c)
+            launches.append((first, some, sum(rows[:first]) * n * 2, product))
+
+    def submit(addresses: Any, c: int, stream: int) -> bool:
+        both = addresses.reshape(2, -1)
+        with gpu:
+            for first, some, at, product in launches:
+                run = prepare_scattered_product(gpu, kernel, product, some, tuple(way.params.items()))
+                if not run(both[:, first : first + len(some)], c + at, stream):
+                    return False
+        return True
+
+    return _scattered_seconds(kernel, way, rows, y, gpu), submit
+
+
+def padded_rows(rows: Sequence[int], params: Mapping[str, int]) -> int:
+    """The rows of all tiles of products with so many rows."""
+    band = params["BM"] * params.get("CLUSTER", 1)
+    return sum(-(-count // band) * band for count in rows)
+
+
+def _scattered_seconds(kernel: CudaKernel, way: Way, rows: Sequence[int], b: Matrix, gpu: Device) -> float:
+    """The predicted time of one launch: as that of a batch with as many rows of tiles."""
+    mean = -(-padded_rows(rows, way.params) // len(rows))
+    shape = EngineShape(b.dtype, b.dtype, mean, b.columns, b.rows, len(rows))
+    return next(each.seconds for each in whole_ways(kernel, shape, gpu.card) if each.params == way.params)

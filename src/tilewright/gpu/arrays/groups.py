@@ -18,19 +18,16 @@ from ...kernels.expression import cdiv
 from ...product.epilogue import block_shapes
 from ...product.problem import GroupedShapes, combine_grouped_shapes, itemsize_of
 from ..planning.choice import engine_on_gpu
-from ..planning.ways import EngineShape, Way
-from ..runtime.boxed_product import Groups, prepare_grouped_boxes
+from ..planning.ways import EngineShape, Way, whole_ways
 from ..runtime.compilations import Chosen, chosen_params
 from ..runtime.device import Device
-from ..runtime.engine_product import EngineProduct, ScaleBlocks
-from ..runtime.listed_product import prepare_grouped_product
+from ..runtime.engine_product import EngineProduct, Groups, ScaleBlocks, prepare_grouped_boxes, prepare_grouped_product
 from ..runtime.memory import GRANULE
 from .dtypes import dtype_name, dtype_on_gpu, result_dtype
 from .gpu_array import GpuArray, contiguous_strides
 from .layouts import Boxes, Strided, given_by_strides, is_down
 from .libraries import Library, gpu_at, library_of
 from .matmul import allocated, matmul_on_gpu
-from .scattered import whole_ways
 
 #: The dtypes of operands, of which one of 8 bits may be multiplied by the other.
 DTYPES = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
@@ -134,7 +131,7 @@ def _plan(
     if target is not None and target.repeats:
         raise OperandError(f"out has strides {target.strides}: several of its elements share one place; pass a copy")
     # Groups of columns of C are groups of rows of its transpose.
-    turned = shapes.divides == "n"
+    turned = shapes.grouped_axis == "n"
     transposed = turned and target is None and views
     shape = shapes.result[::-1] if transposed else shapes.result
     stored = GpuArray(0, shape, contiguous_strides(shape), dtype, x.device) if target is None else target
@@ -155,9 +152,9 @@ def _checked_scales(shapes: GroupedShapes, compute: str, scales: tuple[Any, ...]
     """The scales of blocks, each given as shape, strides and dtype. Raises DTypeError, ShapeError and UsageError."""
     if not scales:
         return None
-    if shapes.divides != "m" or compute != "float8":
+    if shapes.grouped_axis != "m" or compute != "float8":
         raise UsageError(
-            f"scale_a and scale_b are for groups of rows of float8, here groups divide {shapes.divides} of {compute}"
+            f"scale_a and scale_b are for groups of rows of float8, here groups divide {shapes.grouped_axis} of {compute}"
         )
     of_a, (steps, columns) = block_shapes(shapes.m, shapes.n, shapes.k)
     needed = of_a, (shapes.groups, steps, columns)
@@ -187,7 +184,7 @@ def _prepared(
 ) -> Run:
     """The launch by the kernel with boxes, if it takes matrices that lie like these, or by one that takes any strides."""
     a, b, of_c = x.matrix, y.matrix, c.matrix
-    groups, capability = Groups(shapes.groups, shapes.divides == "k"), gpu.capability
+    groups, capability = Groups(shapes.groups, shapes.grouped_axis == "k"), gpu.capability
     compute = dtype_on_gpu(x.dtype, y.dtype)
     engine = [each for each in engine_on_gpu(compute, capability) if c.dtype in (compute, *each.stores)]
     for boxes in (Boxes(each) for each in engine if each.boxes and itemsize_of(compute) <= 2):
@@ -224,7 +221,7 @@ def _prepared(
 
 def _mean(shapes: GroupedShapes, dtype: str, out: str, *, a_down: bool, b_across: bool) -> EngineShape:
     """A batch of as many products as there are groups, each of the mean size."""
-    of_k, groups = shapes.divides == "k", shapes.groups
+    of_k, groups = shapes.grouped_axis == "k", shapes.groups
     m, k = (shapes.m, cdiv(shapes.k, groups)) if of_k else (cdiv(shapes.m, groups), shapes.k)
     return EngineShape(dtype, out, m, shapes.n, k, groups, a_down=a_down, b_across=b_across)
 

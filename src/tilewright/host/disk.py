@@ -1,0 +1,469 @@
+"""Where compiled code and measured facts are kept: a directory that no other user can change.
+
+Every measured fact is a ``CacheFile`` of JSON, read by ``read_as`` and written by ``write_json``.
+
+Cached machine code will be run, so the directory must be safe. It is found by walking to it from the root of the file
+system. Each directory on the way is opened relative to the one before it, without following a link, and the owner and mode
+of the open directory are checked. So it cannot be replaced between check and use.
+
+- Each must belong to this user or to root. The last ones, which hold the files, must be this user's.
+- No other user may write it, unless it is sticky, as ``/tmp`` is. The last ones may not even be that.
+- A link is followed where no other user can write the directory that holds it, and refused elsewhere. Its target is walked
+  to in the same way.
+
+The resulting path contains no link. Other libraries, such as Numba's cache, may open files by it later, because it always
+leads to the same directory: to change that, an entry of one of its directories would have to be renamed, removed or
+replaced. Where only the owner can write a directory, only the owner and root can do that. In a sticky directory, only the
+owner of the directory, the owner of the entry, and root can; the entry is the next component, and its owner was checked.
+All these owners are this user or root. An entry of a POSIX access control list that lets another user write is noticed
+too, because with such a list the group bits of the mode show the most that it allows.
+
+If the user's cache is not safe or cannot be written, one warning says so, and the files lie in a temporary directory of
+this process. A process that is killed cannot remove its directory. So each process holds a lock on its directory, which
+the system releases when the process ends in any way. The next process of this user that makes such a directory removes
+those that are no longer locked. If there is no safe place for that either, nothing is cached.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import functools
+import json
+import os
+import re
+import stat
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import CacheWarning
+
+# ---- directories whose contents no other user can change -------------------------------------------------------------
+
+#: Flags to open a directory on the way: only to pass through it, for which no permission to list it is needed.
+_OPEN = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+#: Links on one path, as many as Linux follows.
+_MOST_LINKS = 40
+_ROOT = Path("/")
+
+
+def safe_directory(path: str | Path, parts: Iterable[str] = (), *, make: bool = True) -> Path:
+    """The real path of ``path``/``parts``, where only this user can write the directories ``parts``.
+
+    Missing directories are made with mode 0700, unless ``make`` is False. Raises PermissionError where another user could
+    change what the directory holds, and any OSError where it cannot be reached, made or written. On a system without
+    such owners and modes (Windows) the directories are made and nothing is checked.
+    """
+    if os.name != "posix":
+        return _made(Path(path), parts)
+    walk = _Walk(make)
+    try:
+        walk.follow(str(path) if Path(path).is_absolute() else f"{Path.cwd()}/{path}")
+        for part in parts:
+            walk.enter(part, mine=True)
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=walk.fd, effective_ids=os.access in os.supports_effective_ids):
+            raise PermissionError(f"{str(walk.path)!r} cannot be written")
+        return walk.path
+    finally:
+        os.close(walk.fd)
+
+
+class _Walk:
+    """An open directory and its real path. It begins at the root of the file system and goes one step at a time."""
+
+    def __init__(self, make: bool) -> None:
+        self._make = make
+        self.path, self.fd = _ROOT, os.open(_ROOT, _OPEN)
+        self._shared = False
+        try:
+            self._check(self.fd, self.path, mine=False)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def follow(self, path: str) -> None:
+        """Enter the directories of ``path`` one by one, and those of links on it."""
+        waiting, links = path.split("/")[::-1], 0
+        while waiting:
+            name = waiting.pop()
+            if name in ("", "."):
+                continue
+            target = self._link(name)
+            if target is None:
+                self.enter(name)
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if target.startswith("/"):
+                self._move_to(os.open(_ROOT, _OPEN), _ROOT, mine=False)
+            waiting += target.split("/")[::-1]
+
+    def enter(self, name: str, *, mine: bool = False) -> None:
+        """Go into the directory ``name``, which is made if it is missing. With ``mine`` it must belong to this user."""
+        path = self.path.parent if name == ".." else self.path / name
+        if mine and self._link(name) is not None:
+            raise PermissionError(f"{str(path)!r} is a link")
+        try:
+            fd = self._opened(name)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        self._move_to(fd, path, mine)
+
+    def _opened(self, name: str) -> int:
+        try:
+            return os.open(name, _OPEN, dir_fd=self.fd)
+        except FileNotFoundError:
+            if not self._make:
+                raise
+        with contextlib.suppress(FileExistsError):  # another process made it meanwhile
+            os.mkdir(name, 0o700, dir_fd=self.fd)
+        return os.open(name, _OPEN, dir_fd=self.fd)
+
+    def _link(self, name: str) -> str | None:
+        """Where the link ``name`` leads; None where it is not a link."""
+        try:
+            target = os.readlink(name, dir_fd=self.fd)
+        except OSError:  # not a link, or missing: opening it raises the error
+            return None
+        if self._shared:
+            raise PermissionError(f"{str(self.path / name)!r} is a link in a directory that other users can write")
+        return target
+
+    def _move_to(self, fd: int, path: Path, mine: bool) -> None:
+        try:
+            self._check(fd, path, mine)
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(self.fd)
+        self.fd, self.path = fd, path
+
+    def _check(self, fd: int, path: Path, mine: bool) -> None:
+        """Raises PermissionError if another user could change the entries of this directory that belong to this user."""
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() and (mine or status.st_uid != 0):
+            raise PermissionError(f"{str(path)!r} belongs to another user (uid {status.st_uid})")
+        self._shared = bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        if self._shared and (mine or not status.st_mode & stat.S_ISVTX):
+            mode = oct(stat.S_IMODE(status.st_mode))
+            raise PermissionError(f"{str(path)!r} can be written by other users (mode {mode})")
+
+
+def _made(path: Path, parts: Iterable[str]) -> Path:
+    path = path.absolute().joinpath(*parts)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+# ---- a temporary directory of this process, removed when it ends -----------------------------------------------------
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked, and what a killed process left behind stays
+    fcntl = None  # type: ignore[assignment]
+
+_PREFIX = "tilewright-process-"
+_NAME = re.compile(rf"{_PREFIX}\d+-\w{{8}}")
+#: Places to try where the directory that the environment names cannot be used.
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+#: How often to try: another process may remove a new directory that is not locked yet, because it seems left behind.
+_TRIES = 3
+
+_making = threading.Lock()
+_current: _Directory | None = None
+
+
+def temporary_directory() -> Path | None:
+    """The directory of this process, made at the first call. A forked child shares its parent's. None where no place is
+    safe and can be written."""
+    global _current
+    with _making:
+        if _current is None or not _current.is_there():
+            _current = _new_directory()
+        return None if _current is None else _current.path
+
+
+class _Directory:
+    """A new directory of mode 0700, locked. Raises OSError where it cannot be made, or another process has locked it."""
+
+    def __init__(self, place: Path) -> None:
+        self._process = os.getpid()
+        import tempfile  # rarely needed, and it imports much
+
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{self._process}-", dir=place))
+        self._fd = _locked(self.path, must=False) if fcntl else None
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to this directory: a forked child may outlive the parent that removes it."""
+        try:
+            return self._fd is None or os.path.samestat(os.lstat(self.path), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def remove(self) -> None:
+        """Remove it in the process that made it. In a forked child, do nothing."""
+        if self._process == os.getpid():
+            import shutil  # as ``tempfile``
+
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _new_directory() -> _Directory | None:
+    for place in _places():
+        for _ in range(_TRIES):
+            with contextlib.suppress(OSError):
+                directory = _Directory(place)
+                if directory.is_there():
+                    _remove_at_exit(directory)
+                    return directory
+    return None
+
+
+def _places() -> Iterator[Path]:
+    """The safe places; what killed processes left in each is removed first."""
+    with contextlib.suppress(OSError):
+        import tempfile
+
+        yield _cleared(tempfile.gettempdir())
+    for place in _PLACES:
+        with contextlib.suppress(OSError):
+            yield _cleared(place)
+
+
+def _cleared(place: str) -> Path:
+    safe = safe_directory(place, make=False)
+    if fcntl:
+        for path in safe.iterdir():
+            if _NAME.fullmatch(path.name):
+                with contextlib.suppress(OSError):  # it is another user's, or locked
+                    fd = _locked(path, must=True)
+                    import shutil
+
+                    shutil.rmtree(path, ignore_errors=True)
+                    os.close(fd)
+    return safe
+
+
+def _locked(path: Path, *, must: bool) -> int:
+    """A descriptor of the directory, which is locked as long as the descriptor is open. Raises OSError if it belongs to
+    another user, or another process has locked it. Where the file system has no locks, raises OSError with ``must``, and
+    returns the descriptor of an unlocked directory without."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise PermissionError(path)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if must or isinstance(error, BlockingIOError | PermissionError):
+            os.close(fd)
+            raise
+    return fd
+
+
+def _remove_at_exit(directory: _Directory) -> None:
+    atexit.register(directory.remove)
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:  # such a child ends without running atexit
+        from multiprocessing.util import Finalize
+
+        Finalize(None, directory.remove, exitpriority=0)
+
+
+def _renew() -> None:
+    """A new lock for a forked child: the thread that held the old one does not exist there."""
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+try:  # ``hashlib`` would load OpenSSL, too: a tenth of the time of a process's first product
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
+Found = TypeVar("Found")
+
+#: Caches that could not be written, each with the reason; and caches that a warning was shown for.
+_unusable: dict[str, str] = {}
+_warned: set[str] = set()
+
+
+def private_directory(*parts: str) -> Path | None:
+    """A directory for files that are loaded again later; it is made with mode 0700 if it does not exist.
+
+    It lies in ``$TILEWRIGHT_CACHE``, else ``$XDG_CACHE_HOME/tilewright``, else ``~/.cache/tilewright``. If that cannot be
+    written, or another user could change what it holds, a CacheWarning says so, once per process, and the directory lies in
+    the temporary directory of this process. None where there is no safe place for that.
+    """
+    cache = "the cache"
+    try:
+        cache = str(_user_cache())
+        if cache not in _unusable:
+            return safe_directory(cache, parts)
+        reason = _unusable[cache]
+    except RuntimeError:
+        reason = "this user has no home directory"
+    except OSError as error:
+        reason = _reason_text(error)
+    temporary = temporary_directory()
+    _warn(cache, reason, temporary)
+    with contextlib.suppress(OSError):
+        return temporary and safe_directory(temporary, parts)
+    return None
+
+
+def give_up(error: OSError) -> None:
+    """Stop using the user's cache in this process, because writing to it failed with ``error``."""
+    with contextlib.suppress(RuntimeError):
+        _unusable.setdefault(str(_user_cache()), _reason_text(error))
+    private_directory()  # shows the warning
+
+
+def _user_cache() -> Path:
+    """The directory of the user's cache, unchecked. Raises RuntimeError for a user without a home directory."""
+    return _cache_of(*map(os.environ.get, ("TILEWRIGHT_CACHE", "XDG_CACHE_HOME", "HOME")))
+
+
+@functools.lru_cache(maxsize=8)
+def _cache_of(own: str | None, base: str | None, _home: str | None) -> Path:
+    if own:
+        return Path(own)
+    is_given = base and Path(base).is_absolute()  # by its standard, a relative path is ignored
+    return (Path(base or "") if is_given else Path.home() / ".cache") / "tilewright"
+
+
+def _reason_text(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error)
+    return f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
+
+
+def _warn(cache: str, reason: str, temporary: Path | None) -> None:
+    if cache in _warned:
+        return
+    _warned.add(cache)
+    instead = f"kept in {str(temporary)!r} until this process ends" if temporary else "not kept at all"
+    warnings.warn(
+        f"the cache {cache!r} is not used: {reason}; compiled code and measured facts are {instead}, and made again in the "
+        "next process; set $TILEWRIGHT_CACHE to a directory that you can write and no other user can",
+        CacheWarning,
+        stacklevel=3,
+    )
+
+
+@dataclass(frozen=True)
+class CacheFile:
+    """One file of the cache. A file that cannot be read counts as missing; a file is written completely or not at all."""
+
+    folder: str
+    name: str
+
+    @property
+    def path(self) -> Path | None:
+        """Its path, whether it exists or not; None where nothing can be cached."""
+        folder = private_directory(self.folder)
+        return folder and folder / self.name
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is certainly no such file. This takes a fiftieth of the time of ``read``, which checks the cache."""
+        try:
+            cache = str(_user_cache())
+        except RuntimeError:
+            return False
+        return cache not in _warned and not os.path.exists(f"{cache}/{self.folder}/{self.name}")  # noqa: PTH110
+
+    def read(self) -> bytes | None:
+        """Its contents; None where it is missing or cannot be read."""
+        path = self.path
+        try:
+            return None if path is None else path.read_bytes()
+        except OSError:
+            return None
+
+    def read_json(self) -> dict[str, Any]:
+        """The JSON object in it; an empty one where it holds anything else or is missing."""
+        try:
+            known = json.loads(self.read() or b"{}")
+        except (ValueError, RecursionError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def read_as(self, make: Callable[[dict[str, Any]], Found | None]) -> Found | None:
+        """The result of ``make`` for the JSON object; None where the file is missing, or its contents are not as written."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            return make(self.read_json())
+        return None
+
+    def write(self, content: bytes) -> Path | None:
+        """Write it, so that another process sees either the old file or the new one. If that fails, the cache is no longer
+        used, and the file is written to the temporary directory. Returns its path; None if that fails too."""
+        for _ in range(2):
+            path = self.path
+            if path is None:
+                return None
+            try:
+                return _written(path, content)
+            except FileNotFoundError:  # the directory was removed since; the next round makes it again
+                continue
+            except OSError as error:
+                give_up(error)
+        return None
+
+    def write_json(self, known: Mapping[str, Any]) -> Path | None:
+        """``write`` of a JSON object."""
+        return self.write(json.dumps(known, indent=1).encode() + b"\n")
+
+    def read_checked(self) -> bytes | None:
+        """What ``write_checked`` wrote; None where the file is missing or is not what was written."""
+        digest, _, content = (self.read() or b"").partition(b"\n")
+        return content if fingerprint(content).encode() == digest else None
+
+    def write_checked(self, content: bytes) -> Path | None:
+        """``write`` of the content after a line with its digest."""
+        return self.write(fingerprint(content).encode() + b"\n" + content)
+
+    def remove(self) -> bool:
+        """Remove it. Returns whether it was there."""
+        path = self.path
+        try:
+            if path is not None:
+                path.unlink()
+        except FileNotFoundError:
+            return False
+        return path is not None
+
+
+def _written(path: Path, content: bytes) -> Path:
+    import tempfile
+
+    handle, draft = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".draft", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        return Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def fingerprint(*facts: object) -> str:
+    """A short name for a combination of facts; paths stand for the contents of their files."""
+    digest = blake2b(digest_size=8)
+    for fact in facts:
+        content = fact.read_bytes() if isinstance(fact, Path) else fact
+        digest.update(content if isinstance(content, bytes) else repr(content).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
