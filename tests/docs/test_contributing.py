@@ -283,7 +283,7 @@ def test_no_place_is_left_out() -> None:
         for path, text in files_of(ROOT).items()
         if path.split("/")[0] in ("api", "gpu", "prebuilt", "product") and NAMED.search(text)
     }
-    assert found - OF_OTHERS == {path for path, *_ in places() if path != "gpu/runtime/boxes.py"}
+    assert found - OF_OTHERS == {path for path, *_ in places() if path != "gpu/runtime/launch.py"}
 
 
 def test_the_new_dtype_is_planned_and_multiplied(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ class Recorder:
 
 def reason(report: pytest.CollectReport | pytest.TestReport) -> str:
     words = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return NEEDS_GPU * ("gpu" in report.keywords) + words.removeprefix("Skipped: ")
+    marked = "gpu" in getattr(report, "keywords", ())  # which the report of a module that was skipped has not
+    return NEEDS_GPU * marked + words.removeprefix("Skipped: ")
 
 
 def ran_nowhere(jobs: Iterable[Mapping[str, str]]) -> Outcomes:
