@@ -266,7 +266,7 @@ def test_a_kernel_that_goes_wrong_while_it_is_timed(tmp_path, place: str, words:
         if entry == "mine" and len(runs) > 3:
             assert bench._cached is not None
             a, b, c, r = (
-                x[0] for x in (bench._cached[0].a, bench._cached[0].b, bench._cached[0].c, bench._cached[0].r)
+                x[0] for x in (bench._cached[0].a, bench._cached[0].b, bench._cached[0].c, bench._cached[0].reference_c)
             )
             at = {
                 **{"in A": a.pointer + 3, "in B": b.pointer + 3, "in C": c.pointer + 3},
