@@ -233,7 +233,7 @@ def test_the_roof_is_that_of_the_card(gpu: Device) -> None:
     assert single is not None
     assert double is not None
     assert 1e3 < single < 1e6
-    assert 10 < double < 1.1 * single
+    assert 10 < double < 2 * single  # no card has more; other tests take a part of each
 
 
 def test_the_instruments_answer(gpu: Device) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: Node id → "ran", or why it was skipped.
+#: Node id → "ran", "failed", or why it was skipped.
 Outcomes = dict[str, str]
 RAN = "ran"
 #: What begins the reason of a skipped test that is marked ``gpu``: no job of CI has a GPU, and records of GPUs say what ran
@@ -34,8 +34,8 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
             self.outcomes[report.nodeid] = reason(report)
-        elif report.when == "call":
-            self.outcomes[report.nodeid] = RAN
+        elif report.when == "call" or report.failed:
+            self.outcomes[report.nodeid] = "failed" if report.failed else RAN
 
     def pytest_sessionfinish(self) -> None:
         self.path.write_text(json.dumps(dict(sorted(self.outcomes.items())), indent=0) + "\n", encoding="utf-8")
