@@ -41,8 +41,8 @@ Say = Callable[[str], object]
 Case = tuple[str, str, str | None]
 #: A row of the table ``kernels`` of an archive.
 _Row = tuple[str, str, int, str | None, bytes]
-#: So many kernels of a file, and at most so many bytes of their binaries, are the dictionary of its others. Twice as many
-#: kernels make an archive 5 % smaller, half as many 30 % larger.
+#: The dictionary by which the kernels of a source file are compressed: the binaries of so many, at most so many bytes.
+#: Twice as many kernels make an archive 5 % smaller, half as many 30 % larger.
 _SAMPLES, _MOST_BYTES = 8, 1 << 19
 #: Of Zstandard: the most it has.
 _LEVEL = 22
@@ -201,8 +201,8 @@ def _strides(shape: tuple[int, int], down: bool) -> tuple[int, int]:
 
 
 def every_set(wanted: Iterable[Request]) -> list[Request]:
-    """These kernels, and of those that multiply every set of parameters that one of them has with all macros that another
-    has: which of many sets is the fastest changes with each size."""
+    """These kernels, and for each kernel and its types every set of parameters that was seen, with every set of other macros
+    that was seen: which parameters are the fastest changes with the size."""
     kernels = {kernel.path: kernel for kernel in cuda_engine().values()}
     groups: dict[Any, tuple[dict[Any, None], dict[Any, None]]] = defaultdict(lambda: ({}, {}))
     found = dict.fromkeys(wanted)
@@ -255,8 +255,8 @@ class _Packs:
         self._known: dict[bytes, str] = {}
 
     def once(self, row: _Row) -> _Row:
-        """The row, its binary compressed. Of one whose binary an earlier row has, a row without difference from that: two
-        alignments often lead to the same code."""
+        """The row, its binary compressed. If an earlier row has the same binary, the row stores that there is no difference
+        from it (its ``base``): two alignments often lead to the same code."""
         key, entries, waits, base, cubin = row
         if base is None and (first := self._known.setdefault(cubin, key)) != key:
             base, cubin = first, bytes(len(cubin))

@@ -48,8 +48,8 @@ class ScalingPoint:
     """A product on ``workers`` workers, of which the plan uses ``used``, each with a part of C: ``parts`` down and across.
 
     ``rates`` are of one worker (``flops``, ``link_bytes`` a second in each direction, ``latency_s`` of each piece of work,
-    ``memory`` bytes for blocks) and of all: ``storage_bytes`` a second that storage gives and takes, without it where the
-    operands are at the workers, and ``storage_each_bytes`` if it grows with the workers; ``task_s`` and ``message_s`` of the
+    ``memory`` bytes for blocks) and of all: ``storage_bytes`` a second of the shared storage, if the operands
+    are not at the workers, and ``storage_each_bytes`` if storage grows with their number; ``task_s`` and ``message_s`` of the
     scheduler, and ``start_s``. ``total_s`` was simulated, and ``predicted_s`` is the time that the plan's simpler model
     predicts. ``efficiency`` is the share of the operations that all ``workers`` could do in that time. Bytes are those of
     all workers together: ``moved`` into and out of the memories where blocks are multiplied, the ``least`` of any order of

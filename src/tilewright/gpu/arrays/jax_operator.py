@@ -29,7 +29,7 @@ def product_of_arrays(a: Any, b: Any, precision: str | float = "standard") -> An
         raise DTypeError(
             f"a and b are multiplied as {x.dtype}, which has no kernel: convert them with astype('float32')"
         )
-    check_words(precision, "classical")  # what a callback raises has another type outside of it
+    check_words(precision, "classical")  # here: JAX makes another error of what a callback raises
     shapes = combine_shapes(x.shape, y.shape)
     x, y = x[None] if x.ndim == 1 else x, y[:, None] if y.ndim == 1 else y
     axes = len(shapes.batch)  # as many for both, so that a mapped axis can be put in front of them

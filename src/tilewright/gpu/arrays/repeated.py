@@ -43,8 +43,8 @@ _ALWAYS: State = (SimpleNamespace(usual=True), "usual", True)
 
 
 class ExchangeInterface(NamedTuple):
-    """Types of arrays that have the interface, the capsule with its functions, and whether gradients are recorded now. While
-    the attribute of an object is another than usual, in ``state``, there is no short way."""
+    """Types of arrays that have the interface, the capsule with its functions, and whether gradients are recorded now.
+    ``state`` is an object, an attribute, and its usual value: while it has another, every call goes the long way."""
 
     types: tuple[type, type]
     functions: Any
@@ -92,7 +92,7 @@ class ExchangedProducts:
         views: tuple[GpuArray, GpuArray],
         known: tuple[bytes, Callable[[], Any], Callable[[], Any] | None, Callable[[int], Any]],
     ) -> None:
-        """Let C compute the products of arrays like these, if the interface says of them what Python says.
+        """Let C compute the products of arrays like these, if the interface in C says of them what Python says.
 
         ``known``: the program of a ``Replay``, functions that allocate result and workspace, and one that raises an error.
         """
@@ -122,7 +122,7 @@ class ListReader:
 
     def __init__(self, interface: ExchangeInterface) -> None:
         #: ``read(a, b)``: the addresses of all matrices of a, then of b, as words, followed by a key of everything else; or
-        #: None where only the long way can judge, which is so for all but lists of as many matrices without gradients.
+        #: None unless both lists have as many matrices, none of which needs a gradient.
         self.read: Callable[[Any, Any], bytes | None] = _reader(interface, {}, None).read
 
     def agrees(self, data: bytes, views: Sequence[GpuArray]) -> bool:
@@ -145,8 +145,8 @@ finished_ways: dict[type, Callable[..., Any]] = {}
 #: The most keys of a library, and the most types.
 MOST_KEYS, _MOST_TYPES = 1024, 64
 
-#: Products that take longer begin before what precedes them has ended, which saves about 1 µs of the GPU's time and costs as
-#: much of the host's, which shorter ones wait for. Measured on an H200.
+#: Products that take longer are launched early: they begin before what precedes them has ended. That saves about 1 µs of the
+#: GPU's time and costs as much of the host's. Shorter products wait for the host, and gain nothing. Measured on an H200.
 _EARLY_S = 6e-6
 
 
@@ -402,10 +402,10 @@ def recorded_run(
 
 
 def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
-    """Whether a product is faster if it may begin before what precedes it on the stream has ended. Its blocks then go where
-    there is room already: that should be for all of them, or else they should be enough for all multiprocessors; if not,
-    several go to one, or to two that share a way to memory, and none to others. Clusters would find no pairs of free
-    multiprocessors that are together."""
+    """Whether a product is faster if it may begin before what precedes it on the stream has ended. Its blocks then fill the
+    multiprocessors that are free. That is good if all of them fit at once, or if they are enough for all multiprocessors;
+    else some multiprocessors get several blocks, and others none. Clusters would find no free multiprocessors that are
+    neighbours."""
     from ..planning.ways import MOST_SHARED  # which a process without a GPU does not load
 
     blocks = plan.launch.blocks * plan.parts * math.prod(plan.order.batch)
@@ -433,8 +433,8 @@ group_ways: dict[type, Callable[[Any, Any, Any], Any]] = {}
 
 
 class _KnownGroups(NamedTuple):
-    """``run(a, b, c, offsets, stream)`` makes the launch and returns 0, or a status for ``error``; None before a repetition
-    has recorded it."""
+    """``run(a, b, c, offsets, stream)`` makes the launch, and returns 0 or a status of which ``error`` makes an exception.
+    It is None until the first repetition has recorded the launch."""
 
     submit: Callable[..., None]
     gpu: Device
@@ -511,9 +511,9 @@ ListProduct = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
 
 
 class _KnownLists(NamedTuple):
-    """How lists are multiplied: those of which every matrix has a distance from the first one, or any if None, but if
-    ``scattered`` only those whose second factors do not lie at equal distances, which might be a batch. ``filled`` are the
-    numbers of those matrices that have elements."""
+    """How lists are multiplied. The matrices must have these distances from the first one; any, if None. With ``scattered``
+    lists are left to the long way whose second factors lie at equal distances, since they may be a batch. ``filled`` are
+    the numbers of the matrices that have elements."""
 
     distances: Any
     scattered: bool

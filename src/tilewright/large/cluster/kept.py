@@ -57,8 +57,8 @@ def fetched(client: Any, array: da.Array) -> np.ndarray[Any, Any]:
 
 
 def file_matrix(source: Source) -> da.Array:
-    """A file that all workers can read as a lazy Dask array, whose chunks say where they are: the task that multiplies one
-    reads it, so that none is moved."""
+    """A file that all workers can read, as a lazy Dask array whose chunks are no data but each a ``FileRectangle``. The task
+    that multiplies a chunk reads it from the file, so that no data moves between workers."""
     opener, expected = source.opener(), source.fingerprint()
     assert opener is not None, "an array in memory is no file"
     name = f"tilewright-read-{expected}"

@@ -1,6 +1,6 @@
-"""``matmul``: the product of two Dask arrays as a Dask array, in coarse tasks: some steps over k for each tile of C.
+"""``matmul``: the product of two Dask arrays as a Dask array, in coarse tasks: each tile of C is a chain of tasks.
 
-A step gets the chunks that its segment of k overlaps, and adds their product to the tile. Dask moves chunks from where they
+A task gets the chunks that its segment of k overlaps, and adds their product to the tile. Dask moves chunks from where they
 are to where they are read, and repeats what is lost. All bits are those of ``multiply``: a segment is a whole number of the
 parts that the kernel sums.
 
@@ -487,8 +487,8 @@ def add_product(
 
 
 def _step(k: int, kc: int, own_kc: int, *, whole: bool) -> int:
-    """The longest step of a segment. If this machine's kernel sums other parts than ``kc``, each part is a step: it sums
-    them alike unless its own are shorter."""
+    """The longest step of a segment. If this machine's kernel has another kc than the plan, each part of the plan is a step:
+    then the bits are the same, unless this kernel's kc is smaller."""
     return longest_step(k, kc if own_kc != kc else k if whole else DEPTH, kc)
 
 

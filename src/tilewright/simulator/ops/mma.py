@@ -8,8 +8,8 @@ f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits), element j of
 - of C and D: row g + 8·(r div 2), column 2·t + r mod 2 (packed halves: row g + 8·r, column 2·t + j)
 
 The layout of ``wmma`` is opaque. Here it is that of ``mma`` in parts of 16 rows (A, C) or of 8 columns (B), one behind the
-other, as compilers for compute capability 8.0 and above lay it out. PTX gives halves twice as many registers as A and B
-need on these: the second half repeats the first. ``tensor_core`` has the arithmetic.
+other, as compilers for compute capability 8.0 and above lay it out. Of float16, PTX requires twice as many registers for A
+and B as they need on these GPUs: the second half of the registers repeats the first. ``tensor_core`` has the arithmetic.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ class _Fragment:
     def names(self, ins: Instruction, operand: str) -> list[str]:
         """The registers of an operand. Raises UnknownInstruction if their number does not fit."""
         found = operand_tokens(operand[1:-1]) if operand.startswith("{") else [operand]
-        # PTX gives A and B of halves eight registers in every shape, where they need four on these GPUs, or two or eight.
+        # PTX lists eight registers for A and B of float16. These GPUs need two, four or eight of them, by the shape.
         need = 8 if self.kind == "f16" and self.role in "ab" else self.count
         if len(found) != need:
             raise UnknownInstruction(ins, "has fragments whose size does not fit its shape")

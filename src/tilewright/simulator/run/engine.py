@@ -5,7 +5,7 @@ different branches join where the branches join, as compilers lay code out. Wher
 together (``.sync``), lanes that arrive early wait. A segment is a list of steps bound once; the loop over them is all the
 Python that runs per instruction.
 
-Lanes in a loop rest after some rounds and let all others run, because they may be waiting for these.
+A loop may be waiting for other lanes. So after some rounds its lanes rest until all others have run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Engine:
         self.resting: dict[int, list[Ints | None]] = {}
         self.admitted: list[tuple[int, Ints]] = []  # lanes whose warp is complete at a collective instruction
         self.parked: dict[int, list[Ints]] = {}  # lanes that wait for a phase of an mbarrier
-        self.expired: set[int] = set()  # waits that return in vain, as their time limit allows
+        self.expired: set[int] = set()  # waits for an mbarrier that time out: their phase has not completed
         self.polled: dict[int, Segment] = {}  # where lanes rest → the segment in which they polled
         # first segment of a loop → step of its latest jump back, and its last segment
         self.loops: dict[int, tuple[int, int]] = {}
@@ -170,7 +170,8 @@ class Engine:
         return self.segments[max(live)[1]] if live else None
 
     def _admit(self, groups: list[tuple[int, Ints]]) -> None:
-        """Let complete warps execute their collective instruction; they may meet at several warp barriers."""
+        """Let complete warps execute their collective instruction. Where lanes of a warp are at different barriers, all
+        of these are synchronised here, and the lanes go on behind them; a single one is synchronised as it is executed."""
         barriers = [(self.segments[at].last, group) for at, group in groups if self._is_barrier(at)]
         if len(barriers) > 1:
             self.gathering.meet(barriers)
@@ -210,7 +211,7 @@ class Engine:
         return bool(self.ready)
 
     def _wake(self) -> None:
-        """All other lanes had their turn: resting lanes go on, and waits for an mbarrier return in vain. Raises
+        """All other lanes had their turn: resting lanes go on, and waits for an mbarrier time out. Raises
         StoppedError if nothing can change for them."""
         self.ready, self.resting = self.resting, {}
         parked, self.parked = self.parked, {}
