@@ -87,8 +87,8 @@ class Machine:
     it. ``vector_bits`` is the width of a floating-point vector that fixed-width code may use; the length of SVE's vectors is
     in ``sve_bits``. ``nodes`` are memories with processors of their own (NUMA).
 
-    The last three are set by a description in a file alone: the memory that may be available at most, the rates that need
-    not be measured, and the instruction sets of this processor that the description takes away.
+    ``memory_available``, ``rates`` and ``without`` are set by a description in a file alone: the memory that may be
+    available at most, the rates that need not be measured, and the instruction sets of this processor that the description removes.
     """
 
     processor: str | None
@@ -260,8 +260,8 @@ _NUMBERS = (
 def _instructions_here(found: Machine, here: Machine) -> dict[str, Any]:
     """What of a description's instruction sets this processor has, and the vectors that follow.
 
-    Of another architecture nothing can be taken over: its products are planned with its registers, and computed with
-    vectors of its width.
+    A description of another architecture contributes no instruction sets: plans use its number of registers, and products
+    are computed with vectors of its width.
     """
     arch, own = (x.system.rpartition(" ")[2] for x in (found, here))
     if arch != own:

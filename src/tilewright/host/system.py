@@ -33,7 +33,7 @@ def cpuinfo(root: Path) -> list[dict[str, str]]:
     return [cpu for cpu in cpus if "processor" in cpu]
 
 
-#: Linux's names of instruction sets, and macOS's, where they are not LLVM's without "-" and ".".
+#: The names of instruction sets on Linux and macOS that differ from LLVM's (without "-" and "."), with those of LLVM.
 _OF_LINUX = {
     **{
         "asimd": "neon",

@@ -41,7 +41,7 @@ Say = Callable[[str], object]
 
 #: With these variables every build of the same sources has the same bytes: Numba's order of names is that of their hashes.
 SAME_EACH_TIME = {"PYTHONHASHSEED": "0"}
-#: What the functions that belong to no kernel take to build, in dtypes of one.
+#: The functions that belong to no kernel take as long to build as a kernel with so many dtypes.
 WEIGHT_OF_OTHERS = 14
 
 
@@ -117,8 +117,8 @@ def own_sources() -> dict[str, list[Path]]:
 
 
 def even_shares(kernels: Sequence[str], jobs: int) -> list[list[str]]:
-    """The kernels in at most so many shares that take about the same time: each gets the next of most dtypes, if it has
-    least so far.
+    """The kernels in at most so many shares that take about the same time: kernels with the most dtypes come first,
+    and each goes to the share with the least so far.
 
     >>> even_shares([], 2)
     []
@@ -148,8 +148,8 @@ def translate() -> None:
 
 
 def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = print) -> list[InstructionLevel]:
-    """Build the libraries of these levels, by default of this machine's best one, that are not of these sources; returns
-    the levels. Raises BuildError as ``build``, and for a level that there is not."""
+    """Build the libraries of these levels, by default of this machine's best one, that are not of these sources. Returns
+    all of these levels, built or not. Raises BuildError as ``build``, and for a level that there is not."""
     known = {level.name: level for level in LEVELS}
     if wrong := [name for name in names if name not in known]:
         raise BuildError(f"there is no level {wrong[0]}; {did_you_mean(wrong[0], known)}")

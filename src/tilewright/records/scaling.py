@@ -49,8 +49,8 @@ class ScalingPoint:
 
     ``rates`` are of one worker (``flops``, ``link_bytes`` a second in each direction, ``latency_s`` of each piece of work,
     ``memory`` bytes for blocks) and of all: ``storage_bytes`` a second of the shared storage, if the operands
-    are not at the workers, and ``storage_each_bytes`` if storage grows with their number; ``task_s`` and ``message_s`` of the
-    scheduler, and ``start_s``. ``total_s`` was simulated, and ``predicted_s`` is the time that the plan's simpler model
+    are not at the workers, and ``storage_each_bytes`` if storage grows with their number; ``task_s`` and ``message_s`` of
+    the scheduler, and ``start_s``. ``total_s`` was simulated, and ``predicted_s`` is the time that the plan's simpler model
     predicts. ``efficiency`` is the share of the operations that all ``workers`` could do in that time. Bytes are those of
     all workers together: ``moved`` into and out of the memories where blocks are multiplied, the ``least`` of any order of
     the tiles, and ``received`` from storage or other workers. ``shares`` are of the used workers' time, for each of SPENT.

@@ -35,7 +35,8 @@ from .threads import CompiledStandby, Team, call_words
 
 # ---- workspace -------------------------------------------------------------------------------------------------------
 
-#: Bytes of unused buffers that are cached at most. Page faults for more take 50 ms, and a product that needs more, seconds.
+#: Bytes of unused buffers that are cached at most. A product with a larger workspace takes
+#: seconds, so that the 50 ms of page faults do not matter.
 MOST_CACHED_BYTES = 256 << 20
 
 #: Cached buffers, by identity. Other threads may change it at any time, so only a copy is iterated over.

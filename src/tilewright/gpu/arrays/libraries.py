@@ -173,7 +173,7 @@ class Torch(Library):
         self.repeated = RepeatedProducts(self, functions, interface)
         self.lists = None if interface is None else RepeatedLists(interface)
         self.groups = RepeatedGroups(self, functions)
-        # "Unsafe" are later writes to the tensor that was split, to which nothing else refers.
+        # It is unsafe to write to the split tensor later; nothing does, as nothing else refers to it.
         self.split = getattr(torch, "unsafe_split_with_sizes", None)
         #: PyTorch before 2.4 gets no gradients from us.
         self._can_record = hasattr(getattr(torch, "library", None), "register_autograd")
@@ -377,8 +377,8 @@ def memory_error(needed: int, device: int, error: MemoryError) -> MemoryLimitErr
 # Row-major matrices in one piece of memory, as the results of a list of products.
 
 
-#: A function that allocates matrices in one piece of memory: a list of them, and the address of that memory. And the
-#: elements from there to each of them.
+#: A function that allocates matrices in one piece of memory and returns them with its address; and the offset of each there,
+#: in elements.
 Pieces = tuple[Callable[[], tuple[list[Any], int]], list[int]]
 
 

@@ -137,7 +137,7 @@ class Device:
         call("the GPU", "cuCtxSetCurrent", self.context)
 
     def __enter__(self) -> Device:
-        # The driver's functions themselves: ``attempt`` would cost much of the time of a small product.
+        # The driver's functions are called directly: what ``call`` checks takes too long for a small product.
         if self._push(self.context)[0]:
             raise LaunchError(f"GPU {self.ordinal} cannot be made the current one")
         return self
@@ -224,8 +224,8 @@ class Device:
 
     @cached_property
     def _pool(self) -> Any:
-        """Where memory comes from that is allocated in the order of a stream; None on a GPU that has no such. What is freed
-        stays there for the next request, unless another library has said how much does."""
+        """Where memory comes from that is allocated in the order of a stream; None on a GPU without pools of memory.
+        What is freed stays there for the next request, unless another library has set how much does."""
         if not self._facts.has_pools:
             return None
         what, d = "the memory pool", driver()
@@ -265,7 +265,7 @@ class Device:
 
     def clear(self, stream: int, address: int, rows: int, row_bytes: int, step_bytes: int) -> None:
         """Set the bytes of rows that begin ``step_bytes`` apart to zero, on the stream with that handle; does not wait."""
-        if stream < 0:
+        if stream < 0:  # a recording (see ``launch``), in which None is work that is no launch
             recording_with(stream).add(None)
             return
         call("set memory to zero", "cuMemsetD2D8Async", address, step_bytes, 0, row_bytes, rows, stream)

@@ -604,7 +604,8 @@ def _aligned(nbytes: int) -> int:
 
 
 class DeviceSets:
-    """The sets of one shape and format. ``c`` are the kernel's outputs, ``r`` the reference's, one a set.
+    """The sets of one shape and format. ``c`` are the kernel's outputs, ``reference_c`` those of the reference,
+    one a set.
 
     Raises LaunchError where the GPU's memory does not hold them.
     """

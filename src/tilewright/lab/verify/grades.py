@@ -77,7 +77,7 @@ def grade(product: Product, dtype: str, sizes: Sequence[int], *, seed: int = 1) 
             adds_lines = adds_lines or (name == "zeros" and bool(c[abs(a) @ abs(b) == 0].any()))
             for bound in BOUNDS:
                 over[bound] = max(over[bound], errors.of(bound) / n if errors.as_ieee else np.inf)
-    # An algorithm that is less precise everywhere is not of fixed point for that.
+    # Compared with the error of ordinary operands: an algorithm that is less precise for all of them is no fixed-point one.
     loses = any(error > max(n, 8 * largest["positive"][n]) for n, error in largest["exponents"].items())
     algorithm = "Strassen-like" if adds_lines else "fixed-point" if loses else "classical"
     letter = next((bound for bound in BOUNDS if over[bound] <= 1), "–")

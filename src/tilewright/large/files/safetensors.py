@@ -1,6 +1,7 @@
 """``.safetensors``: the length of the header in eight bytes, JSON that says where each tensor lies, then their elements.
 
 The format is https://github.com/huggingface/safetensors; a file that is written here holds one tensor.
+``format`` finds this module by its ``FORMAT``.
 """
 
 from __future__ import annotations

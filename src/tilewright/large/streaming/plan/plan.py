@@ -259,7 +259,7 @@ class StreamPlan(Plan):
         return [("error", f"at most {self.error_bound:.2g}·|A||B|: {self.compute}{cut}{rounded} ({word}){more}")]
 
     def _accuracy(self) -> Rows:
-        """In what a GPU multiplies float32; the bound for all operands, and below it that for most."""
+        """Rows for the arithmetic of float32 on a GPU, the bound for all operands, and below it that for most operands."""
         dtype, rest = self._parts_of_numbers()[:1], self._parts_of_numbers()[1:]
         return [*dtype, *self._bound(), *(("" if label == "error" else label, text) for label, text in rest)]
 
@@ -349,7 +349,7 @@ def _elements_of_part(m: int, n: int, k: int, work: int) -> float:
 
 
 def least_side(flops: float, bytes_per_s: float, itemsize: int) -> int:
-    """Side b* of square tiles of C from which on computing takes longer than copying: s·R/BW.
+    """The least side b* of square tiles of C whose computation takes as long as their copies: s·R/BW.
 
     A step of a b×b tile takes 2·b² operations, and 2·b elements, for each unit of k.
 
