@@ -268,7 +268,7 @@ class _Pace:
     """How fast a place works, from the times at which it claims tiles: AHEAD in advance, then one as it begins each."""
 
     def __init__(self) -> None:
-        #: ``done``: it gets no more tiles. ``lost``: the place is gone, so ``done`` stays when other places begin again.
+        #: ``done``: it gets no more tiles. ``lost``: the place is gone, and stays ``done`` when others begin again.
         self.done = self.lost = False
         #: Seconds that each of the last few tiles took.
         self.tiles_s: collections.deque[float] = collections.deque(maxlen=3)
