@@ -88,7 +88,8 @@ class Machine:
     in ``sve_bits``. ``nodes`` are memories with processors of their own (NUMA).
 
     ``memory_available``, ``rates`` and ``without`` are set by a description in a file alone: the memory that may be
-    available at most, the rates that need not be measured, and the instruction sets of this processor that the description removes.
+    available at most, the rates that need not be measured, and the instruction sets of this processor that the description
+    removes.
     """
 
     processor: str | None
