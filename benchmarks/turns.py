@@ -23,11 +23,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tilewright.records.compare.intervals import ratio_interval
-from tilewright.records.compare.stats import Status, judge
-
 from tilewright.lab.explain.measure import gpu_and_driver
 from tilewright.lab.inputs.environment import environment
+from tilewright.records.compare import Status, judge, ratio_interval
 
 #: A change within this fraction is none.
 THRESHOLD = 0.005
