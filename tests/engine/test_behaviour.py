@@ -576,7 +576,7 @@ def test_bits_that_depend_on_the_layout_are_seen() -> None:
 
 NO_MEMORY = """
 import resource, sys, numpy as np, tilewright as tw
-from tilewright.cpu.runtime import workspace
+from tilewright.cpu.runtime import runner
 a = np.ones((600, 600), np.float32)
 c = np.empty_like(a)
 tw.matmul(a, a, out=c)
@@ -585,16 +585,16 @@ def mapped():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (mapped() + (64 << 20), resource.RLIM_INFINITY))
 for ask in (lambda: tw.matmul(np.broadcast_to(a[:1, :1], (9000, 1)), np.broadcast_to(a[:1, :1], (1, 9000))),
-            lambda: workspace.take_workspace(1 << 30).__enter__()):
+            lambda: runner.take_workspace(1 << 30).__enter__()):
     try:
         ask()
         print("there was enough")
     except MemoryError as error:
         print(error)
-with workspace.take_workspace(1 << 20):
+with runner.take_workspace(1 << 20):
     pass
 tw.matmul(a, a, out=c)
-print((c == 600).all(), sum(map(len, workspace._cached.values())) < 64 << 20)
+print((c == 600).all(), sum(map(len, runner._cached.values())) < 64 << 20)
 """
 
 

@@ -30,7 +30,7 @@ sys.path.insert(0, {folder!r})
 faulthandler.dump_traceback_later(100, exit=True)
 import interrupts
 import tilewright
-from tilewright.cpu.runtime import threads, workers
+from tilewright.cpu.runtime import threads
 tilewright.set_threads(4)
 {planted}
 counts = interrupts.{way}
@@ -90,11 +90,11 @@ threads._TeamCall.settle = settle
     "a claim is forgotten": (
         "every_bytecode('gemm', 61)",
         """
-def claim(self, task, count, real=workers.Crew.claim):
+def claim(self, task, count, real=threads.Crew.claim):
     claimed = real(self, task, count)
     task.tried.clear()
     return claimed
-workers.Crew.claim = claim
+threads.Crew.claim = claim
 """,
     ),
 }

@@ -197,14 +197,14 @@ def test_ticks_are_few_apart_and_within(total):
 #: The program, but each tile that is stored is told, and takes its time.
 SLOW = """
 import sys, time
-from tilewright.large.streaming.places import host
+from tilewright.large.streaming.places import places
 
-def slowly(self, store, after, stored=host.HostPlace.store):
+def slowly(self, store, after, stored=places.HostPlace.store):
     stored(self, store, after)
     print("stored", flush=True)
     time.sleep(0.5)
 
-host.HostPlace.store = slowly
+places.HostPlace.store = slowly
 from tilewright.__main__ import main
 sys.exit(main())
 """

@@ -325,14 +325,14 @@ import numpy as np
 from tilewright.large.files import plain
 from tilewright.large.streaming.places import places
 from tilewright.large import multiply as large
-from tilewright.large.streaming.run import job, opening
+from tilewright.large.streaming.run import job
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.run.journal import Journal
 from tilewright.large.streaming.plan.stream import Room
 
 choice = places.choose_adding_cpu("float32")
 places.host_rates = lambda *_: Rates(1e11, 1e10, 1e9)
-opening.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 2, 1 << 30)
+job.place_product = lambda *_: places.Placement(choice, Room(1_600_000), 2, 1 << 30)
 remove = Journal.remove
 
 def kept(self):
