@@ -9,18 +9,17 @@ exits as it does.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 from tilewright.gpu.runtime.device import open_device
-from tilewright.gpu.runtime.nvrtc import compiler
+from tilewright.lab.explain.measure import gpu_and_driver
+from tilewright.lab.inputs.environment import environment
 
 
 def main() -> int:
@@ -28,7 +27,8 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--workers", type=int, default=8, help="processes at once")
     given = parser.parse_args()
-    gpu, begun = open_device(), time.time()
+    open_device()  # raises UnavailableError where there is no GPU
+    begun = time.time()
     with tempfile.TemporaryDirectory() as folder:
         outcomes = Path(folder) / "outcomes.json"
         command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n", str(given.workers), "--outcomes", str(outcomes)]
@@ -36,19 +36,11 @@ def main() -> int:
         code = subprocess.run([*command, "-p", "no:benchmark", "--durations", "10"], check=False).returncode
         found = json.loads(outcomes.read_text(encoding="utf-8"))
     ran = [test for test, outcome in found.items() if outcome == "ran"]
-    environment = {
-        "gpu": gpu.name,
-        "arch": gpu.arch,
-        "compiler": compiler(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "jax", "numpy", "pytest")},
-        "command": " ".join(["python benchmarks/gpu_tests.py OUT.json", *sys.argv[2:]]),
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
+    command_line = shlex.join(["python", "benchmarks/gpu_tests.py", "OUT.json", *sys.argv[2:]])
     record = {
         "kind": "tests on a GPU",
         "schema": 1,
-        "environment": environment,
+        "environment": environment(operands="those of each test", command=command_line) | gpu_and_driver(),
         "seconds": round(time.time() - begun),
         "exit": code,
         "others": {test: why for test, why in found.items() if why != "ran"},

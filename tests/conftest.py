@@ -15,9 +15,6 @@ from support import outcomes, selection
 from support.command_line import Answer
 from tilewright.__main__ import run_command_line
 
-#: What ``pyproject.toml`` selects.
-DEFAULT = "not slow and not further and not thorough and not browser"
-
 
 @pytest.fixture
 def few_operand_sets(monkeypatch) -> None:
@@ -86,7 +83,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.keyword and config.option.markexpr == DEFAULT:  # what is asked for by name is run in all its cases
+    if (
+        config.option.keyword and config.option.markexpr == selection.DEFAULT
+    ):  # what is asked for by name is run in all its cases
         config.option.markexpr = "not browser"
     # A compilation makes a million objects. Tests of memory that is not freed run in processes of their own, which have
     # Python's own thresholds.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,14 +61,18 @@ def test_every_value_is_chosen_by_few_cases(cases: list[Mapping[str, object]]) -
     assert len(chosen) <= sum(len({case[name] for case in cases}) for name in cases[0])
 
 
+def test_the_project_says_the_same() -> None:
+    options = tomllib.loads((TESTS.parent / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]
+    assert options["addopts"].endswith(f" -m '{selection.DEFAULT}'")
+
+
 @pytest.mark.slow
 def test_the_others_are_deselected(tmp_path: Path) -> None:
     """In a run of its own, with this project's conftest.py."""
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_table.py").write_text(TABLE)
-    default = "not slow and not further and not thorough and not browser"
     markers = "\n    ".join(["markers =", *selection.MARKS, "slow_cases", "fast", "each_value"])
-    options = f"addopts = -p no:xdist -m '{default}'\npythonpath = {TESTS}\n"
+    options = f"addopts = -p no:xdist -m '{selection.DEFAULT}'\npythonpath = {TESTS}\n"
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}{markers}\n")
 
     def passed(*options: str) -> str:

@@ -6,6 +6,7 @@ that is computed at its first use, the work that a thread is started with, and w
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }
 """
 
 
+@functools.cache
 def module_of(code: CodeType) -> str:
     """The module of the package that a function is in, as a path; "" for others."""
     path = Path(code.co_filename)
@@ -51,28 +53,23 @@ class Walk:
     """The folders that were entered, and the climbs, of all threads."""
 
     def __init__(self) -> None:
-        self.folders, self.climbs, self._modules = set[str](), set[tuple[str, str]](), dict[CodeType, str]()
+        self.folders, self.climbs = set[str](), set[tuple[str, str]]()
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:  # noqa: ARG002
-        if event != "call" or not (module := self._module(frame.f_code)):
+        if event != "call" or not (module := module_of(frame.f_code)):
             return
         folder, _, file = module.partition("/")
         if not file or frame.f_code.co_flags & CO_GENERATOR:  # an entry file; what only yields was called before
             return
         self.folders.add(folder)
         below = frame.f_back
-        while below is not None and (not (of := self._module(below.f_code)) or of.startswith(THROUGH)):
+        while below is not None and (not (of := module_of(below.f_code)) or of.startswith(THROUGH)):
             below = below.f_back
-        if below is not None and folder in FOLDERS and not module.startswith(THROUGH):
-            caller = self._module(below.f_code)
+        if below is not None and folder in FOLDERS:
+            caller = module_of(below.f_code)
             start = caller.split("/")[0]
             if start in FOLDERS and FOLDERS.index(start) < FOLDERS.index(folder):
                 self.climbs.add((f"{caller}: {below.f_code.co_name}", f"{module}: {frame.f_code.co_name}"))
-
-    def _module(self, code: CodeType) -> str:
-        if code not in self._modules:
-            self._modules[code] = module_of(code)
-        return self._modules[code]
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.selection import DEFAULT
+
 TESTS = Path(__file__).parents[1]
 MACHINES = sorted((TESTS / "data" / "machines").glob("*.json"))
 #: The files that have such tests.
@@ -26,7 +28,7 @@ def test_plans_hold_on(path: Path, tmp_path: Path) -> None:
     """The marked tests pass in a process that takes this description for its machine: cuts are made when modules are
     loaded."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
-    command += ["-m", "any_machine and not slow and not further and not thorough"]
+    command += ["-m", f"any_machine and {DEFAULT}"]
     environment = {"TILEWRIGHT_MACHINE": str(path), "TILEWRIGHT_CACHE": str(tmp_path)}
     answer = subprocess.run(
         [*command, *FILES], env=os.environ | environment, capture_output=True, text=True, cwd=TESTS.parent, check=False

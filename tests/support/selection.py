@@ -20,20 +20,20 @@ import pytest
 #: Dtypes that take the way of another of the same kind: int16 that of int8, unsigned integers that of signed ones,
 #: complex128 that of complex64, bfloat16 that of float16. Compiling every kernel for them takes minutes.
 TWINS = {"int16", "uint8", "uint16", "uint32", "uint64", "complex128", "bfloat16"}
-
-
 #: One in so many runs in each share: of the further cases of tables, of slow cases beside another case of their table, and
 #: of slow tests that stand alone.
 PARTS, SLOW_PARTS, SINGLE_PARTS = 430, 110, 40
 #: The marks of what the default run leaves.
 MARKS = "slow", "further", "thorough", "browser"
+#: The same as ``pyproject.toml`` says it.
+DEFAULT = " and ".join(f"not {name}" for name in MARKS)
 
 
 def shared(items: Sequence[pytest.Item], seed: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The tests without those further and slow cases of tables that another seed chooses, and these."""
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
-    runs = {table_of(item) for item in items if not {*MARKS} & _marks(item)}
+    runs = {table_of(item) for item in items if not _marks(item)}
     for item in items:
         table, parts = table_of(item), 1
         if "further" in _marks(item):
@@ -111,7 +111,7 @@ def widest_and_narrowest(sets: Iterable[Mapping[str, int]]) -> list[dict[str, in
 
 def mark(items: Sequence[pytest.Item]) -> None:
     """Mark slow cases; as ``further`` cases with one of ``TWINS`` and those that ``each_value`` does not choose; and of what
-    the default run takes, as ``fast``, the first case of every second function of a file."""
+    the default run takes, as ``fast``, the first case of every second function."""
     tables: dict[str, list[pytest.Function]] = {}
     for item in items:
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
