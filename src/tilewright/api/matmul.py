@@ -18,10 +18,10 @@ from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
 from ..gpu.arrays.repeated import short_ways
 from ..gpu.runtime.wake import wake_named
 from ..product.epilogue import Epilogue, asked_dtypes
-from ..product.operands import admit, admit_out, array_or_shape, native, rows_of_batch
+from ..product.operands import admit, admit_out, array_or_shape, is_gram, native, rows_of_batch
 from ..product.plan import Plan
 from ..product.precision import INVARIANT, are_all_invariant, asked_precision
-from ..product.problem import combine_shapes, itemsize_of
+from ..product.problem import Symmetry, combine_shapes, itemsize_of
 
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
@@ -238,7 +238,8 @@ def _matmul(
     from ..cpu.plan import host_plan, multiplied
 
     x, y = admit(a, "a", by_numpy=True), admit(b, "b", by_numpy=True)
-    plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm, wide)
+    symmetry: Symmetry = "gram" if is_gram(x, y) and device in (None, "cpu") else ""
+    plan_ = host_plan(x.shape, y.shape, x.dtype, y.dtype, precision, algorithm, wide, symmetry)
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
     if (rows := rows_of_batch(x, y, target)) is not None:
         whole = np.empty(plan_.layout.result, plan_.dtype) if target is None else target
@@ -378,7 +379,8 @@ def plan(
         if epilogue.has_blocks(x.shape, y.shape):
             dtypes = wide or dtypes[0], wide or dtypes[1]
             epilogue = replace(epilogue, scale_a=None, scale_b=None)
-    plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm, wide)
+    symmetry: Symmetry = "gram" if is_gram(x, y) and device in (None, "cpu") else ""
+    plan_ = host_plan(x.shape, y.shape, *dtypes, precision, algorithm, wide, symmetry)
     if epilogue is not None:
         epilogue.vectors(plan_.layout.result, plan_.dtype)
     target = None if out is None else admit_out(out, plan_.layout.result, made or plan_.dtype, by_numpy=True)

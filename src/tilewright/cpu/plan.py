@@ -16,7 +16,7 @@ from ..kernels import Kernel
 from ..product.operands import can_write, native, promoted
 from ..product.plan import INVARIANT_ROW, Choice, Plan, Rows, rate_text
 from ..product.precision import INVARIANT, asked_precision, bound_rows, check_words, is_error_goal
-from ..product.problem import Problem, ProductShapes, combine_shapes
+from ..product.problem import Problem, ProductShapes, Symmetry, combine_shapes
 from .choice import choose_adding_cpu, choose_cpu, error_factor, for_many_threads
 from .engine.numpy_product import numpy_product, product_by_numpy
 from .prediction import BlockSizes, Prediction, predict
@@ -77,9 +77,12 @@ class HostPlan(Plan):
     def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """Multiply arrays of the planned shapes and of ``working_dtype`` into ``c``, which has ``stored_dtype``."""
         plain = self.threads == 1 and not self.adds and self.working_dtype == self.stored_dtype
-        plain = plain and self.problem.precision != INVARIANT
+        plain = plain and self.problem.precision != INVARIANT and not self.problem.symmetry
         short = short_way(self.kernel, self.working_dtype) if plain else small_products.take_long_way
-        multiply_batch(short, self._product, self.bands, *as_matrices(self.layout, a, b, c))
+        a, b, c = as_matrices(self.layout, a, b, c)
+        multiply_batch(short, self._product, self.bands, a, b, c)
+        if self.problem.symmetry and (self.problem.symmetry != "gram" or self.working_dtype.kind == "c"):
+            mirror_near_diagonal(c, self.problem.symmetry == "hermitian")
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """The same, but ``product`` computes each product of the batch, one after the other."""
@@ -88,7 +91,9 @@ class HostPlan(Plan):
     def _product(self) -> Product:
         """The function that computes one product. Those of a batch follow each other, so threads that share one stand by for
         the next: that is shared in machine code, if it can be."""
-        run = _runner(self.kernel, self.working_dtype, self.threads, self.adds, self.stored_dtype)
+        run = _runner(
+            self.kernel, self.working_dtype, self.threads, self.adds, self.stored_dtype, self.problem.symmetry
+        )
         how = self.sharing if self.threads > 1 and self.problem.batch > 1 else None
         if how is None:
             return run
@@ -103,6 +108,8 @@ class HostPlan(Plan):
     def sharing(self) -> Sharing | None:
         """One product of the plan as a call of machine code; None where that cannot run it."""
         problem, kernel, work = self.problem, self.kernel, self._work
+        if problem.symmetry and self.working_dtype.kind == "c":
+            return None  # ``run`` mirrors what is near the diagonal
         if self.adds or kernel.shared != "team" or kernel.over is not None or kernel.tunable:
             return None
         if work > MOST_WORK_OF_EACH * self.threads:
@@ -110,12 +117,14 @@ class HostPlan(Plan):
         others, shape = self.threads - 1, (problem.m, problem.n, problem.k)
         least = min(others, 1 if work < WORK_WORTH_WAKING else max(1, 3 * self.threads // 4))
         wakes = min(others, work // WORK_PER_WAKING)
-        return shared_products.sharing(kernel, self.working_dtype, shape, self.threads, least, wakes, self.made_dtype)
+        return shared_products.sharing(
+            kernel, self.working_dtype, shape, self.threads, least, wakes, self.made_dtype, problem.symmetry
+        )
 
     @property
     def _work(self) -> int:
         """Multiply-adds of one product."""
-        return self.problem.m * self.problem.n * self.problem.k
+        return self.problem.flops // (2 * max(1, self.problem.batch))
 
     @cached_property
     def working_dtype(self) -> np.dtype:
@@ -187,7 +196,12 @@ class HostPlan(Plan):
         return None if prediction is None else prediction.seconds
 
     def rows(self) -> Rows:
-        rows = [*self._blocks(), ("threads", self._threads()), ("workspace", str(bytes_text(self.workspace_bytes)))]
+        rows = [
+            *self._blocks(),
+            *self._triangle(),
+            ("threads", self._threads()),
+            ("workspace", str(bytes_text(self.workspace_bytes))),
+        ]
         if self.stored_dtype != self.working_dtype:
             rows.append(
                 ("computes", f"products of {self.compute}, which is not converted; sums are {self.stored_dtype}")
@@ -213,6 +227,15 @@ class HostPlan(Plan):
             return "as many as NumPy uses"
         each = ", each with products of its own" if self.bands > 1 else ""
         return f"{max(self.threads, self.bands)} of {get_threads()} ({why_threads()}){each}"
+
+    def _triangle(self) -> Rows:
+        """What becomes of a symmetric C."""
+        if not self.problem.symmetry:
+            return []
+        conjugated = ", conjugated" if self.problem.symmetry == "hermitian" else ""
+        return [
+            ("triangle", f"tiles above the diagonal are not computed: finished ones below are copied there{conjugated}")
+        ]
 
     def _blocks(self) -> Rows:
         params, shape = self.params, (self.problem.m, self.problem.n, self.problem.k)
@@ -261,14 +284,15 @@ def host_plan(
     precision: str | float = "standard",
     algorithm: str = "classical",
     result: np.dtype | None = None,
+    symmetry: Symmetry = "",
 ) -> HostPlan:
     """The plan for operands of these shapes and dtypes, with at most the threads allowed now; plans are cached. ``result``
-    is a wider dtype of the product than that of the operands.
+    is a wider dtype of the product than that of the operands, ``symmetry`` what is known of it.
 
     Raises ShapeError, DTypeError, UsageError as ``matmul`` does.
     """
     try:
-        plan = plan_alone(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm, result)
+        plan = plan_alone(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm, result, symmetry)
     except TypeError:  # of what has no hash
         check_words(precision, algorithm)
         raise
@@ -284,14 +308,18 @@ def plan_alone(
     precision: str | float,
     algorithm: str,
     result: np.dtype | None,
+    symmetry: Symmetry = "",
 ) -> HostPlan:
-    """The plan for one thread."""
+    """The plan for one thread. A kernel without triangles computes all of C, whatever is known of it."""
     if algorithm == "classical":
         precision = asked_precision(precision)
     shapes, dtype = combine_shapes(a, b), promoted(a_key[0], b_key[0]) if result is None else result
     operands = a_key[0].name if a_key[0].name == b_key[0].name else ""
     problem = Problem(shapes.m, shapes.n, shapes.k, dtype.name, math.prod(shapes.batch), precision=precision)
-    return HostPlan(problem, choose_cpu(problem, algorithm, operands), shapes, dtype)
+    choice = choose_cpu(problem, algorithm, operands)
+    if symmetry and choice.kernel.triangle and problem.precision != INVARIANT and problem.k:
+        problem = replace(problem, symmetry=symmetry)
+    return HostPlan(problem, choice, shapes, dtype)
 
 
 def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
@@ -332,8 +360,8 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
 
 
 @functools.lru_cache(maxsize=256)
-def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np.dtype) -> Product:
-    return runner(kernel, dtype, threads=threads, add=add, result=result)
+def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np.dtype, symmetry: Symmetry) -> Product:
+    return runner(kernel, dtype, threads=threads, add=add, result=result, symmetry=symmetry)
 
 
 @functools.cache
@@ -378,6 +406,25 @@ def multiplied(
         with np.errstate(all="ignore"):  # a narrower dtype may overflow to infinity
             np.copyto(target, _rounded(c, plan.dtype), casting="same_kind")
     return target
+
+
+#: Rows at a time, more than lie between the diagonal and what is computed above it.
+_NEAR = 128
+
+
+def mirror_near_diagonal(c: np.ndarray, hermitian: bool) -> None:
+    """Make matrices symmetric (…, n, n), in which what is far above the diagonal is already a copy: elements near it were
+    computed on both sides, and may differ in their last bits."""
+    n = c.shape[-1]
+    for first in range(0, n, _NEAR):
+        rows, columns = slice(first, first + _NEAR), slice(first, first + 2 * _NEAR)
+        part = c[..., columns, rows].swapaxes(-1, -2)
+        part = part.conj() if hermitian else part
+        above = np.arange(part.shape[-1]) > np.arange(part.shape[-2])[:, None]
+        np.copyto(c[..., rows, columns], part, where=above)
+        if hermitian and c.dtype.kind == "c":
+            diagonal = np.arange(first, min(n, first + _NEAR))
+            c.imag[..., diagonal, diagonal] = 0
 
 
 def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:

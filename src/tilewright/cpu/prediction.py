@@ -94,6 +94,9 @@ def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: 
     size = np.dtype(compute).itemsize
     tiles = math.ceil(m / blocks.mr) * blocks.mr * math.ceil(n / blocks.nr) * blocks.nr
     cached, moved = _traffic(m, n, k, blocks)
+    if problem.symmetry:  # tiles that the diagonal passes through are computed, those above are not
+        share = min(1.0, (1 + (blocks.mr + blocks.nr) / max(1, m)) / 2)
+        tiles, cached = math.ceil(tiles * share), math.ceil(cached * share)
     least_bytes = problem.bytes_least * size // problem.itemsize
     from_memory = least_bytes > (machine().l3 or machine().l2 or 0)
     cache_gbs = cache_bandwidth_gbs("float64", threads)

@@ -14,7 +14,8 @@ import numpy as np
 
 from ..host.limits import get_threads
 from ..product.epilogue import asked_dtypes
-from ..product.operands import is_known, promoted, rows_of_batch
+from ..product.operands import is_gram, is_known, promoted, rows_of_batch
+from ..product.problem import Symmetry
 from .plan import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, short_way
 from .runtime import shared_products, small_products
 from .runtime.facts import MOST_WORK_OF_BATCH, OF_SHORT_WAY
@@ -38,7 +39,10 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     if work == 0:
         return None
     limit = get_threads()
-    how = _sharing(*shapes, key, out_dtype, limit) if limit > 1 and work <= limit * MOST_WORK_OF_EACH else None
+    symmetry: Symmetry = "gram" if a.shape[0] == b.shape[1] and is_gram(a, b) else ""
+    how = (
+        _sharing(*shapes, key, out_dtype, limit, symmetry) if limit > 1 and work <= limit * MOST_WORK_OF_EACH else None
+    )
     if how is not None and how.threads > 1:
         if (result := shared_products.multiply_shared(how, a, b, out)) is not None:
             return result
@@ -48,6 +52,9 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
         how = None
     if work > MOST_WORK_OF_EACH:
         return None
+    if symmetry:
+        how = how or _sharing(*shapes, key, out_dtype, 1, symmetry)
+        return None if how is None else shared_products.multiply_shared(how, a, b, out)
     # Narrower dtypes have faster kernels at this size; for the others a look at the table would take a microsecond.
     known = small_products.multiply_any_work if out_dtype is None and a.itemsize >= 4 else small_products.take_long_way
     if (result := known(a, b, out)) is not None:
@@ -63,7 +70,7 @@ def _product_of_others(a: np.ndarray, b: np.ndarray, out: Any) -> np.ndarray | N
     """The product of what are not two matrices."""
     if a.ndim + b.ndim == 3 and a.ndim and b.ndim:  # not a scalar and a batch, which the long way refuses
         return _product_of_vector(a, b, out)
-    if min(a.ndim, b.ndim) < 2:
+    if min(a.ndim, b.ndim) < 2 or is_gram(a, b):
         return None
     return _batch_alone(a, b, out) if b.ndim > 2 else _product_of_rows(a, b, out)
 
@@ -109,19 +116,21 @@ def _remember_alone(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey) -> No
 
 
 @functools.lru_cache(maxsize=1024)
-def _sharing(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: Any, limit: int) -> Sharing | None:
+def _sharing(
+    a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: Any, limit: int, symmetry: Symmetry = ""
+) -> Sharing | None:
     """The plan for at most ``limit`` threads as a call of machine code; None where that cannot run it."""
     dtype = key[0]
     if a[1] != b[0] or not is_known(dtype) or promoted(dtype, dtype) != dtype:
         return None
     asked, sums = (dtype, None) if out_dtype is None else asked_dtypes(dtype, dtype, out_dtype, None)
-    plan = plan_alone(a, b, key, key, "standard", "classical", sums).within(limit)
+    plan = plan_alone(a, b, key, key, "standard", "classical", sums, symmetry).within(limit)
     if plan.working_dtype != dtype or plan.dtype != asked or plan.stored_dtype != asked:
         return None
     if plan.kernel in OF_SHORT_WAY:
         short_way(plan.kernel, dtype)  # computes it where no other thread stands by
     how, shape = plan.sharing, (plan.problem.m, plan.problem.n, plan.problem.k)
-    if how is not None and not how.workspace and out_dtype is None and (how.threads > 1 or limit == 1):
+    if how is not None and not (how.workspace or symmetry) and out_dtype is None and (how.threads > 1 or limit == 1):
         alone = limit > 1 and dtype.itemsize >= 4 and plan.problem.flops // 2 < WORK_WORTH_WAKING
         shared_products.remember_shape(dtype, shape, limit, alone, how)
     return how

@@ -50,11 +50,12 @@ class Kernel:
     A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``. ``space`` is
     ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised. ``counters`` are
     ``counters(m, n, k)`` 64-bit zeros (one if not declared), by which the threads share the work
-    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``), followed by two more: whether to add the product to C, for a
-    kernel that ``adds``, and the number of threads that were asked to work. The ``workspace`` of such a kernel also takes
-    that number, as a fourth argument that may be left out. The kernel must be right with any number of threads, in whatever
-    order they begin. A thread that others wait for must not allocate: if the allocation failed, the others would wait
-    forever. Ctrl-C sets all counters to 2^40 at any moment: then every thread must return soon, and access only its
+    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``), followed by two more: bits that say whether to add the product to
+    C, for a kernel that ``adds``, and whether C is known to be symmetric, for one that then computes a ``triangle`` of it
+    (``cpu.engine.triangle``); and the number of threads that were asked to work. The ``workspace`` of such a kernel also
+    takes that number, as a fourth argument that may be left out. The kernel must be right with any number of threads, in
+    whatever order they begin. A thread that others wait for must not allocate: if the allocation failed, the others would
+    wait forever. Ctrl-C sets all counters to 2^40 at any moment: then every thread must return soon, and access only its
     operands and ``space``.
 
     With ``in_place`` it does not pack rows of A that lie well (``cpu.engine.jobs.lies_well``).
@@ -102,6 +103,7 @@ class Kernel:
     suits: Callable[[int, int, int], bool] | None = None
     for_many: tuple[str, Callable[[int, int, int, int, int], bool]] | None = None
     adds: bool = False
+    triangle: bool = False
     available: bool = True
     blocking: Blocking | None = None
     variants: Callable[[str], Mapping[str, Callable[..., None]]] | None = None

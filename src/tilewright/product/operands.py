@@ -368,6 +368,29 @@ def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> 
     return a.reshape(-1, a.shape[-1])
 
 
+#: Rows of C from which it is worth looking whether it is symmetric. The C front has the same number.
+GRAM_LEAST = 64
+
+
+def is_gram(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether ``b`` is ``a`` transposed, matrix by matrix, in the same memory: then their product is symmetric. False for
+    matrices of fewer than 64 rows, for which it makes no difference.
+
+    >>> x = np.ones((100, 200))
+    >>> is_gram(x, x.T), is_gram(x.T, x), is_gram(x, x[::-1].T), is_gram(x[:50], x[:50].T)
+    (True, True, False, False)
+    """
+    axes = a.ndim
+    if axes < 2 or axes != b.ndim or a.dtype is not b.dtype:
+        return False
+    (row, column), (of_b, of_b_too) = a.strides[-2:], b.strides[-2:]
+    if row != of_b_too or column != of_b or a.shape[-2] < GRAM_LEAST or a.shape[-2] != b.shape[-1]:
+        return False
+    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.strides[:-2] != b.strides[:-2]:
+        return False
+    return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
+
+
 def writeable_alias(array: np.ndarray) -> np.ndarray:
     """An array over the memory of ``array`` that is not marked read-only.
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from ..errors import OperandError, ShapeError
 from .residues import REALS_PER_ELEMENT, RESIDUES_IN
 
 Shape = tuple[int, ...]
+#: What is known of C: that it equals its transpose, since B is A transposed ("gram") or for another reason ("symmetric");
+#: that it equals its conjugate transpose ("hermitian"); or nothing.
+Symmetry = Literal["", "gram", "symmetric", "hermitian"]
 
 
 #: Bytes of an element of the dtypes that NumPy does not have. "tf32" is float32 of which tensor cores read 10 bits of
@@ -54,6 +57,7 @@ class Problem:
     alpha: complex = 1.0
     beta: complex = 0.0
     precision: str | float = "standard"
+    symmetry: Symmetry = ""
 
     @property
     def itemsize(self) -> int:
@@ -62,14 +66,15 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the classical algorithm."""
-        return 2 * self.m * self.n * self.k * self.batch
+        """Floating-point operations of the classical algorithm; of a symmetric C, for one triangle and the diagonal."""
+        return 2 * self.k * self.batch * (self.m * (self.m + 1) // 2 if self.symmetry else self.m * self.n)
 
     @property
     def bytes_least(self) -> int:
         """Bytes that must move at least: A and B read once, C written once (and read, unless beta is 0)."""
         c_passes = 1 if self.beta == 0 else 2
-        elements = self.m * self.k + self.k * self.n + c_passes * self.m * self.n
+        operands = self.m * self.k + (0 if self.symmetry == "gram" else self.k * self.n)
+        elements = operands + c_passes * self.m * self.n
         return elements * self.itemsize * self.batch
 
     @property
@@ -79,7 +84,8 @@ class Problem:
 
     def __str__(self) -> str:
         batch = f"{self.batch} × " if self.batch != 1 else ""
-        return f"{batch}({self.m}×{self.k}) · ({self.k}×{self.n}) {self.dtype}"
+        symmetry = f", {self.symmetry}" if self.symmetry else ""
+        return f"{batch}({self.m}×{self.k}) · ({self.k}×{self.n}) {self.dtype}{symmetry}"
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from .cuts import (
     next_job,
     part_start,
 )
+from .triangle import ADDS, HERMITIAN, matrix_of, mirror_sliver, part_at
 
 #: Bytes of all sets of the second-level cache once, and of that cache.
 WAY, L2 = 128 << 10, codegen.setting("l2", caches(machine())[1])
@@ -90,6 +91,7 @@ def team_product(
     in_place: bool = False,
     note_rows: Callable[..., None] = nothing,
     any_height: bool = False,
+    whole_bands: bool = False,
 ) -> Callable[..., None]:
     """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
 
@@ -111,7 +113,9 @@ def team_product(
     where they lie. Then ``note_rows(a, rows, kc, words, apart, target)`` is called instead of ``pack_rows``, for what that
     finds out besides: ``words`` points to the first row, and rows lie ``apart``.
     With ``any_height`` ``write`` needs no rows of zeros after those of low tiles. ``b`` may be a tuple that begins with the
-    matrix, if ``pack_columns`` needs more than that.
+    matrix, if ``pack_columns`` needs more than that, and ``c`` one that begins with C.
+    Of a symmetric C (``engine/triangle.py``) the first tiles of a band may be left out; with ``whole_bands`` only bands are,
+    as ``write`` counts on all tiles of a band.
 
     None of them is called for a product without elements or without steps. Raises MemoryError if ``space`` or ``counters``
     is too small for one thread.
@@ -150,11 +154,14 @@ def team_product(
             codegen.prefetch_for_write(codegen.offset(panel, line))
 
     @codegen.njit(nogil=True)
-    def work(a, b, c, n, k, left_end, across, cuts, home, straight, adds, panels, block, counters):
+    def work(a, b, c, n, k, left_end, across, cuts, home, straight, how, panels, block, counters):
         """Take jobs from the list of a group until none is left. The group computes ``across`` vectors of columns of C, from
-        vector ``left_end`` on; ``cuts`` has its threads, and what ``cut`` returns. A thread begins with band ``home``."""
-        threads, slivers, wide, bands, parts, deep = cuts
+        vector ``left_end`` on; ``cuts`` has its threads, and what ``cut`` returns. A thread begins with band ``home``;
+        ``how`` has the bits of ``triangle``."""
+        vectors, groups, threads, slivers, wide, bands, parts, deep = cuts
         m = a.shape[0]
+        adds, symmetric, conjugated, of_c = how & ADDS, how > ADDS, (how & HERMITIAN) != 0, matrix_of(c)
+        reals = max(1, n // m) if symmetric else 1  # elements of a packed row for one of C
         itemsize = codegen.itemsize(block)
         lanes = vector_bytes // itemsize
         tiles = math.ceil(m / mr)
@@ -205,8 +212,16 @@ def team_product(
                 return
             begin, stop = part_start(tiles, bands, band), part_start(tiles, bands, band + 1)
             i0, cached = part_start(m, tiles, begin), True
-            if block_of != t * bands + band:
-                block_of, height = t * bands + band, part_start(m, tiles, stop) - i0
+            sliver = first + part_start(end - first, parts, part)
+            beyond = first + part_start(end - first, parts, part + 1)
+            bottom = part_start(m, tiles, stop)
+            if symmetric:  # slivers that begin beyond the diagonal are left out
+                while (
+                    beyond > sliver and (left_end + part_start(across, slivers, beyond - 1)) * lanes >= bottom * reals
+                ):
+                    beyond -= 1
+            if sliver < beyond and block_of != t * bands + band:
+                block_of, height = t * bands + band, bottom - i0
                 if in_place and straight:
                     rows_apart = a.strides[0] // itemsize
                     rows = codegen.pointer_as(codegen.address(a, i0, low * (itemsize // codegen.itemsize(a))), block)
@@ -218,21 +233,24 @@ def team_product(
             job = done + (band * parts + part) * LINE
             codegen.wait_for(counters, packed + t * LINE, packings)
             codegen.wait_for(counters, job, t)
-            sliver = first + part_start(end - first, parts, part)
-            beyond = first + part_start(end - first, parts, part + 1)
             for s in range(sliver, beyond):
                 left = left_end + part_start(across, slivers, s)
                 right = left_end + part_start(across, slivers, s + 1)
                 column, width = left * lanes, max(right - left, nv - 1)
                 columns = min(n, right * lanes) - column
                 b_panel = codegen.offset(panel, (s - first) * nv * lanes * kc)
+                top, of_a = i0, rows
+                if symmetric and not whole_bands:  # tiles above the diagonal are left out
+                    x = max(begin, part_at(m, tiles, min(m - 1, column // reals)))
+                    top, tiles_here = part_start(m, tiles, x), (low_rows, max(0, higher - x), stop - x)
+                    of_a = codegen.ahead(rows, (top - i0) * rows_apart)
                 write(
                     kc,
-                    rows,
+                    of_a,
                     rows_apart,
                     b_panel,
                     c,
-                    i0,
+                    top,
                     tiles_here,
                     column,
                     columns,
@@ -243,6 +261,11 @@ def team_product(
                     (cached, nv * lanes * kc if large and s + 1 < beyond else 0),
                 )
                 cached = True
+                if symmetric and p + 1 == deep:
+                    of_rows = tiles, (bands if whole_bands else tiles)
+                    of_columns = vectors, groups, slivers, lanes // reals
+                    j, beyond_j = column // reals, (column + columns) // reals
+                    mirror_sliver(of_c, top, bottom, j, beyond_j, of_rows, of_columns, conjugated)
             if t < last:
                 codegen.fetch_add(counters, job, 1)
 
@@ -251,7 +274,7 @@ def team_product(
         mine = codegen.fetch_add(counters, 0, 1)
         if m == 0 or n == 0 or k == 0:
             return
-        adds = counters[counters.size - 2]
+        how = counters[counters.size - 2]
         itemsize = codegen.itemsize(space)
         lanes = vector_bytes // itemsize
         vectors = math.ceil(n / lanes)
@@ -281,7 +304,7 @@ def team_product(
         if mine >= threads:
             return
         block = space[blocks_at + mine * block_size : blocks_at + (mine + 1) * block_size]
-        own, cuts = mine * groups // threads, (threads // groups, slivers, wide, bands, parts, deep)
+        own, cuts = mine * groups // threads, (vectors, groups, threads // groups, slivers, wide, bands, parts, deep)
         home = mine * groups % threads * bands // threads
         for turn in range(groups):  # a thread whose own group is done helps the next
             g = (own + turn) % groups
@@ -297,7 +320,7 @@ def team_product(
                 cuts,
                 home,
                 straight,
-                adds,
+                how,
                 space[g * panels : (g + 1) * panels],
                 block,
                 counters[LINE + g * counted : LINE + (g + 1) * counted],

@@ -97,7 +97,7 @@ def bfloat16_product(
             top += rows
             a = codegen.ahead(a, rows * a_stride)
 
-    product = jobs.team_product(blocks, pack_rows, pack_columns, write)
+    product = jobs.team_product(blocks, pack_rows, pack_columns, write, whole_bands=True)
 
     @codegen.njit(nogil=True, inline="always")
     def multiply(a, b, c, wide, words, counters):
@@ -121,6 +121,7 @@ BLOCKS, multiply = bfloat16_product(blocking(), INSTRUCTION)
     dtypes=("bfloat16",),
     sums={"bfloat16": "float32"},
     shared="team",
+    triangle=True,
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params={**BLOCKS.params, "least_bits": 16},

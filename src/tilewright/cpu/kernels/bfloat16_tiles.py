@@ -82,7 +82,9 @@ def bfloat16_by_tiles(
                 finish(wide, wide, top, rows, left, columns, sums, beside, accumulate)
             top, a = top + rows, codegen.ahead(a, rows * row_words(kc))
 
-    product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
+    product = jobs.team_product(
+        blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True, whole_bands=True
+    )
 
     @codegen.njit(nogil=True, inline="always")
     def multiply(a, b, c, wide, space, counters):
@@ -110,6 +112,7 @@ multiply = bfloat16_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.V
     dtypes=("bfloat16",),
     sums={"bfloat16": "float32"},
     shared="team",
+    triangle=True,
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params={**BLOCKS.params, "least_bits": 16},

@@ -91,6 +91,7 @@ product = jobs.team_product(BLOCKS, pack_rows, pack_columns, write, grain=2)
     parent="cpu/packed",
     dtypes=("complex64", "complex128"),
     shared="team",
+    triangle=True,
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params=BLOCKS.params | {"kc": BLOCKS.kc // 2, "nc": BLOCKS.nc // 2},

@@ -28,6 +28,7 @@ from typing import Any
 from numpy.lib.stride_tricks import as_strided
 
 from tilewright.cpu import codegen
+from tilewright.cpu.engine.triangle import ADDS, HERMITIAN, mirror
 from tilewright.host.machine import machine
 from tilewright.kernels import NUMERIC, kernel
 from tilewright.kernels.blocking import caches
@@ -56,6 +57,8 @@ FEW_BLOCKS = 4
 # part reads all of B, and its last tile prefetches nothing: of few blocks, with four parts, products of 100³ to 200³ took up
 # to a quarter longer.
 PARTS, PARTS_OF_FEW = 4, 2
+# Rows of a part of a symmetric C, which is computed up to its last row's diagonal element.
+PART_OF_TRIANGLE = 32
 # The fewest rows or columns of a thread's block, and the fewest rows of a part of it.
 FEWEST = 8
 # A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.
@@ -286,6 +289,16 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
 
 
 @codegen.njit(nogil=True)
+def triangle_part(a, b, c, i, stop, left, right, conjugated):
+    """Rows ``i`` to ``stop`` of these columns of a symmetric C, and the copy of those left of the rows' square on the
+    diagonal, which is computed as a whole."""
+    if left >= right:
+        return
+    tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, i > 0)
+    mirror(c, i, stop, left, min(right, i), conjugated)
+
+
+@codegen.njit(nogil=True)
 def blocks_of(m, n, threads):
     """How to cut C among threads: into how many blocks of rows and of columns. Square blocks read least of A and B."""
     best, across, along = m * n + READING * (m + n), 1, 1
@@ -304,6 +317,7 @@ def blocks_of(m, n, threads):
     parent="cpu/register_tile",
     dtypes=NUMERIC,
     shared="team",
+    triangle=True,
     strided=True,
     suits=suits,
     params={"mr": HEIGHTS[-1], "nv": NV, "vector_bits": BITS},  # the widest tile
@@ -318,6 +332,7 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
     across, along = blocks_of(m, n, max(1, min(MOST_BLOCKS(), counters[counters.size - 1])))
     blocks = across * along
     few = blocks <= FEW_BLOCKS
+    how = counters[counters.size - 2]
     home = codegen.fetch_add(counters, 0, 1)
     for x in range(blocks):
         block = (home + x) % blocks
@@ -325,9 +340,14 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
         top, left = row * m // across, column * n // along
         bottom, right = (row + 1) * m // across, (column + 1) * n // along
         parts = min(PARTS_OF_FEW if few else PARTS, (bottom - top + FEWEST - 1) // FEWEST) if blocks > 1 else 1
+        if how > ADDS:
+            parts = (bottom - top + PART_OF_TRIANGLE - 1) // PART_OF_TRIANGLE
         while True:
             part = codegen.take_below(counters, LINE * (1 + block), parts)
             if part >= parts:
                 break
             i, stop = top + part * (bottom - top) // parts, top + (part + 1) * (bottom - top) // parts
+            if how > ADDS:
+                triangle_part(a, b, c, i, stop, left, min(right, stop), (how & HERMITIAN) != 0)
+                continue
             tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, not few)

@@ -56,6 +56,7 @@ product = jobs.team_product(BLOCKS, widen, widen, write)
     parent="cpu/packed",
     dtypes=("float16", "bfloat16"),
     shared="team",
+    triangle=True,
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params=BLOCKS.params,

@@ -93,7 +93,9 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
             top += rows
             a, start = codegen.ahead(a, rows * a_stride), codegen.ahead(start, rows)
 
-    product = jobs.team_product(blocks, pack_rows, pack_columns, write, in_place=True, note_rows=note_rows)
+    product = jobs.team_product(
+        blocks, pack_rows, pack_columns, write, in_place=True, note_rows=note_rows, whole_bands=True
+    )
 
     @codegen.njit(nogil=True, inline="always")
     def multiply(a, b, c, space, counters):
@@ -118,6 +120,7 @@ BLOCKS, multiply = integer_product(blocking(), *INSTRUCTIONS)
     dtypes=("int8", "uint8", "int16", "uint16"),
     sums={"int8": "int32", "uint8": "int32", "int16": "int32"},
     shared="team",
+    triangle=True,
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params={**BLOCKS.params, "least_bits": 8 if INSTRUCTIONS[0] == "vpdpbusd" else 16},

@@ -56,7 +56,9 @@ def integers_by_tiles(blocks: dots.TileBlocks, kind: type[codegen.Tiles]) -> Cal
                 move(c, top, rows, left, columns, sums, True)
             top, a = top + rows, codegen.ahead(a, rows * row_words(kc))
 
-    product = jobs.team_product(blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True)
+    product = jobs.team_product(
+        blocks, pack_rows, pack_columns, write, grain=codegen.TILE, any_height=True, whole_bands=True
+    )
 
     @codegen.njit(nogil=True, inline="always")
     def multiply(a, b, c, space, counters):
@@ -83,6 +85,7 @@ multiply = integers_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.V
     dtypes=("int8", "uint8"),
     sums={"int8": "int32", "uint8": "int32"},
     shared="team",
+    triangle=True,
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params={**BLOCKS.params, "least_bits": 8},

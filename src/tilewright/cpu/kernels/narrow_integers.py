@@ -48,6 +48,7 @@ product = jobs.team_product(BLOCKS, widen, widen, write)
     parent="cpu/packed",
     dtypes=("int8", "uint8", "int16", "uint16"),
     shared="team",
+    triangle=True,
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params=BLOCKS.params,

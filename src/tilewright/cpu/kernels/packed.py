@@ -57,6 +57,7 @@ product = jobs.team_product(BLOCKS, pack, pack, write, in_place=True)
     parent="cpu/register_tile",
     dtypes=(*FLOATS, "int32", "int64", "uint32", "uint64"),
     shared="team",
+    triangle=True,
     grain=(BLOCKS.mr, BLOCKS.nr),
     strided=True,
     params=BLOCKS.params,

@@ -173,6 +173,16 @@ static PyObject *target(PyObject *out, PyArray_Descr *dtype, const Operand *a, c
     return are_disjoint(&c, a, itemsize) && are_disjoint(&c, b, itemsize) ? Py_NewRef(out) : NULL;
 }
 
+/* Rows of C from which a product of A and its transpose is left to Python, which knows kernels that compute a triangle of it
+   (GRAM_LEAST in product/operands.py). */
+enum { GRAM_LEAST = 64 };
+
+static int is_gram(const Operand *a, const Operand *b)
+{
+    return a->data == b->data && a->rows >= GRAM_LEAST && a->rows == b->columns && a->step[0] == b->step[1] &&
+           a->step[1] == b->step[0];
+}
+
 /* The products along the last axis of a batch. Rows of a C without an axis of columns have unit stride. */
 static Batch batch_of(const Operand *a, const Operand *b, const Operand *c)
 {
@@ -394,7 +404,7 @@ static PyObject *small_product(PyObject *module, PyObject *const *args, Py_ssize
     Learned *learned = &state->learned[PyArray_TYPE(a.array)];
     PyArray_Descr *dtype = atomic_load_explicit(&learned->dtype, memory_order_acquire);
     int batch = a.batch > b.batch ? a.batch : b.batch, alone = 0;
-    if (PyArray_DESCR(a.array) != dtype)
+    if (PyArray_DESCR(a.array) != dtype || (!any_work && is_gram(&a, &b)))
         Py_RETURN_NONE;
     if (!(batch ? learned->suits : learned->suits_alone)(a.rows, b.columns, a.columns))
         return any_work ? Py_NewRef(Py_None) : known_product(state, &a, &b, args[2], &alone);

@@ -26,7 +26,8 @@ from ...host.machine import bytes_text, machine
 from ...kernels import Kernel
 from ...kernels.catalog import catalog
 from ...product.operands import aligned_empty, as_row_major, writeable_alias
-from ...product.problem import ProductShapes
+from ...product.problem import ProductShapes, Symmetry
+from ..engine.triangle import ADDS, BITS
 from .library import STORAGE, code_dtype
 from .machine_code import Code, kernel_code, need_machine_code
 from .small_products import Short
@@ -209,12 +210,14 @@ def runner(
     params: dict[str, Any] | None = None,
     add: bool = False,
     result: Any = None,
+    symmetry: Symmetry = "",
 ) -> Product:
     """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
 
     ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides, or ``c`` of the wider dtype ``result`` of their
     ``sums``; every element of ``c`` is written, none is read. With ``add``, which needs a kernel that ``adds``, the product
-    is added to ``c``. Raises UsageError for a dtype, thread count or parameter that the kernel does not have.
+    is added to ``c``. With a ``symmetry``, which needs a kernel with a ``triangle``, c is known to be symmetric. Raises
+    UsageError for a dtype, thread count or parameter that the kernel does not have.
     """
     dtype = np.dtype(dtype)
     result = dtype if result is None else np.dtype(result)
@@ -224,6 +227,8 @@ def runner(
         raise UsageError(f"{kernel.name} does not write {result.name} for {dtype.name}")
     if add and not kernel.adds:
         raise UsageError(f"{kernel.name} cannot add to C")
+    if symmetry and not kernel.triangle:
+        raise UsageError(f"{kernel.name} computes no triangle of C")
     if threads < 1:
         raise UsageError(f"threads must be at least 1, got {threads}")
     params = {name: kernel.params[name] for name in kernel.tunable} | _checked(kernel, params or {})
@@ -232,19 +237,20 @@ def runner(
         return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
     if not kernel.compiled:
         return functools.partial(kernel.function, **params) if params else kernel.function
-    run = _runner_of_code(kernel, compiled(kernel, dtype, result), threads, params, add)
+    how = BITS[symmetry] | (ADDS if add else 0)
+    run = _runner_of_code(kernel, compiled(kernel, dtype, result), threads, params, how)
     stored, target = (STORAGE.get(x.name, code_dtype(x) if result == dtype else x) for x in (dtype, result))
     return run if (stored, target) == (dtype, result) else functools.partial(_run_as, stored, target, run)
 
 
 def _runner_of_code(
-    kernel: Kernel, machine_code: Callable[..., None], threads: int, params: dict[str, Any], add: bool
+    kernel: Kernel, machine_code: Callable[..., None], threads: int, params: dict[str, Any], how: int
 ) -> Product:
     code = functools.partial(machine_code, **params) if params else machine_code
     if kernel.shared == "team":
         if threads > 1:
             standby()  # compiled now
-        return functools.partial(_run_team, code, Team(threads), kernel, add)
+        return functools.partial(_run_team, code, Team(threads), kernel, how)
     if kernel.strided:
         return functools.partial(_run_tiles, code, Team(threads), kernel.grain)
     workers = threads if kernel.shared == "rows" else 1
@@ -305,7 +311,7 @@ def _run_rows(code: Callable[..., None], team: Team, grain: int, a: np.ndarray, 
 
 
 def _run_team(
-    code: Callable[..., None], team: Team, kernel: Kernel, add: bool, a: np.ndarray, b: np.ndarray, c: np.ndarray
+    code: Callable[..., None], team: Team, kernel: Kernel, how: int, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> None:
     """For kernels that distribute their own work. A column-major C is the row-major product Cᵀ = Bᵀ·Aᵀ."""
     _check_shapes(a, b, c)
@@ -315,7 +321,7 @@ def _run_team(
     shape = (c.shape[0], c.shape[1], a.shape[1])
     nbytes, counted = team_needs(kernel, shape, c.dtype, team.threads)
     counters = np.zeros(counted + 2, np.int64)
-    counters[-2:] = add, team.threads
+    counters[-2:] = how, team.threads
     with take_workspace(nbytes) as memory:
         arrays = a, b, c, memory[:nbytes].view(kernel.space or c.dtype), counters
         posted = (

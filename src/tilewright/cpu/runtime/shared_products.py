@@ -20,7 +20,9 @@ import numpy as np
 
 from ...host import limits
 from ...kernels import Kernel
+from ...product.problem import Symmetry
 from ..codegen import mailbox as words
+from ..engine.triangle import BITS
 from . import facts as code
 from . import small_products, stop
 from .machine_code import engine_code
@@ -63,10 +65,11 @@ def sharing(
     least: int | None = None,
     wakes: int = 0,
     result: np.dtype | None = None,
+    symmetry: Symmetry = "",
 ) -> Sharing | None:
     """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k); compiles it now. It does if
     ``least`` other threads stand by, by default all; or if they sleep in machine code, where the product is worth waking up
-    to ``wakes``. ``result`` is the dtype of C, by default that of the operands.
+    to ``wakes``. ``result`` is the dtype of C, by default that of the operands, and ``symmetry`` what is known of it.
 
     None without the C front.
     """
@@ -85,7 +88,8 @@ def sharing(
     call[words.ITEMSIZE_OF_SPACE] = np.dtype(kernel.space or result).itemsize
     elements = nbytes // call[words.ITEMSIZE_OF_SPACE]
     call[code.ELEMENTS], call[code.COUNTS], call[code.OTHERS] = elements, counters, threads - 1
-    call[code.NEEDED], call[code.WAKES], call[-1] = (threads - 1 if least is None else least), wakes, threads
+    call[code.NEEDED], call[code.WAKES] = (threads - 1 if least is None else least), wakes
+    call[-2:] = BITS[symmetry], threads
     return Sharing(threads, call, nbytes, result)
 
 

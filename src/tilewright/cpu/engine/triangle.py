@@ -1,0 +1,135 @@
+"""Products whose C is known to be symmetric: what lies above the diagonal is not computed, but copied from below it.
+
+A sliver of columns is computed from the tile on that holds its first diagonal element; tiles above are left out. So some
+elements above the diagonal are computed too, in the tiles that it passes through. The others are copied by the thread that
+has just finished their mirror images, while these are in its cache: no element is both computed and copied, so threads need
+not wait for each other.
+
+    ┌──┬──┬──┐
+    │▓▓│░░│░░│    ▓ computed    ░ copied
+    │▓▓│▓▓│░░│
+    │▓▓│▓▓│▓▓│
+    └──┴──┴──┘
+
+If B is Aᵀ, mirror images have the same bits, whichever is computed: both are the same chain of multiply-adds, whose factors
+are exchanged. Complex numbers and other operands need ``cpu/symmetric.py``, which makes them equal near the diagonal.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ...host.machine import machine
+from ...product.problem import Symmetry
+from .. import codegen
+from .cuts import part_start
+
+#: Bits of a word of the call: whether the product is added to C; whether C is symmetric, or Hermitian.
+ADDS, SYMMETRIC, HERMITIAN = 1, 2, 4
+#: What is known of C as such bits.
+BITS: dict[Symmetry, int] = {"": 0, "gram": SYMMETRIC, "symmetric": SYMMETRIC, "hermitian": HERMITIAN}
+#: Sides of squares of complex numbers that are copied, a line or more of each row.
+SQUARE = 16
+
+transposed = codegen.packer(machine().vector_bits or 128)
+
+
+@codegen.register_jitable
+def part_at(length: int, parts: int, place: int) -> int:
+    """The part of ``part_start`` that holds this place.
+
+    >>> [part_at(7, 3, place) for place in range(7)]
+    [0, 0, 0, 1, 1, 2, 2]
+    """
+    size, longer = length // parts, length % parts
+    if place < longer * (size + 1):
+        return place // (size + 1)
+    return longer + (place - longer * (size + 1)) // size
+
+
+@codegen.register_jitable
+def sliver_from(vectors: int, groups: int, slivers: int, place: int) -> int:
+    """The first vector of columns, from ``place`` on, at which a sliver begins; ``vectors`` if there is none.
+
+    >>> [sliver_from(10, 2, 2, place) for place in range(11)]
+    [0, 3, 3, 3, 5, 5, 8, 8, 8, 10, 10]
+    """
+    if place >= vectors:
+        return vectors
+    group = part_at(vectors, groups, place)
+    left = part_start(vectors, groups, group)
+    across = part_start(vectors, groups, group + 1) - left
+    sliver = part_at(across, slivers, place - left)
+    start = left + part_start(across, slivers, sliver)
+    return start if start == place else left + part_start(across, slivers, sliver + 1)
+
+
+def matrix_of(c: Any) -> Any:
+    """C, of a kernel that passes it as a tuple that begins with it, too."""
+
+
+@codegen.overload(matrix_of)
+def _matrix_of(c):
+    return (lambda c: c) if hasattr(c, "ndim") else (lambda c: c[0])
+
+
+def mirror(c: Any, top: int, bottom: int, left: int, right: int, conjugated: bool) -> None:
+    """Copy rows ``top`` to ``bottom`` of columns ``left`` to ``right`` of C to the other side of the diagonal."""
+
+
+@codegen.overload(mirror)
+def _mirror(c, top, bottom, left, right, conjugated):  # noqa: ARG001  # the two below take them
+    def of_complex(c, top, bottom, left, right, conjugated):
+        mirror_elements(c, top, bottom, left, right, conjugated)
+
+    def of_reals(c, top, bottom, left, right, conjugated):  # noqa: ARG001
+        size = codegen.itemsize(c)
+        if c.strides[1] != size or c.strides[0] < 0:
+            mirror_elements(c, top, bottom, left, right, False)
+        elif top < bottom and left < right:
+            ld = c.strides[0] // size
+            row = codegen.as_row(codegen.moved(c, (left * ld + top) * size), (right - left) * ld)
+            transposed(c.T, left, right - left, top, bottom - top, row, 0, ld)
+
+    return of_complex if c.dtype.name.startswith("complex") else of_reals
+
+
+def conjugate(value: Any, conjugated: bool) -> Any:
+    """The value, or its conjugate."""
+
+
+@codegen.overload(conjugate)
+def _conjugate(value, conjugated):  # noqa: ARG001  # the two below take them
+    def of_complex(value, conjugated):
+        return np.conj(value) if conjugated else value
+
+    return of_complex if value.name.startswith("complex") else (lambda value, conjugated: value)
+
+
+@codegen.njit(nogil=True)
+def mirror_elements(c, top, bottom, left, right, conjugated):
+    """``mirror``, in squares of which each row takes few lines."""
+    for i in range(top, bottom, SQUARE):
+        for j in range(left, right, SQUARE):
+            for column in range(j, min(right, j + SQUARE)):
+                for row in range(i, min(bottom, i + SQUARE)):
+                    c[column, row] = conjugate(c[row, column], conjugated)
+
+
+@codegen.njit(nogil=True)
+def mirror_sliver(c, top, bottom, left, right, rows, columns, conjugated):
+    """Copy finished rows ``top`` to ``bottom`` of a sliver's columns to the other side, but for elements that are computed
+    there. ``rows`` are cut into (number of tiles, number of bands: those that are computed as a whole), ``columns`` into
+    (vectors, groups, slivers of a group, columns of C in a vector)."""
+    (tiles, bands), (vectors, groups, slivers, lanes), m = rows, columns, c.shape[0]
+    column = left
+    while column < right:
+        band = part_at(tiles, bands, part_at(m, tiles, column))
+        beyond = part_start(
+            m, tiles, part_start(tiles, bands, band + 1)
+        )  # rows from ``column`` to this one are of one band
+        stop = min(right, beyond)
+        first = max(top, sliver_from(vectors, groups, slivers, (beyond + lanes - 1) // lanes) * lanes)
+        if first < bottom:
+            mirror(c, first, bottom, column, stop, conjugated)
+        column = stop
