@@ -187,6 +187,9 @@ Submission = Callable[[], None]
 #: The same for any stream and arguments: ``Device.launcher`` describes the arguments of a call.
 Launcher = Callable[..., None]
 
+#: Blocks, threads of a block, and bytes of its dynamic shared memory.
+LaunchSize = tuple[int, int, int]
+
 #: The most blocks of a cluster that every card takes.
 _PORTABLE_CLUSTER = 8
 
@@ -276,7 +279,7 @@ class Kernels:
         self,
         compiled: Compiled,
         entry: str,
-        size: tuple[int, int, int],
+        size: LaunchSize,
         operands: Sequence[BoxedOperand],
         structure: bytes,
     ) -> BoxedLauncher:
