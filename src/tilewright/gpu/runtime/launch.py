@@ -177,7 +177,8 @@ class BoxedArguments:
 
     def recorded(self, what: str, function: int, size: tuple[int, ...]) -> RecordedLaunch | None:
         """A launch with these arguments as data; None if the addresses in the tensor maps cannot be found."""
-        return recorded_maps(what, function, size, self._maps, self._at, list(self._pointers), self._structure.raw)
+        pointers, structure = list(self._pointers), self._structure.raw
+        return recorded_maps(what, function, size, maps=self._maps, at=self._at, pointers=pointers, structure=structure)
 
 
 # ---- kernels, loaded and checked -------------------------------------------------------------------------------------
