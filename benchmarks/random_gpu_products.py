@@ -61,10 +61,10 @@ class Worker:
 
         compile_one = nvrtc._compile
 
-        def timed(*given: Any) -> Any:
+        def timed(*given: Any, **by_name: Any) -> Any:
             start = time.perf_counter()
             try:
-                return compile_one(*given)
+                return compile_one(*given, **by_name)
             finally:
                 self.compiled = [self.compiled[0] + 1, self.compiled[1] + time.perf_counter() - start]
 

@@ -392,7 +392,7 @@ def test_large_products_are_computed_so_and_none_by_residues_of_reals(
     gpu.sms, computes = 132, {}
     for size in (64, 1000, 2048, 4096, 8192):
         x = GpuArray(0, (size, size), (size, 1), "complex128", 0)
-        plans = [matmul._plan(*matmul._key(x, x, None, True, p, None)) for p in ("standard", "ieee", "invariant")]
+        plans = [matmul._plan(matmul._key(x, x, None, True, p, None)) for p in ("standard", "ieee", "invariant")]
         computes[size] = [piece.compute for plan in plans for piece in (plan, *(each for each, _ in plan.pieces))]
     assert not {name for size in (64, 8192) for name in computes[size][1:] if "int8" in name}
     assert not any(

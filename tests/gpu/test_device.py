@@ -453,7 +453,7 @@ def test_a_gpu_is_opened_once_and_the_context_before_stays(monkeypatch: pytest.M
     stand.played.cuInit, stand.played.cuDevicePrimaryCtxRetain = lambda flags: (Status.CUDA_SUCCESS,), retained
     stand.played.cuCtxGetCurrent = lambda: (Status.CUDA_SUCCESS, contexts[-1])
     stand.played.cuCtxSetCurrent = lambda context: (contexts.append(context), (Status.CUDA_SUCCESS,))[1]
-    monkeypatch.setattr(module, "_open", {})
+    monkeypatch.setattr(module, "_devices", {})
     gpu = gpu_at(0)
     assert contexts == [11, 55, 11], "the context that was current is current again"
     assert gpu_at(0) is gpu is open_device(0)
@@ -465,7 +465,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(module, "_open", {})
+    monkeypatch.setattr(module, "_devices", {})
     monkeypatch.setattr(driver.importlib, "import_module", absent)
     driver.driver.cache_clear()
     with pytest.raises(UnavailableError, match=r"GPU 0 cannot be used: No module named 'cuda.bindings.+; pip install"):

@@ -14,7 +14,7 @@ from support.stand_driver import WORD, StandDriver
 from tilewright.errors import LaunchError
 from tilewright.gpu.arrays import repeated
 from tilewright.gpu.arrays.gpu_array import GpuArray
-from tilewright.gpu.arrays.repeated import ExchangedProducts, ExchangeInterface, exchange_interface
+from tilewright.gpu.arrays.repeated import ExchangedProduct, ExchangedProducts, ExchangeInterface, exchange_interface
 from tilewright.gpu.runtime import recording
 from tilewright.gpu.runtime.recording import Replay, recorded, recorded_words, recording_with
 
@@ -98,8 +98,8 @@ class Library:
         def failed(status: int) -> None:
             raise replay.error(status)
 
-        known = replay.program, self.allocated, self.workspace if workspace else None, failed
-        self.products.learn((a, b), (a.gpu_array, b.gpu_array), known)
+        product = ExchangedProduct(replay.program, self.allocated, self.workspace if workspace else None, failed)
+        self.products.learn((a, b), (a.gpu_array, b.gpu_array), product)
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_an_interface_that_says_something_else_is_not_used(library: Library) -> 
         x._replace(shape=(4, 5)),
         x._replace(device=1),
     ):
-        library.products.learn((a, b), (other, b.gpu_array), (b"", library.allocated, None, print))
+        library.products.learn((a, b), (other, b.gpu_array), ExchangedProduct(b"", library.allocated, None, print))
     assert library.products._known == {}
     library.learn(a, b)
     assert len(library.products._known) == 1

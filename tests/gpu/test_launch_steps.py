@@ -27,7 +27,7 @@ def planned(
     ordinal: int, dtype: str, a: tuple[int, ...], b: tuple[int, ...], form: FinishForm | None = None, **says: Any
 ) -> GpuPlan:
     x, y = (GpuArray(0, shape, contiguous_strides(tuple(n or 8 for n in shape)), dtype, ordinal) for shape in (a, b))
-    return _plan(*_key(x, y, None, False, says.get("precision", "standard"), None), form)
+    return _plan(_key(x, y, None, False, says.get("precision", "standard"), None), form)
 
 
 def names(plan: GpuPlan) -> list[str]:

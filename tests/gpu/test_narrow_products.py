@@ -13,6 +13,7 @@ from support import simulated_libraries as fake
 from support.multiplied import by_columns, by_rows, multiply
 from tilewright.errors import DTypeError, UsageError
 from tilewright.gpu.runtime.engine_product import EngineProduct
+from tilewright.gpu.runtime.nvrtc import CompileError, compile_file
 from tilewright.kernels.catalog import cuda_engine
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
@@ -206,3 +207,15 @@ def test_results_in_the_other_half_are_rounded_once(gpu: Any) -> None:
     x, y = (tensor(gpu, np.zeros(shape, BF16)) for shape in ((2000, 1, 32), (2000, 32, 1)))
     assert "float16" not in tw.plan(x, y).kernel.stores
     assert "float16" in tw.plan(x, y, out_dtype="float16").kernel.stores
+
+
+@pytest.mark.parametrize(("file", "right"), [
+    ("hopper.cu", {"TYPE": "FLOAT8", "TYPE_A": "FLOAT8_E4M3FN", "TYPE_B": "FLOAT8_E5M2", "OUT": "FLOAT32"}),
+    ("pack/add_parts.cu", {"SUM": "INT32", "OUT": "INT8"}),
+    ("pack/finish.cu", {"SUM": "INT32", "OUT": "BFLOAT16", "BIAS": "FLOAT32"}),
+], ids=["hopper", "add_parts", "finish"])  # fmt: skip
+def test_a_kernel_of_a_dtype_without_a_number_is_refused(file: str, right: dict[str, str]) -> None:
+    path = cuda_engine()["cuda/hopper"].path.parent / file
+    for macro in right:
+        with pytest.raises(CompileError, match=rf"#error.*\b{macro}\b.*names a dtype that types.cuh does not define"):
+            compile_file(path, arch="sm_90a", defines={**right, macro: "UINT8"})

@@ -137,10 +137,10 @@ def test_only_what_gains_is_computed_so(gpu: Any, monkeypatch: pytest.MonkeyPatc
     found = {}
     for size in (16, 4096):
         x = GpuArray(0, (size, size), (size, 1), "complex64", 0)
-        found[size] = matmul._plan(*matmul._key(x, x, None, False, "standard", None))
+        found[size] = matmul._plan(matmul._key(x, x, None, False, "standard", None))
     assert not is_of_reals(found[16])
     assert is_of_reals(found[4096])
-    assert found[4096].predicted_s < 0.5 * matmul._planned(x, x, None, True, False, "standard", None).predicted_s
+    assert found[4096].predicted_s < 0.5 * matmul._planned(x, x, None, "standard", None).predicted_s
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
@@ -149,6 +149,6 @@ def test_for_one_row_nothing_is_written_anew(monkeypatch: pytest.MonkeyPatch, dt
     fake.install(monkeypatch, [fake.Gpu(1 << 10)])
     row, b = (GpuArray(1 << 20, shape, (shape[1], 1), dtype, 0) for shape in ((1, 8192), (8192, 8192)))
     matmul._plan.cache_clear()
-    plan = matmul._plan(*matmul._key(row, b, None, True, "standard", None))
+    plan = matmul._plan(matmul._key(row, b, None, True, "standard", None))
     assert plan.kernel.name == "cuda/slices_complex"
     matmul._plan.cache_clear()

@@ -97,10 +97,10 @@ def test_pieces_are_taken_where_they_are_predicted_to_be_faster(gpu: Any, monkey
     gpu.sms, found = 132, {}
     for n in (4096, 4097):
         a, b = GpuArray(0, (n, n), (n, 1), "float32", 0), GpuArray(0, (n, n), (n, 1), "float32", 0)
-        found[n] = matmul._plan(a.in_granule, b.in_granule, None, True, True, "ieee", None)
+        found[n] = matmul._plan(matmul._key(a, b, None, True, "ieee", None))
     assert not found[4096].pieces
     assert found[4097].pieces
-    assert found[4097].predicted < 0.98 * matmul._planned(a, b, None, True, True, "ieee", None).predicted
+    assert found[4097].predicted < 0.98 * matmul._planned(a, b, None, "ieee", None, views=True).predicted
     borders = dict(found[4097].rows())["borders"]
     assert "4097×1 by cuda/slices_fma" in borders
     assert "one kernel for all of C" in borders

@@ -168,5 +168,5 @@ def test_tensor_maps_get_their_addresses(driver: StandDriver, monkeypatch: pytes
 @pytest.mark.parametrize(("at", "recordable"), [(0, True), (1, False)])
 def test_maps_of_another_form_are_not_recorded(driver: StandDriver, at: int, recordable: bool) -> None:
     driver.cuTensorMapReplaceAddress = replaced  # type: ignore[attr-defined]
-    launch = recorded_maps("k", 9, SIZE, [Map(4096, at)], [4096], [], b"")
+    launch = recorded_maps("k", 9, SIZE, maps=[Map(4096, at)], at=[4096], pointers=[], structure=b"")
     assert (launch is not None) == recordable

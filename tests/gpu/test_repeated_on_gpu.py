@@ -94,7 +94,7 @@ def test_repetitions_are_recorded_and_without_error(torch: Any) -> None:
     x = whole(torch, (200, 200), torch.float16)
     for _ in range(4):
         tw.matmul(x, x)
-    known = list(repeated(x)._known.values())
+    known = list(repeated(x)._plain.values())
     replays = [each.replay for each in known if not each.is_first]
     assert replays
     assert all(replay is not None for replay in replays), "every launch can be recorded"

@@ -136,7 +136,7 @@ def test_long_lines_are_split_by_more_blocks(gpu: Any, monkeypatch: pytest.Monke
 def test_a_deep_product_is_cut_by_its_plan(gpu: Any) -> None:
     gpu.sms = 132
     a, b = GpuArray(0, (512, 16384), (16384, 1), "float32", 0), GpuArray(0, (16384, 512), (512, 1), "float32", 0)
-    plan = matmul._plan(*matmul._key(a, b, None, True, "standard", None))
+    plan = matmul._plan(matmul._key(a, b, None, True, "standard", None))
     assert plan.kernel.name == "cuda/split_hopper"
     assert plan.parts > 1
     assert plan.workspace_bytes > plan.parts * 512 * 512 * 4

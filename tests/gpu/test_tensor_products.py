@@ -115,7 +115,7 @@ def test_the_width_of_tiles_decides_how_copies_lie(gpu: Any) -> None:
 
     def plan(n: int) -> Any:
         a = GpuArray(0, (n, n), (n, 1), "bfloat16", 0)
-        return matmul._plan(*matmul._key(a, a, None, True, "standard", None))
+        return matmul._plan(matmul._key(a, a, None, True, "standard", None))
 
     assert plan(1537).params["BN"] % 64
     assert "transposed" in plan(1537).choice.why_params  # was considered, and takes a launch more

@@ -145,7 +145,7 @@ def test_what_is_predicted_to_be_the_fastest(
         b = b._replace(strides=(1, k))
     if batch:
         a, b = (x._replace(shape=(*batch, *x.shape), strides=(x.shape[0] * x.shape[1], *x.strides)) for x in (a, b))
-    plan = matmul._plan(*matmul._key(a, b, None, True, "tf32", None))
+    plan = matmul._plan(matmul._key(a, b, None, True, "tf32", None))
     assert (plan.kernel.name, plan.compute) == (kernel, compute)
     assert bool(plan.copies) == copied
 

@@ -239,7 +239,9 @@ def test_an_older_compiler_takes_the_headers_of_a_toolkit(tmp_path: Path, monkey
 
 def test_names_and_folders_are_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled, compile_now = [], nvrtc._compile
-    monkeypatch.setattr(nvrtc, "_compile", lambda *given: compiled.append(given) or compile_now(*given))
+    monkeypatch.setattr(
+        nvrtc, "_compile", lambda *given, **by_name: compiled.append(given) or compile_now(*given, **by_name)
+    )
     (tmp_path / "inc").mkdir()
     for options in ({}, {"names": ["ns::k<8>"]}, {"names": ["ns::k<4>"]}, {"include": [tmp_path / "inc"]}) * 2:
         found = compile_source(NAMES, **options)

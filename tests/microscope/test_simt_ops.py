@@ -507,6 +507,9 @@ def test_integers_into_floats(made: str, kind: str) -> None:
     x = ints(kind)
     result = as_float(apply(f"cvt.rn.{made}.{kind} {{d}}, {{a}}", made, [kind], [x]), made)
     assert result.tolist() == [to_float(Fraction(v), made) for v in x.tolist()]
+    if made != "bf16":  # .sat is for the other float types
+        clamped = as_float(apply(f"cvt.rn.sat.{made}.{kind} {{d}}, {{a}}", made, [kind], [x]), made)
+        assert clamped.tolist() == np.clip(x, 0, 1).tolist()
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])

@@ -46,14 +46,16 @@ def _compile(
     name: str,
     arch: str,
     macros: Mapping[str, str],
+    *,
     folders: Sequence[Path],
     headers: Sequence[Path] | None,
-    names: Sequence[str],
-    optimised: bool,
+    names: Sequence[str] = (),
+    optimised: bool = True,
     lines: bool = True,
 ) -> tuple[str, bytes, str, dict[str, str]]:
     if headers is None or not optimised or not lines:  # cuda.core finds the headers that NVRTC brings
-        return _WITH_BINARY(source, name, arch, macros, folders, headers, names, optimised, lines)
+        given = {"folders": folders, "headers": headers, "names": names, "optimised": optimised, "lines": lines}
+        return _WITH_BINARY(source, name, arch, macros, **given)  # type: ignore[arg-type]
     _, nv = nvrtc._cuda()
     virtual = arch.replace("sm_", "compute_")
     options = [f"-arch={virtual}", "-lineinfo", *(f"-D{key}={value}" for key, value in macros.items())]

@@ -71,7 +71,7 @@ def _plan_of(library: Library, views: dict[str, GpuArray], out_dtype: Any) -> _P
     asked = None if out_dtype is None else dtype_name(out_dtype)
     scales = tuple(views[name][1:4] for name in ("scale_a", "scale_b") if name in views)
     given = None if target is None else target.in_granule
-    return _plan(x.in_granule, y.in_granule, ends.shape, given, asked, library.views, scales)
+    return _plan(x.in_granule, y.in_granule, ends.shape, given, asked, views=library.views, scales=scales)
 
 
 def _views(arrays: dict[str, Any]) -> tuple[Library, dict[str, GpuArray]]:
@@ -100,7 +100,7 @@ def _views(arrays: dict[str, Any]) -> tuple[Library, dict[str, GpuArray]]:
 
 def plan_of_groups(a: GpuArray, b: GpuArray, groups: int) -> _Plan:
     """The plan for so many groups; nothing is multiplied. Raises what ``grouped_matmul`` raises."""
-    return _plan(a.in_granule, b.in_granule, (groups,), None, None, True, ())
+    return _plan(a.in_granule, b.in_granule, (groups,), None, None, views=True, scales=())
 
 
 class _Plan(NamedTuple):
@@ -114,7 +114,7 @@ class _Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _plan(
-    a: Any, b: Any, ends: tuple[int, ...], out: Any, asked: str | None, views: bool, scales: tuple[Any, ...]
+    a: Any, b: Any, ends: tuple[int, ...], out: Any, asked: str | None, *, views: bool, scales: tuple[Any, ...]
 ) -> _Plan:
     """The plan for arrays that are described without their owners, of which ``out`` may be None, and ``scales`` none."""
     x, y, target = GpuArray(*a), GpuArray(*b), None if out is None else GpuArray(*out)

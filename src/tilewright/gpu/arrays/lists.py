@@ -159,7 +159,7 @@ def _batch(call: ListCall, a: Sequence[Any], b: Sequence[Any], addresses: Any) -
         _stacked(side)._replace(pointer=int(at), keep=kept)
         for side, at, kept in zip((call.xs, call.ys), addresses[::count], (a, b), strict=True)
     )
-    result, launches = submit_product(library, [], (x, y, None), call.precision, None, call.out_dtype)
+    result, launches = submit_product(library, [], (x, y, None), call.precision, out_dtype=call.out_dtype)
     result = library.answer(result)
     return list(library.transposed(result) if launches.plan.order.transposed else result)
 

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,7 +71,9 @@ def matmul_on_gpu(
         return record(a, b, precision)
     library, others, x, y = _operands(a, b, out)
     target = None if out is None else _target(out, x)
-    result, launches = submit_product(library, others, (x, y, target), precision, out, out_dtype, epilogue)
+    result, launches = submit_product(
+        library, others, (x, y, target), precision, out=out, out_dtype=out_dtype, epilogue=epilogue
+    )
     gpu, order = gpu_at(x.device), launches.plan.order
     if library.repeated is not None and not others and _disjoint(target, x, y):
         library.repeated.remember((a, b, out), (x, y, target), launches, gpu, asked, epilogue)
@@ -88,6 +90,7 @@ def submit_product(
     others: list[Library],
     arrays: tuple[GpuArray, GpuArray, GpuArray | None],
     precision: str | float,
+    *,
     out: Any = None,
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
@@ -97,7 +100,7 @@ def submit_product(
     x, y, target = arrays
     stream = library.stream(x.device)
     form, given, kept = (None, (), []) if epilogue is None else finish_form(epilogue, library, x, y)
-    launches = _launches(*_key(x, y, target, library.views, precision, out_dtype), form)
+    launches = _launches(_key(x, y, target, library.views, precision, out_dtype), form)
     order, gpu = launches.plan.order, gpu_at(x.device)
     if target is None:
         result, pointer = allocated(library, order.shape, order.dtype, x.device, launches.plan)
@@ -113,7 +116,7 @@ def submit_product(
         if launches.plan.split is None:
             raise
         del result  # there is no memory for split operands: they are multiplied as they are
-        return submit_product(library, others, arrays, "ieee", out, out_dtype, epilogue)
+        return submit_product(library, others, arrays, "ieee", out=out, out_dtype=out_dtype, epilogue=epilogue)
     for other in others:
         gpu.order(other.stream(x.device), stream)
     with gpu:
@@ -149,7 +152,7 @@ def plan_of_views(
 ) -> GpuPlan:
     """The plan of a product of two arrays whose GPU may be one that is only described. ``views``: the result may be a
     transposed view. Raises ShapeError, DTypeError."""
-    return _plan(*_key(x, y, None, views, precision, out_dtype))
+    return _plan(_key(x, y, None, views, precision, out_dtype))
 
 
 def plan_on_gpu(
@@ -167,46 +170,48 @@ def plan_on_gpu(
         a, b = (x.detach() if (owner := library_of(x)) and owner.records(x) else x for x in (a, b))
     library, _, x, y = _operands(a, b, out)
     form = None if epilogue is None else finish_form(epilogue, library, x, y)[0]
-    return _plan(*_key(x, y, None if out is None else _target(out, x), library.views, precision, out_dtype), form)
+    return _plan(_key(x, y, None if out is None else _target(out, x), library.views, precision, out_dtype), form)
+
+
+class _PlanKey(NamedTuple):
+    """What a plan depends on beside the epilogue: ``GpuArray.in_granule`` of a, b and ``out`` (shapes, strides, dtypes, the
+    GPU, and whether addresses are whole granules), whether ``out`` is disjoint from the operands, whether the result may be
+    a transposed view, and what was asked for."""
+
+    x: Any
+    y: Any
+    out: Any
+    disjoint: bool
+    views: bool
+    precision: str | float
+    out_dtype: str | None
 
 
 def _key(
     x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, precision: str | float, out_dtype: Any
-) -> tuple[Any, ...]:
-    """What a plan depends on: shapes, strides, dtypes, the GPU, whether addresses are whole granules, and whether ``out`` is
-    disjoint from the operands."""
-    asked = None if out_dtype is None else dtype_name(out_dtype)
-    whole = x.in_granule, y.in_granule, None if target is None else target.in_granule
-    return whole[0], whole[1], whole[2], _disjoint(target, x, y), views, precision, asked
+) -> _PlanKey:
+    asked, out = None if out_dtype is None else dtype_name(out_dtype), None if target is None else target.in_granule
+    return _PlanKey(x.in_granule, y.in_granule, out, _disjoint(target, x, y), views, precision, asked)
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(
-    x: Any,
-    y: Any,
-    out: Any,
-    disjoint: bool,
-    views: bool,
-    precision: str | float,
-    out_dtype: str | None,
-    form: FinishForm | None = None,
-) -> GpuPlan:
-    precision = asked_precision(precision)
-    first, second = GpuArray(*x), GpuArray(*y)
-    target = None if out is None else GpuArray(*out)
-    whole = _planned(first, second, target, disjoint, views, precision, out_dtype, form)
-    if not disjoint:
+def _plan(key: _PlanKey, form: FinishForm | None = None) -> GpuPlan:
+    precision, out_dtype, views = asked_precision(key.precision), key.out_dtype, key.views
+    first, second = GpuArray(*key.x), GpuArray(*key.y)
+    target = None if key.out is None else GpuArray(*key.out)
+    whole = _planned(first, second, target, precision, out_dtype, disjoint=key.disjoint, views=views, form=form)
+    if not key.disjoint:
         return whole
 
     def in_pieces(
         whole: GpuPlan, x: GpuArray, y: GpuArray, out: GpuArray | None, given: str | float, result: str | None
     ) -> GpuPlan:
-        return peeled_plan(whole, x, y, out, lambda x, y, out: _planned(x, y, out, True, False, given, result))
+        return peeled_plan(whole, x, y, out, lambda x, y, out: _planned(x, y, out, given, result))
 
     def of_reals(x: GpuArray, y: GpuArray, out: GpuArray) -> GpuPlan:
         # Residues of complex numbers take half as many products as those of their reals.
         given = "ieee" if x.dtype == "float64" else precision
-        return in_pieces(_planned(x, y, out, True, False, given, None), x, y, out, given, None)
+        return in_pieces(_planned(x, y, out, given, None), x, y, out, given, None)
 
     whole = in_pieces(whole, first, second, target, precision, out_dtype)
     if precision not in ("standard", "ieee"):
@@ -218,10 +223,11 @@ def _planned(
     first: GpuArray,
     second: GpuArray,
     target: GpuArray | None,
-    disjoint: bool,
-    views: bool,
     precision: str | float,
     out_dtype: str | None,
+    *,
+    disjoint: bool = True,
+    views: bool = False,
     form: FinishForm | None = None,
 ) -> GpuPlan:
     gpu = gpu_at(first.device)
@@ -241,9 +247,8 @@ def _planned(
 
 
 @functools.lru_cache(maxsize=1024)
-def _launches(*key: Any) -> Launches:
-    plan = _plan(*key)
-    return prepare(plan)
+def _launches(key: _PlanKey, form: FinishForm | None) -> Launches:
+    return prepare(_plan(key, form))
 
 
 def check_words_on_gpu(precision: str | float, algorithm: str) -> None:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 #: ``kDLCUDA``
 _CUDA = 2
-#: Words of a matrix behind the addresses, in what ``read`` returns of lists.
-_MATRIX_WORDS = 7
-
+#: Words of a matrix behind the addresses, in what ``read`` returns of lists (``ListedMatrix`` in ``gpu.c``): device; dtype
+#: and axes; place of the first byte within a granule; two sizes; two strides. Compared with Python: device, sizes, strides.
+_MATRIX_WORDS, _COMPARED_WORDS = 7, [0, 3, 4, 5, 6]
 
 #: An object, the name of an attribute, and its usual value, an object that is always the same.
 State = tuple[Any, str, Any]
@@ -69,10 +69,19 @@ def exchange_interface(
 
 def _reader(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Callable[..., Any] | None) -> Any:
     """The C object that reads tensors by an interface, and knows products by their keys."""
-    types, *functions, state = interface
-    c = front()
+    c, i = front(), interface
     assert c is not None
-    return c.Exchange(*types, *functions, *state, "requires_grad", "is_neg", known, otherwise)
+    return c.Exchange(*i.types, i.functions, i.grad_enabled, *i.state, "requires_grad", "is_neg", known, otherwise)
+
+
+class ExchangedProduct(NamedTuple):
+    """A product that C computes, as the fields that C reads in this order: the program of a ``Replay``, functions that
+    allocate result and workspace, and one that raises the error of a status."""
+
+    program: bytes
+    result: Callable[[], Any]
+    workspace: Callable[[], Any] | None
+    failed: Callable[[int], Any]
 
 
 class ExchangedProducts:
@@ -82,30 +91,26 @@ class ExchangedProducts:
     MOST = 1024
 
     def __init__(self, interface: ExchangeInterface, otherwise: Callable[..., Any]) -> None:
-        self._known: dict[bytes, Any] = {}
+        self._known: dict[bytes, ExchangedProduct] = {}
         reader = _reader(interface, self._known, otherwise)
         self._key, self.product = reader.key, reader.product
 
-    def learn(
-        self,
-        arrays: tuple[Any, Any],
-        views: tuple[GpuArray, GpuArray],
-        known: tuple[bytes, Callable[[], Any], Callable[[], Any] | None, Callable[[int], Any]],
-    ) -> None:
-        """Let C compute the products of arrays like these, if the interface in C says of them what Python says.
-
-        ``known``: the program of a ``Replay``, functions that allocate result and workspace, and one that raises an error.
-        """
+    def learn(self, arrays: tuple[Any, Any], views: tuple[GpuArray, GpuArray], product: ExchangedProduct) -> None:
+        """Let C compute the products of arrays like these, if the interface in C says of them what Python says."""
         found = self._key(*arrays)
-        if found is None or list(found[:2]) != [view.pointer for view in views] or not _says(found[2], views):
+        if found is None:
+            return
+        *pointers, key = found
+        if pointers != [view.pointer for view in views] or not _is_key_of(key, views):
             return
         if len(self._known) >= self.MOST:
             self._known.clear()
-        self._known[found[2]] = known
+        self._known[key] = product
 
 
-def _says(key: bytes, views: tuple[GpuArray, GpuArray]) -> bool:
-    """Whether a key has the device, shape and strides of both arrays."""
+def _is_key_of(key: bytes, views: tuple[GpuArray, GpuArray]) -> bool:
+    """Whether a key has the device, shape and strides of both arrays. Its words (``key_of`` in ``gpu.c``): places within
+    granules; then of each array the device, dtype and number of axes, and the size and stride of each axis."""
     words = iter(struct.unpack(f"<{len(key) // 8}q", key)[1:])
     for view in views:
         device, axes = next(words), next(words) & 0xFFFF_FFFF
@@ -131,7 +136,7 @@ class ListReader:
         found = words[len(views) :].reshape(len(views), _MATRIX_WORDS)
         expected = [(_CUDA | x.device << 32, *x.shape, *x.strides) for x in views]
         return words[: len(views)].tolist() == [x.pointer for x in views] and bool(
-            (found[:, [0, 3, 4, 5, 6]] == np.array(expected)).all()
+            (found[:, _COMPARED_WORDS] == np.array(expected)).all()
         )
 
 
@@ -150,12 +155,17 @@ MOST_KEYS, _MOST_TYPES = 1024, 64
 _EARLY_S = 6e-6
 
 
+#: All of two arrays that their product depends on, except the addresses: hashable, and equal for arrays that are alike.
+ArrayKey = tuple[Any, ...]
+
+
 class ArrayFunctions(NamedTuple):
     """What the short way needs of a library. ``key(a, b)``: the key of two arrays and both addresses, or None for arrays
-    that only the long way can judge. ``pointer(x)``: the address of an array. ``stream(ordinal)``: the caller's stream on a
-    GPU. ``stores_conjugated(a, b)``: whether values are stored conjugated, asked where the dtype is complex."""
+    that only the long way can judge; ``key(x, x)`` is that of one array. ``pointer(x)``: the address of an array.
+    ``stream(ordinal)``: the caller's stream on a GPU. ``stores_conjugated(a, b)``: whether values are stored conjugated,
+    asked where the dtype is complex."""
 
-    key: Callable[[Any, Any], tuple[tuple[Any, ...], int, int] | None]
+    key: Callable[[Any, Any], tuple[ArrayKey, int, int] | None]
     pointer: Callable[[Any], int]
     stream: Callable[[int], int]
     stores_conjugated: Callable[[Any, Any], bool]
@@ -190,13 +200,14 @@ class _Repeatable(NamedTuple):
     transposed: Callable[[Any], Any] | None
     is_complex: bool
     extents: tuple[tuple[int, int], ...] = ()
+    #: Whether no repetition was made yet: the first one records the launches, so it puts another entry in this one's place.
+    is_first: bool = True
     #: The recorded launches; None before they were recorded, and where they cannot be.
     replay: Replay | None = None
-    is_first: bool = True
 
 
 class RepeatedProducts:
-    """The products of one library's arrays that were computed before."""
+    """The products of one library's arrays that were computed before, in a table for each form of call, by its arguments."""
 
     def __init__(
         self, library: RepeatingLibrary, functions: ArrayFunctions, exchange: ExchangeInterface | None
@@ -204,7 +215,10 @@ class RepeatedProducts:
         self._library, self._exchange = library, exchange
         self._key, self._pointer, self._stream, self._stores_conjugated = functions
         self._exchanged: ExchangedProducts | None = None
-        self._known: dict[Any, _Repeatable] = {}
+        self._plain: dict[ArrayKey, _Repeatable] = {}  # of a and b alone
+        self._asked: dict[tuple[ArrayKey, Any], _Repeatable] = {}  # and what else was asked for
+        self._in_place: dict[tuple[ArrayKey, ArrayKey, Any], _Repeatable] = {}  # of a and b; of out; what was asked for
+        self._finished: dict[tuple[ArrayKey, ArrayKey, Any], _Repeatable] = {}  # of a and b; of out and epilogue; …
         self._types: set[type] = set()
 
     def product(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> Any:
@@ -221,7 +235,7 @@ class RepeatedProducts:
             if found is None:
                 return None
             key, at_a, at_b = found
-            known = self._known.get(key if asked is None else (*key, asked))
+            known = self._plain.get(key) if asked is None else self._asked.get((key, asked))
             if known is None or (known.is_complex and self._stores_conjugated(a, b)):
                 return None
             c, workspace, at_workspace = known.result(), known.workspace, 0
@@ -234,7 +248,7 @@ class RepeatedProducts:
         if status:
             raise known.error(status)
         if known.is_first and asked is None:
-            self._teach(a, b, self._known.get(key, known))
+            self._teach(a, b, self._plain.get(key, known))
         return c if known.transposed is None else known.transposed(c)
 
     def _product_in_place(self, a: Any, b: Any, out: Any, asked: Any) -> Any:
@@ -245,8 +259,8 @@ class RepeatedProducts:
             found, to = self._key(a, b), self._key(out, out)
             if found is None or to is None:
                 return None
-            (key, at_a, at_b), at_out = found, to[1]
-            known = self._known.get((*key, to[0], asked))
+            (key, at_a, at_b), (key_of_out, at_out, _) = found, to
+            known = self._in_place.get((key, key_of_out, asked))
             if known is None or (
                 known.is_complex and (self._stores_conjugated(a, b) or self._stores_conjugated(out, out))
             ):
@@ -270,11 +284,11 @@ class RepeatedProducts:
         if type(b) not in self._types:
             return None
         try:
-            found, given = self._key(a, b), self._given(out, epilogue)
-            if found is None or given is None:
+            found, others = self._key(a, b), self._key_of_others(out, epilogue)
+            if found is None or others is None:
                 return None
-            (key, at_a, at_b), (others, (at_c, *applied)) = found, given
-            known = self._known.get((*key, asked, *others))
+            (key, at_a, at_b), (key_of_others, (at_c, *applied)) = found, others
+            known = self._finished.get((key, key_of_others, asked))
             if known is None or (out is not None and _overlap(known.extents, (at_a, at_b, at_c))):
                 return None
             c = known.result() if out is None else out
@@ -290,9 +304,9 @@ class RepeatedProducts:
             self._library.written(out)
         return c if out is not None or known.transposed is None else known.transposed(c)
 
-    def _given(self, out: Any, epilogue: Epilogue) -> tuple[tuple[Any, ...], list[int]] | None:
-        """What else such launches depend on, and the addresses of ``out``, bias and scales, 0 for absent ones; None for
-        arrays that only the long way can judge."""
+    def _key_of_others(self, out: Any, epilogue: Epilogue) -> tuple[ArrayKey, list[int]] | None:
+        """What launches with an epilogue depend on beside a and b, and the addresses of ``out``, bias and scales, 0 for
+        absent ones; None for arrays that only the long way can judge."""
         keys: list[Any] = [epilogue.alpha, epilogue.beta, epilogue.activation]
         addresses = []
         for x in (out, epilogue.bias, epilogue.scale_a, epilogue.scale_b):
@@ -319,36 +333,40 @@ class RepeatedProducts:
         kinds = {type(x) for x in arrays if x is not None}
         applied = () if epilogue is None else epilogue.arrays.values()
         self._types |= kinds | {type(x) for x in applied}
-        given = None if epilogue is None else self._given(out, epilogue)
-        if epilogue is not None and given is None:
+        others = None if epilogue is None else self._key_of_others(out, epilogue)
+        if found is None or (out is not None and to is None) or (epilogue is not None and others is None):
             return
-        if found is None or (out is not None and to is None) or len(short_ways.keys() | kinds) > _MOST_TYPES:
+        if len(short_ways.keys() | kinds) > _MOST_TYPES:
             return
-        if len(self._known) >= MOST_KEYS:
-            self._known.clear()
-        order, nbytes, key = launches.plan.order, launches.plan.workspace_bytes, found[0]
-        if given is not None:
-            key = (*key, asked, *given[0])
+        tables: tuple[dict[Any, _Repeatable], ...] = (self._plain, self._asked, self._in_place, self._finished)
+        if sum(map(len, tables)) >= MOST_KEYS:
+            for each in tables:
+                each.clear()
+        table, key = self._plain, found[0]
+        if others is not None:
+            table, key = self._finished, (key, others[0], asked)
         elif to is not None:
-            key = (*key, to[0], asked)
+            table, key = self._in_place, (key, to[0], asked)
         elif asked is not None:
-            key = (*key, asked)
-        self._known[key] = known = _Repeatable(
-            lambda *given: self._recorded(key, known, launches, gpu, given),
-            LaunchError,
-            self._library.allocation(order.shape, order.dtype, gpu.ordinal),
-            self._library.allocation((nbytes,), "uint8", gpu.ordinal) if nbytes else None,
-            gpu.ordinal,
-            self._library.transposed if order.transposed else None,
-            order.dtype.startswith("complex"),
-            tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in views if x is not None),
+            table, key = self._asked, (key, asked)
+        order, nbytes = launches.plan.order, launches.plan.workspace_bytes
+        table[key] = known = _Repeatable(
+            run=lambda *given: self._record(table, key, known, launches, gpu, given),
+            error=LaunchError,
+            result=self._library.allocation(order.shape, order.dtype, gpu.ordinal),
+            workspace=self._library.allocation((nbytes,), "uint8", gpu.ordinal) if nbytes else None,
+            ordinal=gpu.ordinal,
+            transposed=self._library.transposed if order.transposed else None,
+            is_complex=order.dtype.startswith("complex"),
+            extents=tuple((x.extent[0] - x.pointer, x.extent[1] - x.pointer) for x in views if x is not None),
         )
         for kind in kinds:
             short_ways.setdefault(kind, self.product)
             finished_ways.setdefault(kind, self.finished_product)
 
-    def _recorded(
-        self,
+    @staticmethod
+    def _record(
+        table: dict[Any, _Repeatable],
         key: Any,
         known: _Repeatable,
         launches: Launches,
@@ -364,9 +382,9 @@ class RepeatedProducts:
 
         by_python, replay = recorded_run(gpu, submit, addresses, stream, early=_gains_early(launches.plan, gpu))
         if replay is None:
-            self._known[key] = known._replace(run=by_python, is_first=False)
+            table[key] = known._replace(run=by_python, is_first=False)
         else:
-            self._known[key] = known._replace(run=replay.run, error=replay.error, replay=replay, is_first=False)
+            table[key] = known._replace(run=replay.run, error=replay.error, replay=replay, is_first=False)
         return by_python(*addresses, stream)
 
     def _teach(self, a: Any, b: Any, known: _Repeatable) -> None:
@@ -384,7 +402,8 @@ class RepeatedProducts:
             raise replay.error(status)
 
         views = self._library.view(a, "a"), self._library.view(b, "b")
-        self._exchanged.learn((a, b), views, (replay.program, known.result, known.workspace, failed))
+        product = ExchangedProduct(replay.program, known.result, known.workspace, failed)
+        self._exchanged.learn((a, b), views, product)
 
 
 def recorded_run(
@@ -445,11 +464,12 @@ class _KnownGroups(NamedTuple):
 
 
 class RepeatedGroups:
-    """The products of groups of one library's arrays that were computed before, without ``out``."""
+    """The products of groups of one library's arrays that were computed before, without ``out``: by the keys of a and b,
+    and of the offsets."""
 
     def __init__(self, library: RepeatingLibrary, functions: ArrayFunctions) -> None:
         self._library, self._functions = library, functions
-        self._known: dict[Any, _KnownGroups] = {}
+        self._known: dict[tuple[ArrayKey, ArrayKey], _KnownGroups] = {}
 
     def product(self, a: Any, b: Any, offsets: Any) -> Any:
         """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError."""
@@ -460,14 +480,15 @@ class RepeatedGroups:
             found, ends = key(a, b), key(offsets, offsets)
             if found is None or ends is None:
                 return None
-            known = self._known.get((found[0], ends[0]))
+            (key_of_ab, at_a, at_b), (key_of_ends, at_ends, _) = found, ends
+            known = self._known.get((key_of_ab, key_of_ends))
             if known is None:
                 return None
             c = known.result()
         except (RuntimeError, MemoryError, TypeError):  # no memory, or no such array: the long way says which
             return None
-        given = found[1], found[2], pointer(c), ends[1], stream(known.gpu.ordinal)
-        run = known.run or self._recorded((found[0], ends[0]), known, given)
+        given = at_a, at_b, pointer(c), at_ends, stream(known.gpu.ordinal)
+        run = known.run or self._record((key_of_ab, key_of_ends), known, given)
         status = run(*given)
         if status and known.error is not None:
             raise known.error(status)
@@ -495,7 +516,9 @@ class RepeatedGroups:
         for x in arrays:
             group_ways.setdefault(type(x), self.product)
 
-    def _recorded(self, key: Any, known: _KnownGroups, given: tuple[int, ...]) -> Callable[..., int]:
+    def _record(
+        self, key: tuple[ArrayKey, ArrayKey], known: _KnownGroups, given: tuple[int, ...]
+    ) -> Callable[..., int]:
         """What makes the launch from now on: machine code, or where it cannot be recorded what made it before."""
         *addresses, stream = given
         by_python, replay = recorded_run(known.gpu, known.submit, addresses, stream)
@@ -539,11 +562,13 @@ def _are_equal_distances(addresses: Any) -> bool:
 class RepeatedLists:
     """The lists of one library's arrays that were multiplied before. What a list is like is read by machine code."""
 
-    #: The most lists, by shapes and layouts, that are known at once.
-    MOST = 256
+    #: The most lists, by shapes and layouts, that are known at once, and the most ways for one of them.
+    MOST, MOST_WAYS = 256, 4
 
     def __init__(self, interface: ExchangeInterface) -> None:
-        self._interface, self._known = interface, dict[tuple[Any, bytes], list[_KnownLists]]()
+        self._interface = interface
+        #: By what was asked for, and all that ``ListReader.read`` says except the addresses.
+        self._known: dict[tuple[Any, bytes], list[_KnownLists]] = {}
         self._reader: ListReader | None = None
 
     def products(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> list[Any] | None:
@@ -554,7 +579,7 @@ class RepeatedLists:
         if data is None:
             return None
         addresses = np.frombuffer(data, np.int64, 2 * len(a))
-        for known in self._known.get((asked, data[16 * len(a) :]), ()):
+        for known in self._known.get((asked, data[addresses.nbytes :]), ()):
             if known.takes(addresses):
                 return known.multiply(a, b, addresses)
         return None
@@ -582,7 +607,10 @@ class RepeatedLists:
         if not filled.size:
             return
         between = addresses[filled] - addresses[filled[0]] if needs_same_distances else None
-        key = asked, data[8 * len(views) :]
+        key = asked, data[addresses.nbytes :]
         others = [each for each in self._known.get(key, ()) if each.distances is not None]
-        self._known[key] = [*others[-3:], _KnownLists(between, not _are_equal_distances(addresses), filled, multiply)]
+        self._known[key] = [
+            *others[1 - self.MOST_WAYS :],
+            _KnownLists(between, not _are_equal_distances(addresses), filled, multiply),
+        ]
         short_ways[list] = self.products

@@ -1,6 +1,10 @@
 """One GPU of this process: facts, the current context, memory, streams, kernels.
 
 A GPU is opened once, and kernels that were loaded for it stay loaded. Other libraries share its primary context.
+
+A ``stream`` given as a number is the handle of any library's stream: 0 is the default stream of all threads, and a negative
+one is a recording (``recording``). A device has an ordinal of the driver, from 0 on; a description of a GPU that is not here
+has a negative one.
 """
 
 from __future__ import annotations
@@ -19,15 +23,15 @@ from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageErro
 from ...host.cached_property import cached_property
 from ...kernels.cuda_kernel import Card
 from .driver import DeviceFacts, call, driver, first_line, restored_context
-from .launch import Attributes, BoxedLauncher, BoxedOperand, Extent, Kernels, Launcher, Mapped, Submission
+from .launch import Attributes, BoxedLauncher, BoxedOperand, Extent, Kernels, Launcher, LaunchSize, Mapped, Submission
 from .memory import LEGACY_STREAM, Event, HostPages, Memory, Owned, Stream, Timer
 from .nvrtc import Compiled
-from .recording import Replay, recorded, recording_with
+from .recording import Replay, is_recording, recorded, recording_with
 from .wake import wake
 
-_lock = threading.Lock()
-_open: dict[int, Device] = {}
-_described = itertools.count(-1, -1)
+_opening = threading.Lock()
+_devices: dict[int, Device] = {}  # by their ordinals, with descriptions of GPUs (``add_described``)
+_ordinals_of_described = itertools.count(-1, -1)
 _pages = HostPages()
 
 
@@ -36,13 +40,13 @@ def gpu_at(ordinal: int) -> Device:
 
     Raises UnavailableError, with the reason, if there is no driver, no such GPU, or no ``cuda.bindings``.
     """
-    return _open.get(ordinal) or _opened(ordinal)
+    return _devices.get(ordinal) or _opened(ordinal)
 
 
 def add_described(gpu: Any) -> int:
     """Give a description of a GPU that is not here a number, which no other gets: plans for it are made of its facts."""
-    gpu.ordinal = ordinal = next(_described)
-    _open[ordinal] = gpu
+    gpu.ordinal = ordinal = next(_ordinals_of_described)
+    _devices[ordinal] = gpu
     return ordinal
 
 
@@ -59,8 +63,8 @@ def open_device(ordinal: int = 0) -> Device:
 
 
 def _opened(ordinal: int) -> Device:
-    with _lock, restored_context():
-        if ordinal not in _open:
+    with _opening, restored_context():
+        if ordinal not in _devices:
             waking = wake(ordinal)
             try:
                 driver()  # takes 0.02 s to import
@@ -69,11 +73,11 @@ def _opened(ordinal: int) -> Device:
                 facts = DeviceFacts.of(ordinal)
                 (context,) = call(f"GPU {ordinal}", "cuDevicePrimaryCtxRetain", driver().CUdevice(ordinal))
                 call(f"GPU {ordinal}", "cuCtxSetCurrent", context)
-                _open[ordinal] = Device(facts, context)
+                _devices[ordinal] = Device(facts, context)
             except Exception as error:  # a missing package, library, driver or device: each raises another class
                 advice = "; pip install 'tilewright[cuda]'" if isinstance(error, ModuleNotFoundError) else ""
                 raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}{advice}") from None
-        return _open[ordinal]
+        return _devices[ordinal]
 
 
 def _check_size(array: NDArray[Any], memory: Memory) -> None:
@@ -93,9 +97,11 @@ class Device:
         self._facts, self.context = facts, context
         self._kernels = Kernels(facts)
         self._push, self._pop = driver().cuCtxPushCurrent, driver().cuCtxPopCurrent
-        self._unused: list[Any] = []
-        self._stream = Stream.new(context, self._unused)
-        self._waiting: deque[tuple[Event, Any]] = deque()
+        self._unused_events: list[Any] = []  # which every ``Stream`` of this GPU takes and every ``Event`` gives back
+        self._stream = Stream.new(context, self._unused_events)
+        #: Things and the events until which they stay alive, in the order in which they came.
+        self._alive_until: deque[tuple[Event, Any]] = deque()
+        self._guard = threading.Lock()  # of ``_alive_until``
         self.ordinal, self.name, self.capability = facts.ordinal, facts.name, facts.capability
         #: Multiprocessors, and bytes of the second-level cache.
         self.sms, self.l2_bytes = facts.sms, facts.l2_bytes
@@ -154,7 +160,7 @@ class Device:
 
     def new_stream(self) -> Stream:
         """A new stream, which does not wait for any other by itself."""
-        return Stream.new(self.context, self._unused)
+        return Stream.new(self.context, self._unused_events)
 
     def wait(self, what: str = "the GPU") -> None:
         """Wait until all work of its own stream is done. Raises LaunchError for an error of that work."""
@@ -172,15 +178,15 @@ class Device:
             self._stream_of(later).after(self._stream_of(earlier).mark())
 
     def keep_until_now(self, stream: int, things: Any) -> None:
-        """Keep ``things`` alive until all work submitted to the stream so far is done; does not wait."""
-        with _lock, self:
-            while self._waiting and self._waiting[0][0].is_reached:
-                self._waiting.popleft()
-            self._waiting.append((self._stream_of(stream).mark(), things))
+        """Keep ``things`` alive until all work submitted to the stream so far is done, or longer; does not wait."""
+        with self._guard, self:
+            while self._alive_until and self._alive_until[0][0].is_reached:
+                self._alive_until.popleft()
+            self._alive_until.append((self._stream_of(stream).mark(), things))
 
     def _stream_of(self, handle: int) -> Stream:
-        """The stream with that handle, which may be another library's; 0 is the default stream of all threads."""
-        return Stream(handle or LEGACY_STREAM, self.context, self._unused)
+        """The stream with that handle."""
+        return Stream(handle or LEGACY_STREAM, self.context, self._unused_events)
 
     # ---- other GPUs
 
@@ -203,7 +209,7 @@ class Device:
         """
         what, stream = f"{nbytes:,} bytes on {self.name}", self._stream.handle
         if self._pool is None:
-            return self._at_once(what, nbytes)
+            return self._allocated_without_stream(what, nbytes)
         (pointer,) = call(what, "cuMemAllocFromPoolAsync", max(1, nbytes), self._pool, stream)
         return Memory(Owned(int(pointer), lambda: driver().cuMemFreeAsync(pointer, stream)), nbytes)
 
@@ -216,9 +222,9 @@ class Device:
         if nbytes > free:
             raise MemoryLimitError(f"{nbytes:,} bytes on {self.name} are needed, {free:,} are free")
         with self:
-            return self._at_once(f"{nbytes:,} bytes on {self.name}", nbytes)
+            return self._allocated_without_stream(f"{nbytes:,} bytes on {self.name}", nbytes)
 
-    def _at_once(self, what: str, nbytes: int) -> Memory:
+    def _allocated_without_stream(self, what: str, nbytes: int) -> Memory:
         (pointer,) = call(what, "cuMemAlloc", max(1, nbytes))
         return Memory(Owned(int(pointer), lambda: call("free memory", "cuMemFree", pointer)), nbytes)
 
@@ -265,8 +271,8 @@ class Device:
 
     def clear(self, stream: int, address: int, rows: int, row_bytes: int, step_bytes: int) -> None:
         """Set the bytes of rows that begin ``step_bytes`` apart to zero, on the stream with that handle; does not wait."""
-        if stream < 0:  # a recording (see ``launch``), in which None is work that is no launch
-            recording_with(stream).add(None)
+        if is_recording(stream):
+            recording_with(stream).add(None)  # work that is no launch, so the recording cannot be repeated
             return
         call("set memory to zero", "cuMemsetD2D8Async", address, step_bytes, 0, row_bytes, rows, stream)
 
@@ -327,21 +333,19 @@ class Device:
         self,
         compiled: Compiled,
         entry: str,
-        size: tuple[int, int, int],
+        size: LaunchSize,
         operands: Sequence[BoxedOperand],
         structure: bytes,
     ) -> BoxedLauncher:
-        """A launch of a kernel that takes tensor maps of ``operands``, addresses and a structure, given as its bytes.
-
-        ``size`` is the number of blocks, of their threads, and of the bytes of their dynamic shared memory.
-        """
+        """A launch of a kernel that takes tensor maps of ``operands``, addresses and a structure, given as its bytes."""
         return self._kernels.boxed_launcher(compiled, entry, size, operands, structure)
 
     def replay(
         self, submit: Callable[..., None], alike: Sequence[int], stream: int, early: bool = False
     ) -> Replay | None:
-        """The launches of ``submit(*addresses, stream)`` as one call, fastest on one ``stream``, for addresses that are
-        equal to those ``alike`` modulo 4,096; None if some of its work is no launch, or its arguments cannot be recorded.
+        """The launches of ``submit(*addresses, stream)`` as one call, fastest on the one ``stream`` that is given, for
+        addresses that are equal to those ``alike`` modulo 4,096; None if some of its work is no launch, or its arguments
+        cannot be recorded.
 
         ``submit`` is called now, to record its launches. They must depend on nothing else. ``early``: see ``Replay``.
         """

@@ -232,7 +232,7 @@ def prepare_ragged_product(
         _boxed_operand(kernel, "a", p, 1, values),
         _boxed_operand(kernel, "b", p, len(rows), values),
     ]
-    run, call = _ragged_launch(device, kernel, p, rows, values, operands, {})
+    run, call = _ragged_launch(device, kernel, p, rows, values, operands)
     return lambda a, b, c, stream: run(stream_handle(stream), (a, b, a), (c,), call)
 
 
@@ -260,7 +260,7 @@ def prepare_scattered_product(
         _boxed_operand(kernel, "b", p, 1, values),
     ]
     operands = [operand._replace(matrices=_MOST_SCATTERED, next_bytes=GRANULE) for operand in operands]
-    run, call = _ragged_launch(device, kernel, p, rows, values, operands, {"SCATTERED": 1})
+    run, call = _ragged_launch(device, kernel, p, rows, values, operands, SCATTERED=1)
     tops = np.zeros(MOST_RAGGED, np.int32)
     tops[: len(rows)] = most - np.array(rows)
     filled, before = np.flatnonzero(rows), np.zeros((2, len(rows)), np.int64)
@@ -289,7 +289,7 @@ def _ragged_launch(
     rows: tuple[int, ...],
     values: Mapping[str, int],
     operands: list[BoxedOperand],
-    macros: Mapping[str, object],
+    **macros: object,
 ) -> tuple[BoxedLauncher, bytes]:
     """The launch, and what its structure begins with."""
     band = values["BM"] * values.get("CLUSTER", 1)

@@ -177,7 +177,8 @@ class BoxedArguments:
 
     def recorded(self, what: str, function: int, size: tuple[int, ...]) -> RecordedLaunch | None:
         """A launch with these arguments as data; None if the addresses in the tensor maps cannot be found."""
-        return recorded_maps(what, function, size, self._maps, self._at, list(self._pointers), self._structure.raw)
+        pointers, structure = list(self._pointers), self._structure.raw
+        return recorded_maps(what, function, size, maps=self._maps, at=self._at, pointers=pointers, structure=structure)
 
 
 # ---- kernels, loaded and checked -------------------------------------------------------------------------------------
@@ -186,6 +187,9 @@ class BoxedArguments:
 Submission = Callable[[], None]
 #: The same for any stream and arguments: ``Device.launcher`` describes the arguments of a call.
 Launcher = Callable[..., None]
+
+#: Blocks, threads of a block, and bytes of its dynamic shared memory.
+LaunchSize = tuple[int, int, int]
 
 #: The most blocks of a cluster that every card takes.
 _PORTABLE_CLUSTER = 8
@@ -276,7 +280,7 @@ class Kernels:
         self,
         compiled: Compiled,
         entry: str,
-        size: tuple[int, int, int],
+        size: LaunchSize,
         operands: Sequence[BoxedOperand],
         structure: bytes,
     ) -> BoxedLauncher:

@@ -307,7 +307,9 @@ def compile_source(
     if result is None:
         headers = headers_needed(includes, compiler())
         with announced(f"compiling {Path(name).name} for {arch}"):
-            result = _compile(source, name, arch, macros, folders, headers, names, optimised)
+            result = _compile(
+                source, name, arch, macros, folders=folders, headers=headers, names=names, optimised=optimised
+            )
         if includes.complete:
             _cache(key, result)
     ptx, cubin, log, lowered = result
@@ -326,7 +328,7 @@ def compile_alone(path: Path, arch: str, macros: Mapping[str, str]) -> Compiled:
     """A file of kernels, compiled without the lines of its source, and not cached: for an archive."""
     source, folders = path.read_text(encoding="utf-8-sig"), folders_of(str(path), ())
     headers = headers_needed(included(source, folders), compiler())
-    ptx, cubin, *_ = _compile(source, str(path), arch, macros, folders, headers, (), optimised=True, lines=False)
+    ptx, cubin, *_ = _compile(source, str(path), arch, macros, folders=folders, headers=headers, lines=False)
     return compiled_of(str(path), arch, ptx, cubin)
 
 
@@ -356,10 +358,11 @@ def _compile(
     name: str,
     arch: str,
     macros: Mapping[str, str],
+    *,
     folders: Sequence[Path],
     headers: Sequence[Path] | None,
-    names: Sequence[str],
-    optimised: bool,
+    names: Sequence[str] = (),
+    optimised: bool = True,
     lines: bool = True,
 ) -> _Result:
     """PTX, cubin, log and lowered names of one run of the compiler. ``headers``: folders of CUDA's own headers

@@ -270,6 +270,7 @@ def recorded_maps(
     what: str,
     function: int,
     size: tuple[int, ...],
+    *,
     maps: Sequence[Any],
     at: Sequence[int],
     pointers: Sequence[int],

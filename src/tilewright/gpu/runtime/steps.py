@@ -17,7 +17,7 @@ from ...kernels.cuda_kernel import CudaKernel
 from ...product.problem import itemsize_of
 from .compilations import Chosen, KernelCode
 from .device import Device
-from .launch import BoxedOperand, Launcher
+from .launch import BoxedOperand, Launcher, LaunchSize
 from .layout import Matrix
 from .product import prepare_gpu_product
 
@@ -45,13 +45,12 @@ OPERANDS = BufferPlace(A), BufferPlace(B), BufferPlace(C)
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A launch of compiled code: ``size`` are blocks, threads and bytes of shared memory. Its arguments are the tensor maps
-    of ``maps``, addresses, and ``rest``: a structure as its bytes, or numbers. The first of its places are those of the
-    maps."""
+    """A launch of compiled code. Its arguments are the tensor maps of ``maps``, addresses, and ``rest``: a structure as its
+    bytes, or numbers. The first of its places are those of the maps."""
 
     code: KernelCode
     entry: str
-    size: tuple[int, int, int]
+    size: LaunchSize
     rest: bytes | tuple[np.generic, ...]
     maps: tuple[BoxedOperand, ...] = ()
 

@@ -4,7 +4,9 @@ A task gets the chunks that its segment of k overlaps, and adds their product to
 are to where they are read, and repeats what is lost. All bits are those of ``multiply``: a segment is a whole number of the
 parts that the kernel sums.
 
-The cut, into tiles of C and segments of k, is made so that one task fits the memory it may take.
+The cut, into tiles of C and segments of k, is made so that one task fits the memory it may take. k is cut into layers, whose
+sums are added at the end (one layer, unless k is long: see ``layers``); a layer into segments, one task each; a segment into
+the parts of at most ``kc`` elements that the kernel sums.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 import dask.array as da
@@ -108,10 +110,11 @@ def cut_lazily(
     ((2000, 2000, 2000, 2000), (1667, 1667, 1666))
     """
     m, n = sum(rows), sum(columns)
-    deep = cut_layers(k, kc, layers(m, n, k))
-    longest, part = max(layer.stop - layer.start for layer in deep), math.ceil(k / part_count(k, kc))
+    cut_k = cut_layers(k, kc, layers(m, n, k))
+    longest, part = max(layer.stop - layer.start for layer in cut_k), math.ceil(k / part_count(k, kc))
+    size_a, size_b, _ = memory.sizes
     found = None
-    for least in (SHORT, 1):
+    for least in (SHORT, 1):  # segments that are not short; where memory allows no such tile, of one part at least
         for side in _sides(max(m, n)):
             edges = cut_axis(rows, side), cut_axis(columns, side)
             bm, bn = (max(y - x for x, y in itertools.pairwise(cuts)) for cuts in edges)
@@ -120,12 +123,12 @@ def cut_lazily(
                 continue
             if found is not None and max(bm, bn) < SMALL_SIDE:
                 break
-            found = edges, min(fits, max(LONG, bm, bn, LONG_BYTES // (bm * memory.sizes[0] + bn * memory.sizes[1])))
-            if _busy(math.prod(len(cuts) - 1 for cuts in edges) * len(deep), threads):
+            found = edges, min(fits, max(LONG, bm, bn, LONG_BYTES // (bm * size_a + bn * size_b)))
+            if _busy(math.prod(len(cuts) - 1 for cuts in edges) * len(cut_k), threads):
                 break
         if found is not None:
             (down, across), most = found
-            return LazyCut(tuple(down), tuple(across), tuple(tuple(_segments(layer, most, kc)) for layer in deep))
+            return LazyCut(tuple(down), tuple(across), tuple(tuple(_segments(layer, most, kc)) for layer in cut_k))
     least_bytes = math.ceil(memory.bytes(min(m, GRAIN), min(n, GRAIN), part) / (1 << 20)) << 20
     raise MemoryLimitError(
         f"a task may take {bytes_text(memory.limit)}: the smallest tile of {m}×{k}×{n} needs {bytes_text(least_bytes)}; "
@@ -192,7 +195,7 @@ PROCESS_BYTES = 192 << 20
 #: Chunks are moved whole, also where a panel needs only a part of them, if they are so many times shorter than the panel.
 WHOLE = 16
 
-#: A piece of a chunk: its number along an axis, and what is taken of it.
+#: A piece of a chunk along an axis: the chunk's number, and what is taken of it.
 Overlap = tuple[int, slice]
 
 
@@ -236,8 +239,8 @@ def matmul(x: Any, y: Any, *, memory: float | str | None = None) -> da.Array:
 def lazy_product(
     x: da.Array, y: da.Array, dtype: np.dtype, memory: float | str | None, workers: Mapping[str, int] | None = None
 ) -> da.Array:
-    """The same in a dtype that is given. Of a sum that ``workers`` share, by their addresses and threads, each gets layers
-    that follow one another; Dask moves them only if a worker is lost. Without, Dask places them."""
+    """The product in a dtype that is given. Of a sum that ``workers`` share, by their addresses and threads, each gets
+    layers that follow one another; Dask moves them only if a worker is lost. Without ``workers``, Dask places them."""
     limit = None if memory is None else parse_bytes("memory", memory)
     (m, k), n = x.shape, y.shape[1]
     if 0 in (m, n, k):
@@ -303,17 +306,25 @@ def _workers() -> list[dict[str, Any]]:
 # ---- graph -----------------------------------------------------------------------------------------------------------
 
 
+class _Panel(NamedTuple):
+    """The part of an operand that a task reads: tasks of its pieces, and how these lie in it."""
+
+    pieces: List
+    layout: Layout
+
+
 class _Operand:
     """The panels of an operand: which pieces of its chunks a tile's row or column needs for a segment of k."""
 
     def __init__(self, array: Any, cuts: str, graph: dict[Any, Any], least: tuple[int, int]) -> None:
-        """``least`` are the rows and columns of the smallest panel."""
+        """``cuts`` is the first part of the keys of the tasks that cut chunks, which ``panel`` adds to the ``graph``;
+        ``least`` are the rows and columns of the smallest panel."""
         self._array, self._cuts, self._graph = array, cuts, graph
         self._edges = [[0, *itertools.accumulate(sizes)] for sizes in array.chunks]
         self._whole = [WHOLE * max(sizes) <= side for sizes, side in zip(array.chunks, least, strict=True)]
 
-    def panel(self, rows: slice, columns: slice) -> tuple[List, Pieces]:
-        """The pieces' tasks, and how they lie in the panel. Adds a task to the graph for every chunk that is cut."""
+    def panel(self, rows: slice, columns: slice) -> _Panel:
+        """The panel of these rows and columns. Adds a task to the graph for every chunk that is cut."""
         down, across = (self._overlaps(axis, span) for axis, span in enumerate((rows, columns)))
         refs = [self._piece(row, column) for row in down for column in across]
         shape, edges = [], []
@@ -321,7 +332,7 @@ class _Operand:
             first = ends[axis[0][0]] + axis[0][1].start - span.start
             shape.append(span.stop - span.start)
             edges.append(tuple(itertools.accumulate((part.stop - part.start for _, part in axis), initial=first)))
-        return List(*refs), Pieces((shape[0], shape[1]), edges[0], edges[1])
+        return _Panel(List(*refs), Layout((shape[0], shape[1]), edges[0], edges[1]))
 
     def _overlaps(self, axis: int, span: slice) -> list[Overlap]:
         """The chunks along an axis that overlap a range of elements, and what is taken of each."""
@@ -354,16 +365,15 @@ def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int, workers: Mapp
     bm, bn, depth = (min(part.stop - part.start for part in parts) for parts in (rows, columns, segments))
     a = _Operand(x, f"tilewright-cut-x-{token}", graph, (bm, depth))
     b = _Operand(y, f"tilewright-cut-y-{token}", graph, (depth, bn))
-    of_a = {(i, s.start): a.panel(part, s) for i, part in enumerate(rows) for s in segments}
-    of_b = {(s.start, j): b.panel(s, part) for j, part in enumerate(columns) for s in segments}
-    tasks, tiles = len(segments) + len(cut.layers) - 1, len(rows) * len(columns)
-    where: dict[Any, str] = {}
+    panels_of_a = {(i, s.start): a.panel(part, s) for i, part in enumerate(rows) for s in segments}
+    panels_of_b = {(s.start, j): b.panel(s, part) for j, part in enumerate(columns) for s in segments}
+    tasks_of_tile, tiles = len(segments) + len(cut.layers) - 1, len(rows) * len(columns)
+    where: dict[Any, str] = {}  # key of a task → the worker that should run it
     for i, j in itertools.product(range(len(rows)), range(len(columns))):
-        panels = {s.start: (*of_a[i, s.start], *of_b[s.start, j]) for s in segments}
-        keys = [*((f"tilewright-sum-{token}", i, j, number) for number in range(tasks - 1)), (name, i, j)]
-        of_layers = _add_tile(
-            graph, iter(keys), [[panels[s.start] for s in layer] for layer in cut.layers], dtype.name, kc
-        )
+        panels = [[(panels_of_a[i, s.start], panels_of_b[s.start, j]) for s in layer] for layer in cut.layers]
+        # The last task of a tile has the key of the result's chunk.
+        keys = [*((f"tilewright-sum-{token}", i, j, number) for number in range(tasks_of_tile - 1)), (name, i, j)]
+        of_layers = _add_tile(graph, iter(keys), panels, dtype.name, kc)
         if workers:
             placed = share_layers(len(cut.layers), i * len(columns) + j, tiles, workers)
             for key, numbers in of_layers.items():
@@ -385,21 +395,21 @@ class _Sum:
 
 
 def _add_tile(
-    graph: dict[Any, Any], keys: Iterator[Any], layers: list[list[Any]], dtype: str, kc: int
+    graph: dict[Any, Any], keys: Iterator[Any], panels: list[list[tuple[_Panel, _Panel]]], dtype: str, kc: int
 ) -> dict[Any, range]:
-    """Add the tasks of a tile, under these keys: a chain for each layer, whose panels are given, and their sums. Returns
-    the numbers of the layers of which each task has the sum."""
+    """Add the tasks of a tile, under these keys: a chain for each layer, whose panels of A and B are given for each segment,
+    and the sums of the layers. Returns the numbers of the layers of which each task has the sum."""
     found: dict[Any, range] = {}
 
-    def add(numbers: range, function: Callable[..., Any], *arguments: Any) -> TaskRef:
+    def add(numbers: range, function: Callable[..., Any], *arguments: Any, **options: Any) -> TaskRef:
         key = next(keys)
-        graph[key], found[key] = Task(key, function, *arguments), numbers
+        graph[key], found[key] = Task(key, function, *arguments, **options), numbers
         return TaskRef(key)
 
-    def chain(number: int, layer: list[Any]) -> _Sum:
+    def chain(number: int, layer: list[tuple[_Panel, _Panel]]) -> _Sum:
         numbers, total = range(number, number + 1), None
-        for left, of_left, right, of_right in layer:
-            total = add(numbers, add_product, total, left, right, of_left, of_right, dtype, kc)
+        for a, b in layer:
+            total = add(numbers, add_product, total, *a, *b, dtype=dtype, kc=kc)
         assert total is not None
         return _Sum(total, numbers)
 
@@ -407,7 +417,7 @@ def _add_tile(
         numbers = range(x.numbers.start, y.numbers.stop)
         return _Sum(add(numbers, add_sums, x.task, y.task), numbers)
 
-    add_layers([chain(number, layer) for number, layer in enumerate(layers)], add_two)
+    add_layers([chain(number, layer) for number, layer in enumerate(panels)], add_two)
     return found
 
 
@@ -419,9 +429,9 @@ Matrix = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Pieces:
+class Layout:
     """How a panel of ``shape`` lies in pieces, which are in a list row by row: where their rows and columns begin and end,
-    counted from the panel's first. The pieces at its edges may be larger than the panel."""
+    counted from the panel's first. Pieces at its edges may reach beyond it: the first edge is then negative."""
 
     shape: tuple[int, int]
     rows: tuple[int, ...]
@@ -461,9 +471,10 @@ def cut_chunk(chunk: Any, rows: slice, columns: slice) -> Any:
 
 
 def add_product(
-    total: Matrix | None, x: list[Any], y: list[Any], of_x: Pieces, of_y: Pieces, dtype: str, kc: int
+    total: Matrix | None, x: list[Any], of_x: Layout, y: list[Any], of_y: Layout, *, dtype: str, kc: int
 ) -> Matrix:
-    """``total`` + A·B in a new array, or A·B: of a panel of A in the pieces ``x`` and one of B in the pieces ``y``.
+    """``total`` + A·B in a new array, or A·B: of a panel of A in the pieces ``x`` and one of B in the pieces ``y``. ``kc``
+    is that by which the segments were cut.
 
     ``total`` stays as it is: Dask may run a task again, on the same inputs.
     """
@@ -473,11 +484,11 @@ def add_product(
     (m, k), n = of_x.shape, of_y.shape[1]
     c = np.empty((m, n), dtype) if total is None else np.array(total, dtype, order="C")
     kernel = choose_adding_cpu(dtype).kernel  # type: ignore[union-attr]  # blocks have one
-    steps = Grid(m, n, k, m, n, _step(k, kc, kc_of(kernel, dtype), whole=len(x) == len(y) == 1), kc)
-    a, b = (np.empty(math.prod(shape), dtype) for shape in ((m, steps.bk), (steps.bk, n)))
+    grid = Grid(m, n, k, m, n, _step(k, kc, kc_of(kernel, dtype), whole=len(x) == len(y) == 1), kc)
+    a, b = (np.empty(math.prod(shape), dtype) for shape in ((m, grid.bk), (grid.bk, n)))
     first = total is None
-    for p in range(steps.steps):
-        part = steps.depth(p)
+    for p in range(grid.steps):
+        part = grid.depth(p)
         depth = part.stop - part.start
         left = of_x.read(x, slice(0, m), part, a[: m * depth].reshape(m, depth))
         right = of_y.read(y, part, slice(0, n), b[: depth * n].reshape(depth, n))

@@ -35,6 +35,7 @@ class Findings:
         thread: Dim,
         address: int | None,
         text: str,
+        *,
         times: int = 1,
     ) -> None:
         """Add a finding of ``times`` threads at an instruction, with the first of them; ``ins`` is None at the run's end."""
@@ -86,7 +87,7 @@ class Reports:
         first = int(np.argmax(bad))
         block, thread = self.threads.place(first if sel is None else int(sel[first]))
         where = None if address is None else int(address[first])
-        self.findings.add(kind, ins, block, thread, where, text, int(bad.sum()))
+        self.findings.add(kind, ins, block, thread, where, text, times=int(bad.sum()))
 
     def race(
         self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints, kind: str = "race"

@@ -117,7 +117,7 @@ def note_work(ins: Instruction, lanes: Lanes, work: UnitWork, sel: Ints) -> None
 
 
 def note_read(
-    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None, padded: int = 0
+    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None, *, padded: int = 0
 ) -> None:
     """Tell the shadow of a read and report what it finds.
 
@@ -141,7 +141,7 @@ def note_read(
 
 def note_write(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
-    changes: NDArray[np.bool_] | None,
+    *, changes: NDArray[np.bool_] | None = None,
 ) -> Callable[[NDArray[np.bool_]], None] | None:  # fmt: skip
     """Tell the shadow of a write; ``changes`` marks accesses whose value differs from the one in memory (None: all).
 
@@ -218,17 +218,17 @@ def _wanted(ins: Instruction, lanes: Lanes, names: Sequence[str]) -> list[tuple[
 
 
 def note_wanted(
-    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None, padded: int,
-    conditions: Conditions,
+    ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
+    *, padded: int, conditions: Conditions,
 ) -> None:  # fmt: skip
     """``note_read`` for the lanes for which a condition holds."""
     if conditions is None:
-        note_read(ins, lanes, region, offsets, nbytes, sel, padded)
+        note_read(ins, lanes, region, offsets, nbytes, sel, padded=padded)
         return
     used = np.logical_or.reduce([(p if sel is None else p[sel]) == value for p, value in conditions])
     if used.any():
         some = np.flatnonzero(used) if sel is None else sel[used]
-        note_read(ins, lanes, region, offsets[used], nbytes, some, padded)
+        note_read(ins, lanes, region, offsets[used], nbytes, some, padded=padded)
 
 
 @step("ld", TYPES)
@@ -254,7 +254,7 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
             else:
                 for first, count, copied, conditions in wanted:
                     at_first, padded = offsets + first * size, size if copied else 0
-                    note_wanted(ins, lanes, region, at_first, count * size, sel, padded, conditions)
+                    note_wanted(ins, lanes, region, at_first, count * size, sel, padded=padded, conditions=conditions)
         index, memory = offsets >> shift, region.view(dtype)
         for i, (out, _, wider) in enumerate(outs):
             place = index + i if i else index
@@ -288,9 +288,9 @@ def _st(ins: Instruction, lanes: Lanes) -> Step:
                 changes |= memory[index + i] != v
             if atomic:
                 note_update(ins, lanes, region, offsets, size * vector, sel)
-                note_volatile(ins, lanes, region, offsets, size * vector, sel, changes)
+                note_volatile(ins, lanes, region, offsets, size * vector, sel, changes=changes)
             else:
-                settle = note_write(ins, lanes, region, offsets, size * vector, sel, changes)
+                settle = note_write(ins, lanes, region, offsets, size * vector, sel, changes=changes)
         for i, v in enumerate(stored):
             memory[index + i] = v
         if settle is not None:
@@ -344,7 +344,7 @@ def note_unwritten(
 
 def note_volatile(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
-    changes: NDArray[np.bool_] | None = None,
+    *, changes: NDArray[np.bool_] | None = None,
 ) -> None:  # fmt: skip
     """Tell the shadow of shared memory of a volatile access, a write if there are ``changes``; report what it finds."""
     shadow = region.shadow

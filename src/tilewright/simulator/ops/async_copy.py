@@ -135,7 +135,7 @@ class AsyncCopies:
             return
         active = self.lanes.every if sel is None else sel
         # A copy writes when it is issued: a race with a thread that still reads the old bytes shows here.
-        settle = note_write(ins, self.lanes, region, offsets, nbytes, sel, None)
+        settle = note_write(ins, self.lanes, region, offsets, nbytes, sel)
         if settle is not None:
             settle(np.ones(offsets.size, bool))
         cells, _ = region.shadow.cells(offsets, nbytes, offsets)

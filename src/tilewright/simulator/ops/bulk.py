@@ -128,6 +128,7 @@ class CopyEngine:
         place: SharedRange,
         chunks: Ints,
         put: Callable[[int], None],
+        *,
         barrier: Mbarrier,
         mask: int | None,
         work: UnitWork,
@@ -366,7 +367,8 @@ def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Ste
                 number = len(lanes.origins.boxes)
                 lanes.mbarriers.log.box(ins, number, tensor.swizzle, 16 * box.across, cells)
             put = partial(_scatter, _chunk_rows(place.region), chunks, data, note)
-            engine.load(lane, place, chunks, put, barrier, mask, _box_work("load", tensor, window, multicast))
+            work = _box_work("load", tensor, window, multicast)
+            engine.load(lane, place, chunks, put, barrier=barrier, mask=mask, work=work)
 
     return load
 
@@ -429,13 +431,13 @@ def _store_box(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Ste
                     .view(f"u{tensor.itemsize}")
                     .reshape(tensor.counts[::-1])
                 )
-                _put_box(copy, engine, tensor, window, box, lane, operation)
+                _put_box(copy, engine, tensor, window, box, lane=lane, operation=operation)
 
     return store
 
 
 def _put_box(
-    copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window, box: Array, lane: int, operation: str
+    copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window, box: Array, *, lane: int, operation: str
 ) -> None:
     """Store or reduce the part of a box that lies inside the tensor, to the end of the last chunk of each row."""
     region, size, ins, lanes = window.region, tensor.itemsize, copy.ins, copy.lanes
@@ -572,7 +574,8 @@ def _load(ins: Instruction, lanes: Lanes, space: str, multicast: bool, update: U
             data, reads = _read_source(engine, space, source, nbytes, lane)
             put = partial(_put, place.region.data, place.first, data, update, kind)
             work = _range_work("load", source, nbytes) if space == "global" else NOTHING
-            engine.load(lane, place, chunks_of(place.first, nbytes), put, barrier, mask, work, reads)
+            chunks = chunks_of(place.first, nbytes)
+            engine.load(lane, place, chunks, put, barrier=barrier, mask=mask, work=work, reads=reads)
 
     return load
 

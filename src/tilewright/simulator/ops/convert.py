@@ -142,23 +142,20 @@ def _float_to_int(to_kind: str, from_kind: str, rounding: str) -> Callable[[Arra
     return convert
 
 
-def _wide_integers(to_kind: str, mode: str, out: Array, a: Array) -> None:
-    """64-bit integers to a float type: the two halves, which float64 holds exactly, are added with rounding to odd, so that
-    the second rounding is correct."""
-    upper, lower = (
-        (a >> a.dtype.type(32)).astype(np.float64) * 2.0**32,
-        (a & a.dtype.type(0xFFFFFFFF)).astype(np.float64),
-    )
-    if to_kind == "f64":
-        total, missing = two_sum(upper, lower)
-        out[...] = total if mode == "rn" else directed64(total, np.sign(missing), mode)
-    else:
-        _to_float(to_kind, mode, out, odd_sum(upper, lower))
-
-
 def _to_float(to_kind: str, mode: str, out: Array, x: Array) -> None:
     """Write ``x`` to a float type, rounded once. ``x`` is float64 (exact, or rounded to odd so that rounding again is
-    correct) or a type whose values float64 holds exactly."""
+    correct), a type whose values float64 holds exactly, or 64-bit integers.
+
+    Of a 64-bit integer float64 holds both halves exactly: to float64 their sum is rounded in the mode, to a narrower type
+    first to odd, and then in the mode."""
+    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
+        upper = (x >> x.dtype.type(32)).astype(np.float64) * 2.0**32
+        lower = (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64)
+        if to_kind == "f64":
+            total, missing = two_sum(upper, lower)
+            out[...] = total if mode == "rn" else directed64(total, np.sign(missing), mode)
+            return
+        x = odd_sum(upper, lower)
     if to_kind == "f64":
         out[...] = x
     elif to_kind == "f32":
@@ -213,14 +210,11 @@ def _to_real(to_kind: str, from_kind: str, flags: set[str]) -> Compute:
     bits of a NaN: converted if f64 takes part, else the canonical NaN of f32."""
     if not flags and (to_kind, from_kind) in _COPIED_BITS:
         return _copy_bits
-    rounding = next((f for f in flags if f in _ROUND_TO_INTEGER), "")
+    rounding = next((f for f in flags if f in _ROUND_TO_INTEGER and from_kind in _REALS), "")
     mode = next((f for f in MODES if f in flags), "rn")
     keeps_nans = "f64" in (to_kind, from_kind) and from_kind in _REALS
 
     def compute(out: Array, a: Array) -> None:
-        if from_kind in ("u64", "s64"):
-            _wide_integers(to_kind, mode, out, a)
-            return
         if from_kind == "f32" and "ftz" in flags:
             a = np.array(flush(a))
             canonical(a)

@@ -62,13 +62,15 @@ class Descriptor:
         """Addresses of the chunks of 16 bytes of a tile: K-major (rows, depth), for ``transposed`` tiles MN-major, with
         ``rows`` of K and ``depth`` chunks of M or N."""
         place = self.start & 1023
-        found = _chunks(place, self.leading, self.stride, self.base, self.mode, rows, depth, transposed)
+        found = _chunks(
+            place, self.leading, self.stride, self.base, self.mode, rows=rows, depth=depth, transposed=transposed
+        )
         return found + (self.start - place)
 
 
 @functools.lru_cache(maxsize=256)
 def _chunks(
-    start: int, leading: int, stride: int, base: int, mode: int, rows: int, depth: int, transposed: bool
+    start: int, leading: int, stride: int, base: int, mode: int, *, rows: int, depth: int, transposed: bool
 ) -> Ints:
     wide = CHUNKS[mode]
     r, c = np.arange(rows, dtype=np.int64)[:, None], np.arange(depth, dtype=np.int64)

@@ -146,7 +146,7 @@ def _init(ins: Instruction, lanes: Lanes) -> Step:
         if region.name != "shared":
             raise UnknownInstruction(ins, f"has its barrier in {region.name}, not in shared memory")
         active = lanes.every if sel is None else sel
-        settle = note_write(ins, lanes, region, offsets, 8, sel, None)
+        settle = note_write(ins, lanes, region, offsets, 8, sel)
         if settle is not None:
             settle(np.zeros(offsets.size, bool))
         for offset, lane, number in zip(offsets.tolist(), active.tolist(), _numbers(count, active), strict=True):

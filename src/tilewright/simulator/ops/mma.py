@@ -271,7 +271,7 @@ def _stmatrix(ins: Instruction, lanes: Lanes) -> Step:
         data = table.reshape(-1, 8)
 
         def put(region: Region, offsets: Ints, at: Ints | None, chosen: Ints | None) -> None:
-            settle = note_write(ins, lanes, region, offsets, 16, chosen, None)
+            settle = note_write(ins, lanes, region, offsets, 16, chosen)
             place = (offsets >> 1)[:, None] + np.arange(8)
             memory = region.view(np.dtype(np.uint16))
             memory[place] = data[slice(None) if at is None else at]
@@ -501,7 +501,7 @@ class _Move:
                 note_read(ins, lanes, region, offsets, nbytes, chosen)
                 column[place] = memory[offsets // nbytes]
                 return
-            settle = note_write(ins, lanes, region, offsets, nbytes, chosen, None)
+            settle = note_write(ins, lanes, region, offsets, nbytes, chosen)
             memory[offsets // nbytes] = column[place]
             if settle is not None:
                 settle(np.zeros(offsets.size, bool))

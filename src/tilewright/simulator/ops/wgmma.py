@@ -125,8 +125,9 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
         transposed = form.transposed[side]
         shape = (form.k, rows // elements) if transposed else (rows, _DEPTH // 16)
         descriptor = Descriptor.of(bits)
-        _check_descriptor(ins, lanes, descriptor, "AB"[side], shape, transposed, groups)
-        data = _read(ins, lanes, descriptor.chunks(*shape, transposed), groups, reading, "AB"[side], descriptor.mode)
+        _check_descriptor(ins, lanes, descriptor, groups, side="AB"[side], shape=shape, transposed=transposed)
+        chunks = descriptor.chunks(*shape, transposed)
+        data = _read(ins, lanes, chunks, groups, reading, side="AB"[side], mode=descriptor.mode)
         data = data.reshape(len(groups), shape[0], -1)
         numbers = factors(data.view(f"u{_SIZES[kinds[side]]}"), kinds[side])
         if form.negate[side]:
@@ -171,7 +172,7 @@ def _predicate(ins: Instruction, lanes: Lanes, operand: str) -> Bools:
 
 
 def _check_descriptor(
-    ins: Instruction, lanes: Lanes, d: Descriptor, side: str, shape: tuple[int, int], transposed: bool, groups: Ints
+    ins: Instruction, lanes: Lanes, d: Descriptor, groups: Ints, *, side: str, shape: tuple[int, int], transposed: bool
 ) -> None:
     """Report offsets that are no whole patterns of the descriptor's swizzle."""
     wide = CHUNKS[d.mode]
@@ -199,7 +200,7 @@ def _starts_a_pattern(lanes: Lanes, d: Descriptor, groups: Ints) -> bool:
     return row is not None and row % 8 == 0
 
 
-def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Reading, side: str, mode: int) -> Array:
+def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Reading, *, side: str, mode: int) -> Array:
     """The chunks of 16 bytes of a tile, at these addresses of the shared memory of each group, as bytes (groups, …, 16).
 
     What the product reads from now on is added to ``reading``, a transfer for each group.

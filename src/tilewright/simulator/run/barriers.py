@@ -17,11 +17,15 @@ from ..machine.lanes import Lanes
 from ..machine.values import Array, Bools, Ints, per_lane
 from ..ops import UnknownInstruction
 
+#: Lanes at a segment of the program: its number, and the lanes. Barriers end segments, so lanes that pass one run next what
+#: follows the segment that a group names.
+Group = tuple[int, Ints]
+
 # ---- of a block ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Form:
+class BarrierForm:
     """A barrier instruction bound to the lanes: its kind, and for each lane its number and thread count (0: all)."""
 
     ins: Instruction
@@ -30,7 +34,7 @@ class Form:
     count: Array
 
     @classmethod
-    def of(cls, ins: Instruction, lanes: Lanes) -> Form:
+    def of(cls, ins: Instruction, lanes: Lanes) -> BarrierForm:
         """The form of a barrier instruction. Raises UnknownInstruction for one that is not supported."""
         flags = [p for p in ins.parts[1:] if p not in ("cta", "aligned")]
         kind = flags[0] if flags else ""
@@ -48,6 +52,10 @@ class Form:
         number, count = (lanes.source(o, "u32", ins) for o in [*operands, "0"][:2])
         return cls(ins, kind, number, count)
 
+    def is_plain_sync(self) -> bool:
+        """Whether it is ``bar.sync`` of all threads of the block."""
+        return self.kind == "sync" and self.count.ndim == 0 and not int(self.count)
+
 
 class Barriers:
     """The barriers of all blocks of a batch."""
@@ -61,7 +69,7 @@ class Barriers:
         self.at = np.zeros(lanes.size, np.int64)  # the segment in which it waits
         # (block, barrier) → for each bar.arrive: the number of threads, and what these know of other warps (see Clocks)
         self.arrived: dict[tuple[int, int], list[tuple[int, Ints]]] = {}
-        self.forms: dict[int, Form] = {}
+        self.forms: dict[int, BarrierForm] = {}
 
     def clear(self) -> None:
         """Forget all lanes that wait, arrived or left: new blocks start."""
@@ -69,7 +77,7 @@ class Barriers:
         self.exited.fill(False)
         self.arrived.clear()
 
-    def wait(self, form: Form, at: int, lanes: Ints) -> list[tuple[int, Ints]]:
+    def wait(self, form: BarrierForm, at: int, lanes: Ints) -> list[Group]:
         """These lanes arrive at a barrier; returns the lanes that go on, by the segment in which they waited."""
         self.forms[at] = form
         numbers, counts = per_lane(form.number, lanes), per_lane(form.count, lanes)
@@ -86,12 +94,12 @@ class Barriers:
         clocks.advance(lanes)
         return [*self.open_complete(lanes), (at, lanes)]
 
-    def leave(self, lanes: Ints) -> list[tuple[int, Ints]]:
+    def leave(self, lanes: Ints) -> list[Group]:
         """These lanes left the kernel; returns the lanes that can go on because of that."""
         self.exited[lanes] = True
         return self.open_complete(lanes) if self.waiting.any() else []
 
-    def open_complete(self, lanes: Ints) -> list[tuple[int, Ints]]:
+    def open_complete(self, lanes: Ints) -> list[Group]:
         """Open every complete barrier of the blocks of these lanes; returns the lanes that waited there, by segment."""
         threads, released = self.lanes.threads, []
         for block in np.unique(self.lanes.of_block[lanes]):
@@ -118,7 +126,7 @@ class Barriers:
         """Whether all threads of the block from ``last`` on are in a group, and there are any."""
         return int((self.lanes.tid[group] >= last).sum()) == self.lanes.threads - last > 0
 
-    def _open(self, group: Ints, block: int, need: int, arrived: list[Ints]) -> list[tuple[int, Ints]]:
+    def _open(self, group: Ints, block: int, need: int, arrived: list[Ints]) -> list[Group]:
         self.waiting[group] = False
         if self.lanes.mbarriers.log is not None:
             self.lanes.mbarriers.log.apart("meet", group)
@@ -213,17 +221,17 @@ class ClusterBarriers:
             array.fill(0)
         self.relaxed = False
 
-    def pass_by(self, ins: Instruction, at: int, lanes: Ints) -> list[tuple[int, Ints]]:
+    def pass_by(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
         """These lanes execute ``barrier.cluster.arrive`` or ``.wait``; returns the lanes that go on, by the segment in which
         they were."""
         self.instructions[at] = ins
         return self._arrive(ins, at, lanes) if "arrive" in ins.parts else self._wait(ins, at, lanes)
 
-    def leave(self, lanes: Ints) -> list[tuple[int, Ints]]:
+    def leave(self, lanes: Ints) -> list[Group]:
         """These lanes left the kernel; returns the lanes that can go on because of that."""
         return self._complete(lanes) if self.turn.any() else []
 
-    def _arrive(self, ins: Instruction, at: int, lanes: Ints) -> list[tuple[int, Ints]]:
+    def _arrive(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
         if (again := self.owes[lanes]).any():
             text = f"arrives a second time without waiting for the first: {ins.text}"
             self.lanes.reports.report(BARRIER_MISUSE, ins, lanes, again, None, text)
@@ -237,7 +245,7 @@ class ClusterBarriers:
         clocks.advance(lanes)
         return [*self._complete(lanes), (at, lanes)]
 
-    def _wait(self, ins: Instruction, at: int, lanes: Ints) -> list[tuple[int, Ints]]:
+    def _wait(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
         if not (owes := self.owes[lanes]).all():
             text = f"waits without having arrived: {ins.text}"
             self.lanes.reports.report(BARRIER_MISUSE, ins, lanes, ~owes, None, text)
@@ -247,7 +255,7 @@ class ClusterBarriers:
         self.waiting[late], self.at[late] = True, at
         return self._pass(at, lanes[~early])
 
-    def _pass(self, at: int, lanes: Ints) -> list[tuple[int, Ints]]:
+    def _pass(self, at: int, lanes: Ints) -> list[Group]:
         """These lanes have waited: all that was published before is ordered before what they do from now on."""
         if not lanes.size:
             return []
@@ -258,7 +266,7 @@ class ClusterBarriers:
             self.lanes.clocks.outlive(blocks, reached[blocks // self.lanes.cluster.size])
         return [(at, lanes)]
 
-    def _complete(self, lanes: Ints) -> list[tuple[int, Ints]]:
+    def _complete(self, lanes: Ints) -> list[Group]:
         """End the phase of every cluster of these lanes at which all have arrived; returns the lanes that go on."""
         here: Bools = np.reshape(self.turn > self.phase[self.of], (self.phase.size, -1))
         all_arrived = np.all(here | self.exited.reshape(here.shape), axis=1) & np.any(here, axis=1)

@@ -1,11 +1,31 @@
 """Runs a batch of blocks: which lanes run which segment next, and where diverged lanes join again.
 
-Lanes at the same segment of the program run together. The lowest segment in program order runs first, so lanes that took
-different branches join where the branches join, as compilers lay code out. Where a warp must execute an instruction
-together (``.sync``), lanes that arrive early wait. A segment is a list of steps bound once; the loop over them is all the
-Python that runs per instruction.
+A segment is a piece of the program that runs without a break: a list of steps bound once. The loop over them is all the
+Python that runs per instruction. Lanes at the same segment run together, as a group. The lowest segment in program order
+runs first, so lanes that took different branches join where the branches join, as compilers lay code out.
 
-A loop may be waiting for other lanes. So after some rounds its lanes rest until all others have run.
+Every lane is in one of these states. ``at`` is the number of a segment.
+
+| state | where it is noted | what ends it |
+| --- | --- | --- |
+| ready | ``ready[at]`` | No lane is admitted, and ``at`` is the lowest segment with ready lanes: running. |
+| running | locals of ``_run_group`` | The group diverges, waits, exits, or a lower segment is ready: any other state. |
+| gathering | ``gathering.waiting[at]`` | All lanes that must execute the ``.sync`` together are there: admitted. |
+| admitted | ``admitted`` | Nothing goes first: running. |
+| at a barrier | ``barriers``, ``cluster_barriers`` | The barrier of the block or cluster opens: ready, at ``at + 1``. |
+| parked | ``parked[at]`` | The phase of the mbarrier for which ``at`` waits completes: ready, at ``at``. |
+| resting | ``resting[at]`` | No lane is ready: ready. A loop rests after some rounds, since it may wait for other lanes. |
+| exited | ``barriers.exited`` | Nothing. |
+
+Where no lane is ready or admitted, ``run`` tries in this order to make some so, and begins anew after the first that does:
+
+1. asynchronous copies complete, and parked lanes go on whose phase has completed;
+2. resting lanes go on, and parked ones with their wait ``expired``: it returns without its phase, as hardware's may. If
+   nothing changed since the last time, all of these wait for ever: a finding, and the run stops;
+3. gathering lanes go on without those that are missing: a finding;
+4. lanes at barriers wait for ever: a finding. They exit.
+
+Throughout, ``sel`` selects lanes of the batch: their numbers in ascending order, or None for all.
 """
 
 from __future__ import annotations
@@ -14,6 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +59,20 @@ from ..ops import bind
 from ..ops._table import Step
 from ..ops.mbarrier import Wait
 from ..ops.warp import WHOLE_WARP, companions
-from .barriers import Barriers, ClusterBarriers, Form, is_cluster_barrier
+from .barriers import BarrierForm, Barriers, ClusterBarriers, Group, is_cluster_barrier
 
 #: A loop rests after PATIENCE rounds, or after about POLLS segments that read what other threads may have written.
 PATIENCE, POLLS = 1 << 16, 64
 
-#: The segment at which lanes go on, and the lanes; None for all.
+#: The segment at which lanes run next, and the lanes, as ``sel``.
 Moved = tuple[int, "Ints | None"]
+
+
+class Loop(NamedTuple):
+    """A loop of the program, by its latest jump back: the segment that jumped, and the step at which it did."""
+
+    last: int
+    step: int
 
 
 class StoppedError(Exception):
@@ -59,40 +87,39 @@ class Engine:
         self.barriers, self.gathering, self.stillness = Barriers(lanes), Gathering(lanes), Stillness(lanes)
         self.cluster_barriers = ClusterBarriers(lanes, self.barriers.exited)
         self.segments = bind_segments(program, lanes)
-        self.done = len(self.segments)
+        self.kernel_end = len(self.segments)  # the number of the segment at which lanes exit
+        self.timed = bool(TIMERS & lanes.specials.keys())
+        self.tick: Callable[[], None] = lambda: None  # called after each segment
+        self.steps = 0  # of the whole launch, so ``run`` counts on
+        self._forget_lanes()
+
+    def _forget_lanes(self) -> None:
         self.ready: dict[int, list[Ints | None]] = {}
         self.resting: dict[int, list[Ints | None]] = {}
-        self.admitted: list[tuple[int, Ints]] = []  # lanes whose warp is complete at a collective instruction
-        self.parked: dict[int, list[Ints]] = {}  # lanes that wait for a phase of an mbarrier
-        self.expired: set[int] = set()  # waits for an mbarrier that time out: their phase has not completed
+        self.parked: dict[int, list[Ints]] = {}
+        self.admitted: list[Group] = []
+        self.expired: set[int] = (
+            set()
+        )  # segments whose wait for an mbarrier lanes pass once, though no phase has completed
         self.polled: dict[int, Segment] = {}  # where lanes rest → the segment in which they polled
-        # first segment of a loop → step of its latest jump back, and its last segment
-        self.loops: dict[int, tuple[int, int]] = {}
-        self.steps = 0
-        self.stuck = False
-        self.tick: Callable[[], None] = lambda: None
-        self.timed = bool(TIMERS & lanes.specials.keys())
+        self.loops: dict[int, Loop] = {}  # by their first segment
+        self.stuck = False  # whether lanes waited for ever at a barrier
+        for part in (self.barriers, self.cluster_barriers, self.gathering, self.stillness):
+            part.clear()
 
     # ---- the loop
 
     def run(self) -> None:
         """Run until every lane has left the kernel. Raises StoppedError where that takes more than ``max_steps``."""
-        self.barriers.clear()
-        self.cluster_barriers.clear()
-        self.gathering.clear()
-        self.stillness.clear()
-        self.admitted.clear()
-        self.resting.clear()
-        self.parked.clear()
-        self.expired.clear()
-        self.loops.clear()
-        self.ready = {0: [None]} if self.segments else {}
+        self._forget_lanes()
+        if self.segments:
+            self.ready[0] = [None]
         while True:
             if self.admitted:
-                self._go(*self.admitted.pop(), admitted=True)
+                self._run_group(*self.admitted.pop(), admitted=True)
             elif self.ready:
                 at = min(self.ready)
-                self._go(at, self._merged(self.ready.pop(at)))
+                self._run_group(at, self._merged(self.ready.pop(at)))
             elif self.lanes.mbarriers.deliver() or (self.parked and self._unpark()):
                 continue
             elif self.resting or self.parked:
@@ -111,14 +138,15 @@ class Engine:
         if self.lanes.shared.visits is not None and not self.stuck:
             self.lanes.shared.visits.report()
 
-    def _go(self, at: int, sel: Ints | None, admitted: bool = False) -> None:
+    def _run_group(self, at: int, sel: Ints | None, admitted: bool = False) -> None:
         """Run a group of lanes until it diverges, waits, rests, or another group must run first or join it."""
         patience, polled = PATIENCE, None
         while True:
             segment = self.segments[at]
+            # Where all lanes of the batch are here, none is missing.
             if segment.collective is not None and sel is not None and not admitted:
                 self.stillness.disturbed = True
-                self._admit(self.gathering.admit(at, segment.collective, sel))
+                self._admit(self.gathering.arrive(at, segment.collective, sel))
                 return
             admitted = False
             if segment.wait is not None and at not in self.expired:
@@ -128,14 +156,14 @@ class Engine:
                 sel = sel if passed is None else passed
             self.expired.discard(at)
             self._execute(segment, sel)
-            moved = self._leave(segment, at, sel)
+            moved = self._end_segment(segment, at, sel)
             if moved is None:
                 return
             if segment.polls:
                 patience, polled = patience - PATIENCE // POLLS, segment
             if moved[0] <= at:
                 patience -= 1
-                self.loops[moved[0]] = (self.steps, at)
+                self.loops[moved[0]] = Loop(at, self.steps)
             at, sel = moved
             if patience < 0:
                 self.resting.setdefault(at, []).append(sel)
@@ -148,8 +176,8 @@ class Engine:
     def _execute(self, segment: Segment, sel: Ints | None) -> None:
         for step in segment.steps:
             step(sel)
-        if segment.collective is not None and is_warp_barrier(segment.collective):
-            self.gathering.meet([(segment.collective, sel)])
+        if segment.warp_barrier is not None:
+            self.gathering.meet([(segment.warp_barrier, sel)])
         self.stillness.disturbed |= segment.stores
         self.steps += len(segment.steps) + 1
         warps = self.lanes.warps if sel is None else int(np.count_nonzero(np.diff(self.lanes.base_warp[sel]))) + 1
@@ -158,32 +186,28 @@ class Engine:
         if self.timed:
             self.lanes.tick(self.steps)
         if self.steps > (limit := self.lanes.launch.options.max_steps):
-            loop = self._loop() or segment
+            loop = self._endless_loop() or segment
             code = loop.end or loop.last
             text = f"still running after {limit:,} steps (max_steps): an endless loop, or a limit too low: {code.text}"
             self._report(code, sel, text, STEP_LIMIT)
             raise StoppedError
 
-    def _loop(self) -> Segment | None:
+    def _endless_loop(self) -> Segment | None:
         """The last segment of the longest loop that still runs."""
-        live = [(last - first, last) for first, (when, last) in self.loops.items() if when > self.steps // 2]
+        live = [(loop.last - first, loop.last) for first, loop in self.loops.items() if loop.step > self.steps // 2]
         return self.segments[max(live)[1]] if live else None
 
-    def _admit(self, groups: list[tuple[int, Ints]]) -> None:
+    def _admit(self, groups: list[Group]) -> None:
         """Let complete warps execute their collective instruction. Where lanes of a warp are at different barriers, all
         of these are synchronised here, and the lanes go on behind them; a single one is synchronised as it is executed."""
-        barriers = [(self.segments[at].last, group) for at, group in groups if self._is_barrier(at)]
+        barriers = [(ins, group) for at, group in groups if (ins := self.segments[at].warp_barrier) is not None]
         if len(barriers) > 1:
             self.gathering.meet(barriers)
         for at, group in groups:
-            if self._is_barrier(at) and len(barriers) > 1:
+            if self.segments[at].warp_barrier is not None and len(barriers) > 1:
                 self._push(at + 1, group)
             else:
                 self.admitted.append((at, group))
-
-    def _is_barrier(self, at: int) -> bool:
-        segment = self.segments[at]
-        return segment.collective is not None and is_warp_barrier(segment.collective)
 
     def _park(self, at: int, wait: Wait, sel: Ints | None) -> Ints | None:
         """Let the lanes whose phase has not completed wait here; returns the others, None for all."""
@@ -222,9 +246,9 @@ class Engine:
             return
         self._report_parked(parked)
         for at, groups in self.ready.items():
-            sel = self._merged(groups)
             if at in parked:
                 continue
+            sel = self._merged(groups)
             segment = self.polled[at]
             code = next((i for i in segment.code if loads_anew(i)), segment.end or segment.last)
             count = self.lanes.size if sel is None else sel.size
@@ -250,7 +274,7 @@ class Engine:
         self.lanes.reports.report(kind, ins, sel, np.ones(1, bool), None, text)
 
     def _push(self, at: int, sel: Ints | None) -> None:
-        if at >= self.done:
+        if at >= self.kernel_end:
             self._exit(sel)
         else:
             self.ready.setdefault(at, []).append(sel)
@@ -266,17 +290,17 @@ class Engine:
 
     # ---- the end of a segment
 
-    def _leave(self, segment: Segment, at: int, sel: Ints | None) -> Moved | None:
-        """Where the lanes go on together; None if they diverge, wait or end."""
+    def _end_segment(self, segment: Segment, at: int, sel: Ints | None) -> Moved | None:
+        """Where the lanes run on together; None if they diverge, wait or exit: then this has noted their new states."""
         end = segment.end
         if end is None:
-            return self._go_on(at + 1, sel)
+            return self._continue(at + 1, sel)
         if segment.guard is not None:
             p = segment.guard if sel is None else segment.guard[sel]
             if end.guard and end.guard[1]:
                 p = ~p
             if not p.any():
-                return self._go_on(at + 1, sel)
+                return self._continue(at + 1, sel)
             if not p.all():
                 active = self.lanes.every if sel is None else sel
                 self._push(at + 1, active[~p])
@@ -287,8 +311,8 @@ class Engine:
                 return None
         return self._jump(segment, end, at, sel)
 
-    def _go_on(self, at: int, sel: Ints | None) -> Moved | None:
-        if at >= self.done:
+    def _continue(self, at: int, sel: Ints | None) -> Moved | None:
+        if at >= self.kernel_end:
             self._exit(sel)
             return None
         return at, sel
@@ -296,7 +320,7 @@ class Engine:
     def _jump(self, segment: Segment, end: Instruction, at: int, sel: Ints | None) -> Moved | None:
         name = end.parts[0]
         if name == "bra":
-            return self._go_on(segment.targets[0], sel)
+            return self._continue(segment.targets[0], sel)
         self.stillness.disturbed = True
         active = self.lanes.every if sel is None else sel
         if name == "brx":
@@ -305,21 +329,16 @@ class Engine:
             for i in np.unique(index):
                 self._push(segment.targets[int(i)], active[index == i])
             return None
-        if segment.of_cluster:
-            self._pass_on(self.cluster_barriers.pass_by(end, at, active))
+        if segment.ends_at_cluster_barrier:
+            self._push_behind(self.cluster_barriers.pass_by(end, at, active))
             return None
-        if segment.form is not None:
-            if (
-                sel is None
-                and segment.form.kind == "sync"
-                and segment.form.count.ndim == 0
-                and not int(segment.form.count)
-            ):
+        if segment.barrier is not None:
+            if sel is None and segment.barrier.is_plain_sync():  # all lanes of all blocks are there: it opens at once
                 self.lanes.clocks.sync_blocks(None)
                 if self.lanes.mbarriers.log is not None:
                     self.lanes.mbarriers.log.apart("meet", self.lanes.every)
-                return self._go_on(at + 1, sel)
-            self._pass_on(self.barriers.wait(segment.form, at, active))
+                return self._continue(at + 1, sel)
+            self._push_behind(self.barriers.wait(segment.barrier, at, active))
             return None
         if name == "trap":
             text = f"the kernel traps (a failed assertion?): {end.text}"
@@ -327,7 +346,8 @@ class Engine:
         self._exit(sel)
         return None
 
-    def _pass_on(self, groups: list[tuple[int, Ints]]) -> None:
+    def _push_behind(self, groups: list[Group]) -> None:
+        """Make lanes ready that passed the barrier at the end of their segment."""
         for at, some in groups:
             self._push(at + 1, None if some.size == self.lanes.size else some)
 
@@ -335,8 +355,8 @@ class Engine:
         self.stillness.disturbed = True
         active = self.lanes.every if sel is None else sel
         self.gathering.leave(active)
-        self._pass_on(self.barriers.leave(active))
-        self._pass_on(self.cluster_barriers.leave(active))
+        self._push_behind(self.barriers.leave(active))
+        self._push_behind(self.cluster_barriers.leave(active))
 
 
 # ---- gathering -------------------------------------------------------------------------------------------------------
@@ -356,46 +376,46 @@ class Gathering:
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
-        self.bit = np.uint32(1) << lanes.lane.astype(np.uint32)
+        self.bit = np.uint32(1) << lanes.lane.astype(np.uint32)  # of each lane in a mask of its warp
         self.warps = int(lanes.base_warp[-1]) + 1
-        self.alive = self.bits(lanes.every)  # lanes that have not left the kernel
-        self.waiting: dict[int, tuple[Instruction, Ints]] = {}  # by segment
+        self.alive = self.masks_of(lanes.every)  # of each warp, the lanes that have not left the kernel
+        self.waiting: dict[int, tuple[Instruction, Ints]] = {}  # segment → its instruction, and the lanes
 
     def clear(self) -> None:
         """Forget all lanes that wait or left: new blocks start."""
-        self.alive = self.bits(self.lanes.every)
+        self.alive = self.masks_of(self.lanes.every)
         self.waiting.clear()
 
-    def bits(self, lanes: Ints) -> Bits:
+    def masks_of(self, lanes: Ints) -> Bits:
         """Lanes as one mask per warp."""
         return np.bincount(self.lanes.base_warp[lanes], self.bit[lanes], self.warps).astype(np.uint32)
 
     def leave(self, lanes: Ints) -> None:
         """Note that these lanes left the kernel: others no longer wait for them."""
-        self.alive &= ~self.bits(lanes)
+        self.alive &= ~self.masks_of(lanes)
 
-    def admit(self, at: int, ins: Instruction, lanes: Ints) -> list[tuple[int, Ints]]:
+    def arrive(self, at: int, ins: Instruction, lanes: Ints) -> list[Group]:
         """Lanes arrive at an instruction; returns the lanes that may execute now, by segment. The others wait."""
         if at in self.waiting:
             lanes = np.union1d(lanes, self.waiting.pop(at)[1])
         if is_warpgroup_wide(ins):
-            return self._admit_warpgroups(at, ins, lanes)
-        if self._whole(lanes):
+            return self._arrive_by_warpgroups(at, ins, lanes)
+        if self._are_whole_warps(lanes):
             return [(at, lanes)]
         self.waiting[at] = (ins, lanes)
         return self._release(
             [p for p, (i, _) in self.waiting.items() if p == at or (is_warp_barrier(ins) and is_warp_barrier(i))]
         )
 
-    def _admit_warpgroups(self, at: int, ins: Instruction, lanes: Ints) -> list[tuple[int, Ints]]:
-        """``admit`` for an instruction that four warps execute together."""
+    def _arrive_by_warpgroups(self, at: int, ins: Instruction, lanes: Ints) -> list[Group]:
+        """``arrive`` for an instruction that four warps execute together."""
         group = self.lanes.of_block[lanes] * 8 + self.lanes.tid[lanes] // 128
         complete = np.bincount(group)[group] == 128
         if not complete.all():
             self.waiting[at] = (ins, lanes[~complete])
         return [(at, lanes[complete])] if complete.any() else []
 
-    def give_up(self) -> list[tuple[int, Ints]]:
+    def give_up(self) -> list[Group]:
         """No more lanes can arrive: release those whose condition holds, otherwise all, and report it."""
         go = self._release([at for at, (ins, _) in self.waiting.items() if is_warp_barrier(ins)])
         for at in [at for at, (ins, _) in self.waiting.items() if not is_warp_barrier(ins)]:
@@ -410,7 +430,7 @@ class Gathering:
             self.lanes.reports.report("divergent barrier", ins, lanes, np.ones(lanes.size, bool), None, text)
         return [(at, lanes) for at, (_, lanes) in released.items()]
 
-    def _release(self, places: list[int]) -> list[tuple[int, Ints]]:
+    def _release(self, places: list[int]) -> list[Group]:
         """Of the lanes at these segments, which may meet one another, those whose companions have all arrived."""
         groups = [(at, *self.waiting.pop(at)) for at in places]
         go = []
@@ -453,8 +473,8 @@ class Gathering:
         mask = self.lanes.source(ins.operands[-1], "u32", ins)
         return per_lane(mask, lanes).astype(np.int64)
 
-    def _whole(self, lanes: Ints) -> bool:
-        """Whether lanes are whole warps: the common case."""
+    def _are_whole_warps(self, lanes: Ints) -> bool:
+        """Whether lanes are full warps of 32 lanes each: the common case."""
         if self.lanes.threads % 32 or lanes.size % 32:
             return False
         rows = lanes.reshape(-1, 32)
@@ -469,20 +489,22 @@ class Gathering:
 class Segment:
     """Instructions that run one after the other, bound to the lanes, and at most one control instruction at the end."""
 
-    steps: list[Step]
-    code: list[Instruction]  # the instruction of each step
+    last: Instruction
     end: Instruction | None  # the control instruction
-    collective: Instruction | None  # the first instruction, if a warp executes it together
+    collective: Instruction | None  # the first instruction, if a warp executes it together (``.sync``)
+    warp_barrier: Instruction | None  # the same, if it is bar.warp.sync: the only instruction
+    wait: Wait | None  # the first instruction, if it waits for an mbarrier
     polls: bool  # whether it reads what other threads may have just written
     stores: bool
-    last: Instruction
-    wait: Wait | None = None  # the first instruction, if it waits for an mbarrier
+    instructions: int
+    steps: list[Step] = field(default_factory=list)
+    code: list[Instruction] = field(default_factory=list)  # the instruction of each step
+    # Of the control instruction:
     guard: Array | None = None
-    targets: list[int] = field(default_factory=list)
-    index: Array | None = None
-    form: Form | None = None
-    of_cluster: bool = False  # whether it ends with a barrier of a cluster
-    instructions: int = 0
+    targets: list[int] = field(default_factory=list)  # segments to which it jumps
+    index: Array | None = None  # of brx: the number of the target of each lane
+    barrier: BarrierForm | None = None
+    ends_at_cluster_barrier: bool = False
 
 
 def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
@@ -500,12 +522,12 @@ def _pieces(program: Program, block: BasicBlock) -> list[tuple[int, int]]:
     """The parts of a basic block, cut before a wait for an mbarrier, before an instruction that a warp executes together,
     and also after a warp barrier."""
     starts = {block.first}
-    for at in range(block.first, block.last + 1):
-        if is_mbarrier_wait(program.code[at]):
-            starts |= {at}
-        if is_collective(program.code[at]):
-            starts |= {at, at + 1} if is_warp_barrier(program.code[at]) else {at}
-    edges = [*sorted(s for s in starts if s <= block.last), block.last + 1]
+    for i in range(block.first, block.last + 1):
+        if is_mbarrier_wait(program.code[i]) or is_collective(program.code[i]):
+            starts.add(i)
+        if is_warp_barrier(program.code[i]):
+            starts.add(i + 1)
+    edges = [*sorted(starts - {block.last + 1}), block.last + 1]
     return [(first, stop - 1) for first, stop in pairwise(edges)]
 
 
@@ -514,12 +536,15 @@ def _bind(
 ) -> Segment:
     end = code[-1] if code[-1].parts[0] in CONTROL and not is_warp_barrier(code[-1]) else None
     straight = [i for i in (code if end is None else code[:-1]) if not is_warp_barrier(i)]
+    collective = code[0] if is_collective(code[0]) else None
     segment = Segment(
-        *([], [], end, code[0] if is_collective(code[0]) else None),
+        last=code[-1],
+        end=end,
+        collective=collective,
+        warp_barrier=collective if collective is not None and is_warp_barrier(collective) else None,
+        wait=Wait(code[0], lanes) if is_mbarrier_wait(code[0]) else None,
         polls=any(loads_anew(i) for i in code),
         stores=any(stores(i) for i in code),
-        last=code[-1],
-        wait=Wait(code[0], lanes) if is_mbarrier_wait(code[0]) else None,
         instructions=len(code),
     )
     for ins in straight:
@@ -552,11 +577,11 @@ def _bind_control(
     name = end.parts[0]
     if end.guard:
         segment.guard = lanes.source(end.guard[0], "pred", end)
-    segment.of_cluster = is_cluster_barrier(end)
-    if segment.of_cluster:
+    segment.ends_at_cluster_barrier = is_cluster_barrier(end)
+    if segment.ends_at_cluster_barrier:
         return
     if name in ("bar", "barrier"):
-        segment.form = Form.of(end, lanes)
+        segment.barrier = BarrierForm.of(end, lanes)
         return
     labels = [end.operands[0]] if name == "bra" else program.tables.get(end.operands[1]) if name == "brx" else []
     if labels is None:

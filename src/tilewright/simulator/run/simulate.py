@@ -147,7 +147,7 @@ def _run(launch: SimulatedLaunch) -> tuple[int, bool]:
             lanes = Lanes(launch, batch.size)
             engine = Engine(launch.program, lanes)
         engine.lanes.start(start, batch)
-        engine.steps, engine.stuck = steps, False
+        engine.steps = steps
         if progress is not None:
             engine.tick = _ticker(engine, start, total, progress)
         try:

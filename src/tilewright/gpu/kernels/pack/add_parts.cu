@@ -11,7 +11,9 @@ template <typename Real> struct Complex {
         im += x.im;
     }
 };
-#if SUM == COMPLEX64
+#if SUM == 0
+#error "SUM names a dtype that types.cuh does not define"
+#elif SUM == COMPLEX64
 typedef Complex<float> Sum;
 #elif SUM == COMPLEX128
 typedef Complex<double> Sum;

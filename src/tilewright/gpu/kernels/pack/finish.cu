@@ -3,7 +3,9 @@
 #include "../launches.cuh"
 #include "../types.cuh"
 
-#if SUM == FLOAT64
+#if SUM == 0
+#error "SUM names a dtype that types.cuh does not define"
+#elif SUM == FLOAT64
 typedef double Wide;
 typedef double Sum;
 #elif SUM == INT32
