@@ -389,9 +389,9 @@ def test_the_queue_leaves_the_last_tiles_to_who_is_sooner() -> None:
 
 def others_are_sooner(queue: Queue, owner: int, now: float) -> bool:
     """The queue's rule, tile by tile: each that is left goes to the place that would finish it first."""
-    left, own = sum(map(len, queue._parts)), queue._paces[owner]
-    others = [pace for number, pace in enumerate(queue._paces) if number != owner and not pace.done]
-    if not left or not others or left > executor_module.FEW * len(queue._parts):
+    left, own = sum(map(len, queue._regions)), queue._paces[owner]
+    others = [pace for number, pace in enumerate(queue._paces) if number != owner and pace.state == "active"]
+    if not left or not others or left > executor_module.FEW * len(queue._regions):
         return not left
     if not all(pace.tiles_s for pace in (own, *others)):
         return False
@@ -414,10 +414,10 @@ def test_the_queue_counts_what_others_finish(tiles_s: list[int], count: int, cho
         now[0], owner = min(turns)
         turns.remove((now[0], owner))
         pace = queue._paces[owner]
-        before = pace.done, pace._claims, pace._last_s, list(pace.tiles_s), pace.tile_s
+        before = pace._claims, pace._last_s, list(pace.tiles_s), pace.tile_s
         pace.claimed(now[0])  # as ``take`` does, before it asks
-        expected = pace.done or others_are_sooner(queue, owner, now[0])
-        pace.done, pace._claims, pace._last_s, recent, pace.tile_s = before
+        expected = pace.state != "active" or others_are_sooner(queue, owner, now[0])
+        pace._claims, pace._last_s, recent, pace.tile_s = before
         pace.tiles_s.clear()
         pace.tiles_s.extend(recent)
         found = queue.take(owner)
@@ -474,7 +474,7 @@ def test_a_slow_place_delays_nobody(speeds: tuple[float, ...], monkeypatch: pyte
 
 def test_with_parts_of_their_own_only_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Queue, "take", lambda self, owner: (self._parts[owner].popleft(), []) if self._parts[owner] else None
+        Queue, "take", lambda self, owner: (self._regions[owner].popleft(), []) if self._regions[owner] else None
     )
     took, ideal, tile_s = makespan((1, 0.5), monkeypatch)
     assert took > ideal + 5 * tile_s
