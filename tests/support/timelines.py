@@ -12,6 +12,7 @@ from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.stream import plan_stream
 from tilewright.large.streaming.run.job import predicted_pieces
+from tilewright.product.problem import Problem
 from tilewright.records.timeline import Piece, Timeline
 
 #: On a place: what it did from when to when.
@@ -38,7 +39,7 @@ def tiny(place: str = "cpu", **changed: Any) -> Timeline:
 @cache
 def large_plan(memory: int = 130 << 30, places: int = 1) -> StreamPlan:
     rates = Rates(53e12, 55e9, 25e9, 30e9, 1e-4, (128, 256, 132))
-    return plan_stream(65536, 65536, 65536, "float32", 4, Room(memory, 0, 128), rates, places)
+    return plan_stream(Problem(65536, 65536, 65536, "float32"), Room(memory, 0, 128), rates, places)
 
 
 def large(places: int = 1, chunks: int = 64, memory: int = 11_000_000_000) -> Timeline:

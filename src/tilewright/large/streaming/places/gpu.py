@@ -192,7 +192,7 @@ class GpuPlace:
         self._issued: list[Future[Event]] = []
         self._threads = threading.local()
 
-    # ---- the three lanes
+    # ---- loads, multiplications, stores
 
     def load(self, load: Load, after: Event | None) -> Future[Event]:
         self._make_current()
@@ -211,7 +211,7 @@ class GpuPlace:
                 self._stage(load, own, stream)
             else:
                 self._peer_pool.submit(self._copy_over, lender, own, stream)
-        except BaseException as error:  # raised again by this lane
+        except BaseException as error:  # raised again by the thread of the loads
             own.refuse(error)
             raise
         lane = "copy in" if lender is None else "copy over"
