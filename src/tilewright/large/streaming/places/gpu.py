@@ -268,37 +268,28 @@ class GpuPlace:
         size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
         parts = list(pieces(*self._grid.where(load.block), self._dtype.itemsize, size))
         address, left, jobs = own.address, itertools.count(1 - len(parts)), []
+
+        def copy_in(rows: slice, columns: slice, chunk: np.ndarray[Any, Any], address: int) -> Event:
+            try:
+                staged = shaped(chunk, self._dtype, rows, columns)
+                with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
+                    self._sources.read(load, rows, columns, staged)
+                self._gpu.pages.lock(chunk)
+                stream.copy_in(address, staged)
+                copied = stream.mark()
+                if next(left) == 0:  # the last copy to be submitted: all others are before this mark
+                    own.arrived(stream.mark())
+            except BaseException as error:  # raised again where a GPU needs the block
+                own.refuse(error)
+                raise
+            return copied
+
         for part in parts:
             chunk = self._rings[0].take()
-            jobs.append(self._pool.submit(self._copy_in, load, *part, chunk, own, address, stream, left))
+            jobs.append(self._pool.submit(copy_in, *part, chunk, address))
             self._rings[0].give(chunk, jobs[-1])
             address += shaped(chunk, self._dtype, *part).nbytes
         self._sources.began(load, jobs)
-
-    def _copy_in(
-        self,
-        load: Load,
-        rows: slice,
-        columns: slice,
-        chunk: np.ndarray[Any, Any],
-        own: LentBlock,
-        address: int,
-        stream: Stream,
-        left: Iterator[int],
-    ) -> Event:
-        try:
-            staged = shaped(chunk, self._dtype, rows, columns)
-            with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
-                self._sources.read(load, rows, columns, staged)
-            self._gpu.pages.lock(chunk)
-            stream.copy_in(address, staged)
-            copied = stream.mark()
-            if next(left) == 0:  # the last copy to be submitted: all others are before this mark
-                own.arrived(stream.mark())
-        except BaseException as error:  # raised again where a GPU needs the block
-            own.refuse(error)
-            raise
-        return copied
 
     def _copy_over(self, lender: LentBlock, own: LentBlock, stream: Stream) -> None:
         try:
