@@ -257,7 +257,9 @@ def test_events_tell_every_piece(device: SimulatedDevice) -> None:
     planned: Schedule = case.plan.schedule()
     execute(planned, place)
     place.close()
-    lanes = [event.lane for event in events.events]
+    tracks = [event.track for event in events.events]
     pieces = {"copy in": planned.loads, "compute": planned.multiplies, "copy out": planned.stores}
-    assert {lane: lanes.count(lane) for lane in pieces} == {lane: len(list(part)) for lane, part in pieces.items()}
+    assert {track: tracks.count(track) for track in pieces} == {
+        track: len(list(part)) for track, part in pieces.items()
+    }
     assert all(event.start_s <= event.end_s for event in events.events)

@@ -120,7 +120,7 @@ def computed(*arguments: Any, **more: Any) -> set[str]:
     """The tiles that a run computes, by the names of their events."""
     events = Events()
     tw.multiply(*arguments, events=events, **more)
-    return {event.name.split(" step")[0] for event in events.events if event.lane == "compute"}
+    return {event.name.split(" step")[0] for event in events.events if event.track == "compute"}
 
 
 def is_whole(path: str = "c.npy") -> bool:

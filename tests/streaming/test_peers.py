@@ -137,8 +137,8 @@ def test_products_are_right(device: SimulatedDevice, slots: Slots, places: int, 
     assert (device.held_bytes, device.open) == (0, 0)
     assert device.copied_over > 0
     assert case.once <= case.read.count
-    lanes = {event.lane for event in case.events.events}
-    assert lanes == {"stage in", "copy in", "copy over", "compute", "copy out", "stage out"}
+    tracks = {event.track for event in case.events.events}
+    assert tracks == {"stage in", "copy in", "copy over", "compute", "copy out", "stage out"}
 
 
 @pytest.mark.parametrize("places", [2, 4])

@@ -97,9 +97,9 @@ def busy() -> Schedule:
     return Schedule.of(grid, (3, 3, 2), ORDERS["rows"](*grid.tiles))
 
 
-def without_waiting(planned: Schedule, lane: str) -> None:
-    pieces = getattr(planned, lane)
-    after = "after_store" if lane == "multiplies" else "after_multiply"
+def without_waiting(planned: Schedule, kind: str) -> None:
+    pieces = getattr(planned, kind)
+    after = "after_store" if kind == "multiplies" else "after_multiply"
     pieces[:] = [piece._replace(**{after: -1}) if getattr(piece, after) >= 0 else piece for piece in pieces]
 
 
@@ -149,9 +149,9 @@ def with_wrong_block(planned: Schedule) -> None:
 @pytest.mark.parametrize(
     ("broken", "device", "says"),
     [
-        (functools.partial(without_waiting, lane="loads"), SLOW, "overwritten while it is used|read before"),
-        (functools.partial(without_waiting, lane="multiplies"), SLOW_OUT, "reused before it is stored"),
-        (functools.partial(without_waiting, lane="stores"), SLOW, "stored before it is computed"),
+        (functools.partial(without_waiting, kind="loads"), SLOW, "overwritten while it is used|read before"),
+        (functools.partial(without_waiting, kind="multiplies"), SLOW_OUT, "reused before it is stored"),
+        (functools.partial(without_waiting, kind="stores"), SLOW, "stored before it is computed"),
         (with_another_slot, SLOW, "read before it is written"),
         (with_another_c, SLOW, "steps out of order"),
         (with_a_tile_twice, SLOW, "stored twice"),
@@ -164,7 +164,7 @@ def with_wrong_block(planned: Schedule) -> None:
         (with_wrong_block, SLOW, "read before it is written"),
     ],
     ids=lambda value: getattr(
-        value, "__name__", getattr(getattr(value, "keywords", None), "get", lambda _: None)("lane")
+        value, "__name__", getattr(getattr(value, "keywords", None), "get", lambda _: None)("kind")
     ),
 )
 def test_what_is_broken_is_refused(broken: Callable[[Schedule], None], device: Device, says: str) -> None:

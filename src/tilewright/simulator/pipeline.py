@@ -3,7 +3,7 @@
 The interpreter's order of warps is one of many that are possible, and its copies arrive as late as they can. So the
 timeline does not show this order, but what it proves: which arrivals and bytes completed the phase that a warp waited for.
 A warp's run is cut into intervals, each from one wait to the next. An interval begins when the one before it has ended and
-the phase is complete; it takes one step, or ``ASK`` if all that the warp did was to ask for copies.
+the phase is complete; it takes one tick, or ``ASK`` if all that the warp did was to ask for copies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..records.pipeline import (
     EVENTS,
     ROWS,
     SPANS,
-    STEPS,
+    TICKS,
     TILES,
     BarrierEvent,
     BarrierHistory,
@@ -104,7 +104,7 @@ class PipelineTiming:
         return found
 
     def _length(self, interval: _Interval) -> float:
-        """The steps that an interval takes."""
+        """The ticks that an interval takes."""
         if interval.products:
             return 1
         if interval.copies:
@@ -162,7 +162,7 @@ class PipelineTiming:
     # ---- the timeline
 
     def rows(self) -> tuple[list[PipelineRow], float]:
-        """The rows of the timeline, and the steps that the block takes, as far as it was recorded."""
+        """The rows of the timeline, and the ticks that the block takes, as far as it was recorded."""
         own = {warp: intervals for warp, intervals in self.intervals.items() if warp < self.log.warps_of_block}
         spans = {warp: self._spans(warp, intervals) for warp, intervals in own.items()}
         with_products = any(interval.products for intervals in own.values() for interval in intervals)
@@ -179,9 +179,9 @@ class PipelineTiming:
         asking = [row for row in named if any(span.kind == "ask" for span in row.spans)]
         stages = [PipelineRow(f"stage {self._label(s)}", "stage", self._stage(s)) for s in self.stages]
         rows = [*asking, *stages, *(row for row in named if row not in asking)]
-        steps = max((s.begin if s.end is None else s.end for row in rows for s in row.spans), default=0)
-        shown = [replace(row, spans=[s for s in row.spans if s.begin < STEPS][:SPANS]) for row in rows]
-        return shown, steps + any(span.end is None for row in rows for span in row.spans)
+        ticks = max((s.begin if s.end is None else s.end for row in rows for s in row.spans), default=0)
+        shown = [replace(row, spans=[s for s in row.spans if s.begin < TICKS][:SPANS]) for row in rows]
+        return shown, ticks + any(span.end is None for row in rows for span in row.spans)
 
     def _released(self, span: PipelineSpan, where: tuple[int, int], names: dict[int, str]) -> PipelineSpan:
         """A wait for a phase of a barrier, with the row that ends it: the stage, or the warps whose arrival was the last."""
@@ -345,11 +345,11 @@ def pipeline_of(log: EventLog) -> Pipeline | None:
     if not any(event.what in ("pass", "stuck") for event in log.events):
         return Pipeline(log.block, 0, log.whole, [], [], tiles) if tiles else None
     timing = PipelineTiming(log)
-    rows, steps = timing.rows()
+    rows, ticks = timing.rows()
     if not any(span.kind != "work" for row in rows for span in row.spans):
-        rows, steps = [], 0  # nothing waited, and nothing was copied or multiplied
-    whole = log.whole and steps <= STEPS and len(rows) <= ROWS
-    return Pipeline(log.block, min(steps, STEPS), whole, rows[:ROWS], timing.histories(), tiles)
+        rows, ticks = [], 0  # nothing waited, and nothing was copied or multiplied
+    whole = log.whole and ticks <= TICKS and len(rows) <= ROWS
+    return Pipeline(log.block, min(ticks, TICKS), whole, rows[:ROWS], timing.histories(), tiles)
 
 
 def _tile(tile: LoggedTile) -> SwizzledTile:

@@ -214,8 +214,8 @@ class GpuPlace:
         except BaseException as error:  # raised again by the thread of the loads
             own.refuse(error)
             raise
-        lane = "copy in" if lender is None else "copy over"
-        self._events.add(lane, f"{block.operand.upper()}[{block.row}, {block.column}]", begun, own.done)
+        track = "copy in" if lender is None else "copy over"
+        self._events.add(track, f"{block.operand.upper()}[{block.row}, {block.column}]", begun, own.done)
         self._issued.append(own.done)
         return own.done
 
@@ -335,18 +335,18 @@ class _GpuEvents:
         self._zero, self._zero_s = self._now()
         self._spans: list[tuple[str, str, Event, Future[Event]]] = []
 
-    def add(self, lane: str, name: str, begun: Event, end: Future[Event]) -> None:
-        self._spans.append((lane, name, begun, end))
+    def add(self, track: str, name: str, begun: Event, end: Future[Event]) -> None:
+        self._spans.append((track, name, begun, end))
 
     def report(self) -> None:
         """Add all spans that ended to the host's events; the GPU must be idle."""
         # A host that is busy learns late of an event: the earlier reading is nearer, and no span ends after this one.
         last, last_s = self._now()
         zero_s = min(self._zero_s, last_s - last.since(self._zero))
-        for lane, name, begun, end in self._spans:
+        for track, name, begun, end in self._spans:
             if end.done() and end.exception() is None:
                 at = (zero_s + event.since(self._zero) for event in (begun, end.result()))
-                self.host.add(lane, name, *at)
+                self.host.add(track, name, *at)
 
     def _now(self) -> tuple[Event, float]:
         """An event of this moment, and the host's clock when it knows of the event."""

@@ -572,7 +572,7 @@ def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeli
     """What a run of ``job`` did, to its end or until it was stopped."""
     ordered = sorted(events.events, key=lambda event: event.start_s)
     pieces = [
-        Piece(event.place, event.lane, event.name, max(0.0, event.start_s), max(0.0, event.start_s, event.end_s))
+        Piece(event.place, event.track, event.name, max(0.0, event.start_s), max(0.0, event.start_s, event.end_s))
         for event in ordered
     ]
     return _timeline_of(job, pieces, environment, seconds=job.measured.seconds)
@@ -593,12 +593,12 @@ def predicted_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
         loads = [f"{x.block.operand.upper()}[{x.block.row}, {x.block.column}]" for x in schedule.loads]
         steps = [f"C[{x.tile.i}, {x.tile.j}] step {x.p}" for x in schedule.multiplies]
         stores = [f"C[{x.tile.i}, {x.tile.j}]" for x in schedule.stores]
-        for lane, names, spans in (
+        for track, names, spans in (
             ("copy in", loads, spent.loads),
             ("compute", steps, spent.multiplies),
             ("copy out", stores, spent.stores),
         ):
-            pieces += [Piece(place, lane, name, *span) for name, span in zip(names, spans, strict=True)]
+            pieces += [Piece(place, track, name, *span) for name, span in zip(names, spans, strict=True)]
     return sorted(pieces, key=lambda piece: piece.start_s)
 
 
