@@ -24,7 +24,7 @@ from tilewright.records.pipeline import TICKS, Pipeline
 from tilewright.simulator.listing import timeline_lines
 from tilewright.simulator.machine import event_log
 from tilewright.simulator.machine.event_log import EventLog
-from tilewright.simulator.pipeline import pipeline_of
+from tilewright.simulator.microscope import pipeline_of
 
 #: What is found and computed does not depend on the binary.
 pytestmark = pytest.mark.usefixtures("without_disassembly")
