@@ -60,7 +60,7 @@ def test_a_later_version_may_say_more(tmp_path):
     ("line", "change", "words"),
     [
         (0, {"kind": "bench"}, "kind must be 'timeline'"),
-        (0, {"schema": 2}, "schema 1"),
+        (0, {"schema": 1}, "schema 2"),
         (0, {"m": -1}, "m must be a whole number"),
         (0, {"m": 1.5}, "m must be a whole number"),
         (0, {"tiles": True}, "tiles must be a whole number"),

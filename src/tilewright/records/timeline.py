@@ -34,7 +34,7 @@ from .json_data import (
     read_text,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 KIND = "timeline"
 
 #: In the order in which data pass them, from the operands, on the host or another GPU, to the result. Other tracks follow.
