@@ -205,7 +205,7 @@ def moved_bytes(dask_worker: Any) -> dict[str, int]:
 
 def planned_bytes(plan: Any) -> list[int]:
     """Bytes of A and B that each part of a plan loads."""
-    return [sum(plan._loaded(part).values()) * plan.itemsize for part in plan.parts]
+    return [sum(plan._loaded(part).values()) * plan.itemsize for part in plan.regions]
 
 
 def simulated(small: bool) -> Iterator[dict[str, Any]]:

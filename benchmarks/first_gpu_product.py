@@ -226,7 +226,7 @@ def lanes(events: Any) -> dict[str, Any]:
     """Of each lane: first, last, and busy seconds, from the beginning of the run (which is after planning)."""
     found: dict[str, list[tuple[float, float]]] = {}
     for event in events.events:
-        found.setdefault(event.lane, []).append((event.start_s, event.end_s))
+        found.setdefault(event.track, []).append((event.start_s, event.end_s))
     return {
         lane: {
             "pieces": len(spans),

@@ -191,20 +191,20 @@ AGAINST: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], None]] = {"tor
 
 def lanes(events: Events, place: str) -> dict[str, Any]:
     """Of one place: seconds that each lane was busy, and in which nothing was computed, at the ends and between."""
-    spans = sorted((e.start_s, e.end_s) for e in events.events if e.place == place and e.lane == "compute")
+    spans = sorted((e.start_s, e.end_s) for e in events.events if e.place == place and e.track == "compute")
     first = min(e.start_s for e in events.events)
     busy, end = 0.0, spans[0][0]
     for start, stop in spans:
         busy += max(0.0, stop - max(start, end))
         end = max(end, stop)
-    others = {e.lane for e in events.events if e.place == place} - {"compute"}
+    others = {e.track for e in events.events if e.place == place} - {"compute"}
     return {
         "compute_s": busy,
         "before_s": spans[0][0] - first,
         "between_s": end - spans[0][0] - busy,
         "after_s": max(e.end_s for e in events.events if e.place == place) - end,
         "began_s": first,
-        "busy_s": {lane: sum(e.end_s - e.start_s for e in events.events if e.lane == lane) for lane in sorted(others)},
+        "busy_s": {lane: sum(e.end_s - e.start_s for e in events.events if e.track == lane) for lane in sorted(others)},
     }
 
 

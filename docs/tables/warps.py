@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilewright.lab.explain.session import ExplainRequest, run_explanations
+from tilewright.lab.explain.cuda import ExplainRequest, run_explanations
 from tilewright.records.explanation import Access
 from tilewright.records.report.access_picture import access_picture
 from tilewright.records.report.pipeline_section import standalone_picture

@@ -24,7 +24,7 @@ from tilewright.records.explanation import _WIDEST, TimePart, from_dict, holds_e
 from tilewright.records.json_data import DEEPEST, dumped, holds_kind, is_tame
 from tilewright.records.report import html, timeline, views
 from tilewright.records.report.source_view import source_view
-from tilewright.records.timeline import MOST_LANES, Piece, read_timelines, write_timelines
+from tilewright.records.timeline import MOST_TRACKS, Piece, read_timelines, write_timelines
 
 NAN, INF, GIANT = float("nan"), float("inf"), 10**400
 EVIL = "cpu/\u2028x</script><script>document.title='broken'</script>\u2029'\"\\{{7*7}}\x1b[31m\u202e"
@@ -149,7 +149,7 @@ EXPLAINED: dict[str, list[Any]] = {
     **{"launch.grid": [5], "launch.block": [[1, 2, 3, 4]], "launch.threads": [-1]},
     **{
         "pipeline": [5, [], deep(DEEPEST + 1)],
-        "pipeline.steps": [-1, 2000, "x"],
+        "pipeline.ticks": [-1, 2000, "x"],
         "pipeline.rows": [5, [{}] * 25, [5]],
     },
     **{"pipeline.rows.0.spans.0.begin": [-1, 1e9], "pipeline.rows.0.spans.0.end": ["x"], "pipeline.rows.0.name": [5]},
@@ -195,11 +195,11 @@ def test_accesses_are_not_looked_through_for_every_line() -> None:
 # ---- timelines -------------------------------------------------------------------------------------------------------
 
 
-def test_a_timeline_of_too_many_lanes_is_refused(tmp_path: Path) -> None:
+def test_a_timeline_of_too_many_tracks_is_refused(tmp_path: Path) -> None:
     one = timelines.tiny()
-    pieces = [Piece(f"place {i}", "compute", "C[0, 0] step 0", 0.0, 1.0) for i in range(MOST_LANES + 1)]
+    pieces = [Piece(f"place {i}", "compute", "C[0, 0] step 0", 0.0, 1.0) for i in range(MOST_TRACKS + 1)]
     write_timelines(tmp_path / "x.jsonl", [replace(one, pieces=pieces)])
-    with pytest.raises(RecordError, match="has 1,001 lanes in all its places, more than 1,000"):
+    with pytest.raises(RecordError, match="has 1,001 tracks in all its places, more than 1,000"):
         read_timelines(tmp_path / "x.jsonl")
 
 

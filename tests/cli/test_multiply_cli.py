@@ -53,8 +53,8 @@ def test_it_says_the_plan_and_what_became_of_it(typed) -> None:
     assert record["environment"]["command"].startswith("tilewright multiply a.npy b.npy")
     head, *events = [json.loads(line) for line in Path("t.jsonl").read_text().splitlines()]
     assert (head["kind"], head["predicted"]) == ("timeline", False)
-    assert {event["lane"] for event in events} == {"copy in", "compute", "copy out"}
-    assert all(list(event) == ["place", "lane", "name", "start_s", "end_s"] for event in events)
+    assert {event["track"] for event in events} == {"copy in", "compute", "copy out"}
+    assert all(list(event) == ["place", "track", "name", "start_s", "end_s"] for event in events)
     assert all(0 <= event["start_s"] <= event["end_s"] for event in events)
 
 

@@ -11,7 +11,7 @@ from tilewright.lab.scale.simulate import Simulation, simulate_cluster
 from tilewright.large.streaming.plan.cost import Cost, Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Grid
-from tilewright.large.streaming.plan.partition import tiles_of_parts
+from tilewright.large.streaming.plan.partition import tiles_of_regions
 from tilewright.large.streaming.plan.stream import StreamPlan
 
 STATED = Rates(1e9, 1e8, 1e8, latency_s=1e-4, copy_s=1e-10)
@@ -20,9 +20,9 @@ NO_OVERHEAD = {"task_s": 0.0, "message_s": 0.0}
 
 def plan_of(size: int, workers: int, k: int = 512) -> StreamPlan:
     grid = Grid(size, size, k, 64, 64, 128)
-    parts = tuple(tuple(part) for part in tiles_of_parts(*grid.tiles, workers, "rows"))
+    parts = tuple(tuple(part) for part in tiles_of_regions(*grid.tiles, workers, "rows"))
     cost = Cost([], [], [], 0, 0, 0)
-    return StreamPlan(grid, "float32", 4, "rows", (6, 10, 2), 0, parts, cost, STATED, Room(1 << 30))
+    return StreamPlan(grid, "float32", "rows", (6, 10, 2), 0, parts, cost, STATED, Room(1 << 30))
 
 
 def stored_s(run: Simulation) -> list[list[float]]:

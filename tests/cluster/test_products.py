@@ -78,10 +78,10 @@ def test_each_worker_reads_what_its_schedule_says(partition: str, client: Client
         job.run()
         assert set(job.measured.read_by) <= {str(place) for place in job.placement.places}
         if partition in ("1x2", "2x1"):
-            assert len(job.plan.parts) == 2
+            assert len(job.plan.regions) == 2
         planned = sum(
             job.plan.grid.elements(load.block) * 4
-            for part in job.plan.parts
+            for part in job.plan.regions
             for load in Schedule.of(job.plan.grid, job.plan.slots, part).loads
         )
         # A worker that is done early takes tiles of another, and with these blocks of other rows and columns.
@@ -172,7 +172,7 @@ def test_what_cannot_be_multiplied_is_refused(client: Client, files: Path) -> No
         tw.multiply("missing.npy", "b.npy", "c.npy", cluster=client)
     with pytest.raises(ShapeError, match="k mismatch"):
         tw.multiply("b.npy", "b.npy", "c.npy", cluster=client)
-    with pytest.raises(UsageError, match=r"partition 3x3 has 9 parts, and there are 2 places"):
+    with pytest.raises(UsageError, match=r"partition 3x3 has 9 regions, and there are 2 places"):
         tw.multiply("a.npy", "b.npy", "c.npy", cluster=client, partition="3x3")
     for nonsense in ("nonsense", "local:0", 4):
         with pytest.raises(UsageError, match="must be an address"):

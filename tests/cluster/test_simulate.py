@@ -16,9 +16,10 @@ from tilewright.lab.scale.simulate import SPENT, SharedRate, Simulation, simulat
 from tilewright.large.streaming.plan.cost import Cost, Rates, cost
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Grid, Tile
-from tilewright.large.streaming.plan.partition import tiles_of_parts
+from tilewright.large.streaming.plan.partition import tiles_of_regions
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import StreamPlan, plan_stream
+from tilewright.product.problem import Problem
 
 ITEMSIZE = 4
 NO_OVERHEAD = {"task_s": 0.0, "message_s": 0.0}
@@ -26,17 +27,17 @@ NO_OVERHEAD = {"task_s": 0.0, "message_s": 0.0}
 
 def plan_of(grid: Grid, workers: int, slots: tuple[int, int, int], order: str = "rows") -> StreamPlan:
     """A plan that no search has made."""
-    parts = tuple(tuple(part) for part in tiles_of_parts(*grid.tiles, workers, order))
+    parts = tuple(tuple(part) for part in tiles_of_regions(*grid.tiles, workers, order))
     cost_ = Cost([], [], [], 0, 0, 0)
     room = Room(1 << 40)
-    return StreamPlan(grid, "float32", ITEMSIZE, order, slots, 0, parts, cost_, Rates(1.0, 1.0, 1.0), room)
+    return StreamPlan(grid, "float32", order, slots, 0, parts, cost_, Rates(1.0, 1.0, 1.0), room)
 
 
 def check(simulation: Simulation) -> None:
     """What must hold for every simulation, by other means than its own: tiles, bytes, and times."""
     plan, workers = simulation.plan, simulation.workers
     assert Counter(tile for worker in workers for tile in worker.tiles) == Counter(plan.tiles), "tiles"
-    for part, worker in zip(plan.parts, workers, strict=True):
+    for part, worker in zip(plan.regions, workers, strict=True):
         assert worker.out_bytes == ITEMSIZE * sum(math.prod(plan.grid.size(tile)) for tile in worker.tiles), "C"
         if set(worker.tiles) == set(part):  # no tile was taken by another worker, nor of one
             loads = Schedule.of(plan.grid, plan.slots, worker.tiles).loads
@@ -191,10 +192,10 @@ def h200s(workers: int, **more: float) -> Rates:
 @pytest.mark.slow
 def test_where_computing_dominates_workers_are_nearly_always_busy():
     rates = h200s(16, read_bytes=50e9, most_read_bytes=16 * 50e9)
-    plan = plan_stream(262144, 262144, 262144, "float32", 4, Room(130 << 30, grain=256), rates, 16)
+    plan = plan_stream(Problem(262144, 262144, 262144, "float32"), Room(130 << 30, grain=256), rates, 16)
     found = simulate_cluster(plan, rates)
     check(found)
-    assert len(plan.parts) == 16
+    assert len(plan.regions) == 16
     assert 0.97 < 2 * 262144**3 / (16 * 50e12 * found.total_s) <= 1
     assert found.binds == "compute"
 
@@ -254,7 +255,7 @@ def test_bytes_received_are_those_of_the_formula(m, n, k, workers):
     plan = plan_of(Grid(m, n, k, 32, 32, 16), workers, (10**4, 10**4, 2))
     found = simulate_cluster(plan, Rates(1e9, 1e9, 1e9, 1e9), where="workers")
     check(found)
-    pr, pc = (len({tile[axis] for tile in (part[0] for part in plan.parts)}) for axis in (0, 1))
+    pr, pc = (len({tile[axis] for tile in (part[0] for part in plan.regions)}) for axis in (0, 1))
     assert pr * pc == workers
     expected = ITEMSIZE * (m * k * (pc - 1) + k * n * (pr - 1))
     assert sum(worker.received_bytes for worker in found.workers) == expected
@@ -290,7 +291,7 @@ def test_a_wrong_simulation_is_rejected(what, planted):
     ("arguments", "message"),
     [
         ({"where": "moon"}, "must be storage or workers"),
-        ({"rates": [SECONDS]}, "the plan has 2 parts, got the rates of 1 workers"),
+        ({"rates": [SECONDS]}, "the plan has 2 regions, got the rates of 1 workers"),
         ({"plan": plan_of(Grid(10, 10, 0, 5, 5, 1), 2, (1, 1, 1))}, "has no steps"),
     ],
 )

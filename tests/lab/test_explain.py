@@ -14,7 +14,7 @@ from tilewright.errors import HeaderError, RecordError, UsageError
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.cli import app
-from tilewright.lab.explain import session as explain_session
+from tilewright.lab.explain import cuda as explain_cuda
 from tilewright.lab.explain.cuda import LeastWork, arithmetic_unit, counted_value, explain, time_bounds, unknown
 from tilewright.records.explanation import Access, Bound, Explanation, from_dict, read_explanations, to_json
 from tilewright.simulator import listing
@@ -318,8 +318,8 @@ def test_what_the_command_refuses(words: tuple[str, ...], says: str) -> None:
 
 @pytest.mark.slow
 def test_a_parameter_goes_to_the_kernels_that_have_it() -> None:
-    request = explain_session.ExplainRequest(kernels=["coalesced", "shared_tile"], size="16", params=["TILE=16"])
-    found = explain_session.run_explanations(request)
+    request = explain_cuda.ExplainRequest(kernels=["coalesced", "shared_tile"], size="16", params=["TILE=16"])
+    found = explain_cuda.run_explanations(request)
     assert [e.params for e in found] == [{"BLOCK_X": 32, "BLOCK_Y": 32}, {"TILE": 16}]
 
 

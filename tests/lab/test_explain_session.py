@@ -16,7 +16,7 @@ from tilewright.errors import UsageError
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.lab.cli import app
 from tilewright.lab.explain import checked_launch
-from tilewright.lab.explain import session as explain_session
+from tilewright.lab.explain import cuda as explain_cuda
 from tilewright.lab.explain.checked_launch import CheckedLaunch, verified
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.terminal import show_explanations
@@ -181,8 +181,8 @@ def test_what_is_compared_fills_the_card(
     """At 64 few of a GPU's multiprocessors have a block, fewest under large tiles, so that these seem slow."""
     prepared: list[CheckedLaunch] = []
     made = explain(cuda_catalog()["cuda/coalesced"], 8, 8, 8)
-    monkeypatch.setattr(explain_session, "explain_launch", lambda one, **_: (prepared.append(one), made)[1])
-    explain_session.run_explanations(explain_session.ExplainRequest(kernels, gpu=gpu, params=params))
+    monkeypatch.setattr(explain_cuda, "explain_launch", lambda one, **_: (prepared.append(one), made)[1])
+    explain_cuda.run_explanations(explain_cuda.ExplainRequest(kernels, gpu=gpu, params=params))
     assert {(one.m, one.n, one.k) for one in prepared} == {(size,) * 3}
     assert size == 64 or all(one.launch.blocks >= one.card.sms for one in prepared)
 
@@ -314,7 +314,7 @@ def test_no_number_is_cut() -> None:
 def test_one_bad_size_is_refused_before_anything_runs(
     words: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explain_session, "explain_launch", lambda *_, **__: pytest.fail("it was run"))
+    monkeypatch.setattr(explain_cuda, "explain_launch", lambda *_, **__: pytest.fail("it was run"))
     with pytest.raises(UsageError, match=says):
         command(str(EXAMPLES / "third_try.cu"), *words)
 
@@ -360,7 +360,7 @@ def test_a_card_named_by_its_driver_says_what_the_table_has() -> None:
 
 @pytest.mark.slow
 def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = explain_session.explain_launch
+    real = explain_cuda.explain_launch
     made: list[Explanation] = []
 
     def second_time(*given: object, **options: object) -> Explanation:
@@ -369,7 +369,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest
         made.append(real(*given, **options))  # type: ignore[arg-type]
         return made[0]
 
-    monkeypatch.setattr(explain_session, "explain_launch", second_time)
+    monkeypatch.setattr(explain_cuda, "explain_launch", second_time)
     page, data = tmp_path / "why.html", tmp_path / "why.json"
     code, _ = command("coalesced", "--size", "8,9,10", "--json", str(data), "--report", str(page))
     assert code == 130
@@ -382,16 +382,16 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_each_is_printed_when_it_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = explain_session.explain_launch
+    real = explain_cuda.explain_launch
     seen: list[str] = []
 
     def watched(*given: object, **options: object) -> Explanation:
         seen.append("run")
         return real(*given, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(explain_session, "explain_launch", watched)
-    request = explain_session.ExplainRequest(["coalesced"], size="8,9")
-    explain_session.run_explanations(request, finished=lambda e: seen.append(str(e.n)))
+    monkeypatch.setattr(explain_cuda, "explain_launch", watched)
+    request = explain_cuda.ExplainRequest(["coalesced"], size="8,9")
+    explain_cuda.run_explanations(request, finished=lambda e: seen.append(str(e.n)))
     assert seen == ["run", "8", "run", "9"]
     code, text = command("coalesced", "--size", "8,9")
     assert code == 0

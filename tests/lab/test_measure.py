@@ -23,8 +23,8 @@ from tilewright.gpu.runtime.device import open_device
 from tilewright.gpu.runtime.nvrtc import compile_kernel
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
+from tilewright.lab.explain import cuda as explain_cuda
 from tilewright.lab.explain import measure
-from tilewright.lab.explain import session as explain_session
 from tilewright.lab.explain.checked_launch import operands
 from tilewright.lab.explain.cuda import explain
 from tilewright.records.explanation import Explanation
@@ -145,15 +145,15 @@ def test_no_gpu_or_no_ncu_is_said_before_anything_is_run(monkeypatch: pytest.Mon
 
         return refuse
 
-    monkeypatch.setattr(explain_session, "explain_launch", lambda *_, **__: pytest.fail("it was run"))
-    request = explain_session.ExplainRequest(["cuda/coalesced"], measure=True)
+    monkeypatch.setattr(explain_cuda, "explain_launch", lambda *_, **__: pytest.fail("it was run"))
+    request = explain_cuda.ExplainRequest(["cuda/coalesced"], measure=True)
     monkeypatch.setattr(measure, "open_device", absent("GPU 0 cannot be used"))
     with pytest.raises(UnavailableError, match="GPU 0 cannot be used"):
-        explain_session.run_explanations(request)
+        explain_cuda.run_explanations(request)
     monkeypatch.setattr(measure, "open_device", lambda: SimpleNamespace(name="NVIDIA H200"))
     monkeypatch.setattr(measure, "find_ncu", absent("ncu: not found"))
     with pytest.raises(UnavailableError, match="ncu: not found"):
-        explain_session.run_explanations(request)
+        explain_cuda.run_explanations(request)
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

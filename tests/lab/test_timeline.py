@@ -60,7 +60,7 @@ def test_a_later_version_may_say_more(tmp_path):
     ("line", "change", "words"),
     [
         (0, {"kind": "bench"}, "kind must be 'timeline'"),
-        (0, {"schema": 2}, "schema 1"),
+        (0, {"schema": 1}, "schema 2"),
         (0, {"m": -1}, "m must be a whole number"),
         (0, {"m": 1.5}, "m must be a whole number"),
         (0, {"tiles": True}, "tiles must be a whole number"),
@@ -73,7 +73,7 @@ def test_a_later_version_may_say_more(tmp_path):
         (1, {"start_s": 3.0}, "in order"),
         (1, {"start_s": -1.0}, "from 0 on"),
         (1, {"end_s": float("inf")}, "must be seconds"),
-        (1, {"lane": None}, "must be text"),
+        (1, {"track": None}, "must be text"),
         (0, None, "begins with its header"),
         (1, None, "not JSON"),
     ],
@@ -111,16 +111,16 @@ def test_times_are_those_added_up_by_hand():
     found = tiny().summary("cpu")
     assert (found.total_s, found.compute_s, found.first_s, found.between_s, found.last_s) == (10, 5, 2, 1, 2)
     assert found.exposed_s == found.total_s - found.compute_s
-    busy = {lane.name: (lane.busy_s, lane.pieces) for lane in found.lanes}
+    busy = {track.name: (track.busy_s, track.pieces) for track in found.tracks}
     assert busy == {"copy in": (5, 4), "compute": (5, 2), "copy out": (1, 1)}
 
 
 def test_work_is_that_of_the_matrices():
-    found = {lane.name: lane.work for lane in tiny().summary("cpu").lanes}
+    found = {track.name: track.work for track in tiny().summary("cpu").tracks}
     assert found["copy in"] == Work(4 * (100 * 300 + 300 * 200), "bytes")
     assert found["compute"] == Work(2 * 100 * 200 * 300, "operations")
     assert found["copy out"] == Work(4 * 100 * 200, "bytes")
-    assert tiny().summary("cpu").lanes[1].rate == 2 * 100 * 200 * 300 / 5
+    assert tiny().summary("cpu").tracks[1].rate == 2 * 100 * 200 * 300 / 5
 
 
 @pytest.mark.parametrize("name", ["A rows 0", "A[7, 0]", "C[0, 0] step 9", "D[0, 0]", "A[0, 0] ", ""])
@@ -232,10 +232,10 @@ def test_a_run_its_page_and_its_trace(matrices, tmp_path):
     assert done.returncode == 0, done.stderr
     (found,) = read_timelines(run)
     assert (found.m, found.n, found.k, found.places, found.complete) == (1500, 1500, 1500, ["cpu"], True)
-    by_lane = {lane.name: lane for lane in found.summary("cpu").lanes}
-    assert by_lane["compute"].work == Work(2 * 1500**3, "operations")
-    assert by_lane["copy out"].work == Work(4 * 1500**2, "bytes")
-    assert found.summary("cpu").total_s == found.seconds > by_lane["compute"].busy_s
+    by_track = {track.name: track for track in found.summary("cpu").tracks}
+    assert by_track["compute"].work == Work(2 * 1500**3, "operations")
+    assert by_track["copy out"].work == Work(4 * 1500**2, "bytes")
+    assert found.summary("cpu").total_s == found.seconds > by_track["compute"].busy_s
     trace_file = tmp_path / "trace.json"
     done = tilewright("report", run, "-o", page, "--trace", trace_file, "--figures", tmp_path / "figures")
     assert done.returncode == 0, done.stderr
@@ -306,10 +306,10 @@ def test_the_spans_of_a_plan_are_those_of_its_cost():
     assert summary.compute_s == pytest.approx(cost.compute_s)
     assert (summary.first_s, summary.last_s) == pytest.approx((cost.first_s, cost.last_s))
     assert summary.between_s == pytest.approx(cost.exposed_s, abs=1e-6)
-    by_lane = {lane.name: lane.work for lane in summary.lanes}
-    assert by_lane["copy in"] == Work(cost.in_bytes, "bytes")
-    assert by_lane["copy out"] == Work(cost.out_bytes, "bytes")
-    assert by_lane["compute"] == Work(2 * 65536**3, "operations")
+    by_track = {track.name: track.work for track in summary.tracks}
+    assert by_track["copy in"] == Work(cost.in_bytes, "bytes")
+    assert by_track["copy out"] == Work(cost.out_bytes, "bytes")
+    assert by_track["compute"] == Work(2 * 65536**3, "operations")
 
 
 def test_several_places_are_planned_with_their_own_parts():
@@ -317,6 +317,6 @@ def test_several_places_are_planned_with_their_own_parts():
     places = [f"cuda:{number}" for number in range(4)]
     pieces = predicted_pieces(plan, [*places, "cuda:4"])
     assert sorted({piece.place for piece in pieces}) == places
-    steps = [piece.name for piece in pieces if piece.lane == "compute"]
+    steps = [piece.name for piece in pieces if piece.track == "compute"]
     assert len(steps) == len(set(steps)) == len(plan.tiles) * plan.grid.steps
     assert max(piece.end_s for piece in pieces) == pytest.approx(plan.cost.total_s)

@@ -20,11 +20,11 @@ from tilewright.__main__ import run_command_line
 from tilewright.errors import UnavailableError
 from tilewright.lab.terminal import show_explanations
 from tilewright.records.explanation import read_explanations
-from tilewright.records.pipeline import STEPS, Pipeline
+from tilewright.records.pipeline import TICKS, Pipeline
 from tilewright.simulator.listing import timeline_lines
 from tilewright.simulator.machine import event_log
 from tilewright.simulator.machine.event_log import EventLog
-from tilewright.simulator.pipeline import pipeline_of
+from tilewright.simulator.microscope import pipeline_of
 
 #: What is found and computed does not depend on the binary.
 pytestmark = pytest.mark.usefixtures("without_disassembly")
@@ -56,7 +56,7 @@ def seen(name: str, *, good: str = "", bad: str = "") -> Pipeline:
 
 
 def test_two_stages_are_filled_while_the_others_are_used() -> None:
-    """Copies take one step, as does the use of a row: with two stages the producer waits, and so do the consumers, for as
+    """Copies take one tick, as does the use of a row: with two stages the producer waits, and so do the consumers, for as
     long as it takes to ask for the next copy."""
     assert drawn(pipeline()) == [
         "warp 4     ++.......+...+....+...+....+",
@@ -241,22 +241,22 @@ def test_a_barrier_for_which_nothing_waits_has_phases_but_no_timeline() -> None:
 @pytest.mark.slow
 def test_a_long_run_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     long = pipeline(60)
-    assert (long.whole, long.steps) == (False, STEPS)
-    assert max(span.begin for row in long.rows for span in row.spans) < STEPS
-    assert timeline_lines(long)[0] == "pipeline of block (0, 0, 0), the first 16 steps"
+    assert (long.whole, long.ticks) == (False, TICKS)
+    assert max(span.begin for row in long.rows for span in row.spans) < TICKS
+    assert timeline_lines(long)[0] == "pipeline of block (0, 0, 0), the first 16 ticks"
     monkeypatch.setattr(event_log, "MOST_EVENTS", 40)
     ring.cache_clear()
     short = pipeline()
     ring.cache_clear()
     monkeypatch.undo()
     assert not short.whole
-    assert short.steps < pipeline().steps
+    assert short.ticks < pipeline().ticks
 
 
 def test_the_text_fits_80_columns() -> None:
     named = [replace(row, name=f"warps {', '.join(map(str, range(0, 32, 2)))}") for row in pipeline(60).rows]
     long = replace(pipeline(60), rows=named, whole=True)
-    assert timeline_lines(long)[0].endswith(", the first 13.5 steps")
+    assert timeline_lines(long)[0].endswith(", the first 13.5 ticks")
     for made in (long, pipeline(), pipeline(60), pipeline(7, *WRONG_BYTES), replace(pipeline(), rows=[])):
         assert all(len(line) <= 80 for line in timeline_lines(made))
     assert "warps 0–3  .....00001111" in str(ring())

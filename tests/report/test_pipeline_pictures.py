@@ -42,12 +42,12 @@ def test_every_span_is_drawn_from_its_begin_to_its_end() -> None:
     boxes = [box for box in ET.fromstring(drawn.svg).iter("rect") if box.find("title") is not None]
     spans = [span for row in made.rows for span in row.spans]
     assert len(boxes) == len(spans)
-    unit = (WIDTH - LEFT) / made.steps
+    unit = (WIDTH - LEFT) / made.ticks
     for box, span in zip(boxes, spans, strict=True):
         assert float(box.get("x", 0)) == pytest.approx(LEFT + span.begin * unit, abs=1)
         assert float(box.get("width", 0)) == pytest.approx(((span.end or 0) - span.begin) * unit, abs=1.5)
         assert (box.findtext("title") or "").startswith(span.words)
-    assert drawn.caption == "Block (0, 0, 0), with 2 stages. Waiting in 9 steps: warp 4 58%, warps 0–3 22%."
+    assert drawn.caption == "Block (0, 0, 0), with 2 stages. Waiting in 9 ticks: warp 4 58%, warps 0–3 22%."
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_a_record_with_nothing_in_it_is_drawn_too() -> None:
     nothing = Pipeline(
         "", 0, True, [replace(row, spans=[]) for row in in_code().rows], [], [replace(tile(0), cells=[])]
     )
-    odd = replace(in_code(), steps=0.0, tiles=[replace(tile(128), reads=[4, 4096], row=9, column=99)])
+    odd = replace(in_code(), ticks=0.0, tiles=[replace(tile(128), reads=[4, 4096], row=9, column=99)])
     for made in (nothing, odd):
         assert "</html>" in report.render_explanation([replace(coalesced(), pipeline=made)])
 

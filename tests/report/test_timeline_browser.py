@@ -18,8 +18,8 @@ pytestmark = browser.MARKS
 #: What is seen of the page.
 PROBE = """
 const [figure] = document.querySelectorAll(".figure");
-const rooms = Object.fromEntries([...figure.querySelector(".place").querySelectorAll(".lane")].map(
-  (lane) => [lane.querySelector("b").textContent, lane.querySelector(".room")]));
+const rooms = Object.fromEntries([...figure.querySelector(".place").querySelectorAll(".track")].map(
+  (track) => [track.querySelector("b").textContent, track.querySelector(".room")]));
 const paths = (room) => [...room.querySelectorAll("path")].map((path) => path.getAttribute("d"));
 const boxes = (room) => paths(room).join("").split("M").length - 1;
 const counts = () => Object.fromEntries(Object.entries(rooms).map(([name, room]) => [name, boxes(room)]));

@@ -17,7 +17,7 @@ pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 from tilewright.errors import RecordError, UsageError
 from tilewright.records import report
 from tilewright.records.report.html import HERE
-from tilewright.records.report.timeline import BINS, COLOURS, MOST_BARS, lanes, paths, piece_rows, trace
+from tilewright.records.report.timeline import BINS, COLOURS, MOST_BARS, paths, piece_rows, trace, tracks
 from tilewright.records.timeline import Piece, read_timelines, write_timelines
 
 HOSTILE = "</script><script>document.title='broken'</script>\u2028\ud800&\"'"
@@ -42,31 +42,31 @@ def test_tiles_next_to_each_other_have_two_tones_and_their_stores_the_same():
     names = ["C[0, 0] step 0", "C[0, 0] step 1", "C[0, 1] step 0", "C[1, 1] step 0"]
     pieces = [Piece("cpu", "compute", name, i, i + 1) for i, name in enumerate(names)]
     pieces += [Piece("cpu", "copy out", f"C[{tile}]", i + 4, i + 5) for i, tile in enumerate(("0, 0", "0, 1", "1, 1"))]
-    compute, out = lanes(replace(tiny(), pieces=pieces), "cpu", 100)
+    compute, out = tracks(replace(tiny(), pieces=pieces), "cpu", 100)
     assert [bar.kind for bar in compute.bars] == ["c", "c", "d", "c"]
     assert [bar.kind for bar in out.bars] == ["c", "d", "c"]
 
 
 def test_threads_that_stage_are_a_density_of_all_their_time():
     pieces = [Piece("cpu", "stage in", f"{'AB'[i % 2]} rows {i}", i / 10, i / 10 + 1) for i in range(40)]
-    (lane,) = lanes(replace(tiny(), pieces=pieces), "cpu", 100)
-    assert not lane.bars
-    assert lane.peak == pytest.approx(10, abs=0.1)
-    seconds = {kind: sum(filled) * 10 / BINS for kind, filled in lane.density.items()}
+    (track,) = tracks(replace(tiny(), pieces=pieces), "cpu", 100)
+    assert not track.bars
+    assert track.peak == pytest.approx(10, abs=0.1)
+    seconds = {kind: sum(filled) * 10 / BINS for kind, filled in track.density.items()}
     assert seconds == pytest.approx({"a": 20, "b": 20})
-    assert set(paths(lane, 10)) == {"a", "b"}
+    assert set(paths(track, 10)) == {"a", "b"}
 
 
 def test_too_many_bars_are_drawn_together_and_lose_no_work():
     count = 5000
     pieces = [Piece("cpu", "compute", "C[0, 0] step 0", i / 500, (i + 1) / 500) for i in range(count)]
     whole = replace(tiny(), pieces=pieces)
-    (lane,) = lanes(whole, "cpu", 200)
-    assert len(lane.bars) <= 220
-    assert sum(bar.pieces for bar in lane.bars) == count
-    assert sum(bar.amount or 0 for bar in lane.bars) == whole.summary("cpu").lanes[0].work.amount
-    assert (lane.bars[0].start_s, lane.bars[-1].end_s) == (0, 10)
-    (exact,) = lanes(whole, "cpu", count)
+    (track,) = tracks(whole, "cpu", 200)
+    assert len(track.bars) <= 220
+    assert sum(bar.pieces for bar in track.bars) == count
+    assert sum(bar.amount or 0 for bar in track.bars) == whole.summary("cpu").tracks[0].work.amount
+    assert (track.bars[0].start_s, track.bars[-1].end_s) == (0, 10)
+    (exact,) = tracks(whole, "cpu", count)
     assert len(exact.bars) == count
 
 
@@ -87,7 +87,7 @@ def test_a_large_timeline_makes_a_small_page(places, chunks, memory):
     page = report.render_timeline([timeline])
     assert len(page) < 3_000_000
     data = json.loads(re.search(r'id="data">(.+?)</script>', page, re.S)[1])
-    bars = sum(len(lane.get("bars", [])) for place in data[0]["places"] for lane in place["lanes"])
+    bars = sum(len(track.get("bars", [])) for place in data[0]["places"] for track in place["tracks"])
     assert 100 < bars <= 1.1 * MOST_BARS
 
 

@@ -18,6 +18,7 @@ from tilewright.large.streaming.places import places
 from tilewright.large.streaming.plan.kernel import choose_streamed, choose_within, word_of_choice
 from tilewright.large.streaming.plan.stream import typical_step
 from tilewright.product.precision import ROUNDED, SPLIT, blocks_bound, fast_bound, path_bound
+from tilewright.product.problem import Problem
 
 U, U2 = 2.0**-24, 2.0**-53
 F4 = ("float32", "float32")
@@ -168,7 +169,7 @@ def test_a_gpu_chooses_by_the_step_of_k_and_by_its_kernels() -> None:
         step = places._step_on_gpu(choice, shape, 1 << 32)
         return choice.compute, blocks_bound(F4, "float32", choice.compute, shape[2], step)
 
-    step = typical_step(*shape, "float32", 4, grain=128, limit=1 << 32, planes=2)
+    step = typical_step(Problem(*shape, "float32"), grain=128, limit=1 << 32, planes=2)
     assert step < shape[2] // 2
     for precision, compute in (
         ("fast", ROUNDED),

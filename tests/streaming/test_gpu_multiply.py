@@ -66,10 +66,10 @@ def test_the_gpus_clock_and_the_hosts_agree() -> None:
     a, b = operands(2000, 2000, 2000, "float32")
     events = Events()
     tw.multiply(a, b, device="cuda:0", events=events)
-    assert {event.lane for event in events.events} == {"copy in", "stage in", "compute", "copy out", "stage out"}
+    assert {event.track for event in events.events} == {"copy in", "stage in", "compute", "copy out", "stage out"}
     assert all(0 <= event.start_s <= event.end_s <= events.now() for event in events.events)
     first = {
-        lane: min(e.start_s for e in events.events if e.lane == lane) for lane in ("copy in", "compute", "copy out")
+        track: min(e.start_s for e in events.events if e.track == track) for track in ("copy in", "compute", "copy out")
     }
     assert first["copy in"] < first["compute"] < first["copy out"]
 

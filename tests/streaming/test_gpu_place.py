@@ -24,7 +24,7 @@ from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import ORDERS, Grid, Tile
 from tilewright.large.streaming.plan.host_cache import HostCache, cache_blocks
-from tilewright.large.streaming.plan.partition import tiles_of_parts
+from tilewright.large.streaming.plan.partition import tiles_of_regions
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again
@@ -59,8 +59,8 @@ class Case:
         tiles = ORDERS["rows"](*grid.tiles)
         block = 8 * max(grid.bm, grid.bn) * grid.bk
         room = Room(3 * block + 3 * block + 2 * 8 * grid.bm * grid.bn, host * block)
-        self.plan: StreamPlan = plan_again(grid, "float64", 8, room, RATES, tiles, most=places)
-        assert len(self.plan.parts) == places
+        self.plan: StreamPlan = plan_again(grid, "float64", room, RATES, tiles, most=places)
+        assert len(self.plan.regions) == places
         self.sources = {"a": source(self.a), "b": source(self.b)}
         self.sink = ArraySink(self.c, self.c.shape, self.c.dtype)
 
@@ -187,12 +187,12 @@ def test_several_gpus(device: SimulatedDevice) -> None:
     several = [case.place(device, Chunks(256, 2, 2)) for _ in range(3)]
     told: list[Tile] = []
     try:
-        execute_on_all(case.plan.grid, case.plan.slots, several, case.plan.parts, told.append)
+        execute_on_all(case.plan.grid, case.plan.slots, several, case.plan.regions, told.append)
     finally:
         for place in several:
             place.close()
     case.check()
-    assert sorted(told) == sorted(tile for part in tiles_of_parts(*GRID.tiles, 3) for tile in part)
+    assert sorted(told) == sorted(tile for part in tiles_of_regions(*GRID.tiles, 3) for tile in part)
     assert (device.held_bytes, device.open) == (0, 0)
 
 
@@ -213,7 +213,7 @@ def test_multiply_takes_as_many_gpus_as_pay(
     a, b = rng.integers(-9, 9, (1000, 300)).astype(float), rng.integers(-9, 9, (300, 900)).astype(float)
     np.testing.assert_array_equal(large.multiply(a, b), a @ b)
     assert len(made) == used
-    assert len(large.plan_multiply(a, b).parts) == used
+    assert len(large.plan_multiply(a, b).regions) == used
     assert (device.held_bytes, device.open) == (0, 0)
 
 
@@ -257,7 +257,9 @@ def test_events_tell_every_piece(device: SimulatedDevice) -> None:
     planned: Schedule = case.plan.schedule()
     execute(planned, place)
     place.close()
-    lanes = [event.lane for event in events.events]
+    tracks = [event.track for event in events.events]
     pieces = {"copy in": planned.loads, "compute": planned.multiplies, "copy out": planned.stores}
-    assert {lane: lanes.count(lane) for lane in pieces} == {lane: len(list(part)) for lane, part in pieces.items()}
+    assert {track: tracks.count(track) for track in pieces} == {
+        track: len(list(part)) for track, part in pieces.items()
+    }
     assert all(event.start_s <= event.end_s for event in events.events)

@@ -25,6 +25,7 @@ from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.grid import Grid
 from tilewright.large.streaming.plan.stream import MOST_PLANNED, plan_stream
+from tilewright.product.problem import Problem
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
 zarr_library = pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")
@@ -111,10 +112,10 @@ def test_the_least_that_is_named_leaves_few_enough_steps_to_plan() -> None:
 @pytest.mark.slow
 def test_a_plan_of_many_steps_is_still_made() -> None:
     room = Room(2 << 20)
-    assert plan_stream(20_000, 20_000, 2_000, "float32", 4, room, RATES).cost.total_s > 0
+    assert plan_stream(Problem(20_000, 20_000, 2_000, "float32"), room, RATES).cost.total_s > 0
     side = 16_384 * 64
     with pytest.raises(MemoryLimitError, match="give more memory"):
-        plan_stream(side, side, side, "float32", 4, room, RATES)
+        plan_stream(Problem(side, side, side, "float32"), room, RATES)
     assert Grid(2**60, 0, 5, 64, 1, 5).tiles == (0, 0)
     assert MOST_PLANNED >= 100_000
 
@@ -143,7 +144,7 @@ def test_sparse_datasets_of_any_size_are_read_by_rectangles(tmp_path: Path) -> N
         assert (out == 2).all()
         assert source.workspace < 1 << 26
         with pytest.raises(MemoryLimitError):
-            plan_stream(end, source.shape[1], end, "float32", 4, Room(1 << 30), RATES)
+            plan_stream(Problem(end, source.shape[1], end, "float32"), Room(1 << 30), RATES)
         source.close()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 

@@ -28,6 +28,7 @@ from tilewright.large.streaming.places import places, rates
 from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import may_be_cut
 from tilewright.large.streaming.plan.stream import plan_stream
+from tilewright.product.problem import Problem
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_limits.py"
 MIB = 1 << 20
@@ -214,7 +215,7 @@ def test_files_are_not_read_much_more_often_than_a_small_memory_needs(
     monkeypatch.setattr(places, "choose_on_cpu", lambda *_: kernel_of(name, "float64"))
     source = ChunkedSource((4000, 4000), np.dtype("float64"), grain, lambda *_: np.empty(0))
     placed = places.place_product([source] * 2, source.dtype, tw_options(64), 2)
-    plan = plan_stream(4000, 4000, 4000, "float64", 8, placed.room, Rates(1e11, 5e8, 1e9, latency_s=5e-4))
+    plan = plan_stream(Problem(4000, 4000, 4000, "float64"), placed.room, Rates(1e11, 5e8, 1e9, latency_s=5e-4))
     assert sum(plan.moved_bytes) <= 1.65 * plan.least_bytes
     assert plan.place_bytes <= placed.room.for_blocks(plan.grid) < 64 * MIB
     assert may_be_cut(plan.grid, placed.room), "--resume takes the cut from the journal"

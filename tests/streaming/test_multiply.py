@@ -57,7 +57,7 @@ class Known(Placement):
         return Rates(1e11, 1e10, 1e9)
 
     def places(self, plan: Any, a: Any, b: Any, sink: Any, events: Events) -> Iterator[Place]:
-        for name in self.names[: len(plan.parts)]:
+        for name in self.names[: len(plan.regions)]:
             yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=1, events=events.at(name))
 
 
@@ -120,7 +120,7 @@ def computed(*arguments: Any, **more: Any) -> set[str]:
     """The tiles that a run computes, by the names of their events."""
     events = Events()
     tw.multiply(*arguments, events=events, **more)
-    return {event.name.split(" step")[0] for event in events.events if event.lane == "compute"}
+    return {event.name.split(" step")[0] for event in events.events if event.track == "compute"}
 
 
 def is_whole(path: str = "c.npy") -> bool:
@@ -371,7 +371,9 @@ def test_a_cut_that_would_not_be_chosen_now_is_kept(folder: Path, rooms: Rooms) 
     grid = Grid(N, N, N, 192, 192, 512)
     with pytest.MonkeyPatch.context() as patch:
         tiles = tuple(ORDERS["rows"](*grid.tiles))
-        patch.setattr(job_module, "plan_stream", lambda m, n, k, *known: plan_again(grid, *known[:4], tiles))
+        patch.setattr(
+            job_module, "plan_stream", lambda problem, *known: plan_again(grid, problem.dtype, *known[:2], tiles)
+        )
         begin()
     assert tw.plan_multiply("a.npy", "b.npy", "c.npy").grid != grid
     plan = tw.plan_multiply("a.npy", "b.npy", "c.npy", resume=True)
@@ -661,8 +663,8 @@ def test_several_places_share_the_product(rooms: Rooms, partition: str) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.integers(-9, 9, (3000, 1000)).astype(float), rng.integers(-9, 9, (1000, 3000)).astype(float)
     plan = tw.plan_multiply(a, b, partition=partition)
-    assert len(plan.parts) == 3
-    rows = [{tile.i for tile in part} for part in plan.parts]
+    assert len(plan.regions) == 3
+    rows = [{tile.i for tile in part} for part in plan.regions]
     assert (partition == "strips") <= all(not x & y for x, y in itertools.combinations(rows, 2))
     np.testing.assert_array_equal(tw.multiply(a, b, partition=partition), a @ b)
 

@@ -23,7 +23,7 @@ from tilewright.large.streaming.plan.cost import Rates
 from tilewright.large.streaming.plan.cuts import Room, Slots, place_elements
 from tilewright.large.streaming.plan.grid import Grid, OperandBlock, Tile
 from tilewright.large.streaming.plan.host_cache import HostCache
-from tilewright.large.streaming.plan.partition import PARTITIONS, tiles_of_parts
+from tilewright.large.streaming.plan.partition import PARTITIONS, tiles_of_regions
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.stream import plan_again
 from tilewright.large.streaming.run.computation import CountedSource, SharedCounter
@@ -43,8 +43,8 @@ class Case:
         self.a, self.b = (rng.integers(-9, 9, shape).astype(float) for shape in ((GRID.m, GRID.k), (GRID.k, GRID.n)))
         self.c, self.read = np.full((GRID.m, GRID.n), np.nan), SharedCounter()
         room = Room(8 * place_elements(GRID, slots))
-        alone = plan_again(GRID, "float64", 8, room, RATES, [tile for part in parts for tile in part])
-        self.plan = StreamPlan(GRID, "float64", 8, "rows", slots, 0, tuple(map(tuple, parts)), alone.cost, RATES, room)
+        alone = plan_again(GRID, "float64", room, RATES, [tile for part in parts for tile in part])
+        self.plan = StreamPlan(GRID, "float64", "rows", slots, 0, tuple(map(tuple, parts)), alone.cost, RATES, room)
         self.sources = {
             "a": CountedSource(source(self.a), self.read.add),
             "b": CountedSource(source(self.b), self.read.add),
@@ -54,7 +54,7 @@ class Case:
     def run(self, *gpus: SimulatedDevice, peers: Peers | None = None) -> BaseException | None:
         """What it raised; fails where it does not end. A single one of ``gpus`` stands for all."""
         sink = ArraySink(self.c, self.c.shape, self.c.dtype)
-        count = len(self.plan.parts)
+        count = len(self.plan.regions)
         options: dict[str, Any] = {"choice": ANY_KERNEL, "workers": 3, "peers": peers or Peers()}
         options["chunks"] = Chunks(256, 4, 2)
         places = [
@@ -75,7 +75,7 @@ class Case:
                 with contextlib.ExitStack() as stack:
                     for place in places:
                         stack.enter_context(contextlib.closing(place))
-                    execute_on_all(GRID, self.plan.slots, places, self.plan.parts)
+                    execute_on_all(GRID, self.plan.slots, places, self.plan.regions)
             except BaseException as error:  # looked at by the test
                 raised.append(error)
 
@@ -131,19 +131,19 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
 @pytest.mark.parametrize("places", [2, 3, 4])
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_products_are_right(device: SimulatedDevice, slots: Slots, places: int, partition: str) -> None:
-    case = Case(tiles_of_parts(*GRID.tiles, places, partition=partition), slots)
+    case = Case(tiles_of_regions(*GRID.tiles, places, partition=partition), slots)
     assert case.run(device) is None
     case.check()
     assert (device.held_bytes, device.open) == (0, 0)
     assert device.copied_over > 0
     assert case.once <= case.read.count
-    lanes = {event.lane for event in case.events.events}
-    assert lanes == {"stage in", "copy in", "copy over", "compute", "copy out", "stage out"}
+    tracks = {event.track for event in case.events.events}
+    assert tracks == {"stage in", "copy in", "copy over", "compute", "copy out", "stage out"}
 
 
 @pytest.mark.parametrize("places", [2, 4])
 def test_a_block_is_read_once_where_all_fit(device: SimulatedDevice, places: int) -> None:
-    case = Case(tiles_of_parts(*GRID.tiles, places), PLENTY)
+    case = Case(tiles_of_regions(*GRID.tiles, places), PLENTY)
     assert case.run(device) is None
     stolen = 8 * 2 * 8 * GRID.k * GRID.tiles[0]  # at most: a tile that another GPU takes over may need its own
     assert case.once <= case.read.count <= case.once + stolen
@@ -155,7 +155,7 @@ def test_a_block_is_read_once_where_all_fit(device: SimulatedDevice, places: int
 def test_no_circle_where_slots_are_few(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Each GPU's next load waits for others that read what lies there, which wait for it."""
     with simulated(monkeypatch, 0.003 * (seed % 3), seed) as device:
-        case = Case(tiles_of_parts(*GRID.tiles, 4), (2 + seed % 2, 2, 1))
+        case = Case(tiles_of_regions(*GRID.tiles, 4), (2 + seed % 2, 2, 1))
         assert case.run(device) is None
         case.check()
 
@@ -204,7 +204,7 @@ def test_a_reader_that_is_not_waited_for_gets_something_else(
     other = SimulatedDevice(ordinal=1)
     monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_late)
     monkeypatch.setattr(gpu_module, "prepare_gpu_product", prepared_by(device, other))
-    case = Case(tiles_of_parts(*GRID.tiles, 2, partition="strips"), LEAST)
+    case = Case(tiles_of_regions(*GRID.tiles, 2, partition="strips"), LEAST)
     try:
         assert case.run(device, other, peers=OneWay(waits=waits)) is None
     finally:
@@ -219,7 +219,7 @@ def test_all_end_where_a_source_fails(device: SimulatedDevice, monkeypatch: pyte
     """And no memory is given back that another GPU still reads."""
     monkeypatch.setattr(SimulatedStream, "copy_over", copy_over_slowly)
 
-    case = Case(tiles_of_parts(*GRID.tiles, 4), SOME, failing_after(reads))
+    case = Case(tiles_of_regions(*GRID.tiles, 4), SOME, failing_after(reads))
     error = case.run(device)
     assert isinstance(error, OSError)
     assert str(error) == "the disk is gone"

@@ -28,6 +28,7 @@ from tilewright.large.streaming.plan.cuts import Room, cuts
 from tilewright.large.streaming.plan.grid import Grid, longest_step
 from tilewright.large.streaming.plan.kernel import dtype_in_blocks
 from tilewright.product.operands import DTYPES as ALL_DTYPES
+from tilewright.product.problem import Problem
 
 #: Each by factors of 1000: what multiplies, what is read, what is written.
 RATES = [
@@ -235,7 +236,7 @@ def test_steps_of_gpus_that_follow_measured_rates_would(
 @pytest.mark.slow
 def test_the_step_on_gpus_depends_on_what_was_asked_alone() -> None:
     for limit in (None, 64 << 20, 2 << 30):
-        step = stream.typical_step(30000, 20000, 10000, "float32", 4, grain=256, limit=limit)
+        step = stream.typical_step(Problem(30000, 20000, 10000, "float32"), grain=256, limit=limit)
         for place in (80 << 20, 1 << 30, 100 << 30):
             for grid in cuts(30000, 20000, 10000, Room(place, grain=256, step=step)):
                 assert grid.bk == step

@@ -21,7 +21,7 @@ from tilewright.large.streaming.plan.cost import cost
 from tilewright.large.streaming.plan.cuts import least_slots, place_elements
 from tilewright.large.streaming.plan.grid import ORDERS, Grid, OperandBlock, Tile
 from tilewright.large.streaming.plan.host_cache import cache_blocks
-from tilewright.large.streaming.plan.partition import PARTITIONS, tiles_of_parts
+from tilewright.large.streaming.plan.partition import PARTITIONS, tiles_of_regions
 from tilewright.large.streaming.plan.schedule import Load, Schedule
 from tilewright.large.streaming.run import executor as executor_module
 from tilewright.large.streaming.run.executor import Queue, execute, execute_on_all
@@ -97,9 +97,9 @@ def busy() -> Schedule:
     return Schedule.of(grid, (3, 3, 2), ORDERS["rows"](*grid.tiles))
 
 
-def without_waiting(planned: Schedule, lane: str) -> None:
-    pieces = getattr(planned, lane)
-    after = "after_store" if lane == "multiplies" else "after_multiply"
+def without_waiting(planned: Schedule, kind: str) -> None:
+    pieces = getattr(planned, kind)
+    after = "after_store" if kind == "multiplies" else "after_multiply"
     pieces[:] = [piece._replace(**{after: -1}) if getattr(piece, after) >= 0 else piece for piece in pieces]
 
 
@@ -149,9 +149,9 @@ def with_wrong_block(planned: Schedule) -> None:
 @pytest.mark.parametrize(
     ("broken", "device", "says"),
     [
-        (functools.partial(without_waiting, lane="loads"), SLOW, "overwritten while it is used|read before"),
-        (functools.partial(without_waiting, lane="multiplies"), SLOW_OUT, "reused before it is stored"),
-        (functools.partial(without_waiting, lane="stores"), SLOW, "stored before it is computed"),
+        (functools.partial(without_waiting, kind="loads"), SLOW, "overwritten while it is used|read before"),
+        (functools.partial(without_waiting, kind="multiplies"), SLOW_OUT, "reused before it is stored"),
+        (functools.partial(without_waiting, kind="stores"), SLOW, "stored before it is computed"),
         (with_another_slot, SLOW, "read before it is written"),
         (with_another_c, SLOW, "steps out of order"),
         (with_a_tile_twice, SLOW, "stored twice"),
@@ -164,7 +164,7 @@ def with_wrong_block(planned: Schedule) -> None:
         (with_wrong_block, SLOW, "read before it is written"),
     ],
     ids=lambda value: getattr(
-        value, "__name__", getattr(getattr(value, "keywords", None), "get", lambda _: None)("lane")
+        value, "__name__", getattr(getattr(value, "keywords", None), "get", lambda _: None)("kind")
     ),
 )
 def test_what_is_broken_is_refused(broken: Callable[[Schedule], None], device: Device, says: str) -> None:
@@ -327,14 +327,14 @@ def test_no_policy_hits_more_on_the_host(names: list[int], slots: int) -> None:
 @pytest.mark.parametrize(("down", "across"), [(1, 1), (1, 7), (5, 3), (8, 8), (13, 2)])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 8])
 def test_parts_are_a_partition(partition: str, down: int, across: int, count: int) -> None:
-    parts = tiles_of_parts(down, across, count, partition=partition)
+    parts = tiles_of_regions(down, across, count, partition=partition)
     assert len(parts) == count
     every = [tile for part in parts for tile in part]
     assert sorted(every) == [Tile(i, j) for i in range(down) for j in range(across)]
 
 
 def test_the_queue_gives_each_tile_once() -> None:
-    queue = Queue(tiles_of_parts(40, 40, 8))
+    queue = Queue(tiles_of_regions(40, 40, 8))
     taken: list[Tile] = []
 
     def take(owner: int) -> None:
@@ -389,9 +389,9 @@ def test_the_queue_leaves_the_last_tiles_to_who_is_sooner() -> None:
 
 def others_are_sooner(queue: Queue, owner: int, now: float) -> bool:
     """The queue's rule, tile by tile: each that is left goes to the place that would finish it first."""
-    left, own = sum(map(len, queue._parts)), queue._paces[owner]
-    others = [pace for number, pace in enumerate(queue._paces) if number != owner and not pace.done]
-    if not left or not others or left > executor_module.FEW * len(queue._parts):
+    left, own = sum(map(len, queue._regions)), queue._paces[owner]
+    others = [pace for number, pace in enumerate(queue._paces) if number != owner and pace.state == "active"]
+    if not left or not others or left > executor_module.FEW * len(queue._regions):
         return not left
     if not all(pace.tiles_s for pace in (own, *others)):
         return False
@@ -414,10 +414,10 @@ def test_the_queue_counts_what_others_finish(tiles_s: list[int], count: int, cho
         now[0], owner = min(turns)
         turns.remove((now[0], owner))
         pace = queue._paces[owner]
-        before = pace.done, pace._claims, pace._last_s, list(pace.tiles_s), pace.tile_s
+        before = pace._claims, pace._last_s, list(pace.tiles_s), pace.tile_s
         pace.claimed(now[0])  # as ``take`` does, before it asks
-        expected = pace.done or others_are_sooner(queue, owner, now[0])
-        pace.done, pace._claims, pace._last_s, recent, pace.tile_s = before
+        expected = pace.state != "active" or others_are_sooner(queue, owner, now[0])
+        pace._claims, pace._last_s, recent, pace.tile_s = before
         pace.tiles_s.clear()
         pace.tiles_s.extend(recent)
         found = queue.take(owner)
@@ -434,7 +434,7 @@ def test_the_queue_counts_what_others_finish(tiles_s: list[int], count: int, cho
 def test_several_places_compute_one_product(grid: Grid, several: list[Device], slots: int, known: bool) -> None:
     places = [SimulatedPlace(device, grid, seed=seed) for seed, device in enumerate(several)]
     told: list[Tile] = []
-    parts = tiles_of_parts(*grid.tiles, len(places))
+    parts = tiles_of_regions(*grid.tiles, len(places))
     execute_on_all(grid, (slots, slots, 1 + known), places, parts, told.append)
     tiles = [tile for part in parts for tile in part]
     assert sorted(told) == sorted(tiles)
@@ -447,7 +447,7 @@ def makespan(speeds: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> tuple[
     several = [Device(flops=1e5 * speed, in_bytes=1e9, out_bytes=1e9, latency_s=1e-7) for speed in speeds]
     places = [SimulatedPlace(device, grid) for device in several]
     monkeypatch.setattr(executor_module, "Queue", queue_by_time(places))
-    parts = tiles_of_parts(*grid.tiles, len(places))
+    parts = tiles_of_regions(*grid.tiles, len(places))
     execute_on_all(grid, (24, 24, 2), places, parts)
     replay(places, [tile for part in parts for tile in part])
     work = 2 * grid.m * grid.n * grid.k / 1e5
@@ -474,7 +474,7 @@ def test_a_slow_place_delays_nobody(speeds: tuple[float, ...], monkeypatch: pyte
 
 def test_with_parts_of_their_own_only_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Queue, "take", lambda self, owner: (self._parts[owner].popleft(), []) if self._parts[owner] else None
+        Queue, "take", lambda self, owner: (self._regions[owner].popleft(), []) if self._regions[owner] else None
     )
     took, ideal, tile_s = makespan((1, 0.5), monkeypatch)
     assert took > ideal + 5 * tile_s
@@ -534,7 +534,7 @@ def test_one_of_several_that_fails_ends_all(count: int, fails_at: int) -> None:
     told: list[Tile] = []
     before = threading.active_count()
     with pytest.raises(Failed):
-        execute_on_all(grid, (2, 2, 1), places, tiles_of_parts(*grid.tiles, count), told.append)
+        execute_on_all(grid, (2, 2, 1), places, tiles_of_regions(*grid.tiles, count), told.append)
     assert threading.active_count() <= before + 1  # the timer's
     replay(places, None)
     assert sorted(told) == sorted(action.piece.tile for place in places for action in place.actions["store"])
@@ -600,7 +600,7 @@ def test_a_wrong_rate_does_not() -> None:
 
 
 def test_parts_that_are_kept_are_left_to_their_places_unless_these_are_lost() -> None:
-    parts = tiles_of_parts(4, 4, 4)
+    parts = tiles_of_regions(4, 4, 4)
     queue = Queue(parts, clock=lambda: 0.0, kept=True)
     taken = [queue.take(0) for _ in range(5)]
     assert [each[0] for each in taken if each] == parts[0]

@@ -32,13 +32,14 @@ from tilewright.large.streaming.plan.cuts import Room, least_slots, place_elemen
 from tilewright.large.streaming.plan.grid import Grid
 from tilewright.large.streaming.plan.host_cache import HostCache
 from tilewright.large.streaming.plan.kernel import choose_streamed
-from tilewright.large.streaming.plan.partition import tiles_of_parts
+from tilewright.large.streaming.plan.partition import tiles_of_regions
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.schedule import Schedule
 from tilewright.large.streaming.plan.stream import plan_again, plan_stream, typical_step
 from tilewright.large.streaming.run.executor import execute, execute_on_all
 from tilewright.product.plan import Choice
 from tilewright.product.precision import ROUNDED, SPLIT
+from tilewright.product.problem import Problem
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -66,8 +67,8 @@ def operands(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 def planned(grid: Grid, slots: tuple[int, int, int] | None = None, count: int = 1) -> StreamPlan:
     room = Room(4 * place_elements(grid, slots or least_slots(grid), planes=2), grain=128, planes=2)
-    tiles = [tile for part in tiles_of_parts(*grid.tiles, 1) for tile in part]
-    return plan_again(grid, "float32", 4, room, RATES, tiles, most=count)
+    tiles = [tile for part in tiles_of_regions(*grid.tiles, 1) for tile in part]
+    return plan_again(grid, "float32", room, RATES, tiles, most=count)
 
 
 def product(gpus: list[ExecutingGpu], plan: StreamPlan, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -83,7 +84,7 @@ def product(gpus: list[ExecutingGpu], plan: StreamPlan, a: np.ndarray, b: np.nda
         if len(made) == 1:
             execute(plan.schedule(), made[0])
         else:
-            execute_on_all(plan.grid, plan.slots, made, plan.parts)
+            execute_on_all(plan.grid, plan.slots, made, plan.regions)
     finally:
         for place in made:
             place.close()
@@ -160,7 +161,7 @@ def test_two_gpus_compute_the_same_bits(gpu: ExecutingGpu) -> None:
     a, b = operands(GRID)
     try:
         plan = planned(GRID, (6, 6, 2), count=2)
-        assert len(plan.parts) == 2
+        assert len(plan.regions) == 2
         both = product([gpu, another], plan, a, b)
     finally:
         another.abandon()
@@ -223,7 +224,7 @@ def test_the_plan_has_room_for_the_parts_and_says_what_they_are(
 def test_the_bound_of_a_sum_of_steps_is_within_the_classical_one() -> None:
     """Each step is within the classical bound of its own k; their sums take one rounding for each further step."""
     for k in (4096, 65536, 100_000):
-        step = typical_step(20000, 20000, k, "float32", 4, grain=128, limit=1 << 30, planes=2)
+        step = typical_step(Problem(20000, 20000, k, "float32"), grain=128, limit=1 << 30, planes=2)
         steps = -(-k // step)
         assert split_bound(step, 2, allowed_excess(step, 2)) + steps - 1 <= k
 
@@ -233,15 +234,15 @@ def test_copies_hide_behind_faster_multiplications() -> None:
     """With the rates of an H200 and its host, as they were recorded."""
     rates = Rates(2.1e14, 5.5e10, 5.4e10, 3.5e10, 1e-4, (128, 128, 132), 1e-5, copy_s=8e-13)
     for limit, share in ((132 << 30, 0.06), (11 << 30, 0.06)):
-        step = typical_step(65536, 65536, 65536, "float32", 4, grain=128, limit=limit, planes=2)
-        plan = plan_stream(65536, 65536, 65536, "float32", 4, Room(limit, 0, 128, step=step, planes=2), rates)
+        step = typical_step(Problem(65536, 65536, 65536, "float32"), grain=128, limit=limit, planes=2)
+        plan = plan_stream(Problem(65536, 65536, 65536, "float32"), Room(limit, 0, 128, step=step, planes=2), rates)
         assert plan.cost.total_s - plan.cost.compute_s < share * plan.cost.compute_s
 
 
 def test_splitting_takes_time_from_multiplying() -> None:
     room = Room(16 << 30, grain=128, step=8192, planes=2)
-    shape = 32768, 32768, 32768, "float32", 4, room
-    fast, slow = (plan_stream(*shape, Rates(2e14, 5e10, 5e10, 3e10, copy_s=x)) for x in (0.0, 1e-11))
+    asked = Problem(32768, 32768, 32768, "float32"), room
+    fast, slow = (plan_stream(*asked, Rates(2e14, 5e10, 5e10, 3e10, copy_s=x)) for x in (0.0, 1e-11))
     spent = sum(slow.grid.elements(load.block) for load in Schedule.of(slow.grid, slow.slots, slow.tiles).loads) * 4e-11
     assert slow.cost.compute_s - fast.cost.compute_s > 0.5 * spent
 

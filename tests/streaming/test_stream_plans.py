@@ -19,6 +19,7 @@ from tilewright.large.streaming.plan.grid import Grid, Tile
 from tilewright.large.streaming.plan.plan import least_elements
 from tilewright.large.streaming.plan.stream import StreamPlan, plan_again, plan_stream
 from tilewright.large.streaming.run.executor import execute
+from tilewright.product.problem import Problem
 
 GIB = 1 << 30
 #: About an H200 over its link, from and to memory.
@@ -27,24 +28,24 @@ FP64 = dataclasses.replace(H200, flops=60e12)
 DISK = Rates(48e12, 55e9, 50e9, 2e9, latency_s=1e-4, write_bytes=1.5e9)
 CPU = Rates(150e9, 3e9, 1e9, latency_s=5e-4)
 
-#: m, n, k, dtype, itemsize, room, rates: what is asked for, and shapes that are awkward.
+#: Problem, room, rates: what is asked for, and shapes that are awkward.
 CASES = {
-    "65536": (65536, 65536, 65536, "float32", 4, Room(132 * GIB, 0, 128), H200),
-    "65536 in 11 GB": (65536, 65536, 65536, "float32", 4, Room(11 * 10**9, 0, 128), H200),
-    "32768 float64": (32768, 32768, 32768, "float64", 8, Room(132 * GIB, 0, 128), FP64),
-    "131072": (131072, 131072, 131072, "float32", 4, Room(132 * GIB, 0, 128), H200),
-    "131072 in 11 GB": (131072, 131072, 131072, "float32", 4, Room(11 * 10**9, 0, 128), H200),
-    "files": (32768, 32768, 32768, "float32", 4, Room(2 * GIB, 5 * GIB // 2, 128), DISK),
-    "CPU": (24576, 24576, 24576, "float32", 4, Room(900 << 20, 0, 64), CPU),
-    "little memory": (32768, 32768, 32768, "float32", 4, Room(64 << 20, 0, 128), H200),
-    "huge k": (100, 100, 10**8, "float32", 4, Room(GIB, 0, 128), H200),
-    "tall": (10**7, 64, 512, "float32", 4, Room(GIB, 0, 128), H200),
-    "wide": (64, 10**7, 512, "float32", 4, Room(GIB, 0, 128), H200),
-    "outer": (65536, 65536, 1, "float32", 4, Room(GIB, 0, 128), H200),
-    "vector": (10**7, 1, 1, "float32", 4, Room(16 << 20, 0, 128), H200),
-    "one number": (1, 1, 10**8, "float32", 4, Room(64 << 20, 0, 128), H200),
-    "primes": (10007, 20011, 30011, "float64", 8, Room(GIB, 0, 128), FP64),
-    "small": (1000, 1000, 1000, "float32", 4, Room(GIB, 0, 128), H200),
+    "65536": (Problem(65536, 65536, 65536, "float32"), Room(132 * GIB, 0, 128), H200),
+    "65536 in 11 GB": (Problem(65536, 65536, 65536, "float32"), Room(11 * 10**9, 0, 128), H200),
+    "32768 float64": (Problem(32768, 32768, 32768, "float64"), Room(132 * GIB, 0, 128), FP64),
+    "131072": (Problem(131072, 131072, 131072, "float32"), Room(132 * GIB, 0, 128), H200),
+    "131072 in 11 GB": (Problem(131072, 131072, 131072, "float32"), Room(11 * 10**9, 0, 128), H200),
+    "files": (Problem(32768, 32768, 32768, "float32"), Room(2 * GIB, 5 * GIB // 2, 128), DISK),
+    "CPU": (Problem(24576, 24576, 24576, "float32"), Room(900 << 20, 0, 64), CPU),
+    "little memory": (Problem(32768, 32768, 32768, "float32"), Room(64 << 20, 0, 128), H200),
+    "huge k": (Problem(100, 100, 10**8, "float32"), Room(GIB, 0, 128), H200),
+    "tall": (Problem(10**7, 64, 512, "float32"), Room(GIB, 0, 128), H200),
+    "wide": (Problem(64, 10**7, 512, "float32"), Room(GIB, 0, 128), H200),
+    "outer": (Problem(65536, 65536, 1, "float32"), Room(GIB, 0, 128), H200),
+    "vector": (Problem(10**7, 1, 1, "float32"), Room(16 << 20, 0, 128), H200),
+    "one number": (Problem(1, 1, 10**8, "float32"), Room(64 << 20, 0, 128), H200),
+    "primes": (Problem(10007, 20011, 30011, "float64"), Room(GIB, 0, 128), FP64),
+    "small": (Problem(1000, 1000, 1000, "float32"), Room(GIB, 0, 128), H200),
 }
 
 
@@ -55,10 +56,10 @@ def right(plan: StreamPlan) -> None:
     assert plan.host_bytes <= plan.room.host
     assert sum(plan.moved_bytes) >= plan.least_bytes
     assert plan.read_bytes >= plan.least_read_bytes
-    if len(plan.parts) == 1:
+    if len(plan.regions) == 1:
         room = plan.place_bytes // plan.itemsize
         assert plan.moved_bytes[0] >= plan.itemsize * least_elements(grid.m, grid.n, grid.k, room)
-    assert plan.cost.total_s >= 2 * grid.m * grid.n * grid.k / plan.rates.flops / len(plan.parts)
+    assert plan.cost.total_s >= 2 * grid.m * grid.n * grid.k / plan.rates.flops / len(plan.regions)
     down, across = grid.tiles
     assert sorted(plan.tiles) == [Tile(i, j) for i in range(down) for j in range(across)]
 
@@ -100,7 +101,7 @@ def test_a_plan_is_made_soon_and_keeps_to_its_room(case: str, monkeypatch: pytes
     assert sum(steps) <= 3 * stream.BUDGET
     assert len(cuts_) < 100
     right(plan)
-    m, n, k, *_ = CASES[case]
+    m, n, k = plan.grid.m, plan.grid.n, plan.grid.k
     if plan.room.place >= (m * k + k * n + m * n) * plan.itemsize:
         assert plan.cost.in_bytes == (m * k + k * n) * plan.itemsize, "everything fits: it comes once"
 
@@ -123,16 +124,16 @@ def test_the_least_is_below_what_known_orders_move_and_above_known_bounds(m: int
 @pytest.mark.parametrize("case", ["65536 in 11 GB", "files", "CPU", "tall", "huge k", "primes", "vector"])
 def test_no_candidate_is_much_faster(case: str) -> None:
     """Of all cuts, orders and shares of the room whose schedules are short."""
-    m, n, k, dtype, itemsize, room, rates = CASES[case]
-    task = stream._PlanSearch(dtype, itemsize, room, rates, 1)
+    problem, room, rates = CASES[case]
+    task = stream._PlanSearch(problem.dtype, room, rates, 1)
     best = math.inf
-    for grid in cuts.cuts(m, n, k, room):
+    for grid in cuts.cuts(problem.m, problem.n, problem.k, room):
         if cuts.multiplications(grid) < 700:
             best = min(
                 [
                     best,
                     *(
-                        task.timed(grid, *way, task._parts(grid, way[0])).cost.total_s
+                        task.timed(grid, *way, task._regions(grid, way[0])).cost.total_s
                         for way in task._orders_and_slots(grid)
                     ),
                 ]
@@ -157,7 +158,7 @@ lengths = st.one_of(st.integers(0, 3), st.integers(1, 2000), st.sampled_from([25
 @example(1000, 1000, 600, 4608 << 10, 0, True)
 def test_any_sizes(m: int, n: int, k: int, place: int, host: int, files: bool) -> None:
     least = min(Room(0).least_bytes(grid, 8) for grid in cuts.cuts(m, n, k, Room(0)))
-    plan = plan_stream(m, n, k, "float64", 8, Room(max(place, least), host, files=files), CPU)
+    plan = plan_stream(Problem(m, n, k, "float64"), Room(max(place, least), host, files=files), CPU)
     right(plan)
     assert str(plan)
 
@@ -168,11 +169,11 @@ def test_any_sizes(m: int, n: int, k: int, place: int, host: int, files: bool) -
 )
 def test_the_least_room_that_an_error_names_suffices(shape: tuple[int, int, int]) -> None:
     with pytest.raises(MemoryLimitError, match="cannot be cut small enough") as caught:
-        plan_stream(*shape, "float32", 4, Room(100), CPU)
+        plan_stream(Problem(*shape, "float32"), Room(100), CPU)
     need = int(str(caught.value).rsplit("(", 1)[1].split()[0])
-    right(plan_stream(*shape, "float32", 4, Room(need), CPU))
+    right(plan_stream(Problem(*shape, "float32"), Room(need), CPU))
     with pytest.raises(MemoryLimitError):
-        plan_stream(*shape, "float32", 4, Room(need - 1), CPU)
+        plan_stream(Problem(*shape, "float32"), Room(need - 1), CPU)
 
 
 @pytest.mark.slow
@@ -180,15 +181,15 @@ def test_a_product_that_was_begun_says_what_it_needs() -> None:
     grid = plan_stream(*CASES["CPU"]).grid
     some = [Tile(1, 2), Tile(0, 0), Tile(2, 1)]
     with pytest.raises(MemoryLimitError, match="with which this product was begun") as caught:
-        plan_again(grid, "float32", 4, Room(1 << 20), CPU, some)
+        plan_again(grid, "float32", Room(1 << 20), CPU, some)
     need = int(str(caught.value).split("(")[1].split()[0])
-    assert plan_again(grid, "float32", 4, Room(need), CPU, some).tiles == tuple(some)
+    assert plan_again(grid, "float32", Room(need), CPU, some).tiles == tuple(some)
     with pytest.raises(MemoryLimitError):
-        plan_again(grid, "float32", 4, Room(need - 1), CPU, some)
-    shared = plan_again(grid, "float32", 4, Room(GIB), CPU, some, most=4)
-    assert len(shared.parts) == 3
+        plan_again(grid, "float32", Room(need - 1), CPU, some)
+    shared = plan_again(grid, "float32", Room(GIB), CPU, some, most=4)
+    assert len(shared.regions) == 3
     assert sorted(shared.tiles) == sorted(some)
-    assert len(plan_again(grid, "float32", 4, Room(GIB), CPU, some[:1], most=4).parts) == 1
+    assert len(plan_again(grid, "float32", Room(GIB), CPU, some[:1], most=4).regions) == 1
 
 
 @pytest.mark.slow_cases("13")
@@ -207,7 +208,7 @@ def test_plans_take_what_they_foretell(seed: int, monkeypatch: pytest.MonkeyPatc
         memory=8 * (1000 + 400 * seed),
         jitter=0.05,
     )
-    plan = plan_stream(m, n, k, "float64", 8, Room(int(device.memory), grain=4), device.rates)
+    plan = plan_stream(Problem(m, n, k, "float64"), Room(int(device.memory), grain=4), device.rates)
     place = SimulatedPlace(device, plan.grid, seed=seed)
     execute(plan.schedule(), place)
     replay([place], plan.tiles, seed)
@@ -225,7 +226,7 @@ def test_large_products_are_shared(case: str, most: int) -> None:
     arguments = *CASES[case][:-1], from_memory
     plan, alone = plan_stream(*arguments, most), plan_stream(*arguments)
     right(plan)
-    assert len(plan.parts) == most
+    assert len(plan.regions) == most
     assert plan.alone_s == alone.cost.total_s
     assert 0.85 * most < alone.cost.total_s / plan.cost.total_s <= most * 1.01
     text = str(plan)
@@ -237,17 +238,17 @@ def test_large_products_are_shared(case: str, most: int) -> None:
 
 def test_small_products_stay_on_one() -> None:
     for m, n, k in ((1000, 1000, 1000), (1, 1, 10**6), (300, 300, 300), (0, 5, 5)):
-        plan = plan_stream(m, n, k, "float32", 4, Room(GIB, 0, 128), H200, 4)
-        assert len(plan.parts) == 1
+        plan = plan_stream(Problem(m, n, k, "float32"), Room(GIB, 0, 128), H200, 4)
+        assert len(plan.regions) == 1
         assert "as fast as one" not in str(plan)
 
 
 @pytest.mark.slow
 def test_what_a_disk_bounds_stays_on_one() -> None:
     """More GPUs read no faster; where all share a disk they would only read it more often."""
-    m, n, k, dtype, itemsize, room, _ = CASES["files"]
+    problem, room, _ = CASES["files"]
     slow = dataclasses.replace(DISK, read_bytes=0.2e9)
-    assert len(plan_stream(m, n, k, dtype, itemsize, room, slow, 4).parts) == 1
+    assert len(plan_stream(problem, room, slow, 4).regions) == 1
 
 
 def test_rates_that_places_share() -> None:
@@ -276,12 +277,12 @@ def test_short_rows_of_tiles_take_time() -> None:
 def test_strips_read_as_much_and_move_more() -> None:
     """The simplest partition, for comparison: every place needs all of B."""
     rates = dataclasses.replace(H200, most_read_bytes=60e9, write_bytes=60e9, peers=True)
-    asked = (65536, 65536, 65536, "float32", 4, Room(132 * GIB, 0, 128), rates, 4)
+    asked = (Problem(65536, 65536, 65536, "float32"), Room(132 * GIB, 0, 128), rates, 4)
     best, simple = plan_stream(*asked), plan_stream(*asked, partition="strips")
-    assert [len(plan.parts) for plan in (best, simple)] == [4, 4]
+    assert [len(plan.regions) for plan in (best, simple)] == [4, 4]
     assert best.read_bytes == simple.read_bytes == 2 * 65536**2 * 4
     assert sum(simple.moved_bytes) == (1 + 4 + 1) * 65536**2 * 4
     assert sum(best.moved_bytes) == (2 + 2 + 1) * 65536**2 * 4
     assert best.cost.total_s <= 1.02 * simple.cost.total_s  # over fast links it hardly matters
-    for part in simple.parts:
+    for part in simple.regions:
         assert {tile.j for tile in part} == set(range(simple.grid.tiles[1]))

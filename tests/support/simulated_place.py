@@ -1,6 +1,6 @@
 """A place made of numbers: blocks take the time that bandwidths and a rate say, on a clock that nobody waits for.
 
-A call only says when its work would begin and end: its lane is free, and what it waits for is over. ``replay`` then does
+A call only says when its work would begin and end: its kind is free, and what it waits for is over. ``replay`` then does
 the work in the order of that time, in slots of real numbers, and refuses whatever a device would have spoilt.
 """
 
@@ -55,7 +55,7 @@ class Device:
 class Action:
     """A piece of work: what it waits for, how long it takes, and when it begins and ends."""
 
-    lane: str
+    kind: str
     piece: Any
     waits: tuple[Action, ...]
     took_s: float
@@ -65,7 +65,7 @@ class Action:
 
 @dataclass
 class SimulatedPlace:
-    """For ``execute``. With ``fails_at`` that action, counted over all lanes, raises Failed."""
+    """For ``execute``. With ``fails_at`` that action, counted over all kinds, raises Failed."""
 
     device: Device
     grid: Grid
@@ -100,21 +100,21 @@ class SimulatedPlace:
 
     @property
     def everything(self) -> list[Action]:
-        return [action for lane in self.actions.values() for action in lane]
+        return [action for kind in self.actions.values() for action in kind]
 
     @property
     def total_s(self) -> float:
         return max((action.end_s for action in self.everything), default=0.0)
 
-    def _act(self, lane: str, piece: Any, took_s: float, *waits: Action | None) -> Action:
+    def _act(self, kind: str, piece: Any, took_s: float, *waits: Action | None) -> Action:
         with self._lock:
             if next(self._count) == self.fails_at:
                 raise Failed(f"at {piece}")
-        before = self.actions[lane][-1:]
-        action = Action(lane, piece, tuple(wait for wait in waits if wait is not None), took_s + self.device.latency_s)
+        before = self.actions[kind][-1:]
+        action = Action(kind, piece, tuple(wait for wait in waits if wait is not None), took_s + self.device.latency_s)
         action.start_s = max((other.end_s for other in (*before, *action.waits)), default=0.0)
         action.end_s = action.start_s + action.took_s
-        self.actions[lane].append(action)
+        self.actions[kind].append(action)
         return action
 
     def _copy_s(self, nbytes: int, bytes_per_s: float) -> float:
@@ -129,28 +129,28 @@ class SimulatedPlace:
 
 def on_a_bus(place: SimulatedPlace) -> float:
     """When all is over where copies in and out share a bus: both at once are slower than one. Actions get these times."""
-    device, left = place.device, {lane: list(reversed(actions)) for lane, actions in place.actions.items()}
+    device, left = place.device, {kind: list(reversed(actions)) for kind, actions in place.actions.items()}
     both = min(1.0, device.bus_bytes / (device.in_bytes + device.out_bytes))
     running: dict[str, tuple[Action, float]] = {}
     over: set[int] = set()
     now = 0.0
     while running or any(left.values()):
-        for lane, due in left.items():
-            if lane not in running and due and all(id(wait) in over for wait in due[-1].waits):
+        for kind, due in left.items():
+            if kind not in running and due and all(id(wait) in over for wait in due[-1].waits):
                 action = due.pop()
-                action.start_s, running[lane] = now, (action, action.took_s)
+                action.start_s, running[kind] = now, (action, action.took_s)
         if not running:
             raise Violation("nothing can begin: everybody waits for somebody")
-        speeds = {lane: both if lane != "multiply" and {"load", "store"} <= set(running) else 1.0 for lane in running}
-        passed = min(rest / speeds[lane] for lane, (_, rest) in running.items())
+        speeds = {kind: both if kind != "multiply" and {"load", "store"} <= set(running) else 1.0 for kind in running}
+        passed = min(rest / speeds[kind] for kind, (_, rest) in running.items())
         now += passed
-        for lane, (action, rest) in list(running.items()):
-            if rest / speeds[lane] <= passed:
+        for kind, (action, rest) in list(running.items()):
+            if rest / speeds[kind] <= passed:
                 action.end_s = now
                 over.add(id(action))
-                del running[lane]
+                del running[kind]
             else:
-                running[lane] = action, rest - passed * speeds[lane]
+                running[kind] = action, rest - passed * speeds[kind]
     return now
 
 
@@ -178,7 +178,7 @@ class Replay:
         moments = [(action.end_s, 0, action) for action in place.everything]
         moments += [(action.start_s, 1, action) for action in place.everything]
         for _, begins, action in sorted(moments, key=lambda moment: moment[:2]):
-            getattr(self, ("_end_" if not begins else "_begin_") + action.lane)(action, action.piece)
+            getattr(self, ("_end_" if not begins else "_begin_") + action.kind)(action, action.piece)
 
     def _slot(self, operand: str, number: int) -> _Slot:
         """Memory for it is taken when it is first used."""

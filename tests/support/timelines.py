@@ -12,6 +12,7 @@ from tilewright.large.streaming.plan.cuts import Room
 from tilewright.large.streaming.plan.plan import StreamPlan
 from tilewright.large.streaming.plan.stream import plan_stream
 from tilewright.large.streaming.run.job import predicted_pieces
+from tilewright.product.problem import Problem
 from tilewright.records.timeline import Piece, Timeline
 
 #: On a place: what it did from when to when.
@@ -29,7 +30,7 @@ SPANS = (
 
 def tiny(place: str = "cpu", **changed: Any) -> Timeline:
     """C[100×200] = A[100×300]·B[300×200] in one tile and steps of 256: 10 s, of which 5 are computed, and 2, 1 and 2 not."""
-    pieces = [Piece(place, lane, name, float(start), float(end)) for lane, name, start, end in SPANS]
+    pieces = [Piece(place, track, name, float(start), float(end)) for track, name, start, end in SPANS]
     expected = {"total_s": 8.0, "compute_s": 5.0, "first_s": 2.0, "exposed_s": 0.0, "last_s": 1.0}
     whole = Timeline(100, 200, 300, "float32", 4, (100, 200, 256), pieces, tiles=1, finished=1, seconds=10.0)
     return replace(whole, plan="one tile", expected=expected, environment={"processor": "Made up"}, **changed)
@@ -38,7 +39,7 @@ def tiny(place: str = "cpu", **changed: Any) -> Timeline:
 @cache
 def large_plan(memory: int = 130 << 30, places: int = 1) -> StreamPlan:
     rates = Rates(53e12, 55e9, 25e9, 30e9, 1e-4, (128, 256, 132))
-    return plan_stream(65536, 65536, 65536, "float32", 4, Room(memory, 0, 128), rates, places)
+    return plan_stream(Problem(65536, 65536, 65536, "float32"), Room(memory, 0, 128), rates, places)
 
 
 def large(places: int = 1, chunks: int = 64, memory: int = 11_000_000_000) -> Timeline:
@@ -49,7 +50,7 @@ def large(places: int = 1, chunks: int = 64, memory: int = 11_000_000_000) -> Ti
     for number in range(places):
         for piece in predicted_pieces(plan, [f"cuda:{number}"]):
             pieces.append(piece)
-            stage = {"copy in": "stage in", "copy out": "stage out"}.get(piece.lane)
+            stage = {"copy in": "stage in", "copy out": "stage out"}.get(piece.track)
             step = (piece.end_s - piece.start_s) / chunks
             for chunk in range(chunks if stage else 0):
                 start = piece.start_s + chunk * step

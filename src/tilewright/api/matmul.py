@@ -138,12 +138,15 @@ def matmul(
         if verify:
             from ..large.verification import multiply_verified  # imported only here: few products are verified
 
-            return multiply_verified(matmul, a, b, out, precision, algorithm, plain, device=device, out_dtype=out_dtype)
+            how = {"precision": precision, "algorithm": algorithm, "device": device, "out_dtype": out_dtype}
+            return multiply_verified(matmul, a, b, out, plain=plain, **how)
         epilogue = None if plain else Epilogue.of(out, alpha, beta, bias, activation, scale_a, scale_b)
         if is_list_of_matrices(a) and is_list_of_matrices(b):
             if not plain:
                 raise UsageError("scales, alpha, beta, bias and activation are for two arrays, not for lists of them")
-            return multiply_lists(matmul, a, b, out, precision, algorithm, device, out_dtype)
+            return multiply_lists(
+                matmul, a, b, out, precision=precision, algorithm=algorithm, device=device, out_dtype=out_dtype
+            )
         if not (type(a) is type(b) is np.ndarray and out is None) and is_of_a_library(a, b, out):
             if is_on_gpu(a, b, out):
                 if device is not None:
@@ -157,8 +160,8 @@ def matmul(
         if device is not None:
             wake_named(device)
         if out_dtype is not None or epilogue is not None:
-            return _matmul_into(a, b, out, precision, algorithm, device, out_dtype, epilogue)
-        return _matmul(a, b, out, precision, algorithm, device)
+            return _matmul_into(a, b, out, precision, algorithm, device=device, out_dtype=out_dtype, epilogue=epilogue)
+        return _matmul(a, b, out, precision, algorithm, device=device)
     except (MemoryError, ValueError) as error:  # of the result, of workspace, or of a shape that no address space holds
         too_large = isinstance(error, MemoryError) or "too big" in str(error)
         if out is not None or isinstance(error, TilewrightError) or not too_large:
@@ -230,6 +233,7 @@ def _matmul(
     out: np.ndarray | None,
     precision: str | float,
     algorithm: str,
+    *,
     device: str | None = None,
     wide: np.dtype | None = None,
 ) -> Any:
@@ -243,7 +247,7 @@ def _matmul(
     target = None if out is None else admit_out(out, plan_.layout.result, plan_.dtype, by_numpy=True)
     if (rows := rows_of_batch(x, y, target)) is not None:
         whole = np.empty(plan_.layout.result, plan_.dtype) if target is None else target
-        _matmul(rows, y, whole.reshape(len(rows), *y.shape[1:]), precision, algorithm, device, wide)
+        _matmul(rows, y, whole.reshape(len(rows), *y.shape[1:]), precision, algorithm, device=device, wide=wide)
         return whole if out is None else out
     by_blocks = None
     if device not in (None, "cpu"):
@@ -271,6 +275,7 @@ def _matmul_into(
     out: np.ndarray | None,
     precision: str | float,
     algorithm: str,
+    *,
     device: str | None,
     out_dtype: Any,
     epilogue: Epilogue | None,
@@ -282,7 +287,7 @@ def _matmul_into(
     if device not in (None, "cpu") or (epilogue is not None and epilogue.has_blocks(x.shape, y.shape)):
         x, y = native(x, wide), native(y, wide)  # the kernels that add up wider sums take the operands as they are
     if epilogue is None and asked == wide:
-        return _matmul(x, y, out, precision, algorithm, device, wide)
+        return _matmul(x, y, out, precision, algorithm, device=device, wide=wide)
     if epilogue is not None:
         x, y, epilogue = epilogue.scaled_operands(x, y)
         if epilogue.is_scaling and (precision, algorithm, device or "cpu", out_dtype) == (*_BY_GEMM, None):
@@ -293,7 +298,7 @@ def _matmul_into(
                 plan_, s, t, target = plan_gemm(epilogue.alpha, x, y, epilogue.beta, out)
                 run_gemm(plan_, s, t, x, y, target)
                 return out
-    product = np.asarray(_matmul(x, y, None, precision, algorithm, device, wide))
+    product = np.asarray(_matmul(x, y, None, precision, algorithm, device=device, wide=wide))
     target = np.empty(product.shape, asked) if out is None else admit_out(out, product.shape, asked)
     with np.errstate(all="ignore"):
         if epilogue is not None:
@@ -411,6 +416,7 @@ def multiply_lists(
     a: list[Any],
     b: list[Any],
     out: Any,
+    *,
     precision: str | float,
     algorithm: str,
     device: str | None,

@@ -140,7 +140,7 @@ def compare_floats(
     with np.errstate(all="ignore"):
         at, columns, errors = _farthest(a, b, c, _suspects(a, b, c, budget), bound, budget)
         if not errors.max() + 2 * (k + 2) * UNIT["float64"] <= bound:
-            errors = _decided(a, b, c, at, columns, bound, budget)
+            errors = _decided(a, b, c, at, columns, bound=bound, budget=budget)
     first = int(np.argmax(errors))
     return float(errors[first]), (int(at[first]), int(columns[first]))
 
@@ -283,7 +283,7 @@ def _farthest(
 
 
 def _decided(
-    a: ReadableMatrix, b: ReadableMatrix, c: ReadableMatrix, at: Array, columns: Array, bound: float, budget: Budget
+    a: ReadableMatrix, b: ReadableMatrix, c: ReadableMatrix, at: Array, columns: Array, *, bound: float, budget: Budget
 ) -> Array:
     """The errors of some elements relative to |A||B|, in wider arithmetic."""
     k = a.shape[1]
@@ -422,6 +422,7 @@ def multiply_verified(
     a: Any,
     b: Any,
     out: Any,
+    *,
     precision: str | float,
     algorithm: str,
     plain: bool,
@@ -437,7 +438,8 @@ def multiply_verified(
         if not len(a) == len(b) == len(outs):
             raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}, out one of {len(outs)}: not as many")
         each = zip(a, b, outs, strict=True)
-        return [multiply_verified(product, *three, precision, algorithm, plain, **others) for three in each]
+        others |= {"precision": precision, "algorithm": algorithm, "plain": plain}
+        return [multiply_verified(product, *three, **others) for three in each]
     library = None if is_on_gpu(a, b) else host_library(a, b)
     x, y = (on_host(a), on_host(b)) if library is None else library.operands(a, b, precision)
     if out is not None:  # it may overlap the operands

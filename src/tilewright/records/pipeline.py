@@ -1,7 +1,7 @@
 """The pipeline of an asynchronous kernel as plain data: timelines of warps and stages, phases of barriers, swizzled tiles.
 
-The microscope records it in a run of one block. Times are steps and not seconds: an event stands at the first step that the
-barriers allow. A copy takes one step, and so does what a warp does between two waits; to ask for copies takes ``ASK``.
+The microscope records it in a run of one block. Times are ticks and not seconds: an event stands at the first tick that the
+barriers allow. A copy takes one tick, and so does what a warp does between two waits; to ask for copies takes ``ASK``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from .json_data import COUNT, OBJECTS, POSITIVE, TEXT, TRUTH, Rule, check_fields, is_count, many, nullable
 
-#: The time of a request for copies, in steps.
+#: The time of a request for copies, in ticks.
 ASK = 0.25
-#: The most that is recorded: steps, rows of a timeline, spans of a row, barriers, events of a barrier, tiles.
-STEPS, ROWS, SPANS, BARRIERS, EVENTS, TILES = 16, 24, 128, 2, 12, 4
+#: The most that is recorded: ticks, rows of a timeline, spans of a row, barriers, events of a barrier, tiles.
+TICKS, ROWS, SPANS, BARRIERS, EVENTS, TILES = 16, 24, 128, 2, 12, 4
 #: Rows of a tile that are shown, those of one pattern of a swizzle, and chunks of 16 bytes of each.
 PATTERN_ROWS, PATTERN_CHUNKS = 8, 8
 
@@ -110,7 +110,7 @@ class Pipeline:
     """What was recorded of one block. ``whole`` is false if there was more than is shown."""
 
     block: str
-    steps: float
+    ticks: float
     whole: bool
     rows: list[PipelineRow] = field(default_factory=list)
     barriers: list[BarrierHistory] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Pipeline:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-_STEP = Rule("a number of steps, from 0 to 1000", lambda x: POSITIVE.holds(x) and x <= 1000)
+_TICK = Rule("a number of ticks, from 0 to 1000", lambda x: POSITIVE.holds(x) and x <= 1000)
 _AMOUNT = Rule("a whole number below 2^31", lambda x: type(x) is int and abs(x) < 1 << 31)
 _PLACE = Rule("a byte of shared memory", lambda x: is_count(x) and x < 1 << 24)
 _PLACES = many("bytes of shared memory", _PLACE.holds, most=PATTERN_ROWS)
@@ -140,13 +140,13 @@ def _up_to(most: int) -> Rule:
 
 
 _RULES: dict[str, Rule] = {
-    **{"block": TEXT, "steps": _STEP, "whole": TRUTH},
+    **{"block": TEXT, "ticks": _TICK, "whole": TRUTH},
     **{"rows": _up_to(ROWS), "barriers": _up_to(BARRIERS), "tiles": _up_to(TILES)},
 }
 _ROW_RULES = {"name": TEXT, "kind": TEXT, "spans": _up_to(SPANS)}
 _SPAN_RULES = {
     **dict.fromkeys(("kind", "stage", "words", "by"), TEXT),
-    **{"begin": _STEP, "end": nullable(_STEP), "phase": _AMOUNT, "line": COUNT},
+    **{"begin": _TICK, "end": nullable(_TICK), "phase": _AMOUNT, "line": COUNT},
 }
 _BARRIER_RULES = {"name": TEXT, "role": TEXT, "count": COUNT, "events": _up_to(EVENTS)}
 _EVENT_RULES = {

@@ -1,6 +1,6 @@
 """The pieces of work of a streamed product and their times, as plain data: JSON Lines, a header and then a piece a line.
 
-The header says what was multiplied, how it was cut and what was predicted; each further line is a piece of work on one lane
+The header says what was multiplied, how it was cut and what was predicted; each further line is a piece of work on one track
 of one place. A file may hold several timelines, one after another. Page, trace and figure are derived from this alone.
 """
 
@@ -34,11 +34,11 @@ from .json_data import (
     read_text,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 KIND = "timeline"
 
-#: In the order in which data pass them, from the operands, on the host or another GPU, to the result. Other lanes follow.
-LANES = ("stage in", "copy in", "copy over", "compute", "copy out", "stage out")
+#: In the order in which data pass them, from the operands, on the host or another GPU, to the result. Other tracks follow.
+TRACKS = ("stage in", "copy in", "copy over", "compute", "copy out", "stage out")
 COMPUTE = "compute"
 
 _BLOCK = re.compile(r"([ABC])\[(\d{1,9}), (\d{1,9})\](?: step (\d{1,9}))?")
@@ -49,7 +49,7 @@ class Piece:
     """A piece of work; times are seconds from the start of the run. ``name`` is as ``A[0, 3]`` or ``C[1, 2] step 4``."""
 
     place: str
-    lane: str
+    track: str
     name: str
     start_s: float
     end_s: float
@@ -63,8 +63,8 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lane:
-    """The totals of a lane of a place: seconds in which any piece ran, the number of pieces, and their work if known."""
+class Track:
+    """The totals of a track of a place: seconds in which any piece ran, the number of pieces, and their work if known."""
 
     name: str
     busy_s: float
@@ -87,7 +87,7 @@ class Summary:
     first_s: float
     between_s: float
     last_s: float
-    lanes: tuple[Lane, ...]
+    tracks: tuple[Track, ...]
 
     @property
     def exposed_s(self) -> float:
@@ -138,16 +138,16 @@ class Timeline:
         """The names of the places, in the order of their numbers."""
         return sorted({piece.place for piece in self.pieces}, key=lambda place: (len(place), place))
 
-    def lanes(self, place: str) -> dict[str, list[Piece]]:
-        """The pieces of each lane of a place, in the order of their starts."""
-        by_lane: dict[str, list[Piece]] = {}
+    def tracks(self, place: str) -> dict[str, list[Piece]]:
+        """The pieces of each track of a place, in the order of their starts."""
+        by_track: dict[str, list[Piece]] = {}
         for piece in self.pieces:
             if piece.place == place:
-                by_lane.setdefault(piece.lane, []).append(piece)
-        known = [name for name in LANES if name in by_lane]
+                by_track.setdefault(piece.track, []).append(piece)
+        known = [name for name in TRACKS if name in by_track]
         return {
-            name: sorted(by_lane[name], key=lambda piece: (piece.start_s, piece.end_s))
-            for name in dict.fromkeys([*known, *by_lane])
+            name: sorted(by_track[name], key=lambda piece: (piece.start_s, piece.end_s))
+            for name in dict.fromkeys([*known, *by_track])
         }
 
     def work(self, piece: Piece) -> Work | None:
@@ -172,22 +172,22 @@ class Timeline:
         return _work(_part(*rows, x) * _part(*columns, y) * self.itemsize, "bytes")
 
     def summary(self, place: str) -> Summary:
-        """How long a place computed, how long it waited before, between and after its steps, and the totals of its lanes."""
-        total, lanes = self.total_s, self.lanes(place)
-        steps = union((piece.start_s, piece.end_s) for piece in lanes.get(COMPUTE, []))
+        """How long a place computed, how long it waited before, between and after its steps, and its tracks' totals."""
+        total, tracks = self.total_s, self.tracks(place)
+        steps = union((piece.start_s, piece.end_s) for piece in tracks.get(COMPUTE, []))
         computing = sum(end - start for start, end in steps)
         first, last = (steps[0][0], total - steps[-1][1]) if steps else (total, 0.0)
         between = steps[-1][1] - steps[0][0] - computing if steps else 0.0
-        totals = tuple(self._lane(name, pieces) for name, pieces in lanes.items())
+        totals = tuple(self._track(name, pieces) for name, pieces in tracks.items())
         return Summary(place, total, computing, first, max(0.0, between), last, totals)
 
-    def _lane(self, name: str, pieces: Sequence[Piece]) -> Lane:
+    def _track(self, name: str, pieces: Sequence[Piece]) -> Track:
         busy = sum(end - start for start, end in union((piece.start_s, piece.end_s) for piece in pieces))
         known = [self.work(piece) for piece in pieces]
         units = {work.unit if work else None for work in known}
         unit = units.pop() if len(units) == 1 else None
         work = Work(sum(work.amount for work in known if work), unit) if unit else None
-        return Lane(name, busy, len(pieces), work)
+        return Track(name, busy, len(pieces), work)
 
 
 def _part(length: int, size: int, number: int) -> int:
@@ -216,8 +216,8 @@ def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-#: The most lanes in a file, over all timelines and places: each takes space on the page.
-MOST_LANES = 1000
+#: The most tracks in a file, over all timelines and places: each takes space on the page.
+MOST_TRACKS = 1000
 
 #: A plan's times are sums and differences, and can be tiny.
 _TIME = Rule("seconds, from 0 on", lambda value: POSITIVE.holds(value) and value <= MOST_S)
@@ -227,7 +227,7 @@ _RULES = {
     **{"dtype": TEXT, "plan": TEXT, "seconds": _TIME, "predicted": TRUTH},
     **{"expected": NUMBERS, "environment": OBJECT},
 }
-_PIECE_RULES = {"place": TEXT, "lane": TEXT, "name": TEXT, "start_s": _TIME, "end_s": _TIME}
+_PIECE_RULES = {"place": TEXT, "track": TEXT, "name": TEXT, "start_s": _TIME, "end_s": _TIME}
 
 
 def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
@@ -261,10 +261,10 @@ def read_timelines(path: str | Path) -> list[Timeline]:
             raise RecordError(f"{where}: a timeline begins with its header, whose kind is {KIND!r}")
     if not timelines:
         raise RecordError(f"{path}: holds no timeline")
-    lanes = {(i, piece.place, piece.lane) for i, timeline in enumerate(timelines) for piece in timeline.pieces}
-    if len(lanes) > MOST_LANES:
+    tracks = {(i, piece.place, piece.track) for i, timeline in enumerate(timelines) for piece in timeline.pieces}
+    if len(tracks) > MOST_TRACKS:
         raise RecordError(
-            f"{path}: has {len(lanes):,} lanes in all its places, more than {MOST_LANES:,}: no run has so many"
+            f"{path}: has {len(tracks):,} tracks in all its places, more than {MOST_TRACKS:,}: no run has so many"
         )
     return timelines
 

@@ -90,7 +90,7 @@ def counter_lines(counters: Mapping[str, int], approximate: Collection[str] = ()
 LONGEST_NAME = 24
 _LETTERS = {"wait": ".", "ask": "+", "copy": "~", "full": "="}
 LEGEND = (
-    "A step is a copy, or what a warp does between two waits; steps do not measure time. + asks for copies, ~ a copy is "
+    "A tick is a copy, or what a warp does between two waits; ticks do not measure time. + asks for copies, ~ a copy is "
     "under way, = the stage is full, . waits, ! waits for ever, a digit: the stage with which warps work (# without "
     "one), ? before its copy has come."
 )
@@ -101,16 +101,16 @@ def timeline_lines(pipeline: Pipeline) -> list[str]:
     if not pipeline.rows:
         return []
     name = min(max(len(row.name) for row in pipeline.rows), LONGEST_NAME) + 2
-    columns = min(round(pipeline.steps / ASK), WIDTH - name)
-    whole = pipeline.whole and columns * ASK >= pipeline.steps
-    first = "" if whole else f", the first {columns * ASK:g} steps"
+    columns = min(round(pipeline.ticks / ASK), WIDTH - name)
+    whole = pipeline.whole and columns * ASK >= pipeline.ticks
+    first = "" if whole else f", the first {columns * ASK:g} ticks"
     title = f"pipeline of {pipeline.block}{first}"
     lines = [f"{row.name[:LONGEST_NAME]:<{name}}{_letters(pipeline, row, columns)}".rstrip() for row in pipeline.rows]
     return [title, *lines, *textwrap.wrap(LEGEND, WIDTH)]
 
 
 def _letters(pipeline: Pipeline, row: PipelineRow, columns: int) -> str:
-    """A character for each quarter of a step."""
+    """A character for each quarter of a tick."""
     letters = [" "] * columns
     for span in row.spans:
         letter = _LETTERS.get(span.kind) or span.stage[-1:] or "#"

@@ -14,7 +14,7 @@ from .application import Console, Json, Param, app, check_different_files, check
 
 if TYPE_CHECKING:
     from ...records.explanation import Explanation
-    from ..explain.session import ExplainRequest
+    from ..explain.cuda import ExplainRequest
 
 
 def _list_gpus(name: str) -> str:
@@ -112,7 +112,7 @@ def explain_command(
     if device == "cpu":
         _explain_cpu(kernels, size or "2048", dtype, threads, seed, json_file)
         return
-    from ..explain.session import ExplainRequest
+    from ..explain.cuda import ExplainRequest
 
     check_writeable("report", report_file)
     check_different_files(json=json_file, report=report_file)
@@ -141,7 +141,7 @@ def _macros(define: list[str]) -> dict[str, str]:
 def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
     """The finished explanations, and whether there was an interrupt. If ``shown``, each is printed when it is finished; with
     ``brief``, only a table at the end."""
-    from ..explain import session
+    from ..explain.cuda import run_explanations
     from ..terminal import blocks_progress, show_explanations, steps_shown
 
     explanations: list[Explanation] = []
@@ -155,7 +155,7 @@ def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple
     try:
         progress = partial(blocks_progress, Console(stderr=True))
         with steps_shown(Console(stderr=True)):
-            session.run_explanations(request, finished=finished, progress=progress)
+            run_explanations(request, finished=finished, progress=progress)
     except KeyboardInterrupt:
         interrupted = True
     if explanations and shown and (brief or len(explanations) > 1):

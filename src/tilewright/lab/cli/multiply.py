@@ -60,7 +60,7 @@ _Partition = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="How several GPUs or workers share C: rectangles of tiles, strips of whole rows, or parts down and across, "
+        help="How several GPUs or workers share C: rectangles of tiles, strips of whole rows, or regions down and across, "
         "such as 2x4.",
     ),
 ]

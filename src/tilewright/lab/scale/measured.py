@@ -29,7 +29,7 @@ def measured_rates(
     plan: StreamPlan, rates: Rates | Sequence[Rates], stored_s: Sequence[Sequence[float]], where: str = "storage"
 ) -> MeasuredRates:
     """What ``simulate_cluster`` needs to follow a run of ``plan``. ``stored_s`` are the times at which each worker had
-    stored a tile, in seconds from the start of the run; workers without a part of the plan come last.
+    stored a tile, in seconds from the start of the run; workers without a region of the plan come last.
 
     ``rates`` were measured before the run, while nothing else ran. Each worker's time from its first tile to its last says
     by which factor it is slower, in everything; the first tile says when it began. Workers with fewer than two tiles are
@@ -60,7 +60,7 @@ def replayed_run(plan: StreamPlan, stored: Sequence[tuple[float, int, Tile]], wo
     exactly those of the run, also where workers took tiles of others, or began them in another order than they got them.
     """
     now = 0.0
-    queue = Queue([*plan.parts, *[()] * (workers - len(plan.parts))], lambda: now)
+    queue = Queue([*plan.regions, *[()] * (workers - len(plan.regions))], lambda: now)
     told: list[dict[Tile, Sequence[Tile]]] = [{} for _ in range(workers)]
     in_order = sorted(stored, key=lambda each: each[0])
     first = [(0.0, worker) for _ in range(TILES_AT_ONCE) for worker in range(workers)]

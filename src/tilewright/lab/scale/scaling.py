@@ -11,13 +11,14 @@ from ...errors import UsageError
 from ...large.streaming.plan.cost import Rates
 from ...large.streaming.plan.cuts import Room
 from ...large.streaming.plan.stream import TYPICAL, plan_stream
+from ...product.problem import Problem
 from ...records.scaling import WHERE, ScalingPoint
 from .simulate import simulate_cluster
 
 #: The sides of tiles are multiples of this; it suits the kernels of GPUs.
 GRAIN = 256
 #: Bytes of an element.
-ITEMSIZES = {"float32": 4, "float64": 8}
+DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,16 @@ def scaling_point(
     more would not take 10 % less time. Raises UsageError for another dtype or ``where``, and MemoryLimitError as
     ``plan_stream``.
     """
-    if dtype not in ITEMSIZES:
-        raise UsageError(f"dtype {dtype!r}: must be {' or '.join(ITEMSIZES)}")
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r}: must be {' or '.join(DTYPES)}")
     if where not in WHERE:
         raise UsageError(f"where {where!r}: must be {' or '.join(WHERE)}")
-    (m, n, k), itemsize, rates = shape, ITEMSIZES[dtype], cluster.rates(workers, where)
-    plan = plan_stream(m, n, k, dtype, itemsize, Room(cluster.memory, grain=GRAIN), rates, workers)
+    (m, n, k), rates = shape, cluster.rates(workers, where)
+    plan = plan_stream(Problem(m, n, k, dtype), Room(cluster.memory, grain=GRAIN), rates, workers)
     overheads = {"task_s": cluster.task_s, "message_s": cluster.message_s, "start_s": cluster.start_s}
     run = simulate_cluster(plan, rates, where=where, **overheads)  # type: ignore[arg-type]  # no other keyword is among them
-    grid, used = plan.grid, len(plan.parts)
-    down = len({min(tile.i for tile in part) for part in plan.parts if part})
+    grid, used = plan.grid, len(plan.regions)
+    down = len({min(tile.i for tile in region) for region in plan.regions if region})
     stated = {
         "flops": cluster.flops,
         "link_bytes": cluster.link,

@@ -3,7 +3,7 @@
 The simulation is deterministic, and is checked against measured runs. The tiles come from the queue of the real run, with
 the simulated clock, and the bytes of each tile from the schedule that its worker would follow. A schedule depends only on
 the order of the worker's tiles, not on where in C they lie. In a large cluster most workers take tiles in the same order,
-each in its own part, so that one schedule serves all of them. Time is modelled as follows:
+each in its own region, so that one schedule serves all of them. Time is modelled as follows:
 
 - A worker has three stages that run at the same time, as in ``large.streaming.run.executor``: it loads blocks, multiplies
   them, and stores tiles of C.
@@ -82,11 +82,11 @@ class History:
     """The sequence of tiles that a worker took so far, as a node of a tree: its last tile, the blocks that this tile
     loads, the ``parent`` without it, and in ``children`` the histories with one more tile."""
 
-    part: tuple[Tile, ...]
+    region: tuple[Tile, ...]
     parent: History | None = None
     tiles: int = 0
     tile: Tile | None = None
-    #: Tiles of the worker's own part that were left after the last one.
+    #: Tiles of the worker's own region that were left after the last one.
     left: int = 0
     blocks: tuple[LoadedBlock, ...] = ()
     children: dict[tuple[Tile, int], History] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class History:
 
 
 class Histories:
-    """The histories of all workers of a plan. Tiles are relative to the first tile of the worker's part."""
+    """The histories of all workers of a plan. Tiles are relative to the first tile of the worker's region."""
 
     def __init__(self, grid: Grid, slots: tuple[int, int, int]) -> None:
         self._grid, self._slots = grid, slots
@@ -111,18 +111,18 @@ class Histories:
         #: Equal lists of blocks are one object.
         self._blocks: dict[tuple[LoadedBlock, ...], tuple[LoadedBlock, ...]] = {}
 
-    def begin(self, part: Sequence[Tile]) -> History:
-        """The empty history of a worker with this part."""
-        return self._first.setdefault(tuple(part), History(tuple(part)))
+    def begin(self, region: Sequence[Tile]) -> History:
+        """The empty history of a worker with this region."""
+        return self._first.setdefault(tuple(region), History(tuple(region)))
 
     def add(self, history: History, tile: Tile, later: Sequence[Tile]) -> History:
-        """The history with one more tile, where ``later`` are the tiles of the worker's own part that will follow."""
+        """The history with one more tile, where ``later`` are the tiles of the worker's own region that will follow."""
         key = (tile, len(later))  # given the earlier tiles, the number of tiles that are left says which ones they are
         if key not in history.children:
             schedule, history.schedule = history.schedule or self._replayed(history), None
             blocks = self._extended(schedule, tile, later)
             blocks = self._blocks.setdefault(blocks, blocks)
-            added = History(history.part, history, history.tiles + 1, tile, len(later), blocks, schedule=schedule)
+            added = History(history.region, history, history.tiles + 1, tile, len(later), blocks, schedule=schedule)
             history.children[key] = added
         return history.children[key]
 
@@ -131,8 +131,8 @@ class Histories:
         schedule, own = Schedule(self._grid, self._slots), 0
         for each in history.path():
             assert each.tile is not None
-            own += own < len(each.part) and each.tile == each.part[own]
-            self._extended(schedule, each.tile, each.part[own : own + each.left])
+            own += own < len(each.region) and each.tile == each.region[own]
+            self._extended(schedule, each.tile, each.region[own : own + each.left])
         return schedule
 
     @staticmethod
@@ -276,8 +276,8 @@ class Simulation:
     @property
     def least_bytes(self) -> int:
         """The fewest bytes that any order of these workers' tiles moves, by the I/O lower bound."""
-        parts = tuple(tuple(sorted(worker.tiles)) for worker in self.workers if worker.tiles)
-        return replace(self.plan, parts=parts).least_bytes
+        regions = tuple(tuple(sorted(worker.tiles)) for worker in self.workers if worker.tiles)
+        return replace(self.plan, regions=regions).least_bytes
 
 
 # ---- the simulation --------------------------------------------------------------------------------------------------
@@ -298,12 +298,12 @@ def simulate_cluster(
     in_flight: int = TILES_AT_ONCE,
     groups: int = MOST_GROUPS,
 ) -> Simulation:
-    """The run of ``plan`` on one worker for each of its parts. ``rates``: one for all workers, or one each. ``workers``
-    beyond the number of parts have no tiles of their own; they take tiles from the other parts.
+    """The run of ``plan`` on one worker for each of its regions. ``rates``: one for all workers, or one each. ``workers``
+    beyond the number of regions have no tiles of their own; they take tiles from the other regions.
 
     ``rates`` are those of a worker alone, as ``plan_stream`` takes them. ``most_read_bytes`` (if None, ``read_bytes``) and
     ``write_bytes`` are those of the storage, for all workers together. Where the operands are at the "workers", those whose
-    parts need a row of blocks of A own these blocks in turn, and likewise a column of B. A worker sends and receives at
+    regions need a row of blocks of A own these blocks in turn, and likewise a column of B. A worker sends and receives at
     ``read_bytes``, its own blocks pass no link, and its tiles of C stay with it.
 
     The scheduler takes ``task_s`` for each tile, and a message ``message_s``; workers request their first tiles at
@@ -314,9 +314,11 @@ def simulate_cluster(
     """
     if where not in WHERE:
         raise UsageError(f"where {where!r}: must be {' or '.join(WHERE)}")
-    rates_of_all = [rates] * max(workers, len(plan.parts)) if isinstance(rates, Rates) else list(rates)
-    if len(rates_of_all) < len(plan.parts):
-        raise UsageError(f"rates: the plan has {len(plan.parts)} parts, got the rates of {len(rates_of_all)} workers")
+    rates_of_all = [rates] * max(workers, len(plan.regions)) if isinstance(rates, Rates) else list(rates)
+    if len(rates_of_all) < len(plan.regions):
+        raise UsageError(
+            f"rates: the plan has {len(plan.regions)} regions, got the rates of {len(rates_of_all)} workers"
+        )
     if not plan.grid.steps or not plan.tiles:
         raise UsageError("plan: has no steps, so that there is nothing to simulate")
     overheads = _Overheads(task_s=task_s, message_s=message_s, start_s=start_s)
@@ -355,21 +357,24 @@ class _Run:
         else:
             self._reading = SharedRate(max(each.most_read_bytes or each.read_bytes for each in rates))
             self._writing = SharedRate(max(each.write_bytes for each in rates))
-        parts = [*plan.parts, *[()] * (len(rates) - len(plan.parts))]
-        self._queue = Queue(parts, lambda: self._now)
+        regions = [*plan.regions, *[()] * (len(rates) - len(plan.regions))]
+        self._queue = Queue(regions, lambda: self._now)
         self._histories = Histories(plan.grid, plan.slots)
         self._cutter = TileCutter(plan.grid, plan.itemsize, max(1, min(plan.grid.steps, groups // len(plan.tiles))))
         self._workers = [
             WorkerStages(
-                number, rates[number], part, self._histories.begin(_relative(part, part[0] if part else Tile(0, 0)))
+                number,
+                rates[number],
+                region,
+                self._histories.begin(_relative(region, region[0] if region else Tile(0, 0))),
             )
-            for number, part in enumerate(parts)
+            for number, region in enumerate(regions)
         ]
-        #: For each row of blocks of A, and each column of blocks of B, the workers whose parts need it: they share its
+        #: For each row of blocks of A, and each column of blocks of B, the workers whose regions need it: they share its
         #: blocks.
         self._owners: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
-        for axis, number in itertools.product((0, 1), range(len(plan.parts)) if at_workers else ()):
-            for strip in sorted({tile[axis] for tile in plan.parts[number]}):
+        for axis, number in itertools.product((0, 1), range(len(plan.regions)) if at_workers else ()):
+            for strip in sorted({tile[axis] for tile in plan.regions[number]}):
                 self._owners[axis].setdefault(strip, []).append(number)
 
     def simulated(self) -> Simulation:
@@ -605,9 +610,9 @@ class Done(NamedTuple):
 class WorkerStages:
     """The stages of a worker: what is queued for each of them, and what is done. Pieces are numbered over all tiles."""
 
-    def __init__(self, number: int, rates: Rates, part: Sequence[Tile], history: History) -> None:
+    def __init__(self, number: int, rates: Rates, region: Sequence[Tile], history: History) -> None:
         self.number, self.rates, self.done, self.history = number, rates, SimulatedWorker(), history
-        self.corner = part[0] if part else Tile(0, 0)
+        self.corner = region[0] if region else Tile(0, 0)
         self.works: list[ReceivedWork] = []
         self.loads: list[LoadPiece] = []
         self.groups: list[QueuedGroup] = []

@@ -8,11 +8,14 @@ With the unit roundoff u of the result's dtype and f(n) = n, an error |C − A·
 - **B**: f(n)·u·‖A_i‖‖B_j‖, of its row of A and its column of B;
 - **C**: f(n)·u·‖A‖‖B‖, Frobenius norms: nothing is promised of a small element.
 
-Three products tell algorithms apart. In the first A and B have zeros so that some elements of C are sums of zeros:
-additions of quarters, as in Strassen's scheme, leave other numbers there (their test 2). In the second the elements of a
-row of A and of a column of B have the whole range of exponents, and the largest of both meet the smallest: whole numbers
-that are scaled by the largest element of a line lose the smallest ones (test 4). The third scales rows of A: a scheme that
-adds rows keeps the bound of the largest one alone.
+Every bound is checked with four pairs of operands; what an algorithm does with them names its kind:
+
+    positive     ordinary numbers; the errors of the other pairs are compared with those of this one
+    graded_rows  rows of A of very different size: an algorithm that adds rows keeps only the bound of the largest one
+    zeros        elements of C that are sums of zeros: additions of quarters, as in Strassen's scheme, leave other numbers
+                 there (their test 2); it is then "Strassen-like"
+    exponents    elements of the whole range of exponents, of which the largest of A meet the smallest of B: whole numbers
+                 scaled by the largest element of a row lose the smallest ones (test 4); it is then "fixed-point"
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from ..inputs.distributions import distributed
 
 #: A product of two square matrices.
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
-#: Of larger products so many rows and columns, spread evenly, are compared where they cross.
-CROSSED = 64
+#: Products of more multiply-adds than these are compared only where so many rows, spread evenly, cross so many columns.
+WHOLE, CROSSED = 256**3, 64
 #: The names of the bounds, the strictest first.
 BOUNDS = ("A", "B", "C")
 
@@ -67,31 +70,31 @@ def grade(product: Product, dtype: str, sizes: Sequence[int], *, seed: int = 1) 
     'A'
     """
     over = dict.fromkeys(BOUNDS, 0.0)
-    largest: dict[str, dict[int, float]] = {}
-    adds_lines = False
+    largest: dict[str, dict[int, float]] = {}  # by name of the operands and size, the largest componentwise error
+    adds_rows = False
     for n in sizes:
         for name, a, b in _operands(n, dtype, seed):
             c = product(a, b)
             errors = measure(a, b, c)
             largest.setdefault(name, {})[n] = errors.componentwise
-            adds_lines = adds_lines or (name == "zeros" and bool(c[abs(a) @ abs(b) == 0].any()))
+            adds_rows = adds_rows or (name == "zeros" and bool(c[abs(a) @ abs(b) == 0].any()))
             for bound in BOUNDS:
                 over[bound] = max(over[bound], errors.of(bound) / n if errors.as_ieee else np.inf)
-    # Compared with the error of ordinary operands: an algorithm that is less precise for all of them is no fixed-point one.
-    loses = any(error > max(n, 8 * largest["positive"][n]) for n, error in largest["exponents"].items())
-    algorithm = "Strassen-like" if adds_lines else "fixed-point" if loses else "classical"
+    # Compared with "positive": an algorithm that is less precise for all operands is no fixed-point one.
+    loses_small = any(error > max(n, 8 * largest["positive"][n]) for n, error in largest["exponents"].items())
+    algorithm = "Strassen-like" if adds_rows else "fixed-point" if loses_small else "classical"
     letter = next((bound for bound in BOUNDS if over[bound] <= 1), "–")
     return Grade(letter, algorithm, _slope(largest["positive"]), over)
 
 
 def _operands(n: int, dtype: str, seed: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    yield "positive", *distributed("positive", (n, n, n), dtype, seed)
-    yield "graded_rows", *distributed("graded_rows", (n, n, n), dtype, seed)
-    for name, make in _TESTS.items():
-        yield name, *make(n, dtype, np.random.default_rng([seed, n]))
+    for name in ("positive", "graded_rows"):
+        yield name, *distributed(name, (n, n, n), dtype, seed)
+    yield "zeros", *_zeros(n, dtype, np.random.default_rng([seed, n]))
+    yield "exponents", *_all_exponents(n, dtype, np.random.default_rng([seed, n]))
 
 
-def zeros(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _zeros(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """n×n operands of which n/2 elements of the product are sums of zeros: where A's row is not zero, B's column is."""
     a, b = rng.standard_normal((n, n)), rng.standard_normal((n, n))
     rows, columns = (rng.permutation(n)[: max(1, n // 2)] for _ in range(2))
@@ -103,18 +106,15 @@ def zeros(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.
     return a.astype(dtype), b.astype(dtype)
 
 
-def all_exponents(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """n×n operands whose lines hold the same numbers, of all exponents with which nothing overflows, one place further in
-    each: A_il = y_(i+l), B_lj = x_(l+j)²/y_(l+j). The diagonal of the product is Σ x², the rest is larger by far."""
+def _all_exponents(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """n×n operands. Each row of A, and each column of B, has the numbers of the one before it, cyclically shifted by one:
+    A_ip = (xs)_(i+p), B_pj = (x/s)_(p+j), with x from 1 to 2 and s of all exponents with which nothing overflows. The
+    diagonal of the product is Σ x²; the other elements are larger by far."""
     most = np.finfo(dtype).maxexp // 2 - int(np.ceil(np.log2(max(2, n)))) - 2
     x = rng.uniform(1, 2, n).astype(dtype)
     scale = np.ldexp(np.ones(n, dtype), np.linspace(most, -most, n).astype(int))
-    turned = np.add.outer(np.arange(n), np.arange(n)) % n
-    return (x * scale)[turned], (x / scale)[turned]
-
-
-#: The tests that tell algorithms apart.
-_TESTS = {"zeros": zeros, "exponents": all_exponents}
+    shifted = np.add.outer(np.arange(n), np.arange(n)) % n
+    return (x * scale)[shifted], (x / scale)[shifted]
 
 
 def measure(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Errors:
@@ -128,8 +128,8 @@ def measure(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Errors:
 
 
 class Exact:
-    """A·B and the sizes of its elements, for errors of any number of results: all elements of a small product, those where
-    66 rows and 66 columns cross of a large one.
+    """A·B, |A||B| and the norms that errors are relative to, for errors of any number of results. Of a product that is not
+    small only a sample of the elements is compared; see ``_compared``.
 
     Float32 is compared in float64, float64 in long double. What a dtype cannot represent near zero is not counted as an
     error. Products of finite operands must not overflow.
@@ -138,13 +138,13 @@ class Exact:
     def __init__(self, a: np.ndarray, b: np.ndarray) -> None:
         self.dtype, self.k = a.dtype, a.shape[1]
         self._wide = np.dtype(np.longdouble if a.dtype == np.float64 else np.float64)
-        self._rows, self._columns = _crossed(a.shape[0], b.shape[1], self.k)
+        self._rows, self._columns = _compared(a.shape[0], b.shape[1], self.k)
         x, y = a[self._rows].astype(self._wide), b[:, self._columns].astype(self._wide)
         with np.errstate(invalid="ignore", over="ignore"):
-            self._exact, self._size = x @ y, abs(x) @ abs(y)
-        of_a, of_b = _norms(a).astype(self._wide), _norms(b.T).astype(self._wide)
-        self._lines = np.outer(of_a[self._rows], of_b[self._columns])
-        self._whole = np.sqrt((of_a**2).sum()) * np.sqrt((of_b**2).sum())
+            self._exact, self._magnitude = x @ y, abs(x) @ abs(y)
+        of_rows, of_columns = _norms(a).astype(self._wide), _norms(b.T).astype(self._wide)
+        self._line_norms = np.outer(of_rows[self._rows], of_columns[self._columns])
+        self._norm = np.sqrt((of_rows**2).sum()) * np.sqrt((of_columns**2).sum())
         self._not_finite = ~np.isfinite(a).all(1)[:, None], ~np.isfinite(b).all(0)
 
     def errors(self, c: np.ndarray) -> Errors:
@@ -162,16 +162,17 @@ class Exact:
         unit: Any = self._wide.type(np.finfo(c.dtype).eps / 2)
         exact = np.where(finite, exact, 0)
         largest = abs(exact).max(initial=0) or 1  # scaled first: the squares overflow long before these norms do
-        size = np.sqrt(((exact / largest) ** 2).sum()) or np.inf
-        rms = np.sqrt(((error / largest) ** 2).sum()) / size
-        by = self._size, self._lines, np.full(error.shape, self._whole)
-        over_sizes, over_lines, over_whole = (float(_over(error, each, finite) / unit) for each in by)
-        return Errors(over_sizes, over_lines, over_whole, float(rms / unit), as_ieee)
+        norm = np.sqrt(((exact / largest) ** 2).sum()) or np.inf
+        rms = np.sqrt(((error / largest) ** 2).sum()) / norm
+        relative_to = self._magnitude, self._line_norms, np.full(error.shape, self._norm)
+        componentwise, by_lines, normwise = (float(_largest(error, each, finite) / unit) for each in relative_to)
+        return Errors(componentwise, by_lines, normwise, float(rms / unit), as_ieee)
 
 
-def _crossed(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """All rows and columns of a small product; of a large one spread ones, and those at the middle, where quarters meet."""
-    if m * n * k <= 256**3:
+def _compared(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows and columns of C that are compared: all of a small product; of a larger one CROSSED, spread evenly, and the
+    two at the middle, where quarters meet."""
+    if m * n * k <= WHOLE:
         return np.arange(m), np.arange(n)
     spread = (np.linspace(0, x - 1, min(x, CROSSED)).astype(np.intp) for x in (m, n))
     rows, columns = (np.unique([*each, x // 2 - 1, x // 2]) for each, x in zip(spread, (m, n), strict=True))
@@ -186,15 +187,15 @@ def _norms(x: np.ndarray) -> np.ndarray:
     return largest[:, 0].astype(np.longdouble) * np.sqrt((scaled * scaled).sum(1))
 
 
-def _over(error: np.ndarray, size: np.ndarray, finite: np.ndarray) -> Any:
-    """The largest error over its size; an error where the size is zero counts as infinite, and so does NaN."""
+def _largest(error: np.ndarray, norm: np.ndarray, finite: np.ndarray) -> Any:
+    """The largest error relative to its norm; an error where the norm is zero counts as infinite, and so does NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where((error == 0) | ~finite, 0, error / size)
+        ratio = np.where((error == 0) | ~finite, 0, error / norm)
     return np.where(np.isnan(ratio), np.inf, ratio).max(initial=0)
 
 
 def _slope(largest: dict[int, float]) -> float:
-    """By least squares; NaN of fewer than two sizes."""
+    """The slope of log(error) over log(n), by least squares; NaN of fewer than two sizes."""
     known = [(np.log(n), np.log(error)) for n, error in largest.items() if error > 0 and np.isfinite(error)]
     if len({n for n, _ in known}) < 2:
         return float("nan")

@@ -57,7 +57,7 @@ class _Flight:
 class _Seat:
     """A place, and whether it gets tiles: it does while it is "open". After an error it is "resting" until the next look at
     the workers, or "aside" for good; with a tile that is overdue "late"; "gone" where its worker is. A "spare" one has no
-    part in the plan, because fewer places are as fast: it gets tiles once another place is lost."""
+    region in the plan, because fewer places are as fast: it gets tiles once another place is lost."""
 
     place: RemotePlace
     state: str = "open"
@@ -74,22 +74,22 @@ class Feed:
         client: Any,
         work: PlannedOrder,
         places: Sequence[RemotePlace],
-        parts: Sequence[Sequence[Tile]],
+        regions: Sequence[Sequence[Tile]],
         finished: Callable[[TileReport], None],
         admitted: Callable[[WorkerFacts], Sequence[RemotePlace]],
         *,
         kept: bool = False,
     ) -> None:
-        """If parts are ``kept``, no worker takes tiles of another, unless that one is lost or late."""
+        """If regions are ``kept``, no worker takes tiles of another, unless that one is lost or late."""
         self._client, self._finished, self._admitted, self._key = client, finished, admitted, work.order.key
         # A task that only returns it: Dask moves it to each worker once, and makes it again where it is lost.
         self._work = client.submit(_same, work, key=f"tilewright-{self._key}", pure=False)
         self._seats = [_Seat(place) for place in places]
-        self._queue = Queue([*parts, *([] for _ in range(len(places) - len(parts)))], kept=kept)
-        for number in range(len(parts), len(places)):
+        self._queue = Queue([*regions, *([] for _ in range(len(places) - len(regions)))], kept=kept)
+        for number in range(len(regions), len(places)):
             self._seats[number].state = "spare"
             self._queue.leave(number)
-        self._left = {tile for part in parts for tile in part}
+        self._left = {tile for region in regions for tile in region}
         #: Tiles that were lost or failed.
         self._again: collections.deque[Tile] = collections.deque()
         self._deaths, self._errors = collections.Counter[Tile](), collections.Counter[Tile]()
@@ -223,7 +223,7 @@ class Feed:
                     )
 
     def _withdraw(self, place: int, state: str) -> None:
-        """A place gets no tiles for now; others take its part."""
+        """A place gets no tiles for now; others take its region."""
         self._seats[place].state = state
         self._queue.leave(place)
         for number, seat in enumerate(self._seats):

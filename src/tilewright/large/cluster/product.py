@@ -26,6 +26,7 @@ from ...host.machine import bytes_text
 from ...product.operands import admit
 from ...product.plan import Choice
 from ...product.precision import dtype_of_blocks
+from ...product.problem import Problem
 from ..files import Sink
 from ..files.array import WORKSPACE, ArraySource, copy_block, file_behind
 from ..files.checks import Shape, rectangle
@@ -37,10 +38,10 @@ from ..streaming.places.places import choose_on_cpu
 from ..streaming.places.rates import kc_of
 from ..streaming.plan.cost import Cost
 from ..streaming.plan.grid import Tile
-from ..streaming.plan.partition import stated_parts
+from ..streaming.plan.partition import stated_regions
 from ..streaming.plan.stream import StreamPlan, plan_stream
 from ..streaming.run.computation import Callbacks, Computation, Product
-from ..streaming.run.job import Job, check_partition, check_parts, opened_product, plan_job, refuse_overlap
+from ..streaming.run.job import Job, check_partition, check_regions, opened_product, plan_job, refuse_overlap
 from .connect import connected, wait_until_ended
 from .feed import Feed, tile_operations
 from .layers import layers
@@ -62,14 +63,14 @@ def open_cluster_job(
         product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
         order = _order(product, out, options, client)
         placement = _aligned(place_on(client, order), out)
-        check_parts(options.partition, placement.names)
+        check_regions(options.partition, placement.names)
         m, n, k = product.shape
         count = 1 if _on_gpus(options) else layers(m, n, k)
         if count > 1:
             placement = _summed_by_processors(placement, product, options.precision)
         compute: Computation
         if count == 1:
-            compute = _ByTiles(client, order, placement, stated_parts(options.partition) is not None)
+            compute = _ByTiles(client, order, placement, stated_regions(options.partition) is not None)
         else:
             compute = _ByLayers(client, options, arrays, dtype_of_blocks(placement.choice.compute))
         try:
@@ -127,8 +128,8 @@ def _on_gpus(options: Options) -> bool:
 def _shared_sum(plan: StreamPlan, workers: int, count: int) -> StreamPlan:
     """The plan of a product whose ``count`` layers of k are shared by so many workers."""
     grid = plan.grid
-    share = plan_stream(grid.m, grid.n, math.ceil(grid.k / workers), plan.dtype, plan.itemsize, plan.room, plan.rates)
-    return dataclasses.replace(plan, parts=(plan.tiles,), cost=share.cost, alone_s=None, layers=(count, workers))
+    share = plan_stream(Problem(grid.m, grid.n, math.ceil(grid.k / workers), plan.dtype), plan.room, plan.rates)
+    return dataclasses.replace(plan, regions=(plan.tiles,), cost=share.cost, alone_s=None, layers=(count, workers))
 
 
 def _opened_on_workers(
@@ -188,7 +189,7 @@ class _ByTiles:
     stated: bool
 
     def __call__(self, product: Product, plan: StreamPlan, sink: Sink, callbacks: Callbacks, events: Events) -> None:  # noqa: ARG002
-        alone = dataclasses.replace(plan, parts=((),), cost=_NO_COST, choice=None, host_slots=0)
+        alone = dataclasses.replace(plan, regions=((),), cost=_NO_COST, choice=None, host_slots=0)
         work = PlannedOrder(self.order, alone, self.placement.kernel_fact, sink.attachment())
 
         def finished(report: TileReport) -> None:
@@ -200,8 +201,8 @@ class _ByTiles:
             callbacks.finished(report.tile)
             callbacks.multiplied(tile_operations(plan.grid, report.tile))
 
-        places, parts = self.placement.places, plan.parts
-        Feed(self.client, work, places, parts, finished, self._admitted, kept=self.stated).run()
+        places = self.placement.places
+        Feed(self.client, work, places, plan.regions, finished, self._admitted, kept=self.stated).run()
 
     def _admitted(self, facts: WorkerFacts) -> list[RemotePlace]:
         """The places of a worker that joined, if it would compute the same bits."""

@@ -111,7 +111,7 @@ def pipeline_html(pipeline: Pipeline, ident: str) -> str:
 def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) -> str:
     """The page of one or several timelines, as HTML text.
 
-    For each place its lanes over time: what was computed, what was waited for, and measured times next to planned ones.
+    For each place its tracks over time: what was computed, what was waited for, and measured times next to planned ones.
     The picture needs no JavaScript; with it the reader can zoom in, and point at a bar for its name, time and rate. Raises
     RecordError for no timelines, UnavailableError without the ``lab`` extra.
     """

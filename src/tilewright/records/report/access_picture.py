@@ -121,7 +121,7 @@ def lane_boxes(lanes: Sequence[int | None]) -> str:
 
 
 def titled_rectangle(
-    kind: str, x: float, y: float, width: float, height: float, hover: str = "", radius: float = 2
+    kind: str, x: float, y: float, width: float, height: float, hover: str = "", *, radius: float = 2
 ) -> str:
     """An SVG rectangle, with a text that appears under the pointer."""
     title = f"<title>{marked(hover)}</title>" if hover else ""
@@ -190,7 +190,7 @@ def _sectors(asked: dict[int, list[tuple[int, int]]], placed: _Placed) -> list[s
             drawn.append(titled_rectangle("moved", left + 0.5, SECTORS_TOP, placed.width - 1, height, hover))
         for begin, end in asked[sector]:
             x, width = placed.x(sector * SECTOR + begin), (end - begin) / SECTOR * placed.width
-            drawn.append(titled_rectangle("asked", x + 0.5, SECTORS_TOP, width - 1, height, hover, 0))
+            drawn.append(titled_rectangle("asked", x + 0.5, SECTORS_TOP, width - 1, height, hover, radius=0))
         if placed.width >= 90:
             words = f"{used} of 32 bytes"
             drawn.append(svg_text(left + placed.width / 2, SECTORS_BOTTOM + 15, words, "middle"))

@@ -1,6 +1,6 @@
 """The pictures of an asynchronous kernel, for the page of an explanation and for notebooks.
 
-The timeline has warps and stages from top to bottom, steps from left to right. A line leads from what completes a phase to
+The timeline has warps and stages from top to bottom, ticks from left to right. A line leads from what completes a phase to
 the warps that waited for it. The phases of each barrier are drawn with what they still lack.
 
 A swizzled tile is drawn as lines of 128 bytes of shared memory, with the chunk of the tile that lies in each place of 16
@@ -26,7 +26,7 @@ from .words import with_noun
 
 LEFT = 112
 TIME_TOP, ROW_HEIGHT, ROW_GAP = 24, 22, 9
-#: The fewest steps for which there is room, so that a short run is not drawn large.
+#: The fewest ticks for which there is room, so that a short run is not drawn large.
 FEWEST = 6
 _CLASSES = {
     "wait": "waiting",
@@ -55,10 +55,10 @@ def pipeline_picture(pipeline: Pipeline, ident: str) -> Picture | None:
     if not pipeline.rows:
         return None
     bottom = TIME_TOP + len(pipeline.rows) * (ROW_HEIGHT + ROW_GAP)
-    unit = (WIDTH - LEFT) / max(pipeline.steps, FEWEST)
-    parts = [_steps(pipeline, unit, bottom)]
+    unit = (WIDTH - LEFT) / max(pipeline.ticks, FEWEST)
+    parts = [_ticks(pipeline, unit, bottom)]
     tops: dict[str, float] = {row.name: TIME_TOP + i * (ROW_HEIGHT + ROW_GAP) for i, row in enumerate(pipeline.rows)}
-    parts += [_links(row, tops, unit, pipeline.steps) for row in pipeline.rows]
+    parts += [_links(row, tops, unit, pipeline.ticks) for row in pipeline.rows]
     for row in pipeline.rows:
         parts.append(svg_text(0, tops[row.name] + 15, _shortened(row.name), "start", "strong"))
         parts += [_span(pipeline, span, tops[row.name], unit) for span in row.spans]
@@ -68,39 +68,39 @@ def pipeline_picture(pipeline: Pipeline, ident: str) -> Picture | None:
 
 
 def pipeline_caption(pipeline: Pipeline) -> str:
-    """The timeline in words: who fills and who uses the stages, and for which part of the steps warps wait."""
+    """The timeline in words: who fills and who uses the stages, and for which part of the ticks warps wait."""
     stages = sum(row.kind == "stage" for row in pipeline.rows)
     warps = [row for row in pipeline.rows if row.kind == "warps"]
-    steps = f"{'' if pipeline.whole else 'the first '}{pipeline.steps:g} steps"
-    waits = [f"{row.name} {_waiting(row, pipeline.steps):.0%}" for row in warps]
+    ticks = f"{'' if pipeline.whole else 'the first '}{pipeline.ticks:g} ticks"
+    waits = [f"{row.name} {_waiting(row, pipeline.ticks):.0%}" for row in warps]
     with_stages = f", with {with_noun(stages, 'stage')}" if stages else ""
     ever = [row.name for row in warps if any(span.end is None for span in row.spans)]
     end = f" For ever: {', '.join(ever)}." if ever else ""
     early = [row.name for row in warps if any(map(pipeline.is_early, row.spans))]
     end += f" Working with a stage that a copy is still filling: {', '.join(early)}." if early else ""
-    return f"{pipeline.block.capitalize()}{with_stages}. Waiting in {steps}: {', '.join(waits)}.{end}"
+    return f"{pipeline.block.capitalize()}{with_stages}. Waiting in {ticks}: {', '.join(waits)}.{end}"
 
 
-def _waiting(row: PipelineRow, steps: float) -> float:
-    """The part of the steps that a row waits."""
-    ends = [(span, steps if span.end is None else min(span.end, steps)) for span in row.spans if span.kind == "wait"]
-    return sum(max(0.0, end - span.begin) for span, end in ends) / steps if steps else 0.0
+def _waiting(row: PipelineRow, ticks: float) -> float:
+    """The part of the ticks that a row waits."""
+    ends = [(span, ticks if span.end is None else min(span.end, ticks)) for span in row.spans if span.kind == "wait"]
+    return sum(max(0.0, end - span.begin) for span, end in ends) / ticks if ticks else 0.0
 
 
-def _steps(pipeline: Pipeline, unit: float, bottom: float) -> str:
-    """A line at every step, and its number."""
+def _ticks(pipeline: Pipeline, unit: float, bottom: float) -> str:
+    """A line at every tick, and its number."""
     edges = "".join(
-        f"M{LEFT + i * unit:.1f} {TIME_TOP - 4}V{bottom - ROW_GAP / 2:g}" for i in range(int(pipeline.steps) + 1)
+        f"M{LEFT + i * unit:.1f} {TIME_TOP - 4}V{bottom - ROW_GAP / 2:g}" for i in range(int(pipeline.ticks) + 1)
     )
-    numbers = [svg_text(LEFT + i * unit, TIME_TOP - 9, str(i), "middle") for i in range(1, int(pipeline.steps) + 1)]
-    return f'<path class="banks" d="{edges}"/>' + svg_text(0, TIME_TOP - 9, "step", "start") + "".join(numbers)
+    numbers = [svg_text(LEFT + i * unit, TIME_TOP - 9, str(i), "middle") for i in range(1, int(pipeline.ticks) + 1)]
+    return f'<path class="banks" d="{edges}"/>' + svg_text(0, TIME_TOP - 9, "tick", "start") + "".join(numbers)
 
 
-def _links(row: PipelineRow, tops: dict[str, float], unit: float, steps: float) -> str:
+def _links(row: PipelineRow, tops: dict[str, float], unit: float, ticks: float) -> str:
     """From the rows that complete phases to the ends of this row's waits."""
     path = ""
     for span in row.spans:
-        if span.kind == "wait" and span.by in tops and span.end is not None and span.end <= steps:
+        if span.kind == "wait" and span.by in tops and span.end is not None and span.end <= ticks:
             down = tops[span.by] < tops[row.name]
             begin, end = tops[span.by] + (ROW_HEIGHT if down else 0), tops[row.name] + (0 if down else ROW_HEIGHT)
             path += f"M{LEFT + span.end * unit:.1f} {begin:g}V{end:g}"
@@ -109,7 +109,7 @@ def _links(row: PipelineRow, tops: dict[str, float], unit: float, steps: float) 
 
 def _span(pipeline: Pipeline, span: PipelineSpan, top: float, unit: float) -> str:
     """A bar, with the number of its stage where there is room."""
-    end = pipeline.steps if span.end is None else min(span.end, pipeline.steps)
+    end = pipeline.ticks if span.end is None else min(span.end, pipeline.ticks)
     left, width = LEFT + span.begin * unit, (end - span.begin) * unit
     if width <= 0:
         return ""
@@ -221,9 +221,9 @@ def tile_name(tile: SwizzledTile) -> str:
 
 # ---- all pictures ----------------------------------------------------------------------------------------------------
 
-_STEPS = (
-    "A step is a copy, or what a warp does between two waits. Steps do not measure time: each event stands at the first "
-    "step that the barriers allow. A line leads from what completes a phase to the warps that waited for it."
+_TICKS = (
+    "A tick is a copy, or what a warp does between two waits. Ticks do not measure time: each event stands at the first "
+    "tick that the barriers allow. A line leads from what completes a phase to the warps that waited for it."
 )
 _PHASES = "The first events in the order of the run, and what the phase still lacks after each."
 _TILE = (
@@ -245,7 +245,7 @@ def pipeline_pictures(pipeline: Pipeline | None, ident: str) -> list[TitledPictu
     """Timeline, phases of barriers, and tiles that differ; ``ident`` is an identifier that nothing else of the page has."""
     if pipeline is None:
         return []
-    drawn = [("Who waits for whom", _STEPS, pipeline_picture(pipeline, f"{ident}-time"))]
+    drawn = [("Who waits for whom", _TICKS, pipeline_picture(pipeline, f"{ident}-time"))]
     for i, history in enumerate(pipeline.barriers):
         drawn.append((phase_title(history), _PHASES, phase_picture(history, f"{ident}-phases-{i}")))
     for i, tile in enumerate(_different(pipeline.tiles)):

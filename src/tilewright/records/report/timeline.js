@@ -23,13 +23,13 @@
     return unit === "bytes" ? `${digits(value)} ${many[power]}` : `${digits(value)} ${many[power]} operations`;
   }
 
-  function boxes(lane, from, to, pixels) {
+  function boxes(track, from, to, pixels) {
     const scale = WIDTH / (to - from), pixel = WIDTH / pixels, open = new Map(), paths = {}, words = [];
     const close = (key, kind, row) => {
       const [x, end] = open.get(key);
       paths[kind] = (paths[kind] ?? "") + box(x, row * (ROW + GAP), end - x, ROW);
     };
-    for (const bar of lane.bars) {
+    for (const bar of track.bars) {
       if (bar[START] > to || bar[START] + bar[LONG] < from) continue;
       const x = Math.max(-5, (bar[START] - from) * scale);
       let end = Math.min(WIDTH + 5, Math.max((bar[START] + bar[LONG] - from) * scale, x + pixel / 2));
@@ -44,18 +44,18 @@
     return [paths, words];
   }
 
-  function areas(lane, from, to, total) {
-    const kinds = Object.keys(lane.density), bins = lane.density[kinds[0]].length, columns = 500, paths = {};
+  function areas(track, from, to, total) {
+    const kinds = Object.keys(track.density), bins = track.density[kinds[0]].length, columns = 500, paths = {};
     let below = new Array(columns).fill(0);
     const edge = (column) => (from + (to - from) * column / columns) / total * bins;
     for (const kind of kinds) {
       const above = below.map((low, column) => {
         const first = Math.min(bins - 1, Math.floor(edge(column))), last = Math.max(first + 1, Math.min(bins, Math.round(edge(column + 1))));
         let sum = 0;
-        for (let bin = first; bin < last; bin += 1) sum += lane.density[kind][bin];
+        for (let bin = first; bin < last; bin += 1) sum += track.density[kind][bin];
         return low + sum / (last - first);
       });
-      const y = (value) => (lane.height * (1 - value / (lane.peak || 1))).toFixed(1), wide = WIDTH / columns;
+      const y = (value) => (track.height * (1 - value / (track.peak || 1))).toFixed(1), wide = WIDTH / columns;
       const back = [...below].reverse().map((value) => `V${y(value)}h-${wide}`).join("");
       paths[kind] = `M0 ${y(above[0])}` + above.map((value) => `V${y(value)}h${wide}`).join("") + back + "z";
       below = above;
@@ -78,7 +78,7 @@
     if (!figure || !total) return;
     const shown = figure.querySelector(".shown"), ruler = figure.querySelector(".ruler"), part = figure.querySelector(".window i");
     const rooms = [...figure.querySelectorAll(".place")].flatMap((place, p) =>
-      [...place.querySelectorAll(".room")].map((room, l) => ({ room, lane: places[p].lanes[l], gaps: places[p].gaps })));
+      [...place.querySelectorAll(".room")].map((room, l) => ({ room, track: places[p].tracks[l], gaps: places[p].gaps })));
     let from = 0, to = total;
 
     function element(room, kind, left, width) {
@@ -91,12 +91,12 @@
     }
     function draw() {
       hide();
-      for (const { room, lane, gaps } of rooms) {
+      for (const { room, track, gaps } of rooms) {
         const pixels = room.clientWidth || 1;
-        const [paths, words] = lane.bars ? boxes(lane, from, to, pixels) : [areas(lane, from, to, total), []];
+        const [paths, words] = track.bars ? boxes(track, from, to, pixels) : [areas(track, from, to, total), []];
         const scale = WIDTH / (to - from);
         paths.idle = gaps.filter(([start, end]) => end > from && start < to && (end - start) * scale > 0.3)
-          .map(([start, end]) => box(Math.max(-5, (start - from) * scale), 0, Math.min(2 * WIDTH, (end - Math.max(start, from)) * scale), lane.height)).join("");
+          .map(([start, end]) => box(Math.max(-5, (start - from) * scale), 0, Math.min(2 * WIDTH, (end - Math.max(start, from)) * scale), track.height)).join("");
         for (const path of room.querySelectorAll("path")) path.setAttribute("d", paths[path.classList[0]] ?? "");
         for (const old of room.querySelectorAll(".word")) old.remove();
         for (const [bar, x, end] of words) {
@@ -150,28 +150,28 @@
       const edges = room.getBoundingClientRect();
       return (event.clientX - edges.left) / edges.width;
     };
-    function described(lane, at, row, near) {
-      if (!lane.bars) {
+    function described(track, at, row, near) {
+      if (!track.bars) {
         const bin = (list) => list[Math.min(list.length - 1, Math.floor(at / total * list.length))];
-        const kinds = Object.entries(lane.density).filter(([, list]) => bin(list) >= 0.05);
+        const kinds = Object.entries(track.density).filter(([, list]) => bin(list) >= 0.05);
         const of = kinds.map(([kind, list]) => `${digits(bin(list))} of ${({ a: "A", b: "B", c: "C", d: "C" })[kind] ?? "others"}`);
-        return { title: lane.name, lines: [of.length ? `threads at work: ${of.join(", ")}` : "no thread at work", `at ${duration(at)}`] };
+        return { title: track.name, lines: [of.length ? `threads at work: ${of.join(", ")}` : "no thread at work", `at ${duration(at)}`] };
       }
       const distance = (bar) => Math.max(bar[START] - at, at - bar[START] - bar[LONG], 0);
       let bar = null;
-      for (const each of lane.bars) if (each[AT_ROW] === row && (!bar || distance(each) < distance(bar))) bar = each;
+      for (const each of track.bars) if (each[AT_ROW] === row && (!bar || distance(each) < distance(bar))) bar = each;
       if (!bar || distance(bar) > near) return null;
-      const work = lane.amounts[bar[AMOUNT]], rate = work && bar[LONG] ? work / bar[LONG] / 1e3 : 0;
+      const work = track.amounts[bar[AMOUNT]], rate = work && bar[LONG] ? work / bar[LONG] / 1e3 : 0;
       const lines = [`${duration(bar[LONG])}, from ${duration(bar[START])} on`];
-      if (work) lines.push(`${amount(work, lane.unit)}${rate ? `, ${digits(rate)} ${lane.unit === "bytes" ? "GB/s" : "GFLOPS"}` : ""}`);
+      if (work) lines.push(`${amount(work, track.unit)}${rate ? `, ${digits(rate)} ${track.unit === "bytes" ? "GB/s" : "GFLOPS"}` : ""}`);
       if (bar[PIECES] > 1) lines.push(`${bar[PIECES]} pieces, too short to be drawn separately`);
       return { title: bar[NAME], lines, bar };
     }
-    function point(room, lane, event) {
+    function point(room, track, event) {
       hide();
       const at = from + share(room, event) * (to - from), edges = room.getBoundingClientRect();
-      const row = Math.min(Math.floor((event.clientY - edges.top) / (ROW + GAP)), Math.max(0, Math.round((lane.height + GAP) / (ROW + GAP)) - 1));
-      const found = described(lane, at, row, 3 * (to - from) / edges.width);
+      const row = Math.min(Math.floor((event.clientY - edges.top) / (ROW + GAP)), Math.max(0, Math.round((track.height + GAP) / (ROW + GAP)) - 1));
+      const found = described(track, at, row, 3 * (to - from) / edges.width);
       if (!found) return;
       const title = document.createElement("b");
       title.textContent = found.title;
@@ -186,16 +186,16 @@
         here.style.height = `${ROW}px`;
       }
     }
-    for (const { room, lane } of rooms) {
+    for (const { room, track } of rooms) {
       let began = null, chosen = null, last = 0;
       room.addEventListener("pointerdown", (event) => {
         if (event.button) return;
         [began, last] = [share(room, event), event.clientX];
         try { room.setPointerCapture(event.pointerId); } catch { /* the pointer may be gone already */ }
-        if (event.pointerType !== "mouse") point(room, lane, event);
+        if (event.pointerType !== "mouse") point(room, track, event);
       });
       room.addEventListener("pointermove", (event) => {
-        if (began === null) { point(room, lane, event); return; }
+        if (began === null) { point(room, track, event); return; }
         if (event.pointerType !== "mouse") { // a finger pans
           pan((last - event.clientX) / room.clientWidth);
           last = event.clientX;

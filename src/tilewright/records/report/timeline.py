@@ -1,11 +1,11 @@
 """A timeline as the page of ``tilewright multiply --timeline``, as a still picture, and as a trace for other viewers (S3.5).
 
-The page and the picture, 1000 units wide, show for each place its lanes as bars in time. A lane is drawn piece by piece, in
-as many rows as pieces overlap. The lanes of staging threads have thousands of pieces: they are drawn as the number of
+The page and the picture, 1000 units wide, show for each place its tracks as bars in time. A track is drawn piece by piece,
+in as many rows as pieces overlap. The tracks of staging threads have thousands of pieces: they are drawn as the number of
 threads at work. The page's script draws the same paths again when the reader zooms.
 
 The trace is in the Trace Event format, which https://ui.perfetto.dev and other viewers open. A process is a place, a thread
-is a lane. Pieces of a thread may not overlap there, unless one lies within the other: a lane in which some do becomes
+is a track. Pieces of a thread may not overlap there, unless one lies within the other: a track in which some do becomes
 several threads.
 """
 
@@ -23,19 +23,19 @@ from typing import Any
 from markupsafe import Markup
 
 from ...errors import RecordError, UsageError, did_you_mean
-from ..timeline import COMPUTE, Lane, Piece, Summary, Timeline, union
+from ..timeline import COMPUTE, Piece, Summary, Timeline, Track, union
 from . import environment, html
 from .html import write_whole
 from .palette import DARK, FONT, GREYS_DARK, GREYS_LIGHT, INK, LIGHT
 from .words import digits, duration, sentence_list, with_noun
 
-# ---- lanes -----------------------------------------------------------------------------------------------------------
+# ---- tracks -----------------------------------------------------------------------------------------------------------
 
 WIDTH = 1000
 ROW, GAP = 24, 3
-#: A lane in which more pieces overlap is drawn as their number over time.
+#: A track in which more pieces overlap is drawn as their number over time.
 MOST_ROWS = 3
-#: Limits of a page: bars of all lanes, and gaps between steps. Above them short bars are merged, short gaps omitted.
+#: Limits of a page: bars of all tracks, and gaps between steps. Above them short bars are merged, short gaps omitted.
 MOST_BARS = 30_000
 MOST_GAPS = 4000
 #: Intervals of time of which a density has a value each.
@@ -59,8 +59,8 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class DrawnLane:
-    """A lane as it is drawn: ``bars`` in ``rows``, or its ``density``, how many pieces of each kind there were at a time."""
+class DrawnTrack:
+    """A track as it is drawn: ``bars`` in ``rows``, or its ``density``, the number of pieces of each kind at a time."""
 
     name: str
     unit: str = ""
@@ -93,20 +93,20 @@ def piece_rows(pieces: Sequence[Piece]) -> list[int]:
     return assigned
 
 
-def lanes(timeline: Timeline, place: str, most: int) -> list[DrawnLane]:
-    """The lanes of a place in their order, each with about ``most`` bars at most."""
-    found = timeline.lanes(place)
+def tracks(timeline: Timeline, place: str, most: int) -> list[DrawnTrack]:
+    """The tracks of a place in their order, each with about ``most`` bars at most."""
+    found = timeline.tracks(place)
     tones = _tones(found.get(COMPUTE, []))
-    return [_lane_data(timeline, name, pieces, tones, most) for name, pieces in found.items()]
+    return [_track_data(timeline, name, pieces, tones, most) for name, pieces in found.items()]
 
 
-def _lane_data(timeline: Timeline, name: str, pieces: list[Piece], tones: dict[str, str], most: int) -> DrawnLane:
+def _track_data(timeline: Timeline, name: str, pieces: list[Piece], tones: dict[str, str], most: int) -> DrawnTrack:
     kinds = [_kind(piece.name, tones) for piece in pieces]
     placed = piece_rows(pieces)
     if name.startswith("stage") or max(placed) >= MOST_ROWS:
         density = {kind: _density(timeline, pieces, kinds, kind) for kind in dict.fromkeys(sorted(kinds))}
         peak = max(map(sum, zip(*density.values(), strict=True)))
-        return DrawnLane(name, density=density, peak=peak)
+        return DrawnTrack(name, density=density, peak=peak)
     works = [timeline.work(piece) for piece in pieces]
     bars = [
         Bar(piece.start_s, piece.end_s, row, kind, piece.name, work.amount if work else None)
@@ -115,7 +115,7 @@ def _lane_data(timeline: Timeline, name: str, pieces: list[Piece], tones: dict[s
     if len(bars) > most:
         bars = [bar for row in range(max(placed) + 1) for bar in _thinned(bars, row, timeline.total_s / most)]
     unit = next((work.unit for work in works if work), "")
-    return DrawnLane(name, unit, max(placed) + 1, bars)
+    return DrawnTrack(name, unit, max(placed) + 1, bars)
 
 
 def _tones(steps: Iterable[Piece]) -> dict[str, str]:
@@ -169,7 +169,7 @@ def _density(timeline: Timeline, pieces: Sequence[Piece], kinds: Sequence[str], 
 def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
     """The gaps in which nothing was computed; where there are many, those too short to be seen are left out."""
     total = timeline.total_s
-    steps = union((piece.start_s, piece.end_s) for piece in timeline.lanes(place).get(COMPUTE, []))
+    steps = union((piece.start_s, piece.end_s) for piece in timeline.tracks(place).get(COMPUTE, []))
     ends = [0.0, *(end for _, end in steps)]
     found = [gap for gap in zip(ends, [*(start for start, _ in steps), total], strict=True) if gap[0] < gap[1]]
     return found if len(found) <= MOST_GAPS else [gap for gap in found if gap[1] - gap[0] > total / MOST_GAPS]
@@ -178,15 +178,15 @@ def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
 # ---- paths -----------------------------------------------------------------------------------------------------------
 
 
-def paths(lane: DrawnLane, total_s: float) -> dict[str, str]:
-    """Kind → the path of a lane's bars or density, from 0 to WIDTH."""
-    return _areas(lane) if lane.density else _boxes(lane, total_s)
+def paths(track: DrawnTrack, total_s: float) -> dict[str, str]:
+    """Kind → the path of a track's bars or density, from 0 to WIDTH."""
+    return _areas(track) if track.density else _boxes(track, total_s)
 
 
-def _boxes(lane: DrawnLane, total_s: float) -> dict[str, str]:
+def _boxes(track: DrawnTrack, total_s: float) -> dict[str, str]:
     scale = WIDTH / (total_s or 1.0)
     boxes: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for bar in lane.bars:
+    for bar in track.bars:
         x, end = bar.start_s * scale, max(bar.end_s * scale, bar.start_s * scale + 0.5)
         known = boxes.setdefault((bar.kind, bar.row), [])
         if end - x > 4:
@@ -208,14 +208,14 @@ def rectangle_path(x: float, y: float, width: float, height: float) -> str:
     return f"M{x:.2f} {y:g}h{width:.2f}v{height:g}h{-width:.2f}z"
 
 
-def _areas(lane: DrawnLane) -> dict[str, str]:
+def _areas(track: DrawnTrack) -> dict[str, str]:
     """The densities of the kinds, stacked."""
     each = BINS // WIDTH
     below = [0.0] * WIDTH
     drawn = {}
-    for kind, filled in lane.density.items():
+    for kind, filled in track.density.items():
         above = [low + sum(filled[x * each : (x + 1) * each]) / each for x, low in enumerate(below)]
-        top, bottom = ([lane.height * (1 - y / (lane.peak or 1)) for y in edge] for edge in (above, below))
+        top, bottom = ([track.height * (1 - y / (track.peak or 1)) for y in edge] for edge in (above, below))
         back = "".join(f"V{y:.1f}h-1" for y in reversed(bottom))
         drawn[kind] = f"M0 {top[0]:.1f}" + "".join(f"V{y:.1f}h1" for y in top) + back + "z"
         below = above
@@ -225,19 +225,24 @@ def _areas(lane: DrawnLane) -> dict[str, str]:
 # ---- for the script --------------------------------------------------------------------------------------------------
 
 
-def as_data(lane: DrawnLane) -> dict[str, Any]:
-    """A lane as JSON values: bars as flat lists of µs from the beginning, µs long, row, kind, name, amount and pieces."""
-    data: dict[str, Any] = {"name": lane.name, "unit": lane.unit, "height": lane.height, "peak": round(lane.peak, 3)}
-    if lane.density:
-        return data | {"density": {kind: [round(x, 2) for x in filled] for kind, filled in lane.density.items()}}
-    amounts = list(dict.fromkeys(bar.amount for bar in lane.bars))
+def as_data(track: DrawnTrack) -> dict[str, Any]:
+    """A track as JSON values: bars as flat lists of µs from the beginning, µs long, row, kind, name, amount and pieces."""
+    data: dict[str, Any] = {
+        "name": track.name,
+        "unit": track.unit,
+        "height": track.height,
+        "peak": round(track.peak, 3),
+    }
+    if track.density:
+        return data | {"density": {kind: [round(x, 2) for x in filled] for kind, filled in track.density.items()}}
+    amounts = list(dict.fromkeys(bar.amount for bar in track.bars))
     index = {amount: number for number, amount in enumerate(amounts)}
     bars = [
         [
             *(round(bar.start_s * 1e6, 1), round((bar.end_s - bar.start_s) * 1e6, 1)),
             *(bar.row, KINDS.index(bar.kind), bar.name, index[bar.amount], bar.pieces),
         ]
-        for bar in lane.bars
+        for bar in track.bars
     ]
     return data | {"amounts": amounts, "bars": bars}
 
@@ -265,8 +270,8 @@ def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) 
     timelines = list(timelines)
     if not timelines:
         raise RecordError("timelines is empty: a page needs at least one; see `tilewright multiply --timeline`")
-    count = sum(len(timeline.lanes(place)) for timeline in timelines for place in timeline.places)
-    drawn = [{place: lanes(t, place, MOST_BARS // count) for place in t.places} for t in timelines]
+    count = sum(len(timeline.tracks(place)) for timeline in timelines for place in timeline.places)
+    drawn = [{place: tracks(t, place, MOST_BARS // count) for place in t.places} for t in timelines]
     return html.page(
         "timeline.html.j2",
         data=[_data(timeline, places) for timeline, places in zip(timelines, drawn, strict=True)],
@@ -283,13 +288,13 @@ def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: st
     return html.write_whole(render_timeline(timelines, title=title), path)
 
 
-def _data(timeline: Timeline, places: dict[str, list[DrawnLane]]) -> dict[str, Any]:
-    """What the page's script needs to draw the lanes, in µs."""
+def _data(timeline: Timeline, places: dict[str, list[DrawnTrack]]) -> dict[str, Any]:
+    """What the page's script needs to draw the tracks, in µs."""
     return {
         "total": timeline.total_s * 1e6,
         "places": [
             {
-                "lanes": [as_data(lane) for lane in drawn],
+                "tracks": [as_data(track) for track in drawn],
                 "gaps": [[round(x * 1e6, 1) for x in gap] for gap in gaps(timeline, place)],
             }
             for place, drawn in places.items()
@@ -297,7 +302,7 @@ def _data(timeline: Timeline, places: dict[str, list[DrawnLane]]) -> dict[str, A
     }
 
 
-def _view(timeline: Timeline, places: dict[str, list[DrawnLane]]) -> dict[str, Any]:
+def _view(timeline: Timeline, places: dict[str, list[DrawnTrack]]) -> dict[str, Any]:
     """What the template needs of one timeline."""
     summaries = [timeline.summary(place) for place in places]
     return {
@@ -308,7 +313,10 @@ def _view(timeline: Timeline, places: dict[str, list[DrawnLane]]) -> dict[str, A
         "names": list(places),
         "table": time_table(timeline, summaries) if summaries else [],
         "places": [
-            {"name": place, "lanes": [_lane(timeline, place, lane, summary.lanes[i]) for i, lane in enumerate(drawn)]}
+            {
+                "name": place,
+                "tracks": [_track(timeline, place, track, summary.tracks[i]) for i, track in enumerate(drawn)],
+            }
             for (place, drawn), summary in zip(places.items(), summaries, strict=True)
         ],
         "ticks": ticks(timeline.total_s),
@@ -317,23 +325,23 @@ def _view(timeline: Timeline, places: dict[str, list[DrawnLane]]) -> dict[str, A
     }
 
 
-def _lane(timeline: Timeline, place: str, lane: DrawnLane, summary: Lane) -> dict[str, Any]:
-    drawn = {"idle": idle(timeline, place, lane)} if lane.name == "compute" else {}
+def _track(timeline: Timeline, place: str, track: DrawnTrack, summary: Track) -> dict[str, Any]:
+    drawn = {"idle": idle(timeline, place, track)} if track.name == "compute" else {}
     return {
-        "name": lane.name,
-        "height": lane.height,
+        "name": track.name,
+        "height": track.height,
         "share": share(summary.busy_s, timeline.total_s),
         "rate": rate(summary),
-        "peak": f"up to {round(lane.peak)} at once" if lane.density else "",
-        "paths": {**drawn, **dict.fromkeys(KINDS, ""), **paths(lane, timeline.total_s)},
+        "peak": f"up to {round(track.peak)} at once" if track.density else "",
+        "paths": {**drawn, **dict.fromkeys(KINDS, ""), **paths(track, timeline.total_s)},
     }
 
 
-def idle(timeline: Timeline, place: str, lane: DrawnLane) -> str:
+def idle(timeline: Timeline, place: str, track: DrawnTrack) -> str:
     """The path of the gaps in which nothing was computed; those too short to be seen are left out."""
     scale = WIDTH / (timeline.total_s or 1.0)
     spans = [(start * scale, (end - start) * scale) for start, end in gaps(timeline, place)]
-    return "".join(rectangle_path(x, 0, width, lane.height) for x, width in spans if width > 0.3)
+    return "".join(rectangle_path(x, 0, width, track.height) for x, width in spans if width > 0.3)
 
 
 # ---- a still picture -------------------------------------------------------------------------------------------------
@@ -363,14 +371,14 @@ def _still(timeline: Timeline, theme: str) -> str:
         y += 28
         parts.append(_text(_MARGIN, y, f"{place}: {words}"))
         y += 10
-        for lane in lanes(timeline, place, MOST_BARS):
-            parts.append(_text(_MARGIN, y + lane.height / 2 + 4, lane.name, "ink"))
-            drawn = paths(lane, timeline.total_s)
-            if lane.name == "compute":
-                drawn = {"idle": idle(timeline, place, lane)} | drawn
+        for track in tracks(timeline, place, MOST_BARS):
+            parts.append(_text(_MARGIN, y + track.height / 2 + 4, track.name, "ink"))
+            drawn = paths(track, timeline.total_s)
+            if track.name == "compute":
+                drawn = {"idle": idle(timeline, place, track)} | drawn
             inside = "".join(f'<path class="{kind}" d="{d}"/>' for kind, d in drawn.items())
             parts.append(f'<g transform="translate({_MARGIN + _LABEL} {y:g}) scale({_PLOT / WIDTH} 1)">{inside}</g>')
-            y += lane.height + _BETWEEN
+            y += track.height + _BETWEEN
     y += 10
     for part, words in ticks(timeline.total_s):
         parts.append(_text(_MARGIN + _LABEL + part * _PLOT, y, words, "tick"))
@@ -493,7 +501,7 @@ def _extremes(summaries: Sequence[Summary]) -> tuple[Summary, Summary]:
 
 
 def time_table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow]:
-    """Times, then each lane's share of the time and its rate."""
+    """Times, then each track's share of the time and its rate."""
     plan = {} if timeline.predicted else timeline.expected
     exposed = [plan.get(name, 0.0) for name in ("first_s", "exposed_s", "last_s")]
     waited = None if not plan else sum(exposed)
@@ -511,7 +519,7 @@ def time_table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow
         row("between steps", [s.between_s for s in summaries], exposed[1], part=True),
         row("after the last step", [s.last_s for s in summaries], exposed[2], part=True),
     ]
-    names = dict.fromkeys(lane.name for summary in summaries for lane in summary.lanes)
+    names = dict.fromkeys(track.name for summary in summaries for track in summary.tracks)
     return rows + [TimeRow(f"{name} busy", [_busy(name, summary) for summary in summaries]) for name in names]
 
 
@@ -522,21 +530,23 @@ def _time(seconds: float, total_s: float, part: bool) -> tuple[str, str]:
 
 
 def _busy(name: str, summary: Summary) -> tuple[str, str]:
-    lane = next((lane for lane in summary.lanes if lane.name == name), None)
-    if lane is None:
+    track = next((track for track in summary.tracks if track.name == name), None)
+    if track is None:
         return "–", ""
-    return share(lane.busy_s, summary.total_s), ", ".join(filter(None, [rate(lane), with_noun(lane.pieces, "piece")]))
+    return share(track.busy_s, summary.total_s), ", ".join(
+        filter(None, [rate(track), with_noun(track.pieces, "piece")])
+    )
 
 
-def rate(lane: Lane) -> str:
+def rate(track: Track) -> str:
     """
     >>> from tilewright.records.timeline import Work
-    >>> rate(Lane("compute", 2.0, 1, Work(10**12, "operations"))), rate(Lane("copy in", 2.0, 1, Work(10**10, "bytes")))
+    >>> rate(Track("compute", 2.0, 1, Work(10**12, "operations"))), rate(Track("copy in", 2.0, 1, Work(10**10, "bytes")))
     ('500 GFLOPS', '5.00 GB/s')
     """
-    if lane.rate is None or lane.work is None:
+    if track.rate is None or track.work is None:
         return ""
-    return f"{digits(lane.rate / 1e9)} {'GB/s' if lane.work.unit == 'bytes' else 'GFLOPS'}"
+    return f"{digits(track.rate / 1e9)} {'GB/s' if track.work.unit == 'bytes' else 'GFLOPS'}"
 
 
 def share(part: float, whole: float) -> str:
@@ -571,9 +581,9 @@ def ticks(total_s: float) -> list[tuple[float, str]]:
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
-    """The trace as JSON values: complete events ("X"), in µs from the start, and metadata ("M") with the lanes' names."""
+    """The trace as JSON values: complete events ("X"), in µs from the start, and metadata ("M") with the tracks' names."""
     events: list[dict[str, Any]] = []
-    tids = itertools.count(1)  # one for each lane of all places: a viewer may take a thread's number for its name
+    tids = itertools.count(1)  # one for each track of all places: a viewer may take a thread's number for its name
     for pid, place in enumerate(timeline.places, 1):
         events += [
             _metadata("process_name", pid, 0, name=place),
@@ -594,8 +604,8 @@ def write_trace(timeline: Timeline, path: str | Path) -> Path:
 
 
 def _threads(timeline: Timeline, place: str) -> Iterator[tuple[str, Sequence[Piece]]]:
-    """The lanes of a place, those with overlapping pieces as several."""
-    for name, pieces in timeline.lanes(place).items():
+    """The tracks of a place, those with overlapping pieces as several."""
+    for name, pieces in timeline.tracks(place).items():
         placed = piece_rows(pieces)
         for row in range(max(placed) + 1):
             label = f"{name} {row + 1}" if max(placed) else name
@@ -610,6 +620,6 @@ def _complete(timeline: Timeline, piece: Piece, pid: int, tid: int) -> dict[str,
     work = timeline.work(piece)
     start, end = (round(seconds * 1e6, 3) for seconds in (piece.start_s, piece.end_s))
     return {
-        **{"name": piece.name, "cat": piece.lane, "ph": "X", "ts": start, "dur": round(end - start, 3)},
+        **{"name": piece.name, "cat": piece.track, "ph": "X", "ts": start, "dur": round(end - start, 3)},
         **{"pid": pid, "tid": tid, "args": {work.unit: work.amount} if work else {}},
     }

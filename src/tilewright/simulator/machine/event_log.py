@@ -1,7 +1,7 @@
 """Records the events at the mbarriers of a run: those of one block in their order, and the rounds of copies.
 
 A log of events is the evidence for the pictures of a pipeline. It is kept only if the options of a run ask for it, and only
-of the first cluster of blocks. ``simulator.pipeline`` makes the pictures' data from it.
+of the first cluster of blocks. ``simulator.microscope`` makes the pictures' data from it.
 
 The rounds tell how often a block waits for memory, and with how many bytes under way. A round begins when no thread of any
 block can go on before bytes arrive; then all copies under way arrive. So the bytes of a round are what a block has under

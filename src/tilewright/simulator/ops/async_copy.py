@@ -1,19 +1,41 @@
-"""``cp.async`` and its groups (PTX ISA 9.7.9.25): copies from global to shared memory that arrive later."""
+"""Copies between global and shared memory that arrive later: ``cp.async`` and its groups (PTX ISA 9.7.9.25), bulk copies.
+
+Bulk copies are ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, by the copy engine (PTX ISA 9.7.9.27).
+The simulator copies the bytes when the instruction is issued. ``machine.transfers`` marks them as busy until a thread
+waits for the barrier or group, and an access to busy bytes is reported.
+
+The box of a tensor map lies in shared memory row by row, swizzled as the map says; a swizzle spreads rows that are
+narrower than it to its own width. Loads clip it at every element, and fill what lies outside; stores and reductions move
+chunks of 16 bytes, so the last chunk of a row may overwrite what follows the row. These rules are those of an H200.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ..assembly.instructions import Instruction
+from ...errors import UsageError
+from ...records.pipeline import PATTERN_CHUNKS, PATTERN_ROWS
+from ..assembly.instructions import Instruction, operand_tokens
+from ..counters.work import NOTHING, UnitWork, copy_work, filled_sectors, multicast_sectors, touched_sectors
+from ..findings import NEIGHBOURS
+from ..machine.event_log import first_rows
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
-from ..machine.values import Bools, Ints
+from ..machine.origins import Box
+from ..machine.spaces import OFFSET, WINDOW
+from ..machine.tensor_map import MAP_BYTES, SWIZZLES, BoxedTensor
+from ..machine.transfers import CHUNK, Transfer, chunks_of
+from ..machine.values import DTYPES, Array, Bools, Ints, per_lane
 from ._table import Step, UnknownInstruction, number_of, step
-from .access import HINTS, address, note_read, note_write, visit
-from .bulk import bulk_copy
+from .access import HINTS, Address, Update, address, note_read, note_update, note_work, note_write, reduction, visit
+from .descriptor import swizzled
 from .mbarrier import at_barriers
 
 
@@ -185,3 +207,616 @@ class CopiesAtBarrier:
         for copies, which in self.entries:
             which = which & copies.coming
             copies.finish(which, np.full(int(which.sum()), stamp))
+
+
+# ---- bulk copies -----------------------------------------------------------------------------------------------------
+
+#: The operations of reductions.
+_OPERATIONS = {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
+
+# ---- the copy engine -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SharedRange:
+    """A range of the shared memory of one block. ``region`` holds the shared memory of all blocks; ``first`` is the offset
+    of the range in it, and ``start`` the offset at which the block's memory begins."""
+
+    region: Region
+    first: int
+    start: int
+
+
+class CopyEngine:
+    """The copy engine, for one instruction: checks the ranges of memory that each lane copies, and reports invalid ones."""
+
+    def __init__(self, ins: Instruction, lanes: Lanes) -> None:
+        self.ins, self.lanes = ins, lanes
+        self.shared = lanes.shared
+
+    def report(self, kind: str, lane: int, where: int, text: str) -> None:
+        """Report a finding of a lane."""
+        at = np.array([where], np.int64)
+        self.lanes.reports.report(kind, self.ins, np.array([lane]), np.ones(1, bool), at, f"{text}: {self.ins.text}")
+
+    def aligned(self, what: str, value: int, to: int, lane: int, where: int) -> bool:
+        """Whether a number is a multiple of another; reports it if not."""
+        if value % to == 0:
+            return True
+        self.report("misaligned", lane, where, f"{what} is {value % to} off a multiple of {to}")
+        return False
+
+    def in_shared(self, at: int, nbytes: int, lane: int, align: int = CHUNK) -> SharedRange | None:
+        """The range at an address of shared memory, of the lane's block or of its cluster; None, and a finding, if it is
+        misaligned or reaches outside."""
+        if not self.shared.names_block(at):
+            self.report("out of bounds", lane, at, f"{nbytes} bytes of {self.shared.missing_block(at)}")
+            return None
+        offset = int(self.shared.offsets(self.shared.region, np.array([at]), np.array([lane]))[0])
+        inside = at & OFFSET  # which may lie beyond the block's memory, where the next block's begins in the region
+        start = offset - inside
+        if not self.aligned(f"the address of {self.shared.describe(inside, 1)}", inside, align, lane, inside):
+            return None
+        if self.shared.holding(inside, inside + nbytes) is None:
+            text = f"{nbytes} bytes at {self.shared.describe(inside, nbytes)}"
+            self.report("out of bounds", lane, inside, text)
+            return None
+        return SharedRange(self.shared.region, offset, start)
+
+    def in_global(self, at: int, nbytes: int, lane: int) -> tuple[Region, int] | None:
+        """Region and offset of a range of global memory; None, and a finding, if it is misaligned or reaches outside."""
+        space = self.lanes.spaces["global"]
+        if not self.aligned(f"the address of {space.describe(at, 1)}", at, CHUNK, lane, at):
+            return None
+        region = space.holding(at, at + nbytes)
+        if region is None:
+            self.report("out of bounds", lane, at, f"{nbytes} bytes at {space.describe(at, nbytes)}")
+            return None
+        space.prepare(self.ins, region)
+        return region, at - region.base
+
+    def barrier(self, at: int, lane: int) -> Mbarrier | None:
+        """The barrier at an address of shared memory; None, and a finding, if there is none, or the engine cannot see it."""
+        place, lanes = self.in_shared(at, 8, lane, 8), np.array([lane])
+        if place is None:
+            return None
+        note_update(self.ins, self.lanes, place.region, np.array([place.first]), 8, lanes)
+        barrier = self.lanes.mbarriers.find(self.ins, place.region, place.first, lanes)
+        if barrier is not None:
+            self.lanes.mbarriers.check_visible(self.ins, barrier, lane)
+        return barrier
+
+    def blocks(self, mask: int | None, place: SharedRange, lane: int) -> list[int]:
+        """For each block that receives a copy, the offset of its shared memory from that of the block of ``place``."""
+        if mask is None:
+            return [0]
+        size, stride = self.lanes.cluster.size, self.shared.stride
+        first = int(self.lanes.of_block[lane]) // size * size
+        if mask >> size:
+            text = f"the mask {mask:#x} names blocks beyond the {size} of the cluster"
+            self.report("out of bounds", lane, place.first - place.start, text)
+        return [(first + rank) * stride - place.start for rank in range(size) if mask >> rank & 1]
+
+    def load(
+        self,
+        lane: int,
+        place: SharedRange,
+        chunks: Ints,
+        put: Callable[[int], None],
+        *,
+        barrier: Mbarrier,
+        mask: int | None,
+        work: UnitWork,
+        reads: Sequence[Transfer] = (),
+    ) -> None:
+        """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier. ``put``
+        stores the bytes in the block at a given offset. ``work`` is what counters see of each block's copy. ``reads`` are
+        the transfers of the source, which are pending as long as the copy."""
+        receivers = self.blocks(mask, place, lane)
+        if work.sectors:
+            note_work(self.ins, self.lanes, work.to(len(receivers)), np.array([lane]))
+        for block_offset in receivers:
+            target = barrier if not block_offset else self.lanes.mbarriers.at.get(barrier.offset + block_offset)
+            if target is None:
+                self.lanes.mbarriers.find(self.ins, place.region, barrier.offset + block_offset, np.array([lane]))
+                continue
+            if block_offset:  # the access to the barrier of the lane's own block is already noted
+                note_update(self.ins, self.lanes, target.region, np.array([target.offset]), 8, np.array([lane]))
+            transfer = self.lanes.transfers.write(self.ins, place.region, chunks + block_offset, lane, target)
+            put(block_offset)
+            pending = [*reads, *([transfer] if transfer is not None else [])]
+            self.lanes.mbarriers.await_copy(self.ins, target, chunks.size * CHUNK, pending, lane)
+            self.shared.visit(self.ins, np.array([lane]), np.array([target.block]))
+
+    def count_as_arrived(self, barrier: Mbarrier | None, nbytes: int) -> None:
+        """For a copy that was reported and is not done: its bytes count as arrived, so that no wait for them is reported."""
+        if barrier is not None:
+            self.lanes.mbarriers.await_copy(self.ins, barrier, nbytes, [])
+
+    def finish_at_once(self, transfer: Transfer | None, lane: int) -> None:
+        """Finish a transfer for which no thread has to wait."""
+        if transfer is not None:
+            transfer.finish(int(self.lanes.clocks.stamp[lane]))
+
+
+def values_of(source: Array, active: Ints) -> list[int]:
+    """The values of an operand for these lanes."""
+    return per_lane(source, active).astype(np.int64).tolist()
+
+
+def addresses_of(where: Address, active: Ints) -> list[int]:
+    """The addresses of these lanes."""
+    return [int(at) for at in where(active)]
+
+
+# ---- boxes of arrays, by tensor maps ---------------------------------------------------------------------------------
+
+_BOX_MODIFIERS = {"tile", "L2::cache_hint"}
+#: Shared addresses of boxes must be multiples of this.
+BOX_ALIGN = 128
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a box that lies inside the tensor: its slices of the tensor in global memory, and its slices of the box,
+    innermost dimension last."""
+
+    region: Region
+    first: int  # the byte of the region at which the tensor begins
+    inside: tuple[slice, ...]  # of the tensor
+    within: tuple[slice, ...]  # of the box
+
+    @property
+    def empty(self) -> bool:
+        """Whether the box lies outside."""
+        return any(s.start >= s.stop for s in self.within)
+
+
+class TensorCopy:
+    """The operands of one tensor copy: the tensor map and the coordinates of each lane."""
+
+    def __init__(self, ins: Instruction, lanes: Lanes, operand: str, rank: int) -> None:
+        self.ins, self.lanes, self.rank = ins, lanes, rank
+        found = re.fullmatch(r"\[\s*([^,{]+?)\s*,\s*(\{[^}]*\})\s*\]", operand)
+        names = operand_tokens(found[2][1:-1]) if found else []
+        if not found or len(names) != rank:
+            raise UnknownInstruction(ins, f"has no tensor map with {rank} coordinates in {operand}")
+        self.map = address(f"[{found[1]}]", lanes, ins, narrow=False)
+        self.coordinates = [lanes.source(name, "s32", ins) for name in names]
+        self.decoded: dict[bytes, BoxedTensor] = {}
+
+    def tensor(self, at: int, lane: int) -> BoxedTensor:
+        """The tensor whose map lies at a generic address. Raises UsageError if there is no map of this rank."""
+        name = {0: "global", **{base >> 56: name for name, base in WINDOW.items()}}.get(at >> 56, "global")
+        space, at = self.lanes.spaces[name], at - WINDOW.get(name, 0)
+        region = space.holding(at, at + MAP_BYTES)
+        data = b""
+        if region is not None:
+            first = int(space.offsets(region, np.array([at]), np.array([lane]))[0])
+            data = bytes(region.data[first : first + MAP_BYTES])
+        if data not in self.decoded:
+            tensor = BoxedTensor.decode(data) if len(data) == MAP_BYTES else None
+            if tensor is None or len(tensor.sizes) != self.rank:
+                what = "no tensor map" if tensor is None else f"a tensor map of rank {len(tensor.sizes)}"
+                raise UsageError(
+                    f"{self.ins.place()}: {space.describe(at, MAP_BYTES)} holds {what} where {self.ins.opcode} needs one "
+                    f"of rank {self.rank}: pass a tilewright.TensorMap for the kernel's CUtensorMap"
+                )
+            self.decoded[data] = tensor
+        return self.decoded[data]
+
+    def boxes(self, active: Ints) -> list[tuple[int, BoxedTensor, tuple[int, ...]]]:
+        """For each lane the tensor, and the coordinates of its box."""
+        columns = [values_of(c, active) for c in self.coordinates]
+        lanes = zip(active.tolist(), addresses_of(self.map, active), zip(*columns, strict=True), strict=True)
+        return [(lane, self.tensor(at, lane), tuple(place)) for lane, at, place in lanes]
+
+    def window(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> Window | None:
+        """Where a box lies in global memory; None, and a finding, if the tensor reaches outside its array, or if the box
+        does not begin at a multiple of 16 bytes of a row."""
+        column = place[0] * tensor.itemsize
+        if column % CHUNK:
+            text = f"the box begins at byte {column} of a row, which is no multiple of {CHUNK}: a GPU stops the kernel there"
+            engine.report("misaligned", lane, tensor.address, text)
+            return None
+        extent = sum((n - 1) * step for n, step in zip(tensor.sizes, tensor.strides, strict=True)) + tensor.itemsize
+        found = engine.in_global(tensor.address, extent, lane)
+        if found is None:
+            return None
+        inside, within = [], []
+        for at, size, count, stride in zip(place, tensor.sizes, tensor.counts, tensor.element_strides, strict=True):
+            first = min(count, max(0, -(at // stride)))
+            stop = max(first, min(count, -(-(size - at) // stride)))
+            inside.append(slice(at + first * stride, at + (stop - 1) * stride + 1, stride))
+            within.append(slice(first, stop))
+        return Window(*found, tuple(inside[::-1]), tuple(within[::-1]))
+
+    def begins_outside(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> bool:
+        """Whether a box begins before the tensor, which only loads may; reports it."""
+        for dimension, at in enumerate(place):
+            if at < 0:
+                text = (
+                    f"the box begins at {at} of dimension {dimension}, before the tensor: a GPU stops the kernel there"
+                )
+                engine.report("out of bounds", lane, tensor.address, text)
+                return True
+        return False
+
+
+def tensor_copy(ins: Instruction, lanes: Lanes) -> Step:
+    """The step of an instruction of the ``cp.async.bulk.tensor`` family."""
+    words = ins.opcode.split(".")
+    rank = next((int(w[0]) for w in words if re.fullmatch(r"[1-5]d", w)), 0)
+    rest = set(words[words.index("tensor") + 2 :])
+    if not rank or any(w.startswith(("im2col", "tile::", "cta_group")) for w in rest):
+        raise UnknownInstruction(ins, "is a tensor copy of a mode that cannot be run (only .tile can)")
+    if "prefetch" in words:
+        TensorCopy(ins, lanes, ins.operands[0], rank)
+        return lambda sel: None
+    operation = next(iter(rest & _OPERATIONS), "") if words[1] == "reduce" else ""
+    modifiers = rest - _BOX_MODIFIERS - {operation}
+    if modifiers == {"global", "shared::cta", "bulk_group"} and len(ins.operands) >= 2:
+        return _store_box(ins, lanes, rank, operation)
+    loads = {"global", "mbarrier::complete_tx::bytes"}
+    into = modifiers - loads - {"multicast::cluster"}
+    if (
+        operation
+        or not loads <= modifiers
+        or into not in ({"shared::cluster"}, {"shared::cta"})
+        or len(ins.operands) < 3
+    ):
+        raise UnknownInstruction(ins, "is a form of tensor copy that is not supported")
+    return _load_box(ins, lanes, rank, "multicast::cluster" in modifiers)
+
+
+def _view(region: Region, first: int, tensor: BoxedTensor) -> Array:
+    """The tensor in global memory, as words of its elements' size, innermost dimension last."""
+    return np.ndarray(tensor.sizes[::-1], f"u{tensor.itemsize}", region.data.data, first, tensor.strides[::-1])
+
+
+def _chunks(place: SharedRange, tensor: BoxedTensor) -> Ints:
+    """Where the chunks of a box lie in the region of shared memory: in order of the box, swizzled by their addresses."""
+    across = tensor.counts[0] * tensor.itemsize // CHUNK
+    rows, columns = np.divmod(np.arange(tensor.box_bytes // CHUNK, dtype=np.int64), across)
+    inside = place.first - place.start + rows * tensor.pitch + columns * CHUNK
+    return place.start + swizzled(inside, SWIZZLES.index(tensor.swizzle))
+
+
+def _chunks_inside(tensor: BoxedTensor, window: Window) -> Bools:
+    """Which chunks of a box a store needs: those with an element inside the tensor. Others may hold anything."""
+    inside = np.zeros(tensor.counts[::-1], bool)
+    inside[window.within] = True
+    return np.asarray(inside.reshape(-1, CHUNK // tensor.itemsize).any(axis=1))
+
+
+def _chunk_rows(region: Region) -> Array:
+    """The bytes of a region as an array (n, 16), a row for each chunk."""
+    return region.data[: region.data.size // CHUNK * CHUNK].reshape(-1, CHUNK)
+
+
+def _elements(tensor: BoxedTensor, window: Window, dimensions: int | None = None) -> Ints:
+    """The offsets in their region of the elements of a window, or of the parts of its outermost dimensions."""
+    offsets = np.array([window.first], np.int64)
+    for part, stride in list(zip(window.inside, tensor.strides[::-1], strict=True))[:dimensions]:
+        offsets = (offsets[:, None] + np.arange(part.start, part.stop, part.step) * stride).reshape(-1)
+    return offsets
+
+
+def _box_work(kind: str, tensor: BoxedTensor, window: Window | None, multicast: bool = False) -> UnitWork:
+    """The work that counters see of the copy of a box, of which ``window`` lies in global memory."""
+    size, lines = tensor.itemsize, math.prod(tensor.counts[1:])
+    line, starts, span, moved = tensor.counts[0] * size, np.zeros(0, np.int64), 0, 0
+    if window is not None and not window.empty:
+        inner, within = window.inside[-1], window.within[-1]
+        starts = window.region.base + _elements(tensor, window, -1) + inner.start * size
+        span, moved = (inner.stop - inner.start) * size, (within.stop - within.start) * size
+    sectors = touched_sectors(starts, span)
+    if kind == "load":
+        if multicast and 0 < moved < line:
+            sectors = multicast_sectors(starts.size, line)
+            moved = line
+        sectors += filled_sectors(lines, line, starts.size, moved)
+    return copy_work(kind, starts.size * moved, sectors)
+
+
+def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
+    engine, copy = CopyEngine(ins, lanes), TensorCopy(ins, lanes, ins.operands[1], rank)
+    into, barriers = (address(ins.operands[i], lanes, ins, narrow=True) for i in (0, 2))
+    masks = lanes.source(ins.operands[3], "u16", ins) if multicast else None
+
+    def load(sel: Ints | None) -> None:
+        active = lanes.every if sel is None else sel
+        chosen = [None] * active.size if masks is None else values_of(masks, active)
+        rows = zip(copy.boxes(active), addresses_of(into, active), addresses_of(barriers, active), chosen, strict=True)
+        for (lane, tensor, at), target, wait, mask in rows:
+            place, barrier = engine.in_shared(target, tensor.shared_bytes, lane, BOX_ALIGN), engine.barrier(wait, lane)
+            if place is None or barrier is None:
+                engine.count_as_arrived(barrier, tensor.box_bytes)
+                continue
+            window = copy.window(engine, tensor, at, lane)
+            chunks, data = _chunks(place, tensor), _gather(copy, engine, tensor, window, lane).reshape(-1, CHUNK)
+            box = Box(ins, tensor.counts[0] * tensor.itemsize // CHUNK, tensor.counts[1] if rank > 1 else 1)
+            note = lanes.origins.writer(place.region, box)
+            if lanes.mbarriers.log is not None:
+                cells = first_rows(chunks - place.start, box.across, box.rows, PATTERN_ROWS, PATTERN_CHUNKS)
+                number = len(lanes.origins.boxes)
+                lanes.mbarriers.log.box(ins, number, tensor.swizzle, 16 * box.across, cells)
+            put = partial(_scatter, _chunk_rows(place.region), chunks, data, note)
+            work = _box_work("load", tensor, window, multicast)
+            engine.load(lane, place, chunks, put, barrier=barrier, mask=mask, work=work)
+
+    return load
+
+
+def _scatter(rows: Array, chunks: Ints, data: Array, note: Callable[[Ints], None], block_offset: int) -> None:
+    """Store chunks of data in the shared memory of the block at ``block_offset``, and note where they come from."""
+    rows[chunks + block_offset >> 4] = data
+    note(chunks + block_offset)
+
+
+def _gather(copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window | None, lane: int) -> Array:
+    """The bytes of a box; elements outside the tensor have the fill value."""
+    halves = np.full(tensor.box_bytes // 2, NAN_FILL if tensor.fill == "nan" else 0, np.uint16)
+    box = halves.view(f"u{tensor.itemsize}").reshape(tensor.counts[::-1])
+    if window is not None and not window.empty:
+        if window.region.shadow is not None:
+            offsets = _elements(tensor, window)
+            reading = copy.lanes.transfers.read(copy.ins, window.region, offsets, lane, tensor.itemsize)
+            engine.finish_at_once(reading, lane)
+        box[window.within] = _converted(_view(window.region, window.first, tensor)[window.inside], tensor.type)
+    return box.reshape(-1).view(np.uint8)
+
+
+def _converted(words: Array, kind: str) -> Array:
+    """Loaded words of a type: tf32 is rounded to nearest even, and every NaN becomes NAN_TF32. The types that end in
+    ``_ftz`` load the same bits as the others, subnormal ones too."""
+    if not kind.startswith("tf32"):
+        return words
+    finite, nan = words & 0x7F800000 != 0x7F800000, words & 0x7FFFFFFF > 0x7F800000
+    rounded = words + (np.uint32(0xFFF) + (words >> 13 & 1)) & np.uint32(0xFFFFE000)
+    return np.where(nan, NAN_TF32, np.where(finite, rounded, words))
+
+
+#: The NaN that replaces every NaN that is loaded as tf32.
+NAN_TF32 = np.uint32(0x7FFFE000)
+#: The bits with which ``oob_fill="nan"`` fills: the same 16 in every type.
+NAN_FILL = 0x7FF7
+
+
+def _store_box(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Step:
+    engine, copy = CopyEngine(ins, lanes), TensorCopy(ins, lanes, ins.operands[0], rank)
+    out_of: Address = address(ins.operands[1], lanes, ins, narrow=True)
+
+    def store(sel: Ints | None) -> None:
+        active = lanes.every if sel is None else sel
+        for (lane, tensor, at), source in zip(copy.boxes(active), addresses_of(out_of, active), strict=True):
+            place = engine.in_shared(source, tensor.shared_bytes, lane, BOX_ALIGN)
+            window = copy.window(engine, tensor, at, lane)
+            if place is None or window is None or copy.begins_outside(engine, tensor, at, lane):
+                continue
+            chunks = _chunks(place, tensor)
+            if not window.empty:
+                read = chunks[_chunks_inside(tensor, window)]
+                lanes.transfers.join(lanes.transfers.read(ins, place.region, read, lane), lane)
+                work = _box_work("reduce" if operation else "store", tensor, window)
+                note_work(ins, lanes, work, np.array([lane]))
+                box = (
+                    _chunk_rows(place.region)[chunks >> 4]
+                    .reshape(-1)
+                    .view(f"u{tensor.itemsize}")
+                    .reshape(tensor.counts[::-1])
+                )
+                _put_box(copy, engine, tensor, window, box, lane=lane, operation=operation)
+
+    return store
+
+
+def _put_box(
+    copy: TensorCopy, engine: CopyEngine, tensor: BoxedTensor, window: Window, box: Array, *, lane: int, operation: str
+) -> None:
+    """Store or reduce the part of a box that lies inside the tensor, to the end of the last chunk of each row."""
+    region, size, ins, lanes = window.region, tensor.itemsize, copy.ins, copy.lanes
+    update: Update | None = None
+    if operation:
+        kind = tensor.type.removesuffix("_ftz")
+        known = {"inc": kind == "u32", "dec": kind == "u32", "add": kind != "s64"}.get(operation, True)
+        if kind in ("u8", "u16", "tf32") or not known:
+            raise UnknownInstruction(ins, f"cannot reduce elements of type {tensor.type} by .{operation}")
+        update = reduction(operation, kind)
+    window = _with_overwritten_ends(engine, tensor, window, lane)
+    offsets, data = _elements(tensor, window), box[window.within].reshape(-1)
+    if update is None:
+        lanes.transfers.join(lanes.transfers.write(ins, region, offsets, lane, unit=size), lane)
+    else:
+        note_update(ins, lanes, region, offsets, size, np.full(offsets.size, lane))
+    cells, index = region.view(np.dtype(f"u{size}")), offsets // size
+    if update is not None:
+        dtype = DTYPES[kind]
+        data = update(cells[index].view(dtype), data.view(dtype)).view(cells.dtype)
+    cells[index] = data
+
+
+def _with_overwritten_ends(engine: CopyEngine, tensor: BoxedTensor, window: Window, lane: int) -> Window:
+    """The window, extended by the elements beyond the ends of rows that a store overwrites; these are reported."""
+    size = tensor.itemsize
+    last, inner = tensor.sizes[0], window.inside[-1]
+    over = -last * size % CHUNK // size  # elements from the end of a row to the end of its last chunk
+    more = min(over, tensor.counts[0] - window.within[-1].stop)
+    rows = [(part.stop - 1) * step for part, step in zip(window.inside[:-1], tensor.strides[:0:-1], strict=True)]
+    end = window.first + sum(rows) + (inner.stop + more) * size
+    more -= max(0, end - window.region.nbytes) // size
+    if inner.stop != last or more <= 0:
+        return window
+    where = window.region.base + window.first + sum(rows) + last * size
+    text = f"rows of {last * size} bytes are no multiple of {CHUNK}: it overwrites {more * size} bytes after each"
+    engine.report(NEIGHBOURS, lane, where, f"{text}, the last at {window.region.words(where)}")
+    inside = (*window.inside[:-1], slice(inner.start, inner.stop + more, inner.step))
+    within = (*window.within[:-1], slice(window.within[-1].start, window.within[-1].stop + more))
+    return Window(window.region, window.first, inside, within)
+
+
+# ---- ranges of bytes -------------------------------------------------------------------------------------------------
+
+_LOAD = ("shared::cluster", "shared::cta")
+_HINTS = {"L2::cache_hint", "noftz"}
+#: The types of each reduction.
+_KINDS = {
+    **dict.fromkeys(("and", "or", "xor"), ("b32", "b64")),
+    **dict.fromkeys(("inc", "dec"), ("u32",)),
+    **dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", "f16", "bf16")),
+    "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16"),
+}
+
+
+def words_of(ins: Instruction) -> list[str]:
+    """The words of an opcode, with ``::`` in them: ``["cp", "async", "bulk", "shared::cluster", …]``."""
+    return ins.opcode.split(".")
+
+
+def bulk_copy(ins: Instruction, lanes: Lanes) -> Step:
+    """The step of an instruction of the ``cp.async.bulk`` family."""
+    # After cp.async.bulk or cp.reduce.async.bulk: commit_group | wait_group[.read] | prefetch… | …tensor… |
+    # global.shared::cta… (a store) | shared::cluster.global… or shared::cta… (a load).
+    words = words_of(ins)
+    rest = words[3:] if words[1] == "async" else words[4:]
+    if rest[:1] == ["commit_group"] and len(rest) == 1 and not ins.operands:
+        return lanes.transfers.commit
+    if rest[:1] == ["wait_group"] and rest[1:] in ([], ["read"]) and len(ins.operands) == 1:
+        keep = number_of(ins, ins.operands[0])
+        return lambda sel: lanes.transfers.wait(keep, sel, only_read=len(rest) == 2)
+    if "tensor" in rest:
+        return tensor_copy(ins, lanes)
+    if rest[:1] == ["prefetch"]:
+        return _prefetch(ins, rest)
+    reduces = words[1] == "reduce"
+    flags, kind = set(rest[2:]) - _HINTS, ""
+    if reduces:
+        kind = rest[-1]
+        operation = next(iter(flags & _OPERATIONS), "")
+        flags -= {operation, kind}
+        if kind not in _KINDS.get(operation, ()):
+            raise UnknownInstruction(ins, "is a form of reduction that is not supported")
+        update = reduction(operation, kind)
+    else:
+        update = None
+    if rest[0] == "global" and rest[1:2] == ["shared::cta"] and flags == {"bulk_group"}:
+        return _store(ins, lanes, update, kind)
+    loads = rest[0] in _LOAD and rest[1:2] in (["global"], ["shared::cta"])
+    if not loads or flags - {"multicast::cluster"} != {"mbarrier::complete_tx::bytes"} or len(ins.operands) < 4:
+        raise UnknownInstruction(ins, "is a form of bulk copy that is not supported")
+    return _load(ins, lanes, rest[1], "multicast::cluster" in flags, update, kind)
+
+
+def _prefetch(ins: Instruction, rest: list[str]) -> Step:
+    if set(rest[1:]) - {"L2", "global", "L2::cache_hint"} or len(ins.operands) < 2:
+        raise UnknownInstruction(ins)
+    return lambda sel: None
+
+
+def _amounts(engine: CopyEngine, ins: Instruction, lanes: Lanes) -> Callable[[Ints], list[int]]:
+    """The bytes that lanes copy; a size that is no multiple of 16 is reported and rounded up."""
+    size = lanes.source(ins.operands[2], "u32", ins)
+
+    def amounts(active: Ints) -> list[int]:
+        sizes = values_of(size, active)
+        for lane, nbytes in zip(active.tolist(), sizes, strict=True):
+            engine.aligned(f"the size of {nbytes} bytes", nbytes, CHUNK, lane, 0)
+        return [-(-nbytes // CHUNK) * CHUNK for nbytes in sizes]
+
+    return amounts
+
+
+def _load(ins: Instruction, lanes: Lanes, space: str, multicast: bool, update: Update | None, kind: str) -> Step:
+    """A copy to shared memory, from global memory (``space``) or the block's own shared memory; it completes at a
+    barrier."""
+    engine = CopyEngine(ins, lanes)
+    into = address(ins.operands[0], lanes, ins, narrow=True)
+    out_of = address(ins.operands[1], lanes, ins, narrow=space != "global")
+    barriers, amounts = address(ins.operands[3], lanes, ins, narrow=True), _amounts(engine, ins, lanes)
+    masks = lanes.source(ins.operands[4], "u16", ins) if multicast else None
+
+    def load(sel: Ints | None) -> None:
+        active = lanes.every if sel is None else sel
+        chosen = [None] * active.size if masks is None else values_of(masks, active)
+        for lane, target, source, at, nbytes, mask in zip(
+            active.tolist(), *(addresses_of(where, active) for where in (into, out_of, barriers)), amounts(active), chosen,
+            strict=True,
+        ):  # fmt: skip
+            place, barrier = engine.in_shared(target, nbytes, lane), engine.barrier(at, lane)
+            if place is None or barrier is None:
+                engine.count_as_arrived(barrier, nbytes)
+                continue
+            data, reads = _read_source(engine, space, source, nbytes, lane)
+            put = partial(_put, place.region.data, place.first, data, update, kind)
+            work = _range_work("load", source, nbytes) if space == "global" else NOTHING
+            chunks = chunks_of(place.first, nbytes)
+            engine.load(lane, place, chunks, put, barrier=barrier, mask=mask, work=work, reads=reads)
+
+    return load
+
+
+def _range_work(kind: str, at: int, nbytes: int) -> UnitWork:
+    """The work that counters see of a copy of a range of global memory: bytes and touched sectors."""
+    return copy_work(kind, nbytes, touched_sectors(np.array([at]), nbytes))
+
+
+def _read_source(engine: CopyEngine, space: str, source: int, nbytes: int, lane: int) -> tuple[Array, list[Transfer]]:
+    """The bytes of the source (zeros if it is invalid), and the pending transfer that reads shared memory, if any."""
+    transfers, reads = engine.lanes.transfers, []
+    if space == "global":
+        found = engine.in_global(source, nbytes, lane)
+        if found is None:
+            return np.zeros(nbytes, np.uint8), []
+        region, first = found
+        engine.finish_at_once(transfers.read(engine.ins, region, chunks_of(first, nbytes), lane), lane)
+    else:
+        place = engine.in_shared(source, nbytes, lane)
+        if place is None:
+            return np.zeros(nbytes, np.uint8), []
+        region, first = place.region, place.first
+        reading = transfers.read(engine.ins, region, chunks_of(first, nbytes), lane)
+        reads += [reading] if reading is not None else []
+    return region.data[first : first + nbytes].copy(), reads
+
+
+def _store(ins: Instruction, lanes: Lanes, update: Update | None, kind: str) -> Step:
+    """A copy or reduction from shared to global memory; it is complete when the lane has waited for its group."""
+    engine, amounts = CopyEngine(ins, lanes), _amounts(CopyEngine(ins, lanes), ins, lanes)
+    into, out_of = address(ins.operands[0], lanes, ins, narrow=False), address(ins.operands[1], lanes, ins, narrow=True)
+
+    def store(sel: Ints | None) -> None:
+        active = lanes.every if sel is None else sel
+        for lane, target, source, nbytes in zip(
+            active.tolist(), addresses_of(into, active), addresses_of(out_of, active), amounts(active), strict=True
+        ):
+            place, found = engine.in_shared(source, nbytes, lane), engine.in_global(target, nbytes, lane)
+            if place is None or found is None or not nbytes:
+                continue
+            region, first = found
+            note_work(
+                ins, lanes, _range_work("store" if update is None else "reduce", target, nbytes), np.array([lane])
+            )
+            lanes.transfers.join(lanes.transfers.read(ins, place.region, chunks_of(place.first, nbytes), lane), lane)
+            data = place.region.data[place.first : place.first + nbytes]
+            cells, chunks = region.data[first : first + nbytes], chunks_of(first, nbytes)
+            if update is None:
+                lanes.transfers.join(lanes.transfers.write(ins, region, chunks, lane), lane)
+                cells[:] = data
+            else:
+                note_update(ins, lanes, region, chunks, CHUNK, np.full(chunks.size, lane))
+                cells[:] = _updated(update, kind, cells, data)
+
+    return store
+
+
+def _put(memory: Array, first: int, data: Array, update: Update | None, kind: str, block_offset: int) -> None:
+    """Store or reduce ``data`` at byte ``first + block_offset``. ``block_offset`` is the offset of the receiving block's
+    shared memory from this block's (0: the same block)."""
+    cells = memory[first + block_offset : first + block_offset + data.size]
+    cells[:] = data if update is None else _updated(update, kind, cells, data)
+
+
+def _updated(update: Update, kind: str, old: Array, data: Array) -> Array:
+    """The bytes of ``old`` after a reduction with ``data``, both of elements of type ``kind``."""
+    dtype = DTYPES[kind]
+    return update(old.view(dtype), data.view(dtype)).view(np.uint8)

@@ -192,7 +192,7 @@ class GpuPlace:
         self._issued: list[Future[Event]] = []
         self._threads = threading.local()
 
-    # ---- the three lanes
+    # ---- loads, multiplications, stores
 
     def load(self, load: Load, after: Event | None) -> Future[Event]:
         self._make_current()
@@ -211,11 +211,11 @@ class GpuPlace:
                 self._stage(load, own, stream)
             else:
                 self._peer_pool.submit(self._copy_over, lender, own, stream)
-        except BaseException as error:  # raised again by this lane
+        except BaseException as error:  # raised again by the thread of the loads
             own.refuse(error)
             raise
-        lane = "copy in" if lender is None else "copy over"
-        self._events.add(lane, f"{block.operand.upper()}[{block.row}, {block.column}]", begun, own.done)
+        track = "copy in" if lender is None else "copy over"
+        self._events.add(track, f"{block.operand.upper()}[{block.row}, {block.column}]", begun, own.done)
         self._issued.append(own.done)
         return own.done
 
@@ -268,37 +268,28 @@ class GpuPlace:
         size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
         parts = list(pieces(*self._grid.where(load.block), self._dtype.itemsize, size))
         address, left, jobs = own.address, itertools.count(1 - len(parts)), []
+
+        def copy_in(rows: slice, columns: slice, chunk: np.ndarray[Any, Any], address: int) -> Event:
+            try:
+                staged = shaped(chunk, self._dtype, rows, columns)
+                with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
+                    self._sources.read(load, rows, columns, staged)
+                self._gpu.pages.lock(chunk)
+                stream.copy_in(address, staged)
+                copied = stream.mark()
+                if next(left) == 0:  # the last copy to be submitted: all others are before this mark
+                    own.arrived(stream.mark())
+            except BaseException as error:  # raised again where a GPU needs the block
+                own.refuse(error)
+                raise
+            return copied
+
         for part in parts:
             chunk = self._rings[0].take()
-            jobs.append(self._pool.submit(self._copy_in, load, *part, chunk, own, address, stream, left))
+            jobs.append(self._pool.submit(copy_in, *part, chunk, address))
             self._rings[0].give(chunk, jobs[-1])
             address += shaped(chunk, self._dtype, *part).nbytes
         self._sources.began(load, jobs)
-
-    def _copy_in(
-        self,
-        load: Load,
-        rows: slice,
-        columns: slice,
-        chunk: np.ndarray[Any, Any],
-        own: LentBlock,
-        address: int,
-        stream: Stream,
-        left: Iterator[int],
-    ) -> Event:
-        try:
-            staged = shaped(chunk, self._dtype, rows, columns)
-            with self._events.host.span("stage in", f"{load.block.operand.upper()} rows {rows.start}"):
-                self._sources.read(load, rows, columns, staged)
-            self._gpu.pages.lock(chunk)
-            stream.copy_in(address, staged)
-            copied = stream.mark()
-            if next(left) == 0:  # the last copy to be submitted: all others are before this mark
-                own.arrived(stream.mark())
-        except BaseException as error:  # raised again where a GPU needs the block
-            own.refuse(error)
-            raise
-        return copied
 
     def _copy_over(self, lender: LentBlock, own: LentBlock, stream: Stream) -> None:
         try:
@@ -344,18 +335,18 @@ class _GpuEvents:
         self._zero, self._zero_s = self._now()
         self._spans: list[tuple[str, str, Event, Future[Event]]] = []
 
-    def add(self, lane: str, name: str, begun: Event, end: Future[Event]) -> None:
-        self._spans.append((lane, name, begun, end))
+    def add(self, track: str, name: str, begun: Event, end: Future[Event]) -> None:
+        self._spans.append((track, name, begun, end))
 
     def report(self) -> None:
         """Add all spans that ended to the host's events; the GPU must be idle."""
         # A host that is busy learns late of an event: the earlier reading is nearer, and no span ends after this one.
         last, last_s = self._now()
         zero_s = min(self._zero_s, last_s - last.since(self._zero))
-        for lane, name, begun, end in self._spans:
+        for track, name, begun, end in self._spans:
             if end.done() and end.exception() is None:
                 at = (zero_s + event.since(self._zero) for event in (begun, end.result()))
-                self.host.add(lane, name, *at)
+                self.host.add(track, name, *at)
 
     def _now(self) -> tuple[Event, float]:
         """An event of this moment, and the host's clock when it knows of the event."""

@@ -49,22 +49,22 @@ class Events:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @contextlib.contextmanager
-    def span(self, lane: str, name: str) -> Iterator[None]:
+    def span(self, track: str, name: str) -> Iterator[None]:
         """Note when the ``with`` block began and ended, by the host's clock."""
         begun = self.now()
         try:
             yield
         finally:
-            self.add(lane, name, begun, self.now())
+            self.add(track, name, begun, self.now())
 
     def now(self) -> float:
         """Seconds since the beginning."""
         return time.perf_counter() - self.start_s
 
-    def add(self, lane: str, name: str, start_s: float, end_s: float) -> None:
-        """Note what a lane did from one time to another, in seconds of the host's clock."""
+    def add(self, track: str, name: str, start_s: float, end_s: float) -> None:
+        """Note what a track did from one time to another, in seconds of the host's clock."""
         with self._lock:
-            self.events.append(Piece(self.place, lane, name, start_s, end_s))
+            self.events.append(Piece(self.place, track, name, start_s, end_s))
 
     def at(self, place: str) -> Events:
         """The same list and clock, for another place."""

@@ -28,6 +28,7 @@ from ....kernels.catalog import cuda_catalog
 from ....product.operands import is_real, mapped_empty
 from ....product.plan import Choice
 from ....product.precision import PLANES, dtype_of_blocks
+from ....product.problem import Problem
 from ...files import Sink, Source
 from ...files.array import ArraySource
 from ...files.chunked import ChunkedSource
@@ -172,11 +173,11 @@ class Placement:
         )
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
-        """A place for each part of the plan, with its memory allocated."""
+        """A place for each region of the plan, with its memory allocated."""
         if not self.gpus:
             yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
-        count = len(plan.parts)
+        count = len(plan.regions)
         # Several places take tiles as they go: the order of their loads, from which a cache is planned, is not known yet.
         cached = plan.host_cache(plan.schedule()) if count == 1 else HostCache({}, {})
         peers = Peers() if plan.rates.peers else None
@@ -308,9 +309,8 @@ def _grain(choice: Choice[Any]) -> int:
 
 def _step_on_gpu(choice: Choice[Any], shape: tuple[int, int, int], limit: int | None) -> int:
     """The step of k with which a GPU computes a product of ``shape`` (m, n, k) under a ``limit`` of its memory."""
-    dtype = np.dtype(dtype_of_blocks(choice.compute))
-    planes = PLANES.get(choice.compute, 0)
-    return typical_step(*shape, dtype.name, dtype.itemsize, grain=_grain(choice), limit=limit, planes=planes)
+    problem, planes = Problem(*shape, dtype_of_blocks(choice.compute)), PLANES.get(choice.compute, 0)
+    return typical_step(problem, grain=_grain(choice), limit=limit, planes=planes)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

@@ -172,5 +172,6 @@ def _disk_rate(folder: Path, most: int, pitch: int, nbytes: int) -> float:
 
 
 def copy_workers(gpus: int = 1) -> int:
-    """Threads that copy blocks for each of several GPUs: three quarters of the processors; the lanes need the others."""
+    """Threads that copy blocks for each of several GPUs: three quarters of the processors;
+    the threads of the schedules need the others."""
     return max(2, min(16, machine().usable_cores * 3 // 4 // gpus))

@@ -1,6 +1,7 @@
 """The predicted time of a schedule, from measured rates of copying and multiplying.
 
-Each lane works in order: a piece begins when its lane is free and all that it waits for is done. So one pass over the
+Loads, multiplications and stores are three lists, each worked through in order: an entry begins when the previous one of its
+list and all that it waits for are done. So one pass over the
 schedule gives the time.
 """
 
@@ -18,7 +19,7 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class Rates:
-    """The measured rates of a place: operations and bytes a second, and ``latency_s`` that each piece takes in addition.
+    """The measured rates of a place: operations and bytes a second, and ``latency_s`` that each entry takes in addition.
 
     The place receives ``in_bytes`` a second from the host's memory. Operands are read at ``read_bytes``; inf if they lie in
     that memory. Blocks pass the host's cache at ``stage_bytes``: caching a block costs a read and a staging copy. The result
@@ -60,7 +61,7 @@ class Rates:
 
 
 class TimeSpan(NamedTuple):
-    """When a piece of a lane began and ended, in seconds from the start."""
+    """When an entry of the schedule begins and ends, in seconds from the start."""
 
     start_s: float
     end_s: float
@@ -85,7 +86,7 @@ class Cost:
     @property
     def total_s(self) -> float:
         """Seconds from the first load to the last store."""
-        return max((lane[-1].end_s for lane in (self.loads, self.multiplies, self.stores) if lane), default=0.0)
+        return max((spans[-1].end_s for spans in (self.loads, self.multiplies, self.stores) if spans), default=0.0)
 
     @property
     def compute_s(self) -> float:
@@ -120,12 +121,12 @@ def cost(
     grid = schedule.grid
     computing = functools.cache(rates.compute_s)
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
-    loads, multiplies, stores = _Lane(), _Lane(), _Lane()
+    loads, multiplies, stores = _Spans(), _Spans(), _Spans()
     read, moved, stored = 0.0, 0, 0
     copied = rows = 0  # bytes, and rows of tiles, since the previous multiplication
     out_bytes = min(rates.out_bytes, rates.write_bytes)
     hits, fills = (cached.hits, cached.fills) if cached else ({}, {})
-    part = {operand: 1 / places for operand, places in (places_per_block or {"a": 1, "b": 1}).items()}
+    share = {operand: 1 / places for operand, places in (places_per_block or {"a": 1, "b": 1}).items()}
     for tile_store in schedule.stores:
         m, n = grid.size(tile_store.tile)
         for step in schedule.multiplies[len(multiplies.spans) : tile_store.after_multiply + 1]:
@@ -133,7 +134,7 @@ def cost(
                 size = grid.elements(load.block) * itemsize
                 moved, copied, host_s = moved + size, copied + size, 0.0
                 if load.number not in hits:
-                    own = size * part[load.block.operand]
+                    own = size * share[load.block.operand]
                     read, host_s = read + own, own / rates.read_bytes
                 if load.number in hits or load.number in fills:
                     host_s += size / rates.stage_bytes
@@ -148,8 +149,8 @@ def cost(
     return Cost(loads.spans, multiplies.spans, stores.spans, moved, math.ceil(read), stored)
 
 
-class _Lane:
-    """The spans of a lane, one after another."""
+class _Spans:
+    """The spans of a list of the schedule, one after another."""
 
     def __init__(self) -> None:
         self.spans: list[TimeSpan] = []

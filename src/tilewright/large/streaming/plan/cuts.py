@@ -189,10 +189,10 @@ def may_be_cut(grid: Grid, room: Room) -> bool:
     return sides and steps and grid.kc == room.kc
 
 
-def shares(grid: Grid, room: Room, itemsize: int, part: tuple[int, int] | None = None) -> list[Slots]:
-    """Ways to divide the room among blocks of A, blocks of B and tiles of C; none where it does not suffice. ``part`` are
+def shares(grid: Grid, room: Room, itemsize: int, region: tuple[int, int] | None = None) -> list[Slots]:
+    """Ways to divide the room among blocks of A, blocks of B and tiles of C; none where it does not suffice. ``region`` are
     the tiles of one place, down and across, if it has not all: more blocks than these need are not used."""
-    down, across = part or grid.tiles
+    down, across = region or grid.tiles
     tiles = down * across
     a_size, b_size, c_size = slot_elements(grid, room.planes)
     least_a, least_b, _ = least_slots(grid)

@@ -11,7 +11,7 @@ from ....host.cached_property import cached_property
 from ....host.machine import bytes_text, seconds_text
 from ....product.plan import Choice, Plan, Rows
 from ....product.precision import ROUNDED, SPLIT, blocks_bound, dtype_of_blocks
-from ....product.problem import Problem
+from ....product.problem import Problem, itemsize_of
 from .cost import Cost, Rates
 from .cuts import Room, Slots, block_elements, place_elements
 from .grid import ORDERS, Grid, Tile
@@ -25,18 +25,17 @@ from .schedule import Schedule
 class StreamPlan(Plan):
     """How a product is cut and copied, and the predicted time; ``str()`` shows all of it.
 
-    ``dtype`` is that of the blocks and ``itemsize`` its bytes; C has the dtype ``result``, the operands have ``stored``.
-    ``parts`` are the tiles of each place that computes; ``cost`` is that of the longest part. Where there are several
+    ``dtype`` is that of the blocks; C has the dtype ``result``, the operands have ``stored``.
+    ``regions`` are the tiles of each place that computes; ``cost`` is that of the longest region. Where there are several
     places, ``alone_s`` is the predicted time of one.
     """
 
     grid: Grid
     dtype: str
-    itemsize: int
     order: str
     slots: Slots
     host_slots: int
-    parts: tuple[tuple[Tile, ...], ...]
+    regions: tuple[tuple[Tile, ...], ...]
     cost: Cost
     rates: Rates
     room: Room
@@ -53,7 +52,7 @@ class StreamPlan(Plan):
     def on(
         self, choice: Choice[Any], devices: Sequence[str], workers: str, *, stored: Sequence[str], result: str
     ) -> StreamPlan:
-        """The same plan with its kernel, ``devices`` and dtypes; one device computes each part, the first devices first.
+        """The same plan with its kernel, ``devices`` and dtypes; one device computes each region, the first devices first.
         ``workers`` is a line about those of a cluster, to which the devices belong."""
         named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
         return replace(named, stored=tuple(stored), result=result)
@@ -64,9 +63,14 @@ class StreamPlan(Plan):
         return Problem(self.grid.m, self.grid.n, self.grid.k, self.result or self.dtype)
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the blocks."""
+        return itemsize_of(self.dtype)
+
+    @property
     def device(self) -> str:
         """The devices that compute."""
-        return ", ".join(self.devices[: max(1, len(self.parts))])
+        return ", ".join(self.devices[: max(1, len(self.regions))])
 
     @property
     def predicted_s(self) -> float:
@@ -75,7 +79,7 @@ class StreamPlan(Plan):
     @property
     def tiles(self) -> tuple[Tile, ...]:
         """All tiles to be computed."""
-        return tuple(tile for part in self.parts for tile in part)
+        return tuple(tile for region in self.regions for tile in region)
 
     def schedule(self) -> Schedule:
         """The steps of one place that computes all tiles."""
@@ -97,51 +101,51 @@ class StreamPlan(Plan):
 
     @property
     def moved_bytes(self) -> list[int]:
-        """Bytes copied into and out of each place, if it computes its own part and no tiles of others."""
-        if len(self.parts) == 1:
+        """Bytes copied into and out of each place, if it computes its own region and no tiles of others."""
+        if len(self.regions) == 1:
             return [self.cost.in_bytes + self.cost.out_bytes] * self.layers[1]
-        return [self._moved(part) * self.itemsize for part in self.parts]
+        return [self._moved(region) * self.itemsize for region in self.regions]
 
     @property
     def sharers(self) -> dict[str, float]:
         """By operand, the average number of places that share one read of a block."""
-        return places_per_block(self.parts, self.rates.peers)
+        return places_per_block(self.regions, self.rates.peers)
 
     @property
     def read_bytes(self) -> int:
         """Bytes of A and B that all places read."""
-        if len(self.parts) == 1:
+        if len(self.regions) == 1:
             return self.cost.read_bytes
         shared = self.sharers
-        read = (size / shared[operand] for part in self.parts for operand, size in self._loaded(part).items())
+        read = (size / shared[operand] for region in self.regions for operand, size in self._loaded(region).items())
         return math.ceil(sum(read)) * self.itemsize
 
     @property
     def out_bytes(self) -> int:
         """Bytes of the tiles of C."""
-        return sum(_area(self.grid, part) for part in self.parts) * self.itemsize
+        return sum(_area(self.grid, region) for region in self.regions) * self.itemsize
 
     @property
     def least_bytes(self) -> int:
         """The fewest bytes copied into and out of the memories where blocks are multiplied, by the I/O lower bound."""
         room = self.room.for_blocks(self.grid) // self.itemsize
-        return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize
+        return sum(_least(self.grid, region, room) for region in self.regions) * self.itemsize
 
     @property
     def least_read_bytes(self) -> int:
         """The fewest bytes of A and B that must be read, for a memory as large as the place's and the host's together, or as
         that of all peers."""
-        if len(self.parts) > 1 and self.rates.peers:
-            room = len(self.parts) * self.room.place // self.itemsize
+        if len(self.regions) > 1 and self.rates.peers:
+            room = len(self.regions) * self.room.place // self.itemsize
             return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
-        room = (self.room.place + (self.room.host if len(self.parts) == 1 else 0)) // self.itemsize
-        return sum(_least(self.grid, part, room) for part in self.parts) * self.itemsize - self.out_bytes
+        room = (self.room.place + (self.room.host if len(self.regions) == 1 else 0)) // self.itemsize
+        return sum(_least(self.grid, region, room) for region in self.regions) * self.itemsize - self.out_bytes
 
     @cached_property
     def comes_once(self) -> bool:
-        """Whether the place of the longest part loads no block twice."""
-        part = max(self.parts, key=lambda part: _area(self.grid, part))
-        rows, columns = _sides(self.grid, part)
+        """Whether the place of the longest region loads no block twice."""
+        region = max(self.regions, key=lambda region: _area(self.grid, region))
+        rows, columns = _sides(self.grid, region)
         return self.cost.in_bytes == (rows + columns) * self.grid.k * self.itemsize
 
     @property
@@ -154,7 +158,7 @@ class StreamPlan(Plan):
     @property
     def error_bound(self) -> float:
         """What no element's error exceeds, relative to |A||B|, where nothing overflows or underflows."""
-        return blocks_bound(self.stored, self.result, self.compute, self.grid.k, self._part)
+        return blocks_bound(self.stored, self.result, self.compute, self.grid.k, self._part_of_k)
 
     @property
     def title(self) -> str:
@@ -204,18 +208,22 @@ class StreamPlan(Plan):
         return elements
 
     def _places(self) -> list[tuple[str, str]]:
-        if len(self.parts) == 1:
+        if len(self.regions) == 1:
             count, workers = self.layers
             return [("layers", f"{count} of k, which {workers} workers share; their sums are added in a fixed order")][
                 : count > 1
             ]
         faster = f"; predicted {self.alone_s / self.cost.total_s:.2f}× as fast as one" if self.alone_s else ""
-        tiles, moved = [len(part) for part in self.parts], self.moved_bytes
+        tiles, moved = [len(region) for region in self.regions], self.moved_bytes
         each = f"{min(tiles)} to {max(tiles)}" if len(set(tiles)) > 1 else f"{tiles[0]}"
         moves = [str(bytes_text(nbytes)) for nbytes in (min(moved), max(moved))]
         move = f"which move {' to '.join(dict.fromkeys(moves))} each"
-        least = max(_least(self.grid, part, self.room.place // self.itemsize) for part in self.parts) * self.itemsize
-        down, across = (len({min(tile[axis] for tile in part) for part in self.parts if part}) for axis in (0, 1))
+        least = (
+            max(_least(self.grid, region, self.room.place // self.itemsize) for region in self.regions) * self.itemsize
+        )
+        down, across = (
+            len({min(tile[axis] for tile in region) for region in self.regions if region}) for axis in (0, 1)
+        )
         shape = f" in {down}×{across}" if down * across == len(tiles) else ""
         text = f"{len(tiles)}{shape}, of {each} tiles, {move}; the least for one is {bytes_text(least)}{faster}"
         rows = [("places", text)]
@@ -234,7 +242,7 @@ class StreamPlan(Plan):
         return [("reads", f"{bytes_text(self.read_bytes)} of A and B; the least for both memories is {least}")]
 
     @property
-    def _part(self) -> int:
+    def _part_of_k(self) -> int:
         """The longest part of k that the kernel sums before it adds to C."""
         return self.grid.kc if self.grid.kc > 1 else self.grid.bk
 
@@ -245,7 +253,7 @@ class StreamPlan(Plan):
             return [
                 ("error", f"none: products of {self.result} are exact" + ", modulo their size" * ("int" in self.result))
             ]
-        parts = -(-self.grid.k // self._part)
+        parts = -(-self.grid.k // self._part_of_k)
         rounded = f", rounded to {self.result}" if dtype_of_blocks(self.compute) != self.result else ""
         cut = (
             f" in {parts:,} sums of {-(-self.grid.k // parts):,} of k"
@@ -254,16 +262,18 @@ class StreamPlan(Plan):
         )
         more = ""
         if (word := word_of_choice(self.compute, self.result)) != (best := result_words(self.result)[-1]):
-            bound = blocks_bound(self.stored, self.result, dtype_in_blocks(self.result, best), self.grid.k, self._part)
+            bound = blocks_bound(
+                self.stored, self.result, dtype_in_blocks(self.result, best), self.grid.k, self._part_of_k
+            )
             more = f"; {bound:.2g} with precision {best!r}"
         return [("error", f"at most {self.error_bound:.2g}·|A||B|: {self.compute}{cut}{rounded} ({word}){more}")]
 
     def _accuracy(self) -> Rows:
         """Rows for the arithmetic of float32 on a GPU, the bound for all operands, and below it that for most operands."""
-        dtype, rest = self._parts_of_numbers()[:1], self._parts_of_numbers()[1:]
+        dtype, rest = self._float16_rows()[:1], self._float16_rows()[1:]
         return [*dtype, *self._bound(), *(("" if label == "error" else label, text) for label, text in rest)]
 
-    def _parts_of_numbers(self) -> Rows:
+    def _float16_rows(self) -> Rows:
         if not self.choice or self.compute not in (ROUNDED, SPLIT):
             return []
         from ....gpu.arrays.split import rounded_rows, split_rows  # not needed on the CPU
@@ -312,10 +322,10 @@ def least_elements(m: int, n: int, k: int, room: int) -> int:
     by mnk multiply-adds in any order.
 
     The argument is that of Hong and Kung (STOC 1981) and of Smith, Lowery, Langou and van de Geijn (arXiv:1702.02017), with
-    parts of equal work instead of equal I/O. The multiply-adds are cut, in their order, into parts of equal size. A part
-    uses ``_elements_of_part`` elements of A, B and C, and at most ``room`` of them are in the small memory when it begins.
-    An element of C that is new there was loaded, or its sum begins there and is stored later. One part gives each element
-    once. Many give about 2·mnk/√room + room, which exceeds the bound of Smith et al., 2·mnk/√room − 2·room.
+    segments of equal work instead of equal I/O. The multiply-adds are cut, in their order, into segments of equal size. One
+    uses ``_elements_of_segment`` elements of A, B and C, and at most ``room`` of them are in the small memory when it
+    begins. An element of C that is new there was loaded, or its sum begins there and is stored later. One segment gives each
+    element once. Many give about 2·mnk/√room + room, which exceeds the bound of Smith et al., 2·mnk/√room − 2·room.
 
     >>> least_elements(100, 100, 100, room=10**6), least_elements(1000, 1000, 1000, room=10000)
     (30000, 20010000)
@@ -325,20 +335,22 @@ def least_elements(m: int, n: int, k: int, room: int) -> int:
     work, short = m * n * k, max(1, min(m, n, k))
     if not work:
         return m * n
-    best = max(1.0, room) * max(math.sqrt(max(1, room)), room / short)  # multiply-adds of a part, for the largest bound
+    best = max(1.0, room) * max(
+        math.sqrt(max(1, room)), room / short
+    )  # multiply-adds of a segment, for the largest bound
     bounds = []
     for p in {max(1, math.floor(work / best)), math.ceil(work / best)}:
-        each, longer = divmod(work, p)  # parts of two sizes, which differ by one
-        short_ones, long_ones = (_elements_of_part(m, n, k, x) for x in (each, each + 1))
+        each, longer = divmod(work, p)  # segments of two sizes, which differ by one
+        short_ones, long_ones = (_elements_of_segment(m, n, k, x) for x in (each, each + 1))
         bounds.append((p - longer) * short_ones + longer * long_ones - (p - 1) * room)
     return max(m * k + k * n + m * n, math.ceil(max(bounds) * (1 - 1e-12)))  # less than rounding could add
 
 
-def _elements_of_part(m: int, n: int, k: int, work: int) -> float:
+def _elements_of_segment(m: int, n: int, k: int, work: int) -> float:
     """The fewest elements of A, B and C that ``work`` multiply-adds use: for x elements of A, y of B and z of C they are at
     most √(xyz) (Loomis and Whitney 1949), and at most xn, ym and zk.
 
-    >>> _elements_of_part(100, 100, 100, 10**6), _elements_of_part(100, 100, 10, 10**3)
+    >>> _elements_of_segment(100, 100, 100, 10**6), _elements_of_segment(100, 100, 10, 10**3)
     (30000.0, 300.0)
     """
     total, product = 0.0, float(work) ** 2

@@ -3,7 +3,7 @@
 C stays, A and B stream: a tile of C accumulates its products over all of k where it is computed, while the blocks of the
 next step are copied in and the previous tile is copied out. The best cut, order and numbers of slots are found by trial: the
 model in ``cost`` predicts the time of each candidate's schedule, the most promising first. Each of several places computes a
-part of the tiles; places that the model does not predict to pay are not used.
+region of the tiles; places that the model does not predict to pay are not used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....errors import MemoryLimitError, UsageError
+from ....product.problem import Problem, itemsize_of
 from .cost import Cost, Rates, cost
 from .cuts import (
     ENOUGH_CHUNKS,
@@ -30,7 +31,7 @@ from .cuts import (
 )
 from .grid import ORDERS, Grid, Tile
 from .host_cache import cache_blocks
-from .partition import parts_of, places_per_block, stated_parts, tiles_of_parts
+from .partition import places_per_block, regions_of, stated_regions, tiles_of_regions
 from .plan import StreamPlan
 from .schedule import Schedule
 
@@ -64,23 +65,14 @@ TYPICAL_OF_PARTS = {
 TYPICAL_BYTES, TYPICAL_BYTES_OF_PARTS = 16 << 30, 64 << 30
 
 
-def plan_stream(
-    m: int,
-    n: int,
-    k: int,
-    dtype: str,
-    itemsize: int,
-    room: Room,
-    rates: Rates,
-    most: int = 1,
-    partition: str = "rectangles",
-) -> StreamPlan:
-    """The cut, order and slots that the model times best for C[m×n] = A[m×k]·B[k×n], on as many of ``most`` places as pay.
+def plan_stream(problem: Problem, room: Room, rates: Rates, most: int = 1, partition: str = "rectangles") -> StreamPlan:
+    """The cut, order and slots that the model times best for a product, on as many of ``most`` places as pay.
 
-    ``room`` is that of each place, ``partition`` how C is shared among them; if it states the
-    parts, all places are used. Raises MemoryLimitError where not even the
-    smallest blocks fit, and where blocks that fit are so small that a plan would have more than MOST_PLANNED steps.
+    ``room`` is that of each place, ``partition`` how C is shared among them; if it states the regions, all places are used.
+    Raises MemoryLimitError where not even the smallest blocks fit, and where blocks that fit are so small that a plan would
+    have more than MOST_PLANNED steps.
     """
+    m, n, k, itemsize = problem.m, problem.n, problem.k, problem.itemsize
     all_cuts: list[Grid] = []
     fit: Sequence[Grid] = ()
     for small in (False, True):
@@ -90,20 +82,20 @@ def plan_stream(
         planned = [grid for grid in all_cuts if multiplications(grid) <= MOST_PLANNED]  # with any memory
         least = min(planned or all_cuts, key=lambda grid: room.least_bytes(grid, itemsize))
         raise MemoryLimitError(
-            f"({m}×{k}) · ({k}×{n}) {dtype} cannot be cut small enough for {room.limit_text}: "
+            f"{problem} cannot be cut small enough for {room.limit_text}: "
             f"it needs at least {room.needed_text(least, itemsize)}"
         )
     fit = without_cut_chunks(fit, room.chunk)
     steps = min(map(multiplications, fit))
     if steps > MOST_PLANNED:
         raise MemoryLimitError(
-            f"({m}×{k}) · ({k}×{n}) {dtype} takes {steps:,} steps with blocks that fit {room.limit_text}, and a plan "
+            f"{problem} takes {steps:,} steps with blocks that fit {room.limit_text}, and a plan "
             f"has at most {MOST_PLANNED:,}: give more memory, or multiply parts of the operands"
         )
-    if stated_parts(partition):
-        return _PlanSearch(dtype, itemsize, room, rates.shared(most), most, partition).best(_with_parts(fit, partition))
+    if stated_regions(partition):
+        return _PlanSearch(problem.dtype, room, rates.shared(most), most, partition).best(_with_regions(fit, partition))
     tasks = [
-        _PlanSearch(dtype, itemsize, room, rates.shared(places), places, partition)
+        _PlanSearch(problem.dtype, room, rates.shared(places), places, partition)
         for places in (1, *_place_counts(most))
     ]
     tasks = [task for task in tasks if any(math.prod(grid.tiles) >= task.places for grid in fit)] or tasks[:1]
@@ -119,9 +111,7 @@ def plan_stream(
 
 
 @functools.lru_cache(maxsize=64)
-def typical_step(
-    m: int, n: int, k: int, dtype: str, itemsize: int, *, grain: int, limit: int | None, planes: int = 0
-) -> int:
+def typical_step(problem: Problem, *, grain: int, limit: int | None, planes: int = 0) -> int:
     """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
     It depends on nothing that is measured, so the same product under the same ``limit`` of memory always has the same bits.
@@ -130,13 +120,12 @@ def typical_step(
     """
     free, rates = (TYPICAL_BYTES_OF_PARTS, TYPICAL_OF_PARTS[planes]) if planes else (TYPICAL_BYTES, TYPICAL)
     room = Room(free if limit is None else limit, grain=grain, planes=planes)
-    return plan_stream(m, n, k, dtype, itemsize, room, rates).grid.bk
+    return plan_stream(problem, room, rates).grid.bk
 
 
 def plan_again(
     grid: Grid,
     dtype: str,
-    itemsize: int,
     room: Room,
     rates: Rates,
     tiles: Sequence[Tile],
@@ -145,6 +134,7 @@ def plan_again(
     partition: str = "rectangles",
 ) -> StreamPlan:
     """A plan for the tiles that are left of a product that was begun with this ``grid``."""
+    itemsize = itemsize_of(dtype)
     slots = shares(grid, room, itemsize)
     if not slots:
         raise MemoryLimitError(
@@ -152,38 +142,40 @@ def plan_again(
             f"need {room.needed_text(grid, itemsize)}; given {room.limit_text}"
         )
 
-    def planned(places: int, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
-        task = _PlanSearch(dtype, itemsize, room, rates.shared(places), places, partition)
-        return min((task.timed(grid, "as begun", each, parts) for each in slots), key=lambda plan: plan.cost.total_s)
+    def planned(places: int, regions: Sequence[Sequence[Tile]]) -> StreamPlan:
+        task = _PlanSearch(dtype, room, rates.shared(places), places, partition)
+        return min((task.timed(grid, "as begun", each, regions) for each in slots), key=lambda plan: plan.cost.total_s)
 
     best = alone = planned(1, [tuple(tiles)])
     left = set(tiles)
     counts = _place_counts(min(most, len(tiles)))
-    for places in [most] if stated_parts(partition) else counts:
-        parts = [
-            [tile for tile in part if tile in left] for part in tiles_of_parts(*grid.tiles, places, partition=partition)
+    for places in [most] if stated_regions(partition) else counts:
+        regions = [
+            [tile for tile in region if tile in left]
+            for region in tiles_of_regions(*grid.tiles, places, partition=partition)
         ]
-        best = _better(best, planned(places, parts), alone)
+        best = _better(best, planned(places, regions), alone)
     return best
 
 
-def plan_nothing(m: int, n: int, k: int, dtype: str, itemsize: int, room: Room) -> StreamPlan:
+def plan_nothing(problem: Problem, room: Room) -> StreamPlan:
     """The plan for a result that is complete: no tile is computed, and no rate matters."""
+    m, n, k = problem.m, problem.n, problem.k
     grid, idle = Grid(m, n, k, max(1, m), max(1, n), max(1, k)), Rates(math.inf, math.inf, math.inf)
     return StreamPlan(
-        grid, dtype, itemsize, "rows", (0, 0, 0), 0, ((),), Cost([], [], [], 0, 0, 0), idle, replace(room, host=0)
+        grid, problem.dtype, "rows", (0, 0, 0), 0, ((),), Cost([], [], [], 0, 0, 0), idle, replace(room, host=0)
     )
 
 
-def _with_parts(grids: Sequence[Grid], partition: str) -> list[Grid]:
-    """The cuts that have a tile for each of the stated parts. Raises UsageError where there are none."""
-    parts = stated_parts(partition)
-    assert parts is not None
-    enough = [grid for grid in grids if grid.tiles[0] >= parts[0] and grid.tiles[1] >= parts[1]]
+def _with_regions(grids: Sequence[Grid], partition: str) -> list[Grid]:
+    """The cuts that have a tile for each of the stated regions. Raises UsageError where there are none."""
+    regions = stated_regions(partition)
+    assert regions is not None
+    enough = [grid for grid in grids if grid.tiles[0] >= regions[0] and grid.tiles[1] >= regions[1]]
     if not enough:
         grid = max(grids, key=lambda grid: math.prod(grid.tiles))
         raise UsageError(
-            f"partition {partition}: C has {grid.tiles[0]}×{grid.tiles[1]} tiles at most; ask for fewer parts"
+            f"partition {partition}: C has {grid.tiles[0]}×{grid.tiles[1]} tiles at most; ask for fewer regions"
         )
     return enough
 
@@ -210,11 +202,15 @@ class _PlanSearch:
     """What all candidates have in common; ``rates`` are those of each place."""
 
     dtype: str
-    itemsize: int
     room: Room
     rates: Rates
     places: int
     partition: str = "rectangles"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the blocks."""
+        return itemsize_of(self.dtype)
 
     def bound_s(self, grids: Sequence[Grid]) -> float:
         """A lower bound of the time, for all of these cuts."""
@@ -279,24 +275,22 @@ class _PlanSearch:
                 continue
             if not tried or multiplications(grid) <= left:
                 left -= multiplications(grid)
-                tried.append(self.timed(grid, order, slots, self._parts(grid, order)))
+                tried.append(self.timed(grid, order, slots, self._regions(grid, order)))
                 limit_s = min(limit_s, self._limit_s(tried[-1]))
 
     def _limit_s(self, plan: StreamPlan) -> float:
         """The longest time that a plan better than this one can take."""
         return plan.cost.total_s * (1.0 if plan.comes_once else self._nearly(plan))
 
-    def timed(self, grid: Grid, order: str, slots: Slots, parts: Sequence[Sequence[Tile]]) -> StreamPlan:
-        """The plan of these choices, with the predicted cost of its longest part."""
-        longest = max(parts, key=lambda part: sum(math.prod(grid.size(tile)) for tile in part))
+    def timed(self, grid: Grid, order: str, slots: Slots, regions: Sequence[Sequence[Tile]]) -> StreamPlan:
+        """The plan of these choices, with the predicted cost of its longest region."""
+        longest = max(regions, key=lambda region: sum(math.prod(grid.size(tile)) for tile in region))
         schedule = Schedule.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
         cached = cache_blocks(schedule.loads, host_slots) if host_slots else None
-        spent = cost(schedule, self.rates, self.itemsize, cached, places_per_block(parts, self.rates.peers))
-        every = tuple(tuple(part) for part in parts)
-        return StreamPlan(
-            grid, self.dtype, self.itemsize, order, slots, host_slots, every, spent, self.rates, self.room
-        )
+        spent = cost(schedule, self.rates, self.itemsize, cached, places_per_block(regions, self.rates.peers))
+        every = tuple(tuple(region) for region in regions)
+        return StreamPlan(grid, self.dtype, order, slots, host_slots, every, spent, self.rates, self.room)
 
     def _moves_many_bytes(self, plan: StreamPlan) -> bool:
         """Whether fewer bytes are worth more time: they are read from files, and far from the least."""
@@ -311,12 +305,12 @@ class _PlanSearch:
     def _orders_and_slots(self, grid: Grid) -> Iterator[tuple[str, Slots]]:
         orders = ORDERS if math.prod(grid.tiles) > 1 else ["rows"]
         down, across = grid.tiles
-        p, q = parts_of(self.partition, down, across, self.places)
-        part = math.ceil(down / p), math.ceil(across / q)
-        return ((order, slots) for slots in shares(grid, self.room, self.itemsize, part) for order in orders)
+        p, q = regions_of(self.partition, down, across, self.places)
+        region = math.ceil(down / p), math.ceil(across / q)
+        return ((order, slots) for slots in shares(grid, self.room, self.itemsize, region) for order in orders)
 
-    def _parts(self, grid: Grid, order: str) -> list[list[Tile]]:
-        return tiles_of_parts(*grid.tiles, self.places, order, self.partition)
+    def _regions(self, grid: Grid, order: str) -> list[list[Tile]]:
+        return tiles_of_regions(*grid.tiles, self.places, order, self.partition)
 
     def _least_s(self, grid: Grid) -> float:
         return least_s(grid, self.itemsize, self.rates, self.places)

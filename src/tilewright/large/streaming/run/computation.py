@@ -246,7 +246,7 @@ def compute_here(
     with contextlib.ExitStack() as stack:
         flusher = TileFlusher(sink.flush, callbacks.finished) if callbacks.durable else None
         if flusher is not None:
-            stack.callback(flusher.close)  # also where a lane fails: tiles that were stored before are noted
+            stack.callback(flusher.close)  # also where a thread fails: tiles that were stored before are noted
         places = [
             CountedPlace(stack.enter_context(contextlib.closing(place)), plan.grid, callbacks.multiplied)
             for place in placement.places(plan, a, b, sink, events)
@@ -258,4 +258,4 @@ def _execute(plan: StreamPlan, places: list[Any], stored: Callable[[Tile], None]
     if len(places) == 1:
         execute(plan.schedule(), places[0], stored)
         return
-    execute_on_all(plan.grid, plan.slots, places, plan.parts, stored)
+    execute_on_all(plan.grid, plan.slots, places, plan.regions, stored)

@@ -1,7 +1,17 @@
-"""Runs a schedule in a place: loads, multiplications and stores at the same time, each list in order, with the waits that
-the schedule states.
+"""Runs a schedule in a place: loads, multiplications and stores at the same time, each list on a thread of its own and in
+order, with the waits that the schedule states. Of several places each starts with its own region of C; one that finishes
+early takes tiles of the others.
 
-Of several places each starts with its own part of C's tiles; one that finishes early takes tiles of the others.
+The states of a tile, and what moves it there; it never goes back:
+
+    left       at first, in the list of its region's place
+    claimed    ``Queue.take``, for the place whose executor asks: AHEAD of the tile that this place computes
+    scheduled  ``RunningSchedule.add``, on the thread that claimed: its entries are at the ends of the schedule's three lists
+    stored     the thread of the stores, which calls ``stored``
+
+An entry of the schedule is *added* with its tile. The thread of its list takes it when all earlier entries of the list are
+submitted, waits until those that it names (``after_multiply``, ``needs``, ``after_store``) are submitted too, and submits it
+to the place with their tokens: then it is *submitted*, and its own token is stored. The place waits for the work itself.
 """
 
 from __future__ import annotations
@@ -21,7 +31,7 @@ from ..plan.schedule import Load, Multiply, Schedule, Store
 
 # ---- one place -------------------------------------------------------------------------------------------------------
 
-Piece = TypeVar("Piece", Load, Multiply, Store)
+Entry = TypeVar("Entry", Load, Multiply, Store)
 
 #: Returns the next tile, and those that will follow it as far as is known; None where no tile is left.
 Claim = Callable[[], tuple[Tile, Sequence[Tile]] | None]
@@ -31,14 +41,14 @@ Claim = Callable[[], tuple[Tile, Sequence[Tile]] | None]
 AHEAD = 1
 
 
-class _Ended(Exception):  # noqa: N818  # no error: the end of a lane
-    """Another lane failed, or the run was asked to stop."""
+class _Ended(Exception):  # noqa: N818  # no error: it ends a thread
+    """Another thread failed, or the run was asked to stop."""
 
 
 class RunningSchedule:
     """A schedule that runs in a place, and to which tiles are added until ``end`` is called.
 
-    ``stored`` is called with each tile as soon as it is written to the result. The first error of a lane is passed to
+    ``stored`` is called with each tile as soon as it is written to the result. The first error of a thread is passed to
     ``failed`` at once.
     """
 
@@ -52,7 +62,7 @@ class RunningSchedule:
         self._schedule, self._place, self._stored, self._failed = schedule, place, stored, failed
         self._complete = False
         self._changed = threading.Condition()
-        #: What each lane's finished pieces returned, by number; other lanes wait for them.
+        #: The tokens of submitted entries, by number; other threads wait for them.
         self._tokens: dict[str, list[Token]] = {"load": [], "multiply": [], "store": []}
         self.error: BaseException | None = None
 
@@ -69,7 +79,7 @@ class RunningSchedule:
             self._changed.notify_all()
 
     def stop(self, error: BaseException) -> None:
-        """End all lanes after the piece under way; ``run`` raises ``error``."""
+        """End all threads after the entry that each is submitting; ``run`` raises ``error``."""
         with self._changed:
             first = self.error is None
             if first:
@@ -79,47 +89,48 @@ class RunningSchedule:
             self._failed(error)  # without the lock: it may take locks under which tiles are added
 
     def run(self, begins: Callable[[], None] = lambda: None) -> None:
-        """Run all lanes until all tiles are stored; the calling thread submits the multiplications.
+        """Run all three lists until all tiles are stored; the calling thread submits the multiplications.
 
-        ``begins`` is called when the first step of a tile is about to be submitted. The first error is raised when all lanes
-        have stopped; what was stored until then stays. Call this on a thread that receives no interrupts
+        ``begins`` is called when the first step of a tile is about to be submitted. The first error is raised when all
+        threads have stopped; what was stored until then stays. Call this on a thread that receives no interrupts
         (``cpu.runtime.stop.stoppable``), because it holds locks.
         """
-        lanes = [
-            threading.Thread(target=self._lane, args=(work,), name=work.__name__) for work in (self._load, self._store)
+        threads = [
+            threading.Thread(target=self._until_ended, args=(work,), name=work.__name__)
+            for work in (self._load, self._store)
         ]
         with current_stop().tells(lambda: self.stop(Stopped())):
             try:
-                for lane in lanes:
-                    lane.start()  # may fail: the system limits threads
+                for thread in threads:
+                    thread.start()  # may fail: the system limits threads
                 self._multiply(begins)
             except _Ended:
                 pass
-            except BaseException as error:  # the other lanes must end first
+            except BaseException as error:  # the other threads must end first
                 self.stop(error)
-            for lane in lanes:
-                if lane.ident is not None:
-                    lane.join()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
         if self.error is not None:
             raise self.error
 
     def _load(self) -> None:
-        for load in self._pieces(self._schedule.loads):
+        for load in self._entries(self._schedule.loads):
             self._put("load", self._place.load(load, self._get("multiply", load.after_multiply)))
 
     def _multiply(self, begins: Callable[[], None]) -> None:
-        for step in self._pieces(self._schedule.multiplies):
+        for step in self._entries(self._schedule.multiplies):
             if step.first:
                 begins()
             needs = self._get("load", step.needs[0]), self._get("load", step.needs[1])
             self._put("multiply", self._place.multiply(step, needs, self._get("store", step.after_store)))
 
     def _store(self) -> None:
-        for store in self._pieces(self._schedule.stores):
+        for store in self._entries(self._schedule.stores):
             self._put("store", self._place.store(store, self._get("multiply", store.after_multiply)))
             self._stored(store.tile)
 
-    def _lane(self, work: Callable[[], None]) -> None:
+    def _until_ended(self, work: Callable[[], None]) -> None:
         try:
             work()
         except _Ended:
@@ -127,32 +138,32 @@ class RunningSchedule:
         except BaseException as error:  # raised again by ``run``
             self.stop(error)
 
-    def _put(self, lane: str, token: Token) -> None:
+    def _put(self, kind: str, token: Token) -> None:
         with self._changed:
-            self._tokens[lane].append(token)
+            self._tokens[kind].append(token)
             self._changed.notify_all()
 
-    def _get(self, lane: str, number: int) -> Token:
-        """Wait for the token of piece ``number``, and return it; None for number −1. Raises _Ended."""
+    def _get(self, kind: str, number: int) -> Token:
+        """Wait for the token of entry ``number``, and return it; None for number −1. Raises _Ended."""
         if number < 0:
             return None
-        tokens = self._tokens[lane]
+        tokens = self._tokens[kind]
         with self._changed:
             self._changed.wait_for(lambda: len(tokens) > number or self.error is not None)
             if self.error is not None:
                 raise _Ended
             return tokens[number]
 
-    def _pieces(self, pieces: list[Piece]) -> Iterator[Piece]:
-        """All pieces of a lane, also those that are still to be added. Raises _Ended."""
+    def _entries(self, entries: list[Entry]) -> Iterator[Entry]:
+        """All entries of a list, also those that are still to be added. Raises _Ended."""
         for number in itertools.count():
             with self._changed:
-                self._changed.wait_for(lambda: len(pieces) > number or self._complete or self.error is not None)  # noqa: B023
+                self._changed.wait_for(lambda: len(entries) > number or self._complete or self.error is not None)  # noqa: B023
                 if self.error is not None:
                     raise _Ended
-                if len(pieces) <= number:
+                if len(entries) <= number:
                     return
-            yield pieces[number]
+            yield entries[number]
 
 
 def execute(
@@ -188,21 +199,24 @@ FEW = 8
 
 
 class Queue:
-    """The tiles that are not begun, one list for each place. A place takes its own tiles in order; when it has none left,
-    it takes the last tile of the longest list.
+    """The tiles that are left, one list for each place. A place takes its own tiles in order; when it has none left,
+    it takes the last tile of the longest list. If regions are ``kept``, it takes only tiles of places that are lost.
 
-    Near the end a place gets no tile if the others can finish all tiles that are left before this place would finish
-    one: otherwise all would wait for it. ``clock`` returns seconds. If the parts are ``kept``, a place takes tiles of
-    others only if these are lost.
+    Near the end a slow place is refused a tile if the others can finish all tiles that are left before it would finish one:
+    otherwise all would wait for it. ``clock`` returns seconds. The states of a place, and what moves it there:
+
+        active   gets tiles       at first; ``back``; from "refused" ``leave`` of another place, whose tiles are left again
+        refused  gets no tile     ``take``, if no tile is left for it, or if the others are sooner
+        lost     gets no tile     ``leave``; only ``back`` ends it
     """
 
     def __init__(
-        self, parts: Sequence[Iterable[Tile]], clock: Callable[[], float] = time.perf_counter, *, kept: bool = False
+        self, regions: Sequence[Iterable[Tile]], clock: Callable[[], float] = time.perf_counter, *, kept: bool = False
     ) -> None:
         self._kept = kept
-        self._parts = [collections.deque(part) for part in parts]
+        self._regions = [collections.deque(region) for region in regions]
         self._lock, self._clock = threading.Lock(), clock
-        self._paces = [_Pace() for _ in self._parts]
+        self._paces = [_Pace() for _ in self._regions]
         #: The least of all paces so far.
         self._least_s = math.inf
 
@@ -212,52 +226,54 @@ class Queue:
             pace, now = self._paces[owner], self._clock()
             pace.claimed(now)
             self._least_s = min(self._least_s, pace.tile_s)
-            own = self._parts[owner]
-            if self._kept and not pace.lost:
-                others = [part for part, other in zip(self._parts, self._paces, strict=True) if part and other.lost]
-                if not own and not others:
-                    return None
-            else:
-                if pace.done or self._others_are_sooner(owner, now):
-                    pace.done = True
-                    return None
-                others = self._parts
+            if pace.state != "active":
+                return None
+            own, open_to_it = self._regions[owner], self._regions
+            if self._kept:
+                open_to_it = [
+                    each for each, other in zip(open_to_it, self._paces, strict=True) if other.state == "lost"
+                ]
+            nothing_left = not own and not any(open_to_it)
+            if nothing_left or (not self._kept and self._others_are_sooner(owner, now)):
+                pace.state = "refused"
+                return None
             if own:
                 return own.popleft(), list(own)
-            return max(others, key=len).pop(), []
+            return max(open_to_it, key=len).pop(), []
 
     def join(self) -> int:
         """The number of another place, which has no tiles of its own."""
         with self._lock:
-            self._parts.append(collections.deque())
+            self._regions.append(collections.deque())
             self._paces.append(_Pace())
-            return len(self._parts) - 1
+            return len(self._regions) - 1
 
     def leave(self, owner: int) -> None:
         """A place is lost: others take its tiles, also those that were refused one before."""
         with self._lock:
             for pace in self._paces:
-                pace.done = pace.lost
-            self._paces[owner].done = self._paces[owner].lost = True
+                if pace.state == "refused":
+                    pace.state = "active"
+            self._paces[owner].state = "lost"
 
     def back(self, owner: int) -> None:
         """A place that was lost takes tiles again."""
         with self._lock:
-            self._paces[owner].done = self._paces[owner].lost = False
+            self._paces[owner].state = "active"
 
     def _others_are_sooner(self, owner: int, now: float) -> bool:
-        """True if no tile is left, or if the others would finish all that are left before ``owner`` finishes one. False
-        if there is too little data to tell."""
-        left = sum(map(len, self._parts))
+        """True if the others would finish all tiles that are left before ``owner`` finishes one. False if there is too
+        little data to tell, or if more than FEW tiles for each place are left."""
+        left = sum(map(len, self._regions))
         own = self._paces[owner]
-        if not left or left > FEW * len(self._parts) or not own.tiles_s:
-            return not left
+        if left > FEW * len(self._regions) or not own.tiles_s:
+            return False
         limit_s = now + (1 + AHEAD) * min(own.tiles_s)
         if len(self._paces) * (limit_s - now) < left * self._least_s:
-            return False  # they could not, even if all were as fast as the fastest: with many places this is soon said
+            return False  # not even if all were as fast as the fastest; for many places this saves the loop below
         finished = 0.0
         for number, pace in enumerate(self._paces):
-            if number != owner and not pace.done:
+            if number != owner and pace.state == "active":
                 if not pace.tiles_s:
                     return False
                 finished += pace.finished(now, limit_s)
@@ -265,11 +281,11 @@ class Queue:
 
 
 class _Pace:
-    """How fast a place works, from the times at which it claims tiles: AHEAD in advance, then one as it begins each."""
+    """The state of a place (see ``Queue``), and how fast it works, from the times at which it claims tiles: AHEAD in
+    advance, then one as it begins each."""
 
     def __init__(self) -> None:
-        #: ``done``: it gets no more tiles. ``lost``: the place is gone, and stays ``done`` when others begin again.
-        self.done = self.lost = False
+        self.state = "active"
         #: Seconds that each of the last few tiles took.
         self.tiles_s: collections.deque[float] = collections.deque(maxlen=3)
         #: The longest of these; inf where there are none.
@@ -294,15 +310,15 @@ def execute_on_all(
     grid: Grid,
     slots: tuple[int, int, int],
     places: Sequence[Place],
-    parts: Sequence[Iterable[Tile]],
+    regions: Sequence[Iterable[Tile]],
     stored: Callable[[Tile], None] = lambda tile: None,
 ) -> None:
-    """Compute the tiles of ``parts``, one part a place, in all places at once.
+    """Compute the tiles of ``regions``, one region a place, in all places at once.
 
     ``stored`` is called with each tile, by one thread at a time. The first error stops all places, and is raised when they
     have stopped. Call this on a thread that receives no interrupts (``cpu.runtime.stop.stoppable``), because it holds locks.
     """
-    queue, lock = Queue(parts), threading.Lock()
+    queue, lock = Queue(regions), threading.Lock()
     errors: list[BaseException] = []
 
     def stored_in_turn(tile: Tile) -> None:

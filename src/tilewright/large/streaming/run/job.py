@@ -39,6 +39,7 @@ from ....host.disk import CacheFile, fingerprint
 from ....host.limits import get_threads
 from ....product.operands import DTYPES, dtype_of, is_known, promoted
 from ....product.precision import dtype_of_blocks
+from ....product.problem import Problem
 from ....records.timeline import Piece, Timeline
 from ...files import Sink, Source, WorkDirectory, create_matrix, locate, open_matrix, output_of
 from ...files.array import ArraySource
@@ -48,7 +49,7 @@ from ..places.place import Events
 from ..places.places import place_product
 from ..plan.cost import Rates, cost
 from ..plan.grid import ORDERS, Tile
-from ..plan.partition import PARTITIONS, stated_parts
+from ..plan.partition import PARTITIONS, stated_regions
 from ..plan.schedule import Schedule
 from ..plan.stream import StreamPlan, plan_again, plan_nothing, plan_stream
 from .computation import Callbacks, Computation, Placed, Product, SharedCounter, compute_here
@@ -162,7 +163,7 @@ class Job:
                 **{"grid": asdict(grid), "order": self.plan.order, "slots": self.plan.slots},
                 **{"room": asdict(replace(self.plan.room, workspace=None)), "host_slots": self.plan.host_slots},
                 **{"place_bytes": self.plan.place_bytes, "host_bytes": self.plan.host_bytes},
-                **{"places": len(self.plan.parts), "alone_s": self.plan.alone_s},
+                **{"places": len(self.plan.regions), "alone_s": self.plan.alone_s},
                 **{"in_bytes": sum(self.plan.moved_bytes) - self.plan.out_bytes, "read_bytes": self.plan.read_bytes},
                 **{"out_bytes": self.plan.out_bytes},
                 **{"least_bytes": self.plan.least_bytes, "least_read_bytes": self.plan.least_read_bytes},
@@ -267,7 +268,7 @@ def plan_job(
             if not complete:
                 work.output.check()
     if complete:
-        plan = plan_nothing(*product.shape, product.dtype.name, product.dtype.itemsize, placement.room)
+        plan = plan_nothing(Problem(*product.shape, product.dtype.name), placement.room)
         plan = _on_places(plan, product, placement)
         return Job(product, placement, compute, plan.rates, target, work, journal, facts, None, plan, complete)
     rates = placement.rates(product.a, product.b, target, dtype_of_blocks(placement.choice.compute))
@@ -308,16 +309,12 @@ def _taken_up(
 def _planned(
     product: Product, placement: Placed, rates: Rates, begun: BegunProduct | None, partition: str
 ) -> StreamPlan:
-    m, n, k = product.shape
-    name = dtype_of_blocks(placement.choice.compute)
-    itemsize = np.dtype(name).itemsize
+    dtype = dtype_of_blocks(placement.choice.compute)
     if begun is None:
-        return plan_stream(m, n, k, name, itemsize, placement.room, rates, len(placement.names), partition)
+        return plan_stream(Problem(*product.shape, dtype), placement.room, rates, len(placement.names), partition)
     order = ORDERS["rows"](*begun.grid.tiles)
     left = tuple(tile for tile in order if tile not in begun.finished)
-    return plan_again(
-        begun.grid, name, itemsize, placement.room, rates, left, most=len(placement.names), partition=partition
-    )
+    return plan_again(begun.grid, dtype, placement.room, rates, left, most=len(placement.names), partition=partition)
 
 
 def _on_places(plan: StreamPlan, product: Product, placement: Placed) -> StreamPlan:
@@ -461,23 +458,23 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
         check_partition(options.partition)
         target = array_for(product) if out is None else out
         placement = place_product(product.sources, product.dtype, options, get_threads())
-        check_parts(options.partition, placement.names)
+        check_regions(options.partition, placement.names)
         compute = functools.partial(compute_here, placement)
         yield plan_job(product, placement, compute, target, options, stack, only_planned=only_planned)
 
 
 def check_partition(partition: str) -> None:
-    """Raises UsageError for one that has neither a known name nor numbers of parts, such as "2x3"."""
-    if partition not in PARTITIONS and (not isinstance(partition, str) or stated_parts(partition) is None):
-        hint = did_you_mean(str(partition), [*PARTITIONS, "parts down and across, such as 2x3"])
+    """Raises UsageError for one that has neither a known name nor numbers of regions, such as "2x3"."""
+    if partition not in PARTITIONS and (not isinstance(partition, str) or stated_regions(partition) is None):
+        hint = did_you_mean(str(partition), [*PARTITIONS, "regions down and across, such as 2x3"])
         raise UsageError(f"partition {partition!r}: {hint}")
 
 
-def check_parts(partition: str, places: Sequence[str]) -> None:
-    """Raises UsageError unless stated parts are as many as the places."""
-    parts = stated_parts(partition)
-    if parts is not None and parts[0] * parts[1] != len(places):
-        raise UsageError(f"partition {partition} has {parts[0] * parts[1]} parts, and there are {len(places)} places")
+def check_regions(partition: str, places: Sequence[str]) -> None:
+    """Raises UsageError unless stated regions are as many as the places."""
+    regions = stated_regions(partition)
+    if regions is not None and math.prod(regions) != len(places):
+        raise UsageError(f"partition {partition} has {math.prod(regions)} regions, and there are {len(places)} places")
 
 
 def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
@@ -575,7 +572,7 @@ def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeli
     """What a run of ``job`` did, to its end or until it was stopped."""
     ordered = sorted(events.events, key=lambda event: event.start_s)
     pieces = [
-        Piece(event.place, event.lane, event.name, max(0.0, event.start_s), max(0.0, event.start_s, event.end_s))
+        Piece(event.place, event.track, event.name, max(0.0, event.start_s), max(0.0, event.start_s, event.end_s))
         for event in ordered
     ]
     return _timeline_of(job, pieces, environment, seconds=job.measured.seconds)
@@ -587,21 +584,21 @@ def predicted_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
 
 
 def predicted_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
-    """The spans that a plan was timed with, named as a run names them, in order; each place computes its own part."""
+    """The spans that a plan was timed with, named as a run names them, in order; each place computes its own region."""
     pieces: list[Piece] = []
-    for place, part in zip(places, plan.parts, strict=False):  # the plan may not use every place
-        schedule = Schedule.of(plan.grid, plan.slots, part)
+    for place, region in zip(places, plan.regions, strict=False):  # the plan may not use every place
+        schedule = Schedule.of(plan.grid, plan.slots, region)
         cached = plan.host_cache(schedule) if plan.host_slots else None
         spent = cost(schedule, plan.rates, plan.itemsize, cached, plan.sharers)
         loads = [f"{x.block.operand.upper()}[{x.block.row}, {x.block.column}]" for x in schedule.loads]
         steps = [f"C[{x.tile.i}, {x.tile.j}] step {x.p}" for x in schedule.multiplies]
         stores = [f"C[{x.tile.i}, {x.tile.j}]" for x in schedule.stores]
-        for lane, names, spans in (
+        for track, names, spans in (
             ("copy in", loads, spent.loads),
             ("compute", steps, spent.multiplies),
             ("copy out", stores, spent.stores),
         ):
-            pieces += [Piece(place, lane, name, *span) for name, span in zip(names, spans, strict=True)]
+            pieces += [Piece(place, track, name, *span) for name, span in zip(names, spans, strict=True)]
     return sorted(pieces, key=lambda piece: piece.start_s)
 
 
