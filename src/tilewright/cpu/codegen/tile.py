@@ -45,13 +45,15 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
 
 
 def edge_kernel(
-    mr: int, nv: int, vector_bits: int, *, unroll: int = 1, near: bool = False, follow: bool = False
+    mr: int, nv: int, vector_bits: int, *, unroll: int = 1, near: bool = False, follow: bool = False, pitch: int = 0
 ) -> Callable[..., None]:
     """``micro_kernel`` for an A of any stride, ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)``.
 
     ``columns`` are how many of the tile's columns lie inside C. ``b`` is as wide as the whole tile; its elements beyond
     ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that lies inside C is
     written without masks.
+
+    Rows of ``b`` lie ``pitch`` vectors apart, by default as many as they have.
 
     Unless ``near``, which says that A and B are in L2, each step prefetches a later one of B, and iterations the rows of
     A below. If ``follow``, each iteration prefetches the line ``ahead`` elements after its first one of B into L2.
@@ -76,7 +78,7 @@ def edge_kernel(
             scalar = context.get_data_type(signature.args[1].dtype)
             vectors = Vectors(builder, scalar, vector_bits // bits_of(scalar))
             kc, a, a_stride, *rest, ahead = args
-            emitter = MicroKernelEmitter(vectors, mr, nv, a_stride, unroll, near, ahead if follow else None)
+            emitter = MicroKernelEmitter(vectors, mr, nv, a_stride, unroll, near, ahead if follow else None, pitch)
             emitter.emit(kc, a, *rest)
             return context.get_dummy_value()
 
@@ -107,10 +109,11 @@ class MicroKernelEmitter:
         unroll: int,
         near: bool = False,
         ahead: Any = None,
+        pitch: int = 0,
     ) -> None:
         self.vectors, self.builder, self.lanes = vectors, vectors.builder, vectors.lanes
         self.mr, self.nv, self.a_stride, self.unroll = mr, nv, a_stride, unroll
-        self.near, self.ahead = near, ahead
+        self.near, self.ahead, self.pitch = near, ahead, pitch or nv
 
     def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any = None) -> None:
         """Emit the whole tile; with ``columns``, only that many of its columns are written."""
@@ -168,7 +171,7 @@ class MicroKernelEmitter:
         for step in range(steps):
             now = self._step(now, a_now, b_now, step)
         a_next = builder.gep(a_now, [index(steps)])
-        b_next = builder.gep(b_now, [index(steps * self.nv * self.lanes)])
+        b_next = builder.gep(b_now, [index(steps * self.pitch * self.lanes)])
         following = builder.add(iteration, index(1))
         new = self._flat(now, a_next, b_next)
         for phi, first, next_value in zip(
@@ -198,7 +201,7 @@ class MicroKernelEmitter:
     def _step(self, tile: list[list[Any]], a: Any, b: Any, step: int) -> list[list[Any]]:
         vectors = self.vectors
         if not self.near:
-            width, line = self.nv * self.lanes, max(1, ALIGNMENT // vectors.itemsize)
+            width, line = self.pitch * self.lanes, max(1, ALIGNMENT // vectors.itemsize)
             for at in range(-step * width % line, width, line):  # lines that begin in this step
                 vectors.prefetch(b, (step + _B_AHEAD) * width + at)
 
@@ -206,7 +209,7 @@ class MicroKernelEmitter:
             return vectors.broadcast(vectors.scalar_at(self._row(a, r), step))
 
         def of_b(v: int) -> Any:
-            return vectors.load(b, (step * self.nv + v) * self.lanes)
+            return vectors.load(b, (step * self.pitch + v) * self.lanes)
 
         # The shorter side stays in registers, the longer one passes through a single one: 3×4 takes 16 registers in all.
         if self.nv <= self.mr:

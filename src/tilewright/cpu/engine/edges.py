@@ -40,6 +40,7 @@ def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Ca
     """
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll
+    vector_bytes = bits // 8
     lines = unroll * nv * bits // (8 * codegen.ALIGNMENT)
     full = codegen.edge_kernel(mr, nv, bits, unroll=unroll)
     plain = codegen.edge_kernel(mr, nv, bits, unroll=unroll, near=True)
@@ -47,13 +48,26 @@ def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Ca
     low = codegen.edge_kernel(mr - 1, nv, bits, unroll=unroll)
     narrow = codegen.edge_kernel(mr, nv - 1, bits, unroll=unroll)
     low_narrow = codegen.edge_kernel(mr - 1, nv - 1, bits, unroll=unroll)
+    # What the diagonal of a symmetric C leaves of a tile is computed by as few vectors.
+    one, two, three = (
+        codegen.edge_kernel(mr, min(few, nv - 1), bits, unroll=unroll, near=True, pitch=nv) for few in (1, 2, 3)
+    )
 
     @codegen.njit(nogil=True)
     def tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near):
-        cached, ahead = near
+        cached, ahead, _ = near
         if vectors == nv:
             if rows == mr:
-                if not lean() or not cached or x == 0:
+                lanes = vector_bytes // codegen.itemsize(c)
+                few = (columns + lanes - 1) // lanes
+                if few < nv:
+                    if few == 1:
+                        one(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
+                    elif few == 2:
+                        two(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
+                    else:
+                        three(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
+                elif not lean() or not cached or x == 0:
                     full(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
                 elif ahead:
                     ahead += line_of_tile(x - 1, lines) * (codegen.ALIGNMENT // codegen.itemsize(b))

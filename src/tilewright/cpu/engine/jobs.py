@@ -41,7 +41,7 @@ from .cuts import (
     next_job,
     part_start,
 )
-from .triangle import ADDS, HERMITIAN, matrix_of, mirror_sliver, part_at
+from .triangle import ADDS, HERMITIAN, matrix_of, mirror_band, part_at
 
 #: Bytes of all sets of the second-level cache once, and of that cache.
 WAY, L2 = 128 << 10, codegen.setting("l2", caches(machine())[1])
@@ -106,7 +106,8 @@ def team_product(
       it where ``accumulate`` is not 0.
       ``tiles`` is (rows of a low tile, how many of the first tiles are a row higher, number of tiles). With ``ends`` no more
       steps of k follow; ``corner`` has room for a tile. ``near`` is (whether the rows are in the second-level cache;
-      how many elements after this sliver the next one begins, if that should be prefetched, otherwise 0).
+      how many elements after this sliver the next one begins, if that should be prefetched, otherwise 0; ``reals`` of
+      ``triangle.columns_of_tile``).
       ``write`` contains the loop over tiles, because each call of an inlined function counts references to its arrays.
 
     With ``in_place`` elements of A are what is packed, or whole words of them, and rows of A that need no packing are read
@@ -158,10 +159,10 @@ def team_product(
         """Take jobs from the list of a group until none is left. The group computes ``across`` vectors of columns of C, from
         vector ``left_end`` on; ``cuts`` has its threads, and what ``cut`` returns. A thread begins with band ``home``;
         ``how`` has the bits of ``triangle``."""
-        vectors, groups, threads, slivers, wide, bands, parts, deep = cuts
+        threads, slivers, wide, bands, parts, deep = cuts
         m = a.shape[0]
         adds, symmetric, conjugated, of_c = how & ADDS, how > ADDS, (how & HERMITIAN) != 0, matrix_of(c)
-        reals = max(1, n // m) if symmetric else 1  # elements of a packed row for one of C
+        reals = max(1, n // m) if symmetric else 0  # packed elements for one of C
         itemsize = codegen.itemsize(block)
         lanes = vector_bytes // itemsize
         tiles = math.ceil(m / mr)
@@ -238,6 +239,8 @@ def team_product(
                 right = left_end + part_start(across, slivers, s + 1)
                 column, width = left * lanes, max(right - left, nv - 1)
                 columns = min(n, right * lanes) - column
+                if symmetric:
+                    columns = min(columns, bottom * reals - column)
                 b_panel = codegen.offset(panel, (s - first) * nv * lanes * kc)
                 top, of_a = i0, rows
                 if symmetric and not whole_bands:  # tiles above the diagonal are left out
@@ -258,14 +261,12 @@ def team_product(
                     adds + p,
                     p + 1 == deep,
                     corner,
-                    (cached, nv * lanes * kc if large and s + 1 < beyond else 0),
+                    (cached, nv * lanes * kc if large and s + 1 < beyond else 0, reals),
                 )
                 cached = True
                 if symmetric and p + 1 == deep:
-                    of_rows = tiles, (bands if whole_bands else tiles)
-                    of_columns = vectors, groups, slivers, lanes // reals
-                    j, beyond_j = column // reals, (column + columns) // reals
-                    mirror_sliver(of_c, top, bottom, j, beyond_j, of_rows, of_columns, conjugated)
+                    j, units = column // reals, bands if whole_bands else tiles
+                    mirror_band(of_c, conjugated, top, bottom, j, j + columns // reals, tiles, units)
             if t < last:
                 codegen.fetch_add(counters, job, 1)
 
@@ -304,7 +305,7 @@ def team_product(
         if mine >= threads:
             return
         block = space[blocks_at + mine * block_size : blocks_at + (mine + 1) * block_size]
-        own, cuts = mine * groups // threads, (vectors, groups, threads // groups, slivers, wide, bands, parts, deep)
+        own, cuts = mine * groups // threads, (threads // groups, slivers, wide, bands, parts, deep)
         home = mine * groups % threads * bands // threads
         for turn in range(groups):  # a thread whose own group is done helps the next
             g = (own + turn) % groups

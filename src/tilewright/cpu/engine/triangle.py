@@ -1,9 +1,8 @@
 """Products whose C is known to be symmetric: what lies above the diagonal is not computed, but copied from below it.
 
-A sliver of columns is computed from the tile on that holds its first diagonal element; tiles above are left out. So some
-elements above the diagonal are computed too, in the tiles that it passes through. The others are copied by the thread that
-has just finished their mirror images, while these are in its cache: no element is both computed and copied, so threads need
-not wait for each other.
+Rows of a tile are computed up to the diagonal element of the last one, so a few elements above the diagonal are computed,
+too. The others are copied by the thread that has just finished their mirror images, while these are in its cache. No element
+is both computed and copied, so threads need not wait for each other.
 
     ┌──┬──┬──┐
     │▓▓│░░│░░│    ▓ computed    ░ copied
@@ -45,23 +44,6 @@ def part_at(length: int, parts: int, place: int) -> int:
     if place < longer * (size + 1):
         return place // (size + 1)
     return longer + (place - longer * (size + 1)) // size
-
-
-@codegen.register_jitable
-def sliver_from(vectors: int, groups: int, slivers: int, place: int) -> int:
-    """The first vector of columns, from ``place`` on, at which a sliver begins; ``vectors`` if there is none.
-
-    >>> [sliver_from(10, 2, 2, place) for place in range(11)]
-    [0, 3, 3, 3, 5, 5, 8, 8, 8, 10, 10]
-    """
-    if place >= vectors:
-        return vectors
-    group = part_at(vectors, groups, place)
-    left = part_start(vectors, groups, group)
-    across = part_start(vectors, groups, group + 1) - left
-    sliver = part_at(across, slivers, place - left)
-    start = left + part_start(across, slivers, sliver)
-    return start if start == place else left + part_start(across, slivers, sliver + 1)
 
 
 def matrix_of(c: Any) -> Any:
@@ -116,20 +98,25 @@ def mirror_elements(c, top, bottom, left, right, conjugated):
                     c[column, row] = conjugate(c[row, column], conjugated)
 
 
+@codegen.register_jitable
+def columns_of_tile(columns: int, left: int, end: int, reals: int) -> int:
+    """How many of a sliver's ``columns``, which begin with ``left``, a tile computes whose rows end before ``end``: all,
+    or if there are ``reals`` packed elements for one of a symmetric C, those up to the last row's diagonal element.
+
+    >>> columns_of_tile(64, 128, 140, 0), columns_of_tile(64, 128, 140, 1), columns_of_tile(64, 128, 140, 2)
+    (64, 12, 64)
+    """
+    return columns if reals == 0 else min(columns, end * reals - left)
+
+
 @codegen.njit(nogil=True)
-def mirror_sliver(c, top, bottom, left, right, rows, columns, conjugated):
-    """Copy finished rows ``top`` to ``bottom`` of a sliver's columns to the other side, but for elements that are computed
-    there. ``rows`` are cut into (number of tiles, number of bands: those that are computed as a whole), ``columns`` into
-    (vectors, groups, slivers of a group, columns of C in a vector)."""
-    (tiles, bands), (vectors, groups, slivers, lanes), m = rows, columns, c.shape[0]
-    column = left
+def mirror_band(c, conjugated, top, bottom, left, right, tiles, units):
+    """Copy finished rows ``top`` to ``bottom`` of these columns to the other side, but for what is computed there: a unit's
+    rows up to the diagonal element of its last one. Rows are cut into ``tiles``, and these into ``units``."""
+    m, column = c.shape[0], left
     while column < right:
-        band = part_at(tiles, bands, part_at(m, tiles, column))
-        beyond = part_start(
-            m, tiles, part_start(tiles, bands, band + 1)
-        )  # rows from ``column`` to this one are of one band
-        stop = min(right, beyond)
-        first = max(top, sliver_from(vectors, groups, slivers, (beyond + lanes - 1) // lanes) * lanes)
-        if first < bottom:
-            mirror(c, first, bottom, column, stop, conjugated)
-        column = stop
+        unit = part_at(tiles, units, part_at(m, tiles, column))
+        beyond = part_start(m, tiles, part_start(tiles, units, unit + 1))
+        if max(top, beyond) < bottom:
+            mirror(c, max(top, beyond), bottom, column, min(right, beyond), conjugated)
+        column = beyond

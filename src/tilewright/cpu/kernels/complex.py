@@ -12,7 +12,7 @@ bounds its error, and NaN and infinity occur where the formula has them.
 import numpy as np
 
 from tilewright.cpu import codegen
-from tilewright.cpu.engine import cuts, edges, jobs
+from tilewright.cpu.engine import cuts, edges, jobs, triangle
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
@@ -61,13 +61,14 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
     low, higher, count = tiles
     for x in range(count):
         rows = low + 1 if x < higher else low
+        inside = triangle.columns_of_tile(columns, left, top + rows, near[2])
         if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
             ldc = c.strides[0] // codegen.itemsize(corner)
             of_c = parts(codegen.address(c, top, left // 2))
-            tile(kc, a, a_stride, b, of_c, ldc, accumulate, rows, vectors, columns, x, near)
+            tile(kc, a, a_stride, b, of_c, ldc, accumulate, rows, vectors, inside, x, near)
         else:
             tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width, x, near)
-            add_corner(corner, width, c, top, rows, left // 2, columns // 2, accumulate)
+            add_corner(corner, width, c, top, rows, left // 2, inside // 2, accumulate)
         top += rows
         a = codegen.ahead(a, rows * a_stride)
 

@@ -58,7 +58,7 @@ FEW_BLOCKS = 4
 # to a quarter longer.
 PARTS, PARTS_OF_FEW = 4, 2
 # Rows of a part of a symmetric C, which is computed up to its last row's diagonal element.
-PART_OF_TRIANGLE = 32
+PART_OF_TRIANGLE = 16
 # The fewest rows or columns of a thread's block, and the fewest rows of a part of it.
 FEWEST = 8
 # A block of h × w elements reads h + w rows and columns. To read one takes about as long as to compute so many elements.
@@ -333,6 +333,11 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
     blocks = across * along
     few = blocks <= FEW_BLOCKS
     how = counters[counters.size - 2]
+    if how > ADDS and not unit_stride(b):  # each part would copy it
+        rows = rows_like(b)
+        k, ld = b.shape[0], rows.strides[0] // codegen.itemsize(b)
+        copy_rows(b, k, n, codegen.as_row(rows, k * ld), ld)
+        b = rows
     home = codegen.fetch_add(counters, 0, 1)
     for x in range(blocks):
         block = (home + x) % blocks

@@ -10,7 +10,7 @@ Numba has neither dtype: compiled code sees float16 as unsigned and bfloat16 as 
 import numpy as np
 
 from tilewright.cpu import codegen
-from tilewright.cpu.engine import cuts, edges, jobs
+from tilewright.cpu.engine import cuts, edges, jobs, triangle
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
@@ -29,19 +29,20 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
     low, higher, count = tiles
     for x in range(count):
         rows = low + 1 if x < higher else low
+        inside = triangle.columns_of_tile(columns, left, top + rows, near[2])
         if rows >= MR - 1:
             of_c = codegen.address(wide, top, left)
-            tile(kc, a, a_stride, b, of_c, wide.shape[1], accumulate, rows, vectors, columns, x, near)
+            tile(kc, a, a_stride, b, of_c, wide.shape[1], accumulate, rows, vectors, inside, x, near)
         else:
             tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, MR, vectors, width, x, near)
         for r in range(rows):
             row = codegen.address(wide, top + r, left)
             if rows < MR - 1:
-                for s in range(columns):
+                for s in range(inside):
                     before = wide[top + r, left + s] if accumulate else np.float32(0)
                     wide[top + r, left + s] = before + corner[r * width + s]
             if ends:
-                convert(row, wide.itemsize, codegen.address(narrow, top + r, left), narrow.strides[1], columns)
+                convert(row, wide.itemsize, codegen.address(narrow, top + r, left), narrow.strides[1], inside)
         top += rows
         a = codegen.ahead(a, rows * a_stride)
 

@@ -8,7 +8,7 @@ vectors of 8-bit integers without widening them at every step of k; packing wide
 import numpy as np
 
 from tilewright.cpu import codegen
-from tilewright.cpu.engine import cuts, edges, jobs
+from tilewright.cpu.engine import cuts, edges, jobs, triangle
 from tilewright.kernels import kernel
 from tilewright.kernels.blocking import blocking
 
@@ -26,14 +26,15 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
     low, higher, count = tiles
     for x in range(count):
         rows = low + 1 if x < higher else low
+        inside = triangle.columns_of_tile(columns, left, top + rows, near[2])
         if accumulate:
-            widen(c, top, rows, left, columns, corner, 0, width)
+            widen(c, top, rows, left, inside, corner, 0, width)
         tile(
             kc, a, a_stride, b, codegen.offset(corner, 0), width, accumulate, max(rows, MR - 1), vectors, width, x, near
         )
         for r in range(rows):
             row = codegen.offset(corner, r * width)
-            convert(row, codegen.itemsize(corner), codegen.address(c, top + r, left), c.strides[1], columns)
+            convert(row, codegen.itemsize(corner), codegen.address(c, top + r, left), c.strides[1], inside)
         top += rows
         a = codegen.ahead(a, rows * a_stride)
 

@@ -7,7 +7,7 @@ computed in a buffer and copied. ``engine/cuts.py`` explains how jobs and blocks
 """
 
 from tilewright.cpu import codegen
-from tilewright.cpu.engine import cuts, edges, jobs
+from tilewright.cpu.engine import cuts, edges, jobs, triangle
 from tilewright.kernels import FLOATS, kernel
 from tilewright.kernels.blocking import blocking
 
@@ -28,12 +28,13 @@ def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate,
     low, higher, count = tiles
     for x in range(count):
         rows = low + 1 if x < higher else low
+        inside = triangle.columns_of_tile(columns, left, top + rows, near[2])
         if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
             ldc = c.strides[0] // codegen.itemsize(c)
-            tile(kc, a, a_stride, b, codegen.address(c, top, left), ldc, accumulate, rows, vectors, columns, x, near)
+            tile(kc, a, a_stride, b, codegen.address(c, top, left), ldc, accumulate, rows, vectors, inside, x, near)
         else:
             tile(kc, a, a_stride, b, codegen.offset(corner, 0), width, 0, max(rows, MR - 1), vectors, width, x, near)
-            add_corner(corner, width, c, top, rows, left, columns, accumulate)
+            add_corner(corner, width, c, top, rows, left, inside, accumulate)
         top += rows
         a = codegen.ahead(a, rows * a_stride)
 
