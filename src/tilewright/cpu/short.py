@@ -130,7 +130,9 @@ def _sharing(
     if plan.kernel in OF_SHORT_WAY:
         short_way(plan.kernel, dtype)  # computes it where no other thread stands by
     how, shape = plan.sharing, (plan.problem.m, plan.problem.n, plan.problem.k)
-    if how is not None and not (how.workspace or symmetry) and out_dtype is None and (how.threads > 1 or limit == 1):
-        alone = limit > 1 and dtype.itemsize >= 4 and plan.problem.flops // 2 < WORK_WORTH_WAKING
-        shared_products.remember_shape(dtype, shape, limit, alone, how)
+    if how is None or how.workspace or out_dtype is not None or plan.problem.symmetry != symmetry:
+        return how
+    if how.threads > 1 or limit == 1 or symmetry:
+        alone = limit > 1 and not symmetry and dtype.itemsize >= 4 and plan.problem.flops // 2 < WORK_WORTH_WAKING
+        shared_products.remember_shape(dtype, shape, limit, alone, how, bool(symmetry))
     return how

@@ -29,6 +29,8 @@ ADDS, SYMMETRIC, HERMITIAN = 1, 2, 4
 BITS: dict[Symmetry, int] = {"": 0, "gram": SYMMETRIC, "symmetric": SYMMETRIC, "hermitian": HERMITIAN}
 #: Sides of squares of complex numbers that are copied, a line or more of each row.
 SQUARE = 16
+#: Rows that are written together: no processor prefetches many more.
+STREAMS = 16
 
 transposed = codegen.packer(machine().vector_bits or 128)
 
@@ -109,14 +111,23 @@ def columns_of_tile(columns: int, left: int, end: int, reals: int) -> int:
     return columns if reals == 0 else min(columns, end * reals - left)
 
 
+@codegen.register_jitable
+def end_of_unit(m: int, tiles: int, units: int, row: int) -> int:
+    """Where the rows end that are computed with this one: ``m`` are cut into ``tiles``, and these into ``units``."""
+    return part_start(m, tiles, part_start(tiles, units, part_at(tiles, units, part_at(m, tiles, row)) + 1))
+
+
 @codegen.njit(nogil=True)
 def mirror_band(c, conjugated, top, bottom, left, right, tiles, units):
-    """Copy finished rows ``top`` to ``bottom`` of these columns to the other side, but for what is computed there: a unit's
-    rows up to the diagonal element of its last one. Rows are cut into ``tiles``, and these into ``units``."""
+    """Copy finished rows ``top`` to ``bottom`` of these columns to the other side, but for what is computed there: of rows
+    of a unit, what is left of the last one's diagonal element."""
     m, column = c.shape[0], left
+    far = min(bottom, max(top, end_of_unit(m, tiles, units, right - 1)))
+    if far < bottom:  # every column is copied, in squares that vectors transpose
+        for j in range(left, right, STREAMS):
+            mirror(c, far, bottom, j, min(right, j + STREAMS), conjugated)
     while column < right:
-        unit = part_at(tiles, units, part_at(m, tiles, column))
-        beyond = part_start(m, tiles, part_start(tiles, units, unit + 1))
-        if max(top, beyond) < bottom:
-            mirror(c, max(top, beyond), bottom, column, min(right, beyond), conjugated)
+        beyond = end_of_unit(m, tiles, units, column)
+        if max(top, beyond) < far:
+            mirror(c, max(top, beyond), far, column, min(right, beyond), conjugated)
         column = beyond

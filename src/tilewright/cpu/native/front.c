@@ -49,8 +49,9 @@ typedef struct {
 } Team;
 
 /* How two matrices of one dtype and shape are multiplied under one limit of threads: by a call, unless its words are 0; if
-   they are, or too few other threads are there, by this one alone, provided that `alone` is not 0. */
-enum { KEY = 5 };
+   they are, or too few other threads are there, by this one alone, provided that `alone` is not 0. If C is symmetric, the key
+   has −n. */
+enum { KEY = 5, SYMMETRIC = 2 };
 typedef struct {
     int64_t key[KEY], alone, call[COUNTERS]; /* type number, m, n, k, limit; then all words before the counters */
     PyArray_Descr *result;
@@ -173,8 +174,8 @@ static PyObject *target(PyObject *out, PyArray_Descr *dtype, const Operand *a, c
     return are_disjoint(&c, a, itemsize) && are_disjoint(&c, b, itemsize) ? Py_NewRef(out) : NULL;
 }
 
-/* Rows of C from which a product of A and its transpose is left to Python, which knows kernels that compute a triangle of it
-   (GRAM_LEAST in product/operands.py). */
+/* Rows of C from which a product of A and its transpose is symmetric: kernels then compute a triangle of it (GRAM_LEAST in
+   product/operands.py). */
 enum { GRAM_LEAST = 64 };
 
 static int is_gram(const Operand *a, const Operand *b)
@@ -320,15 +321,17 @@ static _Atomic(Known *) *slot_of(State *state, const int64_t key[KEY])
     return NULL;
 }
 
-/* The product of two matrices that is not small, if it is known how to compute it, or else None. `alone` is set where this
-   thread is to compute it by the kernel for small products, if that suits it. */
+/* The product of two matrices that is not small, or is symmetric, if it is known how to compute it, or else None. `alone` is set
+   where this thread is to compute it by the kernel for small products, if that suits it. */
 __attribute__((noinline, cold)) /* so that small products do without its stack */
-static PyObject *known_product(State *state, const Operand *a, const Operand *b, PyObject *out, int *alone)
+static PyObject *known_product(State *state, const Operand *a, const Operand *b, PyObject *out, int *alone,
+                               int symmetric)
 {
     const Team *team = atomic_load_explicit(&state->team, memory_order_acquire);
     int is_one = a->own + b->own == 4 && a->batch + b->batch == 0;
     int64_t limit = team == NULL || !is_one ? 0 : limit_of_threads(team);
-    const int64_t key[] = {PyArray_TYPE(a->array), a->rows, b->columns, a->columns, limit};
+    int64_t n = symmetric ? -b->columns : b->columns;
+    const int64_t key[] = {PyArray_TYPE(a->array), a->rows, n, a->columns, limit};
     _Atomic(Known *) *slot = limit > 0 ? slot_of(state, key) : NULL;
     const Known *known = slot == NULL ? NULL : atomic_load_explicit(slot, memory_order_acquire);
     PyObject *product = limit < 0 ? NULL : Py_NewRef(Py_None);
@@ -339,6 +342,7 @@ static PyObject *known_product(State *state, const Operand *a, const Operand *b,
         _Alignas(64) int64_t call[MOST_WORDS];
         memcpy(call, known->call, sizeof known->call);
         memset(call + COUNTERS, 0, counts * sizeof *call);
+        call[COUNTERS + counts - 2] = symmetric ? SYMMETRIC : 0;
         call[COUNTERS + counts - 1] = call[OTHERS] + 1;
         Py_DECREF(product);
         product = share(team, call, known->result, a, b, out, NULL);
@@ -404,10 +408,12 @@ static PyObject *small_product(PyObject *module, PyObject *const *args, Py_ssize
     Learned *learned = &state->learned[PyArray_TYPE(a.array)];
     PyArray_Descr *dtype = atomic_load_explicit(&learned->dtype, memory_order_acquire);
     int batch = a.batch > b.batch ? a.batch : b.batch, alone = 0;
-    if (PyArray_DESCR(a.array) != dtype || (!any_work && is_gram(&a, &b)))
+    if (PyArray_DESCR(a.array) != dtype)
         Py_RETURN_NONE;
+    if (!any_work && is_gram(&a, &b))
+        return known_product(state, &a, &b, args[2], &alone, 1);
     if (!(batch ? learned->suits : learned->suits_alone)(a.rows, b.columns, a.columns))
-        return any_work ? Py_NewRef(Py_None) : known_product(state, &a, &b, args[2], &alone);
+        return any_work ? Py_NewRef(Py_None) : known_product(state, &a, &b, args[2], &alone, 0);
     npy_intp shape[NPY_MAXDIMS];
     int64_t count = result_shape(&a, &b, batch, shape), most = learned->most;
     double each = (double)a.rows * b.columns * a.columns, work = count * (each + WORK_OF_A_CALL);
@@ -416,7 +422,7 @@ static PyObject *small_product(PyObject *module, PyObject *const *args, Py_ssize
     if (count == 0)
         Py_RETURN_NONE;
     if (!any_work && work > most) {
-        PyObject *product = known_product(state, &a, &b, args[2], &alone);
+        PyObject *product = known_product(state, &a, &b, args[2], &alone, 0);
         if (!alone)
             return product;
         Py_DECREF(product);

@@ -102,12 +102,18 @@ def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any
     return result
 
 
-def remember_shape(dtype: np.dtype, shape: tuple[int, ...], limit: int, alone: bool, how: Sharing | None) -> None:
+def remember_shape(
+    dtype: np.dtype, shape: tuple[int, ...], limit: int, alone: bool, how: Sharing | None, symmetric: bool = False
+) -> None:
     """Have ``small_products.multiply`` compute products of this shape (m, n, k) from now on, where threads are limited to
-    ``limit``: as ``how`` says, which has no workspace; ``alone``, by one thread without it or where too few are there."""
+    ``limit``: as ``how`` says, which has no workspace; ``alone``, by one thread without it or where too few are there.
+    ``symmetric``: products of a matrix and its transpose."""
+    m, n, k = shape
     result, call = (dtype, ()) if how is None else (how.result, how.call[: code.COUNTERS])
     if np.dtype(result.type) is result:  # not a caller's own with metadata, which others would get
-        _c_front().remember(result, np.array([dtype.num, *shape, limit, alone, *call], np.int64).tobytes())
+        _c_front().remember(
+            result, np.array([dtype.num, m, -n if symmetric else n, k, limit, alone, *call], np.int64).tobytes()
+        )
 
 
 def enter(threads: int, at_once: bool = False) -> None:
