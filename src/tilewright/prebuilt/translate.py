@@ -30,40 +30,52 @@ from ..cpu.runtime.entries import Entry
 from ..cpu.runtime.library import FAILED
 from ..host.levels import InstructionLevel
 
-
-def _not_yet(self: Any, *_: Any) -> None:
-    """Leave a module as it is: it is linked and optimised at the end."""
-
-
-def _module_with_layout(self: Any, module: Any) -> None:
-    module.data_layout = self._codegen._data_layout
-
-
-def _finalized(self: Any) -> None:
-    self._finalized = True
-
-
-def _nothing_to_run(*_: Any) -> Callable[..., Any]:
-    """In place of a function of Python that calls the machine code: one that no other equals, by which Numba knows it."""
-    return [].append
+# ---- private names of Numba ------------------------------------------------------------------------------------------
+#
+# What ``_changes`` replaces, with the reasons beside it; and what is read:
+#
+#     CodeLibrary._final_module, ._linking_libraries         the modules that are linked here, without ``finalize``
+#     CodeLibrary._codegen, Codegen._data_layout             the generator of a library, and its target's layout
+#     Codegen._create_empty_module                           the module of the functions that C calls
+#     Codegen._module_pass_manager                           the passes that Numba itself runs
+#     BaseContext._internal_codegen                          the generator, which is made again for the target
+#     array structure ._getvalue                             the value of an array that is filled field by field
+#
+# ``make_array``, ``populate_array``, ``call_conv`` and ``fndesc.llvm_func_name`` are documented for extensions. If a name is
+# gone, the build raises AttributeError. If one has another meaning, ``test_machine_code_does_not_depend_on_the_machine...``
+# (tests/prebuilt/test_built_library.py) fails, or the products of that file and of ``benchmarks/bits.py`` do.
 
 
 def change_numba(level: InstructionLevel) -> None:
     """Let Numba translate only, for the system of a level."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.get_process_triple = lambda: level.triple
-    generator: Any = codegen.CPUCodegen
-    generator._init = functools.partialmethod(_translates_for, level)
-    library: Any = codegen.CPUCodeLibrary
-    library._optimize_functions, library._optimize_final_module = _module_with_layout, _not_yet
-    library.finalize = _finalized
-    context: Any = cpu.CPUContext
-    context.get_executable = _nothing_to_run
-    cpu_target.target_context._internal_codegen = codegen.JITCPUCodegen(
-        "tilewright"
-    )  # the one for this machine is there
+    for owner, name, change in _changes(level):
+        getattr(owner, name)  # AttributeError: this version of Numba calls something else
+        setattr(owner, name, change)
+    context: Any = cpu_target.target_context
+    context._internal_codegen = codegen.JITCPUCodegen("tilewright")  # in place of the one for this machine
     machine_numbers.for_library = True
+
+
+def _changes(level: InstructionLevel) -> list[tuple[Any, str, Any]]:
+    """Owner, name and new value of each attribute that is replaced."""
+    return [
+        (llvm, "get_process_triple", lambda: level.triple),  # modules are for the level's system
+        (
+            codegen.CPUCodegen,
+            "_init",
+            functools.partialmethod(_translates_for, level),
+        ),  # makes an engine for this machine
+        (codegen.CPUCodeLibrary, "_optimize_functions", _give_layout),  # optimises a module when it is added
+        (codegen.CPUCodeLibrary, "_optimize_final_module", _do_nothing),  # optimises a library
+        (
+            codegen.CPUCodeLibrary,
+            "finalize",
+            _finish,
+        ),  # links libraries that are used, and optimises and loads the whole
+        (cpu.CPUContext, "get_executable", _nothing_to_run),  # makes a function of Python from loaded code
+    ]
 
 
 def _translates_for(self: Any, level: InstructionLevel, *_: Any) -> None:
@@ -72,6 +84,23 @@ def _translates_for(self: Any, level: InstructionLevel, *_: Any) -> None:
     self._target_data = self._tm.target_data
     self._data_layout = str(self._target_data)
     self._loopvect, self._opt_level, self._engine = False, 0, None
+
+
+def _give_layout(self: Any, module: Any) -> None:
+    module.data_layout = self._codegen._data_layout
+
+
+def _do_nothing(self: Any, *_: Any) -> None:
+    """All modules are linked and optimised at the end."""
+
+
+def _finish(self: Any) -> None:
+    self._finalized = True
+
+
+def _nothing_to_run(*_: Any) -> Callable[..., Any]:
+    """A new function each time: Numba knows compiled functions by these."""
+    return [].append
 
 
 def target_machine(level: InstructionLevel) -> Any:
