@@ -180,7 +180,7 @@ def _key(
     return whole[0], whole[1], whole[2], _disjoint(target, x, y), views, precision, asked
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # a plan depends on its arguments and the GPU alone
 def _plan(
     x: Any,
     y: Any,
@@ -240,7 +240,7 @@ def _planned(
     return gpu_plan(given, computes, gpu, form, splits, precision)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # kernels stay loaded; addresses come with each launch
 def _launches(*key: Any) -> Launches:
     plan = _plan(*key)
     return prepare(plan)

@@ -118,7 +118,7 @@ def plan_stream(
     return _better(best, widest, alone)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)  # a search, for each plan of the same product
 def typical_step(
     m: int, n: int, k: int, dtype: str, itemsize: int, *, grain: int, limit: int | None, planes: int = 0
 ) -> int:
