@@ -32,7 +32,8 @@ from ..host.levels import InstructionLevel
 
 # ---- private names of Numba ------------------------------------------------------------------------------------------
 #
-# What ``_changes`` replaces, with the reasons beside it; and what is read:
+# ``_changes`` has those that are replaced. ``_translates_for`` and ``_finish`` set what the methods in whose place they are
+# would set. The others:
 #
 #     CodeLibrary._final_module, ._linking_libraries         the modules that are linked here, without ``finalize``
 #     CodeLibrary._codegen, Codegen._data_layout             the generator of a library, and its target's layout
@@ -41,9 +42,8 @@ from ..host.levels import InstructionLevel
 #     BaseContext._internal_codegen                          the generator, which is made again for the target
 #     array structure ._getvalue                             the value of an array that is filled field by field
 #
-# ``make_array``, ``populate_array``, ``call_conv`` and ``fndesc.llvm_func_name`` are documented for extensions. If a name is
-# gone, the build raises AttributeError. If one has another meaning, ``test_machine_code_does_not_depend_on_the_machine...``
-# (tests/prebuilt/test_built_library.py) fails, or the products of that file and of ``benchmarks/bits.py`` do.
+# If a name is gone, the build raises AttributeError. If one has another meaning, tests/prebuilt/test_built_library.py fails:
+# ``test_machine_code_does_not_depend_on_the_machine_that_builds_it``, or a test that multiplies by the built library.
 
 
 def change_numba(level: InstructionLevel) -> None:
@@ -51,7 +51,7 @@ def change_numba(level: InstructionLevel) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     for owner, name, change in _changes(level):
-        getattr(owner, name)  # AttributeError: this version of Numba calls something else
+        getattr(owner, name)  # raises AttributeError where Numba has no such name, and would not call what is set
         setattr(owner, name, change)
     context: Any = cpu_target.target_context
     context._internal_codegen = codegen.JITCPUCodegen("tilewright")  # in place of the one for this machine
@@ -59,22 +59,16 @@ def change_numba(level: InstructionLevel) -> None:
 
 
 def _changes(level: InstructionLevel) -> list[tuple[Any, str, Any]]:
-    """Owner, name and new value of each attribute that is replaced."""
+    """Owner, name and new value of each attribute that is replaced; the comments say what the old one does."""
+    translates = functools.partialmethod(_translates_for, level)
+    library = codegen.CPUCodeLibrary
     return [
-        (llvm, "get_process_triple", lambda: level.triple),  # modules are for the level's system
-        (
-            codegen.CPUCodegen,
-            "_init",
-            functools.partialmethod(_translates_for, level),
-        ),  # makes an engine for this machine
-        (codegen.CPUCodeLibrary, "_optimize_functions", _give_layout),  # optimises a module when it is added
-        (codegen.CPUCodeLibrary, "_optimize_final_module", _do_nothing),  # optimises a library
-        (
-            codegen.CPUCodeLibrary,
-            "finalize",
-            _finish,
-        ),  # links libraries that are used, and optimises and loads the whole
-        (cpu.CPUContext, "get_executable", _nothing_to_run),  # makes a function of Python from loaded code
+        (llvm, "get_process_triple", lambda: level.triple),  # the system of this machine
+        (codegen.CPUCodegen, "_init", translates),  # makes an engine that runs code on this machine
+        (library, "_optimize_functions", _give_layout),  # optimises a module when it is added to a library
+        (library, "_optimize_final_module", _do_nothing),  # optimises a library
+        (library, "finalize", _finish),  # links the libraries that it uses, optimises the whole and loads it
+        (cpu.CPUContext, "get_executable", _nothing_to_run),  # makes a function of Python of loaded code
     ]
 
 

@@ -81,7 +81,8 @@ def nothing(a, rows, kc, words, apart, target):
     """The default of ``note_rows``."""
 
 
-# ---- what a driver's functions pass to each other: tuples, which machine code has in registers ------------------------
+# ---- what a driver's functions pass to each other --------------------------------------------------------------------
+# Machine code has the fields of such tuples as plain values.
 
 
 class StepsOfK(NamedTuple):
@@ -134,7 +135,7 @@ class _Division(NamedTuple):
 
     threads: int
     how: Cut
-    buffers: int  # panels of a group. A thread by itself has one: the memory of the last panel may still be in L2
+    buffers: int  # panels of a group: one for a thread by itself, otherwise two
     panel: int  # elements
     block: int  # elements
     counters: int  # of a group
@@ -285,6 +286,7 @@ def _worker(
 
     @codegen.njit(nogil=True, inline="always")
     def phase_of(product, how, group, number):
+        """Phase ``number`` of a list: all phases of k for a panel, then those for the next one."""
         j, part = number // product.deep, number % product.deep
         low = part_start(product.k // grain, product.deep, part) * grain
         high = part_start(product.k // grain, product.deep, part + 1) * grain
@@ -298,14 +300,14 @@ def _worker(
         """Take jobs from the list of a group until none is left. A thread begins each phase with band ``home``."""
         phases, jobs = phases_of(how, product.deep), how.bands * how.parts
         places = job_counters(how, phases)
-        before = (
-            jobs if group.buffers == 1 else jobs // 2
-        )  # so many jobs of a phase come before those that pack the next
+        # A thread by itself packs a panel where the last one was, whose lines may still be in L2: after that one's last job.
+        before = jobs if group.buffers == 1 else jobs // 2
         packings = how.wide
         if codegen.has_rows(product.b):
             packings = math.ceil(math.ceil(product.k // grain / product.deep) * grain / STEPS)
         rows = _Rows(codegen.offset(block, 0), stride(), True)
-        rows_of, band_of, band = -1, -1, 0  # the phase and band of ``rows``, as one number; the phase of ``band``
+        band, band_of = home, 0  # the band whose parts this thread takes, and its phase
+        rows_of = -1  # the phase and band of ``rows``, as one number: they are found once, for all parts that it takes
         while True:
             t, index, packs = job_of(codegen.fetch_add(group.counters, 0, 1), packings, jobs, before, phases - 1)
             if not packs and index >= jobs:
