@@ -243,7 +243,7 @@ def product_of(kernel: Kernel, dtype: str, size: Shape) -> Callable[[int], bytes
     return product
 
 
-def all_come(team: Team, job: Callable[[], None], *_: object) -> None:
+def all_come(team: Team, job: Callable[[], None], *_: object, **_named: object) -> None:
     """In place of ``run_stoppable``: workers that come late do not stay away."""
     team.run([job] * team.threads)
 

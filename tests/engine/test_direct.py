@@ -66,7 +66,8 @@ def tile_of(bits: int, heights: tuple[int, ...], dtype: str) -> Callable[..., No
         at_a, at_b, at_c = codegen.address(a, 0, 0), codegen.address(b, 0, 0), codegen.address(c, 0, 0)
         size, steps = (rows, (columns + lanes - 1) // lanes, columns, k), (count, a_next, b_next, c_next)
         ahead = (at_a, 64, at_b, -4096, at_c, 1 << 40)  # prefetches may leave every array
-        tile(*size, at_a, a.strides[0], a.strides[1], at_b, b.strides[0], at_c, c.strides[0], *steps, *ahead)
+        of_a, of_b, of_c = (at_a, a.strides[0], a.strides[1]), (at_b, b.strides[0]), (at_c, c.strides[0])
+        tile(size, of_a, of_b, of_c, steps, ahead)
 
     return multiply
 

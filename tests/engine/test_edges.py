@@ -8,7 +8,7 @@ import pytest
 
 from support.machine_code import assembly, inner_loops, x86_with_fma
 from tilewright.cpu import codegen
-from tilewright.cpu.engine import cuts, edges
+from tilewright.cpu.engine import cuts, edges, jobs
 from tilewright.kernels.blocking import blocking
 from tilewright.kernels.catalog import catalog
 
@@ -26,7 +26,9 @@ def tile(*, lean: bool) -> nb.core.dispatcher.Dispatcher:
     @nb.njit("(f4[:, ::1], f4[:, ::1], f4[:, ::1], int64, boolean, int64)")
     def multiply(a, b, c, x, cached, ahead):
         of_a, of_b, of_c = codegen.offset(a, 0), codegen.offset(b, 0), codegen.offset(c, 0)
-        compute(a.shape[1], of_a, a.shape[1], of_b, of_c, c.shape[1], 0, MR, NV, c.shape[1], x, (cached, ahead))
+        compute(
+            a.shape[1], of_a, a.shape[1], of_b, of_c, c.shape[1], 0, MR, NV, c.shape[1], x, jobs.Near(cached, ahead)
+        )
 
     return multiply
 

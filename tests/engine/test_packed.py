@@ -300,12 +300,13 @@ def test_every_planned_thread_has_counters_and_workspace(itemsize: int, monkeypa
         threads = min(int(rng.integers(1, 17)), -(-m // MR) * -(-n // NR))  # there is no work for more
         packing = float(rng.choice([cuts.PACKING, cuts.PACKING_BOTH]))
         vectors, deep = -(-n // lanes), -(-k // kc)
-        groups, *how = cuts.cut(m, vectors, lanes, threads, packing, MR, NV, blocks.mc, vector_bytes, blocks.nc)
-        panels = groups * (1 if threads == groups else 2) * -(-k // deep) * how[1] * NV * lanes
+        how = cuts.cut(m, vectors, lanes, threads, packing, MR, NV, blocks.mc, vector_bytes, blocks.nc)
+        panels = how.groups * (1 if threads == how.groups else 2) * -(-k // deep) * how.wide * NV * lanes
         needed = panels + threads * blocks.block_of(m)
         assert needed <= blocks.workspace(m, n, min(k, kc), threads) <= blocks.workspace(m, n, k), (m, n, k, threads)
-        assert cuts.LINE + groups * cuts.counters_of_group(*how, deep) <= blocks.counters(m, n, k), (m, n, k, threads)
-        most = max(most, groups)
+        counters = cuts.LINE + how.groups * cuts.job_counters(how, cuts.phases_of(how, deep)).end
+        assert counters <= blocks.counters(m, n, k), (m, n, k, threads)
+        most = max(most, how.groups)
     assert most == 16
 
 

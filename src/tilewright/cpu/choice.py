@@ -65,7 +65,7 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     return _choose_cpu_cached(problem, algorithm, operands, engine_code() is not None)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # plans for one thread and for many ask for the same
 def _choose_cpu_cached(problem: Problem, algorithm: str, operands: str, compiles: bool) -> Choice[Kernel]:
     dtype = problem.dtype
     widest = WIDEST.get(dtype, dtype) if problem.precision == "highest" else dtype
@@ -126,7 +126,7 @@ def _cpu_path(problem: Problem, compiles: bool) -> Path:
     return next((path for path in kept if path.word != "narrow" or is_large), kept[0])
 
 
-@functools.cache
+@functools.cache  # each call of ``gemm`` asks
 def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
     """The highest kernel that can add to C and suits large products here; None where none multiplies the dtype.
 
@@ -173,7 +173,7 @@ def _best_kernel(compute: str, algorithm: str, m: int, n: int, k: int) -> tuple[
     return next((kernel for kernel in able if kernel.suits is None), None), why
 
 
-@functools.cache
+@functools.cache  # for each new shape
 def _highest_first(algorithm: str) -> tuple[Kernel, ...]:
     """The engine's kernels of that algorithm, highest order first; rungs of the ladder are never chosen."""
     of_algorithm = [

@@ -299,7 +299,7 @@ def host_plan(
     return plan.within(get_threads()) if plan.can_be_shared else plan
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # a plan depends on its arguments and the machine alone
 def plan_alone(
     a: tuple[int, ...],
     b: tuple[int, ...],
@@ -338,7 +338,7 @@ def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
     return None if choice is None else replace(plan, choice=choice, adds=True)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # as ``plan_alone``
 def _within(plan: HostPlan, limit: int) -> HostPlan:
     """The plan with threads in proportion to the work of each product; or with bands in proportion to that of a batch, if
     its products are too small to share or it takes less time that way."""
@@ -359,12 +359,12 @@ def _within(plan: HostPlan, limit: int) -> HostPlan:
     return replace(plan, choice=for_many_threads(choice, problem, threads), threads=threads, bands=bands)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # a runner has no state of a product
 def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np.dtype, symmetry: Symmetry) -> Product:
     return runner(kernel, dtype, threads=threads, add=add, result=result, symmetry=symmetry)
 
 
-@functools.cache
+@functools.cache  # a dtype is learnt once
 def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
     """The short way. If the plan's kernel is one that it calls, it does this dtype from now on."""
     if kernel is numpy_product:

@@ -115,7 +115,7 @@ def _remember_alone(a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey) -> No
     shared_products.remember_shape(key[0], (a[0], b[1], a[1]), 1, True, None)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # as plans
 def _sharing(
     a: tuple[int, ...], b: tuple[int, ...], key: DTypeKey, out_dtype: Any, limit: int, symmetry: Symmetry = ""
 ) -> Sharing | None:

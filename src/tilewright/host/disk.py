@@ -336,8 +336,9 @@ def _user_cache() -> Path:
     return _cache_of(*map(os.environ.get, ("TILEWRIGHT_CACHE", "XDG_CACHE_HOME", "HOME")))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=8)  # ``is_absent`` asks for each plan
 def _cache_of(own: str | None, base: str | None, _home: str | None) -> Path:
+    """``_home`` is what ``Path.home`` reads: a part of the key."""
     if own:
         return Path(own)
     is_given = base and Path(base).is_absolute()  # by its standard, a relative path is ignored

@@ -45,6 +45,9 @@ _ENGINE = "cpu/kernels"
 _FOLDERS = ("kernels/cpu", _ENGINE, "kernels/ref")
 
 
+# Cached throughout: a process imports or reads each of the package's files once.
+
+
 @functools.cache
 def catalog() -> dict[str, Kernel]:
     """Every kernel of the package that runs on the CPU by name, in reading order, references last."""
@@ -97,7 +100,7 @@ def load_cuda_file(path: str | Path) -> CudaKernel:
     return _cuda_kernel(path, "my")
 
 
-@functools.cache
+@functools.cache  # for all of the engine, and for each dtype
 def _engine_kernel(path: Path) -> CudaKernel:
     return _cuda_kernel(path, "cuda")
 

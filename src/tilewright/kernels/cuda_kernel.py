@@ -77,7 +77,7 @@ def own_table(card: str) -> str:
 @functools.lru_cache(maxsize=8)
 def cost_table(name: str) -> CostTable:
     """The table of this name: of the user's cache, else of the package. A kernel that a cached one lacks has the costs of
-    the package."""
+    the package. It is read once in a process; a table that is fitted later is for the next one."""
     path = _in_package(name)
     packaged = _table(json.loads((path if path.is_file() else _in_package(BASE)).read_bytes()))
     cached = cached_table(name)
@@ -391,7 +391,7 @@ class CudaKernel:
 
 @functools.lru_cache(maxsize=4096)
 def _checked(kernel: CudaKernel, params: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
-    """Plans ask again and again for the sets of parameters of a header."""
+    """Cached, because plans ask for the same sets of parameters of a header many times. Both arguments are immutable."""
     return kernel._checked(dict(params))
 
 

@@ -30,40 +30,46 @@ from ..cpu.runtime.entries import Entry
 from ..cpu.runtime.library import FAILED
 from ..host.levels import InstructionLevel
 
-
-def _not_yet(self: Any, *_: Any) -> None:
-    """Leave a module as it is: it is linked and optimised at the end."""
-
-
-def _module_with_layout(self: Any, module: Any) -> None:
-    module.data_layout = self._codegen._data_layout
-
-
-def _finalized(self: Any) -> None:
-    self._finalized = True
-
-
-def _nothing_to_run(*_: Any) -> Callable[..., Any]:
-    """In place of a function of Python that calls the machine code: one that no other equals, by which Numba knows it."""
-    return [].append
+# ---- private names of Numba ------------------------------------------------------------------------------------------
+#
+# ``_changes`` has those that are replaced. ``_translates_for`` and ``_finish`` set what the methods in whose place they are
+# would set. The others:
+#
+#     CodeLibrary._final_module, ._linking_libraries         the modules that are linked here, without ``finalize``
+#     CodeLibrary._codegen, Codegen._data_layout             the generator of a library, and its target's layout
+#     Codegen._create_empty_module                           the module of the functions that C calls
+#     Codegen._module_pass_manager                           the passes that Numba itself runs
+#     BaseContext._internal_codegen                          the generator, which is made again for the target
+#     array structure ._getvalue                             the value of an array that is filled field by field
+#
+# If a name is gone, the build raises AttributeError. If one has another meaning, tests/prebuilt/test_built_library.py fails:
+# ``test_machine_code_does_not_depend_on_the_machine_that_builds_it``, or a test that multiplies by the built library.
 
 
 def change_numba(level: InstructionLevel) -> None:
     """Let Numba translate only, for the system of a level."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.get_process_triple = lambda: level.triple
-    generator: Any = codegen.CPUCodegen
-    generator._init = functools.partialmethod(_translates_for, level)
-    library: Any = codegen.CPUCodeLibrary
-    library._optimize_functions, library._optimize_final_module = _module_with_layout, _not_yet
-    library.finalize = _finalized
-    context: Any = cpu.CPUContext
-    context.get_executable = _nothing_to_run
-    cpu_target.target_context._internal_codegen = codegen.JITCPUCodegen(
-        "tilewright"
-    )  # the one for this machine is there
+    for owner, name, change in _changes(level):
+        getattr(owner, name)  # raises AttributeError where Numba has no such name, and would not call what is set
+        setattr(owner, name, change)
+    context: Any = cpu_target.target_context
+    context._internal_codegen = codegen.JITCPUCodegen("tilewright")  # in place of the one for this machine
     machine_numbers.for_library = True
+
+
+def _changes(level: InstructionLevel) -> list[tuple[Any, str, Any]]:
+    """Owner, name and new value of each attribute that is replaced; the comments say what the old one does."""
+    translates = functools.partialmethod(_translates_for, level)
+    library = codegen.CPUCodeLibrary
+    return [
+        (llvm, "get_process_triple", lambda: level.triple),  # the system of this machine
+        (codegen.CPUCodegen, "_init", translates),  # makes an engine that runs code on this machine
+        (library, "_optimize_functions", _give_layout),  # optimises a module when it is added to a library
+        (library, "_optimize_final_module", _do_nothing),  # optimises a library
+        (library, "finalize", _finish),  # links the libraries that it uses, optimises the whole and loads it
+        (cpu.CPUContext, "get_executable", _nothing_to_run),  # makes a function of Python of loaded code
+    ]
 
 
 def _translates_for(self: Any, level: InstructionLevel, *_: Any) -> None:
@@ -72,6 +78,23 @@ def _translates_for(self: Any, level: InstructionLevel, *_: Any) -> None:
     self._target_data = self._tm.target_data
     self._data_layout = str(self._target_data)
     self._loopvect, self._opt_level, self._engine = False, 0, None
+
+
+def _give_layout(self: Any, module: Any) -> None:
+    module.data_layout = self._codegen._data_layout
+
+
+def _do_nothing(self: Any, *_: Any) -> None:
+    """All modules are linked and optimised at the end."""
+
+
+def _finish(self: Any) -> None:
+    self._finalized = True
+
+
+def _nothing_to_run(*_: Any) -> Callable[..., Any]:
+    """A new function each time: Numba knows compiled functions by these."""
+    return [].append
 
 
 def target_machine(level: InstructionLevel) -> Any:

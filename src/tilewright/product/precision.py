@@ -234,7 +234,7 @@ def check_precision(precision: object) -> None:
         )
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # constants of a dtype and k
 def known_paths(place: str, dtype: str, k: int) -> tuple[Path, ...]:
     """The paths of a product on the "cpu" or a "gpu", the cheapest first.
 

@@ -35,7 +35,7 @@ _ITEMSIZES = {
 }
 
 
-@functools.cache
+@functools.cache  # plans ask some twenty times
 def itemsize_of(dtype: str) -> int:
     """Bytes of an element of a dtype, by its name.
 

@@ -49,7 +49,7 @@ def ratio_interval(
     return quotients[drop], quotients[-1 - drop], coverage
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # cells of a record have the same numbers of samples
 def _quotients_to_drop(n: int, m: int, confidence: float) -> tuple[int, float]:
     """How many of the n·m sorted quotients to leave off at each end, and the coverage that remains."""
     if n * m > 1600:  # with more samples than 40 against 40 the normal distribution is exact enough

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .sizes import ALIGNMENT, LOW
@@ -80,16 +81,50 @@ PLACES = 3
 _ROWS_AHEAD = 8
 
 
+class _TileArguments(NamedTuple):
+    """The arguments of a generated tile, in their order: values, or their types.
+
+    Pointers are to floats, doubles or integers. Strides and distances are bytes.
+    """
+
+    columns: Any
+    k: Any
+    a: Any
+    a_row: Any
+    a_column: Any
+    b: Any
+    b_row: Any
+    c: Any
+    c_row: Any
+    count: Any  # of products, at least 1
+    a_next: Any  # from A of a product to A of the next
+    b_next: Any
+    c_next: Any
+    places: Any  # PLACES pointers: from where the tile prefetches
+    paces: Any  # for each of them how far it moves on in a step of k
+
+    @classmethod
+    def of(cls, arguments: Sequence[Any]) -> _TileArguments:
+        """From the arguments of a function, which has those of places and paces one by one."""
+        fields, ahead = arguments[: -2 * PLACES], arguments[-2 * PLACES :]
+        return cls._make([*fields, ahead[:PLACES], ahead[PLACES:]])
+
+    @property
+    def flat(self) -> list[Any]:
+        """As a function takes them."""
+        return [*self[:-2], *self.places, *self.paces]
+
+
 def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]:
     """Any tile of C that the registers hold, straight from the operands, as an intrinsic
 
-        tile(rows, vectors, columns, k, a, a_row, a_column, b, b_row, c, c_row, count, a_next, b_next, c_next, *ahead)
+        tile(size, (a, a_row, a_column), (b, b_row), (c, c_row), (count, a_next, b_next, c_next), ahead)
 
-    - It writes C = A·B for ``rows`` × ``columns`` of C, never reading C; ``k`` may be 0. The columns take ``vectors``
-      vectors, the last of which may be partial: 1 ≤ ``vectors`` ≤ len(heights), 1 ≤ ``rows`` ≤ heights[vectors − 1].
-    - Pointers are to floats, doubles or integers. Strides are bytes: any for A; B and C have unit stride along a row.
+    - It writes C = A·B for ``size``, which is (rows, vectors, columns, k), never reading C; k may be 0. The columns take so
+      many vectors, the last of which may be partial: 1 ≤ vectors ≤ len(heights), 1 ≤ rows ≤ heights[vectors − 1].
+    - ``a``, ``b`` and ``c`` are pointers, each followed by its strides: any for A; B and C have unit stride along a row.
     - It does the same for ``count`` − 1 more products, whose operands lie ``a_next``, ``b_next`` and ``c_next`` bytes after
-      those of the previous product. ``count`` is at least 1.
+      those of the previous product.
     - ``ahead`` is PLACES times a pointer and a number of bytes: at each step of k, the line at each pointer is prefetched
       into L2, and the pointer moves on by so many bytes, through all products. So what later tiles need comes from memory
       during this one.
@@ -105,44 +140,30 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
     """
 
     @intrinsic
-    def tile(
-        typingctx: Any,  # noqa: ARG001
-        rows: Any,  # noqa: ARG001
-        vectors: Any,  # noqa: ARG001
-        columns: Any,  # noqa: ARG001
-        k: Any,  # noqa: ARG001
-        a: Any,
-        a_row: Any,  # noqa: ARG001
-        a_column: Any,  # noqa: ARG001
-        b: Any,  # noqa: ARG001
-        b_row: Any,  # noqa: ARG001
-        c: Any,  # noqa: ARG001
-        c_row: Any,  # noqa: ARG001
-        count: Any,  # noqa: ARG001
-        a_next: Any,  # noqa: ARG001
-        b_next: Any,  # noqa: ARG001
-        c_next: Any,  # noqa: ARG001
-        place_0: Any,  # noqa: ARG001
-        pace_0: Any,  # noqa: ARG001
-        place_1: Any,  # noqa: ARG001
-        pace_1: Any,  # noqa: ARG001
-        place_2: Any,  # noqa: ARG001
-        pace_2: Any,  # noqa: ARG001
-    ) -> Any:
-        index = types.intp
-        signature = types.void(*[index] * 4, a, index, index, a, index, a, *[index] * 5, *[a, index] * PLACES)
+    def tile(typingctx: Any, size: Any, a: Any, b: Any, c: Any, batch: Any, ahead: Any) -> Any:  # noqa: ARG001
+        pointer, number = a.types[0], types.intp
+        rows = types.Tuple((pointer, number))
+        four, places = types.UniTuple(number, 4), types.Tuple((pointer, number) * PLACES)
+        signature = types.void(four, types.Tuple((pointer, number, number)), rows, rows, four, places)
 
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            rows, vectors, *rest = args
-            scalar, pairs = context.get_data_type(signature.args[4].dtype), False
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
+            size, a, b, c, batch, ahead = (cgutils.unpack_tuple(builder, group) for group in args)
+            rows, vectors, columns, k = size
+            tile = _TileArguments._make([columns, k, *a, *b, *c, *batch, ahead[::2], ahead[1::2]])
+            scalar, pairs = context.get_data_type(pointer.dtype), False
             if isinstance(scalar, ir.BaseStructType):  # complex numbers, as pairs of real ones
                 scalar, pairs = scalar.elements[0], True
-                rest[0] = builder.shl(rest[0], I64(1))
-                for at in (2, 5, 7, *range(13, 13 + 2 * PLACES, 2)):
-                    rest[at] = builder.bitcast(rest[at], scalar.as_pointer())
+                as_real = functools.partial(builder.bitcast, typ=scalar.as_pointer())
+                tile = tile._replace(
+                    columns=builder.shl(columns, I64(1)),
+                    a=as_real(tile.a),
+                    b=as_real(tile.b),
+                    c=as_real(tile.c),
+                    places=[as_real(place) for place in tile.places],
+                )
             lanes = vector_bits // bits_of(scalar)
             table = _table(builder.module, scalar, lanes, heights, pairs)
-            padding = builder.sub(builder.mul(vectors, I64(lanes)), rest[0])
+            padding = builder.sub(builder.mul(vectors, I64(lanes)), tile.columns)
             if vector_bits == MASKS_ARE_FREE and pairs:
                 special = ir.Constant(ir.IntType(1), 0)
             elif vector_bits == MASKS_ARE_FREE:
@@ -150,7 +171,7 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
             else:
                 special = builder.icmp_signed("==", padding, I64(0))
             which = [I64(0), builder.zext(special, I64), builder.sub(vectors, I64(1)), builder.sub(rows, I64(1))]
-            builder.call(builder.load(builder.gep(table, which)), rest)
+            builder.call(builder.load(builder.gep(table, which)), tile.flat)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -165,8 +186,10 @@ def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: 
     if name in module.globals:
         return module.globals[name]
     pointer = scalar.as_pointer()
-    parameters = [I64, I64, pointer, I64, I64, pointer, I64, pointer, *[I64] * 5, *[pointer, I64] * PLACES]
-    kind = ir.FunctionType(ir.VoidType(), parameters)
+    numbers = _TileArguments._make([I64] * len(_TileArguments._fields))
+    places, paces = [pointer] * PLACES, [I64] * PLACES
+    parameters = numbers._replace(a=pointer, b=pointer, c=pointer, places=places, paces=paces)
+    kind = ir.FunctionType(ir.VoidType(), parameters.flat)
     rows = ir.ArrayType(kind.as_pointer(), max(heights))
     none = ir.Constant(kind.as_pointer(), None)
     lines = []
@@ -194,43 +217,41 @@ def _tile(
     function.linkage = "internal"
     function.attributes.add("nounwind")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    columns, k, a, a_row, a_column, b, b_row, c, c_row, count, a_next, b_next, c_next, *ahead = function.args
-    vectors = Vectors(builder, a.type.pointee, lanes)
+    given = _TileArguments.of(function.args)
+    vectors = Vectors(builder, given.a.type.pointee, lanes)
     complex_tile = _ComplexTile if lanes * vectors.itemsize * 8 == MASKS_ARE_FREE else _ComplexTileByRows
     last_vector = Vectors(builder, vectors.scalar, lanes // 2) if last == "half" else vectors
     row = [vectors] * (nv - 1) + [last_vector]
-    tile = (complex_tile if pairs else _DirectTile)(
-        row, mr, None if last == "whole" else columns, ahead if prefetches else ()
-    )
-    tile.products(k, (a, a_row, a_column), (b, b_row), (c, c_row), count, (a_next, b_next, c_next))
+    (complex_tile if pairs else _DirectTile)(row, mr, given, masked=last != "whole", prefetches=prefetches).products()
     builder.ret_void()
     return function
 
 
 class _DirectTile:
-    """Emits ``mr`` rows of the vectors ``row``. The last one is masked to ``columns``, or whole if that is None."""
+    """Emits ``mr`` rows of the vectors ``row``, the last of which is whole or ``masked`` to the columns that are given."""
 
-    def __init__(self, row: list[Vectors], mr: int, columns: Any, ahead: Sequence[Any]) -> None:
-        self.row, self.builder, self.mr, self.nv = row, row[0].builder, mr, len(row)
+    def __init__(self, row: list[Vectors], mr: int, given: _TileArguments, *, masked: bool, prefetches: bool) -> None:
+        self.row, self.builder, self.mr, self.nv, self.given = row, row[0].builder, mr, len(row), given
         self.starts = [v * row[0].lanes for v in range(self.nv)]
-        self.mask = None if columns is None else row[-1].mask(self.builder.sub(columns, I64(self.starts[-1])))
-        self.places, self.paces = ahead[::2], ahead[1::2]
+        self.mask = row[-1].mask(self.builder.sub(given.columns, I64(self.starts[-1]))) if masked else None
+        self.places: Sequence[Any] = given.places if prefetches else ()
+        self.paces: Sequence[Any] = given.paces if prefetches else ()
 
-    def products(self, k: Any, a: Any, b: Any, c: Any, count: Any, steps: Any) -> None:
+    def products(self) -> None:
         """The loop over a batch, around the loop over k."""
-        builder = self.builder
-        rows = self._offsets(a[1])
+        builder, given = self.builder, self.given
+        rows = self._offsets(given.a_row)
         before = builder.block
         loop, done = builder.append_basic_block("batch"), builder.append_basic_block("batch.done")
         builder.branch(loop)
         builder.position_at_end(loop)
-        firsts = [count, a[0], b[0], c[0], *self.places]
-        left, *places = (builder.phi(first.type) for first in firsts)
-        sums, ahead = self._multiply(k, places[0], rows, a[2], places[1], b[1], places[3:])
-        self._write(sums, places[2], c[1])
+        firsts = [given.count, given.a, given.b, given.c, *self.places]
+        left, a, b, c, *places = phis = [builder.phi(first.type) for first in firsts]
+        sums, ahead = self._multiply(a, rows, b, places)
+        self._write(sums, c)
         following = builder.sub(left, I64(1))
-        nexts = [self._after(place, step) for place, step in zip(places[:3], steps, strict=True)]
-        for phi, first, following_value in zip([left, *places], firsts, [following, *nexts, *ahead], strict=True):
+        nexts = [self._after(a, given.a_next), self._after(b, given.b_next), self._after(c, given.c_next)]
+        for phi, first, following_value in zip(phis, firsts, [following, *nexts, *ahead], strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(following_value, builder.block)
         builder.cbranch(builder.icmp_signed(">", following, I64(0)), loop, done)
@@ -248,11 +269,10 @@ class _DirectTile:
                 offsets.append(builder.shl(offsets[r >> power], I64(power)))
         return offsets
 
-    def _multiply(
-        self, k: Any, a: Any, rows: list[Any], a_column: Any, b: Any, b_row: Any, ahead: list[Any]
-    ) -> tuple[list[Any], list[Any]]:
-        """The loop over k, which prefetches from the places ``ahead`` on. Returns the accumulators, ``nv`` of the first row,
-        then of the second, …; and the places where it ended."""
+    def _multiply(self, a: Any, rows: list[Any], b: Any, ahead: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The loop over k for one product; ``rows`` are the offsets of A's rows. It prefetches from the places ``ahead`` on.
+        Returns the accumulators, ``nv`` of the first row, then of the second, …; and the places where it ended."""
+        k, a_column, b_row = self.given.k, self.given.a_column, self.given.b_row
         builder, zeros = self.builder, [vectors.zero for vectors in self.row] * self.mr
         rows_ahead = self._opaque(builder.mul(b_row, I64(_ROWS_AHEAD))) if self.places else None
         in_line = max(1, ALIGNMENT // (self.row[0].lanes * self.row[0].itemsize))
@@ -285,9 +305,9 @@ class _DirectTile:
             end.add_incoming(new, loop)
         return ends[: len(zeros)], ends[len(zeros) :]
 
-    def _write(self, tile: list[Any], c: Any, c_row: Any) -> None:
+    def _write(self, tile: list[Any], c: Any) -> None:
         for r in range(self.mr):
-            row = self._after(c, self.builder.mul(c_row, I64(r)))
+            row = self._after(c, self.builder.mul(self.given.c_row, I64(r)))
             for v, (vectors, value) in enumerate(zip(self.row, tile[r * self.nv : (r + 1) * self.nv], strict=True)):
                 if self.mask is None or v < self.nv - 1:
                     vectors.store(value, row, self.starts[v])

@@ -11,7 +11,7 @@ As in ``pack.py``, what is packed next is prefetched.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -54,13 +54,14 @@ def word_packers(
             high, wide = rows, whole
             for r in range(rows):
                 for s in range(0, wide, lanes):
-                    row = address(a, top + r, (low + s) * group)
-                    rows_along(row, 0, offset(target, at + r * ld + s), _ROWS_AHEAD * down, 0)
+                    row, to = address(a, top + r, (low + s) * group), offset(target, at + r * ld + s)
+                    rows_along(source=row, step=0, target=to, ahead=_ROWS_AHEAD * down, ld=0, flip=0)
         elif down == item:
             high, wide = rows // lanes * lanes, whole
             for s in range(0, wide, lanes):
                 for r in range(0, high, lanes):
-                    rows_across(address(a, top + r, (low + s) * group), along, offset(target, at + r * ld + s), ld, 0)
+                    square, to = address(a, top + r, (low + s) * group), offset(target, at + r * ld + s)
+                    rows_across(source=square, step=along, target=to, ahead=0, ld=ld, flip=0)
         for r in range(rows):
             for s in range(wide if r < high else 0, kc):
                 p = (low + s) * group
@@ -78,19 +79,17 @@ def word_packers(
             high, together = whole, columns // (group * lanes) * (group * lanes)
             for r in range(high):
                 for s in range(0, together, group * lanes):
-                    row = address(b, (low + r) * group, left + s)
-                    columns_interleaved(row, down, offset(target, at + r * ld + s), columns * item, flip)
+                    row, to = address(b, (low + r) * group, left + s), offset(target, at + r * ld + s)
+                    columns_interleaved(source=row, step=down, target=to, ahead=columns * item, ld=0, flip=flip)
                 for s in range(together, wide, lanes):
-                    columns_across(
-                        address(b, (low + r) * group, left + s), down, offset(target, at + r * ld + s), 0, flip
-                    )
+                    row, to = address(b, (low + r) * group, left + s), offset(target, at + r * ld + s)
+                    columns_across(source=row, step=down, target=to, ahead=0, ld=0, flip=flip)
         elif down == item:
             high = whole // lanes * lanes
             for s in range(0, wide, lanes):
                 for r in range(0, high, lanes):
-                    columns_along(
-                        address(b, (low + r) * group, left + s), along, offset(target, at + r * ld + s), ld, flip
-                    )
+                    square, to = address(b, (low + r) * group, left + s), offset(target, at + r * ld + s)
+                    columns_along(source=square, step=along, target=to, ahead=0, ld=ld, flip=flip)
         for r in range(kc):
             p = (low + r) * group
             for s in range(wide if r < high else 0, columns):
@@ -103,7 +102,7 @@ def word_packers(
 
 
 class _Words:
-    """Emits vectors of words from elements of the type that ``pointer`` points to."""
+    """Emits vectors of words from elements of the type that ``source``, Numba's type of a pointer, points to."""
 
     def __init__(self, builder: Any, source: Any, lanes: int, least_bits: int, *, first_high: bool) -> None:
         self.builder, self.lanes, self.signed = builder, lanes, source.dtype.signed
@@ -188,74 +187,90 @@ def moved_by(builder: Any, pointer: Any, distance: Any) -> Any:
     return builder.bitcast(builder.gep(start, [distance]), pointer.type)
 
 
-def _along(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
-    """An intrinsic ``copy(source, step, target, ahead, flip)`` of one vector of words that follow each other in memory;
-    prefetches what lies ``ahead`` bytes after ``source``."""
+class _WordCopy(NamedTuple):
+    """The arguments of ``_copy``, in the order of its parameters. A copy that does not use one gets 0."""
 
-    def emit(words: _Words, source: Any, step: Any, target: Any, ahead: Any, flip: Any) -> None:  # noqa: ARG001
-        words.words.prefetch(moved_by(words.builder, source, ahead))
-        words.words.store(words.builder.xor(words.along(source), flip), target)
-
-    return _copy(vector_bits, least_bits, first_high, emit)
-
-
-def _across(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
-    """An intrinsic ``copy(source, step, target, ld, flip)`` of one vector of words; ``ld`` is not used."""
-
-    def emit(words: _Words, source: Any, step: Any, target: Any, ld: Any, flip: Any) -> None:  # noqa: ARG001
-        words.words.store(words.builder.xor(words.across(source, step), flip), target)
-
-    return _copy(vector_bits, least_bits, first_high, emit)
+    source: Any  # a pointer to elements
+    step: Any  # bytes from an element of a word to the next, or from a vector to the next
+    target: Any  # a pointer to words
+    ahead: Any  # bytes from what is read to what is prefetched
+    ld: Any  # words from a row of the target to the next
+    flip: Any  # a word whose bits are inverted in each word
 
 
-def _interleaved(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
-    """An intrinsic ``copy(source, step, target, ahead, flip)`` of as many vectors of words as a word has steps; prefetches
-    what lies ``ahead`` bytes after each row of ``source``."""
+def _copy(
+    vector_bits: int, least_bits: int, first_high: bool, emit: Callable[[_Words, _WordCopy], None]
+) -> Callable[..., None]:
+    """An intrinsic that copies as ``emit`` does, and takes the arguments of ``_WordCopy`` by name."""
 
-    def emit(words: _Words, source: Any, step: Any, target: Any, ahead: Any, flip: Any) -> None:
-        builder, rows = words.builder, []
-        for p in range(words.group):
-            row = moved_by(builder, source, builder.mul(step, I64(p)))
-            words.words.prefetch(moved_by(builder, row, ahead))
-            rows.append(words.elements(row))
-        for v, value in enumerate(words.interleaved(rows)):
-            words.words.store(builder.xor(value, flip), target, v * words.lanes)
-
-    return _copy(vector_bits, least_bits, first_high, emit)
-
-
-def _transposed(vector_bits: int, least_bits: int, first_high: bool, *, along: bool) -> Callable[..., None]:
-    """An intrinsic ``copy(source, step, target, ld, flip)`` of a square of words: each vector becomes a column.
-
-    The next vector begins ``step`` bytes further, or, where ``step`` is the distance of the steps in a word, a whole group
-    further. Rows of the target lie ``ld`` words apart.
-    """
-
-    def emit(words: _Words, source: Any, step: Any, target: Any, ld: Any, flip: Any) -> None:
-        builder, columns = words.builder, []
-        for column in range(words.lanes):
-            here = moved_by(builder, source, builder.mul(step, I64(column * (1 if along else words.group))))
-            columns.append(words.along(here) if along else words.across(here, step))
-        for i, row in enumerate(exchanged(builder, columns)):
-            words.words.store(builder.xor(row, flip), target, builder.mul(ld, I64(i)))
-
-    return _copy(vector_bits, least_bits, first_high, emit)
-
-
-def _copy(vector_bits: int, least_bits: int, first_high: bool, emit: Callable[..., None]) -> Callable[..., None]:
     @intrinsic
-    def copy(typingctx: Any, source: Any, step: Any, target: Any, ld: Any, flip: Any) -> Any:  # noqa: ARG001
-        signature = types.void(source, types.intp, target, types.intp, types.intp)
+    def copy(typingctx: Any, source: Any, step: Any, target: Any, ahead: Any, ld: Any, flip: Any) -> Any:  # noqa: ARG001
+        number = types.intp
+        signature = types.void(*_WordCopy(source, step=number, target=target, ahead=number, ld=number, flip=number))
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ARG001
-            pointer, step, to, ld, flip = args
+            given = _WordCopy(*args)
             words = _Words(builder, source, vector_bits // 32, least_bits, first_high=first_high)
-            emit(words, pointer, step, _to_words(builder, to), ld, words.words.broadcast(builder.trunc(flip, I32)))
+            flip = words.words.broadcast(builder.trunc(given.flip, I32))
+            emit(words, given._replace(target=_to_words(builder, given.target), flip=flip))
             return context.get_dummy_value()
 
         return signature, codegen
 
     return copy
+
+
+def _along(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
+    """A ``_copy`` of one vector of words that follow each other in memory; prefetches ``ahead``."""
+
+    def emit(words: _Words, copy: _WordCopy) -> None:
+        words.words.prefetch(moved_by(words.builder, copy.source, copy.ahead))
+        words.words.store(words.builder.xor(words.along(copy.source), copy.flip), copy.target)
+
+    return _copy(vector_bits, least_bits, first_high, emit)
+
+
+def _across(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
+    """A ``_copy`` of one vector of words, whose elements lie ``step`` bytes apart."""
+
+    def emit(words: _Words, copy: _WordCopy) -> None:
+        words.words.store(words.builder.xor(words.across(copy.source, copy.step), copy.flip), copy.target)
+
+    return _copy(vector_bits, least_bits, first_high, emit)
+
+
+def _interleaved(vector_bits: int, least_bits: int, first_high: bool) -> Callable[..., None]:
+    """A ``_copy`` of as many vectors of words as a word has steps, which lie ``step`` bytes apart; prefetches ``ahead`` of
+    each of these rows."""
+
+    def emit(words: _Words, copy: _WordCopy) -> None:
+        builder, rows = words.builder, []
+        for p in range(words.group):
+            row = moved_by(builder, copy.source, builder.mul(copy.step, I64(p)))
+            words.words.prefetch(moved_by(builder, row, copy.ahead))
+            rows.append(words.elements(row))
+        for v, value in enumerate(words.interleaved(rows)):
+            words.words.store(builder.xor(value, copy.flip), copy.target, v * words.lanes)
+
+    return _copy(vector_bits, least_bits, first_high, emit)
+
+
+def _transposed(vector_bits: int, least_bits: int, first_high: bool, *, along: bool) -> Callable[..., None]:
+    """A ``_copy`` of a square of words: each vector becomes a column. Rows of the target lie ``ld`` words apart.
+
+    ``along``: the words of a vector follow each other in memory, and the next vector begins ``step`` bytes further.
+    Otherwise elements of a word lie ``step`` bytes apart, and the next vector begins a whole group of these further.
+    """
+
+    def emit(words: _Words, copy: _WordCopy) -> None:
+        builder, columns = words.builder, []
+        for column in range(words.lanes):
+            here = moved_by(builder, copy.source, builder.mul(copy.step, I64(column * (1 if along else words.group))))
+            columns.append(words.along(here) if along else words.across(here, copy.step))
+        for i, row in enumerate(exchanged(builder, columns)):
+            words.words.store(builder.xor(row, copy.flip), copy.target, builder.mul(copy.ld, I64(i)))
+
+    return _copy(vector_bits, least_bits, first_high, emit)
 
 
 def _word(least_bits: int, first_high: bool) -> Callable[..., None]:

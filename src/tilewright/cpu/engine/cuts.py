@@ -12,6 +12,7 @@ differ by one vector at most; slivers, bands and phases by one tile or one step.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from ...host.machine import machine
 from ...kernels.blocking import Blocking
@@ -152,6 +153,16 @@ def panels_of(slivers: int, most: int, groups: int) -> int:
     return math.ceil(math.ceil(slivers / groups) / (most if slivers <= most else max(1, most // groups)))
 
 
+class Cut(NamedTuple):
+    """How a product is cut; all groups of threads have the same numbers."""
+
+    groups: int  # of threads
+    slivers: int  # of a group
+    wide: int  # slivers of a panel; the last panel may have fewer
+    bands: int  # of rows of C
+    parts: int  # of a band's slivers in a panel; each is a job
+
+
 @codegen.register_jitable
 def cut(
     m: int,
@@ -164,11 +175,10 @@ def cut(
     mc: int,
     vector_bytes: int,
     nc: int,
-) -> tuple[int, int, int, int, int]:
-    """How a product of m rows and ``vectors`` of columns is cut: groups of threads, slivers of each group, slivers of a
-    panel, bands, and parts of a panel. If columns are too many for one panel, there is one group, unless rows of A are one
-    block: then groups have smaller panels. Without groups, 64×50,000×64 took half as long again on two cores of a Zen 4 that
-    share no last cache, where a thread waits long for lines that the other has written.
+) -> Cut:
+    """How a product of m rows and ``vectors`` of columns is cut. If columns are too many for one panel, there is one group,
+    unless rows of A are one block: then groups have smaller panels. Without groups, 64×50,000×64 took half as long again on
+    two cores of a Zen 4 that share no last cache, where a thread waits long for lines that the other has written.
     """
     most = nc // (nv * lanes)
     one_block = m <= block_rows(mc, vector_bytes // lanes)
@@ -176,25 +186,41 @@ def cut(
     slivers = math.ceil(math.ceil(vectors / groups) / nv)
     wide = math.ceil(slivers / panels_of(math.ceil(vectors / nv), most, groups))
     bands, parts = bands_and_parts(m, wide, threads // groups, vector_bytes // lanes, mr, mc)
-    return groups, slivers, wide, bands, parts
+    return Cut(groups, slivers, wide, bands, parts)
 
 
 @codegen.register_jitable
-def counters_of_group(slivers: int, wide: int, bands: int, parts: int, deep: int) -> int:
-    """The counters of a group's list: of its next job; of each job, the phases that it has finished; of each phase, the
-    packing jobs that are done, and the parts that are taken of each band."""
-    return LINE * (1 + bands * parts + math.ceil(slivers / wide) * deep * (1 + bands))
+def phases_of(how: Cut, deep: int) -> int:
+    """The phases of a group: ``deep`` for each of its panels."""
+    return math.ceil(how.slivers / how.wide) * deep
 
 
 # ---- a list of jobs --------------------------------------------------------------------------------------------------
 
 
+class JobCounters(NamedTuple):
+    """Where the counters of a group's list begin; counter 0 counts the jobs that threads have taken from the list."""
+
+    done: int  # of each job that multiplies: the phases that have finished it
+    packed: int  # of each phase: its packing jobs that are done
+    taken: int  # of each phase, of each of its bands: the parts that are taken
+    end: int
+
+
+@codegen.register_jitable
+def job_counters(how: Cut, phases: int) -> JobCounters:
+    """The counters of a group's list, each on a cache line of its own."""
+    packed = LINE * (1 + how.bands * how.parts)
+    taken = packed + LINE * phases
+    return JobCounters(LINE, packed, taken, taken + LINE * phases * how.bands)
+
+
 @codegen.register_jitable
 def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tuple[int, int, bool]:
-    """The phase of a job of the list, its number within the phase, and whether it packs.
+    """The phase of job ``number`` of a list, its number within the phase, and whether it packs.
 
-    A phase has ``packings`` jobs that pack and ``jobs`` that multiply. The list begins with the packing jobs of the first
-    phase; those of each further phase come after ``before`` multiplying jobs of the phase before.
+    A phase has ``packings`` jobs that pack and ``jobs`` that multiply; ``last`` is the last phase. The list begins with the
+    packing jobs of the first phase; those of each further phase come after ``before`` multiplying jobs of the phase before.
     """
     if number < packings:
         return 0, number, True

@@ -32,7 +32,7 @@ def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Ca
     It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements lie inside C. These
     four tiles serve every edge: heights and widths that differ by one make up any C from 20 rows and 6 vectors on.
 
-    ``x`` is the tile's number in its band, and ``near`` that of ``team_product``. If tiles are ``lean``, the first tile
+    ``x`` is the tile's number in its band, and ``near`` a ``jobs.Near``. If tiles are ``lean``, the first tile
     of a band prefetches the sliver, which then is in L2 for the others; where rows of A are, too, these prefetch neither.
     Without these instructions, products of float64 take 2 to 5 % less on a Xeon whose cores each run another program as
     well. Instead, each of their iterations prefetches a line of the next sliver, if there is one. In all, products from
@@ -55,7 +55,7 @@ def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Ca
 
     @codegen.njit(nogil=True)
     def tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near):
-        cached, ahead, _ = near
+        ahead = near.ahead
         if vectors == nv:
             if rows == mr:
                 lanes = vector_bytes // codegen.itemsize(c)
@@ -67,7 +67,7 @@ def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Ca
                         two(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
                     else:
                         three(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
-                elif not lean() or not cached or x == 0:
+                elif not lean() or not near.cached or x == 0:
                     full(kc, a, a_stride, b, c, ldc, accumulate, columns, 0)
                 elif ahead:
                     ahead += line_of_tile(x - 1, lines) * (codegen.ALIGNMENT // codegen.itemsize(b))

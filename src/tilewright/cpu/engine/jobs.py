@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,13 +34,15 @@ from .cuts import (
     LINE,
     PACKING,
     PACKING_BOTH,
+    Cut,
     PackedBlocks,
     block_rows,
-    counters_of_group,
     cut,
+    job_counters,
     job_of,
     next_job,
     part_start,
+    phases_of,
 )
 from .triangle import ADDS, HERMITIAN, matrix_of, mirror_band, part_at
 
@@ -79,6 +82,100 @@ def nothing(a, rows, kc, words, apart, target):
     """The default of ``note_rows``."""
 
 
+# ---- what a driver's functions pass to each other --------------------------------------------------------------------
+# Machine code has the fields of such tuples as plain values.
+
+
+class StepsOfK(NamedTuple):
+    """Steps of k that are multiplied at once."""
+
+    kc: int
+    accumulate: int  # not 0: the product is added to C
+    ends: bool  # no more steps follow
+
+
+class Band(NamedTuple):
+    """Rows of C as tiles whose heights differ by one; the higher ones come first."""
+
+    top: int  # the first row
+    tiles: int
+    low: int  # rows of a low tile
+    higher: int  # tiles that are a row higher
+
+
+class Sliver(NamedTuple):
+    """Columns of C for which B is packed."""
+
+    left: int  # the first one
+    columns: int  # that lie inside C
+    vectors: int  # of packed columns: those beyond C are zeros
+
+
+class Near(NamedTuple):
+    """What the caches have, or will need."""
+
+    cached: bool  # whether the rows of A are in the second-level cache
+    ahead: int  # elements from this sliver to the next one, if that should be prefetched, otherwise 0
+    reals: int  # packed elements for one of a symmetric C (``triangle.columns_of_tile``), otherwise 0
+
+
+class _TeamProduct(NamedTuple):
+    """What all threads share. ``straight``: rows of A are read where they lie; ``adds``: 1 to add to C, otherwise 0;
+    ``reals``: packed elements for one of a symmetric C, otherwise 0; ``conjugated``: it is Hermitian."""
+
+    a: Any
+    b: Any
+    c: Any
+    n: int
+    k: int
+    deep: int
+    straight: bool
+    adds: int
+    reals: int
+    conjugated: bool
+
+
+class _Division(NamedTuple):
+    """How workspace and counters are divided. The panels of all groups come first, then a block of A for each thread."""
+
+    threads: int
+    how: Cut
+    buffers: int  # panels of a group: one for a thread by itself, otherwise two
+    panel: int  # elements
+    block: int  # elements
+    counters: int  # of a group
+
+
+class _Group(NamedTuple):
+    """A group of threads: its columns of C, its packed panels of B, and its counters (``cuts.JobCounters``)."""
+
+    left: int  # the first of its vectors of columns
+    vectors: int
+    buffers: int
+    panels: Any
+    counters: Any
+
+
+class _Rows(NamedTuple):
+    """A band's rows of A, for one phase."""
+
+    a: Any  # a pointer to the first
+    a_stride: int  # elements from one to the next
+    cached: bool  # whether they are in the second-level cache
+
+
+class _Phase(NamedTuple):
+    """A phase of a group: ``kc`` steps of k from ``low`` on, for the slivers ``first`` to ``end``, packed in ``panel``."""
+
+    number: int  # in the group's list
+    part: int  # of k
+    low: int
+    kc: int
+    first: int
+    end: int
+    panel: Any
+
+
 # ---- the driver ------------------------------------------------------------------------------------------------------
 
 
@@ -95,19 +192,15 @@ def team_product(
 ) -> Callable[..., None]:
     """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
 
-    ``m``, ``n`` and ``k`` count packed elements, and ``space`` holds such elements; k is cut at multiples of ``grain``. Only
-    three compiled functions know the dtypes:
+    ``m``, ``n`` and ``k`` count packed elements, and ``space`` holds such elements; k is cut at multiples of ``grain``. The
+    last two counters are the bits of ``triangle``, and the number of threads; the others are zeros. Only three compiled
+    functions know the dtypes:
 
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to ``target``,
       from element ``at`` on, ``ld`` apart;
     - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes these steps of columns of B;
-    - ``write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near)`` multiplies
-      a band of rows, from pointer ``a`` on, ``a_stride`` apart, by a sliver of packed columns into C, or adds the product to
-      it where ``accumulate`` is not 0.
-      ``tiles`` is (rows of a low tile, how many of the first tiles are a row higher, number of tiles). With ``ends`` no more
-      steps of k follow; ``corner`` has room for a tile. ``near`` is (whether the rows are in the second-level cache;
-      how many elements after this sliver the next one begins, if that should be prefetched, otherwise 0; ``reals`` of
-      ``triangle.columns_of_tile``).
+    - ``write(steps, a, a_stride, b, c, band, sliver, corner, near)`` multiplies a ``Band`` of rows, from pointer ``a`` on,
+      ``a_stride`` apart, by a ``Sliver`` of packed columns into C: these ``StepsOfK``. ``corner`` has room for a tile.
       ``write`` contains the loop over tiles, because each call of an inlined function counts references to its arrays.
 
     With ``in_place`` elements of A are what is packed, or whole words of them, and rows of A that need no packing are read
@@ -121,22 +214,165 @@ def team_product(
     None of them is called for a product without elements or without steps. Raises MemoryError if ``space`` or ``counters``
     is too small for one thread.
     """
-    chosen = blocks.chosen
-    mr, nv, vector_bytes, shortens = chosen.mr, chosen.nv, chosen.vector_bits // 8, blocks.shortens
-    stride, steps_of_phase, steps_of_8_bytes = (blocks.number(name) for name in ("a_stride", "kc", "kc_of_8_bytes"))
-    rows_of_block, columns_of_panel, elements_of_block, elements_of_corner = (
-        blocks.number(name) for name in ("mc", "nc", "block", "corner")
+    mr, vector_bytes = blocks.chosen.mr, blocks.chosen.vector_bits // 8
+    steps_of_phase, steps_of_8_bytes, rows_of_block = (blocks.number(name) for name in ("kc", "kc_of_8_bytes", "mc"))
+    divide = _divider(blocks, grain)
+    find_rows = _finder_of_rows(blocks, pack_rows, note_rows, in_place, any_height)
+    work = _worker(
+        blocks,
+        grain,
+        find_rows,
+        _packer_of_columns(blocks, grain, pack_columns),
+        _multiplier(blocks, write, whole_bands),
     )
 
     @codegen.njit(nogil=True, inline="always")
-    def pack_block(a, top, rows, low, kc, block):
-        """Pack rows of A; rows of zeros follow where the last rows may be fewer than those of the lowest tile."""
-        a_stride = stride()
-        pack_rows(a, top, rows, low, kc, block, 0, a_stride)
-        if not any_height and rows < mr * (mr - 1):
-            for r in range(rows, rows + mr):
-                for p in range(kc):
-                    block[r * a_stride + p] = 0
+    def product(a, b, c, m, n, k, space, counters):
+        mine = codegen.fetch_add(counters, 0, 1)
+        if m == 0 or n == 0 or k == 0:
+            return
+        bits, planned = counters[counters.size - 2], counters[counters.size - 1]
+        reals = max(1, n // m) if bits > ADDS else 0
+        itemsize = codegen.itemsize(space)
+        vectors = math.ceil(n / (vector_bytes // itemsize))
+        deep = math.ceil(k / (steps_of_phase() if itemsize <= 4 else steps_of_8_bytes()))
+        straight = in_place and k * (itemsize // codegen.itemsize(a)) == a.shape[1]
+        straight = straight and lies_well(a, itemsize, m // math.ceil(m / mr) >= mr - 1)
+        straight = straight and not displaced(a.strides[0], m, rows_of_block(), itemsize, planned)
+        division = divide(m, vectors, k, deep, straight, planned, space, counters)
+        if mine >= division.threads:
+            return
+        how, threads = division.how, division.threads
+        blocks_at = how.groups * division.buffers * division.panel
+        block = space[blocks_at + mine * division.block : blocks_at + (mine + 1) * division.block]
+        own, home = mine * how.groups // threads, mine * how.groups % threads * how.bands // threads
+        for turn in range(how.groups):  # a thread whose own group is done helps the next
+            g = (own + turn) % how.groups
+            left, right = part_start(vectors, how.groups, g), part_start(vectors, how.groups, g + 1)
+            panels = space[g * division.buffers * division.panel : (g + 1) * division.buffers * division.panel]
+            counted = counters[LINE + g * division.counters : LINE + (g + 1) * division.counters]
+            group = _Group(left, right - left, division.buffers, panels, counted)
+            work(
+                _TeamProduct(a, b, c, n, k, deep, straight, bits & ADDS, reals, (bits & HERMITIAN) != 0),
+                how,
+                group,
+                home,
+                block,
+            )
+
+    return product
+
+
+def _divider(blocks: PackedBlocks, grain: int) -> Callable[..., _Division]:
+    chosen, vector_bytes = blocks.chosen, blocks.chosen.vector_bits // 8
+    mr, nv, shortens = chosen.mr, chosen.nv, blocks.shortens
+    stride, rows_of_block, columns_of_panel, elements_of_block, elements_of_corner = (
+        blocks.number(name) for name in ("a_stride", "mc", "nc", "block", "corner")
+    )
+
+    @codegen.njit(nogil=True)
+    def divide(m, vectors, k, deep, straight, planned, space, counters):
+        """Cut a product for as many of the ``planned`` threads as there is room for."""
+        lanes = vector_bytes // codegen.itemsize(space)
+        packing = PACKING if straight else PACKING_BOTH
+        whole_block = elements_of_block()
+        block = min(whole_block, (m + mr) * stride() + elements_of_corner()) if shortens else whole_block
+        most_steps = math.ceil(k // grain / deep) * grain  # of a phase
+        threads = max(1, min(planned, space.size // block))
+        while True:
+            how = cut(m, vectors, lanes, threads, packing, mr, nv, rows_of_block(), vector_bytes, columns_of_panel())
+            buffers = 1 if threads == how.groups else 2
+            panel = most_steps * how.wide * nv * lanes
+            counted = job_counters(how, phases_of(how, deep)).end
+            fits = how.groups * buffers * panel + threads * block <= space.size
+            if fits and LINE + how.groups * counted <= counters.size - 2:
+                return _Division(threads, how, buffers, panel, block, counted)
+            if threads == 1:
+                raise MemoryError("the workspace is smaller than one thread needs")
+            threads -= 1
+
+    return divide
+
+
+def _worker(
+    blocks: PackedBlocks,
+    grain: int,
+    find_rows: Callable[..., Any],
+    pack_part: Callable[..., None],
+    multiply_part: Callable[..., None],
+) -> Callable[..., None]:
+    stride, mr, vector_bytes = blocks.number("a_stride"), blocks.chosen.mr, blocks.chosen.vector_bits // 8
+
+    @codegen.njit(nogil=True, inline="always")
+    def is_left_out(product, how, group, phase, band, part, lanes):
+        """Whether this part of a band lies above the diagonal of a symmetric C."""
+        m, first = product.a.shape[0], phase.first + part_start(phase.end - phase.first, how.parts, part)
+        tiles = math.ceil(m / mr)
+        bottom = part_start(m, tiles, part_start(tiles, how.bands, band + 1))
+        left = (group.left + part_start(group.vectors, how.slivers, first)) * lanes
+        return product.reals > 0 and left >= bottom * product.reals
+
+    @codegen.njit(nogil=True, inline="always")
+    def phase_of(product, how, group, number):
+        """Phase ``number`` of a list: all phases of k for a panel, then those for the next one."""
+        j, part = number // product.deep, number % product.deep
+        low = part_start(product.k // grain, product.deep, part) * grain
+        high = part_start(product.k // grain, product.deep, part + 1) * grain
+        size = group.panels.size // group.buffers
+        at = number % group.buffers * size
+        first, end = j * how.wide, min(how.slivers, (j + 1) * how.wide)
+        return _Phase(number, part, low, high - low, first, end, group.panels[at : at + size])
+
+    @codegen.njit(nogil=True)
+    def work(product, how, group, home, block):
+        """Take jobs from the list of a group until none is left. A thread begins each phase with band ``home``."""
+        phases, jobs = phases_of(how, product.deep), how.bands * how.parts
+        places = job_counters(how, phases)
+        # A thread by itself packs a panel where the last one was, whose lines may still be in L2: after that one's last job.
+        before = jobs if group.buffers == 1 else jobs // 2
+        packings = how.wide
+        if codegen.has_rows(product.b):
+            packings = math.ceil(math.ceil(product.k // grain / product.deep) * grain / STEPS)
+        rows = _Rows(codegen.offset(block, 0), stride(), True)
+        band, band_of = home, 0  # the band whose parts this thread takes, and its phase
+        rows_of = -1  # the phase and band of ``rows``, as one number: they are found once, for all parts that it takes
+        while True:
+            t, index, packs = job_of(codegen.fetch_add(group.counters, 0, 1), packings, jobs, before, phases - 1)
+            if not packs and index >= jobs:
+                return
+            phase = phase_of(product, how, group, t)
+            if packs:
+                for x in range(jobs):  # until then the panel in this buffer is in use
+                    codegen.wait_for(group.counters, places.done + x * LINE, t + 1 - group.buffers)
+                pack_part(product, how, group, phase, packings, index)
+                codegen.fetch_add(group.counters, places.packed + t * LINE, 1)
+                continue
+            if band_of != t:
+                band_of, band = t, home
+            band, part = next_job(group.counters, places.taken + t * how.bands * LINE, how.bands, how.parts, band)
+            if band == how.bands:
+                return
+            left_out = is_left_out(product, how, group, phase, band, part, vector_bytes // codegen.itemsize(block))
+            if left_out:
+                pass
+            elif rows_of != t * how.bands + band:
+                rows_of = t * how.bands + band
+                rows = find_rows(product, how, phase, band, block)
+            else:
+                rows = _Rows(rows.a, rows.a_stride, True)
+            job = places.done + (band * how.parts + part) * LINE
+            codegen.wait_for(group.counters, places.packed + t * LINE, packings)
+            codegen.wait_for(group.counters, job, t)
+            if not left_out:
+                multiply_part(product, how, group, phase, band, part, rows, block)
+            if t < phases - 1:
+                codegen.fetch_add(group.counters, job, 1)
+
+    return work
+
+
+def _packer_of_columns(blocks: PackedBlocks, grain: int, pack_columns: Callable[..., None]) -> Callable[..., None]:
+    nv, vector_bytes = blocks.chosen.nv, blocks.chosen.vector_bits // 8
 
     @codegen.njit(nogil=True, inline="always")
     def pack_sliver(b, low, kc, left, columns, panel, at, width):
@@ -155,176 +391,101 @@ def team_product(
             codegen.prefetch_for_write(codegen.offset(panel, line))
 
     @codegen.njit(nogil=True)
-    def work(a, b, c, n, k, left_end, across, cuts, home, straight, how, panels, block, counters):
-        """Take jobs from the list of a group until none is left. The group computes ``across`` vectors of columns of C, from
-        vector ``left_end`` on; ``cuts`` has its threads, and what ``cut`` returns. A thread begins with band ``home``;
-        ``how`` has the bits of ``triangle``."""
-        threads, slivers, wide, bands, parts, deep = cuts
-        m = a.shape[0]
-        adds, symmetric, conjugated, of_c = how & ADDS, how > ADDS, (how & HERMITIAN) != 0, matrix_of(c)
-        reals = max(1, n // m) if symmetric else 0  # packed elements for one of C
-        itemsize = codegen.itemsize(block)
-        lanes = vector_bytes // itemsize
-        tiles = math.ceil(m / mr)
-        low_rows, higher = m // tiles, m % tiles  # as by ``part_start``, without a division for each tile
-        jobs, last = bands * parts, math.ceil(slivers / wide) * deep - 1
-        # A thread by itself overwrites the last panel with the next one: its memory may still be in L2.
-        buffers, before = (1, jobs) if threads == 1 else (2, jobs // 2)
-        panel_size = panels.size // buffers
-        large = panel_size * itemsize > L2() // 2  # so L2 does not keep a sliver until the next band reads it
-        corner = block[block.size - elements_of_corner() :]
+    def pack_part(product, how, group, phase, packings, index):
+        """Job ``index`` of those that pack a panel: of a row-major B some steps of k of all slivers, else one sliver."""
+        b, panel, lanes = product.b, phase.panel, vector_bytes // codegen.itemsize(phase.panel)
         by_steps = codegen.has_rows(b)
-        packings = math.ceil(math.ceil(k // grain / deep) * grain / STEPS) if by_steps else wide
-        done, packed = LINE, LINE * (1 + jobs)
-        taken = packed + LINE * (last + 1)
-        rows, rows_apart = codegen.offset(block, 0), stride()
-        phase, band, block_of = -1, 0, -1
-        while True:
-            t, index, packs = job_of(codegen.fetch_add(counters, 0, 1), packings, jobs, before, last)
-            if not packs and index >= jobs:
-                return
-            j, p = t // deep, t % deep
-            low = part_start(k // grain, deep, p) * grain
-            kc = part_start(k // grain, deep, p + 1) * grain - low
-            first, end = j * wide, min(slivers, (j + 1) * wide)
-            panel = panels[t % buffers * panel_size : (t % buffers + 1) * panel_size]
-            if packs:
-                for x in range(jobs):  # until then the panel in this buffer is in use
-                    codegen.wait_for(counters, done + x * LINE, t + 1 - buffers)
-                begin, stop = 0, kc
-                if by_steps:
-                    begin = part_start(kc // grain, packings, index) * grain
-                    stop = part_start(kc // grain, packings, index + 1) * grain
-                for x in range(first, end) if by_steps else range(first + index, min(end, first + index + 1)):
-                    left = (left_end + part_start(across, slivers, x)) * lanes
-                    right = (left_end + part_start(across, slivers, x + 1)) * lanes
-                    width = max(right - left, (nv - 1) * lanes)
-                    at = (x - first) * nv * lanes * kc + begin * width
-                    if by_steps and threads > 1 and x + 1 < end:
-                        prefetch_rows(panel, at + nv * lanes * kc, (stop - begin) * width)
-                    pack_sliver(b, low + begin, stop - begin, left, min(n, right) - left, panel, at, width)
-                codegen.fetch_add(counters, packed + t * LINE, 1)
-                continue
-            # ---- multiply
-            if phase != t:
-                phase, band = t, home
-            band, part = next_job(counters, taken + t * bands * LINE, bands, parts, band)
-            if band == bands:
-                return
-            begin, stop = part_start(tiles, bands, band), part_start(tiles, bands, band + 1)
-            i0, cached = part_start(m, tiles, begin), True
-            sliver = first + part_start(end - first, parts, part)
-            beyond = first + part_start(end - first, parts, part + 1)
-            bottom = part_start(m, tiles, stop)
-            if symmetric:  # slivers that begin beyond the diagonal are left out
-                while (
-                    beyond > sliver and (left_end + part_start(across, slivers, beyond - 1)) * lanes >= bottom * reals
-                ):
-                    beyond -= 1
-            if sliver < beyond and block_of != t * bands + band:
-                block_of, height = t * bands + band, bottom - i0
-                if in_place and straight:
-                    rows_apart = a.strides[0] // itemsize
-                    rows = codegen.pointer_as(codegen.address(a, i0, low * (itemsize // codegen.itemsize(a))), block)
-                    cached = False
-                    note_rows(a, height, kc, rows, rows_apart, block)
-                else:
-                    pack_block(a, i0, height, low, kc, block)
-            tiles_here = low_rows, max(0, higher - begin), stop - begin
-            job = done + (band * parts + part) * LINE
-            codegen.wait_for(counters, packed + t * LINE, packings)
-            codegen.wait_for(counters, job, t)
-            for s in range(sliver, beyond):
-                left = left_end + part_start(across, slivers, s)
-                right = left_end + part_start(across, slivers, s + 1)
-                column, width = left * lanes, max(right - left, nv - 1)
-                columns = min(n, right * lanes) - column
-                if symmetric:
-                    columns = min(columns, bottom * reals - column)
-                b_panel = codegen.offset(panel, (s - first) * nv * lanes * kc)
-                top, of_a = i0, rows
-                if symmetric and not whole_bands:  # tiles above the diagonal are left out
-                    x = max(begin, part_at(m, tiles, min(m - 1, column // reals)))
-                    top, tiles_here = part_start(m, tiles, x), (low_rows, max(0, higher - x), stop - x)
-                    of_a = codegen.ahead(rows, (top - i0) * rows_apart)
-                write(
-                    kc,
-                    of_a,
-                    rows_apart,
-                    b_panel,
-                    c,
-                    top,
-                    tiles_here,
-                    column,
-                    columns,
-                    width,
-                    adds + p,
-                    p + 1 == deep,
-                    corner,
-                    (cached, nv * lanes * kc if large and s + 1 < beyond else 0, reals),
+        begin, stop, first, end = 0, phase.kc, phase.first + index, min(phase.end, phase.first + index + 1)
+        if by_steps:
+            begin = part_start(phase.kc // grain, packings, index) * grain
+            stop = part_start(phase.kc // grain, packings, index + 1) * grain
+            first, end = phase.first, phase.end
+        for x in range(first, end):
+            left = (group.left + part_start(group.vectors, how.slivers, x)) * lanes
+            right = (group.left + part_start(group.vectors, how.slivers, x + 1)) * lanes
+            width = max(right - left, (nv - 1) * lanes)
+            at = (x - phase.first) * nv * lanes * phase.kc + begin * width
+            if by_steps and group.buffers > 1 and x + 1 < end:
+                prefetch_rows(panel, at + nv * lanes * phase.kc, (stop - begin) * width)
+            columns = min(product.n, right) - left
+            pack_sliver(b, phase.low + begin, stop - begin, left, columns, panel, at, width)
+
+    return pack_part
+
+
+def _finder_of_rows(
+    blocks: PackedBlocks,
+    pack_rows: Callable[..., None],
+    note_rows: Callable[..., None],
+    in_place: bool,
+    any_height: bool,
+) -> Callable[..., Any]:
+    mr, stride = blocks.chosen.mr, blocks.number("a_stride")
+
+    @codegen.njit(nogil=True)
+    def find_rows(product, how, phase, band, block):
+        """A band's rows of A: packed into ``block``, or where they lie."""
+        a, low, kc, m = product.a, phase.low, phase.kc, product.a.shape[0]
+        tiles = math.ceil(m / mr)
+        top = part_start(m, tiles, part_start(tiles, how.bands, band))
+        rows = part_start(m, tiles, part_start(tiles, how.bands, band + 1)) - top
+        if in_place and product.straight:
+            itemsize = codegen.itemsize(block)
+            first = codegen.pointer_as(codegen.address(a, top, low * (itemsize // codegen.itemsize(a))), block)
+            note_rows(a, rows, kc, first, a.strides[0] // itemsize, block)
+            return _Rows(first, a.strides[0] // itemsize, False)
+        a_stride = stride()
+        pack_rows(a, top, rows, low, kc, block, 0, a_stride)
+        if not any_height and rows < mr * (mr - 1):  # the last ones may be fewer than those of the lowest tile
+            for r in range(rows, rows + mr):
+                for p in range(kc):
+                    block[r * a_stride + p] = 0
+        return _Rows(codegen.offset(block, 0), a_stride, True)
+
+    return find_rows
+
+
+def _multiplier(blocks: PackedBlocks, write: Callable[..., None], whole_bands: bool) -> Callable[..., None]:
+    chosen, vector_bytes, elements_of_corner = blocks.chosen, blocks.chosen.vector_bits // 8, blocks.number("corner")
+    mr, nv = chosen.mr, chosen.nv
+
+    @codegen.njit(nogil=True)
+    def multiply_part(product, how, group, phase, band, part, rows, block):
+        """The job that multiplies ``part`` of a band: its slivers, one after the other."""
+        m, lanes, tiles = (
+            product.a.shape[0],
+            vector_bytes // codegen.itemsize(block),
+            math.ceil(product.a.shape[0] / mr),
+        )
+        begin, stop = part_start(tiles, how.bands, band), part_start(tiles, how.bands, band + 1)
+        # As by ``part_start``, without a division for each tile.
+        tiles_of_band = Band(part_start(m, tiles, begin), stop - begin, m // tiles, max(0, m % tiles - begin))
+        bottom, reals = part_start(m, tiles, stop), product.reals
+        steps = StepsOfK(phase.kc, product.adds + phase.part, phase.part + 1 == product.deep)
+        corner = block[block.size - elements_of_corner() :]
+        large = phase.panel.size * codegen.itemsize(block) > L2() // 2  # L2 does not keep a sliver until the next band
+        slivers, size, cached = phase.end - phase.first, nv * lanes * phase.kc, rows.cached
+        beyond = phase.first + part_start(slivers, how.parts, part + 1)
+        for s in range(phase.first + part_start(slivers, how.parts, part), beyond):
+            left = group.left + part_start(group.vectors, how.slivers, s)
+            right = group.left + part_start(group.vectors, how.slivers, s + 1)
+            columns, of_a, here = min(product.n, right * lanes) - left * lanes, rows.a, tiles_of_band
+            if reals:
+                columns = min(columns, bottom * reals - left * lanes)
+                if columns <= 0:  # this sliver and the next ones lie above the diagonal
+                    break
+                x = begin if whole_bands else max(begin, part_at(m, tiles, min(m - 1, left * lanes // reals)))
+                here = Band(part_start(m, tiles, x), stop - x, m // tiles, max(0, m % tiles - x))
+                of_a = codegen.ahead(rows.a, (here.top - tiles_of_band.top) * rows.a_stride)
+            sliver = Sliver(left * lanes, columns, max(right - left, nv - 1))
+            near = Near(cached, size if large and s + 1 < beyond else 0, reals)
+            packed = codegen.offset(phase.panel, (s - phase.first) * size)
+            write(steps, of_a, rows.a_stride, packed, product.c, here, sliver, corner, near)
+            cached = True
+            if reals and steps.ends:
+                j, units = left * lanes // reals, how.bands if whole_bands else tiles
+                mirror_band(
+                    matrix_of(product.c), product.conjugated, here.top, bottom, j, j + columns // reals, tiles, units
                 )
-                cached = True
-                if symmetric and p + 1 == deep:
-                    j, units = column // reals, bands if whole_bands else tiles
-                    mirror_band(of_c, conjugated, top, bottom, j, j + columns // reals, tiles, units)
-            if t < last:
-                codegen.fetch_add(counters, job, 1)
 
-    @codegen.njit(nogil=True, inline="always")
-    def product(a, b, c, m, n, k, space, counters):
-        mine = codegen.fetch_add(counters, 0, 1)
-        if m == 0 or n == 0 or k == 0:
-            return
-        how = counters[counters.size - 2]
-        itemsize = codegen.itemsize(space)
-        lanes = vector_bytes // itemsize
-        vectors = math.ceil(n / lanes)
-        deep = math.ceil(k / (steps_of_phase() if itemsize <= 4 else steps_of_8_bytes()))
-        mc, whole_block = rows_of_block(), elements_of_block()
-        steps = math.ceil(k // grain / deep) * grain
-        planned = counters[counters.size - 1]
-        straight = in_place and k * (itemsize // codegen.itemsize(a)) == a.shape[1]
-        straight = straight and lies_well(a, itemsize, m // math.ceil(m / mr) >= mr - 1)
-        straight = straight and not displaced(a.strides[0], m, mc, itemsize, planned)
-        packing = PACKING if straight else PACKING_BOTH
-        block_size = min(whole_block, (m + mr) * stride() + elements_of_corner()) if shortens else whole_block
-        threads = max(1, min(planned, space.size // block_size))
-        while True:
-            groups, slivers, wide, bands, parts = cut(
-                m, vectors, lanes, threads, packing, mr, nv, mc, vector_bytes, columns_of_panel()
-            )
-            counted = counters_of_group(slivers, wide, bands, parts, deep)
-            panels = (1 if threads == groups else 2) * steps * wide * nv * lanes
-            blocks_at = groups * panels
-            fits = blocks_at + threads * block_size <= space.size and LINE + groups * counted <= counters.size - 2
-            if fits or threads == 1:
-                break
-            threads -= 1  # there is not room for all that were planned
-        if not fits:
-            raise MemoryError("the workspace is smaller than one thread needs")
-        if mine >= threads:
-            return
-        block = space[blocks_at + mine * block_size : blocks_at + (mine + 1) * block_size]
-        own, cuts = mine * groups // threads, (threads // groups, slivers, wide, bands, parts, deep)
-        home = mine * groups % threads * bands // threads
-        for turn in range(groups):  # a thread whose own group is done helps the next
-            g = (own + turn) % groups
-            left_end, right_end = part_start(vectors, groups, g), part_start(vectors, groups, g + 1)
-            work(
-                a,
-                b,
-                c,
-                n,
-                k,
-                left_end,
-                right_end - left_end,
-                cuts,
-                home,
-                straight,
-                how,
-                space[g * panels : (g + 1) * panels],
-                block,
-                counters[LINE + g * counted : LINE + (g + 1) * counted],
-            )
-
-    return product
+    return multiply_part

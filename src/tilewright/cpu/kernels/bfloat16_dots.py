@@ -61,8 +61,9 @@ def bfloat16_product(
                 one_row_narrow(kc, of_a, a_stride, b, row, ldc, accumulate, columns, start)
 
     @codegen.njit(nogil=True, inline="always")
-    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
+    def write(steps, a, a_stride, b, c, band, sliver, corner, near):  # noqa: ARG001
         """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
+        (kc, accumulate, ends), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
         narrow, wide, counters = c
         width = vectors * lanes
         start = codegen.offset(corner, start_at)
@@ -71,9 +72,8 @@ def bfloat16_product(
         smallest = int(corner[corner.size - 1])
         exact = always_exact or (counters[dots.SMALL_PIECES] == 0 and dots.least_exponent(smallest) >= half)
         exact = exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents)
-        low, higher, count = tiles
         once = ends and not accumulate and codegen.itemsize(narrow) == 2  # sums need not leave the first-level cache
-        for x in range(count):
+        for x in range(tiles):
             rows = low + 1 if x < higher else low
             direct = not once and wide.strides[1] == 4 and rows >= mr - 1
             to, ldc, inside = codegen.offset(corner, 0), width, width

@@ -60,13 +60,14 @@ def bfloat16_by_tiles(
             convert(row, 4, codegen.address(target, top + r, left), target.strides[1], columns)
 
     @codegen.njit(nogil=True, inline="always")
-    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
-        (narrow, wide, of_a, counters), (low, higher, count) = c, tiles
+    def write(steps, a, a_stride, b, c, band, sliver, corner, near):  # noqa: ARG001
+        (kc, accumulate, ends), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
+        narrow, wide, of_a, counters = c
         sums, beside = codegen.offset(corner, 0), codegen.offset(corner, corner.size - 1 - length)
         smallest, width = int(corner[corner.size - 1]), vectors * lanes
         exact = counters[dots.SMALL_PIECES] == 0 and dots.least_exponent(smallest) >= half
         exact = exact or dots.no_denormals(smallest, least(kc * width, b), least_exponents)
-        for x in range(count):
+        for x in range(tiles):
             rows = low + 1 if x < higher else low
             if ends:
                 fetch_rows(narrow, top, rows, left, columns)

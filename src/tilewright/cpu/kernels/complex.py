@@ -55,13 +55,13 @@ def pack_columns(b, low, kc, left, columns, target, at, ld):
 
 
 @codegen.njit(nogil=True, inline="always")
-def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
+def write(steps, a, a_stride, b, c, band, sliver, corner, near):
     """For ``team_product``: write to C as real numbers, or by way of ``corner``."""
+    (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
-    low, higher, count = tiles
-    for x in range(count):
+    for x in range(tiles):
         rows = low + 1 if x < higher else low
-        inside = triangle.columns_of_tile(columns, left, top + rows, near[2])
+        inside = triangle.columns_of_tile(columns, left, top + rows, near.reals)
         if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
             ldc = c.strides[0] // codegen.itemsize(corner)
             of_c = parts(codegen.address(c, top, left // 2))

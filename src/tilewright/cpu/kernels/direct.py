@@ -278,7 +278,7 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
                     ahead = ahead_of(later_a, later_b, later_c, i, i, moves, False, False)
                 elif has_below:
                     ahead = ahead_of(a_now, b_now, c_now, i, i + mr, moves, columns == n, only_a)
-                tile(*size, at_a, a_row, a_column, at_b, b_row, at_c, c_row, *batch, *ahead)
+                tile(size, (at_a, a_row, a_column), (at_b, b_row), (at_c, c_row), batch, ahead)
                 i += tiles * mr
             j += columns
         if not straight_c:

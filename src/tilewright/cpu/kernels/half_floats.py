@@ -22,14 +22,14 @@ tile = edges.compiled_tile(BLOCKS)
 
 
 @codegen.njit(nogil=True, inline="always")
-def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):
+def write(steps, a, a_stride, b, c, band, sliver, corner, near):
     """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
+    (kc, accumulate, ends), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     narrow, wide = c
     width = vectors * LANES
-    low, higher, count = tiles
-    for x in range(count):
+    for x in range(tiles):
         rows = low + 1 if x < higher else low
-        inside = triangle.columns_of_tile(columns, left, top + rows, near[2])
+        inside = triangle.columns_of_tile(columns, left, top + rows, near.reals)
         if rows >= MR - 1:
             of_c = codegen.address(wide, top, left)
             tile(kc, a, a_stride, b, of_c, wide.shape[1], accumulate, rows, vectors, inside, x, near)

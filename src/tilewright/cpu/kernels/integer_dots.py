@@ -59,13 +59,13 @@ def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dot
         pack_b(b, UPPER_BITS if quads and codegen.itemsize(b) == 1 else 0, low, kc, left, columns, target, at, ld)
 
     @codegen.njit(nogil=True, inline="always")
-    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
+    def write(steps, a, a_stride, b, c, band, sliver, corner, near):  # noqa: ARG001
         """Where C is int32, write to it where it lies; else by way of ``corner``, where C is widened to accumulate."""
+        (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
         c, of_a = c
         width = vectors * lanes
         buffer, start = codegen.offset(corner, 0), codegen.offset(corner, start_in_corner)
-        low, higher, count = tiles
-        for x in range(count):
+        for x in range(tiles):
             rows = low + 1 if x < higher else low
             direct = codegen.itemsize(c) == 4 and c.strides[1] == 4 and rows >= mr - 1
             for r in range(0 if direct or not accumulate else rows):

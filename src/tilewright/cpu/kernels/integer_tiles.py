@@ -39,11 +39,12 @@ def integers_by_tiles(blocks: dots.TileBlocks, kind: type[codegen.Tiles]) -> Cal
                 convert(of_c, c.strides[1], row, 4, columns)
 
     @codegen.njit(nogil=True, inline="always")
-    def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
-        (c, of_a), (low, higher, count) = c, tiles
+    def write(steps, a, a_stride, b, c, band, sliver, corner, near):  # noqa: ARG001
+        (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
+        c, of_a = c
         sums, width, itemsize = codegen.offset(corner, 0), vectors * lanes, codegen.itemsize(c)
         words = itemsize == 4 and c.strides[1] == 4 and c.strides[0] % 4 == 0
-        for x in range(count):
+        for x in range(tiles):
             rows = low + 1 if x < higher else low
             fetch_rows(c, top, rows, left, columns)
             if words and (rows | columns) % codegen.TILE == 0:

@@ -20,13 +20,13 @@ tile = edges.compiled_tile(BLOCKS)
 
 
 @codegen.njit(nogil=True, inline="always")
-def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
+def write(steps, a, a_stride, b, c, band, sliver, corner, near):
     """By way of ``corner``: C may be narrower than the tile. To accumulate, C is widened into ``corner`` first."""
+    (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     width = vectors * LANES
-    low, higher, count = tiles
-    for x in range(count):
+    for x in range(tiles):
         rows = low + 1 if x < higher else low
-        inside = triangle.columns_of_tile(columns, left, top + rows, near[2])
+        inside = triangle.columns_of_tile(columns, left, top + rows, near.reals)
         if accumulate:
             widen(c, top, rows, left, inside, corner, 0, width)
         tile(

@@ -22,13 +22,13 @@ pack, tile = codegen.packer(CHOSEN.vector_bits), edges.compiled_tile(BLOCKS)
 
 
 @codegen.njit(nogil=True, inline="always")
-def write(kc, a, a_stride, b, c, top, tiles, left, columns, vectors, accumulate, ends, corner, near):  # noqa: ARG001
+def write(steps, a, a_stride, b, c, band, sliver, corner, near):
     """For ``team_product``: write to C where it lies, or by way of ``corner``."""
+    (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
-    low, higher, count = tiles
-    for x in range(count):
+    for x in range(tiles):
         rows = low + 1 if x < higher else low
-        inside = triangle.columns_of_tile(columns, left, top + rows, near[2])
+        inside = triangle.columns_of_tile(columns, left, top + rows, near.reals)
         if c.strides[1] == codegen.itemsize(c) and rows >= MR - 1:
             ldc = c.strides[0] // codegen.itemsize(c)
             tile(kc, a, a_stride, b, codegen.address(c, top, left), ldc, accumulate, rows, vectors, inside, x, near)

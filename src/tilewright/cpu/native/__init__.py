@@ -24,7 +24,7 @@ def front_key() -> str:
     return fingerprint(*sources.files(SOURCES))
 
 
-@functools.cache
+@functools.cache  # in a checkout its sources are read
 def front() -> ModuleType | None:
     """The extension module; None where it was not built, or from other sources than those of this checkout.
 

@@ -40,10 +40,11 @@ _alive: list[Any] = []
 class Compiler:
     """Compiles what the engine calls when it is first asked for, and keeps it on disk.
 
-    All on another thread: an interrupt would leave the compiler's locks taken and its registries half filled.
+    All on another thread: an interrupt would leave the compiler's locks taken and its registries half filled. What was
+    compiled stays for the life of the process, and so does the one object of this class.
     """
 
-    @functools.cache  # noqa: B019  # lives as long as the process
+    @functools.cache  # noqa: B019
     def kernel(self, kernel: Kernel, dtype: str, result: str) -> CompiledKernel:
         """As ``machine_code.CodeSource``."""
         return run_on_thread(lambda: _kernel(kernel, dtype, result))
@@ -163,7 +164,7 @@ class _Locator(caching._CacheLocator):
         return None
 
 
-@functools.cache
+@functools.cache  # reads all sources
 def _generator() -> str:
     """A key of all that determines machine code except the kernel's own file: generators, compilers and their settings,
     and the target machine."""

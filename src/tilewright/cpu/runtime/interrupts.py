@@ -122,7 +122,7 @@ def _launch(start: Callable[[], None]) -> None:
     _thread.start_new_thread(_ensured(), (int, start))
 
 
-@functools.cache
+@functools.cache  # for each shared product
 def _ensured() -> Callable[[Callable[[], Any], Callable[[], None]], Any]:
     """``ensured`` as one call of C (``prebuilt/support.c``). Where no library was built, in Python: then it holds unless an
     interrupt comes between two of its bytecodes."""

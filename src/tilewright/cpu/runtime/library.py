@@ -79,7 +79,7 @@ SOURCES = (
 FAILED = -(1 << 63)
 
 
-@functools.cache
+@functools.cache  # reads all sources
 def sources_key() -> str:
     """A key of the sources of a library."""
     return fingerprint(*sources.files(SOURCES))
@@ -100,7 +100,7 @@ def built_level(here: Machine) -> InstructionLevel | None:
     return best if same else None
 
 
-@functools.cache
+@functools.cache  # the library stays loaded
 def support_function(name: str) -> int | None:
     """The address of a function that does not depend on the processor; None where no library was built."""
     level = built_level(machine())

@@ -52,7 +52,7 @@ class CodeSource(Protocol):
         """The address of a function that the C front calls."""
 
 
-@functools.cache
+@functools.cache  # stays as it was at first: machine code is loaded, and sizes of workspace follow from it
 def engine_code() -> CodeSource | None:
     """Where the engine's machine code comes from; None where NumPy has to multiply."""
     if _is_sub_interpreter():
@@ -101,7 +101,7 @@ def describe_code() -> str:
 # ---- the library -----------------------------------------------------------------------------------------------------
 
 
-@functools.cache
+@functools.cache  # loads it
 def _library() -> BuiltCode | None:
     from .library import BuiltLibrary, built_level, is_current
 
@@ -184,7 +184,7 @@ class BuiltKernel:
 # ---- the compiler ----------------------------------------------------------------------------------------------------
 
 
-@functools.cache
+@functools.cache  # one object, which has what it compiled
 def _compiler() -> CodeSource | None:
     """Numba, where it is installed and may compile."""
     if os.environ.get(_FORBIDDEN, "0") not in ("", "0") or importlib.util.find_spec("numba") is None:
@@ -198,7 +198,6 @@ def _why_no_compiler() -> str:
     return "Numba is not installed" if importlib.util.find_spec("numba") is None else f"${_FORBIDDEN} is set"
 
 
-@functools.cache
 def _is_sub_interpreter() -> bool:
     """Whether this is another interpreter than the process's first, to which machine code belongs that takes the GIL."""
     states = ctypes.pythonapi.PyInterpreterState_Get, ctypes.pythonapi.PyInterpreterState_Main

@@ -158,7 +158,7 @@ def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) ->
     return kernel_code(kernel, dtype.name, result.name)
 
 
-@functools.cache
+@functools.cache  # one for all teams
 def standby() -> CompiledStandby:
     """The machine code in which workers wait for the next product."""
     return CompiledStandby(need_machine_code("what workers wait in").function)
@@ -168,15 +168,15 @@ def standby() -> CompiledStandby:
 
 
 def grid(m: int, n: int, threads: int) -> tuple[int, int]:
-    """How many cuts along m and along n give ``threads`` rectangles of the least perimeter.
+    """Into how many bands of rows, and of columns, to cut C: rectangles, one for each thread, that together read least.
 
-    A thread of a p×q grid reads A's m/p rows and B's n/q columns, so the operands are read q·m·k + p·k·n times in all.
+    With p bands of rows and q of columns, A is read q times and B p times: k·(q·m + p·n) elements.
 
     >>> grid(1000, 1000, 4), grid(100, 10000, 4), grid(10000, 10, 2)
     ((2, 2), (1, 4), (2, 1))
     """
-    divisors = [p for p in range(1, threads + 1) if threads % p == 0]
-    return min(((p, threads // p) for p in divisors), key=lambda pq: pq[1] * m + pq[0] * n)
+    p = min((p for p in range(1, threads + 1) if threads % p == 0), key=lambda p: threads // p * m + p * n)
+    return p, threads // p
 
 
 class Composer(Team):
@@ -321,16 +321,17 @@ def _run_team(
     shape = (c.shape[0], c.shape[1], a.shape[1])
     nbytes, counted = team_needs(kernel, shape, c.dtype, team.threads)
     counters = np.zeros(counted + 2, np.int64)
-    counters[-2:] = how, team.threads
+    counters[-2:] = how, team.threads  # where kernels read them
     with take_workspace(nbytes) as memory:
         arrays = a, b, c, memory[:nbytes].view(kernel.space or c.dtype), counters
-        posted = (
-            () if team.threads == 1 or isinstance(code, functools.partial) else (call_words(code, *arrays), standby())
-        )
-        run_stoppable(team, functools.partial(code, *arrays), counters, 2 * math.prod(shape), *posted)
+        job, flops = functools.partial(code, *arrays), 2 * math.prod(shape)
+        if team.threads == 1 or isinstance(code, functools.partial):  # a call in words has no parameters
+            run_stoppable(team, job, counters, flops)
+        else:
+            run_stoppable(team, job, counters, flops, call=call_words(code, *arrays), standby=standby())
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # every product of a shape asks
 def team_needs(kernel: Kernel, shape: tuple[int, int, int], dtype: np.dtype, threads: int) -> tuple[int, int]:
     """The bytes of the workspace of a kernel that distributes its own work, and its counters."""
     return kernel.workspace_bytes(*shape, dtype.name, threads), kernel.counters(*shape) if kernel.counters else 1
@@ -347,8 +348,9 @@ def _run_tiles(
     if team.threads == 1:
         code(a, b, c)
         return
-    across, along = grid(c.shape[0], c.shape[1], team.threads)
-    rows, columns = even_slices(c.shape[0], across, grain[0]), even_slices(c.shape[1], along, grain[1])
+    (m, n), (grain_m, grain_n) = c.shape, grain
+    across, along = grid(m, n, team.threads)
+    rows, columns = even_slices(m, across, grain_m), even_slices(n, along, grain_n)
     team.run([functools.partial(code, a[r], b[:, s], c[r, s]) for r in rows for s in columns])
 
 
@@ -356,7 +358,7 @@ def _run_tiles(
 
 #: Multiply-adds of a portion of the batch: about 10 ms. Ctrl-C takes effect between two portions.
 PORTION = 1 << 30
-#: Threads are not equally fast on a shared machine. So each has so many portions, unless these would have fewer
+#: Threads are not equally fast on a shared machine. So there are so many portions for each, unless these would have fewer
 #: multiply-adds than LEAST: Python code, which only one thread at a time can run, comes between two portions.
 PORTIONS, LEAST = 8, 1 << 23
 
@@ -410,12 +412,17 @@ def multiply_batch(
 
 
 def _portions(length: int, work: int, bands: int) -> list[slice]:
-    """How ``bands`` threads cut ``length`` products, or rows of them, of so many multiply-adds in all: single products
-    rather than portions of one and two; else the longer portions first, for threads do not begin the last ones together."""
+    """The portions of an axis of ``length`` products, or rows of products, which ``bands`` threads take one after the other.
+    ``work`` is the multiply-adds of all.
+
+    Portions differ by one product at most. Where they would have one or two, each product is a portion: a thread that took
+    two last would need twice the time of the others. The longer ones come first, so that the last ones to end are short.
+    """
     count = max(bands, min(PORTIONS * bands, work // LEAST)) if bands > 1 else 1
     count = max(count, math.ceil(work / PORTION))
-    portions = even_slices(length, length if count < length <= 2 * count else count)
-    return sorted(portions, key=lambda portion: portion.start - portion.stop)
+    if count < length <= 2 * count:
+        count = length
+    return sorted(even_slices(length, count), key=lambda portion: portion.stop - portion.start, reverse=True)
 
 
 def _portion(short: Short, product: Callable[[], Product], a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:

@@ -141,7 +141,7 @@ def wake_if_many(threads: int) -> None:
     _last_ns = now
 
 
-@functools.cache
+@functools.cache  # connects it once
 def _c_front() -> Any:
     """The C front, which knows the machine code of shared products and what it reads without Python code; or None."""
     c, source = small_products.c_front(), engine_code()

@@ -504,7 +504,7 @@ def _nothing() -> None:
 # Which logical processors a thread may run on, and on which one it runs.
 
 
-@functools.cache
+@functools.cache  # each call of a team asks; to look it up takes 8 µs
 def _sched_getcpu() -> Callable[[], int] | None:
     try:
         return ctypes.CDLL(None).sched_getcpu  # in glibc and musl; nothing like it on macOS

@@ -236,7 +236,7 @@ class _TriesOfKind(NamedTuple):
     tries: dict[tuple[bool, ...], _Tries]
 
 
-#: By the kinds of products that were planned before, and the most of them.
+#: By the kinds of products that were planned before, and the most of them. A key has all that the tries depend on.
 _known: dict[Any, _TriesOfKind] = {}
 _MOST_KNOWN = 1024
 
@@ -275,7 +275,7 @@ def _suits(kernels: tuple[CudaKernel, ...], operands: Operands) -> tuple[tuple[A
     return rules.of(values), rules.of(swapped)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # their programs are compiled once
 def _rules(kernels: tuple[CudaKernel, ...]) -> Expressions:
     """The tables ``suits`` of kernels."""
     return Expressions(kernel.suits or Expression.parse(1, ()) for kernel in kernels)

@@ -4,12 +4,10 @@ of parts of k; and the epilogue, where the kernel that multiplies does not apply
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -280,12 +278,7 @@ def _lanes(x: int, y: int, across: bool) -> int:
 
 def pack_code(name: str, **macros: object) -> KernelCode:
     """The source ``name`` of the folder of kernels that copy, add or finish."""
-    return KernelCode(_pack_file(name), tuple(macros.items()))
-
-
-@functools.cache
-def _pack_file(name: str) -> Path:
-    return PACKAGE / "gpu" / "kernels" / "pack" / f"{name}.cu"
+    return KernelCode(PACKAGE / f"gpu/kernels/pack/{name}.cu", tuple(macros.items()))
 
 
 # ---- the launch that applies an epilogue -----------------------------------------------------------------------------

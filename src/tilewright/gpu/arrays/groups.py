@@ -112,7 +112,7 @@ class _Plan(NamedTuple):
     transposed: bool
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # a plan depends on its arguments and the GPU alone
 def _plan(
     a: Any, b: Any, ends: tuple[int, ...], out: Any, asked: str | None, *, views: bool, scales: tuple[Any, ...]
 ) -> _Plan:

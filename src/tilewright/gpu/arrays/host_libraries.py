@@ -159,7 +159,7 @@ def host_library(*values: Any) -> HostLibrary | None:
     return None
 
 
-@functools.cache
+@functools.cache  # one object of each library
 def _of(name: str) -> HostLibrary:
     return {"torch": _HostTorch, "jax": _HostJax}.get(name, HostLibrary)()
 

@@ -215,7 +215,7 @@ def kind_of(matrix: Matrix) -> tuple[Any, ...]:
     return dtype, is_aligned, *single, *whole, column < rows, row < columns, row < 0, column < 0
 
 
-@functools.cache
+@functools.cache  # for each kernel of a plan
 def layouts_of(kernel: CudaKernel) -> tuple[Layouts, ...]:
     """The layouts that a kernel takes: as the operands lie, and those with which it may be faster."""
     if kernel.strides:

@@ -125,6 +125,7 @@ def library_by_type(x: Any) -> Library | None:
     return _known[kind]
 
 
+#: By types of arrays.
 _known: dict[type, Library | None] = {}
 
 
@@ -140,7 +141,7 @@ def _recognised(x: Any) -> Library | None:
     return _instance(OtherLibrary) if foreign else None
 
 
-@functools.cache
+@functools.cache  # one object of each library
 def _instance(library: Callable[..., Library], *name: str) -> Library:
     return library(*(sys.modules[n] for n in name))
 

@@ -194,7 +194,7 @@ def _key(
     return _PlanKey(x.in_granule, y.in_granule, out, _disjoint(target, x, y), views, precision, asked)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # a plan depends on its arguments and the GPU alone
 def _plan(key: _PlanKey, form: FinishForm | None = None) -> GpuPlan:
     precision, out_dtype, views = asked_precision(key.precision), key.out_dtype, key.views
     first, second = GpuArray(*key.x), GpuArray(*key.y)
@@ -246,7 +246,7 @@ def _planned(
     return gpu_plan(given, computes, gpu, form, splits, precision)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)  # kernels stay loaded; addresses come with each launch
 def _launches(key: _PlanKey, form: FinishForm | None) -> Launches:
     return prepare(_plan(key, form))
 

@@ -76,13 +76,12 @@ def _no_bound(dtype: str, precision: object) -> tuple[str, ...]:
     )
 
 
-@functools.cache
+@functools.cache  # the same tuple for each plan
 def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
     """The engine's kernels for a dtype on a GPU of that compute capability."""
     return tuple(kernel for kernel in cuda_engine_for(dtype) if kernel.fits(capability))
 
 
-@functools.cache
 def invariant_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
     """Those of ``engine_on_gpu`` that make invariant products, all with the same bits: they are for the newest GPUs."""
     return of_newest([kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None])
@@ -163,6 +162,6 @@ def tuned_file(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFil
     return _file_of(source_hash, gpu, dtype, m, n, k)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)  # a name; whether the file exists is not cached
 def _file_of(source_hash: str, gpu: str, dtype: str, m: int, n: int, k: int) -> CacheFile:
     return CacheFile("tuned", f"{fingerprint(source_hash, gpu, dtype, [m, n, k])}.json")

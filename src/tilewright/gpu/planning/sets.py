@@ -115,7 +115,7 @@ def sets_for(
     return _sets_for(kernel, layout, None if params is None else tuple(params.items()), table)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # depends on the header and its arguments alone
 def _sets_for(
     kernel: CudaKernel, layout: tuple[float, ...], params: tuple[tuple[str, int], ...] | None, table: str
 ) -> Sets:
@@ -135,6 +135,9 @@ class PreparedProgram:
     def search_program(self, *given: Any) -> tuple[Any, ...]:
         """As ``native/columns.c`` takes it: see ``Staged.search_program``."""
         return self._code.search_program(self._prepared, *given)
+
+
+# What follows of a header is checked and compiled once: a kernel never changes.
 
 
 @functools.cache

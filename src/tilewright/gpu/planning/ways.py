@@ -186,7 +186,7 @@ def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: fl
     return None if best is None else FastestWay(best[0], sets.params[best[1]], best[2])
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=512)  # a program, compiled once
 def _search(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., tuple[float, int, int] | None] | None:
     """``fastest_way`` for these sets, by the C front: takes the values of ``_GIVEN`` but the last one."""
     native, kernel = front(), sets.kernel
@@ -205,7 +205,7 @@ def _search(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., t
     return found
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)  # compiled once
 def _total(memory_ratio: float) -> PreparedProgram:
     """The program ``_TOTAL``."""
     numbers, columns = _OF_TOTAL

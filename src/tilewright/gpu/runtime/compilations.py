@@ -136,12 +136,12 @@ class _Any(tuple[str, ...]):
         return True
 
 
-@functools.cache
+@functools.cache  # the package's files do not change
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8-sig") if path.is_relative_to(PACKAGE) else ""
 
 
-@functools.cache
+@functools.cache  # reads it once
 def _archive(arch: str) -> _Archive | None:
     """The archive of an architecture, if there is one of these sources that can be read."""
     for path in (folder / archive_name(arch) for folder in _folders()):

@@ -136,7 +136,7 @@ _TYPE_NAMES = dict(zip("vwbcahstijlmxynofdeg", (
 _AFTER = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile"}
 
 
-@functools.cache
+@functools.cache  # asked for at each access of a listing; 40 µs
 def demangled(entry: str) -> str:
     """The name of a function as its source has it, with namespaces and arguments of templates, but without its parameters.
 

@@ -157,7 +157,7 @@ class Cublas:
             raise LaunchError(f"{function}: CUBLAS_STATUS_{_STATUS.get(status, status)}")
 
 
-@functools.cache
+@functools.cache  # loads it once
 def _library() -> ctypes.CDLL:
     try:
         pathfinder = importlib.import_module("cuda.pathfinder")

@@ -51,7 +51,7 @@ def call(what: str, function: str, *args: Any) -> tuple[Any, ...]:
     return tuple(answer)
 
 
-@functools.cache
+@functools.cache  # each call of the driver asks
 def driver() -> Any:
     """NVIDIA's bindings of the driver, imported at the first call."""
     return importlib.import_module("cuda.bindings.driver")

@@ -213,6 +213,8 @@ def boxed_step(
     )
 
 
+# The cached functions below prepare launches: kernels stay loaded, and addresses come with each launch.
+
 #: The most products of one launch that have rows of their own number.
 MOST_RAGGED = 256
 

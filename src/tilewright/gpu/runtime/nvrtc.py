@@ -127,7 +127,7 @@ def toolkit_headers() -> list[Path]:
     return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
 
-@functools.cache
+@functools.cache  # each line of a listing asks
 def is_library(file: str) -> bool:
     """Whether a source file is a header of CUDA, its libraries or this package: not one of the user's.
 
@@ -427,7 +427,7 @@ _HINT = """hint: the compiler is NVRTC, without the host's headers and functions
 # ---- the compiler ----------------------------------------------------------------------------------------------------
 
 
-@functools.cache
+@functools.cache  # imports them once
 def _cuda() -> tuple[Any, Any]:
     """``cuda.core`` and the bindings of NVRTC; raises UnavailableError if one of them, or NVRTC itself, is missing."""
     try:
@@ -442,7 +442,7 @@ def _cuda() -> tuple[Any, Any]:
     return core, nvrtc
 
 
-@functools.cache
+@functools.cache  # a search for packages, of a millisecond
 def compiler() -> str:
     """The compiler's name and version, as records and cache keys have it, such as "NVRTC 13.4.92"."""
     from importlib import metadata  # slow, and only needed on a GPU
@@ -456,7 +456,6 @@ def compiler() -> str:
     return f"NVRTC {major}.{minor}"
 
 
-@functools.cache
 def architectures() -> tuple[str, ...]:
     """Every architecture that this NVRTC compiles for, oldest first, such as "sm_75"."""
     _, nvrtc = _cuda()

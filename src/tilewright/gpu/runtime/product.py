@@ -60,7 +60,7 @@ def prepare_gpu_product(
         return _prepared(device, kernel, dtype, (m, n, k), add, chosen_params(params))
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)  # kernels stay loaded; addresses come with each launch
 def _prepared(
     device: Device, kernel: CudaKernel, dtype: str, shape: tuple[int, int, int], add: bool, chosen: Chosen
 ) -> GpuProduct:
@@ -89,7 +89,7 @@ def _prepared(
     return product
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)  # as ``_prepared``, of which several may launch the same code
 def _loaded(device: Device, kernel: CudaKernel, code: KernelCode, shape: tuple[int, int, int]) -> GpuProduct:
     compiled = code.compiled(device.arch)
     launch = kernel.launch(*shape, **dict(code.params))

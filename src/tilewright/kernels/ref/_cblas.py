@@ -33,7 +33,7 @@ _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 Gemm = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 
-@functools.cache
+@functools.cache  # loads it once
 def cblas_gemm(names: tuple[str, ...], install: str) -> Gemm:
     """``gemm(a, b, c)`` of the first library found among ``names``; raises UnavailableError saying how to install it."""
     for library in _load(names):

@@ -57,7 +57,7 @@ def np_matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     np.matmul(a, b, out=c)
 
 
-@functools.cache
+@functools.cache  # copies files and loads them
 def _copies() -> tuple[str, dict[str, _cblas.Gemm]]:
     """The core type that OpenBLAS chose by itself, and copies of NumPy's library with others."""
     packages = Path(np.__file__).parent.parent

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...cpu.engine.cuts import PACKING, PACKING_BOTH, cut
+from ...cpu.engine.cuts import PACKING, PACKING_BOTH, cut, phases_of
 from ...cpu.engine.jobs import displaced
 from ...cpu.runtime.library import code_name
 from ...cpu.runtime.runner import grid
@@ -118,10 +118,9 @@ def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
         kc = min(kc, blocking().kc_of_8_bytes)  # a panel of A of 8-byte elements must fit in L1 as well
     tiles, vectors = math.ceil(m / mr), math.ceil(n / lanes)
     packing = PACKING if _reads_in_place(kernel, problem, size, threads) else PACKING_BOTH
-    groups, slivers, wide, bands, _ = cut(
-        m, vectors, lanes, threads, packing, mr, nv, p["mc"], p["vector_bits"] // 8, nc
-    )
-    panels = groups * math.ceil(slivers / wide)
+    how = cut(m, vectors, lanes, threads, packing, mr, nv, p["mc"], p["vector_bits"] // 8, nc)
+    groups, slivers, bands = how.groups, how.slivers, how.bands
+    panels = groups * phases_of(how, deep=1)
     return Tiling(
         k=k,
         size=size,

@@ -164,7 +164,7 @@ class TileCutter:
         self._grid, self._itemsize = grid, itemsize
         self.steps_a_group = math.ceil(grid.steps / groups)
         self._depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
-        self.cut = functools.cache(self._cut)
+        self.cut = functools.cache(self._cut)  # workers with the same history have the same work
 
     def _cut(
         self, history: History, size: tuple[int, int], rates: Rates, own_a: tuple[int, int], own_b: tuple[int, int]
@@ -174,7 +174,7 @@ class TileCutter:
         grid, depths, (m, n) = self._grid, self._depths, size
         first_step = (history.tiles - 1) * grid.steps
         sides, owned = {"a": m * self._itemsize, "b": n * self._itemsize}, {"a": own_a, "b": own_b}
-        computing = functools.cache(functools.partial(rates.compute_s, m, n))
+        computing = functools.cache(functools.partial(rates.compute_s, m, n))  # of few depths
         loads: list[LoadPiece] = []
         groups: list[StepGroup] = []
         done = 0

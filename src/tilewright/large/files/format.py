@@ -169,7 +169,7 @@ class FileFormat:
     bfloat16: bool = False
 
 
-@functools.cache
+@functools.cache  # imports them once
 def formats() -> dict[str, FileFormat]:
     """Every format by suffix, as the modules of this folder declare them.
 

@@ -136,7 +136,7 @@ def _sync_range(file: int, offset: int, nbytes: int, how: int) -> None:
             raise OSError(error, os.strerror(error))
 
 
-@functools.cache
+@functools.cache  # looked up once
 def _sync_file_range() -> Any:
     """The call of Linux's C libraries; None elsewhere."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
@@ -161,7 +161,7 @@ def _complete(call: str, file: int, data: np.ndarray, offset: int) -> None:
         done += moved
 
 
-@functools.cache
+@functools.cache  # looked up once
 def _compiled(call: str) -> Callable[..., int]:
     """The loop over rows in C (``prebuilt/support.c``): returns how many rows were moved before a call failed or fell short.
     Where no library was built it moves none, and Python each of them."""

@@ -268,7 +268,7 @@ def _renameat2(source: Place, target: Place, how: int) -> bool:
     raise OSError(error, os.strerror(error))
 
 
-@functools.cache
+@functools.cache  # looked up once
 def _renameat2_of_libc() -> Any:
     """The function of Linux's C libraries; None elsewhere."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

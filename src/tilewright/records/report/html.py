@@ -75,7 +75,7 @@ def _json(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-@functools.cache
+@functools.cache  # takes a second, and pages share it
 def _libraries() -> str:
     """Vega, Vega-Lite and Vega-Embed in one script, from vl-convert's own copy: nothing is fetched."""
     bundle = vl_convert.javascript_bundle(vl_version=VEGALITE)  # type: ignore[call-arg]  # its stub is wrong
@@ -121,7 +121,7 @@ def _legible_text(value: Any) -> Any:
     return legible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-@functools.cache
+@functools.cache  # it has the templates that it compiled
 def _templates() -> jinja2.Environment:
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),

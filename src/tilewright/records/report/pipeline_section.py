@@ -296,7 +296,7 @@ HATCHES = "".join(
 MARGIN = 16
 
 
-@functools.cache
+@functools.cache  # every picture asks
 def _css() -> str:
     return "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "explain.css"))
 

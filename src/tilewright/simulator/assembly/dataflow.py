@@ -20,7 +20,7 @@ MEMORY = "memory"
 _STORES = ("st", "red")
 
 
-@functools.lru_cache(maxsize=1 << 16)
+@functools.lru_cache(maxsize=1 << 16)  # programs repeat their operands
 def operand_names(operand: str) -> tuple[str, ...]:
     """The names in an operand."""
     return tuple(re.findall(r"[A-Za-z_$%][\w$.]*", operand))
@@ -155,7 +155,7 @@ def _has_result(ins: Instruction) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=1 << 16)
+@functools.lru_cache(maxsize=1 << 16)  # programs repeat their operands
 def _registers(operand: str) -> tuple[str, ...]:
     return tuple(re.findall(r"%[\w$.]+", operand))
 

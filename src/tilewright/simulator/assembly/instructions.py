@@ -212,7 +212,7 @@ class Instruction:
         return f"line {self.line}" if named is not None and named.file == self.file else f"{self.file}:{self.line}"
 
 
-@functools.lru_cache(maxsize=1 << 12)
+@functools.lru_cache(maxsize=1 << 12)  # programs have few opcodes
 def _words(opcode: str) -> tuple[str, ...]:
     return tuple(opcode.replace("::", ".").split("."))
 

@@ -68,7 +68,7 @@ class Descriptor:
         return found + (self.start - place)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)  # a loop comes to the same tiles again
 def _chunks(
     start: int, leading: int, stride: int, base: int, mode: int, *, rows: int, depth: int, transposed: bool
 ) -> Ints:

@@ -108,7 +108,7 @@ class SplitSteps:
         self._gpu, self._choice, self._planes = gpu, choice, PLANES[choice.compute]
         #: The load whose block the parts behind a slot are of.
         self._loads: dict[int, int] = {}
-        self._submit = functools.cache(self._loaded)
+        self._submit = functools.cache(self._loaded)  # steps have few shapes, and kernels stay loaded
 
     def compile_ahead(self, shapes: Iterable[tuple[int, int, int]]) -> None:
         """See ``Steps``."""

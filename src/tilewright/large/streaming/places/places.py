@@ -262,7 +262,7 @@ def _left(limit: int, reserved: int) -> int:
     return limit - reserved
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)  # a search for cuts asks again
 def _step_bytes(
     workspace: Callable[..., int],
     counters: Callable[..., int],

@@ -142,7 +142,7 @@ def write_rate(out: Any, sources: Sequence[Source], dtype: str, room: int) -> fl
     return bandwidth_gbs("float64", 1, room=room) * 1e9 / 3
 
 
-@functools.cache
+@functools.cache  # measured once in a process
 def _disk_rate(folder: Path, most: int, pitch: int, nbytes: int) -> float:
     """Bytes a second of writing ``most`` bytes, ``nbytes`` at a time, to a file in ``folder`` until they are on the disk, in
     short rows ``pitch`` bytes apart, as those of tiles are. Where nothing can be written, 1 GB/s is assumed."""

@@ -119,7 +119,7 @@ def cost(
     """The cost of a schedule for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host.
     ``places_per_block``: by operand, how many places share one read of a block; this place counts its share of the bytes."""
     grid = schedule.grid
-    computing = functools.cache(rates.compute_s)
+    computing = functools.cache(rates.compute_s)  # of few shapes
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
     loads, multiplies, stores = _Spans(), _Spans(), _Spans()
     read, moved, stored = 0.0, 0, 0

@@ -110,7 +110,7 @@ def plan_stream(problem: Problem, room: Room, rates: Rates, most: int = 1, parti
     return _better(best, widest, alone)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)  # a search, for each plan of the same product
 def typical_step(problem: Problem, *, grain: int, limit: int | None, planes: int = 0) -> int:
     """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
