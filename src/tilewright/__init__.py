@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .api.matmul import matmul as matmul
     from .api.matmul import plan as plan
     from .api.numpy_loops import accelerate_numpy as accelerate_numpy
+    from .api.symmetric import gemmt as gemmt
+    from .api.symmetric import gram as gram
+    from .api.symmetric import syrk as syrk
     from .host.limits import get_threads as get_threads
     from .host.limits import set_threads as set_threads
     from .host.limits import use_threads as use_threads
@@ -41,6 +44,9 @@ _PUBLIC = {
     "gemm": ("api.gemm", "gemm"),
     "grouped_matmul": ("api.grouped", "grouped_matmul"),
     "plan": ("api.matmul", "plan"),
+    "gram": ("api.symmetric", "gram"),
+    "syrk": ("api.symmetric", "syrk"),
+    "gemmt": ("api.symmetric", "gemmt"),
     "accelerate_numpy": ("api.numpy_loops", "accelerate_numpy"),
     "multiply": ("large.multiply", "multiply"),
     "plan_multiply": ("large.multiply", "plan_multiply"),
@@ -62,7 +68,9 @@ __all__ = [
     "aligned_empty",
     "errors",
     "gemm",
+    "gemmt",
     "get_threads",
+    "gram",
     "grouped_matmul",
     "info",
     "ladder",
@@ -72,6 +80,7 @@ __all__ = [
     "plan",
     "plan_multiply",
     "set_threads",
+    "syrk",
     "use_threads",
     "verify",
 ]
