@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ..cpu.symmetric import check_square, product_of_complex, run_triangle
-from ..errors import ShapeError
+from ..errors import ShapeError, UsageError
 from ..gpu.arrays.libraries import is_of_a_library
 from ..product.operands import admit
 from .matmul import matmul
 
 
 def gram(
-    a: Any, /, out: Any = None, *, rows: bool = False, conjugate: bool = True, precision: str | float = "standard"
+    a: Any,
+    /,
+    out: Any = None,
+    *,
+    rows: bool = False,
+    conjugate: bool = True,
+    precision: str | float = "standard",
+    center: bool = False,
+    ddof: int | None = None,
+    memory: float | str | None = None,
+    dtype: Any = None,
+    overwrite: bool = False,
 ) -> Any:
     """The Gram matrix of the columns of ``a``: Aᴴ·A, or of its rows with ``rows``: A·Aᴴ. Matrix by matrix for a batch.
 
@@ -24,7 +36,14 @@ def gram(
     ``matmul(a.T, a)``, where both operands are the same memory. Arrays of other libraries on the host have that product;
     those on a GPU have a general one, of which both triangles are computed.
 
-    Raises ShapeError for less than two axes, and what ``matmul`` raises.
+    ``a`` and ``out`` may be paths of files, and matrices larger than memory, as in ``multiply``: then ``a`` is read block
+    by block, once if the result fits into ``memory``, and a file ``out`` appears when it is complete; an existing one is
+    refused without ``overwrite``. ``dtype`` is that of the result, such as "float64" for integers. ``center`` subtracts the
+    mean of each column (with ``rows`` of each row), block by block, and ``ddof`` divides by m − ``ddof``: with 1 it is the
+    covariance of the columns, in one pass and without cancellation. ``memory``, ``dtype``, ``center`` and ``ddof`` are for
+    matrices of two axes on the host, and "standard" precision.
+
+    Raises ShapeError for less than two axes, and what ``matmul`` and ``multiply`` raise.
 
     >>> import numpy as np, tilewright as tw
     >>> tw.gram(np.array([[1., 2.], [3., 4.]]))
@@ -33,6 +52,19 @@ def gram(
     >>> tw.gram(np.array([[1j, 2.]]), rows=True)
     array([[5.+0.j]])
     """
+    by_blocks = center or any(option is not None for option in (ddof, memory, dtype)) or overwrite
+    if (
+        by_blocks
+        or isinstance(a, (str, os.PathLike))
+        or isinstance(out, (str, os.PathLike))
+        or hasattr(a, "fingerprint")
+    ):
+        if precision != "standard":
+            raise UsageError(f"precision {precision!r}: a Gram matrix of blocks has only 'standard'; see dtype")
+        from ..large.gram import gram_of_file  # imported only here: it reads files
+
+        options = {"memory": memory, "dtype": dtype, "center": center, "ddof": ddof, "overwrite": overwrite}
+        return gram_of_file(a, out, rows=rows, conjugate=conjugate, **options)
     if getattr(a, "ndim", 2) < 2:
         raise ShapeError(f"a is {tuple(a.shape)}: gram takes matrices, of two axes or more")
     if is_of_a_library(a, out):

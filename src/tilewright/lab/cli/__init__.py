@@ -1,6 +1,6 @@
 """The commands, one file for each subject. They compute nothing themselves."""
 
-from . import facts, multiply, scale, bench, tune, explain, records, run  # noqa: F401, I001 (in the order of the help)
+from . import facts, multiply, gram, scale, bench, tune, explain, records, run  # noqa: F401, I001 (in the order of the help)
 from .application import app
 
 __all__ = ["app"]

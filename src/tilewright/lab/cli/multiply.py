@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
 _NPY = re.compile(r"(.+\.npy(?:\?.*)?):(\w+)", re.IGNORECASE)
 
-_OPERAND = (
+OPERAND = (
     "A file, or its URL: .npy, .h5, .zarr, .safetensors; one of several matrices as FILE:NAME. "
     "Raw elements, row by row, as FILE.raw:ROWSxCOLUMNS:DTYPE; a .npy of bfloat16 as FILE.npy:bfloat16."
 )
 
 
-_A = Annotated[str, typer.Argument(metavar="A", help=_OPERAND)]
+_A = Annotated[str, typer.Argument(metavar="A", help=OPERAND)]
 _B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Both may hold integers, bool or complex numbers too.")]
 _Output = Annotated[
     str,
@@ -88,7 +88,7 @@ _Precision = Annotated[
         "in float64; or the largest error of an element that is allowed, relative to |A||B|, such as 1e-4.",
     ),
 ]
-_Threads = Annotated[
+Threads = Annotated[
     int | None, typer.Option(metavar="NUMBER", help="Threads on the CPU. Default: one for each usable core.")
 ]
 _Resume = Annotated[
@@ -99,7 +99,7 @@ _Resume = Annotated[
         "stays as it is.",
     ),
 ]
-_Overwrite = Annotated[
+Overwrite = Annotated[
     bool,
     typer.Option(
         "--overwrite",
@@ -143,9 +143,9 @@ def multiply_command(
     partition: _Partition = "rectangles",
     dtype: _Dtype = None,
     precision: _Precision = "standard",
-    threads: _Threads = None,
+    threads: Threads = None,
     resume: _Resume = False,
-    overwrite: _Overwrite = False,
+    overwrite: Overwrite = False,
     cluster: _Cluster = None,
     verify: _Verify = False,
     dry_run: _DryRun = False,
@@ -172,7 +172,7 @@ def multiply_command(
     from ..terminal import show_plan, show_product, steps_shown
 
     output = path_of_result(output)
-    files = [_file(text) for text in (a, b, output)]
+    files = [file_of(text) for text in (a, b, output)]
     check_writeable("json", json_file, dash=True, spare=files)
     check_writeable("timeline", timeline, spare=files)
     check_different_files(json=json_file, timeline=timeline, output=Path(output))
@@ -190,7 +190,7 @@ def multiply_command(
     with contextlib.ExitStack() as stack:
         stack.enter_context(steps_shown(Console(stderr=True)))
         stack.enter_context(use_threads(get_threads() if threads is None else threads))
-        x, y = (stack.enter_context(_operand(text)) for text in (a, b))
+        x, y = (stack.enter_context(opened_operand(text)) for text in (a, b))
         if verify:
             check_verifiable(x, y, output, cluster)
         job = stack.enter_context(job_on(cluster, x, y, output, options, only_planned=dry_run))
@@ -213,7 +213,7 @@ def multiply_command(
             found.report(output)
 
 
-def _file(text: str) -> Path | None:
+def file_of(text: str) -> Path | None:
     """The file here in which a matrix is; None at a URL."""
     from ...large.files import local_path, locate
 
@@ -226,7 +226,7 @@ def _file(text: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _operand(text: str) -> Iterator[Any]:
+def opened_operand(text: str) -> Iterator[Any]:
     """The name or URL of a file as it is; a raw file, opened with the stated shape and dtype, or a .npy with a dtype. Raises
     UsageError for a raw file without them, and for an unknown suffix."""
     from ...large.files import local_path, locate, open_matrix

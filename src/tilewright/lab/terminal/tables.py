@@ -20,9 +20,9 @@ from ...records.report.views import params_text, varied
 from ...records.scaling import ScalingPoint
 
 if TYPE_CHECKING:
-    from ...large.streaming.plan.stream import StreamPlan
     from ...large.streaming.run.job import Job
     from ...large.verification import Verification
+    from ...product.plan import Plan
 
 # ---- labels and texts ------------------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ def _title_of_series(point: ScalingPoint) -> str:
 # ---- a streamed product ----------------------------------------------------------------------------------------------
 
 
-def show_plan(console: Console, plan: StreamPlan) -> None:
+def show_plan(console: Console, plan: Plan) -> None:
     """Print the plan, folded to the terminal's width."""
     head, *lines = str(plan).splitlines()
     console.print(head, highlight=False, markup=False)

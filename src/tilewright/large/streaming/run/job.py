@@ -277,8 +277,9 @@ def plan_job(
 
 
 def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
-    """Raise UsageError for a result inside an operand's directory, of which it would become a part while that is read."""
-    for name, source in zip("ab", sources, strict=True):
+    """Raise UsageError for a result inside the directory of an operand, one or two: it would become a part of that while
+    that is read."""
+    for name, source in zip("ab", sources, strict=False):
         store = getattr(source, "path", None)
         if isinstance(store, Path) and store.is_dir() and target != store and target.is_relative_to(store):
             raise UsageError(f"out: {target} is inside {store}, the store of {name}: give a path outside of it")

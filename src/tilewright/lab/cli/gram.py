@@ -1,0 +1,124 @@
+"""``gram``: the Gram matrix or the covariance of a matrix in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...records.json_data import dumped
+from .application import Console, app, check_different_files, check_writeable
+from .multiply import OPERAND, Overwrite, Threads, file_of, opened_operand
+
+_A = Annotated[str, typer.Argument(metavar="A", help=OPERAND)]
+_Output = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="C",
+        help="The file of the result, .npy, .h5, .zarr or .safetensors. It appears when it is complete. An existing file is "
+        "refused without --overwrite.",
+    ),
+]
+_Rows = Annotated[bool, typer.Option("--rows", help="A·Aᴴ, of A's rows; without it Aᴴ·A, of A's columns.")]
+_Center = Annotated[
+    bool, typer.Option("--center", help="Subtract the mean of each column (with --rows of each row), in the same pass.")
+]
+_Ddof = Annotated[
+    int | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Divide by the number of rows less this; with --center, 1 gives the covariance of columns.",
+    ),
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="How much memory it may take, such as 4GiB. Default: most of what is free."),
+]
+_Dtype = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The dtype of C, such as float64 for integers, which otherwise wrap around."),
+]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and compute nothing.")]
+_Record = Annotated[
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Write a record: plan, prediction, measurement, machine; - is standard output."
+    ),
+]
+
+
+@app.command("gram")
+def gram_command(
+    a: _A,
+    output: _Output,
+    rows: _Rows = False,
+    center: _Center = False,
+    ddof: _Ddof = None,
+    memory: _Memory = None,
+    dtype: _Dtype = None,
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    dry_run: _DryRun = False,
+    json_file: _Record = None,
+) -> None:
+    """The Gram matrix Aᴴ·A of a matrix in a file, however large, or its covariance: half of a product's operations, and each
+    element of A is read once if C fits in memory.
+
+    Example: tilewright gram x.zarr -o covariance.npy --center --ddof 1 --memory 4GiB
+    """
+    from ...host.limits import get_threads, use_threads
+    from ...host.machine import bytes_text, seconds_text
+    from ...large.files import path_of_result
+    from ...large.gram import gram_job
+    from ..inputs.environment import environment
+    from ..terminal import ProductProgress, show_facts, show_plan, steps_shown
+
+    output = path_of_result(output)
+    check_writeable("json", json_file, dash=True, spare=[file_of(text) for text in (a, output)])
+    check_different_files(json=json_file, output=Path(output))
+    console = Console(stderr=json_file is not None and str(json_file) == "-")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(steps_shown(Console(stderr=True)))
+        stack.enter_context(use_threads(get_threads() if threads is None else threads))
+        source = stack.enter_context(opened_operand(a))
+        planned = gram_job(
+            source, output, rows=rows, center=center, ddof=ddof, memory=memory, dtype=dtype, overwrite=overwrite
+        )
+        job = stack.enter_context(planned)
+        plan = job.plan
+        show_plan(console, plan)
+        measured = {}
+        if not dry_run:
+            try:
+                with ProductProgress(Console(stderr=True), plan.predicted_s or 0) as progress:
+                    job.run(progress)
+            except KeyboardInterrupt:
+                console.print("interrupted: nothing is kept", highlight=False)
+                raise typer.Exit(130) from None
+            measured = {"measured": {"seconds": job.seconds, "read_bytes": job.read_bytes}}
+            n = plan.problem.m
+            facts = [
+                ("result", f"{output}: ({n}, {n}) {plan.result}"),
+                ("time", seconds_text(job.seconds)),
+                ("rate", f"{plan.problem.flops / job.seconds / 1e9:,.0f} GFLOPS"),
+                ("read", str(bytes_text(job.read_bytes))),
+            ]
+            show_facts(console, facts)
+    if json_file is not None:
+        record = {
+            "kind": "gram",
+            "schema": 1,
+            **plan.as_dict(),
+            **measured,
+            "environment": environment(operands="files"),
+        }
+        line = dumped(record) + "\n"
+        if str(json_file) == "-":
+            sys.stdout.write(line)
+        else:
+            json_file.write_text(line, encoding="utf-8")
