@@ -1,0 +1,242 @@
+"""Contractions of arrays in the host's memory: diagonals and sums of one operand, and the product of two as products of
+matrices.
+
+An operand is read where it lies if the axes of each group lie as one. Any other is copied piece by piece, so that a copy is
+small and still in a cache when it is multiplied. Pieces follow one another in a fixed order, and so do the sums of pieces
+of k: bits do not depend on threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..host.limits import get_threads
+from ..product.contraction import PairLayout, Reading, pieces_of_layout
+from ..product.operands import ALIGNMENT
+from .permuted_copy import copy_permuted
+from .runtime.runner import even_slices, take_workspace
+from .runtime.threads import Team
+
+#: ``multiply(x, y, out, out_dtype)``: the product of matrices, or of batches of them, into ``out``.
+MultiplyInto = Callable[[np.ndarray, np.ndarray, np.ndarray | None, Any], Any]
+
+#: The least elements that each thread multiplies or adds.
+ELEMENTS_PER_THREAD = 1 << 17
+
+
+# ---- one operand -------------------------------------------------------------------------------------------------------------
+
+
+def read_operand(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
+    """The operand with each label once: a view, or sums in ``dtype``.
+
+    >>> trace = Reading((), "ii", "i", "i")
+    >>> read_operand(np.arange(9.0).reshape(3, 3), trace, np.dtype(float))
+    array(12.)
+    """
+    if reading.dropped:
+        x = x[tuple(0 if axis in reading.dropped else slice(None) for axis in range(x.ndim))]
+    if reading.labels != reading.kept:
+        shape = tuple(x.shape[reading.labels.index(label)] for label in reading.kept)
+        steps = list(zip(reading.labels, x.strides, strict=True))
+        strides = tuple(sum(stride for each, stride in steps if each == label) for label in reading.kept)
+        x = np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
+    return _summed(x, reading, dtype) if reading.summed else x
+
+
+def _summed(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
+    """The sums over the labels that nothing else has; threads share the result."""
+    add: Any = np.logical_or if dtype.kind == "b" else np.add
+    axes = tuple(reading.kept.index(label) for label in reading.summed)
+    rest = [axis for axis in range(x.ndim) if axis not in axes]
+    result = np.empty([x.shape[axis] for axis in rest], dtype)
+    longest = max(rest, key=lambda axis: x.shape[axis], default=None)
+    threads = min(get_threads(), x.size // ELEMENTS_PER_THREAD) if longest is not None else 1
+    if threads < 2 or longest is None:
+        add.reduce(x, axis=axes, dtype=dtype, out=result)
+        return result
+    of_x, of_result = (slice(None),) * longest, (slice(None),) * rest.index(longest)
+    Team(threads).run(
+        [
+            functools.partial(add.reduce, x[(*of_x, part)], axes, dtype, result[(*of_result, part)])
+            for part in even_slices(x.shape[longest], threads)
+        ]
+    )
+    return result
+
+
+# ---- two operands ------------------------------------------------------------------------------------------------------------
+
+
+def multiply_pair(
+    layout: PairLayout, x: np.ndarray, y: np.ndarray, c: np.ndarray, dtype: np.dtype, multiply: MultiplyInto
+) -> None:
+    """Write the product of x and y into c, whose axes are in the order of ``layout.output``. ``dtype``: that of copies."""
+    batch, m, n, k = layout.batch, layout.m, layout.n, layout.k
+    x = x.transpose([layout.x.index(label) for label in batch + m + k])
+    y = y.transpose([layout.y.index(label) for label in batch + n + k])
+    c = c.transpose([layout.output.index(label) for label in batch + m + n])
+    if layout.is_elementwise:
+        _multiply_elements(layout, x, y, c)
+        return
+    if not c.size:
+        return
+    if not (layout.x_copied or layout.y_copied or layout.c_copied):
+        _multiply_into(multiply, _first(layout, x), _second(layout, y), _third(layout, c))
+        return
+    with take_workspace(sum(_copy_bytes(layout, dtype, c.dtype))) as memory:
+        _multiply_pieces(layout, x, y, c, dtype, multiply, memory)
+
+
+def _copy_bytes(layout: PairLayout, dtype: np.dtype, result: np.dtype) -> tuple[int, ...]:
+    """Bytes of the copies of x, y and c, whole cache lines."""
+    sizes = dict(layout.sizes) | dict(layout.cuts)
+    elements = [math.prod(sizes[label] for label in layout.batch + rest) for rest in _groups(layout)]
+    copied = zip(elements, (layout.x_copied, layout.y_copied, layout.c_copied), (dtype, dtype, result), strict=True)
+    return tuple(-(-size * each.itemsize // ALIGNMENT) * ALIGNMENT if copy else 0 for size, copy, each in copied)
+
+
+def _groups(layout: PairLayout) -> tuple[str, str, str]:
+    return layout.m + layout.k, layout.n + layout.k, layout.m + layout.n
+
+
+def _multiply_pieces(
+    layout: PairLayout,
+    x: np.ndarray,
+    y: np.ndarray,
+    c: np.ndarray,
+    dtype: np.dtype,
+    multiply: MultiplyInto,
+    memory: np.ndarray,
+) -> None:
+    """The product piece by piece; ``memory`` holds the copies of a piece of x, of y and of c."""
+    of_x, of_y, of_c = _copy_bytes(layout, dtype, c.dtype)
+    places = memory[:of_x], memory[of_x : of_x + of_y], memory[of_x + of_y : of_x + of_y + of_c]
+    last: list[Any] = [None, None]
+    matrices: list[np.ndarray] = [x, y]
+    for piece in pieces_of_layout(layout):
+        parts = [
+            _part(array, layout.batch + rest, piece) for array, rest in zip((x, y, c), _groups(layout), strict=True)
+        ]
+        for which, (group, copied) in enumerate(((layout.m, layout.x_copied), (layout.n, layout.y_copied))):
+            chosen = [piece.get(label) for label in layout.batch + group + layout.k]
+            if chosen != last[which]:  # otherwise the piece is that of the product before
+                last[which], part = chosen, parts[which]
+                if copied:
+                    part = _copy(layout, part, places[which], dtype, group, copied)
+                matrices[which] = (_second if which else _first)(layout, part)
+        target = parts[2]
+        if layout.c_copied:
+            target = _empty(layout, target.shape, places[2], c.dtype, layout.m, layout.c_copied)
+        first = all(not part.start for label, part in piece.items() if label in layout.k)
+        product = _third(layout, target) if first or layout.c_copied else np.empty_like(_third(layout, target))
+        _multiply_into(multiply, matrices[0], matrices[1], product)
+        if not first:
+            whole = parts[2] if layout.c_copied else _third(layout, target)
+            np.add(whole, target if layout.c_copied else product, out=whole)
+        elif layout.c_copied:
+            copy_permuted(parts[2], target)
+
+
+def _part(array: np.ndarray, labels: str, piece: dict[str, slice]) -> np.ndarray:
+    if not piece:
+        return array
+    return array[tuple(piece.get(label, slice(None)) for label in labels)]
+
+
+def _empty(
+    layout: PairLayout, shape: tuple[int, ...], place: np.ndarray, dtype: np.dtype, group: str, copied: str
+) -> np.ndarray:
+    """An array of axes (batch, first group, second group) over ``place``, in which ``copied`` says which group is last."""
+    first, second = len(layout.batch), len(layout.batch) + len(group)
+    swapped = copied in ("km", "kn", "nm")
+    order = shape[:first] + (shape[second:] + shape[first:second] if swapped else shape[first:])
+    memory = place[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(order)
+    if not swapped:
+        return memory
+    middle = first + len(shape) - second
+    return memory.transpose([*range(first), *range(middle, len(shape)), *range(first, middle)])
+
+
+def _copy(
+    layout: PairLayout, part: np.ndarray, place: np.ndarray, dtype: np.dtype, group: str, copied: str
+) -> np.ndarray:
+    """A copy of an operand, whose axes have the order of (batch, group, k)."""
+    copy = _empty(layout, part.shape, place, dtype, group, copied)
+    copy_permuted(copy, part)
+    return copy
+
+
+def _first(layout: PairLayout, x: np.ndarray) -> np.ndarray:
+    """x of axes (batch, m, k) as matrices of m rows."""
+    outer, inner = len(layout.batch) + layout.looped_m, len(layout.batch) + len(layout.m)
+    shape = x.shape
+    return x.reshape((*shape[:outer], *(1,) * layout.looped_n, math.prod(shape[outer:inner]), math.prod(shape[inner:])))
+
+
+def _second(layout: PairLayout, y: np.ndarray) -> np.ndarray:
+    """y of axes (batch, n, k) as matrices of n columns."""
+    batch, outer = len(layout.batch), len(layout.batch) + layout.looped_n
+    inner = batch + len(layout.n)
+    shape = y.shape
+    matrices = (math.prod(shape[outer:inner]), math.prod(shape[inner:]))
+    return y.reshape((*shape[:batch], *(1,) * layout.looped_m, *shape[batch:outer], *matrices)).swapaxes(-1, -2)
+
+
+def _third(layout: PairLayout, c: np.ndarray) -> np.ndarray:
+    """c of axes (batch, m, n) as matrices."""
+    batch, rows = len(layout.batch), len(layout.batch) + len(layout.m)
+    if layout.looped_m or layout.looped_n:
+        looped = [*range(batch, batch + layout.looped_m), *range(rows, rows + layout.looped_n)]
+        rest = [axis for axis in range(batch, c.ndim) if axis not in looped]
+        c = c.transpose([*range(batch), *looped, *rest])
+    outer = batch + layout.looped_m + layout.looped_n
+    inner = outer + len(layout.m) - layout.looped_m
+    return c.reshape((*c.shape[:outer], math.prod(c.shape[outer:inner]), math.prod(c.shape[inner:])))
+
+
+def _multiply_into(multiply: MultiplyInto, x: np.ndarray, y: np.ndarray, c: np.ndarray) -> None:
+    """The product of matrices into c, of a dtype that may be wider."""
+    wider = c.dtype if np.result_type(x.dtype, y.dtype) != c.dtype and np.can_cast(x.dtype, c.dtype) else None
+    multiply(x, y, c, wider)
+
+
+# ---- products of elements -------------------------------------------------------------------------------------------------
+
+
+def _multiply_elements(layout: PairLayout, x: np.ndarray, y: np.ndarray, c: np.ndarray) -> None:
+    """The product of elements, by as many threads as pay for it; axes are (batch, m), (batch, n), (batch, m, n)."""
+    batch, m, n = len(layout.batch), len(layout.m), len(layout.n)
+    x = x.reshape((*x.shape, *(1,) * n)) if n else x
+    y = y.reshape((*y.shape[:batch], *(1,) * m, *y.shape[batch:])) if m else y
+    dtype = np.result_type(x.dtype, y.dtype, c.dtype)
+    with np.errstate(all="ignore"):
+        jobs = [
+            functools.partial(
+                np.multiply, x[_of(x, where)], y[_of(y, where)], c[(*where, ...)], dtype=dtype, casting="unsafe"
+            )
+            for where in _shares(c)
+        ]
+        Team(len(jobs)).run(jobs)
+
+
+def _shares(c: np.ndarray) -> Iterator[tuple[slice, ...]]:
+    """The part of c that each thread writes."""
+    threads = min(get_threads(), c.size // ELEMENTS_PER_THREAD)
+    if threads < 2:
+        yield (slice(None),) * c.ndim
+        return
+    order = sorted(range(c.ndim), key=lambda axis: -abs(c.strides[axis]))
+    axis = next((axis for axis in order if c.shape[axis] >= 2 * threads), int(np.argmax(c.shape)))
+    for part in even_slices(c.shape[axis], threads):
+        yield tuple(part if each == axis else slice(None) for each in range(c.ndim))
+
+
+def _of(x: np.ndarray, where: tuple[slice, ...]) -> tuple[Any, ...]:
+    """The part of an operand that broadcasts."""
+    return (*(slice(None) if length == 1 else part for length, part in zip(x.shape, where, strict=True)), ...)
