@@ -11,14 +11,14 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..cpu.contraction import multiply_pair, read_operand
+from ..cpu.contraction import ELEMENTS_PER_THREAD, multiply_pair, read_operand
 from ..cpu.permuted_copy import copy_permuted
-from ..errors import DTypeError, MemoryLimitError, OperandError, ShapeError, UsageError
+from ..errors import MemoryLimitError, OperandError, ShapeError, UsageError
 from ..gpu.arrays.host_libraries import host_library
 from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
 from ..host.cached_property import cached_property
@@ -40,7 +40,7 @@ from ..product.plan import Rows
 from ..product.precision import COMPUTED_IN, WIDEST, check_words
 from .matmul import matmul, plan
 
-# ---- the public calls ------------------------------------------------------------------------------------------------------
+# ---- the public calls ------------------------------------------------------------------------------------------------
 
 
 def einsum(
@@ -78,14 +78,13 @@ def einsum(
     >>> tw.einsum("ii", np.eye(3))
     np.float64(3.0)
     """
-    if len(operands) == 3 and out is None and memory is None and precision == "standard":
-        text, a, b = operands
-        if type(a) is np.ndarray and type(b) is np.ndarray and type(text) is str:
-            way = _short_ways.get((text, a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype))
-            if way is not None:
-                return way(a, b)
+    short = None
+    if out is None and memory is None and precision == "standard" and operands and type(operands[0]) is str:
+        short = _short_key(operands)
+        if short is not None and (way := _short_ways.get(short)) is not None:
+            return way(*operands[1:])
     subscripts, arrays = _parsed(operands)
-    return _contract(subscripts, arrays, out, precision, memory, operands[0])
+    return _contract(subscripts, arrays, out, precision, memory, short)
 
 
 def plan_einsum(
@@ -255,7 +254,7 @@ def chain_order(sides: tuple[int, ...]) -> dict[tuple[int, int], int]:
     return best
 
 
-# ---- arguments ---------------------------------------------------------------------------------------------------------------
+# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 def _parsed(operands: tuple[Any, ...]) -> tuple[Subscripts, tuple[Any, ...]]:
@@ -289,8 +288,7 @@ def _array_of_shape(x: Any) -> Any:
 def _admitted(x: Any, number: int) -> np.ndarray:
     """An operand as a plain array of a numeric dtype. Raises OperandError and DTypeError."""
     name = f"operand {number}"
-    array = admit(np.asarray(x)[None], name, by_numpy=True)[0, ...] if not x.ndim else admit(x, name, by_numpy=True)
-    return array
+    return admit(x, name, by_numpy=True) if x.ndim else admit(np.asarray(x)[None], name, by_numpy=True)[0, ...]
 
 
 def _axes_known(x: Any, name: str, least: int = 1) -> Any:
@@ -349,23 +347,35 @@ def _tensordot_axes(axes: Any, of_a: int, of_b: int) -> tuple[list[int], list[in
     return found[0], found[1]
 
 
-# ---- the plan ----------------------------------------------------------------------------------------------------------------
+# ---- the plan --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class ContractionStep:
     """One product of two operands, ``left`` and ``right`` in the list of those that are left; the result is appended to it.
-    ``dtype``: that of the result."""
+    ``dtype``: that of the result. ``plain``: both operands have it, too, and the result is a new array."""
 
     left: int
     right: int
     layout: PairLayout
     dtype: np.dtype
+    plain: bool
 
     @property
     def subscripts(self) -> Subscripts:
         """What it computes."""
         return Subscripts((self.layout.x, self.layout.y), self.layout.output)
+
+    @cached_property
+    def way(self) -> Callable[[np.ndarray, np.ndarray], Any] | None:
+        """The function that multiplies into a new array where nothing is copied or shared among threads here."""
+        layout = self.layout
+        m, n, k, batch = layout.shape
+        if layout.is_elementwise:
+            few = m * n * batch < 2 * ELEMENTS_PER_THREAD
+            return _way_of_elements(layout) if self.plain and few else None
+        copies = layout.x_copied or layout.y_copied or layout.looped_m or layout.looped_n
+        return None if copies or not self.plain or not m * n * k * batch else _way_of_product(layout)
 
     @property
     def operations(self) -> int:
@@ -395,6 +405,7 @@ class ContractionPlan:
     memory: int | None = None
     path_by: str = ""
     copy_limit: int = COPY_BYTES
+    by_numpy: bool = False
 
     @property
     def operations(self) -> int:
@@ -442,7 +453,9 @@ class ContractionPlan:
         for number, reading in enumerate(self.readings):
             if not reading.is_whole:
                 rows.append((f"operand {number}", self._reading(reading)))
-        for number, step in enumerate(self.steps):
+        if self.by_numpy:
+            rows.append(("kernel", f"numpy.einsum: one loop, for at most {MOST_BY_NUMPY} combinations of all indices"))
+        for number, step in enumerate(() if self.by_numpy else self.steps):
             rows += [(f"step {number}", f"{step.subscripts}"), *self._step(step)]
         if self.slices:
             cut = ", ".join(f"{label} by {block}" for label, block in self.slices)
@@ -501,6 +514,8 @@ class ContractionPlan:
         """The contraction of arrays like those that it was planned for, into ``out`` or a new array."""
         if self.slices:
             return self._run_slices(operands, out)
+        if self.by_numpy:
+            return self._run_by_numpy(operands, out)
         with np.errstate(all="ignore"):
             left = [read_operand(x, each, self.inner) for x, each in zip(operands, self.readings, strict=True)]
         multiply = functools.partial(_multiply, self.precision)
@@ -509,13 +524,22 @@ class ContractionPlan:
             for position in sorted((step.left, step.right), reverse=True):
                 del left[position]
             last = step is self.steps[-1]
+            if step.way is not None and self.precision == "standard":
+                left.append(step.way(x, y))
+                continue
             c = out if last and out is not None else _empty_result(step)
             multiply_pair(step.layout, x, y, c, _copied_dtype(self, x, y), multiply)
             del x, y
             left.append(c)
-        return left[0] if self.steps else self._single(left[0], out, operands[0])
+        return left[0] if self.steps else self._single(left[0], out)
 
-    def _single(self, x: np.ndarray, out: np.ndarray | None, operand: np.ndarray) -> np.ndarray:
+    def _run_by_numpy(self, operands: Sequence[np.ndarray], out: np.ndarray | None) -> np.ndarray:
+        """The contraction by one loop of NumPy's."""
+        result = np.asarray(einsum_by_numpy(self.subscripts, operands, out))
+        copies = out is None and len(operands) == 1 and np.may_share_memory(result, operands[0])
+        return result.copy() if copies else result
+
+    def _single(self, x: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """The only operand with the axes of the output."""
         reading = self.readings[0]
         labels = reading.result
@@ -587,7 +611,10 @@ def _copied_dtype(plan_: ContractionPlan, x: np.ndarray, y: np.ndarray) -> np.dt
     return plan_.inner if plan_.inner in (x.dtype, y.dtype) else plan_.dtype
 
 
-# ---- how a plan is made ------------------------------------------------------------------------------------------------------
+# ---- how a plan is made ----------------------------------------------------------------------------------------------
+
+#: The most combinations of all indices for which NumPy's one loop over them is faster than sums and products one by one.
+MOST_BY_NUMPY = 1024
 
 #: What a plan depends on of an array: shape, strides and dtype.
 ArrayKey = tuple[tuple[int, ...], tuple[int, ...], np.dtype]
@@ -697,10 +724,13 @@ def _with_path(
         layout = lay_out_pair(
             *(x, y, output, sizes, of_x, of_y, of_c, kind.itemsize), converts=(x_converts, y_converts), limit=limit
         )
-        steps.append(ContractionStep(i, j, layout, kind))
+        plain = kind == dtype == inner and not (x_converts or y_converts) and of_c is None
+        steps.append(ContractionStep(i, j, layout, kind, plain))
         left.append((output, _row_major(layout.result, sizes, kind.itemsize), False))
+    products = len(steps) == 1 and not steps[0].layout.is_elementwise and all(each.is_whole for each in readings)
+    few = math.prod(sizes.values()) <= MOST_BY_NUMPY and precision == "standard" and not products and len(sizes) <= 32
     return ContractionPlan(
-        subscripts, sizes, dtype, inner, readings, tuple(steps), path, precision, (), None, path_by, limit
+        subscripts, sizes, dtype, inner, readings, tuple(steps), path, precision, (), None, path_by, limit, few
     )
 
 
@@ -741,7 +771,7 @@ def _row_major(labels: str, sizes: dict[str, int], itemsize: int) -> dict[str, i
     return strides
 
 
-# ---- the order of products -----------------------------------------------------------------------------------------------------
+# ---- the order of products -------------------------------------------------------------------------------------------
 
 
 def _path(
@@ -790,7 +820,7 @@ def _pairs(path: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[int, int]
     return tuple(pairs)
 
 
-# ---- slices, which bound memory ------------------------------------------------------------------------------------------------
+# ---- slices, which bound memory --------------------------------------------------------------------------------------
 
 
 def _slices_within(
@@ -878,10 +908,10 @@ def _peak(
     return most
 
 
-# ---- how a call runs -----------------------------------------------------------------------------------------------------------
+# ---- how a call runs -------------------------------------------------------------------------------------------------
 
-#: The function for two arrays of known subscripts, shapes, strides and dtypes that need neither copies nor slices.
-_short_ways: dict[tuple[Any, ...], Callable[[np.ndarray, np.ndarray], Any]] = {}
+#: The function for arrays of known subscripts, shapes, strides and dtypes.
+_short_ways: dict[tuple[Any, ...], Callable[..., Any]] = {}
 #: The most of them.
 MOST_SHORT_WAYS = 4096
 
@@ -892,18 +922,20 @@ def _contract(
     out: Any,
     precision: str | float,
     memory: float | str | None = None,
-    text: Any = None,
+    short: tuple[Any, ...] | None = None,
 ) -> Any:
-    """The contraction of checked arguments."""
+    """The contraction of checked arguments; ``short`` is the key of the short way for later calls like this one."""
     if is_of_a_library(*arrays, out):
         return _contract_of_library(subscripts, arrays, out, precision, memory)
     operands = [_admitted(x, number) for number, x in enumerate(arrays)]
     if any(x.dtype.name in NUMPY_ONLY_DTYPES for x in operands):
-        return _by_numpy(subscripts, operands, out)
+        result = einsum_by_numpy(subscripts, operands, out)
+        views = out is None and isinstance(result, np.ndarray) and np.may_share_memory(result, operands[0])
+        return result.copy() if views else result
     plan_ = _plan_of(subscripts, operands, out, precision, memory)
     if out is None:
-        if isinstance(text, str) and memory is None and precision == "standard" and len(operands) == 2:
-            _remember(text, plan_, operands)
+        if short is not None:
+            _remember(short, plan_)
         result = plan_.run(operands)
         return result if result.ndim else result[()]
     shape = tuple(plan_.sizes[label] for label in subscripts.output)
@@ -919,36 +951,57 @@ def _contract(
     return out
 
 
-def _by_numpy(subscripts: Subscripts, operands: list[np.ndarray], out: Any) -> Any:
-    """Of dtypes that only NumPy multiplies."""
+def einsum_by_numpy(subscripts: Subscripts, operands: Sequence[np.ndarray], out: Any) -> Any:
+    """What NumPy computes, in one loop over all labels."""
     number = {label: place for place, label in enumerate(dict.fromkeys("".join(subscripts.inputs)))}
     arguments: list[Any] = []
     for x, labels in zip(operands, subscripts.inputs, strict=True):
         arguments += [x, [number[label] for label in labels]]
-    result = np.einsum(*arguments, [number[label] for label in subscripts.output], out=out)
-    if out is None and isinstance(result, np.ndarray) and any(np.may_share_memory(result, x) for x in operands):
-        return result.copy()
-    return result
+    return np.einsum(*arguments, [number[label] for label in subscripts.output], out=out)
 
 
-def _remember(text: str, plan_: ContractionPlan, operands: list[np.ndarray]) -> None:
-    """Have later calls with such arrays go the short way, if ``matmul`` of views of them is all that there is to do."""
-    layout = plan_.steps[0].layout
-    copies = layout.x_copied or layout.y_copied or layout.c_copied or layout.looped_m or layout.looped_n
-    plain = all(reading.is_whole for reading in plan_.readings) and all(type(x) is np.ndarray for x in operands)
-    if copies or layout.is_elementwise or not plain or 0 in plan_.sizes.values() or plan_.inner != plan_.dtype:
-        return
+def _short_key(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The text, and what a plan depends on of each array; None if one of them is not a plain array."""
+    if len(operands) == 3:
+        text, a, b = operands
+        if type(a) is not np.ndarray or type(b) is not np.ndarray:
+            return None
+        return (text, a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype)
+    key: list[Any] = [operands[0]]
+    for x in operands[1:]:
+        if type(x) is not np.ndarray:
+            return None
+        key += (x.shape, x.strides, x.dtype)
+    return tuple(key)
+
+
+def _remember(key: tuple[Any, ...], plan_: ContractionPlan) -> None:
+    """Have later calls with such arrays go the short way, past all that depends on the plan alone."""
     if len(_short_ways) >= MOST_SHORT_WAYS:
         _short_ways.clear()
-    a, b = operands
-    key = (text, a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype)
-    _short_ways[key] = _short_way_of(plan_)
+    text = key[0]
+    if plan_.by_numpy:
+        if all(letter.isascii() for letter in text):
+            copies = len(plan_.readings) == 1 and not plan_.readings[0].summed  # NumPy would return a view
+            _short_ways[key] = functools.partial(_copied_by_numpy if copies else np.einsum, text)
+    elif len(plan_.steps) == 1 and all(each.is_whole for each in plan_.readings) and plan_.steps[0].way is not None:
+        way = plan_.steps[0].way
+        _short_ways[key] = way if plan_.steps[0].left == 0 else lambda a, b: way(b, a)
+    else:
+        _short_ways[key] = lambda *operands: _as_scalar(plan_.run(operands))
 
 
-def _short_way_of(plan_: ContractionPlan) -> Callable[[np.ndarray, np.ndarray], Any]:
-    """The function that multiplies two arrays."""
-    step = plan_.steps[0]
-    layout = step.layout
+def _copied_by_numpy(text: str, x: np.ndarray) -> Any:
+    """A permutation or diagonal as a new array, where NumPy gives a view."""
+    return np.einsum(text, x).copy()
+
+
+def _as_scalar(x: np.ndarray) -> Any:
+    return x if x.ndim else x[()]
+
+
+def _way_of_product(layout: PairLayout) -> Callable[[np.ndarray, np.ndarray], Any]:
+    """The function that multiplies two arrays of one dtype by ``matmul`` of views of them, into a new array."""
     m, n, k, _ = layout.shape
     batch = tuple(layout.sizes[label] for label in layout.batch)
     as_row, as_column = not layout.m and not batch, not layout.n and not batch
@@ -958,14 +1011,28 @@ def _short_way_of(plan_: ContractionPlan) -> Callable[[np.ndarray, np.ndarray], 
     made = (*batch, *(() if as_row else (m,)), *(() if as_column else (n,)))
     shape = tuple(layout.sizes[label] for label in layout.result)
     order = [layout.result.index(label) for label in layout.output]
-    swapped = step.left == 1
     if first is None and second is None and made == shape and order == sorted(order):
-        return (lambda a, b: matmul(b, a)) if swapped else matmul
+        return matmul
 
-    def way(a: np.ndarray, b: np.ndarray) -> Any:
-        x, y = (b, a) if swapped else (a, b)
+    def way(x: np.ndarray, y: np.ndarray) -> Any:
         c = matmul(x if first is None else first(x), y if second is None else second(y))
         return c.reshape(shape).transpose(order) if shape else c
+
+    return way
+
+
+def _way_of_elements(layout: PairLayout) -> Callable[[np.ndarray, np.ndarray], Any]:
+    """The function that multiplies the elements of two arrays of one dtype into a new array."""
+    sizes, order = layout.sizes, [layout.result.index(label) for label in layout.output]
+    of_x, of_y = layout.batch + layout.m, layout.batch + layout.n
+    first = _view(layout.x, of_x, (*(sizes[label] for label in of_x), *(1,) * len(layout.n)), sizes)
+    batch = [sizes[label] for label in layout.batch]
+    second = _view(layout.y, of_y, (*batch, *(1,) * len(layout.m), *(sizes[label] for label in layout.n)), sizes)
+
+    def way(x: np.ndarray, y: np.ndarray) -> Any:
+        with np.errstate(all="ignore"):
+            c = np.multiply(x if first is None else first(x), y if second is None else second(y))
+        return c.transpose(order) if order else c
 
     return way
 
@@ -980,7 +1047,7 @@ def _view(labels: str, wanted: str, shape: tuple[int, ...], sizes: Any) -> Calla
     return lambda x: x.transpose(order).reshape(shape)
 
 
-# ---- arrays of other libraries -------------------------------------------------------------------------------------------------
+# ---- arrays of other libraries ---------------------------------------------------------------------------------------
 
 
 def _contract_of_library(

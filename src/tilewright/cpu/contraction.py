@@ -29,7 +29,7 @@ MultiplyInto = Callable[[np.ndarray, np.ndarray, np.ndarray | None, Any], Any]
 ELEMENTS_PER_THREAD = 1 << 17
 
 
-# ---- one operand -------------------------------------------------------------------------------------------------------------
+# ---- one operand -----------------------------------------------------------------------------------------------------
 
 
 def read_operand(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
@@ -70,7 +70,7 @@ def _summed(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
     return result
 
 
-# ---- two operands ------------------------------------------------------------------------------------------------------------
+# ---- two operands ----------------------------------------------------------------------------------------------------
 
 
 def multiply_pair(
@@ -206,7 +206,7 @@ def _multiply_into(multiply: MultiplyInto, x: np.ndarray, y: np.ndarray, c: np.n
     multiply(x, y, c, wider)
 
 
-# ---- products of elements -------------------------------------------------------------------------------------------------
+# ---- products of elements --------------------------------------------------------------------------------------------
 
 
 def _multiply_elements(layout: PairLayout, x: np.ndarray, y: np.ndarray, c: np.ndarray) -> None:
@@ -225,7 +225,7 @@ def _multiply_elements(layout: PairLayout, x: np.ndarray, y: np.ndarray, c: np.n
         Team(len(jobs)).run(jobs)
 
 
-def _shares(c: np.ndarray) -> Iterator[tuple[slice, ...]]:
+def _shares(c: np.ndarray) -> Iterator[tuple[Any, ...]]:
     """The part of c that each thread writes."""
     threads = min(get_threads(), c.size // ELEMENTS_PER_THREAD)
     if threads < 2:
@@ -237,6 +237,6 @@ def _shares(c: np.ndarray) -> Iterator[tuple[slice, ...]]:
         yield tuple(part if each == axis else slice(None) for each in range(c.ndim))
 
 
-def _of(x: np.ndarray, where: tuple[slice, ...]) -> tuple[Any, ...]:
+def _of(x: np.ndarray, where: tuple[Any, ...]) -> tuple[Any, ...]:
     """The part of an operand that broadcasts."""
     return (*(slice(None) if length == 1 else part for length, part in zip(x.shape, where, strict=True)), ...)

@@ -28,7 +28,7 @@ COPY_BYTES = 32 << 20
 #: rather than copied: each of these products packs the other operand again.
 LEAST_LOOPED = 256
 
-# ---- subscripts ------------------------------------------------------------------------------------------------------------
+# ---- subscripts ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def sizes_of(subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]) -> dic
     return sizes
 
 
-# ---- one operand -----------------------------------------------------------------------------------------------------------
+# ---- one operand -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def reading_of(labels: str, shape: tuple[int, ...], sizes: Sizes, needed: frozen
     return Reading(dropped, rest, kept, "".join(label for label in kept if label not in needed))
 
 
-# ---- a product of two operands ---------------------------------------------------------------------------------------------
+# ---- a product of two operands ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
