@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cpu.contraction import ELEMENTS_PER_THREAD, multiply_pair, read_operand
+from ..cpu.contraction import ELEMENTS_PER_THREAD, INNER_ELEMENTS, multiply_pair, read_operand
 from ..cpu.permuted_copy import copy_permuted
 from ..errors import MemoryLimitError, OperandError, ShapeError, UsageError
 from ..gpu.arrays.host_libraries import host_library
@@ -372,9 +372,10 @@ class ContractionStep:
         layout = self.layout
         m, n, k, batch = layout.shape
         if layout.is_elementwise:
-            few = m * n * batch < 2 * ELEMENTS_PER_THREAD
+            few = m * n * batch < 2 * ELEMENTS_PER_THREAD and not layout.by_einsum
             return _way_of_elements(layout) if self.plain and few else None
         copies = layout.x_copied or layout.y_copied or layout.looped_m or layout.looped_n
+        copies = copies or (not layout.output and k > 2 * INNER_ELEMENTS)
         return None if copies or not self.plain or not m * n * k * batch else _way_of_product(layout)
 
     @property
@@ -519,6 +520,7 @@ class ContractionPlan:
         with np.errstate(all="ignore"):
             left = [read_operand(x, each, self.inner) for x, each in zip(operands, self.readings, strict=True)]
         multiply = functools.partial(_multiply, self.precision)
+        sums = self.inner if self.precision == "standard" else None
         for step in self.steps:
             x, y = left[step.left], left[step.right]
             for position in sorted((step.left, step.right), reverse=True):
@@ -528,7 +530,7 @@ class ContractionPlan:
                 left.append(step.way(x, y))
                 continue
             c = out if last and out is not None else _empty_result(step)
-            multiply_pair(step.layout, x, y, c, _copied_dtype(self, x, y), multiply)
+            multiply_pair(step.layout, x, y, c, _copied_dtype(self, x, y), multiply, sums)
             del x, y
             left.append(c)
         return left[0] if self.steps else self._single(left[0], out)
@@ -1023,7 +1025,7 @@ def _way_of_product(layout: PairLayout) -> Callable[[np.ndarray, np.ndarray], An
 
 def _way_of_elements(layout: PairLayout) -> Callable[[np.ndarray, np.ndarray], Any]:
     """The function that multiplies the elements of two arrays of one dtype into a new array."""
-    sizes, order = layout.sizes, [layout.result.index(label) for label in layout.output]
+    sizes, order = layout.sizes, [layout.axes.index(label) for label in layout.output]
     of_x, of_y = layout.batch + layout.m, layout.batch + layout.n
     first = _view(layout.x, of_x, (*(sizes[label] for label in of_x), *(1,) * len(layout.n)), sizes)
     batch = [sizes[label] for label in layout.batch]

@@ -9,6 +9,7 @@ of k: bits do not depend on threads.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,10 @@ from .runtime.threads import Team
 #: ``multiply(x, y, out, out_dtype)``: the product of matrices, or of batches of them, into ``out``.
 MultiplyInto = Callable[[np.ndarray, np.ndarray, np.ndarray | None, Any], Any]
 
+#: Elements of the parts of two vectors whose products are added: both parts are in the second cache of every machine.
+INNER_ELEMENTS = 1 << 13
+#: Neighbours of each operand that such a part has at least: some cache lines.
+NEIGHBOURS = 64
 #: The least elements that each thread multiplies or adds.
 ELEMENTS_PER_THREAD = 1 << 17
 
@@ -74,9 +79,16 @@ def _summed(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
 
 
 def multiply_pair(
-    layout: PairLayout, x: np.ndarray, y: np.ndarray, c: np.ndarray, dtype: np.dtype, multiply: MultiplyInto
+    layout: PairLayout,
+    x: np.ndarray,
+    y: np.ndarray,
+    c: np.ndarray,
+    dtype: np.dtype,
+    multiply: MultiplyInto,
+    sums: np.dtype | None = None,
 ) -> None:
-    """Write the product of x and y into c, whose axes are in the order of ``layout.output``. ``dtype``: that of copies."""
+    """Write the product of x and y into c, whose axes are in the order of ``layout.output``. ``dtype``: that of copies.
+    ``sums``: that of partial sums, if the product of two vectors may be the sum of those of their parts."""
     batch, m, n, k = layout.batch, layout.m, layout.n, layout.k
     x = x.transpose([layout.x.index(label) for label in batch + m + k])
     y = y.transpose([layout.y.index(label) for label in batch + n + k])
@@ -85,6 +97,9 @@ def multiply_pair(
         _multiply_elements(layout, x, y, c)
         return
     if not c.size:
+        return
+    if sums is not None and c.ndim == 0 and x.size > 2 * INNER_ELEMENTS:
+        c[...] = _inner_product(x, y, sums)
         return
     if not (layout.x_copied or layout.y_copied or layout.c_copied):
         _multiply_into(multiply, _first(layout, x), _second(layout, y), _third(layout, c))
@@ -204,6 +219,65 @@ def _multiply_into(multiply: MultiplyInto, x: np.ndarray, y: np.ndarray, c: np.n
     """The product of matrices into c, of a dtype that may be wider."""
     wider = c.dtype if np.result_type(x.dtype, y.dtype) != c.dtype and np.can_cast(x.dtype, c.dtype) else None
     multiply(x, y, c, wider)
+
+
+def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
+    """The sum of products of elements of two arrays of one shape, as the sum of products of parts, which are copied where
+    their elements are no neighbours. A part is in a cache, and so short that no BLAS shares it among threads. The parts, and
+    the order in which they are added, depend on shapes and strides alone."""
+    order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    x, y = x.transpose(order), y.transpose(order)
+    whole = x.flags.c_contiguous and y.flags.c_contiguous and x.dtype == y.dtype == sums
+    if whole:
+        x, y = x.reshape(-1), y.reshape(-1)
+    threads = max(1, min(get_threads(), x.size // ELEMENTS_PER_THREAD))
+    places = _blocks_of_inner(x, y)
+    found = np.empty(len(places), sums)
+    dot = np.dot if sums.kind in "fc" else functools.partial(np.einsum, "i,i->")
+
+    def compute(part: slice) -> None:
+        buffers = [np.empty(2 * INNER_ELEMENTS, sums) for _ in range(0 if whole else 2)]
+        for number in range(part.start, part.stop):
+            vectors = []
+            for array, buffer in zip((x, y), buffers or (None, None), strict=True):
+                piece = array[places[number]]
+                if buffer is not None and piece.flags.c_contiguous and piece.dtype == sums:
+                    piece = piece.reshape(-1)
+                elif buffer is not None:
+                    copy = buffer[: piece.size].reshape(piece.shape)
+                    np.copyto(copy, piece, casting="unsafe")
+                    piece = copy.reshape(-1)
+                vectors.append(piece)
+            found[number] = dot(*vectors)
+
+    rows = x.size // INNER_ELEMENTS if whole and sums.kind == "f" else 0
+    tail = x[rows * INNER_ELEMENTS :], y[rows * INNER_ELEMENTS :]
+    if rows:  # one call for all parts but the last
+        x, y = x[: rows * INNER_ELEMENTS].reshape(rows, -1), y[: rows * INNER_ELEMENTS].reshape(rows, -1)
+    with np.errstate(all="ignore"):
+        if rows:
+            for number in range(rows, len(places)):
+                found[number] = dot(tail[0], tail[1])
+            jobs = [functools.partial(np.vecdot, x[part], y[part], found[part]) for part in even_slices(rows, threads)]
+        else:
+            jobs = [functools.partial(compute, part) for part in even_slices(len(places), threads)]
+        Team(threads).run(jobs)
+        return np.logical_or.reduce(found) if sums.kind == "b" else np.add.reduce(found, dtype=sums)
+
+
+def _blocks_of_inner(x: np.ndarray, y: np.ndarray) -> list[tuple[slice, ...]]:
+    """Blocks of two arrays of at most ``INNER_ELEMENTS`` elements, which have neighbours of both; axes are in the order of
+    the strides of x."""
+    nearest = min(range(y.ndim), key=lambda axis: abs(y.strides[axis]) if y.shape[axis] > 1 else math.inf)
+    block = [1] * x.ndim
+    block[nearest] = min(x.shape[nearest], NEIGHBOURS)
+    for axis in range(x.ndim - 1, -1, -1):
+        left = INNER_ELEMENTS // (math.prod(block) // block[axis])
+        block[axis] = max(block[axis], min(x.shape[axis], left))
+    ranges = [
+        [slice(low, low + each) for low in range(0, length, each)] for each, length in zip(block, x.shape, strict=True)
+    ]
+    return list(itertools.product(*ranges))
 
 
 # ---- products of elements --------------------------------------------------------------------------------------------

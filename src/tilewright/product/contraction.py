@@ -220,7 +220,8 @@ class PairLayout:
     ``batch``, ``m``, ``n``, ``k`` are the labels of each group, in order. ``looped_m`` and ``looped_n`` are the first labels
     of m and n that are axes of the batch of only one operand. An operand that is ``copied`` is copied piece by piece; the text
     is the order of its groups in the copy. ``cuts`` are the labels of which a piece has so many indices.
-    ``result`` is the order of labels in which the result lies, if its strides are free.
+    ``result`` is the order of labels in which the result lies, if its strides are free. ``by_einsum``: a product of elements is
+    computed by the loops of ``numpy.einsum``.
     """
 
     x: str
@@ -236,6 +237,8 @@ class PairLayout:
     y_copied: str = ""
     c_copied: str = ""
     cuts: tuple[tuple[str, int], ...] = ()
+    result: str = ""
+    by_einsum: bool = False
     sizes: Sizes = field(default_factory=dict, compare=False)
 
     @property
@@ -247,8 +250,8 @@ class PairLayout:
         return m, n, k, batch
 
     @property
-    def result(self) -> str:
-        """The order of labels in which a new result lies."""
+    def axes(self) -> str:
+        """The labels of the result, group by group."""
         return self.batch + self.m + self.n
 
     @property
@@ -284,6 +287,10 @@ def lay_out_pair(
     wanted = {label: -place for place, label in enumerate(output)}
     of_result = of_c or wanted
 
+    if not k:
+        order, by_einsum = _elementwise_order(output, batch, m, n, sizes, of_x, of_y, of_c, itemsize)
+        return PairLayout(x, y, output, batch, m, n, k, result=order, by_einsum=by_einsum, sizes=sizes)
+
     def choice(orders: tuple[str, str, str]) -> tuple[float, PairLayout]:
         cost, found = _cheapest(x, y, output, batch, orders, sizes, of_x, of_y, of_c, itemsize, converts)
         in_order = sum(output.index(label) != place for place, label in enumerate(found.result))
@@ -294,6 +301,45 @@ def lay_out_pair(
     )
     best = min(map(choice, every), key=lambda one: one[0])[1]
     return _with_cuts(best, itemsize, limit)
+
+
+#: Nanoseconds of a loop along the last axis of a product of elements by ``numpy.multiply`` and ``numpy.einsum``, for each
+#: element, and for an element of an operand that is no neighbour of the one before. They decide between orders of loops.
+_LOOP_NS, _ELEMENT_NS, _STRIDED_NS = (70.0, 16.0), (0.3, 0.6), 0.7
+
+
+def _elementwise_order(
+    output: str,
+    batch: str,
+    m: str,
+    n: str,
+    sizes: Sizes,
+    of_x: Strides,
+    of_y: Strides,
+    of_c: Strides | None,
+    itemsize: int,
+) -> tuple[str, bool]:
+    """The order of the labels of a product of elements, the innermost last, and whether ``numpy.einsum`` is faster."""
+    orders = [output, batch + m + n, batch + n + m, m + _by_stride(batch + n, of_y), n + _by_stride(batch + m, of_x)]
+    orders += [output.replace(label, "") + label for label in output]
+    if of_c is not None:
+        orders = [_by_stride(output, of_c)]
+
+    def costs(order: str) -> tuple[float, float]:
+        long = _long(order, sizes) or order
+        run, last = 1, long[-1:]
+        for place in range(len(long) - 1, -1, -1):
+            label, inner = long[place], long[place + 1 : place + 2]
+            if inner and any(of.get(label, 0) != of.get(inner, 0) * sizes[inner] for of in (of_x, of_y)):
+                break
+            run *= sizes[label]
+        strided = _STRIDED_NS * sum(abs(of.get(last, 0)) not in (0, itemsize) for of in (of_x, of_y))
+        multiply, einsum = (loop / max(1, run) + each + strided for loop, each in zip(_LOOP_NS, _ELEMENT_NS, strict=True))
+        return multiply, einsum
+
+    best = min(orders, key=lambda order: min(costs(order)))
+    multiply, einsum = costs(best)
+    return best, einsum < multiply
 
 
 def _by_stride(group: str, strides: Strides) -> str:
@@ -331,21 +377,14 @@ def _cheapest(
     cost = {}
     loops = {"x": 0, "y": 0}
     for name, strides, rows, others in (("x", of_x, m, n), ("y", of_y, n, m)):
-        whole = (rows, k)
+        groups = (rows, k)
+        copied = _copied(groups, strides, sizes, "mk" if name == "x" else "nk")
+        cost[name] = _copy_cost(groups, batch, strides, sizes), copied
         if converts[name == "y"]:
-            cost[name] = (
-                _copy_cost(whole, batch, strides, sizes),
-                _copied(whole, strides, sizes, "mk" if name == "x" else "nk"),
-            )
             continue
         if _lies(rows, strides, sizes) and _lies(k, strides, sizes):
-            cost[name] = _strided_cost(whole, batch, strides, sizes, itemsize), ""
-            continue
-        cost[name] = (
-            _copy_cost(whole, batch, strides, sizes),
-            _copied(whole, strides, sizes, "mk" if name == "x" else "nk"),
-        )
-        if _lies(k, strides, sizes):
+            cost[name] = min(cost[name], (_strided_cost(groups, batch, strides, sizes, itemsize), ""))
+        elif _lies(k, strides, sizes):
             for length in range(1, len(rows)):
                 inner = rows[length:]
                 large = min(_size(inner, sizes), _size(others, sizes), _size(k, sizes)) >= LEAST_LOOPED
@@ -356,10 +395,12 @@ def _cheapest(
     if of_c is not None:
         if _lies(m[loops["x"] :], of_c, sizes) and _lies(n[loops["y"] :], of_c, sizes):
             c_cost = _strided_cost((m, n), batch, of_c, sizes, itemsize)
-        else:
+        if not (_lies(m[loops["x"] :], of_c, sizes) and _lies(n[loops["y"] :], of_c, sizes)) or c_cost > 3 * _size(
+            output, sizes
+        ):
             c_cost, c_copied = _copy_cost((m, n), batch, of_c, sizes), _copied((m, n), of_c, sizes, "mn")
     layout = PairLayout(
-        x, y, output, batch, m, n, k, loops["x"], loops["y"], cost["x"][1], cost["y"][1], c_copied, (), sizes
+        x, y, output, batch, m, n, k, loops["x"], loops["y"], cost["x"][1], cost["y"][1], c_copied, (), batch + m + n, sizes=sizes
     )
     return cost["x"][0] + cost["y"][0] + c_cost, layout
 
@@ -396,9 +437,14 @@ def _long(group: str, sizes: Sizes) -> str:
 
 
 def _strided_cost(groups: tuple[str, str], batch: str, strides: Strides, sizes: Sizes, itemsize: int) -> float:
-    """Elements that are not neighbours in memory are packed more slowly."""
-    unit = any(abs(strides[label]) == itemsize for group in groups for label in group if sizes[label] > 1)
-    return 0.0 if unit else 0.3 * _size(batch + groups[0] + groups[1], sizes)
+    """The cost of reading elements that are no neighbours in memory: packing is a little slower then, but each product of a
+    batch whose matrices are interleaved reads the cache lines of all of them."""
+    labels = batch + groups[0] + groups[1]
+    fastest = _fastest(labels, strides, sizes)
+    if fastest in batch and fastest:
+        return 7.0 * _size(labels, sizes)
+    unit = not fastest or abs(strides[fastest]) <= itemsize
+    return 0.0 if unit else 0.3 * _size(labels, sizes)
 
 
 def _copied(groups: tuple[str, str], strides: Strides, sizes: Sizes, names: str) -> str:
