@@ -643,7 +643,9 @@ def _planned(
     shapes = tuple(shape for shape, _, _ in keys)
     sizes = sizes_of(subscripts, shapes)
     dtype = functools.reduce(promoted, (dtype for _, _, dtype in keys))
-    inner = _inner_dtype(dtype.newbyteorder("="), precision)
+    if not dtype.isnative:
+        dtype = np.dtype(dtype.type)
+    inner = _inner_dtype(dtype, precision)
     path, path_by = _path(subscripts, shapes, sizes)
     if memory is None:
         return _with_path(subscripts, keys, out, precision, path, path_by, dtype, inner, COPY_BYTES)
@@ -700,7 +702,6 @@ def _with_path(
     limit: int,
 ) -> ContractionPlan:
     """The plan with this order of products."""
-    dtype = dtype.newbyteorder("=")
     sizes = sizes_of(subscripts, tuple(shape for shape, _, _ in keys))
     readings = _readings(subscripts, tuple(shape for shape, _, _ in keys), sizes)
     left = []
