@@ -35,7 +35,7 @@ from ..product.contraction import (
     reading_of,
     sizes_of,
 )
-from ..product.operands import NUMPY_ONLY_DTYPES, admit, admit_out, promoted
+from ..product.operands import NUMPY_ONLY_DTYPES, admit, admit_out, array_or_shape, promoted
 from ..product.plan import Rows
 from ..product.precision import COMPUTED_IN, WIDEST, check_words
 from .matmul import matmul, plan
@@ -279,10 +279,13 @@ def _with_axes(x: Any) -> Any:
 
 
 def _array_of_shape(x: Any) -> Any:
-    """An array of float64 of a shape, whose elements are never read; anything else as it is."""
-    if isinstance(x, tuple) and all(isinstance(size, int) for size in x):
-        return np.broadcast_to(np.float64(0), x) if math.prod(x) < 2**60 else x
-    return x
+    """An array of float64 of a shape, with the strides of a row-major one, whose elements are never read; anything else as it
+    is."""
+    if not (isinstance(x, tuple) and all(isinstance(size, int) for size in x)):
+        return x
+    shape = array_or_shape(x, "an operand").shape  # raises for sizes that no array has
+    strides = _row_major("".join(map(chr, range(len(shape)))), dict(zip(map(chr, range(len(shape))), shape, strict=True)), 8)
+    return np.lib.stride_tricks.as_strided(np.zeros(1), shape, tuple(strides.values())[::-1], writeable=False)
 
 
 def _admitted(x: Any, number: int) -> np.ndarray:
@@ -732,6 +735,7 @@ def _with_path(
         left.append((output, _row_major(layout.result, sizes, kind.itemsize), False))
     products = len(steps) == 1 and not steps[0].layout.is_elementwise and all(each.is_whole for each in readings)
     few = math.prod(sizes.values()) <= MOST_BY_NUMPY and precision == "standard" and not products and len(sizes) <= 32
+    few = few and all(of.isnative for _, _, of in keys)
     return ContractionPlan(
         subscripts, sizes, dtype, inner, readings, tuple(steps), path, precision, (), None, path_by, limit, few
     )

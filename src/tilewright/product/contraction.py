@@ -33,10 +33,11 @@ LEAST_LOOPED = 256
 
 @dataclass(frozen=True)
 class Subscripts:
-    """The labels of each operand and of the result; axes of an ellipsis have labels of their own."""
+    """The labels of each operand and of the result; axes of an ellipsis have labels of their own, ``dots``."""
 
     inputs: tuple[str, ...]
     output: str
+    dots: str = ""
 
     def __str__(self) -> str:
         return f"{','.join(self.inputs)}->{self.output}"
@@ -120,7 +121,7 @@ def _resolved(
     if output is None:
         every = [label for term in terms for label in term if label is not Ellipsis]
         once = [label for label in every if every.count(label) == 1]
-        return Subscripts(inputs, dots + "".join(names[label, 0] for label in _in_order(once)))
+        return Subscripts(inputs, dots + "".join(names[label, 0] for label in _in_order(once)), dots)
     if output.count(Ellipsis) > 1 or (dots and Ellipsis not in output):
         rule = "needs '...', as its operands have axes of an ellipsis" if dots else "has more than one ellipsis"
         raise UsageError(f"subscripts {given}: the output {rule}")
@@ -129,7 +130,7 @@ def _resolved(
         if label is not Ellipsis and (names[label, 0] not in known or output.count(label) > 1):
             rule = "occurs in no operand" if names[label, 0] not in known else "occurs twice in the output"
             raise UsageError(f"subscripts {given}: the label {label!r} of the output {rule}")
-    return Subscripts(inputs, result)
+    return Subscripts(inputs, result, dots)
 
 
 def _in_order(labels: list[Hashable]) -> list[Hashable]:
@@ -161,12 +162,19 @@ def sizes_of(subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]) -> dic
     found: dict[str, int] = {}
     for number, (labels, shape) in enumerate(zip(subscripts.inputs, shapes, strict=True)):
         for label, size in zip(labels, shape, strict=True):
+            own = shape[labels.index(label)]
+            if size != own:
+                raise ShapeError(
+                    f"operand {number} is {shape}: its axes with the label {label!r}, which has a diagonal, are {own} and "
+                    f"{size} long; they must be equally long"
+                )
             if sizes.get(label, 1) == 1:
                 sizes[label], found[label] = size, number
             elif size not in (1, sizes[label]):
                 where = f"{sizes[label]} in operand {found[label]}, {shapes[found[label]]}"
+                name = "an axis of '...'" if label in subscripts.dots else f"the label {label!r}"
                 raise ShapeError(
-                    f"the label {label!r} is {where}, and {size} in operand {number}, {shape}: they must be equal, or 1"
+                    f"{name} is {where}, and {size} in operand {number}, {shape}: they must be equal, or 1"
                 )
     return sizes
 
