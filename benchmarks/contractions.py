@@ -1,14 +1,17 @@
-"""Contractions of two operands in turns: ``python benchmarks/contractions.py OUT.jsonl [ROUNDS] [--threads 1,2] [--only REGEX]``.
+"""Contractions of two operands in turns: ``python benchmarks/contractions.py OUT.jsonl [ROUNDS] [--threads 1,2]
+[--only REGEX]``.
 
-Two hundred contractions: those with the patterns of the TCCG benchmark of tensor contractions (Springer and Bientinesi,
-arXiv 1607.00145), and others that are drawn from a seed: permuted operands, batches, inner and outer products, with two to six
-axes. ``tilewright.einsum`` takes turns with ``numpy.einsum(optimize=True)``, and, where PyTorch is installed, with
-``torch.einsum`` and ``opt_einsum`` on PyTorch's tensors, each in a process of its own, because the threads of two libraries
-would disturb each other. Each result is compared with the float64 one of ``numpy.einsum`` in the same process.
+Two hundred contractions: those with the patterns of the TCCG benchmark of tensor contractions (Springer and
+Bientinesi, arXiv 1607.00145), and others that are drawn from a seed: permuted operands, batches, inner and outer
+products, with two to six axes. ``tilewright.einsum`` takes turns with ``numpy.einsum(optimize=True)``, and, where
+PyTorch is installed, with ``torch.einsum`` and ``opt_einsum`` on PyTorch's tensors, each in a process of its own,
+because the threads of two libraries would disturb each other. Each result is compared with the float64 one of
+``numpy.einsum`` in the same process.
 
-R is the time of the other over that of Tilewright: above 1, Tilewright is faster. Prints for each reference and number of
-threads the median of R, the share of cells with R of at least 1, the median of R of permuted operands, wrong results, and
-the cells with the least R. Appends a record to OUT. Exits with 1 where a result of Tilewright is wrong.
+R is the time of the other over that of Tilewright: above 1, Tilewright is faster. Prints for each reference and
+number of threads the median of R, the share of cells with R of at least 1, the median of R of permuted operands,
+wrong results, and the cells with the least R. Appends a record to OUT. Exits with 1 where a result of Tilewright is
+wrong.
 """
 
 from __future__ import annotations
@@ -38,7 +41,14 @@ TCCG = [
     *("abcd-aefc-fbed", "abcd-eafb-fdec", "abcd-eafc-bfde", "abcd-eafd-fbec", "abcdef-dega-gfbc", "abcdef-degb-gfac"),
     *("abcdef-degc-gfab", "abcdef-dfga-gebc", "abcdef-dfgb-geac", "abcdef-dfgc-geab", "abcdef-efga-gdbc"),
     *("abcdef-efgb-gdac", "abcdef-efgc-gdab", "abcdef-gdab-efgc", "abcdef-gdac-efgb", "abcdef-gdbc-efga"),
-    *("abcdef-geab-dfgc", "abcdef-geac-dfgb", "abcdef-gebc-dfga", "abcdef-gfab-degc", "abcdef-gfac-degb", "abcdef-gfbc-dega"),
+    *(
+        "abcdef-geab-dfgc",
+        "abcdef-geac-dfgb",
+        "abcdef-gebc-dfga",
+        "abcdef-gfab-degc",
+        "abcdef-gfac-degb",
+        "abcdef-gfbc-dega",
+    ),
 ]
 #: How many contractions are drawn beside those of TCCG.
 DRAWN = 151
@@ -56,7 +66,9 @@ def cells() -> list[Cell]:
     for number, pattern in enumerate(TCCG):
         result, first, second = pattern.split("-")
         dtype = ("float32", "float64")[number % 2]
-        found.append((f"tccg {pattern} {dtype}", f"{first},{second}->{result}", sized(rng, first, second, "product"), dtype))
+        found.append(
+            (f"tccg {pattern} {dtype}", f"{first},{second}->{result}", sized(rng, first, second, "product"), dtype)
+        )
     for number in range(DRAWN):
         kind = ("product", "product", "product", "batch", "batch", "inner", "outer")[number % 7]
         subscripts = drawn(rng, kind)
@@ -115,7 +127,7 @@ def operands(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
 def is_right(cell: Cell, c: Any, a: np.ndarray, b: np.ndarray) -> bool:
     """Whether the result has the classical error bound, beside NumPy's in wider arithmetic."""
     _, subscripts, sizes, dtype = cell
-    inputs, _, output = subscripts.partition("->")
+    output = subscripts.partition("->")[2]
     k = math.prod(size for label, size in sizes.items() if label not in output)
     wide = np.complex128 if dtype[0] == "c" else np.float64
     exact = np.einsum(subscripts, a.astype(wide), b.astype(wide), optimize=True)

@@ -32,16 +32,18 @@ SIZES = dict(zip("abcdefghijklm", (3, 4, 5, 2, 6, 3, 4, 5, 3, 6, 2, 4, 1), stric
 
 #: Subscripts in NumPy's syntax; "..." stands for axes a, b.
 CASES = [
-    *("ij,jk->ik", "ij,jk", "ij,jk->ki", "ji,jk->ik", "ij,kj", "ij,kj->ki", "ba,cb", " i j , j k -> i k "),
-    *("i,i", "i,i->", "i,j", "i,j->ji", "i,i->i", "ij,ij->ij", "ij,ji->ij", "ij,ij->", "ij,ji->", "ij,i->ij", "ij,j->i"),
-    *("ii", "ii->i", "ij->ji", "ij->", "ij->j", "ijk->kij", "iij->j", "iij->ij", "iii->i", "iii", "i->i", "i->", "ijij->ij"),
-    *("bij,bjk->bik", "bij,bjk->ibk", "bij,bjk->ikb", "ijb,jbk->bki", "bij,bj->bi", "bi,bi->b", "abij,abjk->abik", "bi,bj->bij"),
-    *("...ij,...jk->...ik", "...ij,jk->...ik", "ij,...jk->...ik", "i...,i...->...", "...,...->...", "...i->...", "...", "i...->i..."),
-    *("...ij,...jk", "c...d,d...->...c", "...,", ",...", ",", "i,->i", ",i->", "ij,->ji"),
-    *("abc-acd-db", "abcd-aebf-dfce", "abcd-aebf-fdec", "abcd-eafd-fbec", "abcd-ebad-ce", "ab-acd-dbc", "abcdef-dega-gfbc"),
-    *("iij,jk->ik", "ij,jj->i", "ij,jkk->ik", "iji,j->i", "iik,kk->i", "ab,cd->ad", "ab,cd->", "abc,cbd->d", "abc,cab->b", "ab,ab->ba"),
-    *("ij,jk,kl->il", "ij,jk,kl,li->", "ij,jk,kl,lm->im", "ijk,kjl,lm,mi->", "i,i,i->i", "i,i,i->", "ij,ij,jk->ik", "a,b,c->cab"),
-    *("ij,ij,ij->ij", "ij,j,i->", "ai,bi,ci->abc", "ia,ib,ic->abc", "ijm,jkm,kl->mil", "im,mj->ij", "a,ab,abc->abc", ",,->"),
+    *("ij,jk->ik", "ij,jk", "ij,jk->ki", "ji,jk->ik", "ij,kj", "ij,kj->ki", "ba,cb", " i j , j k -> i k ", "i,i"),
+    *("i,i->", "i,j", "i,j->ji", "i,i->i", "ij,ij->ij", "ij,ji->ij", "ij,ij->", "ij,ji->", "ij,i->ij", "ij,j->i"),
+    *("ii", "ii->i", "ij->ji", "ij->", "ij->j", "ijk->kij", "iij->j", "iij->ij", "iii->i", "iii", "i->i", "i->"),
+    *("ijij->ij", "bij,bjk->bik", "bij,bjk->ibk", "bij,bjk->ikb", "ijb,jbk->bki", "bij,bj->bi", "bi,bi->b"),
+    *("abij,abjk->abik", "bi,bj->bij", "...ij,...jk->...ik", "...ij,jk->...ik", "ij,...jk->...ik"),
+    *("i...,i...->...", "...,...->...", "...i->...", "...", "i...->i...", "...ij,...jk", "c...d,d...->...c"),
+    *("...,", ",...", ",", "i,->i", ",i->", "ij,->ji", "abc-acd-db", "abcd-aebf-dfce", "abcd-aebf-fdec"),
+    *("abcd-eafd-fbec", "abcd-ebad-ce", "ab-acd-dbc", "abcdef-dega-gfbc", "iij,jk->ik", "ij,jj->i", "ij,jkk->ik"),
+    *("iji,j->i", "iik,kk->i", "ab,cd->ad", "ab,cd->", "abc,cbd->d", "abc,cab->b", "ab,ab->ba", "ij,jk,kl->il"),
+    *("ij,jk,kl,li->", "ij,jk,kl,lm->im", "ijk,kjl,lm,mi->", "i,i,i->i", "i,i,i->", "ij,ij,jk->ik", "a,b,c->cab"),
+    *("ij,ij,ij->ij", "ij,j,i->", "ai,bi,ci->abc", "ia,ib,ic->abc", "ijm,jkm,kl->mil", "im,mj->ij"),
+    *("a,ab,abc->abc", ",,->"),
 ]  # fmt: skip
 DTYPES = ["float64", "float32", "complex64", "complex128", "int64", "int8", "uint16", "bool", "float16"]
 
@@ -69,8 +71,8 @@ def operands_of(text: str, dtype: str = "float64", sizes: dict[str, int] = SIZES
 
 
 def check(result: Any, text: Any, operands: list[np.ndarray], precision: str | float = "standard") -> None:
-    """The result has NumPy's type, dtype and shape; integers are equal, and others within the classical bound: each element is
-    a sum of so many products as all combinations of indices, each of which is rounded a few times for each operand."""
+    """The result has NumPy's type, dtype and shape; integers are equal, and others within the classical bound: an element
+    is a sum of at most as many products as there are combinations of indices, each rounded once for each operand."""
     arguments = [text, *operands] if isinstance(text, str) else text(operands)
     expected = np.einsum(*arguments)
     assert (type(result), np.shape(result)) == (type(expected), np.shape(expected))
@@ -80,9 +82,7 @@ def check(result: Any, text: Any, operands: list[np.ndarray], precision: str | f
         return
     wide = [x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble) for x in operands]
     sizes = [abs(x).astype(np.longdouble) for x in operands]
-    exact, limit = (
-        np.einsum(*([text, *x] if isinstance(text, str) else text(x))) for x in (wide, sizes)
-    )
+    exact, limit = (np.einsum(*([text, *x] if isinstance(text, str) else text(x))) for x in (wide, sizes))
     terms = math.prod({id(x): x.size for x in operands}.values()) if operands else 1
     terms = min(terms, 4096)
     unit = float(np.finfo(expected.dtype).eps) / 2
@@ -144,7 +144,9 @@ def test_every_syntax_in_pieces(case: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("text", ["abc,cad->bd", "ab,ab->a", "ab,c->cab", "ab,bc,cd->ad", "aab->b", "ab->ba", "ab,ba->"])
+@pytest.mark.parametrize(
+    "text", ["abc,cad->bd", "ab,ab->a", "ab,c->cab", "ab,bc,cd->ad", "aab->b", "ab->ba", "ab,ba->"]
+)
 def test_every_dtype(text: str, dtype: str) -> None:
     operands = operands_of(text, dtype, SIZES | {"a": 30, "b": 20, "c": 10} if len(text) < 12 else SIZES)
     if text == "aab->b":
@@ -240,7 +242,12 @@ def test_empty_axes(shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
 
 def test_axes_of_length_one_broadcast() -> None:
     a, b, c = numbers((2, 1), "float64"), numbers((3, 4), "float64"), numbers((1, 1), "float64")
-    for text, operands in {"ij,jk->ik": [a, b], "ij,jk->ijk": [a, b], "ij,jk,ii->k": [a, b, c], "ij,jk,kk": [a, b, c]}.items():
+    for text, operands in {
+        "ij,jk->ik": [a, b],
+        "ij,jk->ijk": [a, b],
+        "ij,jk,ii->k": [a, b, c],
+        "ij,jk,kk": [a, b, c],
+    }.items():
         check(tw.einsum(text, *operands), text, operands)
 
 
@@ -308,7 +315,8 @@ def test_many_random_contractions(case: tuple[str, list[np.ndarray]], memory: in
     ("a", "b", "axes"),
     [
         ((3, 4, 5), (4, 3, 2), ([1, 0], [0, 1])), ((3, 4), (4, 5), 1), ((3, 4), (3, 4), 2), ((3, 4), (5, 2), 0),
-        ((3, 4, 5), (5, 4, 3), ((0, -2), (-1, 1))), ((3,), (3,), 1), ((3, 4), (4,), (1, 0)), ((), (3,), 0), ((0, 3), (3, 0), 1),
+        ((3, 4, 5), (5, 4, 3), ((0, -2), (-1, 1))), ((3,), (3,), 1), ((3, 4), (4,), (1, 0)), ((), (3,), 0),
+        ((0, 3), (3, 0), 1),
         ((2, 3, 4), (3, 4, 5), 2), ((2, 3), (3, 2), ([0, 1], [1, 0])),
     ],
 )  # fmt: skip
@@ -327,7 +335,14 @@ def test_tensordot(a: tuple[int, ...], b: tuple[int, ...], axes: Any, dtype: str
     np.testing.assert_allclose(tw.tensordot(x, y, axes, out=out), expected, rtol=1e-5, atol=1e-6)
 
 
-VECTORS = [((5,), (5,)), ((3, 5), (5,)), ((5,), (2, 3, 5)), ((4, 1, 5), (3, 5)), ((2, 0), (2, 0)), ((40, 500), (40, 500))]
+VECTORS = [
+    ((5,), (5,)),
+    ((3, 5), (5,)),
+    ((5,), (2, 3, 5)),
+    ((4, 1, 5), (3, 5)),
+    ((2, 0), (2, 0)),
+    ((40, 500), (40, 500)),
+]
 
 
 @pytest.mark.parametrize(("a", "b"), VECTORS)
@@ -348,7 +363,9 @@ def test_vecdot_along_another_axis() -> None:
         np.testing.assert_allclose(tw.vecdot(x, y, axis=axis), np.vecdot(x, y, axis=axis))
 
 
-@pytest.mark.parametrize(("a", "x"), [((3, 5), (5,)), ((2, 3, 5), (5,)), ((3, 5), (4, 5)), ((2, 1, 3, 5), (4, 5)), ((3, 0), (0,))])
+@pytest.mark.parametrize(
+    ("a", "x"), [((3, 5), (5,)), ((2, 3, 5), (5,)), ((3, 5), (4, 5)), ((2, 1, 3, 5), (4, 5)), ((3, 0), (0,))]
+)
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "int32"])
 def test_matvec_and_vecmat(a: tuple[int, ...], x: tuple[int, ...], dtype: str) -> None:
     m, v = numbers(a, dtype, 1), numbers(x, dtype, 2)
@@ -383,22 +400,26 @@ def test_multi_dot(shapes: list[tuple[int, ...]]) -> None:
         np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
 
 
+def operations_of_chain(sides: tuple[int, ...], i: int, j: int, cuts: Any) -> int:
+    """The fewest multiply-adds of matrices i to j, with the ``cuts`` of each stretch."""
+    return min(
+        (
+            operations_of_chain(sides, i, c, cuts)
+            + operations_of_chain(sides, c + 1, j, cuts)
+            + sides[i] * sides[c + 1] * sides[j + 1]
+            for c in (cuts(i, j) if i < j else ())
+        ),
+        default=0,
+    )
+
+
 def test_the_order_of_a_chain_takes_the_fewest_operations() -> None:
     rng = np.random.default_rng(1)
     for _ in range(30):
         sides = tuple(int(side) for side in rng.integers(1, 30, 6))
         best = contraction.chain_order(sides)
-
-        def cost(i: int, j: int, cut: Any) -> int:
-            if i == j:
-                return 0
-            c = cut(i, j)
-            return cost(i, c, cut) + cost(c + 1, j, cut) + sides[i] * sides[c + 1] * sides[j + 1]
-
-        def every(i: int, j: int) -> int:
-            return min((every(i, c) + every(c + 1, j) + sides[i] * sides[c + 1] * sides[j + 1] for c in range(i, j)), default=0)
-
-        assert cost(0, 4, lambda i, j: best[i, j]) == every(0, 4)
+        chosen = operations_of_chain(sides, 0, 4, lambda i, j, best=best: [best[i, j]])
+        assert chosen == operations_of_chain(sides, 0, 4, range)
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------------
@@ -407,7 +428,11 @@ def test_the_order_of_a_chain_takes_the_fewest_operations() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("ij,jk", (2, 3), (4, 5)), ShapeError, r"the label 'j' is 3 in operand 0, \(2, 3\), and 4 in operand 1, \(4, 5\)"),
+        (
+            ("ij,jk", (2, 3), (4, 5)),
+            ShapeError,
+            r"the label 'j' is 3 in operand 0, \(2, 3\), and 4 in operand 1, \(4, 5\)",
+        ),
         (("...,...", (2, 3), (4, 3)), ShapeError, r"an axis of '\.\.\.' is 2 in operand 0"),
         (("ii", (2, 3)), ShapeError, "its axes with the label 'i', which has a diagonal, are 2 and 3 long"),
         (("ij", (2,)), ShapeError, "operand 0 has 2 labels, and 1 axes: each axis needs one; remove labels"),
@@ -479,7 +504,13 @@ def test_the_plan_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_prints_itself() -> None:
     plan = tw.plan_einsum("abc,cad->bd", np.empty((40, 50, 60), np.float32), np.empty((60, 40, 70), np.float32))
     text = str(plan)
-    for part in ("einsum abc,cad->bd float32", "a 40, b 50, c 60, d 70", "50 × 70 × 2400 (m × n × k)", "copied as", "kernel"):
+    for part in (
+        "einsum abc,cad->bd float32",
+        "a 40, b 50, c 60, d 70",
+        "50 × 70 × 2400 (m × n × k)",
+        "copied as",
+        "kernel",
+    ):
         assert part in text
     assert plan.operations == 2 * 50 * 70 * 2400
     assert [str(step.subscripts) for step in plan.steps] == ["abc,cad->bd"]
@@ -501,7 +532,15 @@ def test_the_order_of_products() -> None:
 @pytest.mark.any_machine
 def test_operands_that_lie_as_matrices_are_not_copied() -> None:
     sizes = dict(zip("abcde", (40, 30, 50, 20, 60), strict=True))
-    for text in ("abc,cd->abd", "abc,cd->dab", "cab,cd->abd", "abc,bcd->ad", "abc,dbc->ad", "eab,ebc->eac", "abc,bd->acd"):
+    for text in (
+        "abc,cd->abd",
+        "abc,cd->dab",
+        "cab,cd->abd",
+        "abc,bcd->ad",
+        "abc,dbc->ad",
+        "eab,ebc->eac",
+        "abc,bd->acd",
+    ):
         terms = text.partition("->")[0].split(",")
         step = tw.plan_einsum(text, *(tuple(sizes[label] for label in term) for term in terms)).steps[0]
         expected = "" if text != "abc,bd->acd" else "km"
@@ -511,12 +550,16 @@ def test_operands_that_lie_as_matrices_are_not_copied() -> None:
 # ---- memory ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["ai,bi,ci,di->abcd", "ij,jk,kl,li->", "ijk,klm,mn->ijln", "ab,bc,cd,de->ae", "iab,jab,ik->jk"])
+@pytest.mark.parametrize(
+    "text", ["ai,bi,ci,di->abcd", "ij,jk,kl,li->", "ijk,klm,mn->ijln", "ab,bc,cd,de->ae", "iab,jab,ik->jk"]
+)
 def test_no_intermediate_exceeds_the_limit(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of all new arrays that are alive at a time, counted by the interpreter, beside the workspace of kernels."""
     forget()
     sizes = dict(zip("abcdeijklmn", (20, 18, 16, 14, 20, 40, 30, 50, 20, 30, 25), strict=True))
-    operands = [numbers(tuple(sizes[label] for label in term), "float64") for term in text.partition("->")[0].split(",")]
+    operands = [
+        numbers(tuple(sizes[label] for label in term), "float64") for term in text.partition("->")[0].split(",")
+    ]
     expected = np.einsum(text, *operands, optimize=True)
     for limit in (20_000, 60_000):
         try:
@@ -544,7 +587,9 @@ def test_too_small_a_limit_is_refused() -> None:
 @pytest.mark.parametrize("text", ["ij,jk,kl,lm->im", "ij,jk->ik", "ij,ij->", "aij,ajk,ki->a"])
 def test_bits_do_not_depend_on_threads(text: str) -> None:
     sizes = dict(zip("aijklm", (6, 130, 140, 150, 60, 170), strict=True))
-    operands = [numbers(tuple(sizes[label] for label in term), "float32") for term in text.partition("->")[0].split(",")]
+    operands = [
+        numbers(tuple(sizes[label] for label in term), "float32") for term in text.partition("->")[0].split(",")
+    ]
     for memory in (None, "100KiB", "1MiB"):
         found = []
         for threads in (1, 2):
@@ -574,7 +619,9 @@ def test_permuted_copies(order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("small_limits")
-@pytest.mark.parametrize("wrong", ["a piece is left out", "a copy is not written", "a piece of k is not added", "a copy is rounded"])
+@pytest.mark.parametrize(
+    "wrong", ["a piece is left out", "a copy is not written", "a piece of k is not added", "a copy is rounded"]
+)
 def test_a_wrong_step_is_rejected(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "abc,cad->bd"
     operands = [numbers((3, 4, 4), "float64", 1), numbers((4, 3, 4), "float64", 2)]

@@ -1,8 +1,8 @@
 """``einsum`` and what is like it: sums of products over labelled axes, as products of matrices.
 
-A contraction goes through four stages: subscripts → a plan (``plan_einsum``), which is cached → the operands, each read once →
-products of two at a time, by ``matmul``. ``product.contraction`` decides how two operands are multiplied, and
-``cpu.contraction`` does it; arrays of other libraries are permuted and reshaped by their library.
+A contraction goes through four stages: subscripts → a plan (``plan_einsum``), which is cached → the operands, each
+read once → products of two at a time, by ``matmul``. ``product.contraction`` decides how two operands are multiplied,
+and ``cpu.contraction`` does it; arrays of other libraries are permuted and reshaped by their library.
 """
 
 from __future__ import annotations
@@ -48,28 +48,31 @@ def einsum(
 ) -> Any:
     """The sum of products that ``subscripts`` describe, with the semantics of ``numpy.einsum``.
 
-    ``einsum("ij,jk->ik", a, b)``: each operand's axes are named by labels, of which those that the output lacks are summed.
-    Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any axes, which
-    broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any characters are labels,
-    and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them. The result never shares memory with an operand.
+    ``einsum("ij,jk->ik", a, b)``: each operand's axes are named by labels, of which those that the output lacks are
+    summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
+    axes, which broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any
+    characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them. The result never shares
+    memory with an operand.
 
-    dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate results of
-    float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other libraries, on the host or a
-    GPU, are permuted by their library and multiplied by ``matmul``, with gradients where that has them.
+    dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate
+    results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other libraries,
+    on the host or a GPU, are permuted by their library and multiplied by ``matmul``, with gradients where that has
+    them.
 
-    Three operands or more are multiplied two by two, in the order that ``opt_einsum`` finds where it is installed, and
-    ``numpy.einsum_path`` elsewhere. Each such product is one of matrices, or a batch of them, which are read where they lie
-    or copied in pieces of at most 32 MiB. ``plan_einsum`` says how.
+    Three operands or more are multiplied two by two, in the order that ``opt_einsum`` finds where it is installed,
+    and ``numpy.einsum_path`` elsewhere. Each such product is one of matrices, or a batch of them, which are read
+    where they lie or copied in pieces of at most 32 MiB. ``plan_einsum`` says how.
 
-    ``out`` receives the result, as that of ``matmul`` does: any strides, cast by the ``same_kind`` rule. ``precision`` is that of
-    ``matmul``, for each product of two; with "highest" intermediate results have the wider dtype, too.
+    ``out`` receives the result, as that of ``matmul`` does: any strides, cast by the ``same_kind`` rule.
+    ``precision`` is that of ``matmul``, for each product of two; with "highest" intermediate results have the wider
+    dtype, too.
 
-    ``memory`` ("2GiB", or bytes) bounds intermediate results and copies of NumPy's arrays together, beside the result and the
-    workspace of kernels. To keep it, labels are cut into slices, whose sums are added in a fixed order, so bits do not depend
-    on threads.
+    ``memory`` ("2GiB", or bytes) bounds intermediate results and copies of NumPy's arrays together, beside the result
+    and the workspace of kernels. To keep it, labels are cut into slices, whose sums are added in a fixed order, so
+    bits do not depend on threads.
 
-    Raises UsageError (subscripts, ``precision``), ShapeError, DTypeError, OperandError, MemoryLimitError (no slices are small
-    enough).
+    Raises UsageError (subscripts, ``precision``), ShapeError, DTypeError, OperandError, MemoryLimitError (no slices
+    are small enough).
 
     >>> import numpy as np, tilewright as tw
     >>> a, b = np.arange(6.0).reshape(2, 3), np.ones((3, 4))
@@ -90,8 +93,9 @@ def einsum(
 def plan_einsum(
     *operands: Any, out: Any = None, precision: str | float = "standard", memory: float | str | None = None
 ) -> ContractionPlan:
-    """What ``einsum`` with these arguments runs: the same object. Its text has the order of products, and for each one its
-    subscripts, its size as a product of matrices, which operands are copied, and the kernel. Nothing is multiplied.
+    """What ``einsum`` with these arguments runs: the same object. Its text has the order of products, and for each
+    one its subscripts, its size as a product of matrices, which operands are copied, and the kernel. Nothing is
+    multiplied.
 
     The operands are NumPy's arrays; a tuple of whole numbers is a shape, and stands for an array of float64.
 
@@ -111,9 +115,9 @@ def plan_einsum(
 def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str | float = "standard") -> Any:
     """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
 
-    ``axes``: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes, or two axes, which are summed
-    in pairs. With 0 it is the outer product. The result has the other axes of ``a``, then those of ``b``. dtypes, arrays,
-    ``out`` and ``precision`` are as for ``einsum``.
+    ``axes``: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes, or two axes, which are
+    summed in pairs. With 0 it is the outer product. The result has the other axes of ``a``, then those of ``b``.
+    dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
 
     Raises ShapeError (axes of different lengths), UsageError (axes that are not there).
 
@@ -137,7 +141,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str 
 
 
 def vecdot(a: Any, b: Any, /, *, axis: int = -1, out: Any = None, precision: str | float = "standard") -> Any:
-    """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API have them.
+    """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API
+    have them.
 
     ``a`` is (…, n), ``b`` is (…, n), with n at ``axis`` of each; the other axes broadcast. dtypes, arrays, ``out`` and
     ``precision`` are as for ``einsum``.
@@ -161,7 +166,8 @@ def vecdot(a: Any, b: Any, /, *, axis: int = -1, out: Any = None, precision: str
 
 
 def matvec(a: Any, x: Any, /, *, out: Any = None, precision: str | float = "standard") -> Any:
-    """The products of matrices and vectors, as ``numpy.matvec``: ``a`` is (…, m, n), ``x`` is (…, n), the result (…, m).
+    """The products of matrices and vectors, as ``numpy.matvec``: ``a`` is (…, m, n), ``x`` is (…, n), the result (…,
+    m).
 
     Leading axes broadcast. dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
 
@@ -178,8 +184,8 @@ def matvec(a: Any, x: Any, /, *, out: Any = None, precision: str | float = "stan
 
 
 def vecmat(x: Any, a: Any, /, *, out: Any = None, precision: str | float = "standard") -> Any:
-    """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``: ``x`` is (…, n), ``a`` is (…, n, m),
-    the result (…, m).
+    """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``: ``x`` is (…, n), ``a`` is (…,
+    n, m), the result (…, m).
 
     Leading axes broadcast. dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
 
@@ -236,8 +242,8 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
 
 @functools.lru_cache(maxsize=256)
 def chain_order(sides: tuple[int, ...]) -> dict[tuple[int, int], int]:
-    """Of each stretch of a chain of matrices, sides[i]×sides[i + 1] each, the last matrix of the first factor of its product,
-    with the fewest multiply-adds in all (Cormen et al., Introduction to Algorithms, section 14.2).
+    """Of each stretch of a chain of matrices, sides[i]×sides[i + 1] each, the last matrix of the first factor of its
+    product, with the fewest multiply-adds in all (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
 
     >>> chain_order((10, 100, 5, 50))[0, 2], chain_order((100, 5, 50, 10))[0, 2]
     (1, 0)
@@ -279,12 +285,14 @@ def _with_axes(x: Any) -> Any:
 
 
 def _array_of_shape(x: Any) -> Any:
-    """An array of float64 of a shape, with the strides of a row-major one, whose elements are never read; anything else as it
-    is."""
+    """An array of float64 of a shape, with the strides of a row-major one, whose elements are never read; anything
+    else as it is."""
     if not (isinstance(x, tuple) and all(isinstance(size, int) for size in x)):
         return x
     shape = array_or_shape(x, "an operand").shape  # raises for sizes that no array has
-    strides = _row_major("".join(map(chr, range(len(shape)))), dict(zip(map(chr, range(len(shape))), shape, strict=True)), 8)
+    strides = _row_major(
+        "".join(map(chr, range(len(shape)))), dict(zip(map(chr, range(len(shape))), shape, strict=True)), 8
+    )
     return np.lib.stride_tricks.as_strided(np.zeros(1), shape, tuple(strides.values())[::-1], writeable=False)
 
 
@@ -313,8 +321,8 @@ def _check_core(size: str, one: tuple[Any, int], other: tuple[Any, int]) -> None
     (a, i), (b, j) = one, other
     if a.shape[i] != b.shape[j]:
         raise ShapeError(
-            f"{size} mismatch: the operands are {tuple(a.shape)} and {tuple(b.shape)}: axis {i} of the first must be as long "
-            f"as axis {j} of the second"
+            f"{size} mismatch: the operands are {tuple(a.shape)} and {tuple(b.shape)}: axis {i} of the first must be "
+            f"as long as axis {j} of the second"
         )
 
 
@@ -355,8 +363,8 @@ def _tensordot_axes(axes: Any, of_a: int, of_b: int) -> tuple[list[int], list[in
 
 @dataclass(frozen=True, eq=False)
 class ContractionStep:
-    """One product of two operands, ``left`` and ``right`` in the list of those that are left; the result is appended to it.
-    ``dtype``: that of the result. ``plain``: both operands have it, too, and the result is a new array."""
+    """One product of two operands, ``left`` and ``right`` in the list of those that are left; the result is appended
+    to it. ``dtype``: that of the result. ``plain``: both operands have it, too, and the result is a new array."""
 
     left: int
     right: int
@@ -392,9 +400,9 @@ class ContractionStep:
 class ContractionPlan:
     """A contraction, as it will run; ``str()`` prints it.
 
-    ``readings`` say how each operand is read, and ``steps`` are the products of two. ``slices`` are the labels that are cut
-    to bound memory, with the indices of a slice; ``steps`` are then those of one slice. ``dtype`` is the result's,
-    ``inner`` that of intermediate results, ``multiplied`` that of copies of operands.
+    ``readings`` say how each operand is read, and ``steps`` are the products of two. ``slices`` are the labels that
+    are cut to bound memory, with the indices of a slice; ``steps`` are then those of one slice. ``dtype`` is the
+    result's, ``inner`` that of intermediate results, ``multiplied`` that of copies of operands.
     """
 
     subscripts: Subscripts
@@ -430,7 +438,8 @@ class ContractionPlan:
 
     @property
     def predicted_s(self) -> float | None:
-        """Predicted seconds of the products of matrices; None if one of them has no prediction. Copies are not in it."""
+        """Predicted seconds of the products of matrices; None if one of them has no prediction. Copies are not in
+        it."""
         each = [step_plan.predicted_s for step_plan in map(self._plan_of_step, self.steps) if step_plan is not None]
         if any(seconds is None for seconds in each):
             return None
@@ -618,7 +627,8 @@ def _copied_dtype(plan_: ContractionPlan, x: np.ndarray, y: np.ndarray) -> np.dt
 
 # ---- how a plan is made ----------------------------------------------------------------------------------------------
 
-#: The most combinations of all indices for which NumPy's one loop over them is faster than sums and products one by one.
+#: The most combinations of all indices for which NumPy's one loop over them is faster than sums and products one by
+#: one.
 MOST_BY_NUMPY = 1024
 
 #: What a plan depends on of an array: shape, strides and dtype.
@@ -784,8 +794,8 @@ def _row_major(labels: str, sizes: dict[str, int], itemsize: int) -> dict[str, i
 def _path(
     subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...], sizes: dict[str, int]
 ) -> tuple[tuple[tuple[int, int], ...], str]:
-    """Which two operands are multiplied first, then, and so on, and what found it. The result of each product is put behind
-    the operands that are left."""
+    """Which two operands are multiplied first, then, and so on, and what found it. The result of each product is put
+    behind the operands that are left."""
     if len(shapes) <= 2:
         return ((0, 1),) * (len(shapes) - 1), "none: there is one order"
     labels = [reading.result for reading in _readings(subscripts, shapes, sizes)]
@@ -839,8 +849,8 @@ def _slices_within(
     limit: int,
     memory: int,
 ) -> tuple[tuple[str, int], ...]:
-    """The labels that are cut so that intermediate results take at most ``limit`` bytes at any time. Each time that label is
-    cut that adds the fewest operations; the last one into the fewest slices. Raises MemoryLimitError."""
+    """The labels that are cut so that intermediate results take at most ``limit`` bytes at any time. Each time that
+    label is cut that adds the fewest operations; the last one into the fewest slices. Raises MemoryLimitError."""
     readings = _readings(subscripts, shapes, sizes)
 
     def needed(blocks: dict[str, int]) -> int:
@@ -903,8 +913,8 @@ def _peak(
     sizes: dict[str, int],
     sums_slices: bool,
 ) -> int:
-    """The most elements of intermediate results at any time; the last result is none, unless it is added to that of other
-    slices."""
+    """The most elements of intermediate results at any time; the last result is none, unless it is added to that of
+    other slices."""
     alive = [_elements(reading.result, sizes) if reading.summed else 0 for reading in readings]
     most = sum(alive)
     for number, ((i, j), (_, _, output)) in enumerate(zip(path, _walk(subscripts, readings, path), strict=True)):

@@ -1,9 +1,9 @@
 """Contractions of arrays in the host's memory: diagonals and sums of one operand, and the product of two as products of
 matrices.
 
-An operand is read where it lies if the axes of each group lie as one. Any other is copied piece by piece, so that a copy is
-small and still in a cache when it is multiplied. Pieces follow one another in a fixed order, and so do the sums of pieces
-of k: bits do not depend on threads.
+An operand is read where it lies if the axes of each group lie as one. Any other is copied piece by piece, so that a
+copy is small and still in a cache when it is multiplied. Pieces follow one another in a fixed order, and so do the
+sums of pieces of k: bits do not depend on threads.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def _part(array: np.ndarray, labels: str, piece: dict[str, slice]) -> np.ndarray
 def _empty(
     layout: PairLayout, shape: tuple[int, ...], place: np.ndarray, dtype: np.dtype, group: str, copied: str
 ) -> np.ndarray:
-    """An array of axes (batch, first group, second group) over ``place``, in which ``copied`` says which group is last."""
+    """An array of axes (batch, first group, second group) over ``place``, in which ``copied`` says which group is
+    last."""
     first, second = len(layout.batch), len(layout.batch) + len(group)
     swapped = copied in ("km", "kn", "nm")
     order = shape[:first] + (shape[second:] + shape[first:second] if swapped else shape[first:])
@@ -222,9 +223,9 @@ def _multiply_into(multiply: MultiplyInto, x: np.ndarray, y: np.ndarray, c: np.n
 
 
 def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
-    """The sum of products of elements of two arrays of one shape, as the sum of products of parts, which are copied where
-    their elements are no neighbours. A part is in a cache, and so short that no BLAS shares it among threads. The parts, and
-    the order in which they are added, depend on shapes and strides alone."""
+    """The sum of products of elements of two arrays of one shape, as the sum of products of parts, which are copied
+    where their elements are no neighbours. A part is in a cache, and so short that no BLAS shares it among threads.
+    The parts, and the order in which they are added, depend on shapes and strides alone."""
     order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
     x, y = x.transpose(order), y.transpose(order)
     whole = x.flags.c_contiguous and y.flags.c_contiguous and x.dtype == y.dtype == sums
@@ -266,8 +267,8 @@ def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
 
 
 def _blocks_of_inner(x: np.ndarray, y: np.ndarray) -> list[tuple[slice, ...]]:
-    """Blocks of two arrays of at most ``INNER_ELEMENTS`` elements, which have neighbours of both; axes are in the order of
-    the strides of x."""
+    """Blocks of two arrays of at most ``INNER_ELEMENTS`` elements, which have neighbours of both; axes are in the
+    order of the strides of x."""
     nearest = min(range(y.ndim), key=lambda axis: abs(y.strides[axis]) if y.shape[axis] > 1 else math.inf)
     block = [1] * x.ndim
     block[nearest] = min(x.shape[nearest], NEIGHBOURS)

@@ -1,8 +1,9 @@
 """Copies between arrays of different strides, in an order that uses each cache line that is read before it is evicted.
 
-``np.copyto`` writes in the order of the target. If neighbours of the source are far apart in the target, each element that is
-read brings a cache line of which the other elements are needed much later. So the target is written in blocks: of the axes
-inside that of the source's neighbours only so many elements at a time as the caches have lines for.
+``np.copyto`` writes in the order of the target. If neighbours of the source are far apart in the target, each element
+that is read brings a cache line of which the other elements are needed much later. So the target is written in
+blocks: of the axes inside that of the source's neighbours only so many elements at a time as the caches have lines
+for.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ..host.limits import get_threads
 from .runtime.runner import even_slices
 from .runtime.threads import Team
 
-#: Elements inside the axis of the source's neighbours that are copied as they are, and those of a block if there are more.
-#: Each is a cache line: a thousand of them are in the second cache of every machine, and use few pages.
+#: Elements inside the axis of the source's neighbours that are copied as they are, and those of a block if there are
+#: more. Each is a cache line: a thousand of them are in the second cache of every machine, and use few pages.
 MOST_LINES, BLOCK_LINES = 4096, 1024
 #: The least bytes that each thread copies.
 BYTES_PER_THREAD = 512 << 10

@@ -1,10 +1,11 @@
-"""What ``einsum`` computes, before anything runs: labels of axes, what is done to each operand, and how the product of two is
-one of matrices.
+"""What ``einsum`` computes, before anything runs: labels of axes, what is done to each operand, and how the product
+of two is one of matrices.
 
-A *label* is one character that names an axis. In the product of two operands a label belongs to one of four groups: *batch*
-(both operands and the result have it), *m* (the first operand and the result), *n* (the second and the result) and *k*
-(both operands, not the result). If the axes of each group lie in memory as one axis does, ``matmul`` reads the operand where
-it lies. The order of the labels in the groups is chosen so that as few elements as possible are copied.
+A *label* is one character that names an axis. In the product of two operands a label belongs to one of four groups:
+*batch* (both operands and the result have it), *m* (the first operand and the result), *n* (the second and the
+result) and *k* (both operands, not the result). If the axes of each group lie in memory as one axis does, ``matmul``
+reads the operand where it lies. The order of the labels in the groups is chosen so that as few elements as possible
+are copied.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Strides = Mapping[str, int]
 
 #: Bytes of a copy of a part of an operand, at most, if the caller sets no limit.
 COPY_BYTES = 32 << 20
-#: The least rows, columns and depth of products for which an operand is read in parts, one for each index of an outer label,
-#: rather than copied: each of these products packs the other operand again.
+#: The least rows, columns and depth of products for which an operand is read in parts, one for each index of an outer
+#: label, rather than copied: each of these products packs the other operand again.
 LEAST_LOOPED = 256
 
 # ---- subscripts ------------------------------------------------------------------------------------------------------
@@ -78,7 +79,8 @@ def _checked_symbol(symbol: str, text: str) -> str:
 def parse_sublists(
     sublists: Sequence[Sequence[Hashable]], output: Sequence[Hashable] | None, axes: tuple[int, ...]
 ) -> Subscripts:
-    """The same for lists of labels, such as numbers, with ``Ellipsis`` where text has "...". Raises UsageError and ShapeError.
+    """The same for lists of labels, such as numbers, with ``Ellipsis`` where text has "...". Raises UsageError and
+    ShapeError.
 
     >>> str(parse_sublists([[0, 1], [1, 2]], [2, 0], (2, 2)))
     'AB,BC->CA'
@@ -186,8 +188,9 @@ def sizes_of(subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]) -> dic
 class Reading:
     """How an operand becomes one with each label once, of those that are needed.
 
-    Axes ``dropped`` have length 1, and broadcast. ``labels`` are those of the other axes; of repeated ones the diagonal is
-    taken, which has the axes ``kept``. Those of ``summed`` are summed: no other operand and no result has them.
+    Axes ``dropped`` have length 1, and broadcast. ``labels`` are those of the other axes; of repeated ones the
+    diagonal is taken, which has the axes ``kept``. Those of ``summed`` are summed: no other operand and no result has
+    them.
     """
 
     dropped: tuple[int, ...]
@@ -225,11 +228,11 @@ def reading_of(labels: str, shape: tuple[int, ...], sizes: Sizes, needed: frozen
 class PairLayout:
     """The product of two operands as products of matrices.
 
-    ``batch``, ``m``, ``n``, ``k`` are the labels of each group, in order. ``looped_m`` and ``looped_n`` are the first labels
-    of m and n that are axes of the batch of only one operand. An operand that is ``copied`` is copied piece by piece; the text
-    is the order of its groups in the copy. ``cuts`` are the labels of which a piece has so many indices.
-    ``result`` is the order of labels in which the result lies, if its strides are free. ``by_einsum``: a product of elements is
-    computed by the loops of ``numpy.einsum``.
+    ``batch``, ``m``, ``n``, ``k`` are the labels of each group, in order. ``looped_m`` and ``looped_n`` are the first
+    labels of m and n that are axes of the batch of only one operand. An operand that is ``copied`` is copied piece by
+    piece; the text is the order of its groups in the copy. ``cuts`` are the labels of which a piece has so many
+    indices. ``result`` is the order of labels in which the result lies, if its strides are free. ``by_einsum``: a
+    product of elements is computed by the loops of ``numpy.einsum``.
     """
 
     x: str
@@ -311,8 +314,9 @@ def lay_out_pair(
     return _with_cuts(best, itemsize, limit)
 
 
-#: Nanoseconds of a loop along the last axis of a product of elements by ``numpy.multiply`` and ``numpy.einsum``, for each
-#: element, and for an element of an operand that is no neighbour of the one before. They decide between orders of loops.
+#: Nanoseconds of a loop along the last axis of a product of elements by ``numpy.multiply`` and ``numpy.einsum``, for
+#: each element, and for an element of an operand that is no neighbour of the one before. They decide between orders
+#: of loops.
 _LOOP_NS, _ELEMENT_NS, _STRIDED_NS = (70.0, 16.0), (0.3, 0.6), 0.7
 
 
@@ -342,7 +346,9 @@ def _elementwise_order(
                 break
             run *= sizes[label]
         strided = _STRIDED_NS * sum(abs(of.get(last, 0)) not in (0, itemsize) for of in (of_x, of_y))
-        multiply, einsum = (loop / max(1, run) + each + strided for loop, each in zip(_LOOP_NS, _ELEMENT_NS, strict=True))
+        multiply, einsum = (
+            loop / max(1, run) + each + strided for loop, each in zip(_LOOP_NS, _ELEMENT_NS, strict=True)
+        )
         return multiply, einsum
 
     best = min(orders, key=lambda order: min(costs(order)))
@@ -355,8 +361,8 @@ def _by_stride(group: str, strides: Strides) -> str:
 
 
 def _orders(group: str, sizes: Sizes, *layouts: Strides) -> list[str]:
-    """The orders of a group that are tried: of each of two operands, and also with the fastest label of one at the end of the
-    order of the other."""
+    """The orders of a group that are tried: of each of two operands, and also with the fastest label of one at the
+    end of the order of the other."""
     by = [_by_stride(group, strides) for strides in layouts]
     long = [[label for label in order if sizes[label] > 1] for order in by]
     found = list(by)
@@ -408,7 +414,21 @@ def _cheapest(
         ):
             c_cost, c_copied = _copy_cost((m, n), batch, of_c, sizes), _copied((m, n), of_c, sizes, "mn")
     layout = PairLayout(
-        x, y, output, batch, m, n, k, loops["x"], loops["y"], cost["x"][1], cost["y"][1], c_copied, (), batch + m + n, sizes=sizes
+        x,
+        y,
+        output,
+        batch,
+        m,
+        n,
+        k,
+        loops["x"],
+        loops["y"],
+        cost["x"][1],
+        cost["y"][1],
+        c_copied,
+        (),
+        batch + m + n,
+        sizes=sizes,
     )
     return cost["x"][0] + cost["y"][0] + c_cost, layout
 
@@ -445,8 +465,8 @@ def _long(group: str, sizes: Sizes) -> str:
 
 
 def _strided_cost(groups: tuple[str, str], batch: str, strides: Strides, sizes: Sizes, itemsize: int) -> float:
-    """The cost of reading elements that are no neighbours in memory: packing is a little slower then, but each product of a
-    batch whose matrices are interleaved reads the cache lines of all of them."""
+    """The cost of reading elements that are no neighbours in memory: packing is a little slower then, but each
+    product of a batch whose matrices are interleaved reads the cache lines of all of them."""
     labels = batch + groups[0] + groups[1]
     fastest = _fastest(labels, strides, sizes)
     if fastest in batch and fastest:
@@ -484,8 +504,8 @@ def _with_cuts(layout: PairLayout, itemsize: int, limit: int) -> PairLayout:
 
 
 def pieces_of_layout(layout: PairLayout) -> Iterator[dict[str, slice]]:
-    """The indices of each cut label, piece by piece, always in the same order: k last, so that sums do not depend on anything
-    else."""
+    """The indices of each cut label, piece by piece, always in the same order: k last, so that sums do not depend on
+    anything else."""
     ranges = [
         [slice(low, min(low + block, layout.sizes[label])) for low in range(0, layout.sizes[label], block)]
         for label, block in layout.cuts
