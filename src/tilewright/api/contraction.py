@@ -10,18 +10,21 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..cpu.contraction import ELEMENTS_PER_THREAD, INNER_ELEMENTS, multiply_pair, read_operand
+from ..cpu.contraction import ELEMENTS_PER_THREAD, INNER_ELEMENTS, is_summed_by_parts, multiply_pair, read_operand
 from ..cpu.permuted_copy import copy_permuted
+from ..cpu.runtime.peaks import bandwidth_gbs
 from ..errors import MemoryLimitError, OperandError, ShapeError, UsageError
 from ..gpu.arrays.host_libraries import host_library
 from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
 from ..host.cached_property import cached_property
+from ..host.limits import get_threads
 from ..host.machine import bytes_text, seconds_text
 from ..large.streaming.places.places import parse_bytes
 from ..product.contraction import (
@@ -136,8 +139,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str 
     first = list(range(a.ndim))
     second = [of_a[of_b.index(axis)] if axis in of_b else a.ndim + axis for axis in range(b.ndim)]
     rest = [label for label in [*first, *second] if label not in of_a]
-    subscripts = parse_sublists([first, second], rest, (a.ndim, b.ndim))
-    return _contract(subscripts, (a, b), out, precision)
+    subscripts = _subscripts_of((tuple(first), tuple(second)), tuple(rest), (a.ndim, b.ndim))
+    return _contract_two(subscripts, a, b, out, precision)
 
 
 def vecdot(a: Any, b: Any, /, *, axis: int = -1, out: Any = None, precision: str | float = "standard") -> Any:
@@ -161,8 +164,8 @@ def vecdot(a: Any, b: Any, /, *, axis: int = -1, out: Any = None, precision: str
         labels.append([*before[:core], "core", *before[core:]])
     _check_core("n", (a, labels[0].index("core")), (b, labels[1].index("core")))
     batch = max(([label for label in each if label != "core"] for each in labels), key=len)
-    subscripts = parse_sublists(labels, batch, (a.ndim, b.ndim))
-    return _contract(subscripts, (_conjugated(a), b), out, precision)
+    subscripts = _subscripts_of(tuple(map(tuple, labels)), tuple(batch), (a.ndim, b.ndim))
+    return _contract_two(subscripts, _conjugated(a), b, out, precision)
 
 
 def matvec(a: Any, x: Any, /, *, out: Any = None, precision: str | float = "standard") -> Any:
@@ -179,8 +182,7 @@ def matvec(a: Any, x: Any, /, *, out: Any = None, precision: str | float = "stan
     """
     a, x = _axes_known(a, "a", 2), _axes_known(x, "x")
     _check_core("n", (a, a.ndim - 1), (x, x.ndim - 1))
-    subscripts = parse_sublists([[..., 0, 1], [..., 1]], [..., 0], (a.ndim, x.ndim))
-    return _contract(subscripts, (a, x), out, precision)
+    return _contract_two(parse_subscripts("...mn,...n->...m", (a.ndim, x.ndim)), a, x, out, precision)
 
 
 def vecmat(x: Any, a: Any, /, *, out: Any = None, precision: str | float = "standard") -> Any:
@@ -197,8 +199,7 @@ def vecmat(x: Any, a: Any, /, *, out: Any = None, precision: str | float = "stan
     """
     x, a = _axes_known(x, "x"), _axes_known(a, "a", 2)
     _check_core("n", (x, x.ndim - 1), (a, a.ndim - 2))
-    subscripts = parse_sublists([[..., 0], [..., 0, 1]], [..., 1], (x.ndim, a.ndim))
-    return _contract(subscripts, (_conjugated(x), a), out, precision)
+    return _contract_two(parse_subscripts("...n,...nm->...m", (x.ndim, a.ndim)), _conjugated(x), a, out, precision)
 
 
 def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float = "standard") -> Any:
@@ -277,6 +278,21 @@ def _parsed(operands: tuple[Any, ...]) -> tuple[Subscripts, tuple[Any, ...]]:
         raise UsageError("einsum needs subscripts: a text first, or a list of labels after each array")
     output = operands[-1] if len(operands) % 2 else None
     return parse_sublists(operands[1::2], output, tuple(x.ndim for x in arrays)), arrays
+
+
+@functools.lru_cache(maxsize=1024)
+def _subscripts_of(sublists: tuple[Any, ...], output: tuple[Any, ...], axes: tuple[int, ...]) -> Subscripts:
+    """``parse_sublists``, cached."""
+    return parse_sublists(sublists, output, axes)
+
+
+def _contract_two(subscripts: Subscripts, a: Any, b: Any, out: Any, precision: str | float) -> Any:
+    """The contraction of two arrays, by the short way where there is one."""
+    if out is not None or precision != "standard":
+        return _contract(subscripts, (a, b), out, precision)
+    short = _short_key((subscripts, a, b))
+    way = None if short is None else _short_ways.get(short)
+    return _contract(subscripts, (a, b), None, precision, None, short) if way is None else way(a, b)
 
 
 def _with_axes(x: Any) -> Any:
@@ -379,15 +395,30 @@ class ContractionStep:
 
     @cached_property
     def way(self) -> Callable[[np.ndarray, np.ndarray], Any] | None:
-        """The function that multiplies into a new array where nothing is copied or shared among threads here."""
+        """The function that multiplies into a new array where nothing is copied, or so little that NumPy copies it at
+        once."""
         layout = self.layout
         m, n, k, batch = layout.shape
         if layout.is_elementwise:
             few = m * n * batch < 2 * ELEMENTS_PER_THREAD and not layout.by_einsum
             return _way_of_elements(layout) if self.plain and few else None
-        copies = layout.x_copied or layout.y_copied or layout.looped_m or layout.looped_n
-        copies = copies or (not layout.output and k > 2 * INNER_ELEMENTS)
+        copies = bool(layout.looped_m or layout.looped_n or layout.cuts or self.is_inner)
+        copies |= bool(layout.x_copied) and m * k * batch > MOST_AT_ONCE
+        copies |= bool(layout.y_copied) and n * k * batch > MOST_AT_ONCE
         return None if copies or not self.plain or not m * n * k * batch else _way_of_product(layout)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether it is the product of two vectors that is summed by parts."""
+        return is_summed_by_parts(self.layout)
+
+    def bytes_moved(self, alone: bool) -> int:
+        """Bytes that are read and written by copies; ``alone``: and by the product, if it is none of matrices."""
+        m, n, k, batch = self.layout.shape
+        x, y, c = batch * m * k, batch * n * k, batch * m * n
+        copied = (self.layout.x_copied, x), (self.layout.y_copied, y), (self.layout.c_copied, c)
+        elements = sum(2 * size for copies, size in copied if copies) + (x + y + c if alone else 0)
+        return elements * self.dtype.itemsize
 
     @property
     def operations(self) -> int:
@@ -438,16 +469,22 @@ class ContractionPlan:
 
     @property
     def predicted_s(self) -> float | None:
-        """Predicted seconds of the products of matrices; None if one of them has no prediction. Copies are not in
-        it."""
-        each = [step_plan.predicted_s for step_plan in map(self._plan_of_step, self.steps) if step_plan is not None]
-        if any(seconds is None for seconds in each):
-            return None
-        return sum(seconds for seconds in each if seconds is not None) * self.count_of_slices
+        """Predicted seconds: of the products of matrices, and of the bytes that copies, products of elements and inner
+        products move, by the measured bandwidth; None if the rate of a product is not measured."""
+        total, moved = 0.0, 0
+        for step in self.steps:
+            step_plan = self._plan_of_step(step)
+            moved += step.bytes_moved(step_plan is None)
+            if step_plan is not None:
+                seconds = step_plan.predicted_s
+                if seconds is None:
+                    return None
+                total += seconds
+        return (total + (moved / bandwidth_gbs(get_threads()) / 1e9 if moved else 0.0)) * self.count_of_slices
 
     def _plan_of_step(self, step: ContractionStep) -> Any:
         """The plan of the products of matrices of a step, pieces and loops apart; None for a product of elements."""
-        if step.layout.is_elementwise:
+        if step.layout.is_elementwise or (step.is_inner and self.precision == "standard"):
             return None
         m, n, k, batch = step.layout.shape
         wide = self.inner if step.dtype != self.dtype or self.inner == self.dtype else self.dtype
@@ -480,7 +517,7 @@ class ContractionPlan:
             rows.append(("largest", f"intermediate result {bytes_text(self.largest_intermediate)}"))
         seconds = self.predicted_s
         if self.steps:
-            known = "nothing: a rate is not measured" if seconds is None else f"{seconds_text(seconds)}, beside copies"
+            known = "nothing: a rate is not measured" if seconds is None else seconds_text(seconds)
             rows.append(("predicted", known))
         return "\n".join([f"einsum {self.subscripts} {self.dtype}", *(f"  {label:<10} {text}" for label, text in rows)])
 
@@ -512,13 +549,17 @@ class ContractionPlan:
         for name, copied, labels in (
             (layout.x, layout.x_copied, layout.batch + layout.m + layout.k),
             (layout.y, layout.y_copied, layout.batch + layout.n + layout.k),
-            (layout.output, layout.c_copied, layout.batch + layout.m + layout.n),
+            (layout.output or "result", layout.c_copied, layout.axes),
         ):
             size = bytes_text(_elements(labels, sizes) * step.dtype.itemsize)
             pieces = math.prod(-(-layout.sizes[label] // block) for label, block in layout.cuts if label in labels)
             how = f"copied as {labels}, {pieces} × {size}" if copied else "where it lies"
             rows.append((name, how))
-        kernel = self._plan_of_step(step).choice.kernel
+        step_plan = self._plan_of_step(step)
+        if step_plan is None:
+            parts = f"of parts of at most {INNER_ELEMENTS:,} elements, copied where neighbours are none, added in order"
+            return [rows[0], ("kernel", f"numpy.dot {parts}")]
+        kernel = step_plan.choice.kernel
         return [*rows, ("kernel", f"{kernel.name}: {kernel.idea}")]
 
     # ---- what runs
@@ -630,6 +671,9 @@ def _copied_dtype(plan_: ContractionPlan, x: np.ndarray, y: np.ndarray) -> np.dt
 #: The most combinations of all indices for which NumPy's one loop over them is faster than sums and products one by
 #: one.
 MOST_BY_NUMPY = 1024
+
+#: The most elements of an operand that is copied at once, by NumPy.
+MOST_AT_ONCE = 1 << 13
 
 #: What a plan depends on of an array: shape, strides and dtype.
 ArrayKey = tuple[tuple[int, ...], tuple[int, ...], np.dtype]
@@ -931,6 +975,8 @@ def _peak(
 _short_ways: dict[tuple[Any, ...], Callable[..., Any]] = {}
 #: The most of them.
 MOST_SHORT_WAYS = 4096
+#: The characters that NumPy's subscripts have.
+_OF_NUMPY = set(string.ascii_letters + ",->. ")
 
 
 def _contract(
@@ -996,9 +1042,9 @@ def _remember(key: tuple[Any, ...], plan_: ContractionPlan) -> None:
     """Have later calls with such arrays go the short way, past all that depends on the plan alone."""
     if len(_short_ways) >= MOST_SHORT_WAYS:
         _short_ways.clear()
-    text = key[0]
+    text = str(key[0])
     if plan_.by_numpy:
-        if all(letter.isascii() for letter in text):
+        if set(text) <= _OF_NUMPY:
             copies = len(plan_.readings) == 1 and not plan_.readings[0].summed  # NumPy would return a view
             _short_ways[key] = functools.partial(_copied_by_numpy if copies else np.einsum, text)
     elif len(plan_.steps) == 1 and all(each.is_whole for each in plan_.readings) and plan_.steps[0].way is not None:

@@ -98,7 +98,7 @@ def multiply_pair(
         return
     if not c.size:
         return
-    if sums is not None and c.ndim == 0 and x.size > 2 * INNER_ELEMENTS:
+    if sums is not None and is_summed_by_parts(layout):
         c[...] = _inner_product(x, y, sums)
         return
     if not (layout.x_copied or layout.y_copied or layout.c_copied):
@@ -220,6 +220,11 @@ def _multiply_into(multiply: MultiplyInto, x: np.ndarray, y: np.ndarray, c: np.n
     """The product of matrices into c, of a dtype that may be wider."""
     wider = c.dtype if np.result_type(x.dtype, y.dtype) != c.dtype and np.can_cast(x.dtype, c.dtype) else None
     multiply(x, y, c, wider)
+
+
+def is_summed_by_parts(layout: PairLayout) -> bool:
+    """Whether the product is one of two vectors that are long enough for ``_inner_product``."""
+    return not layout.output and layout.shape[2] > 2 * INNER_ELEMENTS
 
 
 def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
