@@ -480,7 +480,7 @@ class ContractionPlan:
                 if seconds is None:
                     return None
                 total += seconds
-        return (total + (moved / bandwidth_gbs(get_threads()) / 1e9 if moved else 0.0)) * self.count_of_slices
+        return (total + (moved / bandwidth_gbs(threads=get_threads()) / 1e9 if moved else 0.0)) * self.count_of_slices
 
     def _plan_of_step(self, step: ContractionStep) -> Any:
         """The plan of the products of matrices of a step, pieces and loops apart; None for a product of elements."""
