@@ -237,6 +237,12 @@ def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
     if whole:
         x, y = x.reshape(-1), y.reshape(-1)
     threads = max(1, min(get_threads(), x.size // ELEMENTS_PER_THREAD))
+    if not whole and _have_common_rows(x, y, sums):
+        each = np.empty(x.shape[:-1], sums)
+        parts = even_slices(len(x), threads)
+        with np.errstate(all="ignore"):
+            Team(threads).run([functools.partial(np.vecdot, x[part], y[part], each[part]) for part in parts])
+            return np.add.reduce(each, axis=None)
     places = _blocks_of_inner(x, y)
     found = np.empty(len(places), sums)
     dot = np.dot if sums.kind in "fc" else functools.partial(np.einsum, "i,i->")
@@ -271,15 +277,26 @@ def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
         return np.logical_or.reduce(found) if sums.kind == "b" else np.add.reduce(found, dtype=sums)
 
 
+def _have_common_rows(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> bool:
+    """Whether both have the same long rows of neighbours, of real numbers."""
+    rows = x.strides[-1] == y.strides[-1] == sums.itemsize and NEIGHBOURS <= x.shape[-1] <= INNER_ELEMENTS
+    return rows and x.ndim > 1 and sums.kind == "f" and x.dtype == y.dtype == sums
+
+
+def _even_block(length: int, most: int) -> int:
+    """The length of blocks of at most ``most``, of which the last is about as long as the others."""
+    return -(-length // -(-length // most))
+
+
 def _blocks_of_inner(x: np.ndarray, y: np.ndarray) -> list[tuple[slice, ...]]:
     """Blocks of two arrays of at most ``INNER_ELEMENTS`` elements, which have neighbours of both; axes are in the
     order of the strides of x."""
     nearest = min(range(y.ndim), key=lambda axis: abs(y.strides[axis]) if y.shape[axis] > 1 else math.inf)
     block = [1] * x.ndim
-    block[nearest] = min(x.shape[nearest], NEIGHBOURS)
+    block[nearest] = _even_block(x.shape[nearest], NEIGHBOURS)
     for axis in range(x.ndim - 1, -1, -1):
         left = INNER_ELEMENTS // (math.prod(block) // block[axis])
-        block[axis] = max(block[axis], min(x.shape[axis], left))
+        block[axis] = max(block[axis], _even_block(x.shape[axis], left))
     ranges = [
         [slice(low, low + each) for low in range(0, length, each)] for each, length in zip(block, x.shape, strict=True)
     ]
