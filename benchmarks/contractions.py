@@ -54,7 +54,7 @@ TCCG = [
 DRAWN = 151
 #: Multiply-adds of a contraction: each takes some milliseconds.
 WORK = {"product": 3e8, "batch": 1.5e8, "inner": 4e6, "outer": 4e6}
-SAMPLE_S, SAMPLES = 0.03, 3
+SAMPLE_S, SAMPLES = 0.02, 3
 REFERENCES = ("numpy", "torch", "opt_einsum+torch")
 
 Cell = tuple[str, str, dict[str, int], str]  # name, subscripts, sizes, dtype
