@@ -26,7 +26,6 @@ from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
 from ..host.cached_property import cached_property
 from ..host.limits import get_threads
 from ..host.machine import bytes_text, seconds_text
-from ..large.streaming.places.places import parse_bytes
 from ..product.contraction import (
     COPY_BYTES,
     PairLayout,
@@ -55,7 +54,7 @@ def einsum(
     summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
     axes, which broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any
     characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them. The result never shares
-    memory with an operand.
+    memory with an operand; its axes lie in whatever order takes the fewest copies, as those of NumPy's do.
 
     dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate
     results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other libraries,
@@ -486,7 +485,7 @@ class ContractionPlan:
         """The plan of the products of matrices of a step, pieces and loops apart; None for a product of elements."""
         if step.layout.is_elementwise or (step.is_inner and self.precision == "standard"):
             return None
-        m, n, k, batch = step.layout.shape
+        m, n, k, batch = step.layout.each
         wide = self.inner if step.dtype != self.dtype or self.inner == self.dtype else self.dtype
         shape = (batch,) if batch != 1 else ()
         x, y = (np.broadcast_to(np.zeros((), wide), (*shape, *each)) for each in ((m, k), (k, n)))
@@ -686,7 +685,11 @@ def _key(x: np.ndarray) -> ArrayKey:
 def _plan_of(
     subscripts: Subscripts, arrays: Sequence[np.ndarray], out: Any, precision: str | float, memory: float | str | None
 ) -> ContractionPlan:
-    limit = None if memory is None else parse_bytes("memory", memory)
+    limit = None
+    if memory is not None:
+        from ..large.streaming.places.places import parse_bytes  # imported only here: few contractions are limited
+
+        limit = parse_bytes("memory", memory)
     check_words(precision, "classical")
     of_out = None if out is None or not isinstance(out, np.ndarray) else _key(out)
     return _planned(subscripts, tuple(map(_key, arrays)), of_out, precision, limit)

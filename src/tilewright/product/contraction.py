@@ -261,6 +261,14 @@ class PairLayout:
         return m, n, k, batch
 
     @property
+    def each(self) -> tuple[int, int, int, int]:
+        """The same with the labels that are looped over in the batch."""
+        looped = self.m[: self.looped_m], self.n[: self.looped_n]
+        outer_m, outer_n = (math.prod(self.sizes[label] for label in labels) for labels in looped)
+        m, n, k, batch = self.shape
+        return m // max(1, outer_m), n // max(1, outer_n), k, batch * outer_m * outer_n
+
+    @property
     def axes(self) -> str:
         """The labels of the result, group by group."""
         return self.batch + self.m + self.n
