@@ -12,7 +12,9 @@ jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'tile
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 5}
 
 
-@pytest.mark.parametrize("text", ["ab,bc->ca", "abc,cad->bd", "aab->b", "ab,ab->b", "a,b->ba", "ab,bc,cd->ad", "ab->ba", "...a,...a->..."])
+@pytest.mark.parametrize(
+    "text", ["ab,bc->ca", "abc,cad->bd", "aab->b", "ab,ab->b", "a,b->ba", "ab,bc,cd->ad", "ab->ba", "...a,...a->..."]
+)
 def test_values(text: str) -> None:
     rng = np.random.default_rng(1)
     terms = text.partition("->")[0].split(",")
