@@ -54,7 +54,8 @@ TCCG = [
 DRAWN = 151
 #: Multiply-adds of a contraction: each takes some milliseconds.
 WORK = {"product": 3e8, "batch": 1.5e8, "inner": 4e6, "outer": 4e6}
-SAMPLE_S, SAMPLES = 0.02, 3
+#: Seconds of a sample at least, which is shorter than other programs interrupt it, and how many are taken: the least counts.
+SAMPLE_S, SAMPLES = 0.002, 12
 REFERENCES = ("numpy", "torch", "opt_einsum+torch")
 
 Cell = tuple[str, str, dict[str, int], str]  # name, subscripts, sizes, dtype

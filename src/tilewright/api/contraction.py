@@ -909,8 +909,17 @@ def _slices_within(
 
     def operations(blocks: dict[str, int]) -> int:
         cut = {**sizes, **blocks}
-        often = math.prod(-(-sizes[label] // block) for label, block in blocks.items())
-        return often * sum(_elements(labels, cut) for labels in _step_labels(subscripts, readings, path))
+        return slices_in(blocks) * sum(_elements(labels, cut) for labels in _step_labels(subscripts, readings, path))
+
+    def slices_in(blocks: dict[str, int]) -> int:
+        return math.prod(-(-sizes[label] // block) for label, block in blocks.items())
+
+    def largest_block(blocks: dict[str, int], label: str) -> int:
+        low, high = 1, sizes[label]
+        while low < high - 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if needed(blocks | {label: middle}) <= limit else (low, middle)
+        return low
 
     blocks: dict[str, int] = {}
     while needed(blocks) > limit:
@@ -920,16 +929,13 @@ def _slices_within(
                 f"memory is {memory:,} bytes, and slices of one index of each label need {needed(blocks):,} in intermediate "
                 f"results: allow {needed(blocks) * 8 // 5 + 8:,}"
             )
-        helpful = [label for label in left if needed(blocks | {label: 1}) < needed(blocks)] or left
-        label = min(helpful, key=lambda each: (operations(blocks | {each: 1}), needed(blocks | {each: 1})))
-        low, high = 1, sizes[label]
-        if needed(blocks | {label: 1}) > limit:
+        enough = [label for label in left if needed(blocks | {label: 1}) <= limit]
+        if not enough:
+            label = min(left, key=lambda each: (needed(blocks | {each: 1}), operations(blocks | {each: 1})))
             blocks[label] = 1
             continue
-        while low < high - 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if needed(blocks | {label: middle}) <= limit else (low, middle)
-        blocks[label] = low
+        last = [blocks | {label: largest_block(blocks, label)} for label in enough]
+        blocks = min(last, key=lambda each: (operations(each), slices_in(each)))
     return tuple(sorted(blocks.items(), key=lambda one: list(sizes).index(one[0])))
 
 
