@@ -318,9 +318,18 @@ def contractions(draw: st.DrawFn, most: int = 3) -> tuple[str, list[np.ndarray]]
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contractions())
 @example(("ab,ab->", [np.ones((3, 5)), np.ones((5, 3)).T]))
+@example(("bc,bc->", [np.ones((2, 2)), np.ones((2, 2)).T.copy().T]))
 def test_random_contractions_in_pieces(case: tuple[str, list[np.ndarray]]) -> None:
     text, operands = case
     check(tw.einsum(text, *operands), text, operands)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("memory", [100, 200, 1000])
+def test_pieces_of_k_without_other_axes(memory: int) -> None:
+    """Sums of pieces are added to a result without axes."""
+    x, y = numbers((2, 3), "float64", 1), numbers((3, 2), "float64", 2).T
+    check(tw.einsum("ab,ab->", x, y, memory=memory), "ab,ab->", [x, y])
 
 
 @pytest.mark.thorough

@@ -421,9 +421,9 @@ class ContractionStep:
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions; of a product of elements its multiplications alone."""
+        """Multiplications and additions; where nothing is summed, multiplications alone."""
         m, n, k, batch = self.layout.shape
-        return m * n * k * batch * (1 if self.layout.is_elementwise else 2)
+        return m * n * k * batch * (2 if self.layout.k else 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -161,7 +161,7 @@ def _multiply_pieces(
 def _part(array: np.ndarray, labels: str, piece: dict[str, slice]) -> np.ndarray:
     if not piece:
         return array
-    return array[tuple(piece.get(label, slice(None)) for label in labels)]
+    return array[(*(piece.get(label, slice(None)) for label in labels), ...)]  # with the dots a view, also of no axes
 
 
 def _empty(

@@ -28,6 +28,9 @@ COPY_BYTES = 32 << 20
 #: The least rows, columns and depth of products for which an operand is read in parts, one for each index of an outer
 #: label, rather than copied: each of these products packs the other operand again.
 LEAST_LOOPED = 256
+#: The least lengths of two vectors whose outer product is computed as one of matrices with k = 1: it writes C by whole
+#: vectors, up to four times as fast as loops over short axes that broadcast.
+LEAST_OUTER = 8
 
 # ---- subscripts ------------------------------------------------------------------------------------------------------
 
@@ -275,8 +278,9 @@ class PairLayout:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether nothing is summed: the product is one of elements, of operands that broadcast."""
-        return not self.k
+        """Whether the product is one of elements, of operands that broadcast: nothing is summed, and it is no outer product
+        of vectors, which is one of matrices with k = 1."""
+        return not self.k and min(self.shape[:2]) < LEAST_OUTER
 
 
 def lay_out_pair(
@@ -306,7 +310,7 @@ def lay_out_pair(
     wanted = {label: -place for place, label in enumerate(output)}
     of_result = of_c or wanted
 
-    if not k:
+    if not k and min(_size(m, sizes), _size(n, sizes)) < LEAST_OUTER:
         order, by_einsum = _elementwise_order(output, batch, m, n, sizes, of_x, of_y, of_c, itemsize)
         return PairLayout(x, y, output, batch, m, n, k, result=order, by_einsum=by_einsum, sizes=sizes)
 
