@@ -161,7 +161,9 @@ def _multiply_pieces(
 def _part(array: np.ndarray, labels: str, piece: dict[str, slice]) -> np.ndarray:
     if not piece:
         return array
-    return array[(*(piece.get(label, slice(None)) for label in labels), ...)]  # with the dots a view, also of no axes
+    where: Any = (*(piece.get(label, slice(None)) for label in labels), ...)  # with the dots a view, also of no axes
+    part: np.ndarray = array[where]
+    return part
 
 
 def _empty(
