@@ -92,6 +92,17 @@ def test_the_result_is_never_a_view() -> None:
         assert found.data_ptr() != a.data_ptr()
 
 
+def test_compiled_and_transformed_programs() -> None:
+    """In one graph, without a warning; and for each element of a batch."""
+    a, b = tensors("abc,cad->bd", torch.float32)
+    torch._dynamo.reset()
+    for einsum in (tt.einsum, tw.einsum):
+        compiled = torch.compile(lambda x, y, e=einsum: e("abc,cad->bd", x, y) * 2, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(a, b), 2 * torch.einsum("abc,cad->bd", a, b))
+    mapped = torch.func.vmap(lambda x: tw.einsum("bc,cd->bd", x, b[:, 0]))(a)
+    torch.testing.assert_close(mapped, torch.einsum("abc,cd->abd", a, b[:, 0]))
+
+
 def test_autocast_applies() -> None:
     a, b = tensors("ab,bc->ac", torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):

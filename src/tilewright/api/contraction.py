@@ -271,7 +271,9 @@ def _parsed(operands: tuple[Any, ...]) -> tuple[Subscripts, tuple[Any, ...]]:
         arrays = tuple(map(_with_axes, operands[1:]))
         if not arrays:
             raise UsageError(f"subscripts {operands[0]!r} are of one operand or more, given is none")
-        return parse_subscripts(operands[0], tuple(x.ndim for x in arrays)), arrays
+        # torch.compile warns of cached functions.
+        parse = parse_subscripts.__wrapped__ if is_of_a_library(*arrays) else parse_subscripts
+        return parse(operands[0], tuple(x.ndim for x in arrays)), arrays
     arrays = tuple(map(_with_axes, operands[: len(operands) // 2 * 2 : 2]))
     if not arrays:
         raise UsageError("einsum needs subscripts: a text first, or a list of labels after each array")
@@ -706,7 +708,7 @@ def _planned(
     if not dtype.isnative:
         dtype = np.dtype(dtype.type)
     inner = _inner_dtype(dtype, precision)
-    path, path_by = _path(subscripts, shapes, sizes)
+    path, path_by = _path(subscripts, shapes)
     if memory is None:
         return _with_path(subscripts, keys, out, precision, path, path_by, dtype, inner, COPY_BYTES)
     limit = max(1, min(COPY_BYTES, memory // 8))
@@ -838,13 +840,20 @@ def _row_major(labels: str, sizes: dict[str, int], itemsize: int) -> dict[str, i
 # ---- the order of products -------------------------------------------------------------------------------------------
 
 
-def _path(
-    subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...], sizes: dict[str, int]
-) -> tuple[tuple[tuple[int, int], ...], str]:
+def _path(subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple[int, int], ...], str]:
     """Which two operands are multiplied first, then, and so on, and what found it. The result of each product is put
     behind the operands that are left."""
     if len(shapes) <= 2:
         return ((0, 1),) * (len(shapes) - 1), "none: there is one order"
+    return _path_of_many(subscripts, shapes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _path_of_many(
+    subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[tuple[int, int], ...], str]:
+    """The same for three operands or more."""
+    sizes = sizes_of(subscripts, shapes)
     labels = [reading.result for reading in _readings(subscripts, shapes, sizes)]
     of_label = {label: chr(192 + place) for place, label in enumerate(sizes)}
     try:
@@ -1132,9 +1141,9 @@ def _contract_of_library(
     if out is not None and not is_on_gpu(out) and (library := host_library(out)) is not None:
         library.target(out, "out")  # raises for arrays that cannot be written
     shapes = tuple(tuple(map(int, x.shape)) for x in arrays)
-    sizes = sizes_of(subscripts, shapes)
+    sizes = sizes_of.__wrapped__(subscripts, shapes)
     readings = _readings(subscripts, shapes, sizes)
-    path, _ = _path(subscripts, shapes, sizes)
+    path, _ = _path(subscripts, shapes)
     left = [(_read_by_library(x, each), each.result) for x, each in zip(arrays, readings, strict=True)]
     for (i, j), (_, _, output) in zip(path, _walk(subscripts, readings, path), strict=True):
         pair = left[i], left[j]
