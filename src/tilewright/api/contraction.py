@@ -778,7 +778,10 @@ def _with_path(
         left = [one for position, one in enumerate(left) if position not in (i, j)]
         last = number == len(path) - 1
         needed = set("".join(labels for labels, _, _ in left)) | set(subscripts.output)
-        output = subscripts.output if last else "".join(dict.fromkeys(label for label in x + y if label in needed))
+        output = subscripts.output
+        if not last:
+            made = "".join(dict.fromkeys(label for label in x + y if label in needed))
+            output = _order_for_next(made, [labels for labels, _, _ in left], path[number + 1 :], subscripts.output)
         kind = dtype if last else inner
         of_c = None
         if last and out is not None:
@@ -798,6 +801,28 @@ def _with_path(
     return ContractionPlan(
         subscripts, sizes, dtype, inner, readings, tuple(steps), path, precision, (), None, path_by, limit, few
     )
+
+
+def _order_for_next(made: str, others: list[str], path: tuple[tuple[int, int], ...], final: str) -> str:
+    """The labels of an intermediate result in the order in which the product that takes it would like to read them: those
+    of its batch, those that it keeps, those that it sums in the order of the other operand. ``others`` are the operands
+    that are left, ``path`` the products that follow.
+
+    >>> _order_for_next("cdef", ["fdec"], ((0, 1),), "")
+    'fdec'
+    """
+    left, place = [*others, made], len(others)
+    for i, j in path:
+        x, y = left[i], left[j]
+        left = [labels for position, labels in enumerate(left) if position not in (i, j)]
+        needed = {*"".join(left), *final}
+        if place in (i, j):
+            shared = [label for label in (y if place == i else x) if label in made]
+            batch, k = ([label for label in shared if (label in needed) == kept] for kept in (True, False))
+            return "".join([*batch, *(label for label in made if label not in shared), *k])
+        place -= (i < place) + (j < place)
+        left.append("".join(label for label in dict.fromkeys(x + y) if label in needed))
+    return made
 
 
 def _readings(
