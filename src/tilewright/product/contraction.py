@@ -116,7 +116,7 @@ def _resolved(
             )
         counts.append(ndim - named)
     names = _names(terms, output or ())
-    dots = "".join(names[Ellipsis, place] for place in reversed(range(max(counts))))
+    dots = "".join(names[Ellipsis, place] for place in range(max(counts)))
 
     def text(term: tuple[Hashable, ...], count: int) -> str:
         parts = (dots[len(dots) - count :] if label is Ellipsis else names[label, 0] for label in term)
@@ -300,14 +300,14 @@ def lay_out_pair(
     free. ``converts``: which operand has another dtype, so that it must be copied. ``limit``: of the bytes of a copy.
 
     >>> sizes, row_major = {"i": 400, "j": 3, "k": 300, "l": 300}, {"i": 7200, "j": 2400, "k": 8}
-    >>> lay_out_pair("ijk", "kjl", "il", sizes, row_major, {"k": 7200, "j": 2400, "l": 8}, None, 8).x_copied
-    'mk'
+    >>> lay_out_pair("ijk", "kjl", "il", sizes, row_major, {"k": 7200, "j": 2400, "l": 8}, None, 8).y_copied
+    'kn'
     """
     batch = _by_stride("".join(label for label in x if label in y and label in output), of_c or of_x)
     groups = [label for label in x if label not in y], [label for label in y if label not in x]
     m, n = ("".join(group) for group in groups)
     k = "".join(label for label in x if label in y and label not in output)
-    wanted = {label: -place for place, label in enumerate(output)}
+    wanted = {label: len(output) - place for place, label in enumerate(output)}
     of_result = of_c or wanted
 
     if not k and min(_size(m, sizes), _size(n, sizes)) < LEAST_OUTER:
