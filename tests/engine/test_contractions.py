@@ -289,6 +289,22 @@ def test_nan_and_infinity_propagate_without_a_warning() -> None:
         np.testing.assert_array_equal(np.isnan(tw.einsum(text, *operands)), np.isnan(expected))
 
 
+@pytest.mark.parametrize("text", ["ab->a", "ab,ab->", "ab,ba->", "cab,acb->", "ab,a->ab", "ab,c->abc", "ab,bc->ac"])
+def test_threads_give_no_warning_of_infinities(text: str) -> None:
+    """Each pair of elements has the product of an infinity and zero."""
+    sizes = {"a": 500, "b": 600, "c": 4}
+    terms = text.partition("->")[0].split(",")
+    with tw.use_threads(2):
+        found = [
+            tw.einsum(
+                text,
+                *(np.full([sizes[label] for label in term], value) for term, value in zip(terms, values, strict=False)),
+            )
+            for values in ((np.inf, 0.0), (1e300, 1e300))
+        ]
+    assert len(terms) == 1 or (np.isnan(found[0]).all() and np.isinf(found[1]).all())
+
+
 # ---- random contractions -----------------------------------------------------------------------------------------------
 
 

@@ -401,7 +401,7 @@ class ContractionStep:
         layout = self.layout
         m, n, k, batch = layout.shape
         if layout.is_elementwise:
-            few = m * n * batch < 2 * ELEMENTS_PER_THREAD and not layout.by_einsum
+            few = m * n * batch < 2 * ELEMENTS_PER_THREAD
             return _way_of_elements(layout) if self.plain and few else None
         copies = bool(layout.looped_m or layout.looped_n or layout.cuts or self.is_inner)
         copies |= bool(layout.x_copied) and m * k * batch > MOST_AT_ONCE

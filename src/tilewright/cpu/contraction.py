@@ -34,6 +34,12 @@ NEIGHBOURS = 64
 ELEMENTS_PER_THREAD = 1 << 17
 
 
+def _quietly(function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Call a function of NumPy without warnings of infinities and NaN; a thread does not inherit ``numpy.errstate``."""
+    with np.errstate(all="ignore"):
+        function(*arguments, **options)
+
+
 # ---- one operand -----------------------------------------------------------------------------------------------------
 
 
@@ -63,12 +69,12 @@ def _summed(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
     longest = max(rest, key=lambda axis: x.shape[axis], default=None)
     threads = min(get_threads(), x.size // ELEMENTS_PER_THREAD) if longest is not None else 1
     if threads < 2 or longest is None:
-        add.reduce(x, axis=axes, dtype=dtype, out=result)
+        _quietly(add.reduce, x, axes, dtype, result)
         return result
     of_x, of_result = (slice(None),) * longest, (slice(None),) * rest.index(longest)
     Team(threads).run(
         [
-            functools.partial(add.reduce, x[(*of_x, part)], axes, dtype, result[(*of_result, part)])
+            functools.partial(_quietly, add.reduce, x[(*of_x, part)], axes, dtype, result[(*of_result, part)])
             for part in even_slices(x.shape[longest], threads)
         ]
     )
@@ -153,7 +159,7 @@ def _multiply_pieces(
         _multiply_into(multiply, matrices[0], matrices[1], product)
         if not first:
             whole = parts[2] if layout.c_copied else _third(layout, target)
-            np.add(whole, target if layout.c_copied else product, out=whole)
+            _quietly(np.add, whole, target if layout.c_copied else product, out=whole)
         elif layout.c_copied:
             copy_permuted(parts[2], target)
 
@@ -243,7 +249,7 @@ def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
         each = np.empty(x.shape[:-1], sums)
         parts = even_slices(len(x), threads)
         with np.errstate(all="ignore"):
-            Team(threads).run([functools.partial(np.vecdot, x[part], y[part], each[part]) for part in parts])
+            Team(threads).run([functools.partial(_quietly, np.vecdot, x[part], y[part], each[part]) for part in parts])
             return np.add.reduce(each, axis=None)
     places = _blocks_of_inner(x, y)
     found = np.empty(len(places), sums)
@@ -272,9 +278,12 @@ def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
         if rows:
             for number in range(rows, len(places)):
                 found[number] = dot(tail[0], tail[1])
-            jobs = [functools.partial(np.vecdot, x[part], y[part], found[part]) for part in even_slices(rows, threads)]
+            jobs = [
+                functools.partial(_quietly, np.vecdot, x[part], y[part], found[part])
+                for part in even_slices(rows, threads)
+            ]
         else:
-            jobs = [functools.partial(compute, part) for part in even_slices(len(places), threads)]
+            jobs = [functools.partial(_quietly, compute, part) for part in even_slices(len(places), threads)]
         Team(threads).run(jobs)
         return np.logical_or.reduce(found) if sums.kind == "b" else np.add.reduce(found, dtype=sums)
 
@@ -314,14 +323,9 @@ def _multiply_elements(layout: PairLayout, x: np.ndarray, y: np.ndarray, c: np.n
     x = x.reshape((*x.shape, *(1,) * n)) if n else x
     y = y.reshape((*y.shape[:batch], *(1,) * m, *y.shape[batch:])) if m else y
     dtype = np.result_type(x.dtype, y.dtype, c.dtype)
-    with np.errstate(all="ignore"):
-        jobs = [
-            functools.partial(
-                np.multiply, x[_of(x, where)], y[_of(y, where)], c[(*where, ...)], dtype=dtype, casting="unsafe"
-            )
-            for where in _shares(c)
-        ]
-        Team(len(jobs)).run(jobs)
+    product = functools.partial(_quietly, np.multiply, dtype=dtype, casting="unsafe")
+    jobs = [functools.partial(product, x[_of(x, where)], y[_of(y, where)], c[(*where, ...)]) for where in _shares(c)]
+    Team(len(jobs)).run(jobs)
 
 
 def _shares(c: np.ndarray) -> Iterator[tuple[Any, ...]]:

@@ -234,8 +234,7 @@ class PairLayout:
     ``batch``, ``m``, ``n``, ``k`` are the labels of each group, in order. ``looped_m`` and ``looped_n`` are the first
     labels of m and n that are axes of the batch of only one operand. An operand that is ``copied`` is copied piece by
     piece; the text is the order of its groups in the copy. ``cuts`` are the labels of which a piece has so many
-    indices. ``result`` is the order of labels in which the result lies, if its strides are free. ``by_einsum``: a
-    product of elements is computed by the loops of ``numpy.einsum``.
+    indices. ``result`` is the order of labels in which the result lies, if its strides are free.
     """
 
     x: str
@@ -252,7 +251,6 @@ class PairLayout:
     c_copied: str = ""
     cuts: tuple[tuple[str, int], ...] = ()
     result: str = ""
-    by_einsum: bool = False
     sizes: Sizes = field(default_factory=dict, compare=False)
 
     @property
@@ -311,8 +309,8 @@ def lay_out_pair(
     of_result = of_c or wanted
 
     if not k and min(_size(m, sizes), _size(n, sizes)) < LEAST_OUTER:
-        order, by_einsum = _elementwise_order(output, batch, m, n, sizes, of_x, of_y, of_c, itemsize)
-        return PairLayout(x, y, output, batch, m, n, k, result=order, by_einsum=by_einsum, sizes=sizes)
+        order = _elementwise_order(output, batch, m, n, sizes, of_x, of_y, of_c, itemsize)
+        return PairLayout(x, y, output, batch, m, n, k, result=order, sizes=sizes)
 
     def choice(orders: tuple[str, str, str]) -> tuple[float, PairLayout]:
         cost, found = _cheapest(x, y, output, batch, orders, sizes, of_x, of_y, of_c, itemsize, converts)
@@ -326,10 +324,9 @@ def lay_out_pair(
     return _with_cuts(best, itemsize, limit)
 
 
-#: Nanoseconds of a loop along the last axis of a product of elements by ``numpy.multiply`` and ``numpy.einsum``, for
-#: each element, and for an element of an operand that is no neighbour of the one before. They decide between orders
-#: of loops.
-_LOOP_NS, _ELEMENT_NS, _STRIDED_NS = (70.0, 16.0), (0.3, 0.6), 0.7
+#: Nanoseconds of a loop of ``numpy.multiply`` along the last axes, and for each element of an operand that is no neighbour
+#: of the one before. They decide between orders of loops.
+_LOOP_NS, _STRIDED_NS = 70.0, 0.7
 
 
 def _elementwise_order(
@@ -342,14 +339,14 @@ def _elementwise_order(
     of_y: Strides,
     of_c: Strides | None,
     itemsize: int,
-) -> tuple[str, bool]:
-    """The order of the labels of a product of elements, the innermost last, and whether ``numpy.einsum`` is faster."""
+) -> str:
+    """The order of the labels of a product of elements, the innermost last."""
     orders = [output, batch + m + n, batch + n + m, m + _by_stride(batch + n, of_y), n + _by_stride(batch + m, of_x)]
     orders += [output.replace(label, "") + label for label in output]
     if of_c is not None:
-        orders = [_by_stride(output, of_c)]
+        return _by_stride(output, of_c)
 
-    def costs(order: str) -> tuple[float, float]:
+    def cost(order: str) -> float:
         long = _long(order, sizes) or order
         run, last = 1, long[-1:]
         for place in range(len(long) - 1, -1, -1):
@@ -358,14 +355,9 @@ def _elementwise_order(
                 break
             run *= sizes[label]
         strided = _STRIDED_NS * sum(abs(of.get(last, 0)) not in (0, itemsize) for of in (of_x, of_y))
-        multiply, einsum = (
-            loop / max(1, run) + each + strided for loop, each in zip(_LOOP_NS, _ELEMENT_NS, strict=True)
-        )
-        return multiply, einsum
+        return _LOOP_NS / max(1, run) + strided
 
-    best = min(orders, key=lambda order: min(costs(order)))
-    multiply, einsum = costs(best)
-    return best, einsum < multiply
+    return min(orders, key=cost)
 
 
 def _by_stride(group: str, strides: Strides) -> str:
