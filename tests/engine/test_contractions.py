@@ -431,8 +431,10 @@ def test_matvec_and_vecmat(a: tuple[int, ...], x: tuple[int, ...], dtype: str) -
     assert tw.matvec(m, v, out=out) is out
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
     if hasattr(np, "matvec"):
-        np.testing.assert_allclose(tw.matvec(m, v), np.matvec(m, v), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(tw.vecmat(v, t), np.vecmat(v, t), rtol=1e-4, atol=1e-5)
+        with np.errstate(invalid="ignore"):  # lanes of a vector that OpenBLAS does not store
+            same = (tw.matvec(m, v), np.matvec(m, v)), (tw.vecmat(v, t), np.vecmat(v, t))
+        for found, theirs in same:
+            np.testing.assert_allclose(found, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
