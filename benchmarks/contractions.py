@@ -10,7 +10,7 @@ because the threads of two libraries would disturb each other. Each result is co
 
 R is the time of the other over that of Tilewright: above 1, Tilewright is faster. Prints for each reference and
 number of threads the median of R, the share of cells with R of at least 1, the median of R of permuted operands,
-wrong results, and the cells with the least R. Appends a record to OUT. Exits with 1 where a result of Tilewright is
+wrong results, and the cells with the least R. Appends a record for each number of threads to OUT. Exits with 1 where a result of Tilewright is
 wrong.
 """
 
@@ -55,7 +55,7 @@ DRAWN = 151
 #: Multiply-adds of a contraction: each takes some milliseconds.
 WORK = {"product": 3e8, "batch": 1.5e8, "inner": 4e6, "outer": 4e6}
 #: Seconds of a sample at least, which is shorter than other programs interrupt it, and how many are taken: the least counts.
-SAMPLE_S, SAMPLES = 0.002, 12
+SAMPLE_S, SAMPLES = 0.002, 8
 REFERENCES = ("numpy", "torch", "opt_einsum+torch")
 
 Cell = tuple[str, str, dict[str, int], str]  # name, subscripts, sizes, dtype
@@ -216,8 +216,10 @@ def main() -> int:
     lacks = {"torch": ["torch"], "opt_einsum+torch": ["torch", "opt_einsum"]}
     ways = [w for w in REFERENCES if all(map(importlib.util.find_spec, lacks.get(w, [])))]
     chosen = [(number, cell) for number, cell in enumerate(cells()) if re.search(given.only, cell[0])]
-    found, wrong = [], 0
+    wrong = 0
+    command = " ".join(["python benchmarks/contractions.py OUT.jsonl", *sys.argv[2:]])
     for threads in map(int, given.threads.split(",")):
+        found: list[dict[str, Any]] = []
         processes = {way: process_of(way, threads) for way in ["tilewright", *ways]}
         for number, cell in chosen:
             turns = [{way: asked(process, number) for way, process in processes.items()} for _ in range(given.rounds)]
@@ -226,33 +228,32 @@ def main() -> int:
             is_wrong = sorted({way for turn in turns for way in processes if not turn[way][1]})
             wrong += "tilewright" in is_wrong
             name, subscripts, sizes, dtype = cell
-            about = {"cell": name, "subscripts": subscripts, "sizes": sizes, "dtype": dtype, "threads": threads}
+            about = {"cell": name, "subscripts": subscripts, "sizes": sizes, "dtype": dtype}
             permuted = is_permuted(subscripts)
             found.append(about | {"permuted": permuted, "r": r, "seconds": seconds, "wrong": is_wrong})
         for process in processes.values():
             process.stdin.close()  # type: ignore[union-attr]
             process.wait()
         show(found, ways, threads)
-    if given.out is not None:
-        command = " ".join(["python benchmarks/contractions.py OUT.jsonl", *sys.argv[2:]])
-        about = {"environment": environment(operands="uniform", command=command), "machine_code": describe_code()}
-        with given.out.open("a") as file:
-            file.write(json.dumps({"kind": "contractions", **about, "rounds": given.rounds, "cells": found}) + "\n")
+        if given.out is not None:
+            about = {"environment": environment(operands="uniform", command=command), "machine_code": describe_code()}
+            record = {"kind": "contractions", **about, "rounds": given.rounds, "threads": threads, "cells": found}
+            with given.out.open("a") as file:
+                file.write(json.dumps(record) + "\n")
     return int(wrong > 0)
 
 
 def show(found: list[dict[str, Any]], ways: list[str], threads: int) -> None:
     """Print the table of a number of threads, and the cells with the least R."""
-    rows = [cell for cell in found if cell["threads"] == threads]
     for way in ways:
-        r = [cell["r"][way] for cell in rows]
-        permuted = [cell["r"][way] for cell in rows if cell["permuted"]] or [math.nan]
-        wrong = sum("tilewright" in cell["wrong"] for cell in rows)
+        r = [cell["r"][way] for cell in found]
+        permuted = [cell["r"][way] for cell in found if cell["permuted"]] or [math.nan]
+        wrong = sum("tilewright" in cell["wrong"] for cell in found)
         print(
             f"{threads} threads, {way}: median R {statistics.median(r):.2f}, R ≥ 1 {sum(x >= 1 for x in r) / len(r):.0%}, "
             f"permuted {statistics.median(permuted):.2f} ({len(permuted)}), {len(r)} cells, {wrong} wrong"
         )
-        for cell in sorted(rows, key=lambda cell: cell["r"][way])[:12]:
+        for cell in sorted(found, key=lambda cell: cell["r"][way])[:12]:
             ms = statistics.median(cell["seconds"]["tilewright"]) * 1e3
             print(f"    {cell['r'][way]:5.2f}  {ms:8.2f} ms  {cell['cell']}  {cell['sizes']}")
     sys.stdout.flush()

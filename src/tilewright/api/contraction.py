@@ -558,8 +558,8 @@ class ContractionPlan:
             rows.append((name, how))
         step_plan = self._plan_of_step(step)
         if step_plan is None:
-            parts = f"of parts of at most {INNER_ELEMENTS:,} elements, copied where neighbours are none, added in order"
-            return [rows[0], ("kernel", f"numpy.dot {parts}")]
+            parts = "of parts that are in a cache, copied where neighbours are none, and added in order"
+            return [rows[0], ("kernel", f"numpy.vecdot or numpy.dot {parts}")]
         kernel = step_plan.choice.kernel
         return [*rows, ("kernel", f"{kernel.name}: {kernel.idea}")]
 

@@ -28,6 +28,8 @@ MultiplyInto = Callable[[np.ndarray, np.ndarray, np.ndarray | None, Any], Any]
 
 #: Elements of the parts of two vectors whose products are added: both parts are in the second cache of every machine.
 INNER_ELEMENTS = 1 << 13
+#: Such parts, as rows of a block, of which both copies are in the second cache.
+ROWS_OF_BLOCK = 4
 #: Neighbours of each operand that such a part has at least: some cache lines.
 NEIGHBOURS = 64
 #: The least elements that each thread multiplies or adds.
@@ -236,62 +238,71 @@ def is_summed_by_parts(layout: PairLayout) -> bool:
 
 
 def _inner_product(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> Any:
-    """The sum of products of elements of two arrays of one shape, as the sum of products of parts, which are copied
-    where their elements are no neighbours. A part is in a cache, and so short that no BLAS shares it among threads.
-    The parts, and the order in which they are added, depend on shapes and strides alone."""
+    """The sum of products of elements of two arrays of one shape, as the sum of products of parts. A part is in a cache,
+    and so short that no BLAS shares it among threads. The parts, and the order in which they are added, depend on
+    shapes and strides alone."""
     order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
     x, y = x.transpose(order), y.transpose(order)
-    whole = x.flags.c_contiguous and y.flags.c_contiguous and x.dtype == y.dtype == sums
-    if whole:
-        x, y = x.reshape(-1), y.reshape(-1)
-    threads = max(1, min(get_threads(), x.size // ELEMENTS_PER_THREAD))
-    if not whole and _have_common_rows(x, y, sums):
-        each = np.empty(x.shape[:-1], sums)
-        parts = even_slices(len(x), threads)
-        with np.errstate(all="ignore"):
-            Team(threads).run([functools.partial(_quietly, np.vecdot, x[part], y[part], each[part]) for part in parts])
-            return np.add.reduce(each, axis=None)
-    places = _blocks_of_inner(x, y)
-    found = np.empty(len(places), sums)
-    dot = np.dot if sums.kind in "fc" else functools.partial(np.einsum, "i,i->")
+    with np.errstate(all="ignore"):
+        if sums.kind == "f" and x.dtype == y.dtype == sums:
+            if x.flags.c_contiguous and y.flags.c_contiguous:
+                x, y = x.reshape(-1), y.reshape(-1)
+                rows = x.size // INNER_ELEMENTS
+                whole = rows * INNER_ELEMENTS
+                dots = _dots_of_rows(x[:whole].reshape(rows, -1), y[:whole].reshape(rows, -1))
+                return np.add.reduce(dots) + np.dot(x[whole:], y[whole:])
+            if _has_rows(x) and _has_rows(y):
+                return np.add.reduce(_dots_of_rows(x, y), axis=None)
+        dots = _dots_of_blocks(x, y, sums)
+        return np.logical_or.reduce(dots) if sums.kind == "b" else np.add.reduce(dots, dtype=sums)
+
+
+def _has_rows(x: np.ndarray) -> bool:
+    """Whether it has rows of neighbours, neither so short that each costs a call nor too long for a cache."""
+    return x.ndim > 1 and x.strides[-1] == x.itemsize and NEIGHBOURS <= x.shape[-1] <= INNER_ELEMENTS
+
+
+def _threads_for(size: int) -> int:
+    return max(1, min(get_threads(), size // ELEMENTS_PER_THREAD))
+
+
+def _dots_of_rows(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The products of rows of real numbers, which are read where they lie."""
+    dots = np.empty(x.shape[:-1], x.dtype)
+    parts = even_slices(len(x), _threads_for(x.size))
+    Team(len(parts)).run([functools.partial(_quietly, np.vecdot, x[part], y[part], dots[part]) for part in parts])
+    return dots
+
+
+def _dots_of_blocks(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> np.ndarray:
+    """The products of blocks, which are copied where their elements are no neighbours."""
+    real = sums.kind == "f"
+    places = _blocks_of_inner(x, y, ROWS_OF_BLOCK * INNER_ELEMENTS if real else INNER_ELEMENTS)
+    dots = np.empty(len(places), sums)
+
+    def in_cache(piece: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+        if piece.dtype == sums and (piece.flags.c_contiguous or (real and _has_rows(piece))):
+            return piece
+        copy = buffer[: piece.size].reshape(piece.shape)
+        np.copyto(copy, piece, casting="unsafe")
+        return copy
+
+    def dot(a: np.ndarray, b: np.ndarray) -> Any:
+        if real:
+            return np.add.reduce(np.vecdot(a, b), axis=None)
+        a, b = a.reshape(-1), b.reshape(-1)
+        return np.dot(a, b) if sums.kind == "c" else np.einsum("i,i->", a, b)
 
     def compute(part: slice) -> None:
-        buffers = [np.empty(2 * INNER_ELEMENTS, sums) for _ in range(0 if whole else 2)]
+        most = max((math.prod(one.stop - one.start for one in place) for place in places[part]), default=0)
+        buffers = np.empty((2, most), sums)
         for number in range(part.start, part.stop):
-            vectors = []
-            for array, buffer in zip((x, y), buffers or (None, None), strict=True):
-                piece = array[places[number]]
-                if buffer is not None and piece.flags.c_contiguous and piece.dtype == sums:
-                    piece = piece.reshape(-1)
-                elif buffer is not None:
-                    copy = buffer[: piece.size].reshape(piece.shape)
-                    np.copyto(copy, piece, casting="unsafe")
-                    piece = copy.reshape(-1)
-                vectors.append(piece)
-            found[number] = dot(*vectors)
+            place = places[number]
+            dots[number] = dot(in_cache(x[place], buffers[0]), in_cache(y[place], buffers[1]))
 
-    rows = x.size // INNER_ELEMENTS if whole and sums.kind == "f" else 0
-    tail = x[rows * INNER_ELEMENTS :], y[rows * INNER_ELEMENTS :]
-    if rows:  # one call for all parts but the last
-        x, y = x[: rows * INNER_ELEMENTS].reshape(rows, -1), y[: rows * INNER_ELEMENTS].reshape(rows, -1)
-    with np.errstate(all="ignore"):
-        if rows:
-            for number in range(rows, len(places)):
-                found[number] = dot(tail[0], tail[1])
-            jobs = [
-                functools.partial(_quietly, np.vecdot, x[part], y[part], found[part])
-                for part in even_slices(rows, threads)
-            ]
-        else:
-            jobs = [functools.partial(_quietly, compute, part) for part in even_slices(len(places), threads)]
-        Team(threads).run(jobs)
-        return np.logical_or.reduce(found) if sums.kind == "b" else np.add.reduce(found, dtype=sums)
-
-
-def _have_common_rows(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> bool:
-    """Whether both have the same long rows of neighbours, of real numbers."""
-    rows = x.strides[-1] == y.strides[-1] == sums.itemsize and NEIGHBOURS <= x.shape[-1] <= INNER_ELEMENTS
-    return rows and x.ndim > 1 and sums.kind == "f" and x.dtype == y.dtype == sums
+    parts = even_slices(len(places), _threads_for(x.size))
+    Team(len(parts)).run([functools.partial(_quietly, compute, part) for part in parts])
+    return dots
 
 
 def _even_block(length: int, most: int) -> int:
@@ -299,14 +310,14 @@ def _even_block(length: int, most: int) -> int:
     return -(-length // -(-length // most))
 
 
-def _blocks_of_inner(x: np.ndarray, y: np.ndarray) -> list[tuple[slice, ...]]:
-    """Blocks of two arrays of at most ``INNER_ELEMENTS`` elements, which have neighbours of both; axes are in the
-    order of the strides of x."""
+def _blocks_of_inner(x: np.ndarray, y: np.ndarray, most: int) -> list[tuple[slice, ...]]:
+    """Blocks of two arrays of about ``most`` elements at most, which have neighbours of both; axes are in the order of
+    the strides of x."""
     nearest = min(range(y.ndim), key=lambda axis: abs(y.strides[axis]) if y.shape[axis] > 1 else math.inf)
     block = [1] * x.ndim
     block[nearest] = _even_block(x.shape[nearest], NEIGHBOURS)
     for axis in range(x.ndim - 1, -1, -1):
-        left = INNER_ELEMENTS // (math.prod(block) // block[axis])
+        left = max(1, most // (math.prod(block) // block[axis]))
         block[axis] = max(block[axis], _even_block(x.shape[axis], left))
     ranges = [
         [slice(low, low + each) for low in range(0, length, each)] for each, length in zip(block, x.shape, strict=True)
