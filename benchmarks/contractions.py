@@ -1,7 +1,6 @@
-"""Contractions of two operands in turns: ``python benchmarks/contractions.py OUT.jsonl [ROUNDS] [--threads 1,2]
-[--only REGEX]``.
+"""Contractions in turns: ``python benchmarks/contractions.py OUT.jsonl [ROUNDS] [--threads 1,2] [--only REGEX]`` (3).
 
-Two hundred contractions: those with the patterns of the TCCG benchmark of tensor contractions (Springer and
+Two hundred contractions of two operands: those with the patterns of the TCCG benchmark of tensor contractions (Springer and
 Bientinesi, arXiv 1607.00145), and others that are drawn from a seed: permuted operands, batches, inner and outer
 products, with two to six axes. ``tilewright.einsum`` takes turns with ``numpy.einsum(optimize=True)``, and, where
 PyTorch is installed, with ``torch.einsum`` and ``opt_einsum`` on PyTorch's tensors, each in a process of its own,
@@ -10,8 +9,8 @@ because the threads of two libraries would disturb each other. Each result is co
 
 R is the time of the other over that of Tilewright: above 1, Tilewright is faster. Prints for each reference and
 number of threads the median of R, the share of cells with R of at least 1, the median of R of permuted operands,
-wrong results, and the cells with the least R. Appends a record for each number of threads to OUT. Exits with 1 where a result of Tilewright is
-wrong.
+wrong results, and the cells with the least R. Appends a record for each number of threads to OUT. Exits with 1 where
+a result of Tilewright is wrong.
 """
 
 from __future__ import annotations
@@ -247,11 +246,11 @@ def show(found: list[dict[str, Any]], ways: list[str], threads: int) -> None:
     """Print the table of a number of threads, and the cells with the least R."""
     for way in ways:
         r = [cell["r"][way] for cell in found]
-        permuted = [cell["r"][way] for cell in found if cell["permuted"]] or [math.nan]
+        permuted = [cell["r"][way] for cell in found if cell["permuted"]]
         wrong = sum("tilewright" in cell["wrong"] for cell in found)
         print(
             f"{threads} threads, {way}: median R {statistics.median(r):.2f}, R ≥ 1 {sum(x >= 1 for x in r) / len(r):.0%}, "
-            f"permuted {statistics.median(permuted):.2f} ({len(permuted)}), {len(r)} cells, {wrong} wrong"
+            f"permuted {statistics.median(permuted or [math.nan]):.2f} ({len(permuted)}), {len(r)} cells, {wrong} wrong"
         )
         for cell in sorted(found, key=lambda cell: cell["r"][way])[:12]:
             ms = statistics.median(cell["seconds"]["tilewright"]) * 1e3

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cpu.contraction import ELEMENTS_PER_THREAD, INNER_ELEMENTS, is_summed_by_parts, multiply_pair, read_operand
+from ..cpu.contraction import ELEMENTS_PER_THREAD, is_summed_by_parts, multiply_pair, read_operand
 from ..cpu.permuted_copy import copy_permuted
 from ..cpu.runtime.peaks import bandwidth_gbs
 from ..errors import MemoryLimitError, OperandError, ShapeError, UsageError
