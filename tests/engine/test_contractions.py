@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 import tilewright as tw
-from tilewright.api import contraction
+from tilewright.api import contraction, contraction_plan
 from tilewright.cpu import contraction as on_cpu
 from tilewright.cpu import permuted_copy, prediction
 from tilewright.cpu.permuted_copy import copy_permuted
@@ -96,8 +96,8 @@ def check(result: Any, text: Any, operands: list[np.ndarray], precision: str | f
 
 def forget() -> None:
     """Forget every plan."""
-    contraction._planned.cache_clear()
-    contraction._with_path.cache_clear()
+    contraction_plan._planned.cache_clear()
+    contraction_plan._with_path.cache_clear()
     contraction._short_ways.clear()
 
 
@@ -105,10 +105,10 @@ def forget() -> None:
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small operands are copied in pieces, looped over and shared among threads as large ones are."""
     forget()
-    monkeypatch.setattr(contraction, "MOST_BY_NUMPY", 0)
-    monkeypatch.setattr(contraction, "COPY_BYTES", 64)
-    monkeypatch.setattr(contraction, "ELEMENTS_PER_THREAD", 4)
-    monkeypatch.setattr(contraction, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(contraction_plan, "MOST_BY_NUMPY", 0)
+    monkeypatch.setattr(contraction_plan, "COPY_BYTES", 64)
+    monkeypatch.setattr(contraction_plan, "ELEMENTS_PER_THREAD", 4)
+    monkeypatch.setattr(contraction_plan, "MOST_AT_ONCE", 0)
     monkeypatch.setattr(description, "LEAST_LOOPED", 2)
     monkeypatch.setattr(on_cpu, "ELEMENTS_PER_THREAD", 4)
     monkeypatch.setattr(on_cpu, "INNER_ELEMENTS", 4)
@@ -126,7 +126,7 @@ def known_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction, "peak_gflops", lambda dtype, threads: 100.0 * threads)
     monkeypatch.setattr(prediction, "cache_bandwidth_gbs", lambda dtype, threads: 50.0)
     monkeypatch.setattr(prediction, "bandwidth_gbs", lambda dtype, threads: 10.0)
-    monkeypatch.setattr(contraction, "bandwidth_gbs", lambda threads: 10.0)
+    monkeypatch.setattr(contraction_plan, "bandwidth_gbs", lambda threads: 10.0)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -550,8 +550,10 @@ def test_the_plan_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     forget()
     a, b, c = numbers((30, 40, 20), "float64"), numbers((20, 30, 50), "float64"), numbers((50, 7), "float64")
     ran: list[Any] = []
-    run = contraction.ContractionPlan.run
-    monkeypatch.setattr(contraction.ContractionPlan, "run", lambda self, *rest: ran.append(self) or run(self, *rest))
+    run = contraction_plan.ContractionPlan.run
+    monkeypatch.setattr(
+        contraction_plan.ContractionPlan, "run", lambda self, *rest: ran.append(self) or run(self, *rest)
+    )
     tw.einsum("ijk,kil,lm->jm", a, b, c)
     assert ran == [tw.plan_einsum("ijk,kil,lm->jm", a, b, c)]
 
