@@ -85,7 +85,7 @@ class ContractionPlan:
 
     ``readings`` say how each operand is read, and ``steps`` are the products of two. ``slices`` are the labels that
     are cut to bound memory, with the indices of a slice; ``steps`` are then those of one slice. ``dtype`` is the
-    result's, ``inner`` that of intermediate results, ``multiplied`` that of copies of operands.
+    result's, ``inner`` that of intermediate results. ``by_numpy``: it is so small that NumPy's one loop computes it.
     """
 
     subscripts: Subscripts
