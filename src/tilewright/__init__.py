@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import errors as errors
+    from .api.contraction import einsum as einsum
+    from .api.contraction import matvec as matvec
+    from .api.contraction import multi_dot as multi_dot
+    from .api.contraction import plan_einsum as plan_einsum
+    from .api.contraction import tensordot as tensordot
+    from .api.contraction import vecdot as vecdot
+    from .api.contraction import vecmat as vecmat
     from .api.gemm import gemm as gemm
     from .api.grouped import grouped_matmul as grouped_matmul
     from .api.matmul import matmul as matmul
@@ -43,10 +50,17 @@ _PUBLIC = {
     "matmul": ("api.matmul", "matmul"),
     "gemm": ("api.gemm", "gemm"),
     "grouped_matmul": ("api.grouped", "grouped_matmul"),
+    "einsum": ("api.contraction", "einsum"),
+    "tensordot": ("api.contraction", "tensordot"),
+    "vecdot": ("api.contraction", "vecdot"),
+    "matvec": ("api.contraction", "matvec"),
+    "vecmat": ("api.contraction", "vecmat"),
+    "multi_dot": ("api.contraction", "multi_dot"),
     "plan": ("api.matmul", "plan"),
     "gram": ("api.symmetric", "gram"),
     "syrk": ("api.symmetric", "syrk"),
     "gemmt": ("api.symmetric", "gemmt"),
+    "plan_einsum": ("api.contraction", "plan_einsum"),
     "accelerate_numpy": ("api.numpy_loops", "accelerate_numpy"),
     "multiply": ("large.multiply", "multiply"),
     "plan_multiply": ("large.multiply", "plan_multiply"),
@@ -66,6 +80,7 @@ __all__ = [
     "TensorMap",
     "accelerate_numpy",
     "aligned_empty",
+    "einsum",
     "errors",
     "gemm",
     "gemmt",
@@ -75,13 +90,19 @@ __all__ = [
     "info",
     "ladder",
     "matmul",
+    "matvec",
     "microscope",
+    "multi_dot",
     "multiply",
     "plan",
+    "plan_einsum",
     "plan_multiply",
     "set_threads",
     "syrk",
+    "tensordot",
     "use_threads",
+    "vecdot",
+    "vecmat",
     "verify",
 ]
 

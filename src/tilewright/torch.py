@@ -1,7 +1,8 @@
-"""Products in programs of PyTorch: ``matmul`` of tensors, and ``Linear`` in place of ``torch.nn.Linear``.
+"""Products in programs of PyTorch: ``matmul`` and ``einsum`` of tensors, and ``Linear`` in place of
+``torch.nn.Linear``.
 
-Gradients of every order are recorded, ``torch.compile`` keeps a product as one node of its graph, and autocast applies as
-to ``torch.matmul``. PyTorch 2.4 or later is needed.
+Gradients of every order are recorded, ``torch.compile`` keeps a product as one node of its graph, and autocast
+applies as to ``torch.matmul``. PyTorch 2.4 or later is needed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .api.contraction import einsum as einsum_of_arrays
 from .gpu.arrays.torch_grouped import grouped_product
 from .gpu.arrays.torch_operator import product
 from .product.precision import INVARIANT
@@ -50,6 +52,24 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | Non
     return grouped_product(_by_autocast(a), _by_autocast(b), offsets)
 
 
+def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "standard") -> torch.Tensor:
+    """``tilewright.einsum`` of tensors, with gradients of every order; inside ``torch.autocast`` in its dtype, as
+    ``matmul``.
+
+    PyTorch permutes and reshapes the operands, as views where it can, and ``matmul`` multiplies two of them at a time.
+
+    Raises what ``tilewright.einsum`` raises.
+
+    >>> import torch, tilewright.torch
+    >>> a = torch.ones(2, 3, requires_grad=True)
+    >>> tilewright.torch.einsum("ij,kj->ik", a, torch.eye(3)).sum().backward()
+    >>> a.grad
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    """
+    return einsum_of_arrays(subscripts, *map(_by_autocast, operands), precision=precision)
+
+
 def _by_autocast(x: torch.Tensor) -> torch.Tensor:
     """``x`` in the dtype in which autocast multiplies it."""
     if not isinstance(x, torch.Tensor):
@@ -61,10 +81,10 @@ def _by_autocast(x: torch.Tensor) -> torch.Tensor:
 
 
 class Linear(torch.nn.Linear):
-    """``torch.nn.Linear`` whose products, forward and backward, are Tilewright's: the same constructor, parameters and
-    ``state_dict``. The weight is read as it is, and its gradient has its layout. The bias is added in its own dtype to sums
-    that are not rounded yet, also inside of autocast. With ``invariant`` a row of the result has the same bits whichever
-    rows are computed with it, as ``tilewright.matmul`` says.
+    """``torch.nn.Linear`` whose products, forward and backward, are Tilewright's: the same constructor, parameters
+    and ``state_dict``. The weight is read as it is, and its gradient has its layout. The bias is added in its own
+    dtype to sums that are not rounded yet, also inside of autocast. With ``invariant`` a row of the result has the
+    same bits whichever rows are computed with it, as ``tilewright.matmul`` says.
 
     >>> import torch, tilewright.torch
     >>> tilewright.torch.Linear(4, 3)(torch.ones(2, 4)).shape
@@ -85,10 +105,11 @@ class Linear(torch.nn.Linear):
 
 
 def replace_linear(model: torch.nn.Module, *, invariant: bool = False) -> torch.nn.Module:
-    """Make every ``torch.nn.Linear`` of a model a ``Linear``, in place, which is ``invariant`` or not; returns the model.
+    """Make every ``torch.nn.Linear`` of a model a ``Linear``, in place, which is ``invariant`` or not; returns the
+    model.
 
-    Parameters, hooks and the optimizer's references stay. Subclasses of ``torch.nn.Linear``, which may compute something
-    else, are left.
+    Parameters, hooks and the optimizer's references stay. Subclasses of ``torch.nn.Linear``, which may compute
+    something else, are left.
 
     >>> import torch, tilewright.torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())

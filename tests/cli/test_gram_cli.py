@@ -42,4 +42,4 @@ def test_a_dry_run_computes_nothing_and_errors_are_one_line(cli, tmp_path: Path)
     ):
         answer = cli("gram", *arguments)
         assert answer.code == 2
-        assert is_one_line(answer.err)
+        assert is_one_line(answer)

@@ -177,6 +177,7 @@ SHARED_NAMES = {
     "workspace": "what a kernel of the engine declares",
     "one_level": "the same step of two rungs that differ in it",
     "matmul": "the same product, of arrays in memory, of Dask arrays, of PyTorch's and of JAX's",
+    "einsum": "the same contraction, of any arrays and of PyTorch's",
     "grouped_matmul": "the same product, of any arrays and of PyTorch's",
     "main": "what `python -m` runs",
     "gpu_at": "arrays.libraries imports it only when it is called",

@@ -605,7 +605,7 @@ def test_a_large_batch_on_one_thread_goes_the_short_way(monkeypatch: pytest.Monk
     assert facts.MOST_WORK_OF_BATCH < 700 * 32**3
     tw.matmul(a[0], b[0])  # learns the dtype
 
-    def planned(*_: Any) -> Any:
+    def planned(*_: Any, **__: Any) -> Any:
         raise NotImplementedError
 
     monkeypatch.setattr(api, "_matmul", planned)

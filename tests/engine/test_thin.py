@@ -346,7 +346,7 @@ def test_a_matrix_times_a_vector_goes_the_short_way(threads: int, monkeypatch: p
         for _ in range(3):
             tw.matmul(a, v)  # threads begin to stand by
 
-        def planned(*_: Any) -> Any:
+        def planned(*_: Any, **__: Any) -> Any:
             raise NotImplementedError
 
         monkeypatch.setattr(api, "_matmul", planned)

@@ -1,0 +1,552 @@
+"""``einsum`` and what is like it: sums of products over labelled axes, as products of matrices.
+
+A contraction goes through four stages: subscripts → a plan (``plan_einsum``), which is cached → the operands, each
+read once → products of two at a time, by ``matmul``. ``product.contraction`` decides how two operands are multiplied,
+``cpu.contraction`` does it, and ``contraction_plan`` orders the products. Arrays of other libraries are permuted and
+reshaped by their library.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import OperandError, ShapeError, UsageError
+from ..gpu.arrays.host_libraries import host_library
+from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
+from ..product.contraction import Reading, Subscripts, parse_sublists, parse_subscripts, sizes_of
+from ..product.operands import NUMPY_ONLY_DTYPES, admit, admit_out, array_or_shape
+from ..product.precision import check_words
+from .contraction_plan import (
+    ContractionPlan,
+    einsum_by_numpy,
+    labels_of_products,
+    order_of_products,
+    plan_of_arrays,
+    readings_of,
+    row_major_strides,
+)
+from .matmul import matmul
+
+# ---- the public calls ------------------------------------------------------------------------------------------------
+
+
+def einsum(
+    *operands: Any, out: Any = None, precision: str | float = "standard", memory: float | str | None = None
+) -> Any:
+    """The sum of products that ``subscripts`` describe, with the semantics of ``numpy.einsum``.
+
+    ``einsum("ij,jk->ik", a, b)``: each operand's axes are named by labels, of which those that the output lacks are
+    summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
+    axes, which broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any
+    characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them. The result never shares
+    memory with an operand; its axes lie in whatever order takes the fewest copies, as those of NumPy's do.
+
+    dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate
+    results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other libraries,
+    on the host or a GPU, are permuted by their library and multiplied by ``matmul``, with gradients where that has
+    them.
+
+    Three operands or more are multiplied two by two, in the order that ``opt_einsum`` finds where it is installed,
+    and ``numpy.einsum_path`` elsewhere. Each such product is one of matrices, or a batch of them, which are read
+    where they lie or copied in pieces of at most 32 MiB. ``plan_einsum`` says how.
+
+    ``out`` receives the result, as that of ``matmul`` does: any strides, cast by the ``same_kind`` rule.
+    ``precision`` is that of ``matmul``, for each product of two; with "highest" intermediate results have the wider
+    dtype, too.
+
+    ``memory`` ("2GiB", or bytes) bounds intermediate results and copies of NumPy's arrays together, beside the result
+    and the workspace of kernels. To keep it, labels are cut into slices, whose sums are added in a fixed order, so
+    bits do not depend on threads.
+
+    Raises UsageError (subscripts, ``precision``), ShapeError, DTypeError, OperandError, MemoryLimitError (no slices
+    are small enough).
+
+    >>> import numpy as np, tilewright as tw
+    >>> a, b = np.arange(6.0).reshape(2, 3), np.ones((3, 4))
+    >>> tw.einsum("ij,jk->k", a, b)
+    array([15., 15., 15., 15.])
+    >>> tw.einsum("ii", np.eye(3))
+    np.float64(3.0)
+    """
+    short = None
+    if out is None and memory is None and precision == "standard" and operands and type(operands[0]) is str:
+        short = _short_key(operands)
+        if short is not None and (way := _short_ways.get(short)) is not None:
+            return way(*operands[1:])
+    subscripts, arrays = _parsed(operands)
+    return _contract(subscripts, arrays, out, precision, memory, short)
+
+
+def plan_einsum(
+    *operands: Any, out: Any = None, precision: str | float = "standard", memory: float | str | None = None
+) -> ContractionPlan:
+    """What ``einsum`` with these arguments runs: the same object. Its text has the order of products, and for each
+    one its subscripts, its size as a product of matrices, which operands are copied, and the kernel. Nothing is
+    multiplied.
+
+    The operands are NumPy's arrays; a tuple of whole numbers is a shape, and stands for an array of float64.
+
+    Raises what ``einsum`` raises before it multiplies.
+
+    >>> import tilewright as tw
+    >>> p = tw.plan_einsum("ij,jk,kl->il", (10, 20), (20, 5), (5, 300))
+    >>> [str(step.subscripts) for step in p.steps], p.operations
+    (['ij,jk->ik', 'ik,kl->il'], 32000)
+    """
+    subscripts, arrays = _parsed(tuple(_array_of_shape(x) for x in operands))
+    if is_of_a_library(*arrays, out):
+        raise OperandError("plan_einsum plans for NumPy's arrays: pass shapes, as tuples, for those of another library")
+    return plan_of_arrays(subscripts, [_admitted(x, number) for number, x in enumerate(arrays)], out, precision, memory)
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str | float = "standard") -> Any:
+    """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
+
+    ``axes``: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes, or two axes, which are
+    summed in pairs. With 0 it is the outer product. The result has the other axes of ``a``, then those of ``b``.
+    dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
+
+    Raises ShapeError (axes of different lengths), UsageError (axes that are not there).
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.tensordot(np.ones((2, 3, 4)), np.ones((4, 3, 5)), axes=([1, 2], [1, 0])).shape
+    (2, 5)
+    """
+    a, b = _axes_known(a, "a"), _axes_known(b, "b")
+    of_a, of_b = _tensordot_axes(axes, a.ndim, b.ndim)
+    for x, y in zip(of_a, of_b, strict=True):
+        if a.shape[x] != b.shape[y]:
+            raise ShapeError(
+                f"a is {tuple(a.shape)}, b is {tuple(b.shape)}: axis {x} of a and axis {y} of b are summed together, "
+                "so they must be equally long"
+            )
+    first = list(range(a.ndim))
+    second = [of_a[of_b.index(axis)] if axis in of_b else a.ndim + axis for axis in range(b.ndim)]
+    rest = [label for label in [*first, *second] if label not in of_a]
+    subscripts = _subscripts_of((tuple(first), tuple(second)), tuple(rest), (a.ndim, b.ndim))
+    return _contract_two(subscripts, a, b, out, precision)
+
+
+def vecdot(a: Any, b: Any, /, *, axis: int = -1, out: Any = None, precision: str | float = "standard") -> Any:
+    """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API
+    have them.
+
+    ``a`` is (…, n), ``b`` is (…, n), with n at ``axis`` of each; the other axes broadcast. dtypes, arrays, ``out`` and
+    ``precision`` are as for ``einsum``.
+
+    Raises ShapeError (n or batch mismatch, a scalar), UsageError (no such axis).
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.vecdot(np.array([1j, 2]), np.array([1j, 1]))
+    np.complex128(3+0j)
+    """
+    a, b = _axes_known(a, "a"), _axes_known(b, "b")
+    labels = []
+    for name, x in (("a", a), ("b", b)):
+        core = _axis_of(axis, x, name)
+        before = [("axis", place - x.ndim + (place < core)) for place in range(x.ndim) if place != core]
+        labels.append([*before[:core], "core", *before[core:]])
+    _check_core("n", (a, labels[0].index("core")), (b, labels[1].index("core")))
+    batch = max(([label for label in each if label != "core"] for each in labels), key=len)
+    subscripts = _subscripts_of(tuple(map(tuple, labels)), tuple(batch), (a.ndim, b.ndim))
+    return _contract_two(subscripts, _conjugated(a), b, out, precision)
+
+
+def matvec(a: Any, x: Any, /, *, out: Any = None, precision: str | float = "standard") -> Any:
+    """The products of matrices and vectors, as ``numpy.matvec``: ``a`` is (…, m, n), ``x`` is (…, n), the result (…,
+    m).
+
+    Leading axes broadcast. dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
+
+    Raises ShapeError (n or batch mismatch, too few axes).
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.matvec(np.ones((5, 2, 3)), np.ones(3)).shape
+    (5, 2)
+    """
+    a, x = _axes_known(a, "a", 2), _axes_known(x, "x")
+    _check_core("n", (a, a.ndim - 1), (x, x.ndim - 1))
+    return _contract_two(parse_subscripts("...mn,...n->...m", (a.ndim, x.ndim)), a, x, out, precision)
+
+
+def vecmat(x: Any, a: Any, /, *, out: Any = None, precision: str | float = "standard") -> Any:
+    """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``: ``x`` is (…, n), ``a`` is (…,
+    n, m), the result (…, m).
+
+    Leading axes broadcast. dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
+
+    Raises ShapeError (n or batch mismatch, too few axes).
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.vecmat(np.array([1j]), np.array([[1.0, 2.0]]))
+    array([0.-1.j, 0.-2.j])
+    """
+    x, a = _axes_known(x, "x"), _axes_known(a, "a", 2)
+    _check_core("n", (x, x.ndim - 1), (a, a.ndim - 2))
+    return _contract_two(parse_subscripts("...n,...nm->...m", (x.ndim, a.ndim)), _conjugated(x), a, out, precision)
+
+
+def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float = "standard") -> Any:
+    """The product of a chain of matrices, in the order that takes the fewest operations, as ``numpy.linalg.multi_dot``.
+
+    The first and the last of ``arrays``, two or more, may be vectors: a row and a column. The order is found by dynamic
+    programming. dtypes, arrays, ``out`` and ``precision`` are those of ``matmul``.
+
+    Raises ShapeError (a mismatch of two neighbours, other axes), UsageError (fewer than two arrays).
+
+    >>> import numpy as np, tilewright as tw
+    >>> tw.multi_dot([np.ones((10, 100)), np.ones((100, 5)), np.ones((5, 50))]).shape
+    (10, 50)
+    """
+    chain = [_axes_known(x, f"arrays[{number}]") for number, x in enumerate(arrays)]
+    if len(chain) < 2:
+        raise UsageError(f"multi_dot takes two arrays or more, got {len(chain)}")
+    for number, x in enumerate(chain):
+        most = (1, 2) if number in (0, len(chain) - 1) else (2,)
+        if x.ndim not in most:
+            rule = "a matrix or a vector" if 1 in most else "a matrix: only the first and the last may be vectors"
+            raise ShapeError(f"arrays[{number}] is {tuple(x.shape)}: it must be {rule}")
+    for number, (x, y) in enumerate(itertools.pairwise(chain)):
+        if x.shape[-1] != y.shape[0]:
+            raise ShapeError(
+                f"arrays[{number}] is {tuple(x.shape)}, arrays[{number + 1}] is {tuple(y.shape)}: the columns of the one "
+                "must be as many as the rows of the other"
+            )
+    sides = [chain[0].shape[0] if chain[0].ndim == 2 else 1, *(x.shape[0] for x in chain[1:])]
+    sides.append(chain[-1].shape[-1] if chain[-1].ndim == 2 else 1)
+    best = chain_order(tuple(sides))
+
+    def product(first: int, last: int, into: Any = None) -> Any:
+        if first == last:
+            return chain[first]
+        cut = best[first, last]
+        return matmul(product(first, cut), product(cut + 1, last), into, precision=precision)
+
+    return product(0, len(chain) - 1, out)
+
+
+@functools.lru_cache(maxsize=256)
+def chain_order(sides: tuple[int, ...]) -> dict[tuple[int, int], int]:
+    """Of each stretch of a chain of matrices, sides[i]×sides[i + 1] each, the last matrix of the first factor of its
+    product, with the fewest multiply-adds in all (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
+
+    >>> chain_order((10, 100, 5, 50))[0, 2], chain_order((100, 5, 50, 10))[0, 2]
+    (1, 0)
+    """
+    count = len(sides) - 1
+    cost = {(i, i): 0 for i in range(count)}
+    best = {}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            cost[i, j], best[i, j] = min(
+                (cost[i, cut] + cost[cut + 1, j] + sides[i] * sides[cut + 1] * sides[j + 1], cut) for cut in range(i, j)
+            )
+    return best
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _parsed(operands: tuple[Any, ...]) -> tuple[Subscripts, tuple[Any, ...]]:
+    """The subscripts and the arrays of a call of either form."""
+    if not operands:
+        raise UsageError("einsum needs subscripts and arrays, such as einsum('ij,jk', a, b)")
+    if isinstance(operands[0], str):
+        arrays = tuple(map(_with_axes, operands[1:]))
+        if not arrays:
+            raise UsageError(f"subscripts {operands[0]!r} are of one operand or more, given is none")
+        # torch.compile warns of cached functions.
+        parse = parse_subscripts.__wrapped__ if is_of_a_library(*arrays) else parse_subscripts
+        return parse(operands[0], tuple(x.ndim for x in arrays)), arrays
+    arrays = tuple(map(_with_axes, operands[: len(operands) // 2 * 2 : 2]))
+    if not arrays:
+        raise UsageError("einsum needs subscripts: a text first, or a list of labels after each array")
+    output = operands[-1] if len(operands) % 2 else None
+    return parse_sublists(operands[1::2], output, tuple(x.ndim for x in arrays)), arrays
+
+
+@functools.lru_cache(maxsize=1024)
+def _subscripts_of(sublists: tuple[Any, ...], output: tuple[Any, ...], axes: tuple[int, ...]) -> Subscripts:
+    """``parse_sublists``, cached."""
+    return parse_sublists(sublists, output, axes)
+
+
+def _contract_two(subscripts: Subscripts, a: Any, b: Any, out: Any, precision: str | float) -> Any:
+    """The contraction of two arrays, by the short way where there is one."""
+    if out is not None or precision != "standard":
+        return _contract(subscripts, (a, b), out, precision)
+    short = _short_key((subscripts, a, b))
+    way = None if short is None else _short_ways.get(short)
+    return _contract(subscripts, (a, b), None, precision, None, short) if way is None else way(a, b)
+
+
+def _with_axes(x: Any) -> Any:
+    """``x``, or an array of what has no axes of its own, such as a list or a number."""
+    return x if hasattr(x, "ndim") and hasattr(x, "shape") else np.asarray(x)
+
+
+def _array_of_shape(x: Any) -> Any:
+    """An array of float64 of a shape, with the strides of a row-major one, whose elements are never read; anything
+    else as it is."""
+    if not (isinstance(x, tuple) and all(isinstance(size, int) for size in x)):
+        return x
+    shape = array_or_shape(x, "an operand").shape  # raises for sizes that no array has
+    strides = row_major_strides(
+        "".join(map(chr, range(len(shape)))), dict(zip(map(chr, range(len(shape))), shape, strict=True)), 8
+    )
+    return np.lib.stride_tricks.as_strided(np.zeros(1), shape, tuple(strides.values())[::-1], writeable=False)
+
+
+def _admitted(x: Any, number: int) -> np.ndarray:
+    """An operand as a plain array of a numeric dtype. Raises OperandError and DTypeError."""
+    name = f"operand {number}"
+    return admit(x, name, by_numpy=True) if x.ndim else admit(np.asarray(x)[None], name, by_numpy=True)[0, ...]
+
+
+def _axes_known(x: Any, name: str, least: int = 1) -> Any:
+    """The argument ``name`` with axes of its own. Raises ShapeError for fewer than ``least``."""
+    x = _with_axes(x)
+    if x.ndim < least and name[:6] != "arrays":
+        raise ShapeError(f"{name} is {tuple(x.shape)}: it must have {least} {'axis' if least == 1 else 'axes'} or more")
+    return x
+
+
+def _axis_of(axis: int, x: Any, name: str) -> int:
+    if not isinstance(axis, int | np.integer) or not -x.ndim <= axis < x.ndim:
+        raise UsageError(f"axis {axis!r}: {name} is {tuple(x.shape)}, which has no such axis")
+    return int(axis) % x.ndim
+
+
+def _check_core(size: str, one: tuple[Any, int], other: tuple[Any, int]) -> None:
+    """Raises ShapeError unless the vectors are equally long: they do not broadcast."""
+    (a, i), (b, j) = one, other
+    if a.shape[i] != b.shape[j]:
+        raise ShapeError(
+            f"{size} mismatch: the operands are {tuple(a.shape)} and {tuple(b.shape)}: axis {i} of the first must be "
+            f"as long as axis {j} of the second"
+        )
+
+
+def _conjugated(x: Any) -> Any:
+    """The complex conjugate; itself where it is real."""
+    if not is_of_a_library(x):
+        return np.conjugate(x) if x.dtype.kind in "cO" else x
+    return x.conj() if "complex" in str(x.dtype) else x
+
+
+def _tensordot_axes(axes: Any, of_a: int, of_b: int) -> tuple[list[int], list[int]]:
+    """The axes of each operand that are summed in pairs. Raises UsageError."""
+    if isinstance(axes, int | np.integer):
+        if not 0 <= axes <= min(of_a, of_b):
+            raise UsageError(
+                f"axes is {axes}: a has {of_a} axes and b has {of_b}; it must be from 0 to {min(of_a, of_b)}"
+            )
+        return list(range(of_a - int(axes), of_a)), list(range(int(axes)))
+    try:
+        pair = [[axis] if isinstance(axis, int | np.integer) else list(axis) for axis in axes]
+        first, second = pair
+    except (TypeError, ValueError):
+        raise UsageError(f"axes is {axes!r:.80}: it must be a number of axes, or two lists of axes") from None
+    found = []
+    for name, chosen, ndim in (("a", first, of_a), ("b", second, of_b)):
+        if any(not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim for axis in chosen):
+            raise UsageError(f"axes of {name} are {chosen}: {name} has {ndim} axes")
+        found.append([int(axis) % ndim for axis in chosen])
+        if len(set(found[-1])) < len(chosen):
+            raise UsageError(f"axes of {name} are {chosen}: each may occur once")
+    if len(first) != len(second):
+        raise UsageError(f"axes are {first} of a and {second} of b: they must be as many")
+    return found[0], found[1]
+
+
+# ---- how a call runs -------------------------------------------------------------------------------------------------
+
+#: The function for arrays of known subscripts, shapes, strides and dtypes.
+_short_ways: dict[tuple[Any, ...], Callable[..., Any]] = {}
+#: The most of them.
+MOST_SHORT_WAYS = 4096
+#: The characters that NumPy's subscripts have.
+_OF_NUMPY = set(string.ascii_letters + ",->. ")
+
+
+def _contract(
+    subscripts: Subscripts,
+    arrays: Sequence[Any],
+    out: Any,
+    precision: str | float,
+    memory: float | str | None = None,
+    short: tuple[Any, ...] | None = None,
+) -> Any:
+    """The contraction of checked arguments; ``short`` is the key of the short way for later calls like this one."""
+    if is_of_a_library(*arrays, out):
+        return _contract_of_library(subscripts, arrays, out, precision, memory)
+    operands = [_admitted(x, number) for number, x in enumerate(arrays)]
+    if any(x.dtype.name in NUMPY_ONLY_DTYPES for x in operands):
+        result = einsum_by_numpy(subscripts, operands, out)
+        views = out is None and isinstance(result, np.ndarray) and np.may_share_memory(result, operands[0])
+        return result.copy() if views else result
+    plan_ = plan_of_arrays(subscripts, operands, out, precision, memory)
+    if out is None:
+        if short is not None:
+            _remember(short, plan_)
+        result = plan_.run(operands)
+        return result if result.ndim else result[()]
+    shape = tuple(plan_.sizes[label] for label in subscripts.output)
+    target = admit_out(out, shape, plan_.dtype)
+    direct = target.dtype == plan_.dtype and target.dtype.isnative and target.flags.aligned
+    if direct and not any(np.may_share_memory(target, x) for x in operands):
+        plan_.run(operands, target)
+    else:
+        with np.errstate(all="ignore"):
+            np.copyto(
+                target, plan_of_arrays(subscripts, operands, None, precision, memory).run(operands), casting="same_kind"
+            )
+    return out
+
+
+def _short_key(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The text, and what a plan depends on of each array; None if one of them is not a plain array."""
+    if len(operands) == 3:
+        text, a, b = operands
+        if type(a) is not np.ndarray or type(b) is not np.ndarray:
+            return None
+        return (text, a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype)
+    key: list[Any] = [operands[0]]
+    for x in operands[1:]:
+        if type(x) is not np.ndarray:
+            return None
+        key += (x.shape, x.strides, x.dtype)
+    return tuple(key)
+
+
+def _remember(key: tuple[Any, ...], plan_: ContractionPlan) -> None:
+    """Have later calls with such arrays go the short way, past all that depends on the plan alone."""
+    if len(_short_ways) >= MOST_SHORT_WAYS:
+        _short_ways.clear()
+    text = str(key[0])
+    if plan_.by_numpy:
+        if set(text) <= _OF_NUMPY:
+            copies = len(plan_.readings) == 1 and not plan_.readings[0].summed  # NumPy would return a view
+            _short_ways[key] = functools.partial(_copied_by_numpy if copies else np.einsum, text)
+    elif len(plan_.steps) == 1 and all(each.is_whole for each in plan_.readings) and plan_.steps[0].way is not None:
+        way = plan_.steps[0].way
+        _short_ways[key] = way if plan_.steps[0].left == 0 else lambda a, b: way(b, a)
+    else:
+        _short_ways[key] = lambda *operands: _as_scalar(plan_.run(operands))
+
+
+def _copied_by_numpy(text: str, x: np.ndarray) -> Any:
+    """A permutation or diagonal as a new array, where NumPy gives a view."""
+    return np.einsum(text, x).copy()
+
+
+def _as_scalar(x: np.ndarray) -> Any:
+    return x if x.ndim else x[()]
+
+
+# ---- arrays of other libraries ---------------------------------------------------------------------------------------
+
+
+def _contract_of_library(
+    subscripts: Subscripts, arrays: Sequence[Any], out: Any, precision: str | float, memory: Any
+) -> Any:
+    """The contraction by the library's own views, and ``matmul`` of its arrays."""
+    if memory is not None:
+        raise UsageError("memory bounds intermediate results of NumPy's arrays: pass numpy.asarray of the operands")
+    check_words(precision, "classical")
+    if out is not None and not is_on_gpu(out) and (library := host_library(out)) is not None:
+        library.target(out, "out")  # raises for arrays that cannot be written
+    shapes = tuple(tuple(map(int, x.shape)) for x in arrays)
+    sizes = sizes_of.__wrapped__(subscripts, shapes)
+    readings = readings_of(subscripts, shapes, sizes)
+    path, _ = order_of_products(subscripts, shapes)
+    left = [(_read_by_library(x, each), each.result) for x, each in zip(arrays, readings, strict=True)]
+    for (i, j), (_, _, output) in zip(path, labels_of_products(subscripts, readings, path), strict=True):
+        pair = left[i], left[j]
+        left = [one for position, one in enumerate(left) if position not in (i, j)]
+        left.append((_multiply_by_library(*pair, output, sizes, precision), output))
+    result, labels = left[0]
+    result = _permuted(result, [labels.index(label) for label in subscripts.output])
+    if out is None:
+        return result.clone() if not path and hasattr(result, "clone") else result
+    if tuple(out.shape) != tuple(result.shape):
+        raise ShapeError(
+            f"out is {tuple(out.shape)}, the result is {tuple(result.shape)}: out must have exactly this shape"
+        )
+    if hasattr(out, "copy_"):
+        out.copy_(result)
+    else:
+        try:
+            out[...] = result
+        except TypeError as error:
+            raise OperandError(f"out is of {type(out).__name__}, which cannot be written: use the result") from error
+    return out
+
+
+def _read_by_library(x: Any, reading: Reading) -> Any:
+    """The operand with each label once."""
+    for axis in sorted(reading.dropped, reverse=True):
+        x = x[(slice(None),) * axis + (0,)]
+    labels = reading.labels
+    for label in reading.kept:
+        while labels.count(label) > 1:  # the diagonal becomes the last axis
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            x = x.diagonal(0, first, second)
+            labels = labels[:first] + labels[first + 1 : second] + labels[second + 1 :] + label
+    axes = tuple(labels.index(label) for label in reading.summed)
+    if axes:
+        x = _sum_by_library(x, axes)
+        labels = "".join(label for label in labels if label not in reading.summed)
+    return _permuted(x, [labels.index(label) for label in reading.result])
+
+
+def _sum_by_library(x: Any, axes: tuple[int, ...]) -> Any:
+    """Sums in the dtype of the array; logical ones of bool."""
+    if "bool" in str(x.dtype):
+        for axis in sorted(axes, reverse=True):
+            x = x.any(axis)
+        return x
+    return x.sum(axes, dtype=x.dtype)
+
+
+def _permuted(x: Any, order: list[int]) -> Any:
+    if order == list(range(len(order))):
+        return x
+    if hasattr(x, "permute"):
+        return x.permute(order)
+    return x.transpose(order) if hasattr(x, "transpose") else x.__array_namespace__().permute_dims(x, tuple(order))
+
+
+def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
+    return x.reshape(shape) if hasattr(x, "reshape") else x.__array_namespace__().reshape(x, shape)
+
+
+def _multiply_by_library(
+    one: tuple[Any, str], other: tuple[Any, str], output: str, sizes: dict[str, int], precision: str | float
+) -> Any:
+    """The product of two arrays with the axes of ``output``."""
+    (x, of_x), (y, of_y) = one, other
+    batch = "".join(label for label in of_x if label in of_y and label in output)
+    m = "".join(label for label in of_x if label not in of_y)
+    n = "".join(label for label in of_y if label not in of_x)
+    k = "".join(label for label in of_x if label in of_y and label not in output)
+    groups = {
+        name: tuple(sizes[label] for label in group) for name, group in zip("bmnk", (batch, m, n, k), strict=True)
+    }
+    b, rows, columns, depth = (math.prod(groups[name]) for name in "bmnk")
+    x = _permuted(x, [of_x.index(label) for label in batch + m + k])
+    y = _permuted(y, [of_y.index(label) for label in batch + k + n])
+    outer = (b,) if batch else ()
+    x, y = _reshaped(x, (*outer, rows, depth)), _reshaped(y, (*outer, depth, columns))
+    c = matmul(x, y, precision=precision) if k else x * y
+    c = _reshaped(c, groups["b"] + groups["m"] + groups["n"])
+    return _permuted(c, [(batch + m + n).index(label) for label in output])

@@ -1,0 +1,64 @@
+"""Copies between arrays of different strides, in an order that uses each cache line that is read before it is evicted.
+
+``np.copyto`` writes in the order of the target. If neighbours of the source are far apart in the target, each element
+that is read brings a cache line of which the other elements are needed much later. So the target is written in
+blocks: of the axes inside that of the source's neighbours only so many elements at a time as the caches have lines
+for.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import numpy as np
+
+from ..host.limits import get_threads
+from .runtime.runner import even_slices
+from .runtime.threads import Team
+
+#: Elements inside the axis of the source's neighbours that are copied as they are, and those of a block if there are
+#: more. Each is a cache line: a thousand of them are in the second cache of every machine, and use few pages.
+MOST_LINES, BLOCK_LINES = 4096, 1024
+#: The least bytes that each thread copies.
+BYTES_PER_THREAD = 512 << 10
+
+
+def copy_permuted(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy ``source`` to ``target``, of the same shape and any strides and dtypes, by as many threads as pay for it.
+
+    >>> source, target = np.arange(24.0).reshape(2, 3, 4), np.empty((4, 3, 2))
+    >>> copy_permuted(target, source.T)
+    >>> bool((target == source.T).all())
+    True
+    """
+    threads = min(get_threads(), target.nbytes // BYTES_PER_THREAD) if target.nbytes >= 2 * BYTES_PER_THREAD else 1
+    order = sorted(range(target.ndim), key=lambda axis: -abs(target.strides[axis]))
+    target, source = target.transpose(order), source.transpose(order)
+    if threads < 2:
+        _copy_in_blocks(target, source)
+        return
+    axis = next(
+        (axis for axis, length in enumerate(target.shape) if length >= 2 * threads), int(np.argmax(target.shape))
+    )
+    parts = [(slice(None),) * axis + (part,) for part in even_slices(target.shape[axis], threads)]
+    Team(len(parts)).run([functools.partial(_copy_in_blocks, target[part], source[part]) for part in parts])
+
+
+def _copy_in_blocks(target: np.ndarray, source: np.ndarray) -> None:
+    """The copy by this thread; axes of the target are in the order of its strides."""
+    long = [axis for axis, length in enumerate(source.shape) if length > 1 and source.strides[axis]]
+    nearest = min(long, key=lambda axis: abs(source.strides[axis]), default=-1)
+    if nearest < 0 or math.prod(target.shape[nearest + 1 :]) <= MOST_LINES:
+        np.copyto(target, source, casting="unsafe")
+        return
+    left, ranges = BLOCK_LINES, []
+    for length in reversed(target.shape[nearest + 1 :]):
+        block = min(length, max(1, left))
+        left //= block
+        ranges.append([slice(low, low + block) for low in range(0, length, block)])
+    whole = (slice(None),) * (nearest + 1)
+    for parts in itertools.product(*reversed(ranges)):
+        where = whole + parts
+        np.copyto(target[where], source[where], casting="unsafe")
