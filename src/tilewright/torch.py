@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .api.contraction import einsum as einsum_of_arrays
+from .api.symmetric import gram as gram_of_arrays
 from .gpu.arrays.torch_grouped import grouped_product
 from .gpu.arrays.torch_operator import product
 from .product.precision import INVARIANT
@@ -68,6 +69,38 @@ def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "s
             [1., 1., 1.]])
     """
     return einsum_of_arrays(subscripts, *map(_by_autocast, operands), precision=precision)
+
+
+def gram(a: torch.Tensor, *, rows: bool = False) -> torch.Tensor:
+    """``tilewright.gram`` of a tensor (…, m, n), with gradients: aᴴ·a, or a·aᴴ with ``rows``. On the host one triangle is
+    computed. The gradient is one product, a·(G + Gᴴ) or (G + Gᴴ)·a, of the sum of the result's gradient G and its conjugate
+    transpose. Inside ``torch.autocast`` it has its dtype, as ``matmul``.
+
+    Raises what ``tilewright.gram`` raises.
+
+    >>> import torch, tilewright.torch
+    >>> a = torch.tensor([[1., 2.]], requires_grad=True)
+    >>> c = tilewright.torch.gram(a)
+    >>> c.sum().backward()
+    >>> c.detach(), a.grad
+    (tensor([[1., 2.],
+            [2., 4.]]), tensor([[6., 6.]]))
+    """
+    return _Gram.apply(_by_autocast(a), rows)
+
+
+class _Gram(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, rows: bool) -> torch.Tensor:
+        ctx.save_for_backward(a)
+        ctx.rows = rows
+        return gram_of_arrays(a.detach(), rows=rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (a,) = ctx.saved_tensors
+        both = gradient + gradient.mH
+        return (product(both, a) if ctx.rows else product(a, both)), None
 
 
 def _by_autocast(x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..cpu.symmetric import check_square, product_of_complex, run_triangle
 from ..errors import ShapeError, UsageError
-from ..gpu.arrays.libraries import is_of_a_library
+from ..gpu.arrays.host_libraries import host_library
+from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
 from ..product.operands import admit
 from .matmul import matmul
 
@@ -85,6 +86,14 @@ def _of_library(a: Any, out: Any, rows: bool, conjugate: bool, precision: str | 
         c = _of_library(a, None, rows, conjugate, precision)
         out[...] = c
         return out
+    if (
+        not is_on_gpu(a)
+        and host_library(a) is not None
+        and "complex" in str(a.dtype)
+        and getattr(a, "requires_grad", False) is False
+    ):
+        library: Any = host_library(a)
+        return library.answer(gram(library.array(a, "a"), rows=rows, conjugate=conjugate, precision=precision), a, a)
     adjoint = a.mT if hasattr(a, "mT") else a.swapaxes(-1, -2)
     if conjugate and "complex" in str(a.dtype):
         adjoint = adjoint.conj()
