@@ -42,6 +42,8 @@ SHAPES = (
 )
 #: Bytes of the operands that rotate at least, seconds of a sample at least, and samples of a turn.
 ROTATED, SAMPLE_S, SAMPLES = 64 << 20, 0.003, 7
+#: Seconds from which two samples are enough.
+LONG_S = 0.1
 WAYS = ("tilewright", "general", "numpy", "mkl")
 
 
@@ -107,9 +109,10 @@ def measure(way: str) -> None:
         right = is_right(np.tril(c) + np.tril(c, -1).T if way == "mkl" else c, given[0], form)
         begun = time.perf_counter()
         call(given[0], copies[0])
-        runs = max(1, math.ceil(SAMPLE_S / (time.perf_counter() - begun)))
+        took = time.perf_counter() - begun
+        runs = max(1, math.ceil(SAMPLE_S / took))
         taken, number = [], 0
-        for _ in range(SAMPLES):
+        for _ in range(SAMPLES if took < LONG_S else 2):
             begun = time.perf_counter()
             for _ in range(runs):
                 call(given[number % len(given)], copies[number % len(given)])

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..host.limits import get_threads
 from ..product.epilogue import asked_dtypes
-from ..product.operands import is_gram, is_known, promoted, rows_of_batch
+from ..product.operands import GRAM_LEAST, is_gram, is_known, promoted, rows_of_batch
 from ..product.problem import Symmetry
 from .plan import MOST_WORK_OF_EACH, WORK_WORTH_WAKING, DTypeKey, plan_alone, short_way
 from .runtime import shared_products, small_products
@@ -39,7 +39,7 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     if work == 0:
         return None
     limit = get_threads()
-    symmetry: Symmetry = "gram" if a.shape[0] == b.shape[1] and is_gram(a, b) else ""
+    symmetry: Symmetry = "gram" if len(a) >= GRAM_LEAST and is_gram(a, b) else ""
     how = (
         _sharing(*shapes, key, out_dtype, limit, symmetry) if limit > 1 and work <= limit * MOST_WORK_OF_EACH else None
     )
