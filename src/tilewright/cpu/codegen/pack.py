@@ -164,23 +164,30 @@ def packer(vector_bits: int) -> Callable[..., None]:
         down, along = source.strides
         item = itemsize(source)
         lanes = vector_bits // 8 // item
-        high, wide = 0, 0  # rows and columns that vectors copy
+        high, wide = 0, 0  # rows and columns that vectors copy; the last vector may overlap the one before
         if along == item or along == -item:
-            high, wide = rows, columns // lanes * lanes
+            high, wide = rows, columns if columns >= lanes else 0
             distance = columns * along // item if columns <= _SHORT else _ROWS_AHEAD * (down // item)
             for r in range(rows):
                 row, copied = address(source, top + r, left), offset(target, at + r * ld)
                 if along > 0:
-                    for s in range(0, wide, lanes):
+                    for s in range(0, wide - lanes, lanes):
                         forwards(ahead(row, s), ahead(copied, s), distance)
+                    if wide > 0:
+                        forwards(ahead(row, wide - lanes), ahead(copied, wide - lanes), distance)
                 else:
-                    for s in range(0, wide, lanes):
+                    for s in range(0, wide - lanes, lanes):
                         backwards(ahead(row, -s), ahead(copied, s), distance)
+                    if wide > 0:
+                        backwards(ahead(row, lanes - wide), ahead(copied, wide - lanes), distance)
         elif down == item or down == -item:
-            high, wide = rows // lanes * lanes, columns // lanes * lanes
+            if rows >= lanes and columns >= lanes:
+                high, wide = rows, columns
             first, step = (0, ld) if down > 0 else (lanes - 1, -ld)  # a negative stride reverses the rows
-            for s in range(0, wide, lanes):
-                for r in range(first, high, lanes):
+            for left_of_square in range(0, wide, lanes):
+                s = min(left_of_square, wide - lanes)
+                for top_of_square in range(0, high, lanes):
+                    r = min(top_of_square, high - lanes) + first
                     transpose(address(source, top + r, left + s), along, offset(target, at + r * ld + s), step)
         else:
             high, wide = rows, columns // lanes * lanes

@@ -294,7 +294,7 @@ def triangle_part(a, b, c, i, stop, left, right, conjugated):
     diagonal, which is computed as a whole."""
     if left >= right:
         return
-    tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, i > 0)
+    tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, stop < c.shape[0])
     mirror(c, i, stop, left, min(right, i), conjugated)
 
 
@@ -351,6 +351,8 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
             part = codegen.take_below(counters, LINE * (1 + block), parts)
             if part >= parts:
                 break
+            if how > ADDS:  # the longest rows first, which bring all of B into the caches
+                part = parts - 1 - part
             i, stop = top + part * (bottom - top) // parts, top + (part + 1) * (bottom - top) // parts
             if how > ADDS:
                 triangle_part(a, b, c, i, stop, left, min(right, stop), (how & HERMITIAN) != 0)
