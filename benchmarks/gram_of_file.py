@@ -4,7 +4,7 @@
 Writes a file of random float32 of that size into FOLDER; computes XᵀX by ``tilewright.gram`` within 2 GiB, and by
 ``tilewright.multiply`` of the same file, transposed and as it is, within 2 GiB. The file is dropped from the page cache
 before each. Both results are compared with Xᵀ·(X·v) of a random v in float64. Appends plans, bytes, times and their ratio
-to OUT, and removes the files. Exits with 1 where a result is wrong. """
+to OUT, and removes the files. Exits with 1 where a result is wrong."""
 
 from __future__ import annotations
 

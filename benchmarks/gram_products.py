@@ -42,6 +42,8 @@ SHAPES = (
 )
 #: Bytes of the operands that rotate at least, seconds of a sample at least, and samples of a turn.
 ROTATED, SAMPLE_S, SAMPLES = 64 << 20, 0.003, 7
+#: Seconds in which threads of the library before fall asleep; MKL's would spin for 200 ms.
+PAUSE_S, SPIN_MS = 0.05, "1"
 #: Seconds from which two samples are enough.
 LONG_S = 0.1
 WAYS = ("tilewright", "general", "numpy", "mkl")
@@ -104,6 +106,7 @@ def measure(way: str) -> None:
     for line in sys.stdin:
         dtype, form, rows, columns = cells()[int(line)]
         given = operands(dtype, form, rows, columns)
+        time.sleep(PAUSE_S)
         copies, call = [x.copy() for x in given], call_of(way, form)
         c = call(given[0], copies[0])
         right = is_right(np.tril(c) + np.tril(c, -1).T if way == "mkl" else c, given[0], form)
@@ -141,7 +144,7 @@ def main() -> int:
     command, wrong = " ".join(["python benchmarks/gram_products.py OUT.jsonl", *sys.argv[2:]]), 0
     names = "TILEWRIGHT_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
     for threads in map(int, given.threads.split(",")):
-        limits = os.environ | dict.fromkeys(names, str(threads))
+        limits = os.environ | dict.fromkeys(names, str(threads)) | {"KMP_BLOCKTIME": SPIN_MS}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": limits}
         processes = {way: subprocess.Popen([sys.executable, __file__, "--measure", way], **pipes) for way in ways}
         found: list[dict[str, Any]] = []

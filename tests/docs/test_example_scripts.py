@@ -25,7 +25,7 @@ def output(script: str, *arguments: str) -> str:
 def test_every_script_has_a_test() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     scripts = [path.name for path in EXAMPLES.glob("*.py")]
-    assert len(scripts) == 3
+    assert len(scripts) == 4
     assert [name for name in scripts if f'"{name}"' not in tests] == []
 
 
@@ -48,6 +48,14 @@ def test_explain_your_own_kernel() -> None:
     assert "race" not in third
     assert "bank conflicts" not in third
     assert "nothing found" in third
+
+
+@pytest.mark.slow
+def test_a_step_of_muon_in_torch() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'tilewright[torch]'")
+    said = output("muon_step.py", "100")
+    assert float(said.split()[2]) < 1e-4
+    assert "tilewright" in said
 
 
 @pytest.mark.slow
