@@ -59,6 +59,9 @@ def matmul(
     multiplied by NumPy, and so is everything where no machine code was built; ``plan`` says so. Two vectors give a
     scalar of NumPy's type. Subclasses count as plain arrays.
 
+    A matrix of 64 rows or more and its transpose, in the same memory, have a symmetric product on the host: one triangle is
+    computed. It equals its transpose in every bit if it is real; ``gram`` promises that for complex numbers, too.
+
     NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.
 
     The result has the operands' type: of tensors of PyTorch on the host it is a tensor, with gradients, of arrays of JAX, or
