@@ -66,8 +66,10 @@ def gram_command(
     dry_run: _DryRun = False,
     json_file: _Record = None,
 ) -> None:
-    """The Gram matrix Aᴴ·A of a matrix in a file, however large, or its covariance: half of a product's operations, and each
-    element of A is read once if C fits in memory.
+    """The Gram matrix Aᴴ·A of a file, or its covariance.
+
+    Files may be larger than memory. It takes half of a product's operations, and each element of A is read once if C fits in
+    memory. The plan is shown before anything runs.
 
     Example: tilewright gram x.zarr -o covariance.npy --center --ddof 1 --memory 4GiB
     """
