@@ -115,6 +115,21 @@ def test_means_are_subtracted_without_cancellation() -> None:
     assert error < 1e-8 < 0.1 < naive
 
 
+@pytest.mark.parametrize("memory", [None, "8MiB"])
+def test_means_lose_no_digits_when_they_are_rounded(memory: str | None) -> None:
+    for values, dtype in (((1e7, 1e7 + 1), "float32"), ((2.0**53, 2.0**53 + 2), "float64")):
+        x = np.tile(np.array(values, dtype), 20_000)[:, None] * np.ones((1, 3), dtype)
+        want = (values[1] - values[0]) ** 2 / 4
+        assert tw.gram(x, center=True, ddof=0, memory=memory).tolist() == [[want] * 3] * 3
+
+
+def test_an_infinity_warns_of_nothing() -> None:
+    x = np.ones((9, 2))
+    x[0, 0] = np.inf
+    with np.errstate(all="raise"):
+        assert np.isnan(tw.gram(x, center=True)[0]).all()
+
+
 def test_covariance() -> None:
     x = matrix((300, 20), "float64")
     np.testing.assert_allclose(tw.gram(x, center=True, ddof=1), np.cov(x.T), rtol=1e-12, atol=1e-14)
@@ -138,8 +153,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "c.npy"), x)
     tw.gram(tmp_path / "x.npy", tmp_path / "c.npy", overwrite=True)
     assert is_right(np.load(tmp_path / "c.npy"), x, False, False)
-    with pytest.raises(UsageError, match="ddof must be"):
-        tw.gram(x, ddof=200)
+    for ddof in (200, 1.5, True, "1"):
+        with pytest.raises(UsageError, match="ddof must be"):
+            tw.gram(x, ddof=ddof)  # type: ignore[arg-type]
     with pytest.raises(DTypeError, match="means need floating point"):
         tw.gram(matrix((9, 9), "int32"), center=True)
     with pytest.raises(UsageError, match="has only 'standard'"):

@@ -61,9 +61,9 @@ def einsum(
     ``precision`` is that of ``matmul``, for each product of two; with "highest" intermediate results have the wider
     dtype, too.
 
-    ``memory`` ("2GiB", or bytes) bounds intermediate results and copies of NumPy's arrays together, beside the result
-    and the workspace of kernels. To keep it, labels are cut into slices, whose sums are added in a fixed order, so
-    bits do not depend on threads.
+    ``memory`` ("2GiB", or bytes) bounds intermediate results and copies of NumPy's arrays together, beside the result, the
+    workspace of kernels, and what ``matmul`` converts of bool and of 16 bits to float32. To keep it, labels are cut into
+    slices, whose sums are added in a fixed order, so bits do not depend on threads.
 
     Raises UsageError (subscripts, ``precision``), ShapeError, DTypeError, OperandError, MemoryLimitError (no slices
     are small enough).
@@ -119,7 +119,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str 
     >>> tw.tensordot(np.ones((2, 3, 4)), np.ones((4, 3, 5)), axes=([1, 2], [1, 0])).shape
     (2, 5)
     """
-    a, b = _axes_known(a, "a"), _axes_known(b, "b")
+    a, b = _axes_known(a, "a", 0), _axes_known(b, "b", 0)
     of_a, of_b = _tensordot_axes(axes, a.ndim, b.ndim)
     for x, y in zip(of_a, of_b, strict=True):
         if a.shape[x] != b.shape[y]:
@@ -205,6 +205,8 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
     >>> tw.multi_dot([np.ones((10, 100)), np.ones((100, 5)), np.ones((5, 50))]).shape
     (10, 50)
     """
+    if not isinstance(arrays, Sequence) and not hasattr(arrays, "shape"):
+        raise OperandError(f"arrays is a {type(arrays).__name__}: multi_dot takes a list of arrays")
     chain = [_axes_known(x, f"arrays[{number}]") for number, x in enumerate(arrays)]
     if len(chain) < 2:
         raise UsageError(f"multi_dot takes two arrays or more, got {len(chain)}")

@@ -30,7 +30,7 @@ def gram(
     """The Gram matrix of the columns of ``a``: Aᴴ·A, or of its rows with ``rows``: A·Aᴴ. Matrix by matrix for a batch.
 
     ``a`` is (…, m, n), the result (…, n, n), or (…, m, m) with ``rows``; dtypes, ``out`` and ``precision`` are those of
-    ``matmul``. Without ``conjugate`` it is Aᵀ·A, or A·Aᵀ. Integers wrap around.
+    ``matmul``, but for long double and Python objects. Without ``conjugate`` it is Aᵀ·A, or A·Aᵀ. Integers wrap around.
 
     The result equals its transpose in every bit, with ``conjugate`` its conjugate transpose, and then has a real diagonal.
     One triangle of it is computed, from 64 rows on, and copied to the other one while it is in a cache; so is

@@ -50,11 +50,11 @@ def run_triangle(
     """C ← α·A·B + β·C of a triangle of C, or with None of both. Raises what ``syrk`` raises."""
     if lower is not None and not isinstance(lower, (bool, np.bool_)):
         raise UsageError(f"lower must be True, False or None, got {lower!r:.80}")
+    *_, target = plan_gemm(alpha, a, b, beta, c)  # checks all of it
     if symmetry == "hermitian":
         for name, value in (("alpha", alpha), ("beta", beta)):
             if np.imag(value) != 0:
                 raise UsageError(f"{name} is {value}: of a Hermitian matrix it must be real")
-    *_, target = plan_gemm(alpha, a, b, beta, c)  # checks all of it
     if np.may_share_memory(target, a):
         a = a.copy()
     if np.may_share_memory(target, b):

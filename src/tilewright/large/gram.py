@@ -39,7 +39,7 @@ from ..product.problem import Problem, Symmetry
 from .files import Output, Sink, Source, WorkDirectory, create_matrix, open_matrix, output_of
 from .files.array import ArraySource
 from .files.positional import BUFFER
-from .streaming.places.places import LEAST_LIMIT, SHARE, choose_on_cpu, parse_bytes
+from .streaming.places.places import LEAST_LIMIT, SHARE, choose_on_cpu, parse_bytes, read_bytes
 from .streaming.places.rates import copy_workers, kc_of, read_rate
 from .streaming.plan.cuts import least_limit, own_bytes
 from .streaming.run.job import product_dtype, refuse_inside, refuse_overlap
@@ -75,6 +75,7 @@ class GramPlan(Plan):
     memory: int
     memory_bytes: int
     read_rate: float
+    readers: int
     center: bool = False
     ddof: int | None = None
 
@@ -209,6 +210,8 @@ class _Tile:
         self._c = mapped_empty(_length(self._rows) * _length(self._columns), self._dtype).reshape(
             _length(self._rows), _length(self._columns)
         )
+        # The mean of all steps so far is that of the first block, rounded, and these: so a large mean costs no digits.
+        self._first_means: list[Any] = [0] * len(self._panels)
         self._seen, self._means = 0, [np.zeros(_length(panel), _wide(self._dtype)) for panel in self._panels]
 
     def computed_into(self, sink: Sink) -> Iterator[int]:
@@ -218,8 +221,7 @@ class _Tile:
         if not cuts:
             self._c[...] = 0
         each = job.plan.operations(self._tile) // max(1, len(cuts))
-        workers = copy_workers() if job.source.parallel else 1
-        with ThreadPoolExecutor(workers) as readers:
+        with ThreadPoolExecutor(job.plan.readers) as readers:
             coming = self._begin_reading(readers, 0, cuts[0]) if cuts else []
             for number, low in enumerate(cuts):
                 for future in coming:
@@ -237,7 +239,7 @@ class _Tile:
         job = self._job
         high = min(self._k, low + job.plan.steps)
         parts, grain = (
-            (copy_workers() if job.source.parallel else 1),
+            job.plan.readers,
             max(1, job.source.grain[0 if not job.by_rows else 1]),
         )
         edges = sorted(
@@ -281,12 +283,17 @@ class _Tile:
         self._seen += steps
         weight = math.sqrt(seen * steps / self._seen)
         for p, block in enumerate(blocks):
-            mean = block.mean(axis=0, dtype=_wide(self._dtype))
             whole = self._block(number, p, steps, 1)
-            whole[:steps] -= mean.astype(self._dtype)
-            distance = mean - self._means[p]
-            whole[steps] = weight * distance
-            self._means[p] += distance * (steps / self._seen)
+            with np.errstate(all="ignore"):  # of an infinity
+                mean = block.mean(axis=0, dtype=_wide(self._dtype)).astype(self._dtype)
+                whole[:steps] -= mean
+                rest = whole[:steps].mean(axis=0, dtype=_wide(self._dtype))  # what the mean lost when it was rounded
+                whole[:steps] -= rest.astype(self._dtype)
+                if number == 0:
+                    self._first_means[p] = mean.astype(_wide(self._dtype))
+                distance = mean - self._first_means[p] + rest - self._means[p]
+                whole[steps] = weight * distance
+                self._means[p] += distance * (steps / self._seen)
             centred.append(whole)
         return centred
 
@@ -338,7 +345,7 @@ def gram_job(
                 f"a has dtype {source.dtype}: means need floating point; give dtype='float64' or 'float32'"
             )
         n, k = source.shape if rows else source.shape[::-1]
-        if ddof is not None and not 0 <= ddof < max(1, k):
+        if ddof is not None and (type(ddof) is not int or not 0 <= ddof < max(1, k)):
             raise UsageError(f"ddof must be a whole number from 0 to below k, {k:,}, got {ddof!r:.80}")
         limit = None if memory is None else parse_bytes("memory", memory)
         output, target = None, out
@@ -370,7 +377,11 @@ def _plan(
     choice, threads = choose_on_cpu("standard", [source.dtype.name] * 2, result.name, k), get_threads()
     size, copies = np.dtype(choice.compute).itemsize, BUFFERS + (1 if np.dtype(choice.compute).kind == "c" else 0)
     given = max(LEAST_LIMIT, int(SHARE * (available_memory() or 1 << 30)) if limit is None else limit)
-    left = given - own_bytes(given) - copy_workers() * max(source.workspace, BUFFER)
+    of_read = max(read_bytes([source], given), BUFFER)
+    readers = copy_workers() if source.parallel else 1
+    while readers > 1 and readers * of_read > given // 8:  # a small memory is better spent on blocks
+        readers -= 1
+    left = given - own_bytes(given) - readers * of_read
     kc, grain = kc_of(choice.kernel, choice.compute), source.grain[1 if rows else 0]
 
     def bytes_of(side: int, panels: int, steps: int) -> int:
@@ -413,6 +424,7 @@ def _plan(
         given,
         given - left + bytes_of(side, panels, steps),
         rate * source.dtype.itemsize / size,
+        readers,
         center,
         ddof,
     )

@@ -215,7 +215,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
         need_machine_code("what multiplies and moves blocks")
         choice = choose_on_cpu(options.precision, stored, dtype.name, k)
         free = max(free, LEAST_LIMIT)
-        buffers = _read_bytes(sources, free) + 2 * BUFFER  # one read and one write at a time
+        buffers = read_bytes(sources, free) + 2 * BUFFER  # one read and one write at a time
         kc, chunk = kc_of(choice.kernel, choice.compute), _chunk(sources)
         size = np.dtype(dtype_of_blocks(choice.compute)).itemsize
         workspace = functools.partial(_step_bytes, choice.kernel.workspace, choice.kernel.counters, size, kc)
@@ -278,7 +278,7 @@ def _step_bytes(
     return size * workspace(m, n, min(k, kc), threads) + 8 * counters(m, n, k)
 
 
-def _read_bytes(sources: Sequence[Source], limit: int) -> int:
+def read_bytes(sources: Sequence[Source], limit: int) -> int:
     """Bytes that one read of an operand takes at most, which are made fewer under a small limit."""
     for source in sources:
         if isinstance(source, ChunkedSource):
