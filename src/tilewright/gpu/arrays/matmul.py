@@ -130,7 +130,7 @@ def submit_product(
 
 def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precision: str | float = "standard") -> None:
     """Submit the product of two arrays on one GPU, into a third that is disjoint from them, to a stream of the caller."""
-    launches = _launches(*_key(x, y, out, False, precision, None))
+    launches = _launches(_key(x, y, out, False, precision, None), None)
     gpu, nbytes, workspace = gpu_at(x.device), launches.plan.workspace_bytes, None
     with gpu:
         try:
