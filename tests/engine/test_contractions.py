@@ -350,7 +350,7 @@ def test_pieces_of_k_without_other_axes(memory: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("small_limits")
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contractions(4), st.sampled_from([None, 200, 1000]), st.booleans())
 def test_many_random_contractions(case: tuple[str, list[np.ndarray]], memory: int | None, into: bool) -> None:
     text, operands = case

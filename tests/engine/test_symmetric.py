@@ -214,7 +214,7 @@ def test_what_syrk_and_gemmt_refuse() -> None:
 # ---- parts of it -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 200), st.data())
 def test_each_place_is_in_its_part(length: int, data: Any) -> None:
     parts = data.draw(st.integers(1, length))
