@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.cpu import symmetric
 from tilewright.cpu.engine.triangle import part_at
-from tilewright.cpu.plan import HostPlan, mirror_near_diagonal
+from tilewright.cpu.plan import HostPlan, mirror_lower
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
 from tilewright.product.operands import is_gram
 
@@ -232,5 +232,5 @@ def test_near_the_diagonal_the_lower_side_counts() -> None:
     whole = lower + np.tril(c, -1).T.conj()
     c[far] = whole[far]
     np.fill_diagonal(whole.imag, 0)
-    mirror_near_diagonal(c, True)
+    mirror_lower(c, True, near=True)
     assert np.array_equal(c, whole)

@@ -66,13 +66,12 @@ def gram(
 
         options = {"memory": memory, "dtype": dtype, "center": center, "ddof": ddof, "overwrite": overwrite}
         return gram_of_file(a, out, rows=rows, conjugate=conjugate, **options)
-    if getattr(a, "ndim", 2) < 2:
-        raise ShapeError(f"a is {tuple(a.shape)}: gram takes matrices, of two axes or more")
-    if is_of_a_library(a, out):
-        return _of_library(a, out, rows, conjugate, precision)
-    x = admit(a, "a")
+    is_of_library = is_of_a_library(a, out)
+    x = a if is_of_library else admit(a, "a")
     if x.ndim < 2:
-        raise ShapeError(f"a is {x.shape}: gram takes matrices, of two axes or more")
+        raise ShapeError(f"a is {tuple(x.shape)}: gram takes matrices, of two axes or more")
+    if is_of_library:
+        return _of_library(x, out, rows, conjugate, precision)
     transposed = x.swapaxes(-1, -2)
     left, right = (x, transposed) if rows else (transposed, x)
     if x.dtype.kind != "c":
@@ -86,16 +85,12 @@ def _of_library(a: Any, out: Any, rows: bool, conjugate: bool, precision: str | 
         c = _of_library(a, None, rows, conjugate, precision)
         out[...] = c
         return out
-    if (
-        not is_on_gpu(a)
-        and host_library(a) is not None
-        and "complex" in str(a.dtype)
-        and getattr(a, "requires_grad", False) is False
-    ):
-        library: Any = host_library(a)
+    is_complex = "complex" in str(a.dtype)
+    library = None if is_on_gpu(a) else host_library(a)
+    if library is not None and is_complex and not getattr(a, "requires_grad", False):
         return library.answer(gram(library.array(a, "a"), rows=rows, conjugate=conjugate, precision=precision), a, a)
     adjoint = a.mT if hasattr(a, "mT") else a.swapaxes(-1, -2)
-    if conjugate and "complex" in str(a.dtype):
+    if conjugate and is_complex:
         adjoint = adjoint.conj()
     return matmul(a, adjoint, precision=precision) if rows else matmul(adjoint, a, precision=precision)
 

@@ -69,7 +69,7 @@ def _summed(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
     rest = [axis for axis in range(x.ndim) if axis not in axes]
     result = np.empty([x.shape[axis] for axis in rest], dtype)
     longest = max(rest, key=lambda axis: x.shape[axis], default=None)
-    threads = min(get_threads(), x.size // ELEMENTS_PER_THREAD) if longest is not None else 1
+    threads = _threads_for(x.size) if longest is not None else 1
     if threads < 2 or longest is None:
         _quietly(add.reduce, x, axes, dtype, result)
         return result
@@ -341,7 +341,7 @@ def _multiply_elements(layout: PairLayout, x: np.ndarray, y: np.ndarray, c: np.n
 
 def _shares(c: np.ndarray) -> Iterator[tuple[Any, ...]]:
     """The part of c that each thread writes."""
-    threads = min(get_threads(), c.size // ELEMENTS_PER_THREAD)
+    threads = _threads_for(c.size)
     if threads < 2:
         yield (slice(None),) * c.ndim
         return

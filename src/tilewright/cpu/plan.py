@@ -82,7 +82,7 @@ class HostPlan(Plan):
         a, b, c = as_matrices(self.layout, a, b, c)
         multiply_batch(short, self._product, self.bands, a, b, c)
         if self.problem.symmetry and (self.problem.symmetry != "gram" or self.working_dtype.kind == "c"):
-            mirror_near_diagonal(c, self.problem.symmetry == "hermitian")
+            mirror_lower(c, self.problem.symmetry == "hermitian", near=True)
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         """The same, but ``product`` computes each product of the batch, one after the other."""
@@ -408,23 +408,29 @@ def multiplied(
     return target
 
 
-#: Rows at a time, more than lie between the diagonal and what is computed above it.
-_NEAR = 128
+#: Rows that are mirrored at a time, and where only what is near the diagonal is: more than lie between the diagonal and what
+#: is computed above it.
+_MIRRORED, _NEAR = 768, 128
 
 
-def mirror_near_diagonal(c: np.ndarray, hermitian: bool) -> None:
-    """Make matrices symmetric (…, n, n), in which what is far above the diagonal is already a copy: elements near it were
-    computed on both sides, and may differ in their last bits."""
-    n = c.shape[-1]
-    for first in range(0, n, _NEAR):
-        rows, columns = slice(first, first + _NEAR), slice(first, first + 2 * _NEAR)
-        part = c[..., columns, rows].swapaxes(-1, -2)
-        part = part.conj() if hermitian else part
-        above = np.arange(part.shape[-1]) > np.arange(part.shape[-2])[:, None]
-        np.copyto(c[..., rows, columns], part, where=above)
-        if hermitian and c.dtype.kind == "c":
-            diagonal = np.arange(first, min(n, first + _NEAR))
-            c.imag[..., diagonal, diagonal] = 0
+def mirror_lower(c: np.ndarray, hermitian: bool, *, near: bool = False) -> None:
+    """Copy the lower triangles of matrices (…, n, n) to the upper ones. ``near`` the diagonal alone, where elements were
+    computed on both sides and may differ in their last bits, and what is farther is a copy already."""
+    hermitian = hermitian and c.dtype.kind == "c"
+    step = _NEAR if near else _MIRRORED
+    for top in range(0, c.shape[-1], step):
+        rows, columns = slice(top, top + step), slice(top, top + 2 * step if near else None)
+        below = c[..., columns, rows].swapaxes(-1, -2)
+        above = ~np.tri(*below.shape[-2:], dtype=np.bool_)
+        np.copyto(c[..., rows, columns], below.conj() if hermitian else below, where=above)
+    if hermitian:
+        make_diagonal_real(c)
+
+
+def make_diagonal_real(c: np.ndarray) -> None:
+    """Of complex matrices (…, n, n)."""
+    diagonal = np.arange(c.shape[-1])
+    c.imag[..., diagonal, diagonal] = 0
 
 
 def _rounded(c: np.ndarray, dtype: np.dtype) -> np.ndarray:

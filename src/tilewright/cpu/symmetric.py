@@ -16,7 +16,7 @@ from ..errors import ShapeError, UsageError
 from ..product.operands import admit_out, can_write
 from ..product.problem import Symmetry
 from .gemm import plan_gemm, run_gemm
-from .plan import host_plan, multiplied
+from .plan import host_plan, make_diagonal_real, mirror_lower, multiplied
 
 #: Rows of a panel: of fewer, packing all that is left of the diagonal takes more than a tenth of the time.
 _PANEL = 768
@@ -34,7 +34,7 @@ def product_of_complex(
     target = None if out is None else admit_out(out, plan.layout.result, plan.dtype)
     result = multiplied(plan, x, y, target)
     if not plan.problem.symmetry:  # a kernel without triangles, or few rows
-        mirror(result, True, symmetry)
+        mirror_lower(result, conjugate)
     return result if out is None else out
 
 
@@ -86,22 +86,12 @@ def _by_panels(
         whole = block.copy()
         _gemm(alpha, a[rows], b[:, rows], beta, whole)
         np.copyto(block, whole, where=np.tri(bottom - top, dtype=np.bool_))
-        mirror(block, both, symmetry)
+        if both:
+            mirror_lower(block, symmetry == "hermitian")
+        elif symmetry == "hermitian" and c.dtype.kind == "c":
+            make_diagonal_real(block)
 
 
 def _gemm(alpha: complex, a: np.ndarray, b: np.ndarray, beta: complex, c: np.ndarray) -> None:
     plan, s, t, target = plan_gemm(alpha, a, b, beta, c)
     run_gemm(plan, s, t, a, b, target)
-
-
-def mirror(c: np.ndarray, both: bool, symmetry: Symmetry) -> None:
-    """Copy the lower triangle of matrices (…, n, n) to the upper one, if ``both``; a Hermitian diagonal becomes real."""
-    hermitian = symmetry == "hermitian" and c.dtype.kind == "c"
-    for top in range(0, c.shape[-1] if both else 0, _PANEL):
-        rows = slice(top, top + _PANEL)
-        below = c[..., top:, rows].swapaxes(-1, -2)
-        above = ~np.tri(*below.shape[-2:], dtype=np.bool_)
-        np.copyto(c[..., rows, top:], below.conj() if hermitian else below, where=above)
-    if hermitian:
-        diagonal = np.arange(c.shape[-1])
-        c.imag[..., diagonal, diagonal] = 0

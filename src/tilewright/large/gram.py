@@ -17,14 +17,14 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..cpu.plan import mirror_near_diagonal
+from ..cpu.plan import mirror_lower
 from ..cpu.runtime.machine_code import need_machine_code
 from ..cpu.runtime.peaks import peak_gflops
 from ..cpu.runtime.runner import runner
@@ -36,13 +36,12 @@ from ..kernels import Kernel
 from ..product.operands import mapped_empty
 from ..product.plan import Choice, Plan, Rows
 from ..product.problem import Problem, Symmetry
-from .files import Output, Sink, Source, WorkDirectory, create_matrix, open_matrix, output_of
-from .files.array import ArraySource
+from .files import Output, Sink, Source, WorkDirectory, create_matrix, output_of
 from .files.positional import BUFFER
 from .streaming.places.places import LEAST_LIMIT, SHARE, choose_on_cpu, parse_bytes, read_bytes
 from .streaming.places.rates import copy_workers, kc_of, read_rate
 from .streaming.plan.cuts import least_limit, own_bytes
-from .streaming.run.job import product_dtype, refuse_inside, refuse_overlap
+from .streaming.run.job import Progress, opened_source, product_dtype, refuse_inside, refuse_overlap
 
 #: Elements of k in a block, at most and at least if memory allows: with more, a tile of C is read and written less often.
 MOST_STEPS, FEWEST_STEPS = 4096, 256
@@ -52,9 +51,6 @@ MOST_PANELS = 1000
 BUFFERS = 2
 #: Rows of a finished tile that are copied to the other side of the diagonal at once.
 STRIP = 512
-
-#: Called with the operations that are done, and those of the whole product.
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -238,10 +234,7 @@ class _Tile:
         """Read block ``number``, from step ``low`` of k on, in as many parts as there are readers."""
         job = self._job
         high = min(self._k, low + job.plan.steps)
-        parts, grain = (
-            job.plan.readers,
-            max(1, job.source.grain[0 if not job.by_rows else 1]),
-        )
+        parts, grain = job.plan.readers, max(1, job.source.grain[1 if job.by_rows else 0])
         edges = sorted(
             {low, high, *(min(high, low + (high - low) * p // parts // grain * grain) for p in range(parts))}
         )
@@ -301,7 +294,7 @@ class _Tile:
         """Write the finished tile to both sides of the diagonal."""
         c, ddof = self._c, self._job.plan.ddof
         if self._on_diagonal and self._dtype.kind == "c":
-            mirror_near_diagonal(c, self._conjugate)
+            mirror_lower(c, self._conjugate, near=True)
         if ddof is not None:
             with np.errstate(all="ignore"):
                 c /= max(0, self._k - ddof)
@@ -331,13 +324,7 @@ def gram_job(
     """The job of a Gram matrix of a file or an array, planned and ready to run. Raises what ``tilewright.gram`` raises."""
     need_machine_code("what multiplies blocks")
     with contextlib.ExitStack() as stack:
-        if hasattr(a, "read") and hasattr(a, "fingerprint"):
-            source: Source = a  # the caller opened it, and closes it
-        elif isinstance(a, (str, os.PathLike, np.memmap)):
-            source = open_matrix(a)
-            stack.callback(source.close)
-        else:
-            source = ArraySource(a, "a")
+        source = opened_source(stack, a, "a")
         refuse_overlap(out, a=source)
         result = product_dtype(source.dtype, source.dtype, dtype)
         if (center or ddof is not None) and result.kind in "biu":
@@ -409,24 +396,24 @@ def _plan(
     cut = tuple(slice(*pair) for pair in itertools.pairwise(edges) if pair[0] < pair[1])
     problem = Problem(n, n, k, result.name, symmetry="hermitian" if result.kind == "c" else "gram")
     rate = (
-        read_rate(source, choice.compute, copy_workers(), max(1 << 16, left // 4))
+        read_rate(source, choice.compute, readers, max(1 << 16, left // 4))
         if source.shape[0] * source.shape[1]
         else math.inf
     )
     return GramPlan(
-        problem,
-        choice,
-        cut,
-        steps,
-        threads,
-        source.dtype.itemsize,
-        result,
-        given,
-        given - left + bytes_of(side, panels, steps),
-        rate * source.dtype.itemsize / size,
-        readers,
-        center,
-        ddof,
+        problem=problem,
+        choice=choice,
+        panels=cut,
+        steps=steps,
+        threads=threads,
+        itemsize=source.dtype.itemsize,
+        result=result,
+        memory=given,
+        memory_bytes=given - left + bytes_of(side, panels, steps),
+        read_rate=rate * source.dtype.itemsize / size,
+        readers=readers,
+        center=center,
+        ddof=ddof,
     )
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...records.json_data import dumped
 from .application import Console, app, check_different_files, check_writeable
-from .multiply import OPERAND, Overwrite, Threads, file_of, opened_operand
+from .multiply import OPERAND, Overwrite, Threads, file_of, opened_operand, write_record
 
 _A = Annotated[str, typer.Argument(metavar="A", help=OPERAND)]
 _Output = Annotated[
@@ -77,7 +75,6 @@ def gram_command(
     from ...host.machine import bytes_text, seconds_text
     from ...large.files import path_of_result
     from ...large.gram import gram_job
-    from ..inputs.environment import environment
     from ..terminal import ProductProgress, show_facts, show_plan, steps_shown
 
     output = path_of_result(output)
@@ -112,15 +109,4 @@ def gram_command(
             ]
             show_facts(console, facts)
     if json_file is not None:
-        record = {
-            "kind": "gram",
-            "schema": 1,
-            **plan.as_dict(),
-            **measured,
-            "environment": environment(operands="files"),
-        }
-        line = dumped(record) + "\n"
-        if str(json_file) == "-":
-            sys.stdout.write(line)
-        else:
-            json_file.write_text(line, encoding="utf-8")
+        write_record("gram", {**plan.as_dict(), **measured}, json_file)

@@ -208,7 +208,7 @@ def multiply_command(
         elif timeline is not None:
             _write_timeline(job, None, timeline)
         if json_file is not None:
-            _write_record(job, json_file, found)
+            write_record("multiply", {**job.as_dict(), **_verification(found)}, json_file)
         if found is not None:
             found.report(output)
 
@@ -299,15 +299,13 @@ def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
     write_timelines(path, [predicted_timeline(job, facts) if events is None else timeline(job, events, facts)])
 
 
-def _write_record(job: Job, path: Path, found: Verification | None) -> None:
-    """Write the record, one line; that of a dry run has no measurements."""
+def write_record(kind: str, facts: dict[str, Any], path: Path) -> None:
+    """Write the record of a run, one line; - is standard output. That of a dry run has no measurements."""
     import sys
 
     from ..inputs.environment import environment
 
-    facts = environment(operands="files")
-    record = {"kind": "multiply", "schema": 1, **job.as_dict(), **_verification(found), "environment": facts}
-    line = dumped(record) + "\n"
+    line = dumped({"kind": kind, "schema": 1, **facts, "environment": environment(operands="files")}) + "\n"
     if str(path) == "-":
         sys.stdout.write(line)
     else:

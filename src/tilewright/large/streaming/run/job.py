@@ -478,18 +478,21 @@ def check_regions(partition: str, places: Sequence[str]) -> None:
         raise UsageError(f"partition {partition} has {math.prod(regions)} regions, and there are {len(places)} places")
 
 
+def opened_source(stack: contextlib.ExitStack, operand: Any, name: str) -> Source:
+    """The operand ``name``: opened until ``stack`` is closed, unless the caller opened it, and closes it."""
+    if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
+        source: Source = operand
+        return source
+    if isinstance(operand, (str, os.PathLike, np.memmap)):
+        opened = open_matrix(operand)
+        stack.callback(opened.close)
+        return opened
+    return ArraySource(operand, name)
+
+
 def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
     """The operands, opened until ``stack`` is closed, and the dtype of their product. Raises ShapeError, DTypeError."""
-    sources: list[Source] = []
-    for name, operand in (("a", a), ("b", b)):
-        if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
-            sources.append(operand)  # the caller opened it, and closes it
-        elif isinstance(operand, (str, os.PathLike, np.memmap)):
-            sources.append(open_matrix(operand))
-            stack.callback(sources[-1].close)
-        else:
-            sources.append(ArraySource(operand, name))
-    x, y = sources
+    x, y = opened_source(stack, a, "a"), opened_source(stack, b, "b")
     if x.shape[1] != y.shape[0]:
         raise ShapeError(f"k mismatch: a is {x.shape}, b is {y.shape}: a's columns must be as many as b's rows")
     return Product(x, y, product_dtype(x.dtype, y.dtype, dtype))
