@@ -263,6 +263,49 @@ def test_out_is_cast_by_the_same_kind_rule() -> None:
         tw.einsum("ij,kj->ik", a, a, out=np.empty((20, 20), int))
 
 
+OUT_OF_RESULT = {
+    "einsum": lambda a, b, out: tw.einsum("ij,kj->ik", a, b, out=out),
+    "plan_einsum": lambda a, b, out: tw.plan_einsum("ij,kj->ik", a, b, out=out),
+    "single": lambda a, b, out: tw.einsum("ij->ji", a[:, :2], out=out),
+    "many": lambda a, b, out: tw.einsum("ij,kj,j->ik", a, b, b[0], out=out),
+    "tensordot": lambda a, b, out: tw.tensordot(a, b.T, 1, out=out),
+    "vecdot": lambda a, b, out: tw.vecdot(a[:, None], b, out),
+    "matvec": lambda a, b, out: tw.matvec(np.broadcast_to(b, (2, 2, 3)), a, out),
+    "vecmat": lambda a, b, out: tw.vecmat(a, np.broadcast_to(b.T, (2, 3, 2)), out),
+    "multi_dot": lambda a, b, out: tw.multi_dot([a, b.T], out=out),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUT_OF_RESULT)
+@pytest.mark.parametrize(
+    ("out", "error"),
+    [
+        (np.empty(2), ShapeError),
+        (np.empty((2, 2, 1)), ShapeError),
+        (np.empty(()), ShapeError),
+        (np.empty((2, 1)), ShapeError),
+        (np.empty((2, 2), bool), DTypeError),
+        ([[0.0, 0.0], [0.0, 0.0]], OperandError),
+        (np.broadcast_to(0.0, (2, 2)), ReadOnlyError),
+    ],
+)
+def test_out_is_checked_before_anything_is_planned(name: str, out: Any, error: type[Exception]) -> None:
+    a, b = numbers((2, 3), "float64"), numbers((2, 3), "float64", 1)
+    with pytest.raises(error, match="out"):
+        OUT_OF_RESULT[name](a, b, out)
+
+
+@pytest.mark.parametrize("name", [name for name in OUT_OF_RESULT if name != "plan_einsum"])
+def test_out_of_every_call_is_returned(name: str) -> None:
+    """By position where NumPy's namesake takes it so."""
+    a, b = numbers((2, 3), "float64"), numbers((2, 3), "float64", 1)
+    out, again = np.full((2, 2), np.nan), np.full((2, 4), np.nan)[:, ::2]
+    assert OUT_OF_RESULT[name](a, b, out) is out
+    OUT_OF_RESULT[name](a, b, again)
+    assert np.isfinite(out).all()
+    np.testing.assert_array_equal(out, again)
+
+
 @pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 4)), ((0, 0), (0, 0))])
 def test_empty_axes(shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
     a, b = (np.ones(shape) for shape in shapes)
@@ -588,6 +631,42 @@ def test_the_order_of_products() -> None:
     assert tw.plan_einsum("ab,ba->", (1000, 1000), (1000, 1000)).predicted_s == pytest.approx(
         32e6 / 10e9
     )  # read, copied
+
+
+@pytest.mark.parametrize(
+    ("path", "pairs"),
+    [
+        ([(0, 1), (0, 1), (0, 1)], ((0, 1), (0, 1), (0, 1))),
+        (["einsum_path", (2, 3), (0, 2), (0, 1)], ((2, 3), (0, 2), (0, 1))),
+        ([(1, 2), (0, 1, 2)], ((1, 2), (0, 1), (0, 1))),
+        ([(0, 1, 2, 3)], ((0, 1), (0, 1), (0, 1))),
+        ([(1,), (0, 3), (0, 1), (0, 1)], ((0, 1), (0, 1), (0, 1))),
+    ],
+)
+def test_an_order_of_products_is_taken(path: list[Any], pairs: tuple[tuple[int, int], ...]) -> None:
+    operands = [numbers(shape, "float64") for shape in [(2, 3), (3, 4), (4, 5), (5, 6)]]
+    found = tw.plan_einsum("ij,jk,kl,lm->im", *operands, optimize=path)
+    assert found.path == pairs
+    assert "optimize" in str(found)
+    expected = np.einsum("ij,jk,kl,lm->im", *operands, optimize=True)
+    np.testing.assert_allclose(tw.einsum("ij,jk,kl,lm->im", *operands, optimize=path), expected)
+    np.testing.assert_allclose(tw.einsum("ij,jk,kl,lm->im", *operands, optimize=path, memory=1000), expected)
+
+
+@pytest.mark.parametrize("optimize", [True, False, "greedy", "optimal", ("greedy", 1e6), ["optimal", 10]])
+def test_numpys_optimizers_leave_the_order_to_the_plan(optimize: Any) -> None:
+    operands = [numbers(shape, "float64") for shape in [(2, 3), (3, 4), (4, 5)]]
+    assert tw.plan_einsum("ij,jk,kl", *operands, optimize=optimize).path == tw.plan_einsum("ij,jk,kl", *operands).path
+    found = tw.einsum("ij,jk,kl", *operands, optimize=optimize)
+    np.testing.assert_array_equal(found, tw.einsum("ij,jk,kl", *operands))
+
+
+@pytest.mark.parametrize(
+    "path", [[(0, 3)], [(0, 0)], [(0, 1), (0, 2)], [(0, 1)], [], [(-1, 0)], [("a", "b")], 7, [0, 1]]
+)
+def test_wrong_paths_are_refused(path: Any) -> None:
+    with pytest.raises(UsageError, match="optimize"):
+        tw.einsum("ij,jk,kl", np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5)), optimize=path)
 
 
 @pytest.mark.any_machine

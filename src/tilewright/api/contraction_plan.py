@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,12 @@ import numpy as np
 from ..cpu.contraction import ELEMENTS_PER_THREAD, is_summed_by_parts, multiply_pair, read_operand
 from ..cpu.permuted_copy import copy_permuted
 from ..cpu.runtime.peaks import bandwidth_gbs
-from ..errors import MemoryLimitError
+from ..errors import MemoryLimitError, UsageError
 from ..host.cached_property import cached_property
 from ..host.limits import get_threads
 from ..host.machine import bytes_text, seconds_text
 from ..product.contraction import COPY_BYTES, PairLayout, Reading, Subscripts, lay_out_pair, reading_of, sizes_of
-from ..product.operands import promoted
+from ..product.operands import admit_out, promoted
 from ..product.plan import Rows
 from ..product.precision import COMPUTED_IN, WIDEST, check_words
 from .matmul import matmul, plan
@@ -336,30 +337,68 @@ def _key(x: np.ndarray) -> ArrayKey:
 
 
 def plan_of_arrays(
-    subscripts: Subscripts, arrays: Sequence[np.ndarray], out: Any, precision: str | float, memory: float | str | None
+    subscripts: Subscripts,
+    arrays: Sequence[np.ndarray],
+    out: Any,
+    precision: str | float,
+    memory: float | str | None,
+    optimize: Any = True,
 ) -> ContractionPlan:
+    """The plan for these arrays, into ``out`` if it is one. Raises what ``einsum`` raises before it multiplies."""
     limit = None
     if memory is not None:
         from ..large.streaming.places.places import parse_bytes  # imported only here: few contractions are limited
 
         limit = parse_bytes("memory", memory)
     check_words(precision, "classical")
-    of_out = None if out is None or not isinstance(out, np.ndarray) else _key(out)
-    return _planned(subscripts, tuple(map(_key, arrays)), of_out, precision, limit)
+    keys, of_out = tuple(map(_key, arrays)), None
+    if out is not None:
+        sizes = sizes_of(subscripts, tuple(x.shape for x in arrays))
+        of_out = _key(admit_out(out, tuple(sizes[label] for label in subscripts.output), _result_dtype(keys)))
+    return _planned(subscripts, keys, of_out, precision, limit, path_given(optimize, len(arrays)))
+
+
+def path_given(optimize: Any, count: int) -> tuple[tuple[int, int], ...] | None:
+    """The path in the argument ``optimize`` as products of two at a time; None where it leaves the order to the plan. Raises
+    UsageError.
+
+    >>> path_given(["einsum_path", (0, 2), (0, 1)], 3), path_given("greedy", 3)
+    (((0, 2), (0, 1)), None)
+    """
+    if optimize is None or isinstance(optimize, (bool, str)):
+        return None
+    try:
+        found = list(optimize)
+        found = found[found[:1] == ["einsum_path"] :]
+        if len(found) == 2 and isinstance(found[0], str):
+            return None  # an optimiser, and a limit of memory
+        return _pairs([tuple(map(operator.index, group)) for group in found], count)
+    except TypeError:
+        rule = "a bool, the name of an optimiser, or a path: a list of tuples of the operands that are multiplied next"
+        raise UsageError(f"optimize is {optimize!r:.80}: it must be {rule}") from None
+
+
+def _result_dtype(keys: tuple[ArrayKey, ...]) -> np.dtype:
+    """The dtype of the result, in the machine's byte order."""
+    dtype: np.dtype = functools.reduce(promoted, (dtype for _, _, dtype in keys))
+    return dtype if dtype.isnative else np.dtype(dtype.type)
 
 
 @functools.lru_cache(maxsize=1024)
 def _planned(
-    subscripts: Subscripts, keys: tuple[ArrayKey, ...], out: ArrayKey | None, precision: str | float, memory: int | None
+    subscripts: Subscripts,
+    keys: tuple[ArrayKey, ...],
+    out: ArrayKey | None,
+    precision: str | float,
+    memory: int | None,
+    given: tuple[tuple[int, int], ...] | None,
 ) -> ContractionPlan:
-    """The plan for arrays of these shapes, strides and dtypes."""
+    """The plan for arrays of these shapes, strides and dtypes, in the order that was ``given`` if there is one."""
     shapes = tuple(shape for shape, _, _ in keys)
     sizes = sizes_of(subscripts, shapes)
-    dtype = functools.reduce(promoted, (dtype for _, _, dtype in keys))
-    if not dtype.isnative:
-        dtype = np.dtype(dtype.type)
+    dtype = _result_dtype(keys)
     inner = _inner_dtype(dtype, precision)
-    path, path_by = order_of_products(subscripts, shapes)
+    path, path_by = order_of_products(subscripts, shapes) if given is None else (given, "the argument optimize")
     if memory is None:
         return _with_path(subscripts, keys, out, precision, path, path_by, dtype, inner, COPY_BYTES)
     limit = max(1, min(COPY_BYTES, memory // 8))
@@ -555,19 +594,29 @@ def _path_of_many(
     return _pairs(found, len(labels)), f"numpy.einsum_path ({how})"
 
 
-def _pairs(path: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[int, int], ...]:
-    """The same path of products of two at a time."""
-    pairs = []
+def _pairs(path: Sequence[Sequence[int]], count: int) -> tuple[tuple[int, int], ...]:
+    """The same path of products of two at a time. Raises UsageError for one that names operands that are not there, or
+    leaves more than one.
+
+    >>> _pairs([(1,), (0, 1)], 2), _pairs([(0, 1, 2, 3)], 4)
+    (((0, 1),), ((0, 1), (0, 1), (0, 1)))
+    """
+    given, left, pairs = list(range(count)), list(range(count)), []
     for group in path:
-        chosen = sorted(group)
+        if any(place not in range(len(given)) for place in group) or len(set(group)) < len(group):
+            raise UsageError(f"optimize has {tuple(group)} in its path: {len(given)} operands are left there")
+        chosen = [given[place] for place in sorted(group)]
+        given = [each for each in given if each not in chosen]
         while len(chosen) > 1:
-            pairs.append((chosen[0], chosen[1]))
-            count -= 1
-            rest = [position - 2 for position in chosen[2:]]
-            chosen = sorted([*rest, count - 1])
-    while count > 1:
-        pairs.append((0, 1))
-        count -= 1
+            one, other, *rest = chosen
+            pairs.append((min(places := (left.index(one), left.index(other))), max(places)))
+            left = [each for each in left if each not in (one, other)]
+            left.append(count)
+            chosen = [*rest, count]
+            count += 1
+        given += chosen
+    if len(left) > 1:
+        raise UsageError(f"optimize has a path that leaves {len(left)} operands: add {tuple(range(len(left)))}")
     return tuple(pairs)
 
 
