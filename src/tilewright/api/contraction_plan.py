@@ -21,7 +21,16 @@ from ..errors import MemoryLimitError, UsageError
 from ..host.cached_property import cached_property
 from ..host.limits import get_threads
 from ..host.machine import bytes_text, seconds_text
-from ..product.contraction import COPY_BYTES, PairLayout, Reading, Subscripts, lay_out_pair, reading_of, sizes_of
+from ..product.contraction import (
+    COPY_BYTES,
+    PairLayout,
+    Reading,
+    Subscripts,
+    is_better_swapped,
+    lay_out_pair,
+    reading_of,
+    sizes_of,
+)
 from ..product.operands import admit_out, promoted
 from ..product.plan import Rows
 from ..product.precision import COMPUTED_IN, WIDEST, check_words
@@ -476,12 +485,15 @@ def _with_path(
         of_c = None
         if last and out is not None:
             of_c = dict(zip(output, out[1], strict=True))
-        swapped = of_c is None and output and output[-1] in x and output[-1] not in y
-        if swapped:
-            i, j, x, y, of_x, of_y, x_converts, y_converts = j, i, y, x, of_y, of_x, y_converts, x_converts
         layout = lay_out_pair(
             *(x, y, output, sizes, of_x, of_y, of_c, kind.itemsize), converts=(x_converts, y_converts), limit=limit
         )
+        if of_c is None:
+            swapped = lay_out_pair(
+                *(y, x, output, sizes, of_y, of_x, None, kind.itemsize), converts=(y_converts, x_converts), limit=limit
+            )
+            if is_better_swapped(layout, swapped):
+                i, j, layout = j, i, swapped
         plain = kind == dtype == inner and not (x_converts or y_converts) and of_c is None
         steps.append(ContractionStep(i, j, layout, kind, plain))
         left.append((output, row_major_strides(layout.result, sizes, kind.itemsize), False))

@@ -28,6 +28,8 @@ COPY_BYTES = 32 << 20
 #: The least rows, columns and depth of products for which an operand is read in parts, one for each index of an outer
 #: label, rather than copied: each of these products packs the other operand again.
 LEAST_LOOPED = 256
+#: Elements of a result that count as much as copied ones, if its last axis is not the last of the output.
+RESULT_COPY = 2.0
 #: The least lengths of two vectors whose outer product is computed as one of matrices with k = 1: it writes C by whole
 #: vectors, up to four times as fast as loops over short axes that broadcast.
 LEAST_OUTER = 8
@@ -234,7 +236,8 @@ class PairLayout:
     ``batch``, ``m``, ``n``, ``k`` are the labels of each group, in order. ``looped_m`` and ``looped_n`` are the first
     labels of m and n that are axes of the batch of only one operand. An operand that is ``copied`` is copied piece by
     piece; the text is the order of its groups in the copy. ``cuts`` are the labels of which a piece has so many
-    indices. ``result`` is the order of labels in which the result lies, if its strides are free.
+    indices. ``result`` is the order of labels in which the result lies, if its strides are free. ``cost``: elements that
+    are copied and packed, weighed.
     """
 
     x: str
@@ -252,6 +255,7 @@ class PairLayout:
     cuts: tuple[tuple[str, int], ...] = ()
     result: str = ""
     sizes: Sizes = field(default_factory=dict, compare=False)
+    cost: float = field(default=0.0, compare=False)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -294,8 +298,8 @@ def lay_out_pair(
     converts: tuple[bool, bool] = (False, False),
     limit: int = COPY_BYTES,
 ) -> PairLayout:
-    """The layout of a product that copies the fewest elements. ``of_c``: the strides of the result; None where they are
-    free. ``converts``: which operand has another dtype, so that it must be copied. ``limit``: of the bytes of a copy.
+    """The layout that copies and packs the fewest elements. ``of_c``: the strides of the result; None where they
+    are free. ``converts``: which operand has another dtype, so that it must be copied. ``limit``: of the bytes of a copy.
 
     >>> sizes, row_major = {"i": 400, "j": 3, "k": 300, "l": 300}, {"i": 7200, "j": 2400, "k": 8}
     >>> lay_out_pair("ijk", "kjl", "il", sizes, row_major, {"k": 7200, "j": 2400, "l": 8}, None, 8).y_copied
@@ -320,8 +324,19 @@ def lay_out_pair(
     every = itertools.product(
         _orders(m, sizes, of_x, of_result), _orders(n, sizes, of_y, of_result), _orders(k, sizes, of_x, of_y)
     )
-    best = min(map(choice, every), key=lambda one: one[0])[1]
-    return _with_cuts(best, itemsize, limit)
+    cost, best = min(map(choice, every), key=lambda one: one[0])
+    return _with_cuts(replace(best, cost=cost), itemsize, limit)
+
+
+def is_better_swapped(layout: PairLayout, swapped: PairLayout) -> bool:
+    """Whether the second operand had better have the rows of a result whose strides are free. If the last axis of the result
+    is then not the last of the output, that counts as a copy of it."""
+
+    def cost(one: PairLayout) -> float:
+        last = one.output[-1:]
+        return one.cost + (RESULT_COPY * _size(one.output, one.sizes) if last and last in one.m else 0.0)
+
+    return cost(swapped) < cost(layout)
 
 
 #: Nanoseconds of a loop of ``numpy.multiply`` along the last axes, and for each element of an operand that is no neighbour
@@ -417,6 +432,12 @@ def _cheapest(
             output, sizes
         ):
             c_cost, c_copied = _copy_cost((m, n), batch, of_c, sizes), _copied((m, n), of_c, sizes, "mn")
+    packing = 0.0
+    if k:
+        rows_lie = _fastest(m + k, of_x, sizes) in k if not cost["x"][1] else cost["x"][1] == "mk"
+        columns_lie = _fastest(n + k, of_y, sizes) in n if not cost["y"][1] else cost["y"][1] == "kn"
+        packing += 0.0 if rows_lie else _size(batch + m + k, sizes)
+        packing += (1.0 if columns_lie else 2.0) * _size(batch + n + k, sizes)
     layout = PairLayout(
         x,
         y,
@@ -434,7 +455,7 @@ def _cheapest(
         batch + m + n,
         sizes=sizes,
     )
-    return cost["x"][0] + cost["y"][0] + c_cost, layout
+    return cost["x"][0] + cost["y"][0] + c_cost + packing, layout
 
 
 def merged(group: str, strides: Strides, sizes: Sizes) -> int | None:
