@@ -29,7 +29,7 @@ COPY_BYTES = 32 << 20
 #: label, rather than copied: each of these products packs the other operand again.
 LEAST_LOOPED = 256
 #: Elements of a result that count as much as copied ones, if its last axis is not the last of the output.
-RESULT_COPY = 2.0
+RESULT_COPY = 1.0
 #: The least lengths of two vectors whose outer product is computed as one of matrices with k = 1: it writes C by whole
 #: vectors, up to four times as fast as loops over short axes that broadcast.
 LEAST_OUTER = 8
@@ -432,12 +432,6 @@ def _cheapest(
             output, sizes
         ):
             c_cost, c_copied = _copy_cost((m, n), batch, of_c, sizes), _copied((m, n), of_c, sizes, "mn")
-    packing = 0.0
-    if k:
-        rows_lie = _fastest(m + k, of_x, sizes) in k if not cost["x"][1] else cost["x"][1] == "mk"
-        columns_lie = _fastest(n + k, of_y, sizes) in n if not cost["y"][1] else cost["y"][1] == "kn"
-        packing += 0.0 if rows_lie else _size(batch + m + k, sizes)
-        packing += (1.0 if columns_lie else 2.0) * _size(batch + n + k, sizes)
     layout = PairLayout(
         x,
         y,
@@ -455,7 +449,19 @@ def _cheapest(
         batch + m + n,
         sizes=sizes,
     )
-    return cost["x"][0] + cost["y"][0] + c_cost + packing, layout
+    return cost["x"][0] + cost["y"][0] + c_cost + _packing_cost(layout, of_x, of_y), layout
+
+
+def _packing_cost(layout: PairLayout, of_x: Strides, of_y: Strides) -> float:
+    """The cost of packing. Rows of A whose elements are neighbours are read where they lie. All of B is packed before it is
+    multiplied, and its packing costs more where neighbours lie along k."""
+    sizes, m, n, k = layout.sizes, layout.m, layout.n, layout.k
+    if not k:
+        return 0.0
+    along_k = layout.x_copied == "mk" if layout.x_copied else _fastest(m + k, of_x, sizes) in k
+    along_n = layout.y_copied == "kn" if layout.y_copied else _fastest(n + k, of_y, sizes) in n
+    of_a, of_b = _size(layout.batch + m + k, sizes), _size(layout.batch + n + k, sizes)
+    return (0.0 if along_k else 1.0) * of_a + (2.0 if along_n else 3.0) * of_b
 
 
 def merged(group: str, strides: Strides, sizes: Sizes) -> int | None:
