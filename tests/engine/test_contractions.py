@@ -19,6 +19,7 @@ from tilewright.api import contraction, contraction_plan
 from tilewright.cpu import contraction as on_cpu
 from tilewright.cpu import permuted_copy, prediction
 from tilewright.cpu.permuted_copy import copy_permuted
+from tilewright.cpu.runtime import runner
 from tilewright.errors import (
     DTypeError,
     MemoryLimitError,
@@ -445,7 +446,7 @@ def test_vecdot(a: tuple[int, ...], b: tuple[int, ...], dtype: str) -> None:
     x, y = numbers(a, dtype, 1), numbers(b, dtype, 2)
     expected = np.vecdot(x, y)
     found = tw.vecdot(x, y)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     assert (type(found), found.dtype) == (type(expected), expected.dtype)
     out = np.empty(expected.shape, dtype)
     np.testing.assert_allclose(tw.vecdot(x, y, out=out), expected, rtol=1e-12)
@@ -742,6 +743,55 @@ def test_bits_do_not_depend_on_threads(text: str) -> None:
             with tw.use_threads(threads):
                 found.append(tw.einsum(text, *operands, memory=memory))
         np.testing.assert_array_equal(*found)
+
+
+# ---- memory of results --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recycles_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Results of 1 KiB and more are recycled, and the cache is empty."""
+    monkeypatch.setattr(runner, "LEAST_RECYCLED", 1024)
+    monkeypatch.setattr(contraction_plan, "LEAST_RECYCLED", 1024)
+    contraction._short_ways.clear()
+    contraction_plan._planned.cache_clear()
+    contraction_plan._with_path.cache_clear()
+    runner.release_workspace()
+    yield
+    contraction._short_ways.clear()
+    contraction_plan._planned.cache_clear()
+    contraction_plan._with_path.cache_clear()
+
+
+@pytest.mark.usefixtures("recycles_small")
+@pytest.mark.parametrize("text", ["abc,bd->acd", "ab,cb->ac", "abc,dba->cd", "abc,ad->bdca"])
+def test_a_large_result_is_recycled_with_its_last_reference(text: str) -> None:
+    sizes = dict(zip("abcd", (12, 14, 30, 20), strict=True))
+    operands = [numbers(tuple(sizes[x] for x in term), "float64") for term in text.partition("->")[0].split(",")]
+    expected = np.einsum(text, *operands)
+    first, second = tw.einsum(text, *operands), tw.einsum(text, *operands)
+    assert not np.may_share_memory(first, second)
+    place, view = first.ctypes.data, first[..., :3]
+    del first
+    third = tw.einsum(text, *operands)
+    assert not np.may_share_memory(third, view), "a view still reads the memory"
+    np.testing.assert_allclose(view, expected[..., :3], rtol=1e-12, atol=1e-12)
+    del view
+    again = tw.einsum(text, *operands)
+    assert again.ctypes.data == place
+    for found in (second, third, again):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert found.flags.writeable
+
+
+@pytest.mark.usefixtures("recycles_small")
+def test_a_small_array_keeps_no_large_buffer() -> None:
+    large = runner.recycled_empty((100_000,), np.dtype(np.uint8))
+    del large
+    small = runner.recycled_empty((2000,), np.dtype(np.uint8))
+    assert sum(map(len, runner._cached.values())) >= 100_000
+    assert runner.recycled_empty((90_000,), np.dtype(np.uint8)).size == 90_000
+    assert small.size == 2000
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------------

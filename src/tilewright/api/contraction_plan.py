@@ -17,6 +17,7 @@ import numpy as np
 from ..cpu.contraction import ELEMENTS_PER_THREAD, is_summed_by_parts, multiply_pair, read_operand
 from ..cpu.permuted_copy import copy_permuted
 from ..cpu.runtime.peaks import bandwidth_gbs
+from ..cpu.runtime.runner import LEAST_RECYCLED, recycled_empty
 from ..errors import MemoryLimitError, UsageError
 from ..host.cached_property import cached_property
 from ..host.limits import get_threads
@@ -65,6 +66,7 @@ class ContractionStep:
             few = m * n * batch < 2 * ELEMENTS_PER_THREAD
             return _way_of_elements(layout) if self.plain and few else None
         copies = bool(layout.looped_m or layout.looped_n or layout.cuts or self.is_inner)
+        copies |= m * n * batch * self.dtype.itemsize >= LEAST_RECYCLED  # a result of ``matmul`` is not recycled
         copies |= bool(layout.x_copied) and m * k * batch > MOST_AT_ONCE
         copies |= bool(layout.y_copied) and n * k * batch > MOST_AT_ONCE
         return None if copies or not self.plain or not m * n * k * batch else _way_of_product(layout)
@@ -271,7 +273,7 @@ class ContractionPlan:
     def _run_slices(self, operands: Sequence[np.ndarray], out: np.ndarray | None) -> np.ndarray:
         """The contraction slice by slice; those of summed labels innermost, in their order."""
         shape = tuple(self.sizes[label] for label in self.subscripts.output)
-        result = np.empty(shape, self.dtype) if out is None else out
+        result = recycled_empty(shape, self.dtype) if out is None else out
         outer = [(label, block) for label, block in self.slices if label in self.subscripts.output]
         summed = [(label, block) for label, block in self.slices if label not in self.subscripts.output]
         for place in _slices(outer, self.sizes):
@@ -313,7 +315,7 @@ def _sliced(x: np.ndarray, labels: str, where: dict[str, slice]) -> np.ndarray:
 def _empty_result(step: ContractionStep) -> np.ndarray:
     """A new array for the result of a step, which lies in the order of its layout."""
     layout = step.layout
-    c = np.empty(tuple(layout.sizes[label] for label in layout.result), step.dtype)
+    c = recycled_empty(tuple(layout.sizes[label] for label in layout.result), step.dtype)
     return c.transpose([layout.result.index(label) for label in layout.output])
 
 
@@ -334,8 +336,9 @@ def _copied_dtype(plan_: ContractionPlan, x: np.ndarray, y: np.ndarray) -> np.dt
 #: one.
 MOST_BY_NUMPY = 1024
 
-#: The most elements of an operand that is copied at once, by NumPy.
-MOST_AT_ONCE = 1 << 13
+#: The most elements of an operand that is copied at once, by NumPy: as many as take less time than the Python code that
+#: copies in pieces, 0.1 ms.
+MOST_AT_ONCE = 1 << 15
 
 #: What a plan depends on of an array: shape, strides and dtype.
 ArrayKey = tuple[tuple[int, ...], tuple[int, ...], np.dtype]
