@@ -671,6 +671,31 @@ def test_wrong_paths_are_refused(path: Any) -> None:
 
 
 @pytest.mark.any_machine
+@pytest.mark.parametrize(
+    ("text", "shapes", "rows"),
+    [
+        (
+            "cdab,eab->ced",
+            [(51, 52, 61, 40), (46, 61, 40)],
+            "cd",
+        ),  # the columns would be packed, transposed, for 46 rows
+        ("eab,cdab->ced", [(46, 61, 40), (51, 52, 61, 40)], "cd"),
+        ("ab,bc->ac", [(300, 200), (200, 400)], "a"),  # a copy of the result counts more than packing
+        ("ab,bc->ca", [(300, 200), (200, 300)], "c"),
+        ("ai,bi->iab", [(300, 40), (20, 40)], "a"),
+    ],
+)
+def test_the_long_side_has_the_rows_where_that_saves_packing(
+    text: str, shapes: list[tuple[int, ...]], rows: str
+) -> None:
+    operands = [numbers(shape, "float64", number) for number, shape in enumerate(shapes)]
+    assert tw.plan_einsum(text, *operands).steps[0].layout.m == rows
+    np.testing.assert_allclose(
+        tw.einsum(text, *operands), np.einsum(text, *operands, optimize=True), rtol=1e-10, atol=1e-10
+    )
+
+
+@pytest.mark.any_machine
 def test_operands_that_lie_as_matrices_are_not_copied() -> None:
     sizes = dict(zip("abcde", (40, 30, 50, 20, 60), strict=True))
     for text in (

@@ -51,7 +51,8 @@ def einsum(
     summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
     axes, which broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any
     characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them. The result never shares
-    memory with an operand; its axes lie in whatever order takes the fewest copies, as those of NumPy's do.
+    memory with an operand; its axes lie in whatever order takes the fewest copies, as those of NumPy's do. One of more
+    than 32 MiB does not own its memory, which is cached for later ones when its last reference goes.
 
     dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate
     results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other libraries,

@@ -49,9 +49,9 @@ LARGEST = codegen.setting("direct.largest", min(320, math.isqrt(L2 // 10)))
 # Matrices of so many elements together are multiplied here whatever their shape: to plan, pack and multiply 16 rows and
 # columns of 2,000 took seven times as long. Vectors and slabs of more have kernels that stream them.
 ELEMENTS = codegen.setting("direct.elements", min(L2 // 8, 100_000))
-# If C has no fewer rows and columns than the first of these, and no more of one of them than the second, packing does not pay
-# while all fits the second-level cache. On a Xeon, 34 × 39 × 2,548 of float32 takes half the time of packed, 2,000 × 48 × 40
-# the same.
+# If C has so many columns, and no fewer rows than the first of these, packing does not pay while all fits the second-level
+# cache. On a Xeon, 34 × 39 × 2,548 of float32 takes half the time that it takes packed, 2,000 × 48 × 40 the same. Tiles of long
+# rows of C are on many pages: a batch of 57 × 1,518 × 36 takes a quarter longer than packed.
 SLIM = 16, 64
 ELEMENTS_OF_SLIM = codegen.setting("direct.elements_of_slim", L2 // 8)
 # Blocks of which the tiles prefetch B and C, too. Of more the threads take lines from each other's caches: on 16 cores of a
@@ -85,7 +85,7 @@ pack = codegen.packer(BITS)
 def suits(m: int, n: int, k: int) -> bool:
     """Whether a product is small, by its sizes or by the elements of A, B and C together."""
     longest = max(m, n, k)  # compared first, for the products of long sides may not fit 64 bits
-    most = ELEMENTS_OF_SLIM() if SLIM[0] <= min(m, n) <= SLIM[1] else ELEMENTS()
+    most = ELEMENTS_OF_SLIM() if m >= SLIM[0] and SLIM[0] <= n <= SLIM[1] else ELEMENTS()
     return longest <= LARGEST() or (longest <= most and m * k + k * n + m * n <= most)
 
 
