@@ -32,8 +32,8 @@ LEAST_LOOPED = 256
 LEAST_LOOPED_UNPACKED = 64
 #: Elements of a result that count as much as copied ones, if its last axis is not the last of the output.
 RESULT_COPY = 2.0
-#: Of a result with so few rows tiles of long rows are on many pages. Elements that count as much as copied ones then: a batch of
-#: 57 × 1518 × 36 of float64 took 32 ms, and 11 ms with rows and columns exchanged.
+#: Tiles of a result with so few rows, which are longer, are on many pages. Its elements count as so many copied ones:
+#: a batch of 57 × 1518 × 36 of float64 took 32 ms, and 11 ms with rows and columns exchanged.
 FEW_ROWS, LONG_ROWS = 64, 3.0
 #: The most elements of operands and result of a product of matrices that is not packed.
 MOST_UNPACKED = 100_000

@@ -50,8 +50,8 @@ LARGEST = codegen.setting("direct.largest", min(320, math.isqrt(L2 // 10)))
 # columns of 2,000 took seven times as long. Vectors and slabs of more have kernels that stream them.
 ELEMENTS = codegen.setting("direct.elements", min(L2 // 8, 100_000))
 # If C has so many columns, and no fewer rows than the first of these, packing does not pay while all fits the second-level
-# cache. On a Xeon, 34 × 39 × 2,548 of float32 takes half the time that it takes packed, 2,000 × 48 × 40 the same. Tiles of long
-# rows of C are on many pages: a batch of 57 × 1,518 × 36 takes a quarter longer than packed.
+# cache. On a Xeon, 34 × 39 × 2,548 of float32 takes half the time that it takes packed, 2,000 × 48 × 40 the same. Tiles of
+# long rows of C are on many pages: a batch of 57 × 1,518 × 36 takes a quarter longer than packed.
 SLIM = 16, 64
 ELEMENTS_OF_SLIM = codegen.setting("direct.elements_of_slim", L2 // 8)
 # Blocks of which the tiles prefetch B and C, too. Of more the threads take lines from each other's caches: on 16 cores of a
