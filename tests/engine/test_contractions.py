@@ -112,6 +112,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(contraction_plan, "ELEMENTS_PER_THREAD", 4)
     monkeypatch.setattr(contraction_plan, "MOST_AT_ONCE", 0)
     monkeypatch.setattr(description, "LEAST_LOOPED", 2)
+    monkeypatch.setattr(description, "LEAST_LOOPED_UNPACKED", 2)
     monkeypatch.setattr(on_cpu, "ELEMENTS_PER_THREAD", 4)
     monkeypatch.setattr(on_cpu, "INNER_ELEMENTS", 4)
     monkeypatch.setattr(on_cpu, "NEIGHBOURS", 2)
@@ -696,6 +697,25 @@ def test_the_long_side_has_the_rows_where_that_saves_packing(
 
 
 @pytest.mark.any_machine
+@pytest.mark.parametrize(
+    ("text", "shapes", "looped"),
+    [
+        ("cab,ad->dcb", [(154, 176, 119), (176, 94)], "c"),
+        ("bac,da->cdb", [(168, 90, 132), (150, 90)], "b"),  # not c, whose indices are neighbours
+        ("cab,ad->dcb", [(154, 176, 40), (176, 94)], ""),  # few columns: a copy takes less time
+    ],
+)
+def test_small_products_are_looped_over_an_outer_axis(text: str, shapes: list[tuple[int, ...]], looped: str) -> None:
+    operands = [numbers(shape, "float64", number) for number, shape in enumerate(shapes)]
+    layout = tw.plan_einsum(text, *operands).steps[0].layout
+    assert layout.m[: layout.looped_m] + layout.n[: layout.looped_n] == looped
+    assert bool(layout.x_copied or layout.y_copied) == (not looped)
+    np.testing.assert_allclose(
+        tw.einsum(text, *operands), np.einsum(text, *operands, optimize=True), rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.any_machine
 def test_operands_that_lie_as_matrices_are_not_copied() -> None:
     sizes = dict(zip("abcde", (40, 30, 50, 20, 60), strict=True))
     for text in (
@@ -778,14 +798,10 @@ def recycles_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Results of 1 KiB and more are recycled, and the cache is empty."""
     monkeypatch.setattr(runner, "LEAST_RECYCLED", 1024)
     monkeypatch.setattr(contraction_plan, "LEAST_RECYCLED", 1024)
-    contraction._short_ways.clear()
-    contraction_plan._planned.cache_clear()
-    contraction_plan._with_path.cache_clear()
+    forget()
     runner.release_workspace()
     yield
-    contraction._short_ways.clear()
-    contraction_plan._planned.cache_clear()
-    contraction_plan._with_path.cache_clear()
+    forget()
 
 
 @pytest.mark.usefixtures("recycles_small")
