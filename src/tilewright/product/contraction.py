@@ -342,8 +342,9 @@ def is_better_swapped(layout: PairLayout, swapped: PairLayout) -> bool:
     def cost(one: PairLayout) -> float:
         last, (m, n, _, _) = one.output[-1:], one.each
         of_result = RESULT_COPY if last and last in one.m else 0.0
-        of_result += LONG_ROWS if one.k and m <= FEW_ROWS < n else 0.0
-        return one.cost + of_result * _size(one.output, one.sizes)
+        elements = _size(one.output, one.sizes)
+        of_result += LONG_ROWS if one.k and m <= FEW_ROWS < n and elements > MOST_UNPACKED else 0.0
+        return one.cost + of_result * elements
 
     return cost(swapped) < cost(layout)
 
