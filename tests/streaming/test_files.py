@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -504,6 +505,20 @@ def test_a_disk_that_is_full_all_the_same_leaves_nothing(tmp_path: Path, monkeyp
     with pytest.raises(FileError, match="does not fit its disk"):
         create_matrix(tmp_path / "c.npy", (100, 100), "float64")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["c.npy", "c.h5", "c.safetensors", "c.zarr"])
+def test_a_disk_without_room_for_a_header(tmp_path: Path, name: str) -> None:
+    """Written for real: h5py turns the system's error into an AttributeError."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, limits[1]))
+    try:
+        with pytest.raises(FileError, match=r"cannot be written: .*|does not fit its disk"):
+            create_matrix(tmp_path / name, (100, 100), "float64").write(
+                slice(0, 100), slice(0, 100), np.ones((100, 100))
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_file_system_that_cannot_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -236,10 +237,39 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
         stored.set_layout(h5py.h5d.CONTIGUOUS)
         stored.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # gives the elements their place now
         stored.set_fill_time(h5py.h5d.FILL_TIME_NEVER)  # writes nothing there
-        with os.fdopen(os.dup(file), "r+b", buffering=0) as opened, h5py.File(opened, "w") as written:
-            written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
+        with _Written(os.dup(file), "r+b") as opened:
+            with h5py.File(opened, "w") as written:
+                written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
+            if opened.error is not None:
+                raise opened.error
 
     return PlainSink(output, resume, work, begin=begin, find=_find(name))
+
+
+class _Written(io.FileIO):
+    """A file that the library writes. It loses an OSError, goes on, and fails with an exception of another kind that says
+    nothing: so the first one is noted here, to be raised when the library has closed the file."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        left, nbytes = memoryview(data).cast("B"), memoryview(data).nbytes
+        with self._noted():
+            while left and self.error is None:
+                left = left[super().write(left) :]
+        return nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        with self._noted():
+            super().truncate(size)
+        return size or 0
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = self.error or error
 
 
 def _name(output: Output) -> str:

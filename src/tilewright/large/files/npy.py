@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import re
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +14,7 @@ from ...errors import DTypeError
 from .checks import READABLE, Location, Shape, admit_dtype, admit_shape, parser_errors, refuse_empty
 from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import PAGE, FileLayout, PlainSink, beyond, file_size
+from .plain import PAGE, FileLayout, PlainSink, beyond, file_size, write_header
 from .ranged import open_plain
 from .remote import Remote
 from .work import WorkDirectory
@@ -82,7 +81,7 @@ def _header(shape: Shape, dtype: np.dtype) -> bytes:
 
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
     header = _header(output.shape, output.dtype)
-    return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=find_layout)
+    return PlainSink(output, resume, work, begin=functools.partial(write_header, header), find=find_layout)
 
 
 FORMAT = FileFormat((".npy",), _open, _create, lost=lambda path, _: beyond(path, find_layout))

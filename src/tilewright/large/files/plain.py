@@ -16,7 +16,7 @@ from ...host.disk import fingerprint
 from ...host.machine import bytes_text
 from .checks import Location, Shape, os_errors, rectangle
 from .output import Output
-from .positional import BUFFER, EndOfFile, read_rows, rows_are_contiguous, write_rows, write_through
+from .positional import BUFFER, EndOfFile, move_rows, read_rows, rows_are_contiguous, write_rows, write_through
 from .swap import DATA, check_not_taken_over
 from .work import Partial, WorkDirectory
 
@@ -226,6 +226,11 @@ class PlainSink:
     def _refuse_finished(self) -> None:
         if self._partial.file < 0:
             raise FileError(f"{self._partial.target} is finished or closed: nothing more can be written to it")
+
+
+def write_header(header: bytes, file: int) -> None:
+    """Write all of what precedes the elements of a matrix, also where the system takes it piece by piece. Raises OSError."""
+    move_rows("pwrite", file, np.frombuffer(header, np.uint8)[None], 0, len(header))
 
 
 def beyond(path: Path, find: FindLayout) -> str | None:

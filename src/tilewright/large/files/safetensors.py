@@ -6,8 +6,8 @@ The format is https://github.com/huggingface/safetensors; a file that is written
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
@@ -30,7 +30,7 @@ from .checks import (
 )
 from .format import FileFormat, Sink, Source
 from .output import Output
-from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size
+from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size, write_header
 from .ranged import open_plain
 from .remote import Remote
 from .work import WorkDirectory
@@ -140,7 +140,7 @@ def _header(name: str, shape: Shape, dtype: np.dtype, path: Path) -> bytes:
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
     name = output.member or "matrix"
     header = _header(name, output.shape, output.dtype, output.path)
-    return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=_find(name))
+    return PlainSink(output, resume, work, begin=functools.partial(write_header, header), find=_find(name))
 
 
 def _lost(path: Path, output: Output) -> str | None:
