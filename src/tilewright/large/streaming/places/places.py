@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from ....cpu.choice import choose_adding_cpu
 from ....cpu.runtime.machine_code import need_machine_code
-from ....cpu.runtime.runner import runner
+from ....cpu.runtime.runner import runner, team_needs
 from ....errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ....gpu.runtime.device import Device, open_device
 from ....gpu.runtime.split_product import SOURCES
@@ -218,9 +218,8 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
         buffers = read_bytes(sources, free) + 2 * BUFFER  # one read and one write at a time
         kc, chunk = kc_of(choice.kernel, choice.compute), _chunk(sources)
         size = np.dtype(dtype_of_blocks(choice.compute)).itemsize
-        workspace = functools.partial(_step_bytes, choice.kernel.workspace, choice.kernel.counters, size, kc)
         while True:  # fewer threads take less
-            of_step = functools.partial(workspace, threads)
+            of_step = functools.partial(step_bytes, choice.kernel, choice.compute, threads)
             room = Room.within(free, buffers, grain=64, kc=kc, chunk=chunk, files=not in_memory, workspace=of_step)
             fits = of_step(SMALL, SMALL, kc) <= WORKSPACE_SHARE * free and can_be_cut(m, n, k, room, size)
             if fits or threads == 1:
@@ -263,19 +262,11 @@ def _left(limit: int, reserved: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)  # a search for cuts asks again
-def _step_bytes(
-    workspace: Callable[..., int],
-    counters: Callable[..., int],
-    size: int,
-    kc: int,
-    threads: int,
-    m: int,
-    n: int,
-    k: int,
-) -> int:
-    """Bytes that a kernel takes for a step of these sizes, on so many threads: its workspace, of elements of ``size`` bytes
-    and for ``kc`` of k at most, and its counters."""
-    return size * workspace(m, n, min(k, kc), threads) + 8 * counters(m, n, k)
+def step_bytes(kernel: Kernel, dtype: str, threads: int, m: int, n: int, k: int) -> int:
+    """Bytes that a kernel takes for a step of these sizes of blocks of ``dtype``, on so many threads: its workspace, whose
+    elements may be wider, and its counters."""
+    nbytes, counters = team_needs(kernel, (m, n, k), np.dtype(dtype), threads)
+    return nbytes + 8 * counters
 
 
 def read_bytes(sources: Sequence[Source], limit: int) -> int:
