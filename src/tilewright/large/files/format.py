@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import DTypeError, UsageError, did_you_mean
-from .checks import Shape, admit_dtype, admit_shape
+from .checks import ArrayShape, Shape, admit_dtype, admit_shape
 from .output import Output
 from .remote import Remote, is_url, url_parts, without_scheme
 from .work import WorkDirectory
@@ -150,7 +150,8 @@ _CONVERTED = {
 class FileFormat:
     """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
 
-    ``path`` of ``open`` is that of a file here, or a file at a URL. ``name`` selects one matrix of several, and is None
+    ``open`` returns a ``Source``, or for another number of axes than two what has their sizes as ``shape``, chunks of as many
+    sides as ``grain``, and ``read_box(box, out)``; both have that. ``path`` is that of a file here, or a file at a URL. ``name`` selects one matrix of several, and is None
     unless the format has ``members``. ``shape`` and ``dtype`` of ``open`` are those that the caller states, or None; a raw
     file needs them. ``lost`` is the text of what a file (a directory with ``directory``) holds that a new ``output`` in its
     place would lose, such as "holds the array 'x'"; None where it holds just such a matrix. For a damaged one it may raise
@@ -158,7 +159,7 @@ class FileFormat:
     """
 
     suffixes: tuple[str, ...]
-    open: Callable[[Path | Remote, str | None, Shape | None, np.dtype | None], Source]
+    open: Callable[[Path | Remote, str | None, ArrayShape | None, np.dtype | None], Any]
     create: Callable[[Output, bool, WorkDirectory | None], Sink]
     lost: Callable[[Path, Output], str | None]
     members: bool = False
@@ -237,8 +238,16 @@ def _unknown(file: Path | Remote, suffix: str, *, writes: bool) -> UsageError:
     return UsageError(f"{has}; {hint}")
 
 
-def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
-    """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
+def output_of(
+    where: str | os.PathLike[str],
+    shape: Shape,
+    dtype: np.dtype,
+    *,
+    overwrite: bool = False,
+    extents: tuple[ArrayShape, ArrayShape] | None = None,
+) -> Output:
+    """The result that ``where`` names; with ``extents`` an array with these axes of rows and of columns. Raises UsageError,
+    ShapeError and DTypeError."""
     file_format, path, member = locate(path_of_result(where), writes=True)
     assert isinstance(path, Path)
     what = "the matrix to write"
@@ -246,7 +255,7 @@ def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, o
     if dtype.name == "bfloat16" and not file_format.bfloat16:
         hint = "write it with dtype='float32' (--dtype float32), or to a .safetensors file"
         raise DTypeError(f"{path}: {path.suffix} has no bfloat16: {hint}")
-    return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite)
+    return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite, extents)
 
 
 def path_of_result(where: str | os.PathLike[str]) -> str:

@@ -30,8 +30,7 @@ from ....product.plan import Choice
 from ....product.precision import PLANES, dtype_of_blocks
 from ....product.problem import Problem
 from ...files import Sink, Source
-from ...files.array import ArraySource
-from ...files.chunked import ChunkedSource
+from ...files.array import ArraySource, array_behind
 from ...files.positional import BUFFER
 from ..options import Options
 from ..plan.cost import Rates
@@ -207,7 +206,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     gpus = _gpus(_device_for(dtype, options.device))
     (m, k), n = sources[0].shape, sources[1].shape[1]
     stored = [source.dtype.name for source in sources]
-    in_memory = all(isinstance(source, ArraySource) for source in sources)
+    in_memory = all(array_behind(source) is not None for source in sources)
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
     if not gpus:
         if options.device_memory is not None:
@@ -272,7 +271,7 @@ def step_bytes(kernel: Kernel, dtype: str, threads: int, m: int, n: int, k: int)
 def read_bytes(sources: Sequence[Source], limit: int) -> int:
     """Bytes that one read of an operand takes at most, which are made fewer under a small limit."""
     for source in sources:
-        if isinstance(source, ChunkedSource):
+        if hasattr(source, "read_within"):
             source.read_within(int(READ_SHARE * limit))
     return max(source.workspace for source in sources)
 

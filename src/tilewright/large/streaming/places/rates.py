@@ -18,7 +18,7 @@ from ....host.machine import machine
 from ....kernels import Kernel
 from ....product.operands import mapped_empty
 from ...files import Source
-from ...files.array import ArraySource
+from ...files.array import array_behind
 from ...files.positional import PIECE, write_through
 from ..plan.cost import Rates
 
@@ -61,7 +61,7 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
         flops /= 4
     reading = min(read_rate(source, dtype, 1, room) for source in sources)
     itemsize = np.dtype(dtype).itemsize
-    in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
+    in_files = isinstance(out, (str, os.PathLike)) or any(array_behind(source) is None for source in sources)
     return Rates(
         flops,
         in_bytes=reading,
@@ -102,7 +102,7 @@ def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int =
     columns = min(n, max(4096, width), most)
     rows = min(m, max(height, nbytes // (columns * itemsize), 1), max(1, most // columns))
     rng = np.random.default_rng(0)
-    share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
+    share = PROBE_SHARE if array_behind(source) is None else 1.0
     count = max(workers, min(128 * workers, int(share * m * n / (rows * columns))))
     corners = [
         (int(rng.integers(m - rows + 1)) // height * height, int(rng.integers(n - columns + 1)) // width * width)

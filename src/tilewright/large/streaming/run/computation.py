@@ -19,6 +19,8 @@ import numpy as np
 
 from ....product.plan import Choice
 from ...files import Sink, Source
+from ...files.axes import joined, product_extents
+from ...files.checks import ArrayShape
 from ...files.format import locate
 from ..places.place import Events, Place, Token
 from ..places.places import Placement
@@ -159,6 +161,16 @@ class Product:
     def shape(self) -> tuple[int, int, int]:
         """m, n and k."""
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
+
+    @property
+    def extents(self) -> tuple[ArrayShape, ArrayShape]:
+        """The sizes of the axes of C that are its rows, and of those that are its columns."""
+        return product_extents(self.a, self.b)
+
+    @property
+    def result_shape(self) -> ArrayShape:
+        """The shape of the array that C is."""
+        return joined(self.extents)
 
     def facts(self, placed: Placed, target: Any) -> dict[str, str]:
         """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""

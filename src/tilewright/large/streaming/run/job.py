@@ -37,12 +37,26 @@ from ....errors import (
 from ....gpu.runtime.driver import restored_context
 from ....host.disk import CacheFile, fingerprint
 from ....host.limits import get_threads
+from ....product.contraction import tensordot_axes
 from ....product.operands import DTYPES, dtype_of, is_known, promoted
 from ....product.precision import dtype_of_blocks
 from ....product.problem import Problem
 from ....records.timeline import Piece, Timeline
-from ...files import Sink, Source, WorkDirectory, create_matrix, locate, open_matrix, output_of
-from ...files.array import ArraySource
+from ...files import (
+    Sink,
+    Source,
+    WorkDirectory,
+    as_matrix,
+    create_matrix,
+    locate,
+    open_array,
+    open_matrix,
+    output_of,
+    shown,
+)
+from ...files.array import ArraySource, array_behind
+from ...files.axes import MATRIX, Axes, joined, last_axis_as_columns
+from ...files.checks import ArrayShape
 from ...files.work import JOURNAL
 from ..options import Options
 from ..places.place import Events
@@ -136,7 +150,7 @@ class Job:
         finally:
             self.measured.seconds = time.perf_counter() - started
         if self.journal is not None and self.work is not None:
-            remember(self.target, self.work.target, self.product.shape[:2], self.product.dtype, self.facts)
+            remember(self.target, self.work.target, self.product.extents, self.product.dtype, self.facts)
             self.journal.remove()
 
     def disown(self) -> None:
@@ -196,7 +210,7 @@ class Job:
     def _refuse_changed(self) -> None:
         """Raise ResumeError if an operand's file has changed. Arrays are not checked: that would take too long."""
         for name, source in zip("ab", self.product.sources, strict=True):
-            if self.journal and not isinstance(source, ArraySource) and source.fingerprint() != self.facts[name]:
+            if self.journal and array_behind(source) is None and source.fingerprint() != self.facts[name]:
                 self.journal.clear()
                 self.resumable = False
                 raise ResumeError(f"{name} was changed while it was multiplied: multiply again")
@@ -253,7 +267,8 @@ def plan_job(
     if isinstance(target, (str, os.PathLike)):
         # With resume, an existing file may be the finished result, or what the interrupted run was to overwrite.
         lenient = options.overwrite or options.resume
-        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=lenient)
+        (m, n, _), extents = product.shape, product.extents
+        output = output_of(target, (m, n), product.dtype, overwrite=lenient, extents=extents)
         refuse_inside(output.target, product.sources)
         output.check()
         work = stack.enter_context(contextlib.closing(WorkDirectory(output, only_look=only_planned)))
@@ -300,7 +315,7 @@ def _taken_up(
             return begun, False
     sure = begun is not None and begun.complete and begun.inode == _inode(work.target)
     try:
-        return None, is_finished(target, work.target, product.shape[:2], product.dtype, facts, sure=sure)
+        return None, is_finished(target, work.target, product.extents, product.dtype, facts, sure=sure)
     except ResumeError:
         if overwrite:
             return None, False
@@ -356,6 +371,9 @@ def _inode(path: Path | None) -> int | None:
 # known what the result was made from.
 
 
+#: The sizes of the axes of a result that are its rows, and of those that are its columns.
+Extents = tuple[ArrayShape, ArrayShape]
+
 #: Results that are remembered; the oldest records are removed.
 MOST = 256
 
@@ -371,10 +389,10 @@ class Finished:
     facts: Mapping[str, str]
 
 
-def remember(target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str]) -> None:
+def remember(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str]) -> None:
     """Record what the result at ``path`` was made from. If that fails, no error is raised."""
     with contextlib.suppress(OSError, TilewrightError):
-        record = {"result": _identity(target, shape, dtype), "facts": {name: facts[name] for name in COMPARED}}
+        record = {"result": _identity(target, extents, dtype), "facts": {name: facts[name] for name in COMPARED}}
         record_path = _record_file(path, facts).write_json(record)
         if record_path is None:
             return
@@ -391,7 +409,7 @@ def forget(path: Path, facts: Mapping[str, str]) -> None:
 
 
 def is_finished(
-    target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str], *, sure: bool
+    target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str], *, sure: bool
 ) -> bool:
     """Whether the result at ``path`` is complete and was made from these operands; False where there is no result.
 
@@ -403,12 +421,11 @@ def is_finished(
         return False
     replace = "give overwrite=True (--overwrite) to replace it"
     try:
-        identity = _identity(target, shape, dtype)
+        identity = _identity(target, extents, dtype)
     except UsageError:  # a file without a matrix of this name
         return False
     except (FileError, ShapeError, DTypeError):
-        m, n = shape
-        raise ResumeError(f"{path} is there, but is not ({m}, {n}) {dtype}, as this product is: {replace}") from None
+        raise ResumeError(f"{path} is there, but is not {joined(extents)} {dtype}, as this product is: {replace}") from None
     if sure:
         return True
     record = _recall(path, facts)
@@ -420,9 +437,16 @@ def is_finished(
     return True
 
 
-def _identity(target: Any, shape: tuple[int, int], dtype: Any) -> str:
-    with contextlib.closing(open_matrix(target, shape=shape, dtype=dtype)) as source:
+def _identity(target: Any, extents: Extents, dtype: Any) -> str:
+    with contextlib.closing(open_result(target, extents, dtype)) as source:
         return source.fingerprint()
+
+
+def open_result(target: Any, extents: Extents, dtype: Any) -> Source:
+    """The file of a result with axes of these sizes, to be read as a matrix."""
+    places = range(len(joined(extents)))
+    axes = places[: len(extents[0])], places[len(extents[0]) :]
+    return open_matrix(target, shape=joined(extents), dtype=dtype, axes=axes)
 
 
 def _recall(path: Path, facts: Mapping[str, str]) -> Finished | None:
@@ -454,10 +478,10 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
     """The job of a ``multiply``, planned and ready to run. Raises an error for everything that cannot be done."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
-        product = opened_product(stack, a, b, options.dtype)
+        product = opened_product(stack, a, b, options.dtype, options.axes)
         refuse_overlap(out, a=product.a, b=product.b)
         check_partition(options.partition)
-        target = array_for(product) if out is None else out
+        target = array_for(product) if out is None else matrix_of(out, product)
         placement = place_product(product.sources, product.dtype, options, get_threads())
         check_regions(options.partition, placement.names)
         compute = functools.partial(compute_here, placement)
@@ -479,23 +503,61 @@ def check_regions(partition: str, places: Sequence[str]) -> None:
 
 
 def opened_source(stack: contextlib.ExitStack, operand: Any, name: str) -> Source:
-    """The operand ``name``: opened until ``stack`` is closed, unless the caller opened it, and closes it."""
+    """The matrix ``name``: opened until ``stack`` is closed, unless the caller opened it, and closes it. Raises ShapeError
+    for an array of other axes."""
+    return as_matrix(_opened_array(stack, operand, name), _where(operand, name))
+
+
+def _opened_array(stack: contextlib.ExitStack, operand: Any, name: str) -> Any:
+    """Likewise, of any number of axes."""
     if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
-        source: Source = operand
-        return source
+        return operand
     if isinstance(operand, (str, os.PathLike, np.memmap)):
-        opened = open_matrix(operand)
+        opened = open_array(operand)
         stack.callback(opened.close)
         return opened
     return ArraySource(operand, name)
 
 
-def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
-    """The operands, opened until ``stack`` is closed, and the dtype of their product. Raises ShapeError, DTypeError."""
-    x, y = opened_source(stack, a, "a"), opened_source(stack, b, "b")
-    if x.shape[1] != y.shape[0]:
-        raise ShapeError(f"k mismatch: a is {x.shape}, b is {y.shape}: a's columns must be as many as b's rows")
-    return Product(x, y, product_dtype(x.dtype, y.dtype, dtype))
+def _where(operand: Any, name: str) -> object:
+    """What messages call an operand."""
+    return shown(operand) if isinstance(operand, (str, os.PathLike)) else name
+
+
+def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any, axes: Any = None) -> Product:
+    """The operands, opened until ``stack`` is closed, and the dtype of their product, which sums over ``axes``. Raises
+    ShapeError, DTypeError, UsageError."""
+    x, y = _opened_array(stack, a, "a"), _opened_array(stack, b, "b")
+    if axes is not None:
+        of_x, of_y = summed_axes(axes, x.shape, y.shape)
+    else:
+        for array, where, most in ((x, _where(a, "a"), 64), (y, _where(b, "b"), 2)):
+            if not 2 <= len(array.shape) <= most:
+                hint = "" if len(array.shape) < 2 else "; give the axes of a and b that are summed (axes, --axes)"
+                raise ShapeError(
+                    f"{where} has {len(array.shape)} dimensions, shape {tuple(array.shape)}: a matrix has 2{hint}"
+                )
+        of_x, of_y = last_axis_as_columns(len(x.shape)), MATRIX
+        if x.shape[-1] != y.shape[0]:
+            rule = "a's columns must be as many as b's rows"
+            raise ShapeError(f"k mismatch: a is {tuple(x.shape)}, b is {tuple(y.shape)}: {rule}")
+    dtype = product_dtype(x.dtype, y.dtype, dtype)
+    return Product(as_matrix(x, _where(a, "a"), of_x), as_matrix(y, _where(b, "b"), of_y), dtype)
+
+
+def summed_axes(axes: Any, a: ArrayShape, b: ArrayShape) -> tuple[Axes, Axes]:
+    """The axes of operands of these shapes that are rows and columns, where those are summed that ``axes`` says. Merged axes
+    of k are in the order of those of ``a``.
+
+    >>> summed_axes(([2, 0], [0, 1]), (2, 3, 4), (4, 2, 5))
+    (Axes(rows=(1,), columns=(0, 2)), Axes(rows=(1, 0), columns=(2,)))
+    """
+    pairs = sorted(zip(*tensordot_axes(axes, tuple(a), tuple(b)), strict=True))
+    of_a, of_b = (tuple(pair[side] for pair in pairs) for side in (0, 1))
+    rest_of_a, rest_of_b = (
+        tuple(axis for axis in range(len(shape)) if axis not in chosen) for shape, chosen in ((a, of_a), (b, of_b))
+    )
+    return Axes(rest_of_a, of_a), Axes(of_b, rest_of_b)
 
 
 def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]:
@@ -523,12 +585,25 @@ def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]
 
 
 def array_for(product: Product) -> np.ndarray[Any, Any]:
-    """A new array for the result. Raises MemoryLimitError where none can be that large."""
+    """A new array for the result, as a matrix. Raises MemoryLimitError where none can be that large."""
     m, n, _ = product.shape
     try:
-        return np.empty((m, n), product.dtype)
+        return np.empty(product.result_shape, product.dtype).reshape(m, n)
     except ValueError:
         raise MemoryLimitError(f"C would be {m}×{n} {product.dtype}, more than an address can reach") from None
+
+
+def matrix_of(out: Any, product: Product) -> Any:
+    """The caller's array for a result of other axes than two as the matrix that is written; anything else as it is. Raises
+    ShapeError, and UsageError for an array of which no matrix can be made without a copy."""
+    shape = product.result_shape
+    if not isinstance(out, np.ndarray) or len(shape) == 2:
+        return out
+    if out.shape != shape:
+        raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
+    if not out.flags.c_contiguous:
+        raise UsageError(f"out is {out.shape}, and its axes do not follow one another in memory: give np.empty({shape})")
+    return out.reshape(product.shape[:2])
 
 
 def refuse_overlap(out: Any, **operands: Any) -> None:
@@ -537,7 +612,8 @@ def refuse_overlap(out: Any, **operands: Any) -> None:
     if not isinstance(out, np.ndarray):
         return
     for name, operand in operands.items():
-        array = operand.array if isinstance(operand, ArraySource) else operand
+        behind = array_behind(operand)
+        array = operand if behind is None else behind
         if (isinstance(array, np.ndarray) and _share_memory(out, array)) or is_in(operand, out):
             raise UsageError(f"out shares memory with {name}, which is read until the end: give another array")
 
@@ -562,7 +638,8 @@ def _file_of(matrix: Any) -> Path | None:
     if isinstance(matrix, (str, os.PathLike)):
         found: Any = locate(os.fspath(matrix))[1]
     else:
-        array = matrix.array if isinstance(matrix, ArraySource) else matrix
+        behind = array_behind(matrix)
+        array = matrix if behind is None else behind
         while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
             array = array.base
         found = array.filename if isinstance(array, np.memmap) else getattr(matrix, "path", None)
