@@ -278,3 +278,77 @@ def test_chunks_of_a_result_are_of_moderate_size(sizes: tuple[int, ...]) -> None
     assert math.prod(sides) <= 1024
     assert all(1 <= side <= size for side, size in zip(sides, sizes, strict=True))
     assert 2 * math.prod(sides) > min(1024, math.prod(sizes)) or math.prod(sizes) > 1024
+
+
+# ---- C that equals its transpose -------------------------------------------------------------------------------------
+
+
+@needs_machine_code
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64", "int8", "float16"])
+@pytest.mark.parametrize("memory", ["256MiB", "8MiB"])
+def test_a_file_times_its_transpose_is_a_triangle(tmp_path: Path, dtype: str, memory: str) -> None:
+    x = numbers((500, 700), dtype)
+    if dtype == "complex64":
+        x = x + 1j * numbers((700, 500), dtype).T
+    np.save(tmp_path / "x.npy", x)
+    path, options = tmp_path / "x.npy", {"device": "cpu", "memory": memory}
+    for axes in ((0, 0), (1, 1)):
+        wide = x.astype({"c": np.complex128, "f": np.float64}.get(x.dtype.kind, x.dtype))
+        want = np.tensordot(wide, wide, axes).astype(dtype)
+        general = tw.multiply(path, x, axes=axes, **options)
+        for form in ("npy", "zarr"):
+            out = tmp_path / f"c{axes}.{form}"
+            assert "triangle" in str(tw.plan_multiply(path, path, out, axes=axes, **options))
+            tw.multiply(path, path, out, axes=axes, **options)
+            c = load(out)
+            assert np.array_equal(c, c.T)
+            assert np.array_equal(c, want)
+            assert x.dtype.kind == "c" or np.array_equal(c, general)
+    assert "triangle" not in str(tw.plan_multiply(path, x, axes=(0, 0), **options))
+
+
+@needs_machine_code
+def test_a_triangle_has_the_bits_of_the_general_product_and_reads_each_element_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(1).uniform(-1, 1, (3000, 200))
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    seen: list[Job] = []
+    real = Job.run
+    monkeypatch.setattr(Job, "run", lambda self, *rest: (seen.append(self), real(self, *rest))[1])
+    c = tw.multiply(mapped.T, mapped, device="cpu", memory="64MiB", verify=False)
+    assert seen[0].plan.triangle
+    assert seen[0].measured.read_bytes == seen[0].plan.read_bytes == x.nbytes
+    assert np.array_equal(c, tw.multiply(x.T.copy(), x, device="cpu", memory="64MiB"))
+    assert np.array_equal(c, tw.multiply(x.T, x, device="cpu", memory="64MiB"))
+    assert [job.plan.triangle for job in seen] == [True, False, True]
+    with_fewer = tw.multiply(mapped.T, mapped, tmp_path / "c.npy", device="cpu", memory="8MiB", verify=True)
+    assert np.array_equal(np.load(with_fewer), c)
+
+
+@needs_machine_code
+def test_a_stopped_triangle_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = numbers((300, 1200))
+    np.save(tmp_path / "x.npy", x)
+    path, out = tmp_path / "x.npy", tmp_path / "c.zarr"
+    options: dict[str, Any] = {"axes": (0, 0), "device": "cpu", "memory": "8MiB"}
+
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def stops(done: int, total: int) -> None:
+        if done > total // 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        tw.multiply(path, path, out, **options, progress=stops)
+    seen: list[Job] = []
+    real = Job.run
+    monkeypatch.setattr(Job, "run", lambda self, *rest: (seen.append(self), real(self, *rest))[1])
+    tw.multiply(path, path, out, **options, resume=True)
+    count = seen[0].plan.grid.tiles[0]
+    assert seen[0].measured.tiles == count * (count + 1) // 2 > seen[0].measured.before > 0
+    assert np.array_equal(load(out), x.T @ x)
+    tw.multiply(path, path, out, **options, resume=True)
+    assert seen[1].complete

@@ -123,8 +123,8 @@ def tensordot(
     summed in pairs. With 0 it is the outer product. The result has the other axes of ``a``, then those of ``b``.
     dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
 
-    ``a``, ``b`` and ``out`` may be paths of files, and arrays larger than memory: then it is ``multiply(a, b, out, axes=axes)``
-    with this ``memory`` and ``overwrite``, which writes ``out`` block by block, and returns it.
+    ``a``, ``b`` and ``out`` may be paths of files, and arrays larger than memory: then it is ``multiply(a, b, out,
+    axes=axes)`` with this ``memory`` and ``overwrite``, which writes ``out`` block by block, and returns it.
 
     Raises ShapeError (axes of different lengths), UsageError (axes that are not there), and of files what ``multiply``
     raises.

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from ..cpu.plan import mirror_lower
 from ..cpu.runtime.machine_code import need_machine_code
 from ..cpu.runtime.peaks import peak_gflops
 from ..cpu.runtime.runner import runner
@@ -38,7 +37,16 @@ from ..product.plan import Choice, Plan, Rows
 from ..product.problem import Problem, Symmetry
 from .files import Output, Sink, Source, WorkDirectory, create_matrix, output_of
 from .files.positional import BUFFER
-from .streaming.places.places import LEAST_LIMIT, SHARE, choose_on_cpu, parse_bytes, read_bytes, step_bytes
+from .streaming.places.places import (
+    LEAST_LIMIT,
+    SHARE,
+    choose_on_cpu,
+    parse_bytes,
+    read_bytes,
+    step_bytes,
+    triangle_products,
+    write_both_sides,
+)
 from .streaming.places.rates import copy_workers, read_rate
 from .streaming.plan.cuts import least_limit, own_bytes
 from .streaming.run.job import Progress, opened_source, product_dtype, refuse_inside, refuse_overlap
@@ -49,8 +57,6 @@ MOST_STEPS, FEWEST_STEPS = 4096, 256
 MOST_PANELS = 1000
 #: Blocks of A in memory: one is multiplied while another one is read.
 BUFFERS = 2
-#: Rows of a finished tile that are copied to the other side of the diagonal at once.
-STRIP = 512
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,10 +201,8 @@ class _Tile:
         self._dtype, self._k = np.dtype(plan.compute), plan.problem.k
         self._conjugate = job.conjugate and self._dtype.kind == "c"
         symmetry: Symmetry = "" if not self._on_diagonal else "hermitian" if self._conjugate else "gram"
-        run = functools.partial(runner, plan.kernel, self._dtype, threads=plan.threads, symmetry=symmetry)
-        #: By whether a block is the first, and the last one, whose product alone makes C equal its transpose.
-        self._products = {(True, True): run(), (True, False): run(mirrored=False)}
-        self._products |= {(False, True): run(add=True), (False, False): run(add=True, mirrored=False)}
+        run = functools.partial(runner, plan.kernel, self._dtype, threads=plan.threads)
+        self._products = triangle_products(run, symmetry)
         steps, extra = min(plan.steps, max(1, self._k)), 1 if plan.center else 0
         self._buffers = [
             [mapped_empty((steps + extra) * _length(panel), self._dtype) for panel in self._panels]
@@ -295,16 +299,10 @@ class _Tile:
     def _write(self, sink: Sink) -> None:
         """Write the finished tile to both sides of the diagonal."""
         c, ddof = self._c, self._job.plan.ddof
-        if self._on_diagonal and self._dtype.kind == "c":
-            mirror_lower(c, self._conjugate, near=True)
         if ddof is not None:
             with np.errstate(all="ignore"):
                 c /= max(0, self._k - ddof)
-        sink.write(self._rows, self._columns, c)
-        for top in range(0, 0 if self._on_diagonal else len(c), STRIP):
-            strip = c[top : top + STRIP].T
-            columns = slice(self._rows.start + top, min(self._rows.stop, self._rows.start + top + STRIP))
-            sink.write(self._columns, columns, strip.conj() if self._conjugate else strip)
+        write_both_sides(sink, self._rows, self._columns, c, hermitian=self._conjugate)
 
 
 # ---- planning --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .array import ArraySink, ArraySource, file_behind, whole_matrix
-from .axes import as_matrix
+from .axes import MATRIX, as_matrix, is_transpose
 from .checks import ArrayShape, Shape, admit_array_shape, admit_dtype, admit_shape, agree
 from .format import PartWriter, Sink, Source, formats, locate, output_of, path_of_result
 from .output import Output
@@ -99,8 +99,13 @@ def open_array(
     """An array of any number of axes to read, by ``read_box``, of which ``as_matrix`` makes a matrix; one of two axes is a
     matrix. Arguments and errors are those of ``open_matrix``."""
     if not isinstance(where, (str, os.PathLike)):
-        behind = file_behind(where) if isinstance(where, np.ndarray) else None
-        return behind or ArraySource(where)
+        source = ArraySource(where)
+        whole = getattr(where, "base", None)
+        if (behind := file_behind(where)) is not None:
+            return behind
+        if isinstance(whole, np.memmap) and whole.ndim == 2 and is_transpose(source, ArraySource(whole)):
+            behind = file_behind(whole)
+        return source if behind is None else as_matrix(behind, "the array", MATRIX.transposed)
     file_format, path, member = locate(os.fspath(where), name, storage_options)
     wanted_shape = None if shape is None else admit_array_shape(shape, path)
     wanted = None if dtype is None else admit_dtype(dtype, path)

@@ -83,6 +83,8 @@ class AxesSource:
         self.dtype, self.parallel = array.dtype, array.parallel
         chunks = [tuple(array.grain[axis] for axis in group) for group in axes]
         self.grain: Shape = merged_grain(self.extents[0], chunks[0]), merged_grain(self.extents[1], chunks[1])
+        #: Whether elements of a column follow one another in the array, and are read so.
+        self.by_columns = len(array.shape) - 1 in axes.rows
         self._read_box = getattr(array, "read_box", None) or (lambda box, out: array.read(*box, out))
         self._order = [(axes.rows + axes.columns).index(axis) for axis in range(len(array.shape))]
 

@@ -17,7 +17,16 @@ from ...host.disk import fingerprint
 from ...host.machine import bytes_text
 from .checks import ArrayShape, Box, Location, Shape, corner, os_errors, rectangle
 from .output import Output
-from .positional import BUFFER, EndOfFile, move_rows, read_rows, rectangles, rows_are_contiguous, write_rows, write_through
+from .positional import (
+    BUFFER,
+    EndOfFile,
+    move_rows,
+    read_rows,
+    rectangles,
+    rows_are_contiguous,
+    write_rows,
+    write_through,
+)
 from .swap import DATA, check_not_taken_over
 from .work import Partial, WorkDirectory
 

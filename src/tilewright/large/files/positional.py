@@ -82,7 +82,11 @@ def rectangles(
         where: list[Any] = [slice(None)] * block.ndim
         for axis, at in zip(others, index, strict=True):
             where[axis] = at
-        yield begin + sum(at * steps[axis] for axis, at in zip(others, index, strict=True)), steps[down], block[tuple(where)]
+        yield (
+            begin + sum(at * steps[axis] for axis, at in zip(others, index, strict=True)),
+            steps[down],
+            block[tuple(where)],
+        )
 
 
 def _merge(block: np.ndarray) -> bool:

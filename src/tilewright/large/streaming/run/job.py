@@ -120,7 +120,7 @@ class Job:
     resumable: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        tiles = math.prod(self.plan.grid.tiles)
+        tiles = len(self.plan.every_tile)
         self.measured = RunTotals(tiles, before=tiles - len(self.plan.tiles))
         self.resumable = self.begun is not None
 
@@ -191,8 +191,8 @@ class Job:
 
     @property
     def _operations(self) -> int:
-        m, n, k = self.product.shape
-        return 2 * m * n * k
+        grid = self.plan.grid
+        return 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.every_tile)
 
     def _run(self, progress: Progress, events: Events) -> None:
         (m, n, _), dtype, resume = self.product.shape, self.product.dtype, self.begun is not None
@@ -201,7 +201,8 @@ class Job:
         with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=resume, work=self.work)) as sink:
             if self.journal is not None and not resume:
                 overwrite = self.work is not None and self.work.output.overwrite
-                self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0, overwrite=overwrite)
+                inode, triangle = _inode(sink.partial) or 0, self.plan.triangle
+                self.journal.begin(self.plan.grid, self.facts, inode, overwrite=overwrite, triangle=triangle)
                 self.resumable = True
             self._compute(sink, progress, events)
             self._refuse_changed()
@@ -232,7 +233,7 @@ class Job:
             size = math.prod(grid.size(tile))
             self.measured.finished += 1
             self.measured.operations += 2 * grid.k * size
-            self.measured.written_bytes += size * itemsize
+            self.measured.written_bytes += size * itemsize * (1 + (self.plan.triangle and tile.i != tile.j))
 
         def read(nbytes: int, place: str) -> None:
             with reading:
@@ -310,7 +311,7 @@ def _taken_up(
     path = work.path / JOURNAL
     begun = read_journal(path)
     if begun is not None:
-        begun.check(facts, product.shape, placement.room, path)
+        begun.check(facts, product.shape, placement.room, path, triangle=_is_triangle(product, placement))
         if begun.inode == work.unfinished:
             return begun, False
     sure = begun is not None and begun.complete and begun.inode == _inode(work.target)
@@ -325,17 +326,23 @@ def _taken_up(
 def _planned(
     product: Product, placement: Placed, rates: Rates, begun: BegunProduct | None, partition: str
 ) -> StreamPlan:
-    dtype = dtype_of_blocks(placement.choice.compute)
+    dtype, room, count = dtype_of_blocks(placement.choice.compute), placement.room, len(placement.names)
+    triangle = _is_triangle(product, placement)
     if begun is None:
-        return plan_stream(Problem(*product.shape, dtype), placement.room, rates, len(placement.names), partition)
+        problem = Problem(*product.shape, dtype, symmetry="gram" if triangle else "")
+        return plan_stream(problem, room, rates, count, partition)
     order = ORDERS["rows"](*begun.grid.tiles)
-    left = tuple(tile for tile in order if tile not in begun.finished)
-    return plan_again(begun.grid, dtype, placement.room, rates, left, most=len(placement.names), partition=partition)
+    left = tuple(tile for tile in order if tile not in begun.finished and not (triangle and tile.i < tile.j))
+    return plan_again(begun.grid, dtype, room, rates, left, most=count, partition=partition, triangle=triangle)
+
+
+def _is_triangle(product: Product, placement: Placed) -> bool:
+    return placement.triangle and product.is_gram
 
 
 def _on_places(plan: StreamPlan, product: Product, placement: Placed) -> StreamPlan:
-    stored = [source.dtype.name for source in product.sources]
-    return plan.on(placement.choice, placement.names, placement.summary, stored=stored, result=product.dtype.name)
+    facts: dict[str, Any] = {"stored": [source.dtype.name for source in product.sources], "gram": product.is_gram}
+    return plan.on(placement.choice, placement.names, placement.summary, result=product.dtype.name, **facts)
 
 
 def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:
@@ -408,9 +415,7 @@ def forget(path: Path, facts: Mapping[str, str]) -> None:
             record_path.unlink(missing_ok=True)
 
 
-def is_finished(
-    target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str], *, sure: bool
-) -> bool:
+def is_finished(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str], *, sure: bool) -> bool:
     """Whether the result at ``path`` is complete and was made from these operands; False where there is no result.
 
     ``sure``: a journal says that it was made from them. Raises ResumeError for a matrix of another shape or dtype, for one
@@ -425,7 +430,9 @@ def is_finished(
     except UsageError:  # a file without a matrix of this name
         return False
     except (FileError, ShapeError, DTypeError):
-        raise ResumeError(f"{path} is there, but is not {joined(extents)} {dtype}, as this product is: {replace}") from None
+        raise ResumeError(
+            f"{path} is there, but is not {joined(extents)} {dtype}, as this product is: {replace}"
+        ) from None
     if sure:
         return True
     record = _recall(path, facts)
@@ -602,7 +609,9 @@ def matrix_of(out: Any, product: Product) -> Any:
     if out.shape != shape:
         raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
     if not out.flags.c_contiguous:
-        raise UsageError(f"out is {out.shape}, and its axes do not follow one another in memory: give np.empty({shape})")
+        raise UsageError(
+            f"out is {out.shape}, and its axes do not follow one another in memory: give np.empty({shape})"
+        )
     return out.reshape(product.shape[:2])
 
 
