@@ -218,7 +218,7 @@ def test_arrays_in_memory(tmp_path: Path) -> None:
 @needs_machine_code
 def test_what_is_refused(tmp_path: Path) -> None:
     x = store(tmp_path, "npy", numbers((3, 4, 5)))
-    with pytest.raises(ShapeError, match="3 dimensions.*a matrix has 2; give the axes"):
+    with pytest.raises(ShapeError, match=r"3 dimensions.*a matrix has 2; give the axes"):
         tw.multiply(x, x, device="cpu")
     with pytest.raises(ShapeError, match="k mismatch"):
         tw.multiply(x, np.ones((4, 2)), device="cpu")

@@ -136,8 +136,7 @@ def tensordot(
     if memory is not None or overwrite or any(_is_stored(x) for x in (a, b, out)):
         from ..large.multiply import multiply  # imported only here: it reads files
 
-        options = {"memory": memory, "overwrite": overwrite, "precision": precision}
-        return multiply(a, b, out, axes=axes, **options)
+        return multiply(a, b, out, axes=axes, memory=memory, overwrite=overwrite, precision=precision)
     a, b = _axes_known(a, "a", 0), _axes_known(b, "b", 0)
     of_a, of_b = tensordot_axes(axes, tuple(a.shape), tuple(b.shape))
     first = list(range(a.ndim))

@@ -41,9 +41,9 @@ def multiply(
 
     Operands and result:
 
-    - ``a`` is (m, k), or a stack (…, m, k), and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors``
-      or raw files (pass what ``files.open_matrix`` returns for a file that needs options). Operands can also be at URLs,
-      such as "s3://bucket/a.zarr", which fsspec reads.
+    - ``a`` is (m, k), or a stack (…, m, k), and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``,
+      ``.h5``, ``.safetensors`` or raw files (pass what ``files.open_matrix`` returns for a file that needs options).
+      Operands can also be at URLs, such as "s3://bucket/a.zarr", which fsspec reads.
     - ``axes`` says which axes of arrays of any number of axes are summed, as ``numpy.tensordot`` takes it: a number, of the
       last axes of ``a`` and the first of ``b``, or two lists of axes. The result has the other axes of ``a``, then those of
       ``b``: ``axes=(0, 0)`` of matrices is Aᵀ·B. Merged axes are the rows and columns that plans, messages and tiles count.

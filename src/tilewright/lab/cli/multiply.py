@@ -84,8 +84,8 @@ _Axes = Annotated[
     str | None,
     typer.Option(
         metavar="OF_A:OF_B",
-        help="The axes that are summed, as numpy.tensordot has them: 0:0 is Aᵀ·B, 1,2:0,1 sums over two; or a number, of the "
-        "last axes of A and the first of B. Default: the last of A and the first of B, which is a matrix.",
+        help="The axes that are summed, as numpy.tensordot has them: 0:0 is Aᵀ·B, 1,2:0,1 sums over two; or a number, of "
+        "the last axes of A and the first of B. Default: the last of A and the first of B, which is a matrix.",
     ),
 ]
 _Precision = Annotated[

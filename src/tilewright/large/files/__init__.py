@@ -66,7 +66,8 @@ def open_matrix(
     columns, each merged in row-major order. ``([1], [0])`` is the transpose of a matrix.
 
     Raises FileError (absent, truncated, damaged, unreachable, no permission), ShapeError (not 2-D), DTypeError, UsageError
-    (an unknown suffix or name, other ``axes``) and UnavailableError (the library of the format or of the URL is not installed).
+    (an unknown suffix or name, other ``axes``) and UnavailableError (the library of the format or of the URL is not
+    installed).
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "a.npy")
@@ -99,13 +100,13 @@ def open_array(
     """An array of any number of axes to read, by ``read_box``, of which ``as_matrix`` makes a matrix; one of two axes is a
     matrix. Arguments and errors are those of ``open_matrix``."""
     if not isinstance(where, (str, os.PathLike)):
-        source = ArraySource(where)
+        array = ArraySource(where)
         whole = getattr(where, "base", None)
         if (behind := file_behind(where)) is not None:
             return behind
-        if isinstance(whole, np.memmap) and whole.ndim == 2 and is_transpose(source, ArraySource(whole)):
+        if isinstance(whole, np.memmap) and whole.ndim == 2 and is_transpose(array, ArraySource(whole)):
             behind = file_behind(whole)
-        return source if behind is None else as_matrix(behind, "the array", MATRIX.transposed)
+        return array if behind is None else as_matrix(behind, "the array", MATRIX.transposed)
     file_format, path, member = locate(os.fspath(where), name, storage_options)
     wanted_shape = None if shape is None else admit_array_shape(shape, path)
     wanted = None if dtype is None else admit_dtype(dtype, path)

@@ -52,8 +52,8 @@ class ArraySource:
     def __init__(self, array: Any, where: str = "the array") -> None:
         self.array = admit(array, where)
         self.dtype = admit_dtype(self.array.dtype, where)
-        self.shape = self.array.shape
-        self.grain = (1,) * self.array.ndim
+        self.shape: Any = self.array.shape
+        self.grain: Any = (1,) * self.array.ndim
 
     @property
     def by_rows(self) -> bool:

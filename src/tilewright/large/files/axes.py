@@ -47,8 +47,8 @@ def last_axis_as_columns(ndim: int) -> Axes:
     return Axes(tuple(range(ndim - 1)), (ndim - 1,))
 
 
-def as_matrix(array: Any, where: object, axes: Any = None) -> Source:
-    """A source of any number of axes as that of a matrix; with ``axes``, two lists of the axes of rows and columns.
+def as_matrix(array: Any, where: object, axes: Any = None) -> Any:
+    """A stored array of any number of axes as a ``Source``; with ``axes``, two lists of the axes of rows and columns.
 
     Raises ShapeError for another number of axes than 2 without ``axes``, and UsageError unless these have each axis once.
     """
@@ -148,8 +148,8 @@ def boxes(sizes: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 def parts_of(
     extents: Sequence[Sequence[int]], first: Shape, block: np.ndarray[Any, Any]
 ) -> Iterator[tuple[Box, np.ndarray[Any, Any]]]:
-    """The boxes of merged axes of these sizes that a ``block`` covers from row and column ``first`` on, each with its part of
-    the block as an array with these axes."""
+    """The boxes of merged axes of these sizes that a ``block`` covers from row and column ``first`` on, each with its part
+    of the block as an array with these axes."""
     if not block.size:
         return
     row = 0
@@ -202,17 +202,16 @@ def is_transpose(a: Any, b: Any) -> bool:
     (x, of_x), (y, of_y) = (
         (each.stored, each.axes) if isinstance(each, AxesSource) else (each, MATRIX) for each in (a, b)
     )
-    arrays = [getattr(each, "array", None) for each in (x, y)]
-    if all(array is not None for array in arrays):
-        one, other = arrays
+    one, other = getattr(x, "array", None), getattr(y, "array", None)
+    if one is not None and other is not None:
         same = one.ndim == other.ndim and one.dtype == other.dtype
         if same and of_x == of_y == MATRIX:
             other, of_y = other.T, of_y.transposed
         facts = [(z.shape, z.strides, z.__array_interface__["data"][0]) for z in (one, other)]
-        return same and of_x == of_y.transposed and facts[0] == facts[1]
-    if any(array is not None for array in arrays) or of_x != of_y.transposed or x.shape != y.shape:
+        return bool(same and of_x == of_y.transposed and facts[0] == facts[1])
+    if one is not None or other is not None or of_x != of_y.transposed or x.shape != y.shape:
         return False
-    return x is y or x.fingerprint() == y.fingerprint()
+    return bool(x is y or x.fingerprint() == y.fingerprint())
 
 
 def product_extents(a: Source, b: Source) -> tuple[ArrayShape, ArrayShape]:

@@ -67,7 +67,7 @@ def pieces(first: Sequence[int], block: np.ndarray, sides: ArrayShape) -> Iterat
     """The boxes into which chunks of these sides cut the one of ``block`` that begins at ``first``, each with its part."""
     cuts = [chunk_slices(at, at + size, side) for at, size, side in zip(first, block.shape, sides, strict=True)]
     for box in itertools.product(*cuts):
-        where = tuple(slice(part.start - at, part.stop - at) for part, at in zip(box, first, strict=True))
+        where: list[Any] = [slice(part.start - at, part.stop - at) for part, at in zip(box, first, strict=True)]
         yield box, block[(*where, ...)]  # also without axes a view
 
 

@@ -17,10 +17,47 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import DTypeError, UsageError, did_you_mean
-from .checks import ArrayShape, Shape, admit_dtype, admit_shape
+from .checks import ArrayShape, Box, Shape, admit_dtype, admit_shape
 from .output import Output
 from .remote import Remote, is_url, url_parts, without_scheme
 from .work import WorkDirectory
+
+
+class StoredArray(Protocol):
+    """An array of any number of axes that can be read by boxes, from several threads at once; one of two axes is a
+    ``Source``, too, whose methods these are."""
+
+    @property
+    def shape(self) -> ArrayShape:
+        """The size of each axis."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype as stored, byte order included."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads gain by reading at once."""
+
+    @property
+    def grain(self) -> ArrayShape:
+        """The sides of a chunk."""
+
+    @property
+    def workspace(self) -> int:
+        """The most bytes that one ``read_box`` allocates, without ``out``."""
+
+    def read_box(self, box: Box, out: np.ndarray) -> None:
+        """Fill ``out``, of any strides, with that box, as ``Source.read`` does with a rectangle."""
+
+    def opener(self) -> Callable[[], StoredArray] | None:
+        """What opens the same array in another process; see ``Source``."""
+
+    def fingerprint(self) -> str:
+        """A short text that differs when the contents may; see ``Source``."""
+
+    def close(self) -> None:
+        """Release the file."""
 
 
 class Source(Protocol):
@@ -150,8 +187,7 @@ _CONVERTED = {
 class FileFormat:
     """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
 
-    ``open`` returns a ``Source``, or for another number of axes than two what has their sizes as ``shape``, chunks of as many
-    sides as ``grain``, and ``read_box(box, out)``; both have that. ``path`` is that of a file here, or a file at a URL. ``name`` selects one matrix of several, and is None
+    ``path`` of ``open`` is that of a file here, or a file at a URL. ``name`` selects one matrix of several, and is None
     unless the format has ``members``. ``shape`` and ``dtype`` of ``open`` are those that the caller states, or None; a raw
     file needs them. ``lost`` is the text of what a file (a directory with ``directory``) holds that a new ``output`` in its
     place would lose, such as "holds the array 'x'"; None where it holds just such a matrix. For a damaged one it may raise
@@ -159,7 +195,7 @@ class FileFormat:
     """
 
     suffixes: tuple[str, ...]
-    open: Callable[[Path | Remote, str | None, ArrayShape | None, np.dtype | None], Any]
+    open: Callable[[Path | Remote, str | None, ArrayShape | None, np.dtype | None], StoredArray]
     create: Callable[[Output, bool, WorkDirectory | None], Sink]
     lost: Callable[[Path, Output], str | None]
     members: bool = False

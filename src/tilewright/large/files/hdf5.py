@@ -34,7 +34,7 @@ from .checks import (
     unreadable_error,
 )
 from .chunked import TOGETHER, ChunkedSource
-from .format import FileFormat, Sink, Source
+from .format import FileFormat, Sink, StoredArray
 from .output import Output
 from .plain import FileLayout, FindLayout, PlainSink
 from .ranged import open_plain, remote_file
@@ -68,7 +68,7 @@ class HDF5Source(ChunkedSource):
         except Exception as error:  # the library may raise anything for a damaged chunk
             raise unreadable_error(self.path, box, error) from error
 
-    def opener(self) -> Callable[[], Source]:
+    def opener(self) -> Callable[[], StoredArray]:
         return functools.partial(_open, self.path, self._dataset.name)
 
     def fingerprint(self) -> str:
@@ -202,7 +202,7 @@ def _layout(dataset: Any, path: Location) -> FileLayout | None:
     return FileLayout(shape, dtype, offset)
 
 
-def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
+def _open(path: Path | Remote, name: str | None, *_: object) -> StoredArray:
     file = _open_file(path)
     try:
         with parser_errors(path, "HDF5 file"):

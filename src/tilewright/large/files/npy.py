@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import DTypeError
 from .checks import READABLE, ArrayShape, Location, admit_array_shape, admit_dtype, parser_errors, refuse_empty
-from .format import FileFormat, Sink, Source
+from .format import FileFormat, Sink, StoredArray
 from .output import Output
 from .plain import PAGE, FileLayout, PlainSink, beyond, file_size, write_header
 from .ranged import open_plain
@@ -65,7 +65,7 @@ def _foreign(stated: np.dtype, wanted: np.dtype | None, path: Location) -> np.dt
     raise DTypeError(f"{path} has dtype {stated}: " + (hint if stated.itemsize == 2 else f"it must be {READABLE}"))
 
 
-def _open(path: Path | Remote, _: str | None, __: ArrayShape | None, wanted: np.dtype | None) -> Source:
+def _open(path: Path | Remote, _: str | None, __: ArrayShape | None, wanted: np.dtype | None) -> StoredArray:
     return open_plain(path, functools.partial(find_layout, wanted=wanted))
 
 

@@ -51,8 +51,8 @@ class FileLayout:
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
     def rectangles(self, first: tuple[int, ...], block: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-        """The box that begins at ``first`` and has the shape of ``block``: the byte where each of its rectangles begins, bytes
-        from one row to the next, and its part of ``block``."""
+        """The box that begins at ``first`` and has the shape of ``block``: the byte where each of its rectangles begins,
+        bytes from one row to the next, and its part of ``block``."""
         shape, size = self.shape, self.dtype.itemsize
         if self.fortran:  # a column-major matrix is its transpose in row-major order
             shape, first, block = shape[::-1], first[::-1], block.T
@@ -126,7 +126,9 @@ class PlainWriter:
         self, file: int, layout: FileLayout, path: Path, unfinished: Callable[[], None] = lambda: None
     ) -> None:
         self._file, self._layout, self._path, self._unfinished = file, layout, path, unfinished
-        self.shape, self.dtype = layout.shape, layout.dtype
+        rows, columns = layout.shape
+        self.shape: Shape = rows, columns
+        self.dtype = layout.dtype
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         row, column = rectangle(self.shape, rows, columns, block)

@@ -17,7 +17,7 @@ import numpy as np
 from ...host.disk import fingerprint
 from .array import WORKSPACE, copy_block
 from .checks import Box, corner
-from .format import Source
+from .format import StoredArray
 from .plain import FindLayout, PlainSource, refuse_truncated
 from .remote import Remote
 
@@ -71,7 +71,7 @@ class RangeSource:
                 stored: np.ndarray = np.ndarray(piece.out.shape, self.dtype, part, strides=(piece.pitch, size))
                 copy_block(piece.out, stored)
 
-    def opener(self) -> Callable[[], Source]:
+    def opener(self) -> Callable[[], StoredArray]:
         layout = self._layout
         return functools.partial(_open_again, self._remote, layout)
 
@@ -89,7 +89,7 @@ def _open_again(remote: Remote, layout: Any) -> RangeSource:
     return RangeSource(remote, lambda *_: layout)
 
 
-def open_plain(where: Path | Remote, find_layout: FindLayout) -> Source:
+def open_plain(where: Path | Remote, find_layout: FindLayout) -> StoredArray:
     """A matrix in one piece of a local file or of a file at a URL."""
     return RangeSource(where, find_layout) if isinstance(where, Remote) else PlainSource(where, find_layout)
 

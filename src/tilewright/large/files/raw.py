@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import FileError, UsageError
 from .checks import ArrayShape, Location
-from .format import FileFormat, Sink, Source
+from .format import FileFormat, Sink, StoredArray
 from .output import Output
 from .plain import FileLayout, FindLayout, PlainSink, file_size
 from .ranged import open_plain
@@ -31,7 +31,7 @@ def _stated(shape: ArrayShape, dtype: np.dtype) -> FindLayout:
     return find
 
 
-def _open(path: Path | Remote, _: str | None, shape: ArrayShape | None, dtype: np.dtype | None) -> Source:
+def _open(path: Path | Remote, _: str | None, shape: ArrayShape | None, dtype: np.dtype | None) -> StoredArray:
     if shape is None or dtype is None:
         missing = " and ".join(name for name, value in (("shape", shape), ("dtype", dtype)) if value is None)
         raise UsageError(

@@ -29,7 +29,7 @@ from .checks import (
     pick,
     refuse_empty,
 )
-from .format import FileFormat, Sink, Source
+from .format import FileFormat, Sink, StoredArray
 from .output import Output
 from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size, write_header
 from .ranged import open_plain
@@ -121,7 +121,7 @@ def _find(name: str | None) -> FindLayout:
     return find
 
 
-def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
+def _open(path: Path | Remote, name: str | None, *_: object) -> StoredArray:
     return open_plain(path, _find(name))
 
 

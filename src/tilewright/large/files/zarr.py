@@ -23,6 +23,7 @@ import numpy as np
 
 from ...errors import FileError
 from ...host.disk import fingerprint
+from .axes import chunk_sides, joined, merged_grain, parts_of
 from .checks import (
     ArrayShape,
     Box,
@@ -40,9 +41,8 @@ from .checks import (
     rectangle,
     unreadable_error,
 )
-from .axes import chunk_sides, joined, merged_grain, parts_of
 from .chunked import TOGETHER, ChunkedSource, pieces
-from .format import FileFormat, Source
+from .format import FileFormat, StoredArray
 from .output import Output
 from .positional import BUFFER, EndOfFile, read_rows, rectangles, write_rows
 from .ranged import MOST_REQUEST_BYTES
@@ -217,7 +217,7 @@ class ZarrSource(ChunkedSource):
         except Exception as error:  # a codec may raise anything for a damaged chunk
             raise unreadable_error(self.path, box, error) from error
 
-    def opener(self) -> Callable[[], Source]:
+    def opener(self) -> Callable[[], StoredArray]:
         return functools.partial(_open, self.path, self._array.path or None)
 
     def fingerprint(self) -> str:
@@ -454,7 +454,7 @@ def _node_type(metadata: Path) -> Any:
     return node.get("node_type") if isinstance(node, dict) else None
 
 
-def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
+def _open(path: Path | Remote, name: str | None, *_: object) -> StoredArray:
     with parser_errors(path, "zarr store"):
         array = _remote_array(path, name) if isinstance(path, Remote) else _array(path, name, "r")
         return ZarrSource(array, path)
@@ -506,8 +506,8 @@ class RawChunks:
             self._read(box, part)
 
     def write(self, first: Sequence[int], block: np.ndarray[Any, Any]) -> list[ArrayShape]:
-        """Store ``block`` as the box that begins at ``first``; returns the indices of its chunks. A chunk that has no file yet
-        gets one of zeros first. Raises OSError; links are not followed."""
+        """Store ``block`` as the box that begins at ``first``; returns the indices of its chunks. A chunk that has no file
+        yet gets one of zeros first. Raises OSError; links are not followed."""
         written = []
         for box, part in pieces(first, block, self.sides) if block.size else ():
             index, inside = self._where(box)

@@ -138,8 +138,8 @@ def triangle_products(run: Callable[..., Product], symmetry: Symmetry) -> dict[t
 
 
 def write_both_sides(sink: Sink, rows: slice, columns: slice, c: np.ndarray[Any, Any], *, hermitian: bool) -> None:
-    """Write a finished tile of a C that equals its transpose, or with ``hermitian`` its conjugate transpose, to both sides of
-    the diagonal; one on the diagonal, whose rows are its columns, first becomes so in every bit."""
+    """Write a finished tile of a C that equals its transpose, or with ``hermitian`` its conjugate transpose, to both sides
+    of the diagonal; one on the diagonal, whose rows are its columns, first becomes so in every bit."""
     if rows == columns:
         if c.dtype.kind == "c":
             mirror_lower(c, hermitian, near=True)

@@ -120,8 +120,8 @@ def cost(
 ) -> Cost:
     """The cost of a schedule for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host.
     ``places_per_block``: by operand, how many places share one read of a block; this place counts its share of the bytes.
-    Of a ``triangle``, a tile on the diagonal takes half the operations and has its blocks of B from those of A, and any other
-    is written twice."""
+    Of a ``triangle``, a tile on the diagonal takes half the operations and has its blocks of B from those of A, and any
+    other is written twice."""
     grid = schedule.grid
     computing = functools.cache(rates.compute_s)  # of few shapes
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
