@@ -43,6 +43,7 @@ from tilewright.large.files import (
     work as work_module,
 )
 from tilewright.large.files.array import ArraySource
+from tilewright.large.files.axes import AxesSource
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
 zarr = pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")
@@ -761,7 +762,10 @@ def test_memory_maps_count_as_their_files_where_that_is_sure(tmp_path: Path) -> 
         source.close()
     path = tmp_path / "a.npy"
     mapped = np.load(path, mmap_mode="r")
-    arrays = [mapped[:10], mapped.T, mapped[:, ::2], np.load(path, mmap_mode="c"), mapped.view(np.int64)]
+    with contextlib.closing(open_matrix(mapped.T)) as transposed:
+        assert isinstance(transposed, AxesSource)
+        assert np.array_equal(whole_matrix(transposed), matrix.T)
+    arrays = [mapped[:10], mapped[:10].T, mapped[:, ::2], np.load(path, mmap_mode="c"), mapped.view(np.int64)]
     assert all(isinstance(open_matrix(each), ArraySource) for each in arrays)
     np.save(tmp_path / "b.npy", matrix + 1)
     (tmp_path / "b.npy").replace(path)  # the map is of a file that has no name any more
