@@ -125,11 +125,12 @@ class ResidueOperand(Lines):
 
 @dataclass(frozen=True)
 class ResidueProduct:
-    """C = A·B in float64 or complex128."""
+    """C = A·B in float64 or complex128. ``triangle``: C is symmetric, and only tiles of its lower triangle are computed."""
 
     a: ResidueOperand
     b: ResidueOperand
     c: Matrix
+    triangle: bool = False
 
     def residues_bytes(self, width: int) -> int:
         """Bytes of the residues of C, of tiles of 128×``width``."""
@@ -220,14 +221,21 @@ def _multiply(
     maps = tuple(_boxed(x, planes, kernel.box(name, 1, values)) for name, x in operands)
     factor = check_factor(a.k, a.moduli, a.matrix.dtype)
     call = _MULTIPLY.pack(a.lines, b.lines, k, planes, factor, a.k * a.each / 2)
-    blocks = launched(launch.blocks * planes, sms, values) if kernel.persistent else launch.blocks * planes
-    code = KernelCode(kernel, (*_numbers(a).items(), ("BOUND", int(bound))), chosen_params(values))
+    blocks = (kernel.triangle_blocks(values, a.lines, k) if product.triangle else launch.blocks) * planes
+    blocks = launched(blocks, sms, values) if kernel.persistent else blocks
+    macros = (*_numbers(a).items(), ("BOUND", int(bound)), *_of_triangle(product))
+    code = KernelCode(kernel, macros, chosen_params(values))
     return KernelLaunch(code, kernel.entry, (blocks, launch.threads, launch.shared_bytes), call, maps)
 
 
 def _numbers(operand: ResidueOperand) -> dict[str, int]:
     """The macros that say what is multiplied; those of float64 do not name it."""
     return {"MODULI": operand.moduli} | ({"COMPLEX": 1} if operand.each > 1 else {})
+
+
+def _of_triangle(product: ResidueProduct) -> tuple[tuple[str, int], ...]:
+    """The macro with which the kernels leave out what is above the diagonal of C."""
+    return (("TRIANGLE", 1),) if product.triangle else ()
 
 
 def _boxed(operand: ResidueOperand, planes: int, box: tuple[int, int]) -> BoxedOperand:
@@ -240,7 +248,7 @@ def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
     (m, n), c = (product.a.lines, product.b.lines), product.c
     each = product.a.each
     pairs = c.aligned and c.row * each % 2 == 0 and n * each % 2 == 0
-    macros = (*_numbers(product.a).items(), ("WIDTH", width), ("STORE_PAIRS", int(pairs)))
+    macros = (*_numbers(product.a).items(), ("WIDTH", width), ("STORE_PAIRS", int(pairs)), *_of_triangle(product))
     down, across = -(-m // FLAGGED[0]), -(-n // width)
     blocks = down * across * FLAGGED[0] * width * each // _BLOCK_BYTES
     call = _RECONSTRUCT.pack(c.row, m, n, down, across)

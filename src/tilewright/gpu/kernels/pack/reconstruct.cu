@@ -6,6 +6,7 @@
 // A complex number x + i·y has the residues u = x + s·y and v = x - s·y. B carries one half, so x = u + v and y = -s · (u - v).
 #include "../launches.cuh"
 #include "../residues.cuh"
+#include "../triangle.cuh"
 
 // Threads of a block, and of a chunk; chunks of a block. Words of four residues that a thread has of a plane: of complex
 // numbers two threads have the halves of 16 bytes.
@@ -85,7 +86,7 @@ reconstruct(const unsigned char* residues, double* c, const Line* of_a, const Li
     const int thread = piece / EACH, first = piece % EACH * WORDS, lane = thread % 32;
     const int chunk = at % CHUNKS, half = at / CHUNKS % 2, tile = at / CHUNKS / 2;
     const int top = tile / call.across * TILE_ROWS + half * 64, left = tile % call.across * WIDTH + chunk * CHUNK_COLUMNS;
-    if (top >= call.m || left >= call.n) return;
+    if (top >= call.m || left >= call.n || (TRIANGLE && left >= top + 64)) return;
     if (flags[top / FLAGGED_ROWS * ((call.n - 1) / FLAGGED_COLUMNS + 1) + left / FLAGGED_COLUMNS]) return;
     const long long plane = (long long)call.down * call.across * (TILE_ROWS * WIDTH);
     Residues of;
