@@ -263,7 +263,7 @@ def mirror_step(c: Matrix, batch: int, place: BufferPlace) -> GpuStep:
     # Lanes follow each other in memory: of a symmetric matrix rows and columns may change places.
     row, column = (c.row, c.column) if abs(c.column) <= abs(c.row) else (c.column, c.row)
     sizes = tuple(map(np.int64, (row, column, c.next)))
-    code = pack_code("mirror", ELEMENT=_BITS[itemsize_of(c.dtype)])
+    code = pack_code("mirror", ELEMENT=_BITS[itemsize_of(c.dtype)], SIDE=_SQUARE)
     size = min(jobs, _MOST_BLOCKS), 256, 0
     return GpuStep(KernelLaunch(code, "mirror", size, (*sizes, np.int32(c.rows), np.int32(batch))), (place,))
 

@@ -3,7 +3,7 @@
 #include "../triangle.cuh"
 
 typedef ELEMENT Element;  // its bits
-constexpr int SIDE = 64, THREADS = 256, ROWS = THREADS / 32;  // of a square that a block copies
+constexpr int THREADS = 256, ROWS = THREADS / 32, WIDE = SIDE / 32;  // a block copies squares of SIDE rows
 
 // Of `batch` matrices of `n` rows, whose elements are `row` and `column` apart, and the next matrix `next`.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -17,11 +17,11 @@ mirror(Element* c, long long row, long long column, long long next, int n, int b
         const int z = job / each, number = job - z * each, down = root_of_triangle(number);
         const int top = down * SIDE, left = (number - down * (down + 1) / 2) * SIDE;
         Element* of = c + z * next;
-        Element held[SIDE / ROWS][2];  // all that a thread reads comes first
+        Element held[SIDE / ROWS][WIDE];  // all that a thread reads comes first
         #pragma unroll
         for (int i = 0; i < SIDE / ROWS; i++)
             #pragma unroll
-            for (int j = 0; j < 2; j++) {
+            for (int j = 0; j < WIDE; j++) {
                 const int y = top + threadIdx.x / 32 + i * ROWS, x = left + lane + j * 32;
                 held[i][j] = y < n && x < n ? of[y * row + x * column] : Element {};
             }
@@ -29,12 +29,12 @@ mirror(Element* c, long long row, long long column, long long next, int n, int b
         #pragma unroll
         for (int i = 0; i < SIDE / ROWS; i++)
             #pragma unroll
-            for (int j = 0; j < 2; j++) square[threadIdx.x / 32 + i * ROWS][lane + j * 32] = held[i][j];
+            for (int j = 0; j < WIDE; j++) square[threadIdx.x / 32 + i * ROWS][lane + j * 32] = held[i][j];
         __syncthreads();
         #pragma unroll
         for (int i = 0; i < SIDE / ROWS; i++)
             #pragma unroll
-            for (int j = 0; j < 2; j++) {
+            for (int j = 0; j < WIDE; j++) {
                 const int y = left + threadIdx.x / 32 + i * ROWS, x = top + lane + j * 32;
                 if (y < n && x < n && y < x) of[y * row + x * column] = square[lane + j * 32][threadIdx.x / 32 + i * ROWS];
             }
