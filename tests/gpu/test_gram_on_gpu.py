@@ -89,8 +89,9 @@ def values(m: int, k: int, dtype: str) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype", "m", "layout"), [
-    ("split_hopper", "float32", 330, "rows"), ("split_hopper", "float32", 330, "columns"), ("dmma_boxes", "float64", 144, "wider"),
-    ("residues_hopper", "float64", 260, "rows"), ("simt", "float32", 130, "columns"),
+    ("split_hopper", "float32", 330, "rows"), ("split_hopper", "float32", 330, "columns"),
+    ("dmma_boxes", "float64", 144, "wider"), ("residues_hopper", "float64", 260, "rows"),
+    ("simt", "float32", 130, "columns"),
 ])  # fmt: skip
 def test_both_triangles_have_the_same_bits(
     gpu: Any, monkeypatch: pytest.MonkeyPatch, name: str, dtype: str, m: int, layout: str
@@ -149,3 +150,22 @@ def test_what_is_no_gram_matrix_is_a_general_product(gpu: Any) -> None:
     ]:  # fmt: skip
         if x.shape[-1] == y.shape[-2]:
             assert tw.plan(x, y, **says).problem.symmetry == "", (x.shape, y.shape, says)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64", "int8"])
+def test_gram_matrices_on_this_gpu(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(5)
+    for _ in range(25):
+        n, k = (int(2 ** rng.uniform(6, 12)) for _ in range(2))
+        n, batch = n - n % int(rng.choice([1, 8])), (2,) if rng.random() < 0.2 else ()
+        x = torch.randint(-4, 5, (*batch, n, k), device="cuda").to(getattr(torch, dtype))
+        x = x.mT.contiguous().mT if rng.random() < 0.5 else x
+        says: Any = {"out_dtype": "int32"} if dtype == "int8" else {}
+        left, right = (x, x.mT) if rng.random() < 0.5 else (x.mT, x)
+        for _ in range(3):  # planned, recorded and repeated
+            c = tw.matmul(left, right, **says)
+            assert torch.equal(c, c.mT), (n, k, batch)
+            exact = (left.double() @ right.double()).to(c.dtype)  # sums of whole numbers
+            assert torch.equal(c, exact), (n, k, batch)

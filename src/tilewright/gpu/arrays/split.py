@@ -53,7 +53,7 @@ def split_of(
     of_a, of_b = given_by_strides(a, nexts[0]), given_by_strides(b.transposed, nexts[1])
     if compute in RESIDUES_IN:
         moduli = RESIDUES_IN[compute].moduli
-        return ResidueProduct(ResidueOperand(of_a, moduli), ResidueOperand(of_b, moduli), c, triangle)
+        return ResidueProduct(ResidueOperand(of_a, moduli), ResidueOperand(of_b, moduli), c, gram, triangle)
     p, q = (SplitOperand(x, batch if x.next else 1, PLANES[compute]) for x in (of_a, of_b))
     return SplitProduct(p, q, c._replace(next=nexts[2]), batch, gram=gram, triangle=triangle)
 
@@ -64,7 +64,7 @@ def split_seconds(order: Order, compute: str, card: Card, *, gram: bool, triangl
     product, memory_ratio = split_of(order, compute, gram=gram, triangle=triangle), card.memory_ratio
     if isinstance(product, ResidueProduct):
         planes, size = product.a.planes, itemsize_of(product.c.dtype)
-        before = sum((2 * size + planes) * x.lines * x.k for x in (product.a, product.b))  # they are read twice
+        before = sum((2 * size + planes) * x.lines * x.k for x in product.operands)  # they are read twice
         after = (size + planes) * product.a.lines * product.b.lines / (1 + product.triangle)
         moved_s = memory_ratio * (before / _MOVED_BEFORE + after / _MOVED_AFTER)
         return _RESIDUES_S[product.c.dtype] + moved_s + _units_seconds(product, card)
@@ -77,7 +77,8 @@ def split_seconds(order: Order, compute: str, card: Card, *, gram: bool, triangl
 def _units_seconds(product: ResidueProduct, card: Card) -> float:
     """By how much the float64 operations of these launches take longer than on an H200, where memory takes the time."""
     a, b, each = product.a, product.b, product.a.each
-    operations = each * (_TO_ROUND * (a.lines + b.lines) * a.k + (4 * a.moduli + _TO_SCALE) * a.lines * b.lines)
+    lines = sum(x.lines for x in product.operands)
+    operations = each * (_TO_ROUND * lines * a.k + (4 * a.moduli + _TO_SCALE) * a.lines * b.lines)
     return operations * max(0, 1 / card.rates.float64 - 1 / Card().rates.float64) / (card.sms * _CLOCK)
 
 

@@ -6,7 +6,7 @@ dtypes = ["bfloat16", "float16", "tf32", "int8", "float8_fast"]
 stores = ["bfloat16", "float16", "float32", "int8", "int32"]
 capability = "9.0a"
 invariant = "SPLIT == 1"
-triangle = "(BM * CLUSTER % (BN * BESIDE) == 0) * SPLIT * CLUSTER * BESIDE * (BM * CLUSTER // (BN * BESIDE) * (cdiv(m, BM * CLUSTER) * (cdiv(m, BM * CLUSTER) - 1) // 2) + cdiv(m, BN * BESIDE))"
+triangle = "(NEAR == 1) * (BM * CLUSTER % (BN * BESIDE) == 0) * SPLIT * CLUSTER * BESIDE * (BM * CLUSTER // (BN * BESIDE) * (cdiv(m, BM * CLUSTER) * (cdiv(m, BM * CLUSTER) - 1) // 2) + cdiv(m, BN * BESIDE))"
 persistent = true
 step = "LINE"
 block = ["128 * (BM // 64 + 1)"]
@@ -160,7 +160,7 @@ slower = "(paired + paired_registers * a_down * (size == 4)) * together * (block
 lone = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * (lone_small * (BM * BN <= 16384) * (blocks > sms) + lone_pingpong * PINGPONG * (BN > 128) * (blocks > 2 * sms))"
 missed = "(together == 0) * (missed_memory * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > missed_above) + (missed_turns + missed_turns_memory * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
 adrift = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * adrift_step * max(0, cdiv(part, LINE) - 64)"
-apart = "(blocks > sms) * (min(m, n) * k * size > apart_above) * max(0, 3 - BM * BN / 8192) * (apart_small + apart_lone * (together == 0))"
+apart = "(1 - triangle) * (blocks > sms) * (min(m, n) * k * size > apart_above) * max(0, 3 - BM * BN / 8192) * (apart_small + apart_lone * (together == 0))"
 multiply = "BM * BN * LINE / (multiply_rate / size) * (1 + slower + lone + missed + apart + adrift) / (1 + alone * (few_faster + few_paired_faster * together * (size < 4)))"
 cache = "min(cache_rate - cache_paired * together - cache_many * many, cache_of_all / min(blocks, sms), cache_cut + cache_cut_alone * alone + (cut == 0) * 1e12)"
 a_apart = "1 + (1 - a_start / 128) * (a_apart_paired + a_apart_lone * (together == 0)) + a_apart_odd * (a_start < 32)"

@@ -125,12 +125,19 @@ class ResidueOperand(Lines):
 
 @dataclass(frozen=True)
 class ResidueProduct:
-    """C = A·B in float64 or complex128. ``triangle``: C is symmetric, and only tiles of its lower triangle are computed."""
+    """C = A·B in float64 or complex128. ``gram``: B is the transpose of A in the same memory, so its residues are found
+    once; with ``triangle`` only tiles of the lower triangle of C are computed."""
 
     a: ResidueOperand
     b: ResidueOperand
     c: Matrix
+    gram: bool = False
     triangle: bool = False
+
+    @property
+    def operands(self) -> tuple[ResidueOperand, ...]:
+        """Those whose residues are found."""
+        return (self.a,) if self.gram else (self.a, self.b)
 
     def residues_bytes(self, width: int) -> int:
         """Bytes of the residues of C, of tiles of 128×``width``."""
@@ -145,7 +152,8 @@ class ResidueProduct:
     @property
     def workspace_bytes(self) -> int:
         """Bytes of the planes of both operands, of what is found of them, of the residues of C, and of flags."""
-        return self.a.workspace_bytes + self.b.workspace_bytes + self.residues_bytes(_LINES_TILE) + 4 * self.parts
+        prepared = sum(x.workspace_bytes for x in self.operands)
+        return prepared + self.residues_bytes(_LINES_TILE) + 4 * self.parts
 
 
 def residues_of_rows(m: int, n: int, k: int, moduli: int | None = None, dtype: str = "float64") -> ResidueProduct:
@@ -180,7 +188,7 @@ _FLAGGED_SMALLER = _FLAGGED_PARAMS | {"complex128": _FLAGGED_PARAMS["complex128"
 def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], product: ResidueProduct) -> list[GpuStep]:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1, k at most ``MOST_K``."""
     (at_a, at_b, at_c), a, b, values = OPERANDS, product.a, product.b, kernel.checked(params)
-    of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, a.workspace_bytes)
+    of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, 0 if product.gram else a.workspace_bytes)
     residues = of_b.after(b.workspace_bytes)
     flags = residues.after(product.residues_bytes(values["BN"]))
     lines = of_a.after(a.lines_offset), of_b.after(b.lines_offset)
@@ -204,9 +212,12 @@ def _prepare(product: ResidueProduct) -> tuple[KernelLaunch, KernelLaunch]:
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
     code = KernelCode(_ENGINE / "pack" / "write_residues.cu", tuple(macros.items()))
     call = a.packed() + b.packed() + _PREPARE.pack(a.sampled_one_in, product.parts, a.norm**2)
+    finding, rounding = (
+        sum(blocks) for blocks in zip(*((x.finding_blocks, x.rounding_blocks) for x in product.operands), strict=True)
+    )
     return (
-        KernelLaunch(code, "find_norms", (a.finding_blocks + b.finding_blocks, _THREADS, 0), call),
-        KernelLaunch(code, "write_residues", (a.rounding_blocks + b.rounding_blocks, _THREADS, 0), call),
+        KernelLaunch(code, "find_norms", (finding, _THREADS, 0), call),
+        KernelLaunch(code, "write_residues", (rounding, _THREADS, 0), call),
     )
 
 
@@ -249,6 +260,7 @@ def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
     each = product.a.each
     pairs = c.aligned and c.row * each % 2 == 0 and n * each % 2 == 0
     macros = (*_numbers(product.a).items(), ("WIDTH", width), ("STORE_PAIRS", int(pairs)), *_of_triangle(product))
+    macros += (("GRAM", 1),) if product.gram else ()
     down, across = -(-m // FLAGGED[0]), -(-n // width)
     blocks = down * across * FLAGGED[0] * width * each // _BLOCK_BYTES
     call = _RECONSTRUCT.pack(c.row, m, n, down, across)

@@ -8,6 +8,10 @@
 #include "../residues.cuh"
 #include "../triangle.cuh"
 
+#ifndef GRAM
+#define GRAM 0
+#endif
+
 // Threads of a block, and of a chunk; chunks of a block. Words of four residues that a thread has of a plane: of complex
 // numbers two threads have the halves of 16 bytes.
 constexpr int THREADS = 256, IN_CHUNK = 128 * EACH, TOGETHER = THREADS / IN_CHUNK, WORDS = 4 / EACH;
@@ -39,11 +43,11 @@ struct __align__(16) Residues { unsigned of[MODULI * EACH][WORDS]; };
 
 constexpr double LIMB = 1ull << LIMB_BITS;
 
-// PART: of complex numbers 0 for real parts and 1 for imaginary ones.
+// PART: of complex numbers 0 for real parts and 1 for imaginary ones. If B has the same residues as A (GRAM), it carries no inverses.
 template <int I, int PART>
 __device__ __forceinline__ void add(Sum& sum, const Residues& residues, int number)
 {
-    constexpr int p = MODULUS[I], factor = PART ? p - root_of_minus_one(p) : 1, BIAS = PART ? 256 : 0;
+    constexpr int p = MODULUS[I], factor = PART ? p - root_of_minus_one(p) : GRAM ? inverse_of_others(I) : 1, BIAS = PART ? 256 : 0;
     constexpr Limbs others = product_of_moduli(I, factor);
     constexpr double limbs[3] = { (double)others.of[0], others.of[1] * LIMB, others.of[2] * LIMB * LIMB };
     unsigned t = __byte_perm(residues.of[I * EACH][number / 4], 0, 0x4440 + number % 4) + BIAS;
