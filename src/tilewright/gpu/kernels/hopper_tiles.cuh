@@ -79,10 +79,10 @@ struct Tiles {
     {
 #if RAGGED
         rows = call.bands[call.batch];
-        count = rows * cols;
+        count = each = rows * cols;
 #elif GROUPED == OF_ROWS
         rows = count_bands<CLUSTER * BM>(offsets, call.batch, call.m);
-        count = rows * cols;
+        count = each = rows * cols;
 #endif
         whole = SPLIT > 1 ? count - count % gridDim.x : count;
     }
