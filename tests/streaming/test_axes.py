@@ -25,7 +25,7 @@ from tilewright.large.streaming.run.job import Job
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
 zarr = pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")
 
-relaxed = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 FORMATS = ["npy", "fortran.npy", "raw.zarr", "packed.zarr", "chunked.h5", "plain.h5", "safetensors"]
 needs_machine_code = pytest.mark.skipif(engine_code() is None, reason="without machine code no blocks are multiplied")
 
@@ -184,7 +184,7 @@ def test_random_contractions_of_files(tmp_path_factory: pytest.TempPathFactory, 
 def test_stacks_in_every_format_under_a_small_memory(tmp_path: Path, name: str) -> None:
     x, w = numbers((9, 50, 300), "float32"), numbers((300, 700), "float32")
     a, b = store(tmp_path, name, x), store(tmp_path, "npy", w)
-    for form in ("npy", "zarr", "h5", "safetensors"):
+    for form in ("zarr", "h5", "safetensors") if name == "npy" else ("npy",):
         out = tmp_path / f"c.{form}"
         tw.multiply(a, b, out, device="cpu", memory="8MiB", verify=True)
         assert np.array_equal(load(out), x @ w)
@@ -284,8 +284,10 @@ def test_chunks_of_a_result_are_of_moderate_size(sizes: tuple[int, ...]) -> None
 
 
 @needs_machine_code
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64", "int8", "float16"])
-@pytest.mark.parametrize("memory", ["256MiB", "8MiB"])
+@pytest.mark.parametrize(
+    ("dtype", "memory"),
+    [("float64", "8MiB"), ("float32", "256MiB"), ("complex64", "8MiB"), ("int8", "8MiB"), ("float16", "256MiB")],
+)
 def test_a_file_times_its_transpose_is_a_triangle(tmp_path: Path, dtype: str, memory: str) -> None:
     x = numbers((500, 700), dtype)
     if dtype == "complex64":
@@ -296,14 +298,12 @@ def test_a_file_times_its_transpose_is_a_triangle(tmp_path: Path, dtype: str, me
         wide = x.astype({"c": np.complex128, "f": np.float64}.get(x.dtype.kind, x.dtype))
         want = np.tensordot(wide, wide, axes).astype(dtype)
         general = tw.multiply(path, x, axes=axes, **options)
-        for form in ("npy", "zarr"):
-            out = tmp_path / f"c{axes}.{form}"
-            assert "triangle" in str(tw.plan_multiply(path, path, out, axes=axes, **options))
-            tw.multiply(path, path, out, axes=axes, **options)
-            c = load(out)
-            assert np.array_equal(c, c.T)
-            assert np.array_equal(c, want)
-            assert x.dtype.kind == "c" or np.array_equal(c, general)
+        out = tmp_path / f"c{axes[0]}.{'zarr' if axes[0] else 'npy'}"
+        assert "triangle" in str(tw.plan_multiply(path, path, out, axes=axes, **options))
+        c = load(tw.multiply(path, path, out, axes=axes, **options))
+        assert np.array_equal(c, c.T)
+        assert np.array_equal(c, want)
+        assert x.dtype.kind == "c" or np.array_equal(c, general)
     assert "triangle" not in str(tw.plan_multiply(path, x, axes=(0, 0), **options))
 
 

@@ -98,6 +98,11 @@ class AxesSource:
         """Where the array is stored; None for one in memory."""
         return getattr(self.stored, "path", None)
 
+    @property
+    def transposed(self) -> Any:
+        """Its transpose, a matrix of the same array."""
+        return as_matrix(self.stored, "the array", self.axes.transposed)
+
     def read_within(self, nbytes: int) -> None:
         """Read so few chunks together that a read takes so many bytes at most, but at least one."""
         if hasattr(self.stored, "read_within"):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ....kernels import Kernel
 from ....product.operands import mapped_empty
 from ...files import Source
 from ...files.array import array_behind
+from ...files.axes import AxesSource
 from ...files.positional import PIECE, write_through
 from ..plan.cost import Rates
 
@@ -90,6 +91,8 @@ def result_bytes(sources: Sequence[Source], dtype: str) -> int:
 def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int = PROBE_BYTES) -> float:
     """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix, ``nbytes`` at a time or more,
     if it has larger chunks: measured, in 0.2 s. What is read takes ``room`` bytes at most."""
+    if getattr(source, "by_columns", False):  # as blocks are read of it
+        source = cast(AxesSource, source).transposed
     m, n = source.shape
     if not m or not n:
         return math.inf
