@@ -204,6 +204,7 @@ def test_arrays_in_memory(tmp_path: Path) -> None:
     assert tw.multiply(x, w, out, axes=(1, 0), device="cpu") is out
     assert np.array_equal(out, np.tensordot(x, w, (1, 0)))
     assert np.array_equal(tw.multiply(x, x[0].T, device="cpu"), x @ x[0].T)
+    assert np.array_equal(tw.multiply(np.float64(2), w, axes=0, device="cpu"), 2 * w)  # one row, of 15 columns
     with pytest.raises(UsageError, match="do not follow one another"):
         tw.multiply(x, w, np.empty((6, 4, 3)).transpose(1, 0, 2), axes=(1, 0), device="cpu")
     with pytest.raises(ShapeError, match="out must have exactly this shape"):

@@ -150,8 +150,8 @@ def multiply(
                 verify_job(job, a, b, options).report()
             if out is not None:
                 return out
-            is_matrix = len(job.product.result_shape) == 2
-            return job.target if is_matrix else job.target.reshape(job.product.result_shape)
+            shape = job.product.result_shape
+            return job.target if job.target.shape == shape else job.target.reshape(shape)
 
     return stoppable(run)
 

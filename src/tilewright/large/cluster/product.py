@@ -141,7 +141,7 @@ def _opened_on_workers(
     if options.axes is not None and not chunks_of_x is chunks_of_y is None:
         raise UsageError("axes: workers sum over axes of files alone: write the arrays to files, or leave cluster out")
     product = opened_product(stack, x, y, options.dtype, options.axes)
-    if len(shape := product.result_shape) != 2:
+    if (shape := product.result_shape) != product.shape[:2]:
         raise UsageError(f"cluster: the result would be {shape}, and workers write matrices alone: leave cluster out")
     return product, [chunks_of_x, chunks_of_y]
 

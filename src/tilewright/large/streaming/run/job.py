@@ -604,7 +604,7 @@ def matrix_of(out: Any, product: Product) -> Any:
     """The caller's array for a result of other axes than two as the matrix that is written; anything else as it is. Raises
     ShapeError, and UsageError for an array of which no matrix can be made without a copy."""
     shape = product.result_shape
-    if not isinstance(out, np.ndarray) or len(shape) == 2:
+    if not isinstance(out, np.ndarray) or shape == product.shape[:2]:
         return out
     if out.shape != shape:
         raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
