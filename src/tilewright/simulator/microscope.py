@@ -53,7 +53,7 @@ from .assembly.source_files import file_label, included_texts
 from .compiled_launch import cluster_notes, compiler_findings, launch_findings, registers_at_launch
 from .counters.sectors import WARP, Ints
 from .counters.tally import Counters, Survey
-from .findings import Finding
+from .findings import Finding, counted
 from .listing import timeline_lines
 from .machine.arguments import dimensions
 from .machine.event_log import EventLog, LoggedEvent, LoggedTile
@@ -451,9 +451,7 @@ class Observation:
     @property
     def _title(self) -> str:
         """The kernel, the number of findings, and which blocks were counted, in one line."""
-        count = len(self.findings)
-        findings = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
-        return f"{self.kernel}: {findings}; {self.words}"
+        return f"{self.kernel}: {counted([finding.grade for finding in self.findings])}; {self.words}"
 
     @property
     def _rows(self) -> list[SourceRow]:
