@@ -74,7 +74,7 @@ DEFECTS: dict[str, tuple[str, str, list[tuple[int, str]]]] = {
     "an arrival that does not wait for the copies": (
         "ARRIVE_AFTER_COPIES(&full[s])",
         "ARRIVE(&full[s])",
-        [(15, "unwritten read")],
+        [(9, "race"), (15, "unwritten read")],
     ),
     "an arrival before the copy": (
         "COPY(&buffer[s][lane], &x[(blockIdx.x * n + i) * 32 + lane]);\n    ARRIVE_AFTER_COPIES(&full[s]);",

@@ -157,7 +157,9 @@ def _few(names: Sequence[str]) -> str:
 
 
 #: What a turn is, below the bounds.
-TURNS = "A turn: the 32 banks of shared memory give 4 bytes each. Lanes that want one bank take one turn each."
+TURNS = (
+    "A turn is a cycle of a multiprocessor's memory pipe: 4 sectors of global memory, or a wavefront of shared memory."
+)
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False}
 
 
