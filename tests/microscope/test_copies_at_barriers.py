@@ -91,7 +91,11 @@ DEFECTS: dict[str, tuple[str, str, list[tuple[int, str]]]] = {
         "if (i < 4) WAIT(&full[s], 0)",
         [(8, "endless wait")],
     ),
-    "the producer does not wait": ("WAIT(&empty[s], (i / 4 & 1) ^ 1);", "", [(14, "endless wait")]),
+    "the producer does not wait": (
+        "WAIT(&empty[s], (i / 4 & 1) ^ 1);",
+        "",
+        [(9, "race"), (14, "endless wait")],
+    ),
     "stages are given back before they are read": (
         "sum += buffer[s][(lane + warp) % 32];\n      ARRIVE(&empty[s]);",
         "ARRIVE(&empty[s]);\n      sum += buffer[s][(lane + warp) % 32];",

@@ -21,9 +21,8 @@ template <int D, int U> DEV void run(const float* x, float* y)
             if (D == INIT_AGAIN && i == 2) INIT(&full[0], 1);  // !! barrier misuse: INIT_AGAIN
             if (D == EMPTY_PARITY_INVERTED) WAIT(&empty[s], phase);  // !! endless wait: EMPTY_PARITY_INVERTED
             else if (D == EMPTY_PARITY_STUCK) WAIT(&empty[s], 1);
-            else if (D == WAITS_FOR_OTHER_STAGE) WAIT(&empty[s ^ 1], phase ^ 1);
-            else if (D != PRODUCER_NO_WAIT) WAIT(&empty[s], phase ^ 1);  // !! endless wait: NO_RELEASE ONE_RELEASE_TOO_MANY
-            if (D == NO_EXPECT) ARRIVE(&full[s]);  // !! byte count: NO_EXPECT
+            else if (D != PRODUCER_NO_WAIT) WAIT(&empty[s], phase ^ 1);  // !! endless wait: NO_RELEASE ONE_RELEASE_TOO_MANY WAITS_ONCE
+            if (D == NO_EXPECT) ARRIVE(&full[s]);
             else if (D == EXPECTS_HALF) ARRIVE_EXPECT(&full[s], 256);  // !! byte count: EXPECTS_HALF
             else if (D == EXPECTS_MORE) ARRIVE_EXPECT(&full[s], 528);  // !! byte count: EXPECTS_MORE
             else ARRIVE_EXPECT(&full[s], 512);
@@ -32,7 +31,7 @@ template <int D, int U> DEV void run(const float* x, float* y)
             else if (D == COPIES_OVERLAP) {
                 LOAD(stage[s], x + 128 * i, 256, &full[s]);
                 LOAD(stage[s] + 60, x + 128 * i + 60, 256, &full[s]);  // !! race: COPIES_OVERLAP
-            } else LOAD(stage[s], x + 128 * i, 512, &full[s]);  // !! race: PRODUCER_NO_WAIT EMPTY_PARITY_STUCK WAITS_FOR_OTHER_STAGE RELEASED_BY_ONE_WARP RELEASES_BEFORE_READING RELEASES_OTHER_STAGE LANE_RELEASES_EARLY; missing fence: NO_INIT_FENCE
+            } else LOAD(stage[s], x + 128 * i, 512, &full[s]);  // !! race: PRODUCER_NO_WAIT EMPTY_PARITY_STUCK RELEASED_BY_ONE_WARP RELEASES_BEFORE_READING LANE_RELEASES_EARLY; missing fence: NO_INIT_FENCE; byte count: NO_EXPECT
         }
     } else if (t < 64) {
         float sum = 0;
@@ -40,17 +39,16 @@ template <int D, int U> DEV void run(const float* x, float* y)
         for (int i = 0; i < STEPS; i++) {
             const int s = i % 2, phase = i / 2 & 1, from = D == READS_OTHER_STAGE ? s ^ 1 : s;
             if (D == FULL_PARITY_INVERTED) WAIT(&full[s], phase ^ 1);
-            else if (D == FULL_PARITY_STUCK) WAIT(&full[s], 0);
-            else if (D == PARITY_OF_THE_STEP) WAIT(&full[s], i & 1);
+            else if (D == FULL_PARITY_STUCK) WAIT(&full[s], 0);  // !! wrong parity: FULL_PARITY_STUCK
+            else if (D == PARITY_OF_THE_STEP) WAIT(&full[s], i & 1);  // !! endless wait: PARITY_OF_THE_STEP
             else if (D == ONE_LANE_WAITS || D == RIGHT_LANE_WAITS) { if (t % 32 == 0) WAIT(&full[s], phase); }
             else if (D == ONE_WARP_WAITS) { if (t < 32) WAIT(&full[s], phase); }
             else if (D == WAITS_ONCE) { if (i < 2) WAIT(&full[s], 0); }
-            else if (D != CONSUMER_NO_WAIT) WAIT(&full[s], phase);  // !! endless wait: FULL_NEEDS_TWO_ARRIVALS EXPECTS_MORE; barrier misuse: NO_BARRIER_AFTER_INIT
+            else if (D != CONSUMER_NO_WAIT) WAIT(&full[s], phase);  // !! endless wait: FULL_NEEDS_TWO_ARRIVALS EXPECTS_MORE; race: NO_BARRIER_AFTER_INIT
             if (D == RIGHT_LANE_WAITS) __syncwarp();
             if (D == RELEASES_BEFORE_READING) ARRIVE(&empty[s]);
-            sum += stage[from][t] + stage[from][t + 64];  // !! unwritten read: CONSUMER_NO_WAIT FULL_PARITY_INVERTED PARITY_OF_THE_STEP READS_OTHER_STAGE SIGNALS_OTHER_STAGE ONE_WARP_WAITS FULL_PARITY_STUCK WAITS_ONCE; race: ONE_LANE_WAITS
-            if (D == RELEASES_OTHER_STAGE) ARRIVE(&empty[s ^ 1]);
-            else if (by_lane) {
+            sum += stage[from][t] + stage[from][t + 64];  // !! unwritten read: CONSUMER_NO_WAIT FULL_PARITY_INVERTED READS_OTHER_STAGE SIGNALS_OTHER_STAGE ONE_WARP_WAITS ONE_LANE_WAITS
+            if (by_lane) {
                 if (D == RIGHT_LANE_RELEASES) __syncwarp();
                 if (t % 32 == 0) ARRIVE(&empty[s]);
             } else if (D == RELEASED_BY_ONE_WARP) { if (t < 32) ARRIVE(&empty[s]); }

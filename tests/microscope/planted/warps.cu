@@ -7,12 +7,13 @@ template <int D, int U> DEV void run(const float* x, float* y)
     const int t = threadIdx.x, lane = t % 32, first = t - lane;
     constexpr bool copied = D == RIGHT_COPY || D == COPY_NO_SYNCWARP || D == COPY_ONE_LANE_WAITS;
     constexpr bool is_volatile = D == RIGHT_VOLATILE || D == VOLATILE_NO_SYNCWARP;
+    constexpr bool branch = D == RIGHT_SYNC_IN_A_BRANCH || D == NO_SYNCWARP_AFTER_THE_BRANCH;
     #pragma unroll U
     for (int i = 0; i < STEPS; i++) {
         if (copied) {
             COPY(&sums[t], &x[64 * i + t]);
             if (D != COPY_ONE_LANE_WAITS || lane == 0) WAIT_FOR_COPIES();
-        } else sums[t] = x[64 * i + t];
+        } else sums[t] = x[64 * i + t];  // !! race: NO_SYNCWARP_AFTER_THE_BRANCH
         if (D != COPY_NO_SYNCWARP && D != NO_SYNCWARP_BEFORE_THE_SUM) __syncwarp();
         if (copied) {  // lane 0 adds up what all lanes have copied
             if (lane == 0) {
@@ -34,12 +35,13 @@ template <int D, int U> DEV void run(const float* x, float* y)
             }
             if (lane < step) {
                 sums[t] += sums[t + step];  // !! race: NO_SYNCWARP_BETWEEN_STEPS SYNC_OF_A_QUARTER ONE_SYNCWARP_FOR_TWO_STEPS
-                if (D == RIGHT_SYNC_IN_A_BRANCH) __syncwarp((1u << step) - 1);
+                if (branch) __syncwarp((1u << step) - 1);
             }
             if (D == SYNC_OF_A_QUARTER) { if (lane < 8) __syncwarp(0xFF); else __syncwarp(0xFFFFFF00); }
             else if (D == ONE_SYNCWARP_FOR_TWO_STEPS) { if (step & 0x15) __syncwarp(); }
-            else if (D != NO_SYNCWARP_BETWEEN_STEPS && D != RIGHT_SYNC_IN_A_BRANCH) __syncwarp();
+            else if (D != NO_SYNCWARP_BETWEEN_STEPS && !branch) __syncwarp();
         }
         if (lane == 0) y[2 * i + t / 32] = sums[t];
+        if (D == RIGHT_SYNC_IN_A_BRANCH) __syncwarp();
     }
 }

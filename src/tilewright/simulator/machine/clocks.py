@@ -13,6 +13,10 @@ Of two accesses by different threads, the earlier one is ordered before the late
 - any two blocks: the earlier one has since run a device-wide fence and then stored something (``handed_over_until``), and
   the later one has run an atomic or volatile load, which is how correct kernels pass data from block to block.
 
+A warp knows the times of others as a whole. But whatever orders an access before those of other threads, the thread itself
+must take part in it after the access: one that has passed no synchronisation since, and published nothing, has ordered
+nothing (``unpublished``). So an elected lane that arrives for its warp with no ``__syncwarp()`` before is found.
+
 Where this is coarser than the rules of the language, accesses are taken as ordered, so that no false race is reported.
 
 Copies by the copy engine and operands of ``wgmma`` use the asynchronous proxy, which sees a plain write only after a
@@ -76,11 +80,14 @@ class Clocks:
         # which it knows the other lanes. The mask becomes -1 (all) when its time advances in any other way.
         self.group: Ints | None = None
         self.known_outside = np.zeros(0, np.int64)
+        # After lanes have waited for others: for each lane the time of the first access that it has not published since,
+        # and its time when it had waited. If its time is another now, it has published everything before that.
+        self.waited: tuple[Ints, Ints] | None = None
 
     def place(self, first: int) -> None:
         """Start the blocks from ``first`` on of the run."""
         self.first, self.settled, self.known, self.posted, self.group = first, 0, None, None, None
-        self.secured, self.ended = None, None
+        self.secured, self.ended, self.waited = None, None, None
         self.fenced.clear()
         self.visible.fill(0)
         self.floor.fill(0)
@@ -138,7 +145,9 @@ class Clocks:
 
     def meet(self, lanes: Ints, arrived: Iterable[Ints]) -> None:
         """Some threads of a block passed a barrier; ``arrived`` is the knowledge of threads that arrived without waiting."""
-        self.learn(lanes, np.maximum.reduce([self.knowledge(lanes), *arrived]))
+        known = np.maximum.reduce([self.knowledge(lanes), *arrived])
+        self.advance(lanes)  # they have published what they did before
+        self.learn(lanes, known)
 
     def knowledge(self, lanes: Ints) -> Ints:
         """The times up to which these threads of a block know the warps of their cluster, their own included: (columns,)."""
@@ -158,7 +167,13 @@ class Clocks:
         warps = np.unique(self.warp[lanes])
         rows = row if row.ndim == 1 else row[warps // (self.warps * self.together)]
         self.known[warps] = np.maximum(self.known[warps], rows)
+        before = _time(self.stamp[lanes])
         self.advance(lanes, int(rows.max()) + 1)
+        if self.waited is None:
+            self.waited = np.zeros(self.stamp.size, np.int64), np.full(self.stamp.size, -1, np.int64)
+        since, then = self.waited
+        since[lanes] = np.where(then[lanes] == before, since[lanes], before)
+        then[lanes] = _time(self.stamp[lanes])
 
     def knowledge_of_clusters(self, lanes: Ints, fenced: bool = False) -> Ints:
         """``knowledge`` of threads of any blocks, put together by cluster: (clusters of the batch, columns). With
@@ -288,6 +303,17 @@ class Clocks:
         return (then >= EPOCH) & (((then ^ now) >= EPOCH) | ((then & _TIME) > self.settled * TICK))
 
     def _unordered(self, then: Ints, now: Ints) -> Bools:
+        late = self._later_than_known(then, now)
+        return late if late.all() else late | self.unpublished(then)
+
+    def lacks_only_warp_sync(self, then: int, now: int) -> bool:
+        """Whether another thread of its warp has published an access that is not ordered before ``now``: only a
+        synchronisation of that warp is missing."""
+        earlier, later = np.array([then]), np.array([now])
+        return bool(other_warp(earlier, later)[0]) and not self._later_than_known(earlier, later)[0]
+
+    def _later_than_known(self, then: Ints, now: Ints) -> Bools:
+        """Which accesses ``then`` are later than what the warps of the accesses ``now`` know of theirs."""
         block, own_block = then // EPOCH - 1, now // EPOCH - 1
         far = block != own_block
         mine = (own_block - self.first) * self.warps + ((now & _THREAD) >> 5)
@@ -304,6 +330,16 @@ class Clocks:
         observed = self.has_observed_others[own_block] & OBSERVED > 0
         handed_over = far & (_time(then) <= self.handed_over_until[block]) & observed
         return np.asarray((_time(then) > bound) & ~handed_over)
+
+    def unpublished(self, then: Ints) -> Bools:
+        """Which accesses are those of threads of the batch that have published nothing since: nothing can order them before
+        what other threads do."""
+        block = then // EPOCH - 1 - self.first
+        inside = (block >= 0) & (block < self.copies)
+        lane = np.where(inside, block, 0) * self.threads + (then & _THREAD)
+        now, time = _time(self.stamp[lane]), _time(then)
+        first = now if self.waited is None else np.where(self.waited[1][lane] == now, self.waited[0][lane], now)
+        return np.asarray(inside & (time >= first) & (time < _LATEST))
 
 
 def stamped_by(stamp: int) -> tuple[int, int]:

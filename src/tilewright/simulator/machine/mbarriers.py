@@ -280,6 +280,7 @@ class Mbarriers:
                 copy.finish(int(self.clocks.stamp[first]))
             row = self.clocks.knowledge(lanes[:1])
             barrier.known = row if barrier.known is None else np.maximum(barrier.known, row)
+            self.clocks.advance(lanes[:1])  # the barrier has published the copied bytes
         if barrier.reached is not None:
             self.clocks.outlive(np.unique(self.threads.of_block[lanes]), barrier.reached)
         if barrier.known is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..assembly.instructions import Instruction, Where
-from ..findings import GRADES, IN_LIBRARY, SURE, UNWRITTEN_READ, VOLATILE, Finding
+from ..findings import BY_THE_LETTER, GRADES, IN_LIBRARY, SURE, UNWRITTEN_READ, VOLATILE, Finding
 from .arguments import SimulatedBlocks
 from .clocks import Clocks, stamped_by
 from .memory import Region
@@ -110,9 +110,13 @@ class Reports:
         grade: str = SURE,
     ) -> None:
         """Report a race of the access that the shadow of a region noted last; ``kind`` may also be VOLATILE."""
+        assert region.shadow is not None
         first = int(np.argmax(bad))
-        addresses = region.addresses(offsets)
-        text = self._race(ins, region, first, first if sel is None else int(sel[first]), int(addresses[first]))
+        addresses, lane = region.addresses(offsets), first if sel is None else int(sel[first])
+        text, party = self._race(ins, region, first, lane, int(addresses[first])), region.shadow.party(first)
+        if party is not None and self.clocks.lacks_only_warp_sync(party.stamp, int(self.clocks.stamp[lane])):
+            grade = BY_THE_LETTER
+            text = text.replace(_ORDER["block"], _ORDER["published"])
         if kind == VOLATILE:
             text = text.replace(
                 _ORDER["block"], f"{_ORDER['block']} (volatile orders no two warps, __syncthreads() does)"
@@ -182,6 +186,7 @@ def in_library_if_both(one: Instruction, other: Instruction) -> str:
 _ORDER = {
     "warp": "and nothing orders the threads of a warp (__syncwarp() or a barrier would)",
     "block": "with no barrier between",
+    "published": "with no __syncwarp() before another thread of its warp arrived for it",
     "cluster": "and nothing orders the blocks of a cluster (a barrier of the cluster would)",
     "grid": "and nothing orders two blocks (a fence and an atomic would)",
 }
