@@ -1,5 +1,5 @@
-"""Rings, groups, parities and warps in kernels of a foreign style: each planted defect is found at its line, the twins without
-one are right and silent, rolled and unrolled."""
+"""Rings, groups, parities and warps in kernels of a foreign style, rolled and unrolled: each planted defect is found at its
+line, and the twins without one are right and silent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def test_enough_is_planted() -> None:
 
 def test_the_test_of_a_defect_can_fail() -> None:
     ring = RINGS["async_groups"]
-    assert not ring.marks["NO_WAIT"] <= {(finding.line, finding.kind) for finding in ring.run("RIGHT", "rolled").findings}
+    assert not ring.marks["NO_WAIT"] <= {
+        (finding.line, finding.kind) for finding in ring.run("RIGHT", "rolled").findings
+    }
 
 
 def test_what_works_today_is_marked() -> None:

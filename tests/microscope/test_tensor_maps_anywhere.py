@@ -1,7 +1,5 @@
 """Tensor maps behind a pointer, in an array, in structures and in variables of the module, and what does not fit them."""
 
-# ruff: noqa: E501 - CUDA keeps its own lines
-
 from __future__ import annotations
 
 from typing import Any
@@ -125,7 +123,11 @@ def test_a_finding_names_the_array_of_a_map() -> None:
 @pytest.mark.parametrize(
     ("kernel", "args", "words"),
     [
-        ("value", [[BIAS, [np.int32(2), MAPS[0], np.float32(1)]], OUT], r"argument 0 is a list of \d+ bytes, .* has 640"),
+        (
+            "value",
+            [[BIAS, [np.int32(2), MAPS[0], np.float32(1)]], OUT],
+            r"argument 0 is a list of \d+ bytes, .* has 640",
+        ),
         ("value", [[BIAS, [2, MAPS, np.float32(1)]], OUT], r"argument 0\[1\]\[0\] is a int: a member of a list is"),
         ("value", [MAPS[0], OUT], "argument 0 is a TensorMap of 128 bytes, the kernel's parameter has 640"),
         ("array", [[MAPS, object()], OUT, 2], r"argument 0\[1\] is a object: "),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .explanation import APPROXIMATELY, Access
 
@@ -70,10 +70,10 @@ def source_rows(
             shared = [access for access in here if access.space == "shared"]
             moved = [access for access in here if access.space != "shared"]
             said = tuple(messages.get((file, number), ()))
-            exact = [all(access.exact for access in some) for some in (moved, shared)]
             inside = ", ".join(dict.fromkeys(access.inside for access in here if access.inside))
-            costs = (*_cost(moved), *_cost(shared))
-            all_rows.append(SourceRow(number, texts.get(number, ""), *costs, said, file, *exact, inside))
+            row = SourceRow(number, texts.get(number, ""), *_cost(moved), *_cost(shared), said, file)
+            exact, shared_exact = (all(access.exact for access in some) for some in (moved, shared))
+            all_rows.append(replace(row, sectors_exact=exact, wavefronts_exact=shared_exact, inside=inside))
     return all_rows
 
 

@@ -34,8 +34,8 @@ template <int D, int U> DEV void run(const char* x, float* y)
             const bool with_b = !by_threads || i > 1;
             WAIT(&empty[s], phase ^ 1);  // !! endless wait: RELEASES_NOTHING
             ARRIVE_EXPECT(&full[s], with_b ? SLAB : 4096);
-            LOAD(a[s], slab, 4096, &full[s]);  // !! race: RELEASES_CURRENT_STAGE ONE_PRODUCT_TOO_MANY_LEFT RELEASED_BY_ONE_GROUP WAITS_AFTER_RELEASE NO_WAIT
-            if (with_b) LOAD(b[s], slab + 4096, 256, &full[s]);  // !! race: RELEASED_BY_ONE_GROUP
+            LOAD(a[s], slab, 4096, &full[s]);  // !! race: GROUP_0_NEVER_WAITS RELEASES_CURRENT_STAGE ONE_PRODUCT_TOO_MANY_LEFT RELEASED_BY_ONE_GROUP WAITS_AFTER_RELEASE NO_WAIT
+            if (with_b) LOAD(b[s], slab + 4096, 256, &full[s]);  // !! race: GROUP_0_NEVER_WAITS RELEASED_BY_ONE_GROUP
         }
     } else if (t < 256) {
         float d[4] = {0, 0, 0, 0};
@@ -53,6 +53,7 @@ template <int D, int U> DEV void run(const char* x, float* y)
             if (D == WAITS_AFTER_RELEASE && releases) ARRIVE(&empty[(i - 1) % 2]);
             if (D == ONE_PRODUCT_TOO_MANY_LEFT) WG_WAIT(2);
             else if (D == RIGHT_WAITS_FOR_ALL) WG_WAIT(0);
+            else if (D == GROUP_0_NEVER_WAITS) { if (group == 1) WG_WAIT(1); }
             else if (D != NO_WAIT) WG_WAIT(1);
             if (D == RELEASES_CURRENT_STAGE || D == RIGHT_WAITS_FOR_ALL) { if (t % 128 == 0) ARRIVE(&empty[s]); }
             else if (D == RELEASED_BY_ONE_GROUP) { if (releases && group == 0) ARRIVE(&empty[(i - 1) % 2]); }

@@ -6,6 +6,7 @@ explain the counts: their cost, the least cost of the same bytes, and one warp a
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -438,6 +439,10 @@ def _agree(units: Ints, step: int) -> NDArray[np.bool_]:
 LOOKED_AT = 16
 
 
+#: What comes before the name by which a header of a library is included.
+_TO_HEADERS = r".*/(include|nvrtc-bundled-headers|cccl)/"
+
+
 @dataclass
 class _Example:
     """The most expensive request examined of one instruction."""
@@ -499,7 +504,7 @@ class Survey:
         if ins.index not in self._places:
             users, inside = ins.users, ""
             if users != ins.where:
-                inside = f"{file_label(ins.file, self.main)}:{ins.line}"
+                inside = f"{re.sub(_TO_HEADERS, '', ins.file)}:{ins.line}"
             self._places[ins.index] = (file_label(users.file, self.main), users.line, inside)
 
     def _look(self, example: _Example, costs: WarpCosts) -> None:
@@ -524,7 +529,8 @@ class Survey:
                 Access(
                     *(line, tally.space, tally.kind, tally.nbytes, tally.requests, tally.bytes),
                     *(tally.sectors, tally.wavefronts, tally.conflicts, least),
-                    *(example.origin, list(example.lanes), file, not self.counters.doubtful(tally), inside),
+                    *(example.origin, list(example.lanes), file, not self.counters.doubtful(tally)),
+                    inside=inside,
                 )
             )
         return [_merged(by_place[place]) for place in sorted(by_place)]
@@ -541,5 +547,6 @@ def _merged(parts: Iterable[Access]) -> Access:
     exact = all(part.exact for part in parts)
     place = (dearest.line, dearest.space, dearest.kind, dearest.nbytes)
     inside = ", ".join(dict.fromkeys(part.inside for part in parts if part.inside))
-    rest = (dearest.origin, dearest.lanes, dearest.file, exact, inside)
-    return Access(*place, *sums.values(), *rest)
+    return Access(
+        *place, **sums, origin=dearest.origin, lanes=dearest.lanes, file=dearest.file, exact=exact, inside=inside
+    )

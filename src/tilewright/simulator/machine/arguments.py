@@ -204,7 +204,9 @@ def number_member(name: str, value: Any) -> Member:
         return Member(bytes(value), 1)
     if not isinstance(value, np.generic):
         given = f"{name} is a {type(value).__name__}"
-        raise OperandError(f"{given}: a member of a list is an array, a TensorMap, a number such as np.int32(3), or bytes")
+        raise OperandError(
+            f"{given}: a member of a list is an array, a TensorMap, a number such as np.int32(3), or bytes"
+        )
     checked_array(name, np.asarray(value))
     return Member(value.tobytes(), value.dtype.alignment)
 

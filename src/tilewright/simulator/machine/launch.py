@@ -70,7 +70,9 @@ class SimulatedLaunch:
         self.regions: dict[int, Region] = {}  # array arguments and global variables, by slot
         self.global_addresses: dict[str, int] = {}  # of the global variables, by name
         self.argument_slots: dict[int, list[int]] = {}  # argument → the slot of its array, or of each array of a list
-        self.chosen_slots: dict[str, list[int]] = {}  # variable → the slots of arrays in the value that was chosen for it
+        self.chosen_slots: dict[
+            str, list[int]
+        ] = {}  # variable → the slots of arrays in the value that was chosen for it
         self.slot_by_array: dict[object, int] = {}  # by the address and size of the caller's array
         self.caller_arrays: dict[int, Array] = {}  # by slot
         self.parameter_values: list[bytes] = []

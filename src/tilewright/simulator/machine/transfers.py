@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..assembly.instructions import Instruction
 from ..findings import BY_THE_LETTER, MISSING_FENCE
@@ -146,7 +147,7 @@ class Transfers:
         busy[cells] = number
         return transfer
 
-    def _readers(self, busy: Ints) -> frozenset[int]:
+    def _readers(self, busy: NDArray[np.int32]) -> frozenset[int]:
         """The transfers under way that read some of the cells with these numbers."""
         if not busy.any():
             return frozenset()

@@ -195,7 +195,9 @@ class Warpgroups:
             text = f"uses {list(self.rows)[rows[row]]}, which {writer.place(ins)} wrote with no wgmma.fence after it"
         lanes = groups.reshape(-1)
         bad = np.isin(self.threads.base_warp[lanes], warps[wrong])
-        self.reports.report(MISSING_FENCE, ins, lanes, bad, None, f"{text}: {ins.text}", in_library_if_both(ins, writer))
+        self.reports.report(
+            MISSING_FENCE, ins, lanes, bad, None, f"{text}: {ins.text}", in_library_if_both(ins, writer)
+        )
 
     def _rows_of(self, operands: list[str] | tuple[str, ...]) -> list[int]:
         return [self.rows[name] for operand in operands for name in operand_names(operand) if name in self.rows]
