@@ -92,7 +92,9 @@ def test_a_line_without_a_library_has_no_such_note() -> None:
 
 def test_the_first_lines_of_explain_count_the_findings(capsys: Any) -> None:
     naive = explanation("cuda/naive", NAIVE, 64)
-    naive = replace(naive, formulas=[], occupancy=naive.occupancy | {"shared": 0})
+    naive = replace(
+        naive, formulas=[], occupancy=naive.occupancy | {"shared": 0}, verified=naive.verified | {"of": "all"}
+    )
     defects = [Defect("race", 3, (0, 0, 0), (0, 0, 0), "text", grade=grade) for grade in (SURE, BY_THE_LETTER)]
     for found, words in ((defects, "2 findings (1 sure, 1 by the letter of PTX)."), ([], "Nothing found.")):
         show_explanations(Console(width=200), [replace(naive, defects=found)])
