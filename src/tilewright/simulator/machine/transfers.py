@@ -142,16 +142,16 @@ class Transfers:
         self.writing[number] = writes
         transfer = self.under_way[number] = Transfer(self, number, ins, region, chunks, unit, writes, barrier)
         busy = region.shadow.busy_cells()
-        if not writes and self.under_way:
-            transfer.also_reading = self._readers(busy[cells])
+        if not writes:
+            transfer.also_reading = self._readers(busy[cells if cells.ndim == 1 else cells[:, 0]])
         busy[cells] = number
         return transfer
 
     def _readers(self, busy: NDArray[np.int32]) -> frozenset[int]:
-        """The transfers under way that read some of the cells with these numbers."""
-        if not busy.any():
-            return frozenset()
-        found = {number for number in np.unique(busy).tolist() if number and not self.writing[number]}
+        """The transfers under way that read some of the chunks with these numbers."""
+        first = int(busy[0])
+        numbers = [first] if (busy == first).all() else np.unique(busy).tolist()  # the products of a tile read it whole
+        found = {number for number in numbers if number and not self.writing[number]}
         for number in list(found):
             found |= {other for other in self.under_way[number].also_reading if other in self.under_way}
         return frozenset(found)
@@ -166,7 +166,7 @@ class Transfers:
         busy = shadow.busy_cells()
         cells = cells[busy[cells] == transfer.number]
         busy[cells] = 0
-        for number in transfer.also_reading & self.under_way.keys():  # they still read what this one has read
+        for number in [each for each in transfer.also_reading if each in self.under_way]:  # they still read what this one has read
             other = self.under_way[number]
             theirs, _ = shadow.cells(other.chunks, other.unit, other.chunks)
             busy[theirs[busy[theirs] == 0]] = number
