@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 from .values import Bools, Ints
 
 #: Bits of a stamp: ten for the thread, of which the upper five are its warp, 26 for the time, the rest for the block.
-EPOCH, TICK = np.int64(1 << 36), np.int64(1 << 10)
+_EPOCH_BITS = np.int64(36)
+EPOCH, TICK = np.int64(1) << _EPOCH_BITS, np.int64(1 << 10)
 _THREAD, _WARP, _LATEST = np.int64(1023), np.int64(992), np.int64((1 << 26) - 1)
 _TIME = _LATEST << np.int64(10)
 WARPS = 32  # of a block, at most
@@ -314,7 +315,7 @@ class Clocks:
 
     def _later_than_known(self, then: Ints, now: Ints) -> Bools:
         """Which accesses ``then`` are later than what the warps of the accesses ``now`` know of theirs."""
-        block, own_block = then // EPOCH - 1, now // EPOCH - 1
+        block, own_block = (then >> _EPOCH_BITS) - 1, (now >> _EPOCH_BITS) - 1
         far = block != own_block
         mine = (own_block - self.first) * self.warps + ((now & _THREAD) >> 5)
         bound = np.where(far, 0, self.floor[mine])
@@ -334,7 +335,7 @@ class Clocks:
     def unpublished(self, then: Ints) -> Bools:
         """Which accesses are those of threads of the batch that have published nothing since: nothing can order them before
         what other threads do."""
-        block = then // EPOCH - 1 - self.first
+        block = (then >> _EPOCH_BITS) - (1 + self.first)
         inside = (block >= 0) & (block < self.copies)
         lane = np.where(inside, block, 0) * self.threads + (then & _THREAD)
         now, time = _time(self.stamp[lane]), _time(then)

@@ -166,7 +166,9 @@ class Transfers:
         busy = shadow.busy_cells()
         cells = cells[busy[cells] == transfer.number]
         busy[cells] = 0
-        for number in [each for each in transfer.also_reading if each in self.under_way]:  # they still read what this one has read
+        for number in [
+            each for each in transfer.also_reading if each in self.under_way
+        ]:  # they still read what this one has read
             other = self.under_way[number]
             theirs, _ = shadow.cells(other.chunks, other.unit, other.chunks)
             busy[theirs[busy[theirs] == 0]] = number
