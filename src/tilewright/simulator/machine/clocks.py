@@ -81,8 +81,8 @@ class Clocks:
         # which it knows the other lanes. The mask becomes -1 (all) when its time advances in any other way.
         self.group: Ints | None = None
         self.known_outside = np.zeros(0, np.int64)
-        # After lanes have waited for others: for each lane the time of the first access that it has not published since,
-        # and its time when it had waited. If its time is another now, it has published everything before that.
+        # After lanes have waited for others: for each lane the stamp of the first access that it has not published since,
+        # and its stamp when it had waited. If that is another now, it has published everything before.
         self.waited: tuple[Ints, Ints] | None = None
 
     def place(self, first: int) -> None:
@@ -168,13 +168,13 @@ class Clocks:
         warps = np.unique(self.warp[lanes])
         rows = row if row.ndim == 1 else row[warps // (self.warps * self.together)]
         self.known[warps] = np.maximum(self.known[warps], rows)
-        before = _time(self.stamp[lanes])
+        before = self.stamp[lanes]
         self.advance(lanes, int(rows.max()) + 1)
         if self.waited is None:
             self.waited = np.zeros(self.stamp.size, np.int64), np.full(self.stamp.size, -1, np.int64)
         since, then = self.waited
         since[lanes] = np.where(then[lanes] == before, since[lanes], before)
-        then[lanes] = _time(self.stamp[lanes])
+        then[lanes] = self.stamp[lanes]
 
     def knowledge_of_clusters(self, lanes: Ints, fenced: bool = False) -> Ints:
         """``knowledge`` of threads of any blocks, put together by cluster: (clusters of the batch, columns). With
@@ -335,12 +335,12 @@ class Clocks:
     def unpublished(self, then: Ints) -> Bools:
         """Which accesses are those of threads of the batch that have published nothing since: nothing can order them before
         what other threads do."""
-        block = (then >> _EPOCH_BITS) - (1 + self.first)
-        inside = (block >= 0) & (block < self.copies)
-        lane = np.where(inside, block, 0) * self.threads + (then & _THREAD)
-        now, time = _time(self.stamp[lane]), _time(then)
-        first = now if self.waited is None else np.where(self.waited[1][lane] == now, self.waited[0][lane], now)
-        return np.asarray(inside & (time >= first) & (time < _LATEST))
+        # A stamp of an earlier batch is less than those of this one; the latest time never advances.
+        lane = np.maximum(((then >> _EPOCH_BITS) - (1 + self.first)) * self.threads + (then & _THREAD), 0)
+        first = self.stamp[lane]
+        if self.waited is not None:
+            first = np.where(self.waited[1][lane] == first, self.waited[0][lane], first)
+        return np.asarray((then >= first) & (then & _TIME != _TIME))
 
 
 def stamped_by(stamp: int) -> tuple[int, int]:
