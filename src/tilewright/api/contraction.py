@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 import string
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from ..errors import OperandError, ShapeError, UsageError
 from ..gpu.arrays.host_libraries import host_library
 from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
-from ..product.contraction import Reading, Subscripts, parse_sublists, parse_subscripts, sizes_of
+from ..product.contraction import Reading, Subscripts, parse_sublists, parse_subscripts, sizes_of, tensordot_axes
 from ..product.operands import NUMPY_ONLY_DTYPES, admit, admit_out, array_or_shape
 from ..product.precision import check_words
 from .contraction_plan import (
@@ -106,27 +107,38 @@ def plan_einsum(
     return plan_of_arrays(subscripts, [_admitted(x, number) for number, x in enumerate(arrays)], out, precision, memory)
 
 
-def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str | float = "standard") -> Any:
+def tensordot(
+    a: Any,
+    b: Any,
+    axes: Any = 2,
+    *,
+    out: Any = None,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> Any:
     """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
 
     ``axes``: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes, or two axes, which are
     summed in pairs. With 0 it is the outer product. The result has the other axes of ``a``, then those of ``b``.
     dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
 
-    Raises ShapeError (axes of different lengths), UsageError (axes that are not there).
+    ``a``, ``b`` and ``out`` may be paths of files, and arrays larger than memory: then it is ``multiply(a, b, out,
+    axes=axes)`` with this ``memory`` and ``overwrite``, which writes ``out`` block by block, and returns it.
+
+    Raises ShapeError (axes of different lengths), UsageError (axes that are not there), and of files what ``multiply``
+    raises.
 
     >>> import numpy as np, tilewright as tw
     >>> tw.tensordot(np.ones((2, 3, 4)), np.ones((4, 3, 5)), axes=([1, 2], [1, 0])).shape
     (2, 5)
     """
+    if memory is not None or overwrite or any(_is_stored(x) for x in (a, b, out)):
+        from ..large.multiply import multiply  # imported only here: it reads files
+
+        return multiply(a, b, out, axes=axes, memory=memory, overwrite=overwrite, precision=precision)
     a, b = _axes_known(a, "a", 0), _axes_known(b, "b", 0)
-    of_a, of_b = _tensordot_axes(axes, a.ndim, b.ndim)
-    for x, y in zip(of_a, of_b, strict=True):
-        if a.shape[x] != b.shape[y]:
-            raise ShapeError(
-                f"a is {tuple(a.shape)}, b is {tuple(b.shape)}: axis {x} of a and axis {y} of b are summed together, "
-                "so they must be equally long"
-            )
+    of_a, of_b = tensordot_axes(axes, tuple(a.shape), tuple(b.shape))
     first = list(range(a.ndim))
     second = [of_a[of_b.index(axis)] if axis in of_b else a.ndim + axis for axis in range(b.ndim)]
     rest = [label for label in [*first, *second] if label not in of_a]
@@ -344,29 +356,9 @@ def _conjugated(x: Any) -> Any:
     return x.conj() if "complex" in str(x.dtype) else x
 
 
-def _tensordot_axes(axes: Any, of_a: int, of_b: int) -> tuple[list[int], list[int]]:
-    """The axes of each operand that are summed in pairs. Raises UsageError."""
-    if isinstance(axes, int | np.integer):
-        if not 0 <= axes <= min(of_a, of_b):
-            raise UsageError(
-                f"axes is {axes}: a has {of_a} axes and b has {of_b}; it must be from 0 to {min(of_a, of_b)}"
-            )
-        return list(range(of_a - int(axes), of_a)), list(range(int(axes)))
-    try:
-        pair = [[axis] if isinstance(axis, int | np.integer) else list(axis) for axis in axes]
-        first, second = pair
-    except (TypeError, ValueError):
-        raise UsageError(f"axes is {axes!r:.80}: it must be a number of axes, or two lists of axes") from None
-    found = []
-    for name, chosen, ndim in (("a", first, of_a), ("b", second, of_b)):
-        if any(not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim for axis in chosen):
-            raise UsageError(f"axes of {name} are {chosen}: {name} has {ndim} axes")
-        found.append([int(axis) % ndim for axis in chosen])
-        if len(set(found[-1])) < len(chosen):
-            raise UsageError(f"axes of {name} are {chosen}: each may occur once")
-    if len(first) != len(second):
-        raise UsageError(f"axes are {first} of a and {second} of b: they must be as many")
-    return found[0], found[1]
+def _is_stored(x: Any) -> bool:
+    """Whether it is the path of a file, or a file that is open."""
+    return isinstance(x, (str, os.PathLike)) or hasattr(x, "fingerprint")
 
 
 # ---- how a call runs -------------------------------------------------------------------------------------------------

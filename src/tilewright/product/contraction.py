@@ -13,8 +13,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import numbers
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..errors import ShapeError, UsageError
 from .problem import merged_stride
@@ -154,6 +156,44 @@ def _names(terms: list[tuple[Hashable, ...]], output: tuple[Hashable, ...]) -> d
         (label, 0): label if isinstance(label, str) and label in own else next(free) for label in labels
     }
     return names | {(Ellipsis, place): next(free) for place in range(64)}
+
+
+def tensordot_axes(axes: Any, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """The axes of operands of these shapes that are summed in pairs, as ``numpy.tensordot`` takes them: a number, of the
+    last axes of the first and the first axes of the second, or two lists. Raises UsageError, and ShapeError for axes of
+    different lengths.
+
+    >>> tensordot_axes(1, (2, 3), (3, 4)), tensordot_axes(([0, -1], [1, 0]), (2, 3, 4), (4, 2))
+    (([1], [0]), ([0, 2], [1, 0]))
+    """
+    of_a, of_b = len(a), len(b)
+    if isinstance(axes, numbers.Integral):
+        axes = int(axes)
+        if not 0 <= axes <= min(of_a, of_b):
+            raise UsageError(
+                f"axes is {axes}: a has {of_a} axes and b has {of_b}; it must be from 0 to {min(of_a, of_b)}"
+            )
+        axes = range(of_a - axes, of_a), range(axes)
+    try:
+        pair = [[axis] if isinstance(axis, numbers.Integral) else list(axis) for axis in axes]
+        first, second = pair
+    except (TypeError, ValueError):
+        raise UsageError(f"axes is {axes!r:.80}: it must be a number of axes, or two lists of axes") from None
+    found = []
+    for name, chosen, ndim in (("a", first, of_a), ("b", second, of_b)):
+        if any(not isinstance(axis, numbers.Integral) or not -ndim <= int(axis) < ndim for axis in chosen):
+            raise UsageError(f"axes of {name} are {chosen}: {name} has {ndim} axes")
+        found.append([int(axis) % ndim for axis in chosen])
+        if len(set(found[-1])) < len(chosen):
+            raise UsageError(f"axes of {name} are {chosen}: each may occur once")
+    if len(first) != len(second):
+        raise UsageError(f"axes are {first} of a and {second} of b: they must be as many")
+    for x, y in zip(*found, strict=True):
+        if a[x] != b[y]:
+            raise ShapeError(
+                f"a is {a}, b is {b}: axis {x} of a and axis {y} of b are summed together, so they must be equally long"
+            )
+    return found[0], found[1]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -28,7 +28,7 @@ from typing import Any
 from numpy.lib.stride_tricks import as_strided
 
 from tilewright.cpu import codegen
-from tilewright.cpu.engine.triangle import ADDS, HERMITIAN, mirror
+from tilewright.cpu.engine.triangle import ADDS, HERMITIAN, LOWER, mirror
 from tilewright.host.machine import machine
 from tilewright.kernels import NUMERIC, kernel
 from tilewright.kernels.blocking import caches
@@ -289,13 +289,14 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
 
 
 @codegen.njit(nogil=True)
-def triangle_part(a, b, c, i, stop, left, right, conjugated):
+def triangle_part(a, b, c, i, stop, left, right, how):
     """Rows ``i`` to ``stop`` of these columns of a symmetric C, and the copy of those left of the rows' square on the
     diagonal, which is computed as a whole."""
     if left >= right:
         return
     tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, stop < c.shape[0])
-    mirror(c, i, stop, left, min(right, i), conjugated)
+    if how & LOWER == 0:
+        mirror(c, i, stop, left, min(right, i), (how & HERMITIAN) != 0)
 
 
 @codegen.njit(nogil=True)
@@ -355,6 +356,6 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
                 part = parts - 1 - part
             i, stop = top + part * (bottom - top) // parts, top + (part + 1) * (bottom - top) // parts
             if how > ADDS:
-                triangle_part(a, b, c, i, stop, left, min(right, stop), (how & HERMITIAN) != 0)
+                triangle_part(a, b, c, i, stop, left, min(right, stop), how)
                 continue
             tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, not few)

@@ -27,7 +27,7 @@ from ...kernels import Kernel
 from ...kernels.catalog import catalog
 from ...product.operands import aligned_empty, as_row_major, writeable_alias
 from ...product.problem import ProductShapes, Symmetry
-from ..engine.triangle import ADDS, BITS
+from ..engine.triangle import ADDS, BITS, LOWER
 from .library import STORAGE, code_dtype
 from .machine_code import Code, kernel_code, need_machine_code
 from .small_products import Short
@@ -211,12 +211,14 @@ def runner(
     add: bool = False,
     result: Any = None,
     symmetry: Symmetry = "",
+    mirrored: bool = True,
 ) -> Product:
     """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
 
     ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides, or ``c`` of the wider dtype ``result`` of their
     ``sums``; every element of ``c`` is written, none is read. With ``add``, which needs a kernel that ``adds``, the product
-    is added to ``c``. With a ``symmetry``, which needs a kernel with a ``triangle``, c is known to be symmetric. Raises
+    is added to ``c``. With a ``symmetry``, which needs a kernel with a ``triangle``, c is known to be symmetric; unless it
+    is ``mirrored``, only the diagonal and what is below it are right afterwards, for further products that are added. Raises
     UsageError for a dtype, thread count or parameter that the kernel does not have.
     """
     dtype = np.dtype(dtype)
@@ -237,7 +239,7 @@ def runner(
         return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
     if not kernel.compiled:
         return functools.partial(kernel.function, **params) if params else kernel.function
-    how = BITS[symmetry] | (ADDS if add else 0)
+    how = BITS[symmetry] | (ADDS if add else 0) | (LOWER if symmetry and not mirrored else 0)
     run = _runner_of_code(kernel, compiled(kernel, dtype, result), threads, params, how)
     stored, target = (STORAGE.get(x.name, code_dtype(x) if result == dtype else x) for x in (dtype, result))
     return run if (stored, target) == (dtype, result) else functools.partial(_run_as, stored, target, run)
