@@ -99,7 +99,7 @@ def test_findings_name_the_array_of_a_list() -> None:
     assert [(f.kind, f.text[:16]) for f in unwritten.findings] == [("output never written", "argument 0[1]: 1")]
 
 
-@pytest.mark.parametrize("rows", [[1, 2], [None], [[np.zeros(3, np.float32)]]])
+@pytest.mark.parametrize("rows", [[1, 2], ["a"], [[np.zeros(3, np.float32), 1.5]]])
 def test_a_list_of_anything_else_is_refused(rows: list) -> None:
-    with pytest.raises(OperandError, match=r"is a list: .* for an array of pointers a list of arrays alone"):
+    with pytest.raises(OperandError, match=r"argument 0\[.*\] is a (int|str|float): a member of a list is an array"):
         tw.microscope(POINTERS, "k", 1, 32, [rows, np.zeros(32, np.float32), 1, 0])

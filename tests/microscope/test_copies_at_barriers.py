@@ -74,7 +74,7 @@ DEFECTS: dict[str, tuple[str, str, list[tuple[int, str]]]] = {
     "an arrival that does not wait for the copies": (
         "ARRIVE_AFTER_COPIES(&full[s])",
         "ARRIVE(&full[s])",
-        [(15, "unwritten read")],
+        [(9, "race"), (15, "unwritten read")],
     ),
     "an arrival before the copy": (
         "COPY(&buffer[s][lane], &x[(blockIdx.x * n + i) * 32 + lane]);\n    ARRIVE_AFTER_COPIES(&full[s]);",
@@ -91,7 +91,11 @@ DEFECTS: dict[str, tuple[str, str, list[tuple[int, str]]]] = {
         "if (i < 4) WAIT(&full[s], 0)",
         [(8, "endless wait")],
     ),
-    "the producer does not wait": ("WAIT(&empty[s], (i / 4 & 1) ^ 1);", "", [(14, "endless wait")]),
+    "the producer does not wait": (
+        "WAIT(&empty[s], (i / 4 & 1) ^ 1);",
+        "",
+        [(9, "race"), (14, "endless wait")],
+    ),
     "stages are given back before they are read": (
         "sum += buffer[s][(lane + warp) % 32];\n      ARRIVE(&empty[s]);",
         "ARRIVE(&empty[s]);\n      sum += buffer[s][(lane + warp) % 32];",

@@ -11,7 +11,7 @@ from support.defects import DEFECTS, KERNELS, RIGHT, Defect, source
 from tilewright.errors import UnavailableError
 from tilewright.gpu.runtime.nvrtc import compile_source
 from tilewright.simulator import Run, RunOptions, simulate
-from tilewright.simulator.findings import ASYNCHRONOUS, CLUSTERS, COMPILED, KINDS, Finding
+from tilewright.simulator.findings import ASYNCHRONOUS, CLUSTERS, COMPILED, KINDS, Finding, marked_grade
 
 NAMES = [defect.name for defect in DEFECTS]
 
@@ -61,7 +61,8 @@ def test_planted_defect_is_named(defect: Defect) -> None:
     found = main_finding(defect, run.findings)
     assert (found.kernel, found.block, found.thread) == ("k", defect.block, defect.thread)
     assert defect.says in found.text
-    assert str(found).startswith(f"{found.file}:{found.line}: {found.kind} in k, " if found.line else found.kind)
+    named = f"{found.kind}{marked_grade(found.grade)}"
+    assert str(found).startswith(f"{found.file}:{found.line}: {named} in k, " if found.line else named)
 
 
 @pytest.mark.parametrize("defect", [d for d in DEFECTS if d.at], ids=lambda d: d.name)

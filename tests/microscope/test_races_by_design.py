@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.simulator.findings import BY_THE_LETTER, SURE
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -131,7 +132,7 @@ extern "C" __global__ void k(const float* x, float* y)
 
 @pytest.mark.slow
 def test_a_reduction_of_volatile_sums() -> None:
-    """Within a warp volatile is enough; between warps there must be a barrier."""
+    """Volatile orders no threads: between warps there must be a barrier, within one ``__syncwarp()``."""
     x = np.arange(256, dtype=np.float32)
 
     def run(barrier: str) -> tuple[set[tuple[str, str]], float]:
@@ -140,9 +141,22 @@ def test_a_reduction_of_volatile_sums() -> None:
         return found(source, 1, 256, args), float(tw.microscope(source, "k", 1, 256, args).arrays[1][0])
 
     assert run("__syncthreads()") == (set(), x.sum())
-    assert run("if (step > 32) __syncthreads()") == (set(), x.sum())
+    assert run("if (step > 32) __syncthreads(); else __syncwarp()") == (set(), x.sum())
     between = {("volatile race", "if (t < step) sums[t] += sums[t + step];")}
     assert run("(void)0")[0] == run("__syncwarp()")[0] == between
+    assert run("if (step > 32) __syncthreads()") == (between, x.sum())
+
+
+def test_within_a_warp_it_works_today() -> None:
+    """A reduction without __syncwarp() in its last steps: PTX does not promise it since sm_70."""
+    args = [np.ones(256, np.float32), np.zeros(1, np.float32)]
+    seen = tw.microscope(REDUCTION.replace("BARRIER", "if (step > 32) __syncthreads()"), "k", 1, 256, args)
+    (finding,) = seen.findings
+    assert finding.grade == BY_THE_LETTER
+    assert "(__syncwarp() or a barrier would, volatile does not since sm_70)" in finding.text
+    assert "1 finding (1 by the letter of PTX)" in str(seen).splitlines()[0]
+    worse = tw.microscope(REDUCTION.replace("BARRIER", "(void)0"), "k", 1, 256, args)
+    assert [each.grade for each in worse.findings] == [SURE], "of one line the gravest grade counts"
 
 
 def test_its_text_says_what_to_do() -> None:

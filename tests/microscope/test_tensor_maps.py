@@ -284,7 +284,7 @@ def test_what_is_no_map_is_refused() -> None:
         OperandError, match=r"argument 0 is a object: give .* or for a CUtensorMap a tilewright.TensorMap"
     ):
         run_async(BOX, [object(), 0])
-    with pytest.raises(OperandError, match="is a TensorMap, but the kernel's parameter has 4 bytes, not 128"):
+    with pytest.raises(OperandError, match="is a TensorMap of 128 bytes, the kernel's parameter has 4"):
         run_async(BOX, [bytes(128), tw.TensorMap(MATRIX, (8, 16))])
 
 

@@ -69,6 +69,7 @@ class Access:
     lanes: list[int | None] = field(default_factory=list)
     file: str = ""  # the included file that has the line; empty for the kernel's own
     exact: bool = True  # whether the GPU counts the same
+    inside: str = ""  # where in a library's header the access is, if the line calls a function there
 
     @property
     def place(self) -> str:
@@ -133,6 +134,7 @@ class Defect:
     thread: tuple[int, int, int]
     text: str
     file: str = ""  # the included file that has the line; empty for the kernel's own
+    grade: str = "sure"  # one of GRADES of simulator.findings
 
     @property
     def place(self) -> str:
@@ -363,7 +365,7 @@ _RULES: dict[str, Rule] = {
 #: The rules of the objects in lists.
 _ITEM_RULES: dict[str, dict[str, Rule]] = {
     "accesses": {
-        **dict.fromkeys(("space", "kind", "file"), TEXT),
+        **dict.fromkeys(("space", "kind", "file", "inside"), TEXT),
         **dict.fromkeys(("line", "requests", "bytes", "sectors", "wavefronts", "conflicts", "least", "origin"), COUNT),
         "nbytes": Rule(f"a whole number from 0 to {_WIDEST}", lambda x: is_count(x) and x <= _WIDEST),
         "exact": TRUTH,
@@ -378,7 +380,10 @@ _ITEM_RULES: dict[str, dict[str, Rule]] = {
         "rate": Rule("a number above 0", lambda x: is_number(x) and x > 0),
     },
     "predicted": {"name": TEXT, "because": TEXT, "seconds": POSITIVE},
-    "defects": {"kind": TEXT, "text": TEXT, "file": TEXT, "line": COUNT, "block": _TRIPLE, "thread": _TRIPLE},
+    "defects": {
+        **dict.fromkeys(("kind", "text", "file", "grade"), TEXT),
+        **{"line": COUNT, "block": _TRIPLE, "thread": _TRIPLE},
+    },
 }
 
 #: The rules of the objects that are fields.

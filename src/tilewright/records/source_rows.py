@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .explanation import APPROXIMATELY, Access
 
@@ -29,6 +29,12 @@ class SourceRow:
     file: str = ""  # the included file that has the line; empty for the kernel's own
     sectors_exact: bool = True
     wavefronts_exact: bool = True
+    inside: str = ""  # where in a library's header its accesses are, if the line calls a function there
+
+    @property
+    def called(self) -> str:
+        """Where in a library's header its accesses are, as a line of a listing; empty if they are its own."""
+        return f"(called from here: {self.inside})" if self.inside else ""
 
     @property
     def speaks(self) -> bool:
@@ -64,8 +70,10 @@ def source_rows(
             shared = [access for access in here if access.space == "shared"]
             moved = [access for access in here if access.space != "shared"]
             said = tuple(messages.get((file, number), ()))
-            exact = [all(access.exact for access in some) for some in (moved, shared)]
-            all_rows.append(SourceRow(number, texts.get(number, ""), *_cost(moved), *_cost(shared), said, file, *exact))
+            inside = ", ".join(dict.fromkeys(access.inside for access in here if access.inside))
+            row = SourceRow(number, texts.get(number, ""), *_cost(moved), *_cost(shared), said, file)
+            exact, shared_exact = (all(access.exact for access in some) for some in (moved, shared))
+            all_rows.append(replace(row, sectors_exact=exact, wavefronts_exact=shared_exact, inside=inside))
     return all_rows
 
 

@@ -1,8 +1,9 @@
 """What the microscope finds wrong with a kernel, as plain data: one finding for each kind and source line, and for each
-line of the kernel that calls the function with that line."""
+line of the kernel that calls the function with that line. Its grade says how sure it is, and whose code it is in."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: An access outside every operand and variable.
@@ -34,7 +35,7 @@ ASYNCHRONOUS = (WRONG_PARITY, BYTE_COUNT, BARRIER_MISUSE, MISSING_FENCE, ACCUMUL
 LEFT_EARLY = "block left early"
 #: The kinds that only kernels with clusters show.
 CLUSTERS = (LEFT_EARLY,)
-#: Volatile accesses of shared memory by two warps, without a barrier between.
+#: Volatile accesses of shared memory by two threads, with nothing between that orders them.
 VOLATILE = "volatile race"
 #: Registers that warps take by ``setmaxnreg`` where the block has too few, and a ``setmaxnreg`` that has no effect.
 REGISTERS = "registers"
@@ -61,10 +62,19 @@ KINDS = (
     *COMPILED,
 )
 
+#: The kernel can go wrong on today's GPUs.
+SURE = "sure"
+#: It works on today's GPUs, but PTX does not promise that it will.
+BY_THE_LETTER = "by the letter of PTX"
+#: Both accesses are in headers of a library, which lacks the fence between its own calls.
+IN_LIBRARY = "in a library's code"
+#: All grades, the gravest first.
+GRADES = (SURE, BY_THE_LETTER, IN_LIBRARY)
+
 
 @dataclass(frozen=True)
 class Finding:
-    """One defect, with the first thread that showed it."""
+    """One defect, with the first thread that showed it, and its grade: SURE, BY_THE_LETTER or IN_LIBRARY."""
 
     kind: str
     kernel: str
@@ -74,6 +84,7 @@ class Finding:
     thread: tuple[int, int, int]
     address: int | None
     text: str
+    grade: str = SURE
 
     def __str__(self) -> str:
         at = f"{self.file}:{self.line}: " if self.line else ""
@@ -81,5 +92,25 @@ class Finding:
 
     @property
     def text_in_place(self) -> str:
-        """The finding as text, without its file and line."""
-        return f"{self.kind} in {self.kernel}, block {self.block}, thread {self.thread}: {self.text}"
+        """The finding as text, without its file and line; a grade that is not named is SURE."""
+        where = f"{self.kernel}, block {self.block}, thread {self.thread}"
+        return f"{self.kind}{marked_grade(self.grade)} in {where}: {self.text}"
+
+
+def marked_grade(grade: str) -> str:
+    """A grade as text after the kind of a finding: empty for SURE."""
+    return "" if grade == SURE else f" ({grade})"
+
+
+def counted(grades: Sequence[str]) -> str:
+    """The number of findings with these grades in words, by grade if some are not SURE.
+
+    >>> counted([]), counted([SURE]), counted([SURE, IN_LIBRARY])
+    ('nothing found', '1 finding', "2 findings (1 sure, 1 in a library's code)")
+    """
+    if not grades:
+        return "nothing found"
+    count = f"{len(grades)} finding{'s' * (len(grades) > 1)}"
+    if set(grades) == {SURE}:
+        return count
+    return f"{count} ({', '.join(f'{grades.count(grade)} {grade}' for grade in GRADES if grade in grades)})"

@@ -46,6 +46,9 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
             listing.append(ListingLine(aligned(cell, ""), "…"))
             continue
         listing.append(ListingLine(aligned(cell, str(row.number)), row.text))
+        if row.called:
+            indent = " " * (len(row.text) - len(row.text.lstrip()))
+            listing.append(ListingLine(aligned(("",) * len(HEADS), ""), indent + row.called))
         listing += [ListingLine("", "", finding) for finding in row.wrong]
     return listing
 

@@ -53,7 +53,7 @@ from .assembly.source_files import file_label, included_texts
 from .compiled_launch import cluster_notes, compiler_findings, launch_findings, registers_at_launch
 from .counters.sectors import WARP, Ints
 from .counters.tally import Counters, Survey
-from .findings import Finding
+from .findings import Finding, counted
 from .listing import timeline_lines
 from .machine.arguments import dimensions
 from .machine.event_log import EventLog, LoggedEvent, LoggedTile
@@ -87,7 +87,9 @@ def microscope(
     ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; ``kernel`` is the name of its
     function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a template; it is needed only if there are
     several. ``grid`` is the number of blocks, and ``block`` the number of threads per block, along x, y, z. ``args`` are
-    the kernel's parameters in order: NumPy arrays, which are copied, lists of arrays for arrays of pointers, and numbers.
+    the kernel's parameters in order: NumPy arrays, which are copied, numbers, tensor maps, and lists of these and of further
+    lists: a list is a structure or an array with these members in order, and arrays in it are pointers. Where the
+    parameter is a pointer, list or tensor map lies in global memory.
     ``constants`` are the values of ``__constant__`` and ``__device__`` variables, arrays or numbers, by name. ``cluster`` is
     the number of blocks of a cluster along x, y, z, for a kernel that was compiled without one. ``shared_bytes`` is dynamic
     shared memory. ``outputs`` are the positions in ``args`` of arrays that the kernel must write in full. ``arch``,
@@ -451,9 +453,7 @@ class Observation:
     @property
     def _title(self) -> str:
         """The kernel, the number of findings, and which blocks were counted, in one line."""
-        count = len(self.findings)
-        findings = "nothing found" if not count else f"{count} finding{'s' if count > 1 else ''}"
-        return f"{self.kernel}: {findings}; {self.words}"
+        return f"{self.kernel}: {counted([finding.grade for finding in self.findings])}; {self.words}"
 
     @property
     def _rows(self) -> list[SourceRow]:

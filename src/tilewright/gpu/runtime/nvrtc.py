@@ -129,9 +129,11 @@ def toolkit_headers() -> list[Path]:
 
 @functools.cache  # each line of a listing asks
 def is_library(file: str) -> bool:
-    """Whether a source file is a header of CUDA, its libraries or this package: not one of the user's.
+    """Whether a source file is a header of CUDA, its libraries, CUTLASS or this package: not one of the user's.
 
     >>> is_library("/usr/local/cuda-13.0/targets/x86_64-linux/include/cuda_fp16.hpp"), is_library("/home/me/tile.cuh")
+    (True, False)
+    >>> is_library("third_party/cutlass/include/cute/arch/copy.hpp"), is_library("/home/me/cutlass/examples/tile.cuh")
     (True, False)
     """
     own = file.startswith((f"{PRELUDE}/", f"{ENGINE}/")) and not file.endswith(".cu")
@@ -140,6 +142,7 @@ def is_library(file: str) -> bool:
 
 _LIBRARIES = re.compile(
     r"/(nvrtc-bundled-headers|cuda(-[\d.]+)?/(targets/[^/]+/)?include|nvidia/(cu\d+|cuda_\w+)/include)/"
+    r"|(^|/)include/(cutlass|cute|cub|thrust|cuda|nv)/"
 )
 
 #: Beginnings of the names of headers, and the package that has them.

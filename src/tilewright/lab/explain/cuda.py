@@ -183,6 +183,7 @@ def _defects(kernel: CudaKernel, findings: Sequence[Finding]) -> list[Defect]:
         Defect(
             *(f.kind, f.line, f.block, f.thread, re.sub(r"\bargument ([0-5])\b", named, f.text)),
             file=file_label(f.file, str(kernel.path)),
+            grade=f.grade,
         )
         for f in findings
         if f.kind not in (STEP_LIMIT, LAUNCH)  # the occupancy says of a launch that it is impossible

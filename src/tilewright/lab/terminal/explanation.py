@@ -17,6 +17,7 @@ from ...host.machine import bytes_text, seconds_text
 from ...records.explanation import APPROXIMATELY, Defect, Explanation, Formula
 from ...records.source_rows import source_rows
 from ...simulator import listing
+from ...simulator.findings import counted, marked_grade
 from ...simulator.listing import timeline_lines
 from ...simulator.occupancy import Occupancy
 from ..explain.cpu import CpuExplanation
@@ -51,6 +52,8 @@ def _show(console: Console, e: Explanation) -> None:
     params = "".join(f", {name}={value}" for name, value in e.params.items())
     console.print(f"{e.kernel} at {e.shape} on {e.gpu['name']} ({e.dtype}{params})", style="bold", **_PLAIN)
     console.print(e.about["idea"], **_PLAIN)
+    found = counted([defect.grade for defect in e.defects])
+    console.print(f"{found[:1].upper()}{found[1:]}.", style="bold red" if e.defects else "", **_PLAIN)
     console.print()
     _show_bounds(console, e)
     _show_source(console, e)
@@ -153,6 +156,10 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
+#: What a turn is, below the bounds.
+TURNS = (
+    "A turn is a cycle of a multiprocessor's memory pipe: 4 sectors of global memory, or a wavefront of shared memory."
+)
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False}
 
 
@@ -175,6 +182,8 @@ def _show_bounds(console: Console, e: Explanation) -> None:
                 bound.name, quantity(bound.seconds, "s"), f"[dim]{bound.amount:,.0f} {bound.unit} at {rate}[/]"
             )
         console.print(table, highlight=False)
+        if any(bound.unit == "turns" for bound in e.bounds):
+            console.print(TURNS, style="dim", **_PLAIN)
         _show_predicted(console, e)
     console.print()
 
@@ -272,7 +281,7 @@ def _result(e: Explanation) -> str:
 
 
 def _defect(d: Defect) -> str:
-    return f"{d.kind}, block {tuple(d.block)}, thread {tuple(d.thread)}: {d.text}"
+    return f"{d.kind}{marked_grade(d.grade)}, block {tuple(d.block)}, thread {tuple(d.thread)}: {d.text}"
 
 
 def _table(*heads: str) -> Table:

@@ -23,6 +23,8 @@ def listing_html(title: str, rows: Sequence[SourceRow], below: Sequence[str]) ->
             lines.append(f'<tr><td colspan="5"></td><td style="{_LEFT}">in {escape(file)}:</td></tr>')
         cells = "".join(f'<td style="{_CELL}">{value}</td>' for value in (*margin(row), str(row.number)))
         lines.append(f'<tr>{cells}<td style="{_LEFT};white-space:pre">{escape(row.text)}</td></tr>')
+        if row.called:
+            lines.append(f'<tr><td colspan="5"></td><td style="{_LEFT};opacity:.6">{escape(row.called)}</td></tr>')
         lines += [
             f'<tr><td colspan="5"></td><td style="{_LEFT};color:#c33">{escape(words)}</td></tr>' for words in row.wrong
         ]

@@ -6,6 +6,7 @@ explain the counts: their cost, the least cost of the same bytes, and one warp a
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -438,6 +439,10 @@ def _agree(units: Ints, step: int) -> NDArray[np.bool_]:
 LOOKED_AT = 16
 
 
+#: What comes before the name by which a header of a library is included.
+_TO_HEADERS = r".*/(include|nvrtc-bundled-headers|cccl)/"
+
+
 @dataclass
 class _Example:
     """The most expensive request examined of one instruction."""
@@ -461,14 +466,14 @@ def least_sectors(table: Ints, nbytes: int) -> Ints:
 class Survey:
     """Forwards every cost to ``counters`` and records least costs and examples.
 
-    ``main`` is the kernel's own file. An access in a header that is not the user's counts at the line of the call.
+    ``main`` is the kernel's own file. An access in a library's header counts at the user's line that calls it.
     """
 
     def __init__(self, counters: Counters, main: str) -> None:
         self.counters, self.main = counters, main
         self._least: dict[Key, int] = {}
         self._examples: dict[Key, _Example] = {}
-        self._places: dict[int, tuple[str, int]] = {}
+        self._places: dict[int, tuple[str, int, str]] = {}  # of the user, and in the header of a library
 
     def add(self, costs: WarpCosts) -> None:
         """Add what ``counters.costs`` found."""
@@ -497,7 +502,10 @@ class Survey:
 
     def _place(self, ins: Instruction) -> None:
         if ins.index not in self._places:
-            self._places[ins.index] = (file_label(ins.users.file, self.main), ins.users.line)
+            users, inside = ins.users, ""
+            if users != ins.where:
+                inside = f"{re.sub(_TO_HEADERS, '', ins.file)}:{ins.line}"
+            self._places[ins.index] = (file_label(users.file, self.main), users.line, inside)
 
     def _look(self, example: _Example, costs: WarpCosts) -> None:
         table, cost = costs.execution.table, costs.cost
@@ -516,12 +524,13 @@ class Survey:
                 continue  # issued without active lanes
             least = self._least.get(key, 0) if tally.space != "shared" else tally.wavefronts - tally.conflicts
             example = self._examples.get(key, _Example())
-            file, line = self._places.get(key[0]) or (file_label(tally.file, self.main), tally.line)
+            file, line, inside = self._places.get(key[0]) or (file_label(tally.file, self.main), tally.line, "")
             by_place.setdefault((file, line, tally.space, tally.kind, tally.nbytes), []).append(
                 Access(
                     *(line, tally.space, tally.kind, tally.nbytes, tally.requests, tally.bytes),
                     *(tally.sectors, tally.wavefronts, tally.conflicts, least),
                     *(example.origin, list(example.lanes), file, not self.counters.doubtful(tally)),
+                    inside=inside,
                 )
             )
         return [_merged(by_place[place]) for place in sorted(by_place)]
@@ -537,4 +546,7 @@ def _merged(parts: Iterable[Access]) -> Access:
     }
     exact = all(part.exact for part in parts)
     place = (dearest.line, dearest.space, dearest.kind, dearest.nbytes)
-    return Access(*place, **sums, origin=dearest.origin, lanes=dearest.lanes, file=dearest.file, exact=exact)
+    inside = ", ".join(dict.fromkeys(part.inside for part in parts if part.inside))
+    return Access(
+        *place, **sums, origin=dearest.origin, lanes=dearest.lanes, file=dearest.file, exact=exact, inside=inside
+    )

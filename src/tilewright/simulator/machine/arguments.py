@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,7 +166,7 @@ def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
             raise OperandError(f"{name} has {len(data)} bytes, the kernel's parameter {param.size}")
         return data
     if isinstance(value, complex | np.complexfloating) or not isinstance(value, int | float | np.number | np.bool_):
-        tensor_map = ", or for a CUtensorMap a tilewright.TensorMap" if param.size == MAP_BYTES else ""
+        tensor_map = ", or for a CUtensorMap a tilewright.TensorMap" if param.size >= MAP_BYTES else ""
         raise OperandError(f"{name} is a {type(value).__name__}: give an array, a number or bytes{tensor_map}")
     if param.size != SIZES[param.type] or param.size > 8:
         raise OperandError(f"{name} is a number, but the kernel's parameter is a {kind}: give its bytes")
@@ -185,8 +185,49 @@ def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
     return (number & ((1 << bits) - 1)).to_bytes(param.size, "little")
 
 
-def chosen_values(chosen: Mapping[str, Any], variables: Sequence[Variable]) -> dict[str, bytes]:
-    """The bytes of variables of the module that are ``chosen`` by their names in C++ or in PTX, by the latter.
+@dataclass(frozen=True)
+class Member:
+    """A member of a structure: its bytes, and what their address must be a multiple of."""
+
+    data: bytes
+    align: int
+
+
+def number_member(name: str, value: Any) -> Member:
+    """A member that is a number or a structure of NumPy, bytes, or None for a null pointer.
+
+    Raises OperandError for anything else; Python's own numbers do not say how wide they are.
+    """
+    if value is None:
+        return Member(bytes(8), 8)
+    if isinstance(value, bytes | bytearray):
+        return Member(bytes(value), 1)
+    if not isinstance(value, np.generic):
+        given = f"{name} is a {type(value).__name__}"
+        raise OperandError(
+            f"{given}: a member of a list is an array, a TensorMap, a number such as np.int32(3), or bytes"
+        )
+    checked_array(name, np.asarray(value))
+    return Member(value.tobytes(), value.dtype.alignment)
+
+
+def structure(members: Sequence[Member]) -> Member:
+    """Members one after another as C++ lays them out.
+
+    >>> structure([Member(b"ab", 2), Member(b"cdef", 4)])
+    Member(data=b'ab\\x00\\x00cdef', align=4)
+    """
+    align, data = max((member.align for member in members), default=1), b""
+    for member in members:
+        data += bytes(-len(data) % member.align) + member.data
+    return Member(data + bytes(-len(data) % align), align)
+
+
+def chosen_values(
+    chosen: Mapping[str, Any], variables: Sequence[Variable], bytes_of: Callable[[str, Variable, Any], bytes]
+) -> dict[str, bytes]:
+    """The bytes of variables of the module that are ``chosen`` by their names in C++ or in PTX, by the latter. ``bytes_of``
+    gives those of a value that is no array, of which it gets the name in messages and the variable.
 
     Raises UsageError for a name that no variable has, OperandError for a value that does not fit.
     """
@@ -204,7 +245,7 @@ def chosen_values(chosen: Mapping[str, Any], variables: Sequence[Variable]) -> d
                 raise OperandError(f"{what} has {len(data)} bytes, the variable {variable.size}")
             found[variable.name] = data
         else:
-            found[variable.name] = parameter_bytes(what, variable, value)
+            found[variable.name] = bytes_of(what, variable, value)
     return found
 
 

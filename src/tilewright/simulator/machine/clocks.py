@@ -13,6 +13,10 @@ Of two accesses by different threads, the earlier one is ordered before the late
 - any two blocks: the earlier one has since run a device-wide fence and then stored something (``handed_over_until``), and
   the later one has run an atomic or volatile load, which is how correct kernels pass data from block to block.
 
+A warp knows the times of others as a whole. But whatever orders an access before those of other threads, the thread itself
+must take part in it after the access: one that has passed no synchronisation since, and published nothing, has ordered
+nothing (``unpublished``). So an elected lane that arrives for its warp with no ``__syncwarp()`` before is found.
+
 Where this is coarser than the rules of the language, accesses are taken as ordered, so that no false race is reported.
 
 Copies by the copy engine and operands of ``wgmma`` use the asynchronous proxy, which sees a plain write only after a
@@ -30,7 +34,8 @@ from numpy.typing import NDArray
 from .values import Bools, Ints
 
 #: Bits of a stamp: ten for the thread, of which the upper five are its warp, 26 for the time, the rest for the block.
-EPOCH, TICK = np.int64(1 << 36), np.int64(1 << 10)
+_EPOCH_BITS = np.int64(36)
+EPOCH, TICK = np.int64(1) << _EPOCH_BITS, np.int64(1 << 10)
 _THREAD, _WARP, _LATEST = np.int64(1023), np.int64(992), np.int64((1 << 26) - 1)
 _TIME = _LATEST << np.int64(10)
 WARPS = 32  # of a block, at most
@@ -76,11 +81,14 @@ class Clocks:
         # which it knows the other lanes. The mask becomes -1 (all) when its time advances in any other way.
         self.group: Ints | None = None
         self.known_outside = np.zeros(0, np.int64)
+        # After lanes have waited for others: for each lane the stamp of the first access that it has not published since,
+        # and its stamp when it had waited. If that is another now, it has published everything before.
+        self.waited: tuple[Ints, Ints] | None = None
 
     def place(self, first: int) -> None:
         """Start the blocks from ``first`` on of the run."""
         self.first, self.settled, self.known, self.posted, self.group = first, 0, None, None, None
-        self.secured, self.ended = None, None
+        self.secured, self.ended, self.waited = None, None, None
         self.fenced.clear()
         self.visible.fill(0)
         self.floor.fill(0)
@@ -138,7 +146,9 @@ class Clocks:
 
     def meet(self, lanes: Ints, arrived: Iterable[Ints]) -> None:
         """Some threads of a block passed a barrier; ``arrived`` is the knowledge of threads that arrived without waiting."""
-        self.learn(lanes, np.maximum.reduce([self.knowledge(lanes), *arrived]))
+        known = np.maximum.reduce([self.knowledge(lanes), *arrived])
+        self.advance(lanes)  # they have published what they did before
+        self.learn(lanes, known)
 
     def knowledge(self, lanes: Ints) -> Ints:
         """The times up to which these threads of a block know the warps of their cluster, their own included: (columns,)."""
@@ -158,7 +168,13 @@ class Clocks:
         warps = np.unique(self.warp[lanes])
         rows = row if row.ndim == 1 else row[warps // (self.warps * self.together)]
         self.known[warps] = np.maximum(self.known[warps], rows)
+        before = self.stamp[lanes]
         self.advance(lanes, int(rows.max()) + 1)
+        if self.waited is None:
+            self.waited = np.zeros(self.stamp.size, np.int64), np.full(self.stamp.size, -1, np.int64)
+        since, then = self.waited
+        since[lanes] = np.where(then[lanes] == before, since[lanes], before)
+        then[lanes] = self.stamp[lanes]
 
     def knowledge_of_clusters(self, lanes: Ints, fenced: bool = False) -> Ints:
         """``knowledge`` of threads of any blocks, put together by cluster: (clusters of the batch, columns). With
@@ -288,7 +304,18 @@ class Clocks:
         return (then >= EPOCH) & (((then ^ now) >= EPOCH) | ((then & _TIME) > self.settled * TICK))
 
     def _unordered(self, then: Ints, now: Ints) -> Bools:
-        block, own_block = then // EPOCH - 1, now // EPOCH - 1
+        late = self._later_than_known(then, now)
+        return late if late.all() else late | self.unpublished(then)
+
+    def lacks_only_warp_sync(self, then: int, now: int) -> bool:
+        """Whether another thread of its warp has published an access that is not ordered before ``now``: only a
+        synchronisation of that warp is missing."""
+        earlier, later = np.array([then]), np.array([now])
+        return bool(other_warp(earlier, later)[0]) and not self._later_than_known(earlier, later)[0]
+
+    def _later_than_known(self, then: Ints, now: Ints) -> Bools:
+        """Which accesses ``then`` are later than what the warps of the accesses ``now`` know of theirs."""
+        block, own_block = (then >> _EPOCH_BITS) - 1, (now >> _EPOCH_BITS) - 1
         far = block != own_block
         mine = (own_block - self.first) * self.warps + ((now & _THREAD) >> 5)
         bound = np.where(far, 0, self.floor[mine])
@@ -304,6 +331,16 @@ class Clocks:
         observed = self.has_observed_others[own_block] & OBSERVED > 0
         handed_over = far & (_time(then) <= self.handed_over_until[block]) & observed
         return np.asarray((_time(then) > bound) & ~handed_over)
+
+    def unpublished(self, then: Ints) -> Bools:
+        """Which accesses are those of threads of the batch that have published nothing since: nothing can order them before
+        what other threads do."""
+        # A stamp of an earlier batch is less than those of this one; the latest time never advances.
+        lane = np.maximum(((then >> _EPOCH_BITS) - (1 + self.first)) * self.threads + (then & _THREAD), 0)
+        first = self.stamp[lane]
+        if self.waited is not None:
+            first = np.where(self.waited[1][lane] == first, self.waited[0][lane], first)
+        return np.asarray((then >= first) & (then & _TIME != _TIME))
 
 
 def stamped_by(stamp: int) -> tuple[int, int]:

@@ -6,7 +6,8 @@ Used by ``simulator.run.simulate``; ``machine.lanes`` takes the memory from here
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,24 @@ from ..assembly.dataflow import operand_names, pointers_written
 from ..assembly.instructions import SIZES, Variable, is_mbarrier_wait, loads_anew, synchronises_grid
 from ..assembly.program import Program, found_once
 from ..findings import UNWRITTEN_OUTPUT
-from .arguments import SimulatedBlocks, checked_array, chosen_values, is_pointer, parameter_bytes, size_in_words
+from .arguments import (
+    Member,
+    SimulatedBlocks,
+    checked_array,
+    chosen_values,
+    is_pointer,
+    number_member,
+    parameter_bytes,
+    size_in_words,
+    structure,
+)
 from .event_log import CopyRounds
 from .memory import SLOT, Region, Sized, padded, variable_layout
 from .options import RunOptions
 from .printed import Printed
 from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
-from .tensor_map import MAP_BYTES, TensorMap
+from .tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
 from .threads import cluster_dimensions
 from .values import Array, Dim
 
@@ -59,6 +70,9 @@ class SimulatedLaunch:
         self.regions: dict[int, Region] = {}  # array arguments and global variables, by slot
         self.global_addresses: dict[str, int] = {}  # of the global variables, by name
         self.argument_slots: dict[int, list[int]] = {}  # argument → the slot of its array, or of each array of a list
+        self.chosen_slots: dict[
+            str, list[int]
+        ] = {}  # variable → the slots of arrays in the value that was chosen for it
         self.slot_by_array: dict[object, int] = {}  # by the address and size of the caller's array
         self.caller_arrays: dict[int, Array] = {}  # by slot
         self.parameter_values: list[bytes] = []
@@ -99,28 +113,46 @@ class SimulatedLaunch:
         if len(args) != len(params):
             raise UsageError(f"kernel {name} takes {len(params)} arguments, given {len(args)}")
         for index, (param, value) in enumerate(zip(params, args, strict=True)):
-            what = f"argument {index}"
-            if isinstance(value, TensorMap):
-                self.argument_slots[index] = [self._slot_of_array(what, value.array)]
-                self.parameter_values.append(_encoded(what, param, self.argument_slots[index][0] << SLOT, value))
-            elif isinstance(value, list | tuple) and is_pointer(param):
-                if not all(isinstance(each, np.ndarray) for each in value):
-                    given = f"{what} is a {type(value).__name__}"
-                    raise OperandError(f"{given}: give an array, or for an array of pointers a list of arrays alone")
-                self.argument_slots[index] = [self._slot_of_array(f"{what}[{i}]", each) for i, each in enumerate(value)]
-                addresses = np.array([slot << SLOT for slot in self.argument_slots[index]], np.uint64)
-                slot = self._new_region(what, addresses, addresses)
-                self.parameter_values.append((slot << SLOT).to_bytes(8, "little"))
-            elif isinstance(value, np.ndarray) and is_pointer(param):
-                self.argument_slots[index] = [self._slot_of_array(what, value)]
-                self.parameter_values.append((self.argument_slots[index][0] << SLOT).to_bytes(8, "little"))
-            else:
-                self.parameter_values.append(parameter_bytes(what, param, value))
+            slots: list[int] = []
+            self.parameter_values.append(self._value_bytes(f"argument {index}", param, value, slots))
+            if slots:
+                self.argument_slots[index] = slots
         for output in self.options.outputs:
             if output not in self.argument_slots:
                 raise UsageError(
                     f"outputs names argument {output}, which is not an array among the {len(args)} arguments"
                 )
+
+    def _value_bytes(self, what: str, variable: Variable, value: Any, slots: list[int]) -> bytes:
+        """The bytes of a parameter or variable; the slots of arrays to which it leads are appended to ``slots``.
+
+        Tensor maps and lists are structures. Behind a pointer they lie in global memory.
+        """
+        if isinstance(value, np.ndarray) and is_pointer(variable):
+            return self._member(what, value, 8, slots).data
+        if not isinstance(value, TensorMap | list | tuple):
+            return parameter_bytes(what, variable, value)
+        member = self._member(what, value, variable.align, slots)
+        if is_pointer(variable):
+            what = f"the tensor map of {what}" if isinstance(value, TensorMap) else what
+            words = np.frombuffer(member.data, np.uint64 if len(member.data) % 8 == 0 else np.uint8)
+            return (self._new_region(what, words, words) << SLOT).to_bytes(8, "little")
+        if len(member.data) != variable.size:
+            given = f"{what} is a {type(value).__name__} of {len(member.data)} bytes"
+            raise OperandError(f"{given}, the kernel's parameter has {variable.size}: give every member, and no other")
+        return member.data
+
+    def _member(self, what: str, value: Any, align: int, slots: list[int]) -> Member:
+        """A member of a structure that is aligned to ``align`` bytes: an array as its address, a list as a structure."""
+        if isinstance(value, list | tuple):
+            return structure([self._member(f"{what}[{i}]", each, align, slots) for i, each in enumerate(value)])
+        if not isinstance(value, TensorMap | np.ndarray):
+            return number_member(what, value)
+        slots.append(self._slot_of_array(what, value.array if isinstance(value, TensorMap) else value))
+        address = slots[-1] << SLOT
+        if isinstance(value, TensorMap):
+            return Member(value.encoded(address), MAP_BYTES if align % MAP_BYTES == 0 else MAP_ALIGN)
+        return Member(address.to_bytes(8, "little"), 8)
 
     def _slot_of_array(self, name: str, value: Array) -> int:
         """The slot of an array, which is the same for one that is passed twice."""
@@ -171,7 +203,9 @@ class SimulatedLaunch:
             "const": {v.name: v.data or b"" for v in by_space["const"]},
         }
         variables = [v for v in mine if v.space == "global"]
-        chosen = chosen_values(self.options.constants, [*by_space["const"], *variables])
+        chosen = chosen_values(
+            self.options.constants, [*by_space["const"], *variables], partial(self._chosen_bytes, self.chosen_slots)
+        )
         self.bytes_by_space["const"] |= {v.name: chosen[v.name] for v in by_space["const"] if v.name in chosen}
         for slot, v in enumerate(variables, len(self.regions) + 1):
             self.global_addresses[v.name] = slot << SLOT
@@ -182,6 +216,10 @@ class SimulatedLaunch:
                 name, _, offset = symbol.removeprefix("generic(").replace(")", "").partition("+")
                 data[at : at + 8] = (self.global_addresses.get(name, 0) + int(offset or "0", 0)).to_bytes(8, "little")
             self.regions[self.global_addresses[v.name] >> SLOT].data[: len(data)] = np.frombuffer(data, np.uint8)
+
+    def _chosen_bytes(self, slots: dict[str, list[int]], what: str, variable: Variable, value: Any) -> bytes:
+        """The bytes of a variable whose value the caller chose; the slots of its arrays go to ``slots``, by its name."""
+        return self._value_bytes(what, variable, value, slots.setdefault(variable.name, []))
 
     def _add_workspace(self) -> None:
         """Add the workspace of the grid barrier of a cooperative launch; zero at the start, as the driver provides it.
@@ -204,7 +242,8 @@ class SimulatedLaunch:
         """Give a shadow to the memory that a store can reach: reads of the rest cannot race."""
         written = pointers_written(self.program)
         names = {p.name: self.argument_slots.get(i, []) for i, p in enumerate(self.program.entry.params)}
-        slots = {slot for n in written or () for slot in names.get(n) or [self.global_addresses.get(n, 0) >> SLOT]}
+        names |= {n: [at >> SLOT, *self.chosen_slots.get(n, [])] for n, at in self.global_addresses.items()}
+        slots = {slot for n in written or () for slot in names.get(n, [])}
         slots |= {slot for output in self.options.outputs for slot in self.argument_slots[output]}
         slots = set(self.regions) if written is None else slots
         for slot in slots & set(self.regions):
@@ -288,10 +327,14 @@ class SimulatedLaunch:
         """An array as the kernel left it, or a list of them. None for other arguments."""
         if index not in self.argument_slots:
             return None
-        value = value.array if isinstance(value, TensorMap) else value
-        if isinstance(value, np.ndarray):
-            return self._array_after_run(self.argument_slots[index][0], value)
-        return [self._array_after_run(slot, each) for slot, each in zip(self.argument_slots[index], value, strict=True)]
+        return self._after_run(value, iter(self.argument_slots[index]))
+
+    def _after_run(self, value: Any, slots: Iterator[int]) -> Any:
+        """The arrays of a value as the kernel left them, in lists like those of the value; None for other members."""
+        if isinstance(value, list | tuple):
+            return [self._after_run(each, slots) for each in value]
+        array = value.array if isinstance(value, TensorMap) else value
+        return self._array_after_run(next(slots), array) if isinstance(array, np.ndarray) else None
 
     def _array_after_run(self, slot: int, value: Array) -> Array:
         """An array as the kernel left it: the caller's own if nothing was written to it."""
@@ -299,13 +342,6 @@ class SimulatedLaunch:
         if not region.written or not value.nbytes:
             return np.asarray(value)
         return region.data[: value.nbytes].view(value.dtype).reshape(value.shape)
-
-
-def _encoded(name: str, param: Variable, address: int, tensor_map: TensorMap) -> bytes:
-    """The bytes of a parameter that is a tensor map of the operand at this address."""
-    if param.size != MAP_BYTES:
-        raise OperandError(f"{name} is a TensorMap, but the kernel's parameter has {param.size} bytes, not {MAP_BYTES}")
-    return tensor_map.encoded(address)
 
 
 def _overlap(a: Array, b: Array) -> bool:

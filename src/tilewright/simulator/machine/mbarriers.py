@@ -18,11 +18,11 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from ..assembly.instructions import Instruction
-from ..findings import BARRIER_MISUSE, BYTE_COUNT, MISSING_FENCE, WRONG_PARITY
+from ..findings import BARRIER_MISUSE, BYTE_COUNT, MISSING_FENCE, SURE, WRONG_PARITY
 from .clocks import Clocks, thread_of
 from .event_log import CopyRounds, EventLog
 from .memory import Region
-from .reports import Reports
+from .reports import Reports, in_library_if_both
 from .threads import Threads
 from .values import Ints
 
@@ -108,9 +108,9 @@ class Mbarriers:
         """A barrier as text."""
         return f"the barrier at {barrier.region.words(barrier.offset - barrier.block * self.stride)}"
 
-    def report(self, kind: str, ins: Instruction, lanes: Ints, text: str) -> None:
+    def report(self, kind: str, ins: Instruction, lanes: Ints, text: str, grade: str = SURE) -> None:
         """Report a finding for the first of these lanes."""
-        self.reports.report(kind, ins, lanes, np.ones(1, bool), None, f"{text}: {ins.text}")
+        self.reports.report(kind, ins, lanes, np.ones(1, bool), None, f"{text}: {ins.text}", grade)
 
     def find(self, ins: Instruction, region: Region, offset: int, lanes: Ints) -> Mbarrier | None:
         """The barrier at an offset; None, and a finding, if none was initialised there or it was overwritten."""
@@ -169,7 +169,7 @@ class Mbarriers:
         if not barrier.fenced and self.clocks.invisible(np.array([barrier.stamp]), lane)[0]:
             text = f"names {self.words(barrier)} to the copy engine, which cannot see its initialisation at "
             text += f"{barrier.init.place(ins)} (fence.mbarrier_init or fence.proxy.async must follow mbarrier.init)"
-            self.report(MISSING_FENCE, ins, np.array([lane]), text)
+            self.report(MISSING_FENCE, ins, np.array([lane]), text, in_library_if_both(ins, barrier.init))
 
     # ---- arrivals and bytes
 
@@ -280,6 +280,7 @@ class Mbarriers:
                 copy.finish(int(self.clocks.stamp[first]))
             row = self.clocks.knowledge(lanes[:1])
             barrier.known = row if barrier.known is None else np.maximum(barrier.known, row)
+            self.clocks.advance(lanes[:1])  # the barrier has published the copied bytes
         if barrier.reached is not None:
             self.clocks.outlive(np.unique(self.threads.of_block[lanes]), barrier.reached)
         if barrier.known is not None:

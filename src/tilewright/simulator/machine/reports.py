@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..assembly.instructions import Instruction, Where
-from ..findings import UNWRITTEN_READ, VOLATILE, Finding
+from ..findings import BY_THE_LETTER, GRADES, IN_LIBRARY, SURE, UNWRITTEN_READ, VOLATILE, Finding
 from .arguments import SimulatedBlocks
 from .clocks import Clocks, stamped_by
 from .memory import Region
@@ -37,16 +37,19 @@ class Findings:
         text: str,
         *,
         times: int = 1,
+        grade: str = SURE,
     ) -> None:
-        """Add a finding of ``times`` threads at an instruction, with the first of them; ``ins`` is None at the run's end."""
+        """Add a finding of ``times`` threads at an instruction, with the first of them that has its gravest grade; ``ins``
+        is None at the run's end."""
         place = ins.users if ins else Where()
         ptx = ins.ptx_line if ins and not place.line else 0
         call = _call(ins, place) if ins else Where()
         key = (kind, place.file if ins else text, place.line, ptx, call.file, call.line)
         self.times[key] = self.times.get(key, 0) + times
-        if key not in self.found:
+        known = self.found.get(key)
+        if known is None or GRADES.index(grade) < GRADES.index(known.grade):
             text += _where_else(ins, place) if ins else ""
-            self.found[key] = Finding(kind, self.kernel, place.file, place.line, block, thread, address, text)
+            self.found[key] = Finding(kind, self.kernel, place.file, place.line, block, thread, address, text, grade)
 
     def list(self) -> list[Finding]:
         """In order of source line, those without a line last."""
@@ -81,26 +84,56 @@ class Reports:
         self.findings, self.threads, self.clocks, self.blocks, self.code = findings, threads, clocks, blocks, code
 
     def report(
-        self, kind: str, ins: Instruction, sel: Ints | None, bad: Bools, address: Ints | None, text: str
+        self,
+        kind: str,
+        ins: Instruction,
+        sel: Ints | None,
+        bad: Bools,
+        address: Ints | None,
+        text: str,
+        grade: str = SURE,
     ) -> None:
         """Report a finding for the first lane marked in ``bad``; ``bad`` and ``address`` are over the active lanes."""
         first = int(np.argmax(bad))
         block, thread = self.threads.place(first if sel is None else int(sel[first]))
         where = None if address is None else int(address[first])
-        self.findings.add(kind, ins, block, thread, where, text, times=int(bad.sum()))
+        self.findings.add(kind, ins, block, thread, where, text, times=int(bad.sum()), grade=grade)
 
     def race(
-        self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints, kind: str = "race"
+        self,
+        ins: Instruction,
+        region: Region,
+        sel: Ints | None,
+        bad: Bools,
+        offsets: Ints,
+        kind: str = "race",
+        grade: str = SURE,
     ) -> None:
         """Report a race of the access that the shadow of a region noted last; ``kind`` may also be VOLATILE."""
+        assert region.shadow is not None
         first = int(np.argmax(bad))
-        addresses = region.addresses(offsets)
-        text = self._race(ins, region, first, first if sel is None else int(sel[first]), int(addresses[first]))
+        addresses, lane = region.addresses(offsets), first if sel is None else int(sel[first])
+        text, party = self._race(ins, region, first, lane, int(addresses[first])), region.shadow.party(first)
+        if party is not None and self.clocks.lacks_only_warp_sync(party.stamp, int(self.clocks.stamp[lane])):
+            grade = BY_THE_LETTER
+            text = text.replace(_ORDER["block"], _ORDER["published"])
         if kind == VOLATILE:
             text = text.replace(
                 _ORDER["block"], f"{_ORDER['block']} (volatile orders no two warps, __syncthreads() does)"
             )
-        self.report(kind, ins, sel, bad, addresses, text)
+            text = text.replace(_ORDER["warp"], f"{_ORDER['warp'][:-1]}, volatile does not since sm_70)")
+        self.report(kind, ins, sel, bad, addresses, text, grade)
+
+    def overwritten_copy(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
+        """Report a write to bytes to which a ``cp.async`` is under way."""
+        assert region.shadow is not None
+        first, addresses, shadow = int(np.argmax(bad)), region.addresses(offsets), region.shadow
+        cell = int(offsets[first]) // shadow.grain
+        cell += int(np.argmax((shadow.writer[cell : cell + 16] == 0) & (shadow.copied_cells()[cell : cell + 16] > 0)))
+        place = region.words(int(addresses[first]) + cell * shadow.grain - int(offsets[first]))
+        text = f"writes {place}, to which the copy at {self.code[int(shadow.by[cell])].place(ins)} is still under way"
+        remedy = "two copies arrive in any order; " * (ins.parts[0] == "cp") + "wait for its group first"
+        self.report("race", ins, sel, bad, addresses, f"{text} ({remedy}): {ins.text}")
 
     def unwritten_read(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
         """Report a read of bytes that no thread has written, or that an asynchronous copy is still writing."""
@@ -144,10 +177,16 @@ class Reports:
         return f"{access_text}, which {other_thread} {did} at {earlier.place(ins)}, {_ORDER[near]}: {ins.text}"
 
 
+def in_library_if_both(one: Instruction, other: Instruction) -> str:
+    """The grade of what two instructions do together: IN_LIBRARY if both are in headers of a library."""
+    return IN_LIBRARY if one.where.in_library and other.where.in_library else SURE
+
+
 #: What would order two accesses of threads of one warp, of one block, or of the grid.
 _ORDER = {
     "warp": "and nothing orders the threads of a warp (__syncwarp() or a barrier would)",
     "block": "with no barrier between",
+    "published": "with no __syncwarp() before another thread of its warp arrived for it",
     "cluster": "and nothing orders the blocks of a cluster (a barrier of the cluster would)",
     "grid": "and nothing orders two blocks (a fence and an atomic would)",
 }

@@ -66,6 +66,8 @@ class Shadow:
         self.polled: NDArray[np.bool_] = np.zeros(0, bool)
         #: The number of the transfer under way (see ``transfers``) that writes or reads each cell; 0 for none.
         self.busy: NDArray[np.int32] | None = None
+        #: The number of the last ``cp.async`` to each cell; it is under way as long as the cell has no writer.
+        self.copies: NDArray[np.int32] | None = None
 
     @property
     def writer(self) -> Ints:
@@ -83,14 +85,30 @@ class Shadow:
             sort.stamp.fill(0)
             sort.by.fill(0)
         self.polled.fill(False)
-        if self.busy is not None:
-            self.busy.fill(0)
+        for numbers in (self.busy, self.copies):
+            if numbers is not None:
+                numbers.fill(0)
 
     def busy_cells(self) -> NDArray[np.int32]:
         """``busy``, made at the first use."""
         if self.busy is None:
             self.busy = np.zeros(self.writer.size, np.int32)
         return self.busy
+
+    def copied_cells(self) -> NDArray[np.int32]:
+        """``copies``, made at the first use."""
+        if self.copies is None:
+            self.copies = np.zeros(self.writer.size, np.int32)
+        return self.copies
+
+    def being_copied(self, cells: Ints) -> Bools | None:
+        """Which cells a ``cp.async`` under way is still writing; None for none."""
+        if self.copies is None:
+            return None
+        coming = self.writer[cells] == 0
+        if coming.any():
+            coming &= self.copies[cells] > 0
+        return np.asarray(coming) if coming.any() else None
 
     def refine(self, nbytes: int) -> None:
         """Make cells as small as the smallest access seen."""
@@ -100,6 +118,8 @@ class Shadow:
             sort.stamp, sort.by = np.repeat(sort.stamp, times), np.repeat(sort.by, times)
         if self.busy is not None:
             self.busy = np.repeat(self.busy, times)
+        if self.copies is not None:
+            self.copies = np.repeat(self.copies, times)
 
     def cells(self, offsets: Ints, nbytes: int, clock: Ints) -> tuple[Ints, Ints]:
         """The cells of each access, and the clock of its thread, both (n,) or (n, cells of an access)."""
@@ -171,16 +191,20 @@ class Shadow:
         self.writer[cells] = np.where(writer == 0, EXEMPT, writer)
         return race
 
-    def volatile(self, cells: Ints, clock: Ints, index: int, writes: bool) -> Bools:
+    def volatile(self, cells: Ints, clock: Ints, index: int, writes: bool) -> tuple[Bools, bool]:
         """Note a volatile access of shared memory by instruction ``index``; returns on which cells nothing orders it after
-        a volatile access by another warp, one of the two being a write."""
+        a volatile access by another thread, one of the two being a write, and whether all such threads are of its warp."""
         self._watch_volatiles()
         wrote, read = self.volatiles
-        now = np.broadcast_to(clock, cells.shape)
-        race = self._clashes(cells, now, self.volatiles if writes else [wrote], other_warps=True)
+        now, quiet = np.broadcast_to(clock, cells.shape), self.polled[cells]
+        sorts = self.volatiles if writes else [wrote]
+        race = self._clashes(cells, now, sorts, other_warps=True) & ~quiet
+        within_warp = not race.any()
+        if within_warp:
+            race = self._clashes(cells, now, sorts) & ~quiet
         sort = wrote if writes else read
         sort.stamp[cells], sort.by[cells] = now, index
-        return race & ~self.polled[cells]
+        return race, within_warp
 
     def poll(self, cells: Ints) -> None:
         """Note that a loop waits until these cells change: volatile accesses of them are how threads signal one another."""

@@ -17,8 +17,8 @@ import numpy as np
 from ...errors import OperandError, UsageError
 from .values import DTYPES, Array
 
-#: Bytes of a map, and how those of ours begin.
-MAP_BYTES = 128
+#: Bytes of a map, the least alignment of one in a structure (CUtensorMap of CUDA 12), and how the bytes of ours begin.
+MAP_BYTES, MAP_ALIGN = 128, 64
 _MAGIC = b"TWtenmap"
 #: Magic; address; 5 sizes; 4 strides; 5 box sides; 5 element strides; rank, type, swizzle, fill.
 _LAYOUT = struct.Struct("<8sQ5Q4Q5H5B4B")
@@ -104,7 +104,8 @@ def element_bytes(kind: str) -> int:
 
 
 class TensorMap:
-    """An array as the copy engine sees it: the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap``.
+    """An array as the copy engine sees it: the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap``,
+    for a pointer to such a map, or a member of a list that is passed as a structure or array.
 
     ``array`` is the memory: a C-contiguous NumPy array, which the kernel may read and write like any other argument.
     ``box_dim`` is the box of elements that one copy moves, at most 256 along each dimension, in the order of the array's

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..assembly.instructions import Instruction
-from ..findings import MISSING_FENCE
+from ..findings import BY_THE_LETTER, MISSING_FENCE
 from .clocks import Clocks
 from .mbarriers import Mbarrier, Mbarriers
 from .memory import Region
-from .reports import Reports
+from .reports import Reports, in_library_if_both
 from .shadow import by_access
 from .threads import Threads
 from .values import Bools, Ints
@@ -42,6 +43,8 @@ class Transfer:
     unit: int  # bytes of a chunk
     writes: bool
     barrier: Mbarrier | None = None
+    #: The numbers of transfers under way that read some of the same bytes and began before.
+    also_reading: frozenset[int] = frozenset()
 
     def finish(self, stamp: int) -> None:
         """It is complete, and the thread with this stamp has waited for it."""
@@ -138,8 +141,20 @@ class Transfers:
             self.writing = np.append(self.writing, np.zeros_like(self.writing))
         self.writing[number] = writes
         transfer = self.under_way[number] = Transfer(self, number, ins, region, chunks, unit, writes, barrier)
-        region.shadow.busy_cells()[cells] = number
+        busy = region.shadow.busy_cells()
+        if not writes:
+            transfer.also_reading = self._readers(busy[cells if cells.ndim == 1 else cells[:, 0]])
+        busy[cells] = number
         return transfer
+
+    def _readers(self, busy: NDArray[np.int32]) -> frozenset[int]:
+        """The transfers under way that read some of the chunks with these numbers."""
+        first = int(busy[0])
+        numbers = [first] if (busy == first).all() else np.unique(busy).tolist()  # the products of a tile read it whole
+        found = {number for number in numbers if number and not self.writing[number]}
+        for number in list(found):
+            found |= {other for other in self.under_way[number].also_reading if other in self.under_way}
+        return frozenset(found)
 
     def finish(self, transfer: Transfer, stamp: int) -> None:
         """A transfer is complete: its bytes count as written, or read, by the thread with this stamp; 0 for no thread."""
@@ -151,6 +166,12 @@ class Transfers:
         busy = shadow.busy_cells()
         cells = cells[busy[cells] == transfer.number]
         busy[cells] = 0
+        for number in [
+            each for each in transfer.also_reading if each in self.under_way
+        ]:  # they still read what this one has read
+            other = self.under_way[number]
+            theirs, _ = shadow.cells(other.chunks, other.unit, other.chunks)
+            busy[theirs[busy[theirs] == 0]] = number
         if stamp:
             sort = shadow.sorts[0 if transfer.writes else 1]
             sort.stamp[cells], sort.by[cells] = stamp, transfer.ins.index
@@ -199,7 +220,9 @@ class Transfers:
                         f"the block may end while this copy still reads {place}, and {outlives} ({_remedy(transfer)})"
                     )
                     text = f"{text}: {transfer.ins.text}"
-                    self.reports.report("race", transfer.ins, np.array([lane]), np.ones(1, bool), where, text)
+                    self.reports.report(
+                        "race", transfer.ins, np.array([lane]), np.ones(1, bool), where, text, BY_THE_LETTER
+                    )
         for transfer in list(self.under_way.values()):
             self.finish(transfer, 0)
 
@@ -238,7 +261,8 @@ class Transfers:
         addresses = region.addresses(chunks)
         place = region.words(int(addresses[np.argmax(bad)]))
         text = f"reads {place} asynchronously, which {writer.place(ins)} wrote with no fence.proxy.async after it"
-        self.reports.report(MISSING_FENCE, ins, lanes, bad, addresses, f"{text}: {ins.text}")
+        grade = in_library_if_both(ins, writer)
+        self.reports.report(MISSING_FENCE, ins, lanes, bad, addresses, f"{text}: {ins.text}", grade)
 
 
 def chunks_of(first: int, nbytes: int) -> Ints:

@@ -19,7 +19,7 @@ from ..assembly.program import is_special
 from ..findings import ACCUMULATOR, MISSING_FENCE
 from .clocks import Clocks
 from .event_log import EventLog
-from .reports import Reports
+from .reports import Reports, in_library_if_both
 from .threads import Threads
 from .transfers import Transfer
 from .values import Ints
@@ -188,14 +188,16 @@ class Warpgroups:
         wrong = ~self.fenced[warps] | written.any(axis=0)
         if not wrong.any():
             return
-        text = "no wgmma.fence comes before the first wgmma"
+        text, writer = "no wgmma.fence comes before the first wgmma", ins
         if written.any():
             row, column = (int(i[0]) for i in np.nonzero(written))
             writer = self.code[int(written[row, column]) - 1]
             text = f"uses {list(self.rows)[rows[row]]}, which {writer.place(ins)} wrote with no wgmma.fence after it"
         lanes = groups.reshape(-1)
         bad = np.isin(self.threads.base_warp[lanes], warps[wrong])
-        self.reports.report(MISSING_FENCE, ins, lanes, bad, None, f"{text}: {ins.text}")
+        self.reports.report(
+            MISSING_FENCE, ins, lanes, bad, None, f"{text}: {ins.text}", in_library_if_both(ins, writer)
+        )
 
     def _rows_of(self, operands: list[str] | tuple[str, ...]) -> list[int]:
         return [self.rows[name] for operand in operands for name in operand_names(operand) if name in self.rows]

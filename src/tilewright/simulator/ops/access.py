@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..assembly.instructions import SIZES, Instruction, operand_tokens, ptx_integer
 from ..counters.work import UnitWork
-from ..findings import VOLATILE
+from ..findings import BY_THE_LETTER, SURE, VOLATILE
 from ..machine.clocks import OBSERVED
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
@@ -152,6 +152,9 @@ def note_write(
         return None
     cells, now = shadow.cells(offsets, nbytes, clock_of(lanes, sel))
     busy = lanes.transfers.touched(ins, region, cells, offsets, sel, writes=True)
+    coming = shadow.being_copied(cells)
+    if coming is not None:
+        lanes.reports.overwritten_copy(ins, region, sel, by_access(coming, offsets), offsets)
     before, together = shadow.write(cells, np.broadcast_to(now, cells.shape), ins.index)
     if not (before.any() or together.any()):
         return None
@@ -354,10 +357,12 @@ def note_volatile(
     if ins.index in lanes.polling:
         shadow.poll(cells)
         return
-    bad = by_access(shadow.volatile(cells, now, ins.index, changes is not None), offsets)
+    race, within_warp = shadow.volatile(cells, now, ins.index, changes is not None)
+    bad = by_access(race, offsets)
     bad = bad if changes is None else bad & changes
     if bad.any():
-        lanes.reports.race(ins, region, sel, bad, offsets, VOLATILE)
+        grade = BY_THE_LETTER if within_warp else SURE
+        lanes.reports.race(ins, region, sel, bad, offsets, VOLATILE, grade)
 
 
 # ---- atomics and reductions ------------------------------------------------------------------------------------------

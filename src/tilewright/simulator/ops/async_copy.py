@@ -113,9 +113,10 @@ def _arrive(ins: Instruction, lanes: Lanes) -> Step:
 
 @dataclass(eq=False)
 class _Copies:
-    """Those of one instruction: where each lane's bytes go, its number and group, and whether they have yet to arrive."""
+    """Those that one execution of an instruction issued: their number, and of each lane where its bytes go, which lane it
+    is, its group, and whether the bytes have yet to arrive."""
 
-    ins: Instruction
+    number: int
     region: Region
     offsets: Ints
     nbytes: int
@@ -124,13 +125,14 @@ class _Copies:
     coming: Bools
 
     def finish(self, which: Bools, stamps: Ints) -> None:
-        """These count as written by threads with these stamps, unless others have written the bytes meanwhile."""
+        """These count as written by threads with these stamps, unless others have written the bytes meanwhile, or copy
+        to them."""
         shadow = self.region.shadow
         self.coming &= ~which
         if shadow is None or not which.any():
             return
         cells, now = shadow.cells(self.offsets[which], self.nbytes, stamps)
-        still = (shadow.writer[cells] == 0) & (shadow.by[cells] == self.ins.index)
+        still = (shadow.writer[cells] == 0) & (shadow.copied_cells()[cells] == self.number)
         shadow.writer[cells[still]] = np.broadcast_to(now, cells.shape)[still]
 
 
@@ -145,11 +147,13 @@ class AsyncCopies:
         self.lanes = lanes
         self.group = np.zeros(lanes.size, np.int64)
         self.under_way: list[_Copies] = []
+        self.issued = 0
 
     def clear(self) -> None:
         """Forget all copies: new blocks start."""
         self.group.fill(0)
         self.under_way.clear()
+        self.issued = 0
 
     def start(self, ins: Instruction, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
         """Note that these lanes copy to a region; the bytes may not be read before a wait for the copy."""
@@ -160,10 +164,11 @@ class AsyncCopies:
         settle = note_write(ins, self.lanes, region, offsets, nbytes, sel)
         if settle is not None:
             settle(np.ones(offsets.size, bool))
+        self.issued += 1
         cells, _ = region.shadow.cells(offsets, nbytes, offsets)
-        region.shadow.writer[cells] = 0
+        region.shadow.writer[cells], region.shadow.copied_cells()[cells] = 0, self.issued
         group, coming = self.group[active].copy(), np.ones(offsets.size, bool)
-        self.under_way.append(_Copies(ins, region, offsets, nbytes, active, group, coming))
+        self.under_way.append(_Copies(self.issued, region, offsets, nbytes, active, group, coming))
 
     def turn(self, what: str, keep: int, sel: Ints | None) -> None:
         """commit_group, wait_group N or wait_all by these lanes."""

@@ -45,8 +45,8 @@ class Table:
 
 
 def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
-    """A group number for each active lane: lanes with the same number execute the instruction together. None if all
-    active lanes of each warp do.
+    """A group number for each active lane: lanes with the same number execute the instruction together. None if all lanes
+    of each warp do.
 
     A lane that its own mask leaves out is reported: its result is undefined (PTX ISA 9.7.9, 9.7.13).
     """
@@ -60,7 +60,9 @@ def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) ->
         lanes.reports.report("divergent barrier", ins, sel, absent, None, text)
     warps = lanes.base_warp[active]
     alike = (masks[1:] == masks[:-1]) | (warps[1:] != warps[:-1])
-    return None if alike.all() else np.unique(warps << 32 | masks, return_inverse=True)[1]
+    if alike.all() and (masks == WHOLE_WARP).all():
+        return None
+    return np.unique(warps << 32 | masks, return_inverse=True)[1]
 
 
 def _active(x: Array, sel: Ints | None) -> Array:

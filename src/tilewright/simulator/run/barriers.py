@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..assembly.instructions import Instruction
-from ..findings import BARRIER_MISUSE
+from ..findings import BARRIER_MISUSE, BY_THE_LETTER
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Bools, Ints, per_lane
 from ..ops import UnknownInstruction
@@ -167,7 +167,8 @@ class Barriers:
             text = (
                 f"{gone} of {lanes.threads} threads of the block left the kernel without reaching it, the first {first}"
             )
-            lanes.reports.report("divergent barrier", ins, group, np.ones(1, bool), None, f"{text}: {ins.text}")
+            text = f"{text}: {ins.text}"
+            lanes.reports.report("divergent barrier", ins, group, np.ones(1, bool), None, text, BY_THE_LETTER)
         if (places != places[0]).any():
             warps = lanes.base_warp[group]
             least, most = np.full(int(warps.max()) + 1, places.max()), np.zeros(int(warps.max()) + 1, np.int64)
@@ -293,7 +294,7 @@ class ClusterBarriers:
         block, thread = lanes.place(cluster * size + int(np.argmin(here)))
         text = f"{size - arrived.size} of {size} threads of the cluster left the kernel without reaching it, the first "
         text += f"{thread} of block {block}: {ins.text}"
-        lanes.reports.report("divergent barrier", ins, arrived, np.ones(1, bool), None, text)
+        lanes.reports.report("divergent barrier", ins, arrived, np.ones(1, bool), None, text, BY_THE_LETTER)
 
     def report_stuck(self) -> None:
         """No lane can run and some wait: report these and let them leave."""

@@ -65,7 +65,7 @@ def simulate(
     """Run kernel ``entry`` of a PTX module on the CPU.
 
     ``args`` are the kernel's parameters in order. NumPy arrays are not changed: the kernel writes to a copy, which is
-    returned in ``Run.arrays``. A list of arrays is an array of pointers. An array that is passed twice is one operand;
+    returned in ``Run.arrays``. A list is a structure (see ``microscope``). An array that is passed twice is one operand;
     other arrays must not overlap one that is
     written. Numbers are converted to the parameter's PTX type (for an untyped one, such as ``.b32``, an int gives the
     bits; pass ``np.float32(2)`` for a float). Structures are passed as bytes; None is a null pointer.
