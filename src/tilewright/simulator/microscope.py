@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnavailableError, UsageError
+from ..gpu.runtime.assembler import assemble
 from ..gpu.runtime.cubin import Resources, demangled, found_entry, is_identifier
 from ..gpu.runtime.nvrtc import DEFAULT_ARCH, Compiled, compile_source
 from ..records.explanation import APPROXIMATELY, Access
@@ -54,6 +55,7 @@ from .compiled_launch import cluster_notes, compiler_findings, launch_findings, 
 from .counters.sectors import WARP, Ints
 from .counters.tally import Counters, Survey
 from .findings import Finding
+from .given_kernels import given_kernel
 from .listing import timeline_lines
 from .machine.arguments import dimensions
 from .machine.event_log import EventLog, LoggedEvent, LoggedTile
@@ -64,17 +66,17 @@ from .run.simulate import Run, run_program
 
 
 def microscope(
-    source: str | Path,
+    source: Any,
     kernel: str | None = None,
     grid: int | Sequence[int] = 1,
-    block: int | Sequence[int] = 32,
+    block: int | Sequence[int] | None = None,
     args: Sequence[Any] = (),
     *,
     arch: str = DEFAULT_ARCH,
     include: Sequence[str | Path] = (),
     defines: Mapping[str, object] | None = None,
     cluster: int | Sequence[int] | None = None,
-    shared_bytes: int = 0,
+    shared_bytes: int | None = None,
     constants: Mapping[str, Any] | None = None,
     outputs: Sequence[int] = (),
     sampled: bool = False,
@@ -84,14 +86,20 @@ def microscope(
 ) -> Observation:
     """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
 
-    ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; ``kernel`` is the name of its
+    ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file, or a kernel of another library: one
+    that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that has its PTX (``given_kernels`` lists them). A
+    ``.cu`` may have host code, ``main`` and ``<<<…>>>``: nvcc compiles it where it is installed, else it is left out.
+    ``kernel`` is the name of its
     function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a template; it is needed only if there are
-    several. ``grid`` is the number of blocks, and ``block`` the number of threads per block, along x, y, z. ``args`` are
-    the kernel's parameters in order: NumPy arrays, which are copied, lists of arrays for arrays of pointers, and numbers.
+    several. ``grid`` is the number of blocks, and ``block`` the number of threads per block, along x, y, z; without it as
+    many as the kernel was compiled for, else 32. ``args`` are
+    the kernel's parameters in order: NumPy arrays, which are copied, lists of arrays for arrays of pointers, and numbers;
+    of a kernel of another library as it is called there, without what that library adds.
     ``constants`` are the values of ``__constant__`` and ``__device__`` variables, arrays or numbers, by name. ``cluster`` is
     the number of blocks of a cluster along x, y, z, for a kernel that was compiled without one. ``shared_bytes`` is dynamic
-    shared memory. ``outputs`` are the positions in ``args`` of arrays that the kernel must write in full. ``arch``,
-    ``include`` (folders of headers) and ``defines`` (macros) are passed to the compiler.
+    shared memory; without it as much as the library says, else none. ``outputs`` are the positions in ``args`` of arrays
+    that the kernel must write in full. ``arch``, ``include`` (folders of headers) and ``defines`` (macros) are passed to the
+    compiler. PTX is assembled, so that the counts are those of its binary.
 
     ``sampled`` runs only blocks at corners, at edges and some inner ones, and scales the counts to the grid;
     ``Observation.exact`` says whether blocks of one kind gave the same counts. ``progress`` is called with the number of
@@ -99,7 +107,8 @@ def microscope(
     more than ``max_bytes``.
 
     Raises CompileError with the compiler's messages; UsageError for PTX, an instruction, arguments or a launch that cannot
-    be run; OperandError for an argument of an unusable type; UnavailableError without the compiler (PTX needs none).
+    be run, and for an object without PTX; OperandError for an argument of an unusable type; UnavailableError without the
+    compiler (PTX needs none).
 
     >>> import numpy as np, tilewright as tw
     >>> source = '''
@@ -111,18 +120,25 @@ def microscope(
     >>> print(seen.findings[0].kind, "at line", seen.findings[0].line)
     out of bounds at line 4
     """
-    text, name = _read(source)
-    compiled = None
-    if not _is_ptx(text):
-        names = () if kernel is None or is_identifier(kernel) else (kernel,)
-        compiled = compile_source(text, name=name, arch=arch, defines=defines, include=include, names=names)
-    elif include or defines:
+    given = given_kernel(source)
+    if given.is_ptx and (include or defines):
         raise UsageError("include and defines mean nothing for PTX: they are for the compiler of CUDA C++")
-    module = parse_ptx(compiled.ptx if compiled else text)
-    program = link(module, _entry(kernel, compiled, module, name, text))
+    kernel = kernel or given.kernel
+    compiled, reason = given.compiled, ""
+    if compiled is None and given.is_ptx:
+        try:
+            compiled = assemble(given.text, given.name)
+        except UnavailableError as error:
+            reason = str(error)
+    elif compiled is None:
+        names = () if kernel is None or is_identifier(kernel) else (kernel,)
+        compiled = compile_source(given.text, name=given.name, arch=arch, defines=defines, include=include, names=names)
+    module = parse_ptx(given.text if given.is_ptx or compiled is None else compiled.ptx)
+    program = link(module, _entry(kernel, compiled, module, given.name, given.text))
+    passed = given.passed(args, program.entry, grid)
     options = RunOptions(
-        shared_bytes,
-        outputs,
+        given.shared_bytes if shared_bytes is None else shared_bytes,
+        passed.positions(outputs),
         None,
         max_steps,
         max_bytes,
@@ -130,16 +146,24 @@ def microscope(
         cluster=cluster,
         constants={} if constants is None else constants,
     )
-    return observe(KernelSource(text, name, compiled), program, grid, block, args, options, sampled=sampled)
+    threads = program.entry.limits.get("reqntid", WARP) if block is None else block
+    seen = observe(KernelSource(given.text, given.name, compiled, reason), program, grid, threads, passed.values, options, sampled=sampled)
+    return replace(
+        seen,
+        arrays=tuple(passed.of_caller(seen.arrays)),
+        findings=[replace(finding, text=passed.renumbered(finding.text)) for finding in seen.findings],
+    )
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The text of a kernel, the name of its file, and the result of compiling it; ``compiled`` is None for PTX."""
+    """The text of a kernel, the name of its file, and the result of compiling it; ``compiled`` is None for PTX that cannot
+    be assembled, for the ``reason``."""
 
     text: str
     name: str
     compiled: Compiled | None
+    reason: str = ""
 
 
 def observe(
@@ -156,11 +180,11 @@ def observe(
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     kernel = compiled.readable(entry) if compiled else demangled(entry)
-    machine, notes = _machine_accesses(compiled, program)
+    machine, notes = _machine_accesses(source, program)
     whole = dimensions("grid", grid)
     cluster = cluster_dimensions(program.entry, whole, options.cluster)
     blocks = sample_blocks(whole, cluster) if sampled else None
-    survey = _Surveyor(machine, source.name, blocks, dimensions("block", block))
+    survey = _Surveyor(machine or MachineAccesses(), source.name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
     registers = registers_at_launch(compiled, entry)
     log = EventLog() if has_mbarriers(program.code) else None
@@ -172,6 +196,7 @@ def observe(
         *launch_findings(compiled, program, whole, dimensions("block", block), cluster, options.shared_bytes),
     ]
     exact, words = survey.verdict(run, program)
+    exact = exact and machine is not None
     counters, accesses, approximate = survey.counted(exact)
     labels = [file_label(finding.file, source.name) for finding in findings]
     return Observation(
@@ -183,7 +208,7 @@ def observe(
         accesses=accesses,
         findings=[replace(finding, kernel=kernel) for finding in findings],
         run=run,
-        exact=exact and not machine.notes,
+        exact=exact and machine is not None and not machine.notes,
         words=words,
         seconds=time.perf_counter() - start,
         resources=compiled.resources.get(entry) if compiled else None,
@@ -241,15 +266,16 @@ class _Surveyor:
         return False, f"{ran}; blocks of one kind differ, so counts may be off by {difference:.1%}"
 
 
-def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[MachineAccesses, list[str]]:
-    """How the binary executes the accesses of the PTX, and notes on what could not be determined."""
-    unknown = "counts are those of the PTX; the binary may fuse neighbouring shared accesses"
-    if compiled is None:
-        return MachineAccesses(), [f"{unknown} (PTX was given, which has none)"]
+def _machine_accesses(source: KernelSource, program: Program) -> tuple[MachineAccesses | None, list[str]]:
+    """How the binary executes the accesses of the PTX, and notes on what could not be determined; None where there is no
+    binary, or it cannot be read."""
+    unknown = f"{APPROXIMATELY} all counts are those of the PTX; the binary may fuse, guard or remove accesses"
+    if source.compiled is None:
+        return None, [f"{unknown} (it cannot be assembled: {source.reason})"]
     try:
-        code = parse_sass(disassemble(compiled.cubin))
+        code = parse_sass(disassemble(source.compiled.cubin))
     except UnavailableError as error:
-        return MachineAccesses(), [f"{unknown} ({error})"]
+        return None, [f"{unknown} ({error})"]
     machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
     notes, reasons = list[str](), "; ".join(machine.notes)
     if reasons:
@@ -261,21 +287,6 @@ def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[Mach
             "which sets registers"
         )
     return machine, notes
-
-
-def _read(source: str | Path) -> tuple[str, str]:
-    """Text and name of a source; a text of one line that ends in .cu or .ptx is a path."""
-    is_path = isinstance(source, Path) or re.fullmatch(r"[^\n]*\.(?:cuh?|ptx)", source) is not None
-    if not is_path:
-        return str(source), "kernel.ptx" if _is_ptx(str(source)) else "kernel.cu"
-    try:
-        return Path(source).read_text(encoding="utf-8-sig"), str(source)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source}: cannot be read as text: {error}") from None
-
-
-def _is_ptx(text: str) -> bool:
-    return re.search(r"^\s*\.version\s+\d", text, re.MULTILINE) is not None
 
 
 def _entry(kernel: str | None, compiled: Compiled | None, module: Module, name: str, text: str) -> str:

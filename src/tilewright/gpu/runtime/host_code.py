@@ -28,6 +28,10 @@ _CONSTANT = re.compile(r"\b(?:const|constexpr|constinit)\b")
 _CONDITION = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b")
 _INCLUDE = re.compile(r'^([ \t]*#[ \t]*include(?:_next)?[ \t]*)(?:"([^"\n]+)"|<([^>\n]+)>)[^\n]*$', re.MULTILINE)
 
+#: Beginnings of the names of PyTorch's headers, and what is included in their place.
+TORCH = ("torch/", "ATen/", "c10/", "pybind11/")
+STAND_IN_OF_TORCH = "torch_types.h"
+
 
 @dataclass
 class Declaration:
@@ -248,7 +252,7 @@ class _File:
 class DeviceCode:
     """A source and the caller's files that it includes, of which host code is left out where a compiler refuses it.
 
-    ``written`` puts the included files into a folder and returns the text of the source, which includes them from there;
+    ``has_kernel`` is whether anything is left to run; ``written`` puts the included files into a folder and returns the text of the source, which includes them from there;
     ``learn`` takes the compiler's log, leaves out more, and is false where nothing is left to leave out.
     """
 
@@ -265,6 +269,22 @@ class DeviceCode:
                     text = path.read_text(encoding="utf-8-sig", errors="replace")
                     self.files[str(path)] = _File(text, [path.parent, *folders])
                     waiting.append(str(path))
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether a kernel may be left."""
+        return any("__global__" in file.text for file in self.files.values())
+
+    def host_functions(self, names: Sequence[str]) -> dict[str, str]:
+        """Of these names the functions that are left out as host code, with their places."""
+        found = {}
+        for path, file in self.files.items():
+            for one in file.declared.declarations if file.left_out else ():
+                head = file.text[one.start : one.end].partition("{")[0]
+                for name in names if not one.kept else ():
+                    if re.search(rf"\b{re.escape(name)}\s*\(", head):
+                        found[name] = f"{path}({file.text.count(chr(10), 0, one.start) + 1})"
+        return found
 
     def _included(self, file: _File) -> dict[str, Path]:
         """The caller's files that a file includes, by the names that it has for them."""
@@ -290,7 +310,9 @@ class DeviceCode:
             name = match[2] or match[3]
             if name in included:
                 return f'{match[1]}"{places[str(included[name])]}"'
-            return "" if name in file.missing else match[0]
+            if name in file.missing:
+                return f"{match[1]}<{STAND_IN_OF_TORCH}>" if name.startswith(TORCH) else ""
+            return match[0]
 
         return _INCLUDE.sub(line, file.declared.without_host_code() if file.left_out else file.text)
 

@@ -28,7 +28,7 @@ from ...host.sources import PACKAGE
 from ...host.steps import announced
 from ...kernels.cuda_kernel import CudaKernel
 from .cubin import Resources, demangled, found_entry, is_identifier, read_resources
-from .host_code import DeviceCode
+from .host_code import TORCH, DeviceCode
 from .nvcc import compile_by_nvcc, nvcc
 
 # ---- which files a source includes, and where the compiler looks for them --------------------------------------------
@@ -176,15 +176,11 @@ def hint_for(header: str, quoted: bool) -> str:
             return f"it is in {folder}: give this folder as include=[…], or with -I"
     if package := _package_of(header):
         return f"pip install {package}"
-    if header.startswith(_TORCH):
-        return "it comes with PyTorch, for host code: a kernel that uses its types needs them replaced by C++'s own"
+    if header.startswith(TORCH):
+        return "they are PyTorch's, for host code; of their types kernels have only at::Half and at::BFloat16"
     if quoted or "/" in header or header.endswith((".cuh", ".hpp", ".inl", ".cu")):
         return "give the folder that has it as include=[…], or with -I"
     return ""
-
-
-#: Beginnings of the names of PyTorch's headers.
-_TORCH = ("torch/", "ATen/", "c10/", "pybind11/")
 
 
 # ---- the compiler ----------------------------------------------------------------------------------------------------
@@ -390,17 +386,38 @@ def _compile_any(source: str, job: _Job, includes: Includes) -> _Result:
     except CompileError as refused:
         log = str(refused)
     code = DeviceCode(source, job.name, job.folders, (PRELUDE, ENGINE, HOST_HEADERS))
+    if not code.has_kernel:
+        raise CompileError(log)
     with tempfile.TemporaryDirectory() as folder:
         changed = code.learn(log) or code.written(Path(folder)) != source
         if changed and job.optimised and (result := _by_nvcc(source, job)):
             return result
         while changed:
             try:
-                return _compile(code.written(Path(folder)), replace(job, on_device=True), headers)
+                result = _compile(code.written(Path(folder)), replace(job, on_device=True), headers)
+                return *result[:2], "\n".join([result[2], *_not_found(code)]).strip("\n"), result[3]
             except CompileError as refused:
                 log = str(refused)
                 changed = code.learn(log)
-    raise _with_hints(log, code.missing)
+    raise CompileError("\n".join([log, *(f"hint: {hint}" for hint in [*_not_found(code), *_not_marked(code, log)])]))
+
+
+def _not_found(code: DeviceCode) -> list[str]:
+    """What to do about each header that is missing, in a line for those with the same remedy."""
+    hints: dict[str, list[str]] = {}
+    for header, quoted in code.missing.items():
+        if hint := hint_for(header, quoted=quoted):
+            hints.setdefault(hint, []).append(header)
+    return [f"not found: {', '.join(headers)}: {hint}" for hint, headers in hints.items()]
+
+
+def _not_marked(code: DeviceCode, log: str) -> list[str]:
+    """Functions that a kernel calls, but that do not say that they are for the GPU."""
+    unknown = list(dict.fromkeys(re.findall(r'error: identifier "(\w+)" is undefined', log)))
+    return [
+        f"{name} at {place} is a function of the host: mark it __device__"
+        for name, place in code.host_functions(unknown).items()
+    ]
 
 
 def _by_nvcc(source: str, job: _Job) -> _Result | None:
@@ -466,15 +483,6 @@ def _refusal(log: str, file: str) -> CompileError | UsageError:
         return UsageError(f"{file}: {name} is not a kernel (__global__)")
     what = f"; name an instance, such as {name}<8>" if "function template" in unknown[1] else ""
     return UsageError(f"{file}: there is no kernel {name}: {unknown[1]}{what}")
-
-
-def _with_hints(log: str, missing: Mapping[str, bool]) -> CompileError:
-    """The log of a source that was compiled without its host code, with what to do about each header that is missing."""
-    hints: dict[str, list[str]] = {}
-    for header, quoted in missing.items():
-        if hint := hint_for(header, quoted=quoted):
-            hints.setdefault(hint, []).append(header)
-    return CompileError("\n".join([log, *(f"hint: not found: {', '.join(each)}: {hint}" for hint, each in hints.items())]))
 
 
 # ---- the compiler ----------------------------------------------------------------------------------------------------
