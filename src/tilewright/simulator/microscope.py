@@ -61,6 +61,7 @@ from .machine.arguments import dimensions
 from .machine.event_log import EventLog, LoggedEvent, LoggedTile
 from .machine.options import MAX_BYTES, MAX_STEPS, Progress, RunOptions
 from .machine.threads import cluster_dimensions
+from .machine.values import Dim
 from .ops.descriptor import SWIZZLES
 from .run.simulate import Run, run_program
 
@@ -216,6 +217,9 @@ def observe(
         approximate=approximate,
         printed=run.printed,
         pipeline=pipeline_of(log) if log else None,
+        grid=whole,
+        block=dimensions("block", block),
+        shared_bytes=options.shared_bytes,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
     )
 
@@ -418,7 +422,7 @@ class Observation:
     under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
     ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
     sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
-    for PTX. ``included`` has the texts of included files with accesses or findings,
+    for PTX that cannot be assembled. ``grid``, ``block`` and ``shared_bytes`` (dynamic) are those of the launch. ``included`` has the texts of included files with accesses or findings,
     ``printed`` what the kernel's threads printed. ``approximate`` are the counters that are not exact.
     ``pipeline`` is what one block did at its mbarriers, None if it has none.
     """
@@ -440,6 +444,9 @@ class Observation:
     printed: str = ""
     approximate: frozenset[str] = frozenset()
     pipeline: Pipeline | None = None
+    grid: Dim = (1, 1, 1)
+    block: Dim = (1, 1, 1)
+    shared_bytes: int = 0
 
     @property
     def ok(self) -> bool:
