@@ -9,7 +9,7 @@ marked for the GPU. Left out text becomes spaces, so that every line keeps its n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ _ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__attribute__|__declspec|__laun
 _KEYWORD = re.compile(r"(?:using|typedef|static_assert|struct|class|union|enum|namespace|friend|asm)\b")
 _CONSTANT = re.compile(r"\b(?:const|constexpr|constinit)\b")
 _CONDITION = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b")
+_OF_HOST = re.compile(r"\bcuda(?:Error_t|Malloc|Memcpy\w*|GetErrorString)\b|<<<|\bstd::(?:cout|cerr|vector|string)\b")
 _INCLUDE = re.compile(r'^([ \t]*#[ \t]*include(?:_next)?[ \t]*)(?:"([^"\n]+)"|<([^>\n]+)>)[^\n]*$', re.MULTILINE)
 
 #: Beginnings of the names of PyTorch's headers, and what is included in their place.
@@ -256,7 +257,15 @@ class DeviceCode:
     ``learn`` takes the compiler's log, leaves out more, and is false where nothing is left to leave out.
     """
 
-    def __init__(self, source: str, name: str, folders: Sequence[Path], libraries: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        source: str,
+        name: str,
+        folders: Sequence[Path],
+        libraries: Sequence[Path],
+        comes_with_compiler: Callable[[str], bool],
+    ) -> None:
+        """``libraries`` are those of ``folders`` whose files stay as they are."""
         self.name, self.folders, self.libraries = name, folders, libraries
         #: Headers that were not found, and whether their names are in quotation marks.
         self.missing: dict[str, bool] = {}
@@ -267,8 +276,18 @@ class DeviceCode:
             for path in self._included(file).values():
                 if str(path) not in self.files:
                     text = path.read_text(encoding="utf-8-sig", errors="replace")
-                    self.files[str(path)] = _File(text, [path.parent, *folders])
+                    # What is beside the source, or uses the host's library, is of the host too; others only if refused.
+                    left_out = path.is_relative_to(Path(name).absolute().parent) or _OF_HOST.search(text) is not None
+                    self.files[str(path)] = _File(text, [path.parent, *folders], left_out)
                     waiting.append(str(path))
+        for file in self.files.values():
+            included = self._included(file)
+            for _, quoted, angled in _INCLUDE.findall(file.text):
+                header = quoted or angled
+                found = header in included or any((library / header).is_file() for library in libraries)
+                if not found and not comes_with_compiler(header):
+                    file.missing.add(header)
+                    self.missing[header] = bool(quoted)
 
     @property
     def has_kernel(self) -> bool:

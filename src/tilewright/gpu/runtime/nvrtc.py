@@ -165,6 +165,11 @@ def _package_of(header: str) -> str:
     return next((package for start, package in _PACKAGES.items() if header.startswith(start)), "")
 
 
+def _may_come_with_compiler(header: str) -> bool:
+    """Whether a header may be one of CUDA's own, which NVRTC brings: not of the host, and not Thrust, which is for it."""
+    return re.match(r"cu[dA-Z]|cuda|crt/|nv/|cub/|mma\.h|cooperative_groups|vector_types|math_constants", header) is not None
+
+
 def hint_for(header: str, quoted: bool) -> str:
     """What to do about a header that the compiler does not find; empty for the host's own headers, of which kernels need
     nothing.
@@ -385,7 +390,7 @@ def _compile_any(source: str, job: _Job, includes: Includes) -> _Result:
         return _compile(source, job, headers)
     except CompileError as refused:
         log = str(refused)
-    code = DeviceCode(source, job.name, job.folders, (PRELUDE, ENGINE, HOST_HEADERS))
+    code = DeviceCode(source, job.name, job.folders, (PRELUDE, ENGINE, HOST_HEADERS), _may_come_with_compiler)
     if not code.has_kernel:
         raise CompileError(log)
     with tempfile.TemporaryDirectory() as folder:
