@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from ..errors import UsageError
 from ..gpu.runtime.nvrtc import Compiled, compiled_of
 from .assembly.instructions import Function, Variable
 from .machine.arguments import dimensions, is_pointer
+from .machine.tensor_map import TensorMap
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,20 @@ class Passed:
 
 @dataclass(frozen=True)
 class GivenKernel:
-    """A kernel as it was given: its text, the file of it, its function if only one is meant, its binary if it has one, the
-    dynamic shared memory that it needs, which arguments are constants of the compiler, and the bytes of scratch memory that
-    each block gets."""
+    """A kernel as it was given: its text, the file of it, its function if only one is meant, its binary if it has one, and
+    the dynamic shared memory that it needs.
+
+    Of Triton's kernels also the types of the arguments, which are "constexpr" for constants of the compiler, how those lie
+    that are descriptors of tensors, and the bytes of scratch memory that each block gets.
+    """
 
     text: str
     name: str
     kernel: str | None = None
     compiled: Compiled | None = None
     shared_bytes: int = 0
-    constants: tuple[bool, ...] = ()
+    types: tuple[str, ...] = ()
+    descriptors: tuple[Mapping[str, Any], ...] = ()
     scratch_bytes: int = 0
 
     @property
@@ -77,16 +82,23 @@ class GivenKernel:
 
     def passed(self, args: Sequence[Any], entry: Function, grid: int | Sequence[int]) -> Passed:
         """The values of the kernel's parameters for the arguments of a caller."""
-        dropped = self.constants if len(self.constants) == len(args) else (False,) * len(args)
-        own = [(i, value) for i, (value, drop) in enumerate(zip(args, dropped, strict=True)) if not drop]
-        params = entry.params
-        spread = [_as_numba(value) if len(own) < len(params) else [value] for _, value in own]
-        if sum(map(len, spread)) != len(params):
-            spread = [[value] for _, value in own]
+        every = len(self.types) == len(args)
+        types = list(self.types) if every else [kind for kind in self.types if kind != "constexpr"]
+        types += [""] * (len(args) - len(types))
+        own = [(i, value, kind) for i, (value, kind) in enumerate(zip(args, types, strict=False)) if kind != "constexpr"]
+        described, params = iter(self.descriptors), entry.params
+        spread = [
+            _as_described(value, next(described)) if kind.startswith("tensordesc") else
+            _as_numba(value) if len(own) < len(params) and not self.types else [value]
+            for _, value, kind in own
+        ]  # fmt: skip
+        if not self.types and sum(map(len, spread)) != len(params):
+            spread = [[value] for _, value, _ in own]
         places: list[int | None] = [None] * len(args)
         values: list[Any] = []
-        for (argument, value), several in zip(own, spread, strict=True):
-            places[argument] = len(values) + (DATA_OF_NUMBA if len(several) > 1 and isinstance(value, np.ndarray) else 0)
+        for (argument, value, kind), several in zip(own, spread, strict=True):
+            of_numba = len(several) > 1 and isinstance(value, np.ndarray) and not kind
+            places[argument] = len(values) + (DATA_OF_NUMBA if of_numba else 0)
             values += several
         return Passed([*values, *self._added(params[len(values) :], grid)], places)
 
@@ -108,6 +120,15 @@ def _as_numba(value: Any) -> list[Any]:
     if not isinstance(value, np.ndarray):
         return [value]
     return [None, None, value.size, value.itemsize, value, *value.shape, *value.strides]
+
+
+def _as_described(value: Any, described: Mapping[str, Any]) -> list[Any]:
+    """A descriptor of a tensor as Triton passes it: a tensor map, the shape, and the strides in elements."""
+    if not isinstance(value, np.ndarray):
+        return [value]
+    swizzle = (0, 32, 64, 128)[described["swizzle"]]
+    strides = [stride // value.itemsize for stride in value.strides]
+    return [TensorMap(value, described["block_size"], swizzle=swizzle), *value.shape, *strides]
 
 
 def is_ptx(text: str) -> bool:
@@ -200,6 +221,7 @@ def _of_triton(source: Any) -> GivenKernel:
         name,
         compiled_of(file, arch, asm["ptx"], cubin) if cubin else None,
         shared_bytes=int(getattr(facts, "shared", 0) or 0),
-        constants=tuple(kind == "constexpr" for kind in types.values()),
+        types=tuple(map(str, types.values())),
+        descriptors=tuple(getattr(facts, "tensordesc_meta", None) or ()),
         scratch_bytes=int(getattr(facts, "global_scratch_size", 0) or 0),
     )
