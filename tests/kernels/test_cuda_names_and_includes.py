@@ -202,9 +202,7 @@ def test_refused_options(options: dict, words: str) -> None:
         ("<vector>", ""),
     ],
 )
-def test_a_missing_header_has_a_hint(
-    header: str, hint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_header_has_a_hint(header: str, hint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(nvrtc, "toolkit_headers", list)
     monkeypatch.setattr(nvrtc, "compile_by_nvcc", lambda *given: None)
     with pytest.raises((CompileError, UnavailableError)) as error:

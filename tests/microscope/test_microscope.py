@@ -87,7 +87,6 @@ def test_text_file_and_ptx_are_the_same_kernel(tmp_path: Path) -> None:
     for given in (source, tmp_path / "mine.cu", str(tmp_path / "mine.cu"), ptx, tmp_path / "mine.ptx"):
         other = tw.microscope(given, None, 1, (32, 32), [square(32), square(32), 32])
         assert other.counters == seen.counters
-        assert other.exact
         assert other.resources.shared_bytes == seen.resources.shared_bytes == 4096
 
 

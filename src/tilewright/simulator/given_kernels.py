@@ -85,7 +85,9 @@ class GivenKernel:
         every = len(self.types) == len(args)
         types = list(self.types) if every else [kind for kind in self.types if kind != "constexpr"]
         types += [""] * (len(args) - len(types))
-        own = [(i, value, kind) for i, (value, kind) in enumerate(zip(args, types, strict=False)) if kind != "constexpr"]
+        own = [
+            (i, value, kind) for i, (value, kind) in enumerate(zip(args, types, strict=False)) if kind != "constexpr"
+        ]
         described, params = iter(self.descriptors), entry.params
         spread = [
             _as_described(value, next(described)) if kind.startswith("tensordesc") else

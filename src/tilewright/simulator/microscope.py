@@ -128,12 +128,14 @@ def microscope(
     compiled, reason = given.compiled, ""
     if compiled is None and given.is_ptx:
         try:
-            compiled = assemble(given.text, given.name)
+            compiled, reason = assemble(given.text, given.name)
         except UnavailableError as error:
             reason = str(error)
     elif compiled is None:
         names = () if kernel is None or is_identifier(kernel) else (kernel,)
         compiled = compile_source(given.text, name=given.name, arch=arch, defines=defines, include=include, names=names)
+    if not given.is_ptx and compiled is not None and not compiled.entries:
+        raise UsageError(_no_kernel(given.name, given.text))
     module = parse_ptx(given.text if given.is_ptx or compiled is None else compiled.ptx)
     program = link(module, _entry(kernel, compiled, module, given.name, given.text))
     passed = given.passed(args, program.entry, grid)
@@ -148,7 +150,15 @@ def microscope(
         constants={} if constants is None else constants,
     )
     threads = program.entry.limits.get("reqntid", WARP) if block is None else block
-    seen = observe(KernelSource(given.text, given.name, compiled, reason), program, grid, threads, passed.values, options, sampled=sampled)
+    seen = observe(
+        KernelSource(given.text, given.name, compiled, reason),
+        program,
+        grid,
+        threads,
+        passed.values,
+        options,
+        sampled=sampled,
+    )
     return replace(
         seen,
         arrays=tuple(passed.of_caller(seen.arrays)),
@@ -159,7 +169,7 @@ def microscope(
 @dataclass(frozen=True)
 class KernelSource:
     """The text of a kernel, the name of its file, and the result of compiling it; ``compiled`` is None for PTX that cannot
-    be assembled, for the ``reason``."""
+    be assembled. ``reason`` says why, or why that of PTX may not fuse accesses to shared memory as a GPU's driver does."""
 
     text: str
     name: str
@@ -280,7 +290,11 @@ def _machine_accesses(source: KernelSource, program: Program) -> tuple[MachineAc
         code = parse_sass(disassemble(source.compiled.cubin))
     except UnavailableError as error:
         return None, [f"{unknown} ({error})"]
-    machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
+    accesses = ptx_accesses(program)
+    machine = match_accesses(accesses, code.get(program.entry.name, []))
+    if source.reason:
+        fusible = dict.fromkeys(a.group for a in accesses if a.space == "shared" and a.kind in ("ld", "st"))
+        machine.doubts += [(group, source.reason) for group in fusible]
     notes, reasons = list[str](), "; ".join(machine.notes)
     if reasons:
         notes.append(f"{APPROXIMATELY} counted as in the PTX, because the binary differs: {reasons}")
@@ -291,6 +305,14 @@ def _machine_accesses(source: KernelSource, program: Program) -> tuple[MachineAc
             "which sets registers"
         )
     return machine, notes
+
+
+def _no_kernel(name: str, text: str) -> str:
+    """What to say of a source whose binary has no kernel."""
+    template = re.search(_TEMPLATE.format(r"(\w+)"), text)
+    if template:
+        return f"{name}: {template[1]} is a template: name an instance of it, such as {template[1]}<8>"
+    return f"{name} has no kernel"
 
 
 def _entry(kernel: str | None, compiled: Compiled | None, module: Module, name: str, text: str) -> str:

@@ -1,15 +1,20 @@
-"""Assembles PTX that was given, without a GPU: by nvJitLink, which comes with ``cuda.core``, else by a ``ptxas``.
+"""Assembles PTX that was given, without a GPU: by ``ptxas``, else by nvJitLink, which comes with ``cuda.core``.
 
-The binary says which accesses the compiler fuses or removes, and what the kernel takes of a multiprocessor.
+The binary says which accesses the compiler fuses or removes, and what the kernel takes of a multiprocessor. The driver
+assembles PTX as ``ptxas`` does: as a whole program. nvJitLink assembles it as a part of one, in which it is not known where
+shared memory will lie, so that fewer accesses to it become wide ones.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -27,23 +32,37 @@ _FORMAT = 1
 _OLDEST = 75
 
 
-def assemble(ptx: str, name: str) -> Compiled:
-    """PTX with its binary for the architecture that it names, or loaded from the cache on disk; ``name`` is its file.
+#: What a binary of nvJitLink leaves open.
+AS_A_PART = "nvJitLink may fuse fewer accesses than ptxas, which is not found or too old: pip install nvidia-cuda-nvcc"
 
-    Raises UnavailableError with the reason if there is no assembler, or it refuses the PTX, such as that of a later version.
+
+def assemble(ptx: str, name: str) -> tuple[Compiled, str]:
+    """PTX with its binary for the architecture that it names, or loaded from the cache on disk, and what is doubtful of it:
+    empty, or AS_A_PART. ``name`` is the file of the PTX.
+
+    Raises UnavailableError with the reason if there is no assembler, or all refuse the PTX, such as that of a later version.
     """
     target = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", ptx, re.MULTILINE)
     if target is None:
         raise UnavailableError("the PTX names no .target")
     arch = f"sm_{max(int(target[1]), _OLDEST)}{target[2]}"
-    file = CacheFile("assembled", f"{fingerprint(_FORMAT, ptx, arch, _version())}.json")
-    cached = file.read_checked()
-    if cached is not None:
+    tools = [*_ptxas(), *(["nvJitLink"] if _nvjitlink() else [])]
+    file = CacheFile("assembled", f"{fingerprint(_FORMAT, ptx, arch, *map(_version, tools))}.json")
+    if (cached := file.read_checked()) is not None:
         known = json.loads(cached)
-        return compiled_of(name, arch, ptx, base64.b64decode(known["cubin"]), known["log"])
-    cubin, log = _by_nvjitlink(ptx, arch) if _nvjitlink() else _by_ptxas(ptx, arch)
-    file.write_checked(json.dumps({"cubin": base64.b64encode(cubin).decode(), "log": log}).encode())
-    return compiled_of(name, arch, ptx, cubin, log)
+        return compiled_of(name, arch, ptx, base64.b64decode(known["cubin"]), known["log"]), known["doubt"]
+    refused = "" if tools else "neither ptxas nor nvJitLink is found; pip install 'tilewright[cuda]'"
+    for tool in tools:
+        try:
+            cubin, log = _by_nvjitlink(ptx, arch) if tool == "nvJitLink" else _by_ptxas(tool, ptx, arch)
+        except UnavailableError as error:
+            refused = str(error)
+            continue
+        doubt = AS_A_PART if tool == "nvJitLink" else ""
+        stored = {"cubin": base64.b64encode(cubin).decode(), "log": log, "doubt": doubt}
+        file.write_checked(json.dumps(stored).encode())
+        return compiled_of(name, arch, ptx, cubin, log), doubt
+    raise UnavailableError(refused)
 
 
 @functools.cache  # imports it once
@@ -57,8 +76,12 @@ def _nvjitlink() -> Any:
         return None
 
 
-def _version() -> str:
-    return ".".join(map(str, _nvjitlink().version())) if _nvjitlink() else str(_ptxas())
+def _version(tool: str) -> str:
+    """What tells a release of an assembler from another."""
+    if tool == "nvJitLink":
+        return ".".join(map(str, _nvjitlink().version()))
+    release = Path(tool).stat()
+    return f"{tool} {release.st_size} {release.st_mtime_ns}"
 
 
 def _by_nvjitlink(ptx: str, arch: str) -> tuple[bytes, str]:
@@ -72,7 +95,9 @@ def _by_nvjitlink(ptx: str, arch: str) -> tuple[bytes, str]:
         except library.nvJitLinkError as error:
             log = bytearray(library.get_error_log_size(linker))
             library.get_error_log(linker, log)
-            raise UnavailableError(f"nvJitLink {_version()} refuses it: {_first_line(log) or error}") from None
+            raise UnavailableError(
+                f"nvJitLink {_version('nvJitLink')} refuses it: {_first_line(log) or error}"
+            ) from None
         cubin = bytearray(library.get_linked_cubin_size(linker))
         library.get_linked_cubin(linker, cubin)
         log = bytearray(library.get_info_log_size(linker))
@@ -83,10 +108,7 @@ def _by_nvjitlink(ptx: str, arch: str) -> tuple[bytes, str]:
         library.destroy(linker)
 
 
-def _by_ptxas(ptx: str, arch: str) -> tuple[bytes, str]:
-    tool = _ptxas()
-    if tool is None:
-        raise UnavailableError("neither nvJitLink nor ptxas is found; pip install 'tilewright[cuda]'")
+def _by_ptxas(tool: str, ptx: str, arch: str) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "given.ptx"), Path(folder, "given.cubin")
         source.write_text(ptx, encoding="utf-8")
@@ -97,13 +119,19 @@ def _by_ptxas(ptx: str, arch: str) -> tuple[bytes, str]:
         return made.read_bytes(), done.stderr
 
 
-def _ptxas() -> Path | None:
-    """``ptxas``: on PATH, else that of Triton."""
-    if found := shutil.which("ptxas"):
-        return Path(found)
+def _ptxas() -> list[str]:
+    """Each ``ptxas`` that is installed: that of the package nvidia-cuda-nvcc, on PATH, under CUDA_HOME, and Triton's."""
+    found = []
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        files = importlib.metadata.files("nvidia-cuda-nvcc") or []
+        found = [str(file.locate()) for file in files if file.name == "ptxas"]
+    found.append(shutil.which("ptxas") or "")
+    if home := os.environ.get("CUDA_HOME"):
+        found.append(shutil.which("ptxas", path=str(Path(home, "bin"))) or "")
     triton = importlib.util.find_spec("triton")
-    own = Path(triton.origin).parent / "backends/nvidia/bin/ptxas" if triton and triton.origin else None
-    return own if own and own.is_file() else None
+    if triton and triton.origin:
+        found.append(str(Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"))
+    return list(dict.fromkeys(tool for tool in found if tool and Path(tool).is_file()))
 
 
 def _first_line(log: bytes | bytearray) -> str:

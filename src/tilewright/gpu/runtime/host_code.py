@@ -22,7 +22,9 @@ _OPAQUE = re.compile(
 )
 _MARKED = r"__global__|__device__|__constant__|__shared__|__managed__|\w*DEVICE\w*"
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\\r?\n|\\.)*)", re.MULTILINE)
-_ATTRIBUTE = re.compile(r"\b(?:__align__|alignas|__attribute__|__declspec|__launch_bounds__)\s*\((?:[^()]|\([^()]*\))*\)")
+_ATTRIBUTE = re.compile(
+    r"\b(?:__align__|alignas|__attribute__|__declspec|__launch_bounds__)\s*\((?:[^()]|\([^()]*\))*\)"
+)
 _KEYWORD = re.compile(r"(?:using|typedef|static_assert|struct|class|union|enum|namespace|friend|asm)\b")
 _CONSTANT = re.compile(r"\b(?:const|constexpr|constinit)\b")
 _CONDITION = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b")
@@ -100,7 +102,9 @@ class DeclaredText:
                 if stop >= end or mask[stop] == ";":
                     at = min(stop + 1, end)
                     yield self._plain(start, at, head, inside=inside)
-                elif re.match(r"(?:inline\s+)?namespace\b", head) or re.search(r'extern\s*"[^"]*"\s*$', self.text[start:stop]):
+                elif re.match(r"(?:inline\s+)?namespace\b", head) or re.search(
+                    r'extern\s*"[^"]*"\s*$', self.text[start:stop]
+                ):
                     at = _close(mask, stop, end) + 1
                     yield from self._cut(stop + 1, at - 1, inside=False)
                 elif _is_variable(head):
@@ -227,7 +231,10 @@ def _is_variable(head: str) -> bool:
 
 def _is_class(head: str) -> bool:
     plain = _ATTRIBUTE.sub(" ", _without_template(head))
-    return "(" not in plain and re.match(r"(?:(?:typedef|static|const|constexpr)\s+)*(?:struct|class|union|enum)\b", plain) is not None
+    return (
+        "(" not in plain
+        and re.match(r"(?:(?:typedef|static|const|constexpr)\s+)*(?:struct|class|union|enum)\b", plain) is not None
+    )
 
 
 # ---- the files of a source -------------------------------------------------------------------------------------------

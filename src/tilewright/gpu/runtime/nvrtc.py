@@ -167,7 +167,10 @@ def _package_of(header: str) -> str:
 
 def _may_come_with_compiler(header: str) -> bool:
     """Whether a header may be one of CUDA's own, which NVRTC brings: not of the host, and not Thrust, which is for it."""
-    return re.match(r"cu[dA-Z]|cuda|crt/|nv/|cub/|mma\.h|cooperative_groups|vector_types|math_constants", header) is not None
+    return (
+        re.match(r"cu[dA-Z]|cuda|crt/|nv/|cub/|mma\.h|cooperative_groups|vector_types|math_constants", header)
+        is not None
+    )
 
 
 def hint_for(header: str, quoted: bool) -> str:

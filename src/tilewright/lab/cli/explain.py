@@ -249,7 +249,9 @@ def _refuse_of_products(context: typer.Context) -> None:
     for name in ("size", "param", "measure"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"--{name} is for products of matrices; of any other kernel --grid and --arg give the sizes")
+            raise UsageError(
+                f"--{name} is for products of matrices; of any other kernel --grid and --arg give the sizes"
+            )
 
 
 def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: int, json_file: Path | None) -> None:

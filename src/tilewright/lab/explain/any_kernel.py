@@ -281,7 +281,8 @@ def _verified(seen: Observation, options: LaunchOptions, arguments: Arguments) -
 
 
 def _same(after: Any, before: np.ndarray) -> bool:
-    return after is before or after.tobytes() == before.tobytes()
+    """Whether an array is as it was; one that was passed by value has no memory that a kernel could write."""
+    return after is None or after is before or after.tobytes() == before.tobytes()
 
 
 def _compared(name: str, actual: np.ndarray, right: np.ndarray) -> tuple[str, float]:
@@ -290,7 +291,9 @@ def _compared(name: str, actual: np.ndarray, right: np.ndarray) -> tuple[str, fl
     Whole numbers must be equal. The error of a real number is relative to the number itself, or to the root mean square of
     all if that is greater, so that a sum that cancels may have the error of its terms.
     """
-    right = np.broadcast_to(right.reshape(-1) if right.size > 1 else right.reshape(()), actual.size).reshape(actual.shape)
+    right = np.broadcast_to(right.reshape(-1) if right.size > 1 else right.reshape(()), actual.size).reshape(
+        actual.shape
+    )
     if actual.dtype.kind in "iub":
         wrong = actual != right
         error = np.where(wrong, np.inf, 0.0)
@@ -308,4 +311,4 @@ def _compared(name: str, actual: np.ndarray, right: np.ndarray) -> tuple[str, fl
         return "", float(error.max(initial=0.0))
     first = tuple(int(i) for i in np.argwhere(wrong)[0])
     count = f"{int(wrong.sum()):,} of {actual.size:,} elements differ"
-    return f"{count}, the first {name}{list(first)}: {actual[first]}, expected {right[first]:.9g}", 0.0
+    return f"{count}, the first {name}{list(first)}: {actual[first]:.9g}, expected {right[first]:.9g}", 0.0

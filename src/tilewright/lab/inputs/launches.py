@@ -75,7 +75,9 @@ class _Parser(argparse.ArgumentParser):
 def options_in(source: str, kernel: str | None) -> LaunchOptions:
     """The options in the comments ``// explain NAME: …`` of a source; without a name they are for every kernel in it."""
     found = LaunchOptions()
-    for name, text in re.findall(r"^[ \t]*(?://|#|\*)[ \t]*explain(?:[ \t]+([^\s:]\S*?))?:[ \t]*(--.*)$", source, re.MULTILINE):
+    for name, text in re.findall(
+        r"^[ \t]*(?://|#|\*)[ \t]*explain(?:[ \t]+([^\s:]\S*?))?:[ \t]*(--.*)$", source, re.MULTILINE
+    ):
         if not name or kernel is None or name == kernel:
             try:
                 found = options_of(shlex.split(text)).over(found)
@@ -202,7 +204,9 @@ def _number(text: str, number: str) -> Any:
             return kind(number)
         except ValueError:
             continue
-    raise UsageError(f"arg: {text!r} is none: give NAME=NUMBER, or for an array NAME:DTYPE:SHAPE, such as x:float32:1024")
+    raise UsageError(
+        f"arg: {text!r} is none: give NAME=NUMBER, or for an array NAME:DTYPE:SHAPE, such as x:float32:1024"
+    )
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -287,7 +291,9 @@ def expected_arrays(
         found[name] = np.asarray(evaluated("expect", expression, wide))
     for name, value in found.items():
         if value.size not in (1, arguments.arrays()[name].size):
-            raise UsageError(f"expect: {name} has {arguments.arrays()[name].size} elements, the expectation {value.shape}")
+            raise UsageError(
+                f"expect: {name} has {arguments.arrays()[name].size} elements, the expectation {value.shape}"
+            )
     return found
 
 
@@ -318,9 +324,7 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     return found
 
 
-def _by_function(
-    function: Callable[..., Any], arguments: Arguments, changed: Sequence[str]
-) -> dict[str, np.ndarray]:
+def _by_function(function: Callable[..., Any], arguments: Arguments, changed: Sequence[str]) -> dict[str, np.ndarray]:
     copies = [value.copy() if isinstance(value, np.ndarray) else value for value in arguments.values]
     try:
         made = function(*copies)

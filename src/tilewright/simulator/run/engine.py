@@ -102,7 +102,9 @@ class Engine:
             set()
         )  # segments whose wait for an mbarrier lanes pass once, though no phase has completed
         self.polled: dict[int, Segment] = {}  # where lanes rest → the segment in which they polled
-        self.polls: dict[int, int] = {}  # segment that polls before a barrier → how often since all lanes had their turn
+        self.polls: dict[
+            int, int
+        ] = {}  # segment that polls before a barrier → how often since all lanes had their turn
         self.loops: dict[int, Loop] = {}  # by their first segment
         self.stuck = False  # whether lanes waited for ever at a barrier
         for part in (self.barriers, self.cluster_barriers, self.gathering, self.stillness):
