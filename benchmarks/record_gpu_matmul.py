@@ -11,6 +11,7 @@
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-complex-h200.jsonl complex
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-wide-h100.jsonl wide
     python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-promised-h100.jsonl promised
+    python benchmarks/record_gpu_matmul.py benchmarks/gpu-matmul-gram-h200.jsonl gram
 
 The second measures bfloat16 and float16 in many shapes, also odd and thin ones and batches, the third float32 (as
 ``float32_ieee`` by multiply-adds alone) and float64.
@@ -21,7 +22,8 @@ The fifth, "double", measures float64, from residues where that is faster, and a
 "layers" measures products of layers of language models in bfloat16: a few or many rows by a weight that is transposed in
 memory, as ``torch.nn.Linear`` has it, and "invariant" the same by ``matmul(…, invariant=True)``; "complex" complex64 and
 complex128; and "wide" float32 of lognormal operands (σ = 4), whose rows and columns span too many binades for float16.
-"promised" measures float64 with ``precision="fast"`` and numbers, which need fewer residues.
+"promised" measures float64 with ``precision="fast"`` and numbers, which need fewer residues. "gram" measures A·Aᵀ, whose
+result must equal its transpose in every bit, and in the same turns (``general_samples_s``) A·Bᵀ for another B of that shape.
 
 A sample is the time of a run of calls, one after the other on the current stream, from before the first until all of their
 work is done, divided by their number: so where the GPU has less to do than Python, the calls themselves are what is timed.
@@ -57,7 +59,7 @@ DTYPES = {
     "narrow": ("float8", "float8_fast", "int8", "int8_gemm", "tf32", "tf32_rows", "float32_fast"),
     "double": ("float64_ieee", "float64"), "layers": ("bfloat16",), "invariant": ("bfloat16_invariant",),
     "complex": ("complex64", "complex128"), "wide": ("float32", "float32_ieee"),
-    "promised": ("float64", "float64_1e-9", "float64_1e-6", "float64_fast"),
+    "promised": ("float64", "float64_1e-9", "float64_1e-6", "float64_fast"), "gram": ("bfloat16", "float32", "float64"),
 }  # fmt: skip
 SHAPES = [
     *((1, n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 8192, 16384)),
@@ -84,6 +86,10 @@ DOUBLE_SHAPES = [
     *((1, n, n, n) for n in (3000, 4095, 7777)), (1, 4097, 4101, 4099), (1, 8192, 8192, 1024), (1, 2048, 2048, 32768),
 ]  # fmt: skip
 WIDE_SHAPES = [(1, n, n, n) for n in (1024, 2048, 3000, 4096, 8192)]
+GRAM_SHAPES = [
+    *((1, n, n, n) for n in (512, 1024, 2048, 3072, 4096, 8192)), (1, 1000, 1000, 100000), (1, 4096, 4096, 512),
+    (1, 512, 512, 16384), (16, 1024, 1024, 1024),
+]  # fmt: skip
 PROMISED_SHAPES = [(1, n, n, n) for n in (1024, 2048, 4096, 8192, 16384)]
 #: Rows, and the shapes (n, k) of weights.
 LAYERS = [
@@ -212,7 +218,7 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, what: str =
         plan = tw.plan(a, b, **NARROW[dtype][1])
         return measured(torch, shape, dtype, calls, worst, plan) | {"reference": NARROW[dtype][2]}
     name, _, precision = dtype.partition("_")
-    transposed = what in ("layers", "invariant")
+    transposed = what in ("layers", "invariant", "gram")
     asked: str | float = float(precision) if precision[:1].isdigit() else precision or "standard"
     kind, says = getattr(torch, name), {"precision": asked}
     outer = (batch,) if batch > 1 else ()
@@ -230,13 +236,21 @@ def record(torch: Any, shape: tuple[int, int, int, int], dtype: str, what: str =
             for sides in ((m, k), (n, k) if transposed else (k, n))
         )
         a, b = (torch.view_as_complex(x).to(kind) if planes else x.to(kind) for x in (a, b))
+        if what == "gram":
+            return a, a.mT
         return a, b.mT if transposed else b
 
     def calls_for(a: Any, b: Any) -> dict[str, Callable[[], Any]]:
-        return {"tilewright": lambda: tw.matmul(a, b, **says), "torch": lambda: torch.matmul(a, b)}
+        found = {"tilewright": lambda: tw.matmul(a, b, **says), "torch": lambda: torch.matmul(a, b)}
+        if what == "gram":
+            other = a.flip(-2).mT
+            found["general"] = lambda: tw.matmul(a, other, **says)
+        return found
 
     a, b, calls = in_turns(make, calls_for)
     worst = error_over_bound(torch, a, b, tw.matmul(a, b, **says))
+    if what == "gram" and not torch.equal(c := tw.matmul(a, b), c.mT):
+        raise SystemExit(f"{shape} {dtype}: wrong, it does not equal its transpose")
     if what == "promised":
         worst *= promised_bound("standard", "gpu", name, name, k) / promised_bound(asked, "gpu", name, name, k)
     return measured(torch, shape, dtype, calls, worst, tw.plan(a, b, **says))
@@ -262,8 +276,9 @@ def measured(
     for _ in range(SAMPLES):
         for name, call in calls.items():
             samples[name].append(run(call, times, torch.cuda.synchronize))
-    ours, its = (np.median([total for total, _ in samples[name]]) for name in calls)
-    return {
+    ours, its = (np.median([total for total, _ in samples[name]]) for name in ("tilewright", "torch"))
+    general = {"general_samples_s": [total for total, _ in samples["general"]]} if "general" in samples else {}
+    return general | {
         "kind": "gpu matmul", "schema": 1, "batch": batch, "m": m, "n": n, "k": k, "dtype": dtype,
         "kernel": plan.kernel.name, "kernel_source": plan.kernel.source_hash,
         "params": plan.params, "why": plan.choice.why_params, "calls_a_sample": times, "error_over_bound": worst,
@@ -295,6 +310,7 @@ def main(path: str = "benchmarks/gpu-matmul-h200.jsonl", what: str = "") -> None
             "complex": COMPLEX_SHAPES,
             "wide": WIDE_SHAPES,
             "promised": PROMISED_SHAPES,
+            "gram": GRAM_SHAPES,
             "": [(1, n, n, n) for n in SIZES],
         }
         shapes = of_sets.get(what, SHAPES)

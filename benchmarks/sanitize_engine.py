@@ -235,7 +235,8 @@ def may_take(kernel: CudaKernel, preset: Preset, size: int) -> bool:
     params = kernel.checked(preset.params)
     sizes = 1, 2, 3, 6, 12, 20, 40, 100, 300, params.get("BN", 1)
     return any(
-        preset.when(m=m, n=n, k=k, size=size, **params) for m, n, k in itertools.product(sizes, sizes, (1, 4096))
+        preset.when(m=m, n=n, k=k, size=size, triangle=False, **params)
+        for m, n, k in itertools.product(sizes, sizes, (1, 4096))
     )
 
 

@@ -72,9 +72,9 @@ def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "s
 
 
 def gram(a: torch.Tensor, *, rows: bool = False) -> torch.Tensor:
-    """``tilewright.gram`` of a tensor (…, m, n), with gradients: aᴴ·a, or a·aᴴ with ``rows``. On the host one triangle is
-    computed. The gradient is one product, a·(G + Gᴴ) or (G + Gᴴ)·a, of the sum of the result's gradient G and its conjugate
-    transpose. Inside ``torch.autocast`` it has its dtype, as ``matmul``.
+    """``tilewright.gram`` of a tensor (…, m, n), with gradients: aᴴ·a, or a·aᴴ with ``rows``. One triangle is computed, on a
+    GPU where a kernel can. The gradient is one product, a·(G + Gᴴ) or (G + Gᴴ)·a, of the sum of the result's gradient G and
+    its conjugate transpose. Inside ``torch.autocast`` it has its dtype, as ``matmul``.
 
     Raises what ``tilewright.gram`` raises.
 

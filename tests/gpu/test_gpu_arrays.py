@@ -300,7 +300,7 @@ def test_jax() -> None:
 
 
 def test_the_plan(torch: Any) -> None:
-    x = torch.empty(4096, 4096, device="cuda")
-    text = str(tw.plan(x, x.T))
+    x, y = torch.empty(2, 4096, 4096, device="cuda")
+    text = str(tw.plan(x, y.T))
     assert "cuda/simt" in text
     assert "predicted to be the fastest" in text

@@ -41,7 +41,7 @@ def drawn(draw: random.Random, kernel: CudaKernel, largest: int) -> dict[str, An
         },
         **{"sms": draw.choice((16, 84, 108, 132)), "a_start": starts[0], "b_start": starts[1]},
         **{"lines": starts[0] == starts[1] == 128, "a_vector": draw.choice((4, 16)), "b_vector": draw.choice((4, 16))},
-        **{name: draw.random() < 0.5 for name in ("a_down", "b_across", "finished", "scaled")},
+        **{name: draw.random() < 0.5 for name in ("a_down", "b_across", "finished", "scaled", "triangle")},
     }
 
 
@@ -62,7 +62,14 @@ def test_columns_are_what_the_expressions_say(kernel: CudaKernel, largest: int) 
         ]
         index = sets.allowed(m, n, k)
         assert index.tolist() == allowed
-        blocks = [math.prod(extent.of(known | sets.params[i]) for extent in kernel.grid) for i in allowed]
+        if given["triangle"]:  # others have no blocks
+            index = index[sets.in_triangle[index]]
+            allowed = [i for i in allowed if kernel.triangle is not None and kernel.triangle.of(known | sets.params[i])]
+            assert index.tolist() == allowed
+            if not allowed:
+                continue
+        grid = kernel.grid if kernel.triangle is None or not given["triangle"] else (kernel.triangle,)
+        blocks = [math.prod(extent.of(known | sets.params[i]) for extent in grid) for i in allowed]
         assert sets.blocks(index, m, n, k).tolist() == blocks
         parts = [draw.choice((1, 1, 3, 8)) if cut else 1 for _ in allowed]
         varied = {
@@ -126,6 +133,7 @@ def test_c_computes_the_bits_that_numpy_computes(monkeypatch: pytest.MonkeyPatch
         for kernel, values in given:
             sets = sets_for(kernel, tuple(values[name] for name in LAYOUT))
             index = sets.allowed(*(values[name] for name in "mnk"))
+            index = index[sets.in_triangle[index]] if values["triangle"] else index  # others have no blocks
             blocks = sets.blocks(index, *(values[name] for name in "mnk"))
             rest = {name: values[name] for name in TIMED if name in values and name not in (*LAYOUT, "lines")}
             rest |= {"blocks": blocks, "parts": 1, "part": values["k"], "out_size": 2, "c_down": False}
@@ -203,7 +211,7 @@ def test_a_way_search_that_does_not_fit_its_sets_is_refused() -> None:
     if native is None:
         pytest.skip("the C front is not built: python -m tilewright.prebuilt")
     hopper = cuda_engine()["cuda/hopper"]
-    sets = sets_for(hopper, (2, 132, 1.0, 2048, False, False, False, False))
+    sets = sets_for(hopper, (2, 132, 1.0, 2048, False, False, False, False, False))
     programs = sets.search_programs(ways._GIVEN, ways._COLUMNS, ways._total(1.0))
     of_sets, facts = np.ones((3, len(sets.params))).tobytes(), (132, 1, 1, 4, 256, 1e6)
     assert native.way_search(of_sets, facts, programs)(*[128] * (len(ways._GIVEN) - 1))

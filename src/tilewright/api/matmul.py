@@ -59,8 +59,9 @@ def matmul(
     multiplied by NumPy, and so is everything where no machine code was built; ``plan`` says so. Two vectors give a
     scalar of NumPy's type. Subclasses count as plain arrays.
 
-    A matrix of 64 rows or more and its transpose, in the same memory, have a symmetric product on the host: one triangle is
-    computed. It equals its transpose in every bit if it is real; ``gram`` promises that for complex numbers, too.
+    A matrix of 64 rows or more and its transpose, in the same memory, have a symmetric product: one triangle is computed,
+    on a GPU where a kernel can. It equals its transpose in every bit if it is real; on the host ``gram`` promises that for
+    complex numbers, too.
 
     NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.
 

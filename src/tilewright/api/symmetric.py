@@ -34,8 +34,9 @@ def gram(
 
     The result equals its transpose in every bit, with ``conjugate`` its conjugate transpose, and then has a real diagonal.
     One triangle of it is computed, from 64 rows on, and copied to the other one while it is in a cache; so is
-    ``matmul(a.T, a)``, where both operands are the same memory. Arrays of other libraries on the host have that product;
-    those on a GPU have a general one, of which both triangles are computed.
+    ``matmul(a.T, a)``, where both operands are the same memory. Arrays of other libraries on the host have that product. So
+    have those on a GPU: real ones of 64 rows or more, of which kernels of Hopper compute one triangle, and others all of C;
+    complex ones have a general product.
 
     ``a`` and ``out`` may be paths of files, and matrices larger than memory, as in ``multiply``: then ``a`` is read block
     by block, once if the result fits into ``memory``, and a file ``out`` appears when it is complete; an existing one is

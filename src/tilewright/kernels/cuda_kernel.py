@@ -116,6 +116,7 @@ LINE = "LINE"
 TIMED = (
     *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "memory_ratio", "int8_rate", "blocks"),
     *("lines", "a_start", "b_start", "a_down", "b_across", "c_down", "a_vector", "b_vector", "finished", "scaled"),
+    "triangle",
 )
 
 Dim3 = tuple[int, int, int]
@@ -200,7 +201,7 @@ class Launch:
 class Preset:
     """Parameters that suit some sizes better than the defaults. ``rate`` is their speed in percent of the defaults', if all
     multiprocessors have work to the end; ``when`` is a condition on m, n, k and parameters, and in the engine on the
-    ``size`` of elements, under which they may be taken."""
+    ``size`` of elements and whether only a ``triangle`` of C is computed, under which they may be taken."""
 
     rate: int
     when: Expression
@@ -250,6 +251,7 @@ class CudaKernel:
     finishes: Expression | None = None
     invariant: Expression | None = None
     blocks: Expression | None = None
+    triangle: Expression | None = None
 
     @cached_property
     def source_hash(self) -> str:
@@ -339,6 +341,10 @@ class CudaKernel:
     def step_of_k(self, itemsize: int, params: Mapping[str, int]) -> int:
         """Elements of k of which the parts of a long k consist; 0 where k is not cut."""
         return 0 if self.step is None else self.step(**params, **{LINE: 128 // itemsize})
+
+    def triangle_blocks(self, params: Mapping[str, int], m: int, k: int) -> int:
+        """The blocks of a launch that computes only the lower triangle of a symmetric C of ``m`` rows; 0 where it cannot."""
+        return 0 if self.triangle is None else self.triangle(m=m, n=m, k=k, **params)
 
     def shared_to_finish(self, params: Mapping[str, int], vectors: int) -> int:
         """Bytes of shared memory that it needs besides ``shared`` for an epilogue with so many vectors that have a number

@@ -21,6 +21,8 @@
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
     invariant = "SPLIT == 1"                        # parameters with which an element of C has the bits that its row of A
                                                     # and its column of B give, in any product
+    triangle = "cdiv(m, TILE) * 8"                  # blocks of a launch that computes only the lower triangle of a symmetric
+                                                    # C; 0 for parameters with which that cannot be
 
     persistent = true                               # a block takes one part of C after another; default false
 
@@ -204,6 +206,7 @@ _KEYS = (
     "time",
     "formulas",
     "given",
+    "triangle",
     *_OF_PARAMETERS,
     "params",
 )
@@ -252,7 +255,7 @@ class _Header:
             spills=self._strings("spills"),
             adds=self._truth("adds"),
             suits=self._suits(),
-            presets=self._presets([*sizes, *(["size"] if "time" in self.toml else [])]),
+            presets=self._presets([*sizes, *(["size", "triangle"] if "time" in self.toml else [])]),
             formulas={name: self._formula(name, text, sizes) for name, text in self._table("formulas").items()},
             boxes={name: self._box(name, sides, [*names, LINE, "m"]) for name, sides in self._table("boxes").items()},
             strides=self._strides(),
@@ -262,6 +265,7 @@ class _Header:
             costs=self._costs(names),
             unfitted=self._strings("unfitted"),
             time=self._time(names),
+            triangle=self._expression("triangle", self.toml["triangle"], sizes) if "triangle" in self.toml else None,
             given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},
             **optional,
         )

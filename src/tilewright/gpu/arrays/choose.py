@@ -22,7 +22,7 @@ from ...kernels.cuda_kernel import BASE, Card, CudaKernel
 from ...kernels.expression import Expression, Expressions
 from ...product.plan import Choice
 from ...product.precision import COMPLEX_RESIDUES, INVARIANT, RESIDUES, ROUNDED, SPLIT, takes_fastest
-from ...product.problem import Problem, itemsize_of
+from ...product.problem import Problem, Symmetry, itemsize_of
 from ...product.residues import RESIDUES_IN
 from ..planning.choice import choose_gpu, engine_on_gpu, invariant_on_gpu, of_newest, tuned_card
 from ..planning.ways import NAMED, EngineShape, Way, fastest_way, sums_dtype, timed_ways, totals, why_first
@@ -30,14 +30,16 @@ from ..runtime.device import Device
 from ..runtime.engine_product import FinishForm
 from ..runtime.layout import Matrix
 from ..runtime.steps import WORKSPACE, A, B, BufferPlace, C
-from .copies import copies_seconds, copy_of, finish_seconds
+from .copies import copies_seconds, copy_of, finish_seconds, mirror_seconds
 from .dtypes import made_dtype
 from .gpu_array import GpuArray
 from .layouts import RowMajor, given_by_strides, is_down, layouts_of, start_of_lines
 from .order import Arrangement, Copied, Operands, Order, OrderedMatrix
-from .plan import CHANGED, STRAIGHT, GpuPlan, PlanPiece
-from .split import can_split, split_seconds
+from .plan import CHANGED, STRAIGHT, GpuPlan, PlanPiece, computes_triangle, mirrors
+from .split import can_split, is_split_once, split_seconds
 
+#: What is known of a product, and of a Gram matrix.
+_SYMMETRIES: tuple[Symmetry, Symmetry] = "", "gram"
 #: The dtype of the parts of operands, if they are split: with some of these no number is multiplied as it is.
 _PARTED = {"float32": SPLIT, "float64": RESIDUES, "complex128": COMPLEX_RESIDUES, ROUNDED: ROUNDED} | {
     dtype: dtype for dtype in RESIDUES_IN
@@ -64,6 +66,7 @@ def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | No
         times = totals(found, each.shape, gpu.card, each.copied)
         words = (
             CHANGED if each.order.swapped else STRAIGHT,
+            "the lower triangle" if each.shape.triangle else "all of C",
             " and ".join(each.order.copies) or "no copies",
             ""
             if form is None
@@ -165,7 +168,7 @@ def gpu_plan(
         m, n, k = order.mnk
         with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
             choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
-            plan = _plan(order, choice, gpu, form=form)
+            plan = _plan(order, choice, gpu, form=form, is_gram=operands.is_gram)
             return _for_precision(plan, precision)
     raise DTypeError(
         f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
@@ -204,20 +207,28 @@ def _by_engine(
         if kernel in splitting:
             if not can_split(order, parted):
                 continue
-            copied, shape = copied + split_seconds(order, parted, gpu.card), shape._replace(dtype=parted)
+            shape = shape._replace(dtype=parted)
         else:
             copied += _slower_s(order, compute, gpu.card)
-        tried.append(_Candidate(kernel, once, order, shape, copied))
-        if copied < least:  # else none can be faster
-            found = fastest_way(kernel, shape, card, copied)
-            if found is not None and found.seconds < least:
-                least, best = found.seconds, (tried[-1], found)
+        for triangle in (False, True) if operands.is_gram and computes_triangle(kernel, order) else (False,):
+            others = copied
+            if kernel in splitting:
+                gram = operands.is_gram and is_split_once(order)
+                others += split_seconds(order, parted, gpu.card, gram=gram, triangle=triangle)
+            if operands.is_gram and not (triangle and mirrors(kernel)):
+                others += mirror_seconds(order.c.used, math.prod(order.batch), gpu.card.memory_ratio)
+            tried.append(_Candidate(kernel, once, order, shape._replace(triangle=triangle), others))
+            if others < least:  # else none can be faster
+                found = fastest_way(kernel, tried[-1].shape, card, others)
+                if found is not None and found.seconds < least:
+                    least, best = found.seconds, (tried[-1], found)
     if best is None:
         return None
     (kernel, once, order, shape, _), way = best
     why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
     choice = Choice(kernel, shape.dtype, way.params, why, functools.partial(_why_fastest, tried, gpu, form))
-    return _plan(order, choice, gpu, way.parts, least, form=form, at_once=once)
+    plan = _plan(order, choice, gpu, way.parts, least, form=form, at_once=once, is_gram=operands.is_gram)
+    return replace(plan, triangle=shape.triangle) if shape.triangle else plan
 
 
 class _Tries(NamedTuple):
@@ -357,9 +368,10 @@ def _plan(
     *,
     form: FinishForm | None = None,
     at_once: bool = False,
+    is_gram: bool = False,
 ) -> GpuPlan:
-    shapes = order.shapes
-    problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch))
+    shapes, symmetry = order.shapes, _SYMMETRIES[is_gram]
+    problem = Problem(shapes.m, shapes.n, shapes.k, order.operands, math.prod(shapes.batch), symmetry=symmetry)
     return GpuPlan(problem, choice, order, gpu.name, gpu.ordinal, parts, predicted, form, at_once)
 
 

@@ -252,6 +252,28 @@ def sum_step(
     return GpuStep(launch, places)
 
 
+#: The rows of a square that a block mirrors.
+_SQUARE = 64
+
+
+def mirror_step(c: Matrix, batch: int, place: BufferPlace) -> GpuStep:
+    """The launch that copies what is below the diagonal of each of a batch of matrices like ``c`` above it."""
+    sides = -(-c.rows // _SQUARE)
+    jobs = batch * sides * (sides + 1) // 2
+    # Lanes follow each other in memory: of a symmetric matrix rows and columns may change places.
+    row, column = (c.row, c.column) if abs(c.column) <= abs(c.row) else (c.column, c.row)
+    sizes = tuple(map(np.int64, (row, column, c.next)))
+    code = pack_code("mirror", ELEMENT=_BITS[itemsize_of(c.dtype)], SIDE=_SQUARE)
+    size = min(jobs, _MOST_BLOCKS), 256, 0
+    return GpuStep(KernelLaunch(code, "mirror", size, (*sizes, np.int32(c.rows), np.int32(batch))), (place,))
+
+
+def mirror_seconds(c: Matrix, batch: int, memory_ratio: float) -> float:
+    """The predicted time of that launch: half of C is read, and half of it written."""
+    half = c.rows * c.columns * itemsize_of(c.dtype) * batch / 2
+    return NEXT_LAUNCH_S + memory_ratio * (half / _READ_BYTES_S + half / _WRITE_BYTES_S)
+
+
 def _moved_bytes(matrix: Matrix) -> int:
     """Bytes that a copy moves for an element of it: whole sectors."""
     size, strides = (

@@ -61,6 +61,12 @@ class GpuArray(NamedTuple):
         shape, strides = ((*x[:-2], x[-1], x[-2]) for x in (self.shape, self.strides))
         return self._replace(shape=shape, strides=strides)
 
+    def is_transpose_of(self, other: GpuArray) -> bool:
+        """Whether it is ``other`` transposed, matrix by matrix, in the same memory; False where no address is known."""
+        if not self.pointer or self.pointer != other.pointer or min(len(self.shape), len(other.shape)) < 2:
+            return False
+        return self.in_granule == other.transposed.in_granule
+
     @property
     def matrix(self) -> Matrix:
         """How it lies as a matrix, or as a batch of them along one axis."""

@@ -276,7 +276,9 @@ class Cupy(Library):
 
     def _key(self, a: Any, b: Any) -> tuple[Any, int, int]:
         (x, y), gpus = (a.data.ptr, b.data.ptr), (a.device.id, b.device.id)
-        return (x % GRANULE, y % GRANULE, a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype, *gpus), x, y
+        shared = x == y  # a product may be symmetric
+        layouts = a.shape, b.shape, a.strides, b.strides, a.dtype, b.dtype
+        return (x % GRANULE, y % GRANULE, shared, *layouts, *gpus), x, y
 
     def stream(self, device: int) -> int:
         return int(self._cupy.cuda.get_current_stream(device).ptr)
@@ -456,7 +458,10 @@ class TorchFunctions:
         if not x or not y:  # empty, or without memory inside a transformation
             return None
         return (
-            (x % GRANULE, y % GRANULE, a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device),
+            (
+                *(x % GRANULE, y % GRANULE, x == y),  # of the same memory a product may be symmetric
+                *(a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.device, b.device),
+            ),
             *(x, y),
         )
 

@@ -348,7 +348,7 @@ def _fastest(
     m, n, k = _mean_sizes(shapes)
     tuned = best_params(kernel, gpu.name, dtype, (round(m), round(n), round(k)))
     size, card = itemsize_of(dtype), gpu.card
-    layout = size, *card.facts, shapes[0].a.down, not shapes[0].b.down, False, False
+    layout = size, *card.facts, shapes[0].a.down, not shapes[0].b.down, False, False, False
     sets = sets_for(kernel, layout, tuned, card.table)
     index = np.arange(len(sets.params))
     blocks = np.array([sets.blocks(index, shape.m, shape.n, shape.k) for shape in shapes])

@@ -17,7 +17,8 @@ import numpy as np
 from ...errors import DTypeError, LaunchError, MemoryLimitError, OperandError, UsageError
 from ...host.machine import bytes_text, seconds_text
 from ...product.epilogue import Epilogue, vector_step
-from ...product.precision import asked_precision, check_words, is_error_goal
+from ...product.operands import GRAM_LEAST
+from ...product.precision import INVARIANT, asked_precision, check_words, is_error_goal
 from ...product.problem import combine_shapes, itemsize_of
 from ..planning.choice import computed_on_gpu
 from ..runtime.device import gpu_at
@@ -175,13 +176,15 @@ def plan_on_gpu(
 
 class _PlanKey(NamedTuple):
     """What a plan depends on beside the epilogue: ``GpuArray.in_granule`` of a, b and ``out`` (shapes, strides, dtypes, the
-    GPU, and whether addresses are whole granules), whether ``out`` is disjoint from the operands, whether the result may be
-    a transposed view, and what was asked for."""
+    GPU, and whether addresses are whole granules), whether ``out`` is disjoint from the operands, whether b is a transposed
+    in the same memory, so that the product is symmetric, whether the result may be a transposed view, and what was asked
+    for."""
 
     x: Any
     y: Any
     out: Any
     disjoint: bool
+    is_gram: bool
     views: bool
     precision: str | float
     out_dtype: str | None
@@ -191,7 +194,8 @@ def _key(
     x: GpuArray, y: GpuArray, target: GpuArray | None, views: bool, precision: str | float, out_dtype: Any
 ) -> _PlanKey:
     asked, out = None if out_dtype is None else dtype_name(out_dtype), None if target is None else target.in_granule
-    return _PlanKey(x.in_granule, y.in_granule, out, _disjoint(target, x, y), views, precision, asked)
+    gram = len(x.shape) > 1 and x.shape[-2] >= GRAM_LEAST and not x.dtype.startswith("complex") and y.is_transpose_of(x)
+    return _PlanKey(x.in_granule, y.in_granule, out, _disjoint(target, x, y), gram, views, precision, asked)
 
 
 @functools.lru_cache(maxsize=1024)  # a plan depends on its arguments and the GPU alone
@@ -199,8 +203,10 @@ def _plan(key: _PlanKey, form: FinishForm | None = None) -> GpuPlan:
     precision, out_dtype, views = asked_precision(key.precision), key.out_dtype, key.views
     first, second = GpuArray(*key.x), GpuArray(*key.y)
     target = None if key.out is None else GpuArray(*key.out)
-    whole = _planned(first, second, target, precision, out_dtype, disjoint=key.disjoint, views=views, form=form)
-    if not key.disjoint:
+    whole = _planned(
+        first, second, target, precision, out_dtype, disjoint=key.disjoint, views=views, form=form, is_gram=key.is_gram
+    )
+    if not key.disjoint or whole.problem.symmetry:
         return whole
 
     def in_pieces(
@@ -229,6 +235,7 @@ def _planned(
     disjoint: bool = True,
     views: bool = False,
     form: FinishForm | None = None,
+    is_gram: bool = False,
 ) -> GpuPlan:
     gpu = gpu_at(first.device)
     operands = dtype_on_gpu(first.dtype, second.dtype)
@@ -240,8 +247,16 @@ def _planned(
     wanted = result if form is None or result == "float64" else "float32"
     computes = computed_on_gpu(operands, precision, wanted, first.shape[-1] if first.shape else 1, gpu.capability)
     splits = precision == "standard" or is_error_goal(precision)
+    is_gram = is_gram and form is None and precision != INVARIANT  # else nothing is known of C, or of its bits
     given = Operands(
-        first, second, target, disjoint=disjoint, views=views, out_dtype=out_dtype, has_epilogue=form is not None
+        first,
+        second,
+        target,
+        disjoint=disjoint,
+        views=views,
+        out_dtype=out_dtype,
+        has_epilogue=form is not None,
+        is_gram=is_gram,
     )
     return gpu_plan(given, computes, gpu, form, splits, precision)
 

@@ -113,10 +113,13 @@ class Operands:
         views: bool,
         out_dtype: str | None = None,
         has_epilogue: bool = False,
+        is_gram: bool = False,
     ) -> None:
         """Of two operands and ``out``, if any; only whether their addresses are whole granules matters. ``disjoint``:
         ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``out_dtype``: of the
-        result, if not that of the operands. Raises ShapeError, DTypeError."""
+        result, if not that of the operands. ``is_gram``: b is a transposed, in the same memory. Raises ShapeError,
+        DTypeError."""
+        self.is_gram = is_gram
         self.shapes = shapes = combine_shapes(x.shape, y.shape)
         self.operands = dtype_on_gpu(x.dtype, y.dtype)
         self.dtype = dtype = result_dtype(self.operands, out_dtype)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...host.cached_property import cached_property
@@ -28,16 +28,16 @@ from ...product.residues import RESIDUES_IN
 from ..planning.ways import part_steps, sums_dtype
 from ..runtime.compilations import chosen_params
 from ..runtime.device import Device, gpu_at
-from ..runtime.engine_product import EngineProduct, FinishForm, boxed_step, strided_step
+from ..runtime.engine_product import EngineProduct, FinishForm, boxed_step, stores_boxes, strided_step
 from ..runtime.layout import row_major_matrix
 from ..runtime.residue_product import ResidueProduct, residue_steps
 from ..runtime.split_product import PartsOfK, SplitProduct, split_product_steps
 from ..runtime.steps import OPERANDS, WORKSPACE, A, B, BufferPlace, C, Clear, GpuStep, RungLaunch, SubmitSteps, load
-from .copies import copy_of, copy_steps, finish_steps, sum_step
+from .copies import copy_of, copy_steps, finish_steps, mirror_step, sum_step
 from .dtypes import made_dtype
 from .layouts import Boxes, given_by_strides, layouts_of
 from .order import Order
-from .split import residues_rows, rounded_rows, split_of, split_rows
+from .split import is_split_once, residues_rows, rounded_rows, split_of, split_rows
 
 #: What a kernel computes.
 STRAIGHT, CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
@@ -61,6 +61,8 @@ class GpuPlan(Plan):
     #: What becomes of the product before it is stored, and whether the kernel that multiplies does it, or another one.
     finish: FinishForm | None = None
     finished_at_once: bool = False
+    #: Whether only the lower triangle of a symmetric C is computed.
+    triangle: bool = False
     #: The plans whose steps are those of this one, if it has none of its own, and the steps before them. What a plan says of
     #: one kernel is then that of the first.
     pieces: tuple[PlanPiece, ...] = ()
@@ -76,7 +78,10 @@ class GpuPlan(Plan):
     @cached_property
     def launch(self) -> Launch:
         """The launch of the kernel for one product."""
-        return self.kernel.launch(*self.order.mnk, **self.params)
+        launch, (m, _, k) = self.kernel.launch(*self.order.mnk, **self.params), self.order.mnk
+        if not self.triangle:
+            return launch
+        return replace(launch, grid=(self.kernel.triangle_blocks(self.kernel.checked(self.params), m, k), 1, 1))
 
     @property
     def swapped(self) -> bool:
@@ -101,7 +106,8 @@ class GpuPlan(Plan):
         """How operands of float32 are split for tensor cores of float16, or those of float64 and complex128 become
         residues for those of int8; None where they are multiplied as they are."""
         is_split = self.compute in PLANES or self.compute in RESIDUES_IN
-        return split_of(self.order, self.compute) if is_split else None
+        gram = bool(self.problem.symmetry) and is_split_once(self.order)
+        return split_of(self.order, self.compute, gram=gram, triangle=self.triangle) if is_split else None
 
     @property
     def parts_bytes(self) -> int:
@@ -132,6 +138,10 @@ class GpuPlan(Plan):
             ),
             ("computes", CHANGED if self.swapped else STRAIGHT),
         ]
+        if self.problem.symmetry:
+            computed = "its lower triangle is computed" if self.triangle else "all of it is computed"
+            mirrored = "by the same kernel" if self.triangle and mirrors(self.kernel) else "by one more kernel"
+            rows.append(("symmetric", f"{computed}, and copied to the upper one {mirrored}"))
         if self.parts > 1:
             rows.append(
                 ("k", f"in {self.parts} parts, whose {sums_dtype(self.compute)} sums are added in a fixed order")
@@ -239,6 +249,30 @@ def _multiply_steps(plan: GpuPlan, gpu: Device, places: Sequence[BufferPlace]) -
 
 def _steps_along(plan: GpuPlan, gpu: Device, axis: Axis) -> list[GpuStep]:
     """The steps of the products along an axis of the batch, of a and b as the kernel is given them."""
+    order, kernel = plan.order, plan.kernel
+    multiply = _general_steps(plan, gpu, axis)
+    if not plan.problem.symmetry or (plan.triangle and mirrors(kernel)):
+        return multiply
+    return [*multiply, mirror_step(order.c.used._replace(next=axis[3]), axis[0], BufferPlace(C))]
+
+
+def mirrors(kernel: CudaKernel) -> bool:
+    """Whether a kernel that computes the lower triangle of C stores it twice: by tensor maps of C and of its transpose."""
+    return "c" in kernel.boxes
+
+
+def computes_triangle(kernel: CudaKernel, order: Order) -> bool:
+    """Whether it can compute only the lower triangle of a symmetric C that lies as this order says."""
+    if kernel.triangle is None or not mirrors(kernel):
+        return kernel.triangle is not None
+    boxes, (*_, step) = layouts_of(kernel)[0], max(order.axes, default=(1, 0, 0, 0))
+    assert isinstance(boxes, Boxes)
+    c = boxes.given(2, order.c.used, step)
+    return stores_boxes(c) and not c.down
+
+
+def _general_steps(plan: GpuPlan, gpu: Device, axis: Axis) -> list[GpuStep]:
+    """The steps that multiply."""
     order, kernel, params, split = plan.order, plan.kernel, plan.params, plan.split
     if not (kernel.boxes or kernel.strides):
         return [GpuStep(RungLaunch(kernel, plan.compute, order.mnk, chosen_params(params)), OPERANDS)]
@@ -275,11 +309,15 @@ def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> EngineProdu
     padded, blocks = (order.p.is_copied, order.q.is_copied), form.blocks if form else None
     if pieces is not None:
         sums = row_major_matrix(c.rows, c.columns, sums_dtype(plan.compute), batch * plan.parts)
-        return EngineProduct(plan.compute, a, b, sums, batch, plan.parts, pieces.steps, padded, None, blocks)
+        return EngineProduct(
+            plan.compute, a, b, sums, batch, plan.parts, pieces.steps, padded, None, blocks, plan.triangle
+        )
     epilogue = None
     if form is not None and plan.finished_at_once:
         epilogue = form.transposed if order.swapped else form
-    return EngineProduct(plan.compute, a, b, c, batch, padded=padded, epilogue=epilogue, blocks=blocks)
+    return EngineProduct(
+        plan.compute, a, b, c, batch, padded=padded, epilogue=epilogue, blocks=blocks, triangle=plan.triangle
+    )
 
 
 def _applied(plan: GpuPlan) -> tuple[BufferPlace, ...]:

@@ -110,7 +110,8 @@ class ExchangedProducts:
 
 def _is_key_of(key: bytes, views: tuple[GpuArray, GpuArray]) -> bool:
     """Whether a key has the device, shape and strides of both arrays. Its words (``key_of`` in ``gpu.c``): places within
-    granules; then of each array the device, dtype and number of axes, and the size and stride of each axis."""
+    granules, and whether both are at one address; then of each array the device, dtype and number of axes, and the size and
+    stride of each axis."""
     words = iter(struct.unpack(f"<{len(key) // 8}q", key)[1:])
     for view in views:
         device, axes = next(words), next(words) & 0xFFFF_FFFF

@@ -39,29 +39,36 @@ def can_split(order: Order, compute: str = SPLIT) -> bool:
     return len(order.axes) < 2 and (compute != SPLIT or allowed_excess(order.mnk[2], 1) >= 0)
 
 
-def split_of(order: Order, compute: str = SPLIT) -> SplitProduct | ResidueProduct:
-    """The products of an order for which ``can_split`` holds."""
+def is_split_once(order: Order) -> bool:
+    """Whether both operands of a Gram matrix, as the kernel sees them, are the same memory."""
+    return order.p.used == order.q.used.transposed and not (order.p.is_copied or order.q.is_copied)
+
+
+def split_of(
+    order: Order, compute: str = SPLIT, *, gram: bool = False, triangle: bool = False
+) -> SplitProduct | ResidueProduct:
+    """The products of an order for which ``can_split`` holds; ``gram`` and ``triangle`` as in ``SplitProduct``."""
     batch, *nexts = (order.axes or [(1, 0, 0, 0)])[0]
     a, b, c = (x.used for x in (order.p, order.q, order.c))
     of_a, of_b = given_by_strides(a, nexts[0]), given_by_strides(b.transposed, nexts[1])
     if compute in RESIDUES_IN:
         moduli = RESIDUES_IN[compute].moduli
-        return ResidueProduct(ResidueOperand(of_a, moduli), ResidueOperand(of_b, moduli), c)
+        return ResidueProduct(ResidueOperand(of_a, moduli), ResidueOperand(of_b, moduli), c, gram, triangle)
     p, q = (SplitOperand(x, batch if x.next else 1, PLANES[compute]) for x in (of_a, of_b))
-    return SplitProduct(p, q, c._replace(next=nexts[2]), batch)
+    return SplitProduct(p, q, c._replace(next=nexts[2]), batch, gram=gram, triangle=triangle)
 
 
-def split_seconds(order: Order, compute: str, card: Card) -> float:
+def split_seconds(order: Order, compute: str, card: Card, *, gram: bool, triangle: bool) -> float:
     """The predicted time of the launches beside the product, where nothing is flagged: those that split the operands, that
     make numbers of the residues of C, and that look for flagged parts."""
-    product, memory_ratio = split_of(order, compute), card.memory_ratio
+    product, memory_ratio = split_of(order, compute, gram=gram, triangle=triangle), card.memory_ratio
     if isinstance(product, ResidueProduct):
         planes, size = product.a.planes, itemsize_of(product.c.dtype)
-        before = sum((2 * size + planes) * x.lines * x.k for x in (product.a, product.b))  # they are read twice
-        after = (size + planes) * product.a.lines * product.b.lines
+        before = sum((2 * size + planes) * x.lines * x.k for x in product.operands)  # they are read twice
+        after = (size + planes) * product.a.lines * product.b.lines / (1 + product.triangle)
         moved_s = memory_ratio * (before / _MOVED_BEFORE + after / _MOVED_AFTER)
         return _RESIDUES_S[product.c.dtype] + moved_s + _units_seconds(product, card)
-    moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in (product.a, product.b))
+    moved = ((x, (4 + 2 * x.planes) * x.plane * x.matrices) for x in product.operands)
     split = sum(size / (_MOVED if x.is_whole else _MOVED_SINGLY) for x, size in moved)
     twice = _TWICE if product.a.k > _LONG else 1
     return _LAUNCHES_S + memory_ratio * split * twice + _BLOCK_S * product.tiles
@@ -70,7 +77,8 @@ def split_seconds(order: Order, compute: str, card: Card) -> float:
 def _units_seconds(product: ResidueProduct, card: Card) -> float:
     """By how much the float64 operations of these launches take longer than on an H200, where memory takes the time."""
     a, b, each = product.a, product.b, product.a.each
-    operations = each * (_TO_ROUND * (a.lines + b.lines) * a.k + (4 * a.moduli + _TO_SCALE) * a.lines * b.lines)
+    lines = sum(x.lines for x in product.operands)
+    operations = each * (_TO_ROUND * lines * a.k + (4 * a.moduli + _TO_SCALE) * a.lines * b.lines)
     return operations * max(0, 1 / card.rates.float64 - 1 / Card().rates.float64) / (card.sms * _CLOCK)
 
 

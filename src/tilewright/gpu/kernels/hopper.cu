@@ -6,6 +6,7 @@ dtypes = ["bfloat16", "float16", "tf32", "int8", "float8_fast"]
 stores = ["bfloat16", "float16", "float32", "int8", "int32"]
 capability = "9.0a"
 invariant = "SPLIT == 1"
+triangle = "(NEAR == 1) * (BM * CLUSTER % (BN * BESIDE) == 0) * SPLIT * CLUSTER * BESIDE * (BM * CLUSTER // (BN * BESIDE) * (cdiv(m, BM * CLUSTER) * (cdiv(m, BM * CLUSTER) - 1) // 2) + cdiv(m, BN * BESIDE))"
 persistent = true
 step = "LINE"
 block = ["128 * (BM // 64 + 1)"]
@@ -80,7 +81,7 @@ presets = [
     ] },
     # Few rows, whose columns are few enough for every multiprocessor to have a tile though k is not cut.
     { rate = 100, when = "(m <= 256) * (k >= 1024) * (cdiv(n, 48) * cdiv(m, BM) <= 132)", params = { BM = 64, BN = 48, STAGES = 13 } },
-    { rate = 100, when = "m * n <= 2097152", params = [
+    { rate = 100, when = "m * n <= 2097152 * (1 + triangle)", params = [
         { BN = [64, 128], STAGES = 6, SPLIT = [2, 4] },
         { BM = 64, STAGES = 4, SPLIT = 2 },
         { BM = 64, BN = 64, STAGES = 8, SPLIT = 4 },
@@ -159,7 +160,7 @@ slower = "(paired + paired_registers * a_down * (size == 4)) * together * (block
 lone = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * (lone_small * (BM * BN <= 16384) * (blocks > sms) + lone_pingpong * PINGPONG * (BN > 128) * (blocks > 2 * sms))"
 missed = "(together == 0) * (missed_memory * max(0, memory_ratio - 1) * (size == 4) * ((m * k + k * n) * size > missed_above) + (missed_turns + missed_turns_memory * max(0, memory_ratio - 1)) * (BM * BN <= 24576) * (blocks > 6 * sms))"
 adrift = "(CLUSTER * BESIDE * NEAR * SPLIT == 1) * adrift_step * max(0, cdiv(part, LINE) - 64)"
-apart = "(blocks > sms) * (min(m, n) * k * size > apart_above) * max(0, 3 - BM * BN / 8192) * (apart_small + apart_lone * (together == 0))"
+apart = "(1 - triangle) * (blocks > sms) * (min(m, n) * k * size > apart_above) * max(0, 3 - BM * BN / 8192) * (apart_small + apart_lone * (together == 0))"
 multiply = "BM * BN * LINE / (multiply_rate / size) * (1 + slower + lone + missed + apart + adrift) / (1 + alone * (few_faster + few_paired_faster * together * (size < 4)))"
 cache = "min(cache_rate - cache_paired * together - cache_many * many, cache_of_all / min(blocks, sms), cache_cut + cache_cut_alone * alone + (cut == 0) * 1e12)"
 a_apart = "1 + (1 - a_start / 128) * (a_apart_paired + a_apart_lone * (together == 0)) + a_apart_odd * (a_start < 32)"
@@ -184,7 +185,7 @@ store = "store_s + BM * BN * (store_element_s + store_tall_s * (BM == 192))"
 rows_alone = "odd * (odd_store_s + BM * BN * odd_element_s)"
 lost = "odd * (together == 0) * (blocks > sms) * (odd_lost_s + odd_lost_small_s * (BM * BN <= 26624))"
 last = "odd * min(blocks, sms) * BM * BN * out_size * odd_last_s * memory_ratio"
-stored = "store + rows_alone"
+stored = "store * (1 + triangle) + rows_alone"
 turns = "whole * (lost + PINGPONG * odd * odd_pingpong_s) + (PINGPONG == 0) * whole * (stored + steps) + PINGPONG * (2 * stored + whole * max(steps, stored + pingpong_steps * steps))"
 tiles = "turns + pieces * (store + split_s + BM * BN * (split_element_s * (SPLIT - 1) / SPLIT + split_parts_s * (parts > 1)) + steps / SPLIT + split_two_s * (SPLIT == 2) * (parts > 1) + split_four_s * (SPLIT > 2) + split_eight_s * (SPLIT > 4)) + (cluster_s + cluster_alone_s * alone + cluster_many_s * many) * together + last"
 narrow = "1 - b_across * (1 - min(1, min(BN, n) * size / 256))"
@@ -263,6 +264,11 @@ GROUP = { default = 16, values = [1, 2, 4, 8, 16, 32] }
 
 extern "C" __global__ void __cluster_dims__(TOGETHER * NEAR) __launch_bounds__(THREADS, 1)
 hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap c,
+#if TRIANGLE
+       const __grid_constant__ TensorMap mirrored,
+#else
+#define mirrored c  // not used
+#endif
        Out* elements_of_c,
 #if FINISHED || BLOCKS
        const void* bias, const float* row_scales, const float* column_scales,
@@ -431,17 +437,17 @@ hopper(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
             if (tiles.is_split(tile)) {
                 SUM share[BN / 2 / SPLIT];
                 add_pieces(d, share, piece);
-                store_sums(s, share, c, elements_of_c, call, finish, half, tile_top + half * 64, left, z, bottom, before, buffer);
+                store_sums(s, share, c, mirrored, elements_of_c, call, finish, half, tile_top + half * 64, left, z, bottom, before, buffer);
             } else
 #endif
-            store_sums(s, d, c, elements_of_c, call, finish, half, tile_top + first_rows, left, z, bottom, before, buffer);
+            store_sums(s, d, c, mirrored, elements_of_c, call, finish, half, tile_top + first_rows, left, z, bottom, before, buffer);
             #pragma unroll
             for (int h = 1; h < HEIGHT; h++) {
 #if FINISHED
                 const Finish finish(call, { bias, row_scales, column_scales }, tile_top + h * 64, left, bottom);
 #endif
                 finish.share(s.columns[half], half);
-                store_sums(s, sums_of[h], c, elements_of_c, call, finish, half, tile_top + h * 64, left, z, bottom, before, buffer);
+                store_sums(s, sums_of[h], c, mirrored, elements_of_c, call, finish, half, tile_top + h * 64, left, z, bottom, before, buffer);
             }
             if (!OWN_SLABS) {
                 if (IN_REGISTERS) {

@@ -23,13 +23,15 @@ __device__ __forceinline__ void wait_for_sums()
     if (threadIdx.x < WARP) group_sync(GROUPS + 1, READERS + WARP);  // and have been read
 }
 
-// `d` are a thread's sums of its piece of k. Its `share` are those of all of k, of the columns that this block stores.
+// `d` are a thread's sums of its piece of k. Its `share` are those of all of k, of the columns that this block stores. Pieces are added in
+// their order, whichever block stores: so elements of a symmetric C are the same on both sides of its diagonal.
 __device__ __forceinline__ void add_pieces(const SUM (&d)[BN / 2], SUM (&share)[BN / 2 / SPLIT], int piece)
 {
     constexpr int SHARE = BN / 2 / SPLIT;
     typedef Four Received[SHARE / 4][READERS];  // from one block
     Received* received = (Received*)memory;
     const int thread = threadIdx.x - 128;
+    Four own[SHARE / 4];
     cluster_sync();  // all stages have been read
     #pragma unroll
     for (int p = 0; p < SPLIT; p++) {
@@ -38,19 +40,17 @@ __device__ __forceinline__ void add_pieces(const SUM (&d)[BN / 2], SUM (&share)[
         for (int i = 0; i < SHARE; i += 4) {
             const SUM* of = d + p * SHARE + i;
             if (p != piece) store_four(&received[slot][i / 4][thread], p, of[0], of[1], of[2], of[3]);
-            else
-                #pragma unroll
-                for (int j = 0; j < 4; j++) share[i + j] = of[j];
+            else own[i / 4] = { of[0], of[1], of[2], of[3] };
         }
     }
     cluster_sync();  // the sums have arrived
     #pragma unroll
-    for (int p = 0; p < SPLIT - 1; p++)
+    for (int p = 0; p < SPLIT; p++)
         #pragma unroll
         for (int i = 0; i < SHARE; i += 4) {
-            const Four four = received[p][i / 4][thread];
+            const Four four = p == piece ? own[i / 4] : received[p - (p > piece)][i / 4][thread];
             #pragma unroll
-            for (int j = 0; j < 4; j++) share[i + j] += four.of[j];
+            for (int j = 0; j < 4; j++) share[i + j] = p == 0 ? four.of[j] : share[i + j] + four.of[j];
         }
     publish_shared();
     group_arrive(GROUPS + 1, READERS + WARP);  // they have been read

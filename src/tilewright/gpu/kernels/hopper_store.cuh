@@ -1,10 +1,11 @@
 // How a group stores its 64 rows of a tile from registers: in boxes by the copy engine, row by row, or of int8 each thread its pairs.
-// Where columns of C follow each other in memory (C_DOWN), they are stored in boxes.
+// Where columns of C follow each other in memory (C_DOWN), they are stored in boxes, as are the elements of a symmetric C that are computed
+// once and stored twice (TRIANGLE).
 #pragma once
 #include "shifts.cuh"
 
 #define MIXED (STORE_BOXES && GROUPED == OF_ROWS)  // boxes, where all of their rows belong to one group
-static_assert(STORE_BOXES || !C_DOWN, "columns are stored in boxes");
+static_assert(STORE_BOXES || !(C_DOWN || TRIANGLE), "columns are stored in boxes");
 
 __device__ __forceinline__ unsigned packed(Values values)
 {
@@ -115,9 +116,9 @@ __device__ __forceinline__ void slabs_leave(int half)
     group_sync(1 + half, 128);
 }
 
-// Stores the sums of group `half`, whose first row is `top`, of product `z`, in BOXES or not. Rows from `bottom` on are not stored. `slot`
+// Stores the sums of group `half`, whose first row is `top`, of product `z`, in BOXES or not, as columns if they are DOWN. Rows from `bottom` on are not stored. `slot`
 // is the stage that was multiplied last, `buffer` the slab that is written next.
-template <bool BOXES, int SUMS>
+template <bool BOXES, bool DOWN, int SUMS>
 __device__ __forceinline__ void store_sums_by(Shared& s, const SUM (&d)[SUMS], const TensorMap& c, Out* elements_of_c, const Call& call,
                                            const Finish& finish, int half, int top, int left, int z, int bottom, int slot, int& buffer)
 {
@@ -146,12 +147,12 @@ __device__ __forceinline__ void store_sums_by(Shared& s, const SUM (&d)[SUMS], c
         for (int i = 0; i < 4; i++) {  // 16 columns: 8×8 matrices of rows 0-7 and 8-15, then of the next 8 columns, if there are any
             if (i * 16 >= width) break;
             const int at = slab * 32 + i * 8;
-            const int row = C_DOWN ? i * 16 + lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
-            const int chunk = C_DOWN ? warp * 2 + lane / 8 % 2 : i * 2 + lane / 16;
+            const int row = DOWN ? i * 16 + lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
+            const int chunk = DOWN ? warp * 2 + lane / 8 % 2 : i * 2 + lane / 16;
             void* first = &to[row][(chunk ^ row % 8) * 8];
             const unsigned upper = packed(values(at, columns)), lower = packed(values(at + 2, columns));
-            if (width - i * 16 == 8) store_matrices<C_DOWN>(first, upper, lower);
-            else store_matrices<C_DOWN>(first, upper, lower, packed(values(at + 4, columns)), packed(values(at + 6, columns)));
+            if (width - i * 16 == 8) store_matrices<DOWN>(first, upper, lower);
+            else store_matrices<DOWN>(first, upper, lower, packed(values(at + 4, columns)), packed(values(at + 6, columns)));
         }
 #else
         #pragma unroll
@@ -160,19 +161,19 @@ __device__ __forceinline__ void store_sums_by(Shared& s, const SUM (&d)[SUMS], c
             const int row = row_of_sums(warp, lane, i / 2 % 2), col = i / 4 * 8 + lane % 4 * 2, at = slab * (SLAB / 2) + i;
             const auto [x, y] = values(at, columns);
             auto in_column = [&](int col) -> Out& { return to[row / SLAB * SLAB + col][(row % SLAB / 4 ^ col % 8) * 4 + row % 4]; };
-            if (C_DOWN) in_column(col) = (Out)x, in_column(col + 1) = (Out)y;
+            if (DOWN) in_column(col) = (Out)x, in_column(col + 1) = (Out)y;
             else *(Pair*)&to[row][(col / 4 ^ row % 8) * 4 + col % 4] = Pair{ (Out)x, (Out)y };
         }
 #endif
         if (BOXES) {
             publish_shared();
             group_sync(1 + half, 128);
-            if (thread == 0 && C_DOWN)
+            if (thread == 0 && DOWN)
                 for (int j = 0; j < 64; j += SLAB)
                     for (int i = 0; i < width; i += BOX_C) store_tile(c, to[j + i], top + j, left + slab * SLAB + i, z);
             else if (thread == 0 && width == SLAB) store_tile(c, to, left + slab * SLAB, top, z);
             if (thread == 0) store_commit();
-            if (!C_DOWN && width < SLAB) store_chunks(elements_of_c, to, call, top, left + slab * SLAB, z, width);
+            if (!DOWN && width < SLAB) store_chunks(elements_of_c, to, call, top, left + slab * SLAB, z, width);
         }
 #if OUT != INT8
         else {
@@ -205,15 +206,19 @@ __device__ __forceinline__ void store_sums_by(Shared& s, const SUM (&d)[SUMS], c
 #endif
 }
 
-// The same where a box would reach into the rows of the next group: those are stored row by row.
+// The same where a box would reach into the rows of the next group: those are stored row by row. `mirrored` is the map of a symmetric C
+// by columns.
 template <int SUMS>
-__device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], const TensorMap& c, Out* elements_of_c, const Call& call,
-                                           const Finish& finish, int half, int top, int left, int z, int bottom, int slot, int& buffer)
+__device__ __forceinline__ void store_sums(Shared& s, const SUM (&d)[SUMS], const TensorMap& c, const TensorMap& mirrored,
+                                           Out* elements_of_c, const Call& call, const Finish& finish, int half, int top, int left, int z,
+                                           int bottom, int slot, int& buffer)
 {
     if (!MIXED || top + 64 <= bottom)
-        store_sums_by<STORE_BOXES>(s, d, c, elements_of_c, call, finish, half, top, left, MIXED ? 0 : z, bottom, slot, buffer);
+        store_sums_by<STORE_BOXES, C_DOWN>(s, d, c, elements_of_c, call, finish, half, top, left, MIXED ? 0 : z, bottom, slot, buffer);
     else {
         if (OWN_SLABS) slabs_leave(half);  // boxes of the tile before
-        store_sums_by<false>(s, d, c, elements_of_c, call, finish, half, top, left, 0, bottom, slot, buffer);
+        store_sums_by<false, C_DOWN>(s, d, c, elements_of_c, call, finish, half, top, left, 0, bottom, slot, buffer);
     }
+    if (Tiles::is_mirrored(top, left))
+        store_sums_by<STORE_BOXES, true>(s, d, mirrored, elements_of_c, call, finish, half, top, left, z, bottom, slot, buffer);
 }

@@ -68,19 +68,21 @@ __device__ __forceinline__ Place found(Place place)
 // Tiles that fill all multiprocessors are computed by one block each, CLUSTER · BESIDE of them together. With SPLIT, where these are 1, the
 // last ones, which would not, are computed by clusters of SPLIT blocks, each of which sums a piece of k.
 struct Tiles {
+    static constexpr int SIDE = CLUSTER * BM, WIDE = SIDE / (BESIDE * BN);  // of a square at the diagonal of a symmetric C
     const Call& call;
     const int* offsets;  // the ends of groups
-    int rows, cols, steps, count, whole;  // tiles in all, and those that are not split
+    int rows, cols, steps, each, count, whole;  // tiles of one product, of all, and those that are not split
     __device__ Tiles(const Call& call, const int* offsets = nullptr)
         : call(call), offsets(offsets), rows((call.m - 1) / (CLUSTER * BM) + 1), cols((call.n - 1) / (BESIDE * BN) + 1),
-          steps((call.k - 1) / LINE + 1), count(rows * cols * call.batch * call.parts)
+          steps((call.k - 1) / LINE + 1), each(TRIANGLE ? tiles_in_triangle<WIDE>(rows, cols) : rows * cols),
+          count(each * call.batch * call.parts)
     {
 #if RAGGED
         rows = call.bands[call.batch];
-        count = rows * cols;
+        count = each = rows * cols;
 #elif GROUPED == OF_ROWS
         rows = count_bands<CLUSTER * BM>(offsets, call.batch, call.m);
-        count = rows * cols;
+        count = each = rows * cols;
 #endif
         whole = SPLIT > 1 ? count - count % gridDim.x : count;
     }
@@ -93,24 +95,26 @@ struct Tiles {
         tile += gridDim.x / (CLUSTER * BESIDE);
         return is_split(tile) ? whole + blockIdx.x / SPLIT : tile;
     }
+    // Whether a tile of a symmetric C is below the squares at its diagonal: its elements are those above it, too.
+    static __device__ __forceinline__ bool is_mirrored(int top, int left) { return TRIANGLE && left / SIDE < top / SIDE; }
     // Its steps of k, if it is not split.
     __device__ __forceinline__ int length(int tile) const
     {
 #if GROUPED
         return place(tile, 0).steps;
 #else
-        return call.parts == 1 ? steps : min(call.part_steps, steps - tile / (rows * cols) % call.parts * call.part_steps);
+        return call.parts == 1 ? steps : min(call.part_steps, steps - tile / each % call.parts * call.part_steps);
 #endif
     }
 #if !GROUPED
     __device__ __forceinline__ Place place(int tile, int rank, int piece = 0) const
     {
-        const int z = call.batch * call.parts == 1 ? 0 : tile / (rows * cols);
+        const int z = call.batch * call.parts == 1 ? 0 : tile / each;
         const int part = call.parts == 1 ? 0 : z % call.parts * call.part_steps, all = length(tile);
         const bool split = is_split(tile);
         const int first = split ? all * piece / SPLIT : 0, length = split ? all * (piece + 1) / SPLIT - first : all;
-        tile -= z * (rows * cols);
-        const auto [row, column] = tile_in_bands(tile, rows, cols);
+        tile -= z * each;
+        const auto [row, column] = TRIANGLE ? tile_in_triangle<WIDE + !TRIANGLE>(tile, rows) : tile_in_bands(tile, rows, cols);
         const int left = (column * BESIDE + rank / CLUSTER) * BN;
 #if RAGGED
         int product = 0;  // the last one whose first row of tiles is this one or before it

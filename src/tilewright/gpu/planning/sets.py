@@ -18,7 +18,7 @@ from ...kernels.expression import Expression
 from .columns import Column, Index, Staged, staged
 
 #: Names of TIMED of which a kernel's sets are prepared for each value: they have few.
-LAYOUT = ("size", "sms", "memory_ratio", "int8_rate", "a_down", "b_across", "finished", "scaled")
+LAYOUT = ("size", "sms", "memory_ratio", "int8_rate", "a_down", "b_across", "finished", "scaled", "triangle")
 #: Those that are columns where k is cut.
 _CUT = ("parts", "part", "out_size", "c_down")
 _VARIED = tuple(name for name in TIMED if name not in LAYOUT)
@@ -38,7 +38,8 @@ class Sets:
         columns = {name: np.array([each[name] for each in self.params], float) for name in kernel.params}
         self._given = {**layout, LINE: 128 // size, **columns}
         self._priced = self._given | table.costs_of(kernel)
-        self._blocks, self._times = self._table(_blocks(kernel)), PreparedProgram(_times(kernel), self._priced)
+        self._blocks = self._table(_blocks(kernel, in_triangle=bool(layout["triangle"])))
+        self._times = PreparedProgram(_times(kernel), self._priced)
         self._conditions, first = list[tuple[slice, PreparedProgram]](), 1
         for text, alike in itertools.groupby(kernel.presets if params is None else (), lambda preset: preset.when.text):
             some = slice(first, first := first + len(list(alike)))
@@ -62,6 +63,11 @@ class Sets:
         """Whether the bits of a row of C follow from that row of A and from B alone."""
         rule = self.kernel.invariant
         return np.array([rule is not None and rule(**each) for each in self.params], bool)
+
+    @cached_property
+    def in_triangle(self) -> npt.NDArray[np.bool_]:
+        """Whether each can compute only the lower triangle of a symmetric C."""
+        return np.array([self.kernel.triangle_blocks(each, 1, 1) > 0 for each in self.params], bool)
 
     @cached_property
     def _shared(self) -> PreparedProgram:
@@ -155,7 +161,9 @@ def _times(kernel: CudaKernel, *, cut: bool = False) -> Staged:
 
 
 @functools.cache
-def _blocks(kernel: CudaKernel) -> Staged:
+def _blocks(kernel: CudaKernel, *, in_triangle: bool) -> Staged:
+    if in_triangle and kernel.triangle is not None:
+        return staged({"blocks": kernel.triangle}, _fixed(kernel), ("m", "n", "k"), kernel.params)
     extents = {f"along_{axis}": extent for axis, extent in zip("xyz", kernel.grid, strict=False)}
     steps = extents | {"blocks": Expression.parse(" * ".join(extents), extents)}
     return staged(steps, _fixed(kernel), ("m", "n", "k"), kernel.params)

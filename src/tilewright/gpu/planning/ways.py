@@ -54,7 +54,8 @@ class EngineShape(NamedTuple):
     other in memory; ``b_across``: rows of B do; ``c_down``: columns of C do. ``a_vector``, ``b_vector``: the most bytes that
     one access may have. ``vectors``: those of an epilogue that the kernel applies, with a number for each of its columns;
     None where it applies none. ``blocks``: each 128 of k have scales of their own. ``invariant``: the bits of a row of C
-    must follow from that row of A and from B alone, so k is not cut."""
+    must follow from that row of A and from B alone, so k is not cut. ``triangle``: C is symmetric, and only its lower
+    triangle is computed."""
 
     dtype: str
     out: str
@@ -72,6 +73,7 @@ class EngineShape(NamedTuple):
     blocks: bool = False
     c_down: bool = False
     invariant: bool = False
+    triangle: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,8 @@ def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWay
         index = index[sets.invariant[index]]
     if product.blocks:
         index = index[sets.in_blocks[index]]
+    if product.triangle:
+        index = index[sets.in_triangle[index]]
     if is_finished:
         index = index[sets.shared(index, m, n, k, product.vectors or 0) <= MOST_SHARED]
     blocks = sets.blocks(index, m, n, k) * product.batch
@@ -192,9 +196,9 @@ def _search(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., t
     native, kernel = front(), sets.kernel
     if native is None:
         return None
-    is_finished, in_blocks = sets.layout["finished"], sets.layout["scaled"]
+    is_finished, in_blocks, triangle = (sets.layout[name] for name in ("finished", "scaled", "triangle"))
     usable = np.ones(len(sets.params), bool)
-    for is_asked, able in ((invariant, sets.invariant), (in_blocks, sets.in_blocks)):
+    for is_asked, able in ((invariant, sets.invariant), (in_blocks, sets.in_blocks), (triangle, sets.in_triangle)):
         usable = usable & able if is_asked else usable
     is_cut = not (is_finished or invariant or kernel.step is None)
     facts = sets.layout["sms"], kernel.persistent, is_cut, _LEAST_STEPS, _MOST_PARTS, MOST_SHARED
@@ -221,7 +225,7 @@ def _sets_of(kernel: CudaKernel, product: EngineShape, card: Card) -> Sets:
     shape = product.m, product.n, product.k
     tuned = best_params(kernel, card.name, product.dtype, shape) if card.name else None
     size, is_finished = itemsize_of(product.dtype), product.vectors is not None
-    layout = size, *card.facts, product.a_down, product.b_across, is_finished, product.blocks
+    layout = size, *card.facts, product.a_down, product.b_across, is_finished, product.blocks, product.triangle
     sets = sets_for(kernel, layout, tuned, card.table)
     if product.invariant and tuned is not None and not sets.invariant[0]:
         return sets_for(kernel, layout, table=card.table)

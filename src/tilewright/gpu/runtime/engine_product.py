@@ -104,7 +104,8 @@ class EngineProduct:
     """C = A·B for each product of a batch, and of each of ``parts`` of k, of ``part_steps`` of the kernel's steps, whose
     sums then follow each other like a batch. ``compute``: the dtype in which the kernel multiplies. ``padded``: of A and of
     B, whether a row (``down``: a column) may be read to the end of its last vector. The arrays of an ``epilogue``, or of
-    scales of ``blocks``, are the bias, the scales of rows and those of columns; the place of C stands for an absent one."""
+    scales of ``blocks``, are the bias, the scales of rows and those of columns; the place of C stands for an absent one.
+    ``triangle``: C is symmetric, and only tiles of its lower triangle are computed."""
 
     compute: str
     a: Matrix
@@ -116,6 +117,7 @@ class EngineProduct:
     padded: tuple[bool, bool] = (False, False)
     epilogue: FinishForm | None = None
     blocks: ScaleBlocks | None = None
+    triangle: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -181,6 +183,11 @@ def are_whole(itemsize: int, *lengths: int) -> bool:
     return itemsize in (2, 4) and all(length * itemsize % GRANULE == 0 for length in lengths)
 
 
+def stores_boxes(c: Matrix) -> bool:
+    """Whether the copy engine stores such a C."""
+    return c.aligned and are_whole(itemsize_of(c.dtype), c.rows if c.down else c.columns, c.step, c.next)
+
+
 def boxed_step(
     sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[BufferPlace] = ()
 ) -> GpuStep:
@@ -189,15 +196,19 @@ def boxed_step(
     kernel does not take."""
     values, (m, n, k), size = kernel.checked(params), p.sizes, itemsize_of(p.c.dtype)
     # A box begins at a multiple of 16 bytes of a row, and so must the tiles.
-    in_boxes = (
-        p.c.aligned
-        and are_whole(size, m if p.c.down else n, p.c.step, p.c.next)
-        and (p.c.down or values["BN"] * size % GRANULE == 0)
-    )
+    in_boxes = stores_boxes(p.c) and (p.c.down or values["BN"] * size % GRANULE == 0)
     launch = kernel.launch_with(values, m, n, k)
+    blocks = kernel.triangle_blocks(values, m, k) if p.triangle else launch.blocks
     of_a, of_b = _boxed_operand(kernel, "a", p, p.batch, values, m), _boxed_operand(kernel, "b", p, p.batch, values)
     # Where C is not stored in boxes, its map is not used, and that of A stands in its place.
     of_c = _boxed_operand(kernel, "c", p, p.batch * p.parts, values) if in_boxes else of_a
+    maps, places = [of_a, of_b, of_c], [BufferPlace(A), BufferPlace(B), BufferPlace(C if in_boxes else A)]
+    if p.triangle and "c" in kernel.boxes:  # elements are stored a second time by the map of its transpose
+        assert in_boxes
+        assert not p.c.down
+        of_transpose = replace(p, c=p.c.transposed._replace(down=True))
+        maps.append(_boxed_operand(kernel, "c", of_transpose, p.batch * p.parts, values))
+        places.append(BufferPlace(C))
     moves = int(p.a.next != 0), int(p.b.next != 0)
     call = _BOXED_CALL.pack(p.c.step, p.c.next, m, n, k, p.batch, *moves, p.parts, p.part_steps)
     shared = launch.shared_bytes
@@ -205,11 +216,11 @@ def boxed_step(
         call += _steps_of_scales(p)
     if p.epilogue is not None:
         shared += kernel.shared_to_finish(values, p.epilogue.vectors)
-    size_of_launch = launched(launch.blocks * p.batch * p.parts, sms, values), launch.threads, shared
+    size_of_launch = launched(blocks * p.batch * p.parts, sms, values), launch.threads, shared
     code = KernelCode(kernel, tuple(_boxed_macros(p, in_boxes).items()), chosen_params(params))
     return GpuStep(
-        KernelLaunch(code, kernel.entry, size_of_launch, call, (of_a, of_b, of_c)),
-        (BufferPlace(A), BufferPlace(B), BufferPlace(C if in_boxes else A), BufferPlace(C), *arrays),
+        KernelLaunch(code, kernel.entry, size_of_launch, call, tuple(maps)),
+        (*places, BufferPlace(C), *arrays),
     )
 
 
@@ -388,6 +399,7 @@ def _boxed_macros(p: EngineProduct, in_boxes: bool) -> dict[str, object]:
         **({} if p.epilogue is None else p.epilogue.macros),
         **({} if p.blocks is None else {"BLOCKS": 1}),
         **({"C_DOWN": 1} if p.c.down else {}),
+        **({"TRIANGLE": 1} if p.triangle else {}),
     }
 
 

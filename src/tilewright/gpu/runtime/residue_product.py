@@ -125,11 +125,19 @@ class ResidueOperand(Lines):
 
 @dataclass(frozen=True)
 class ResidueProduct:
-    """C = A·B in float64 or complex128."""
+    """C = A·B in float64 or complex128. ``gram``: B is the transpose of A in the same memory, so its residues are found
+    once; with ``triangle`` only tiles of the lower triangle of C are computed."""
 
     a: ResidueOperand
     b: ResidueOperand
     c: Matrix
+    gram: bool = False
+    triangle: bool = False
+
+    @property
+    def operands(self) -> tuple[ResidueOperand, ...]:
+        """Those whose residues are found."""
+        return (self.a,) if self.gram else (self.a, self.b)
 
     def residues_bytes(self, width: int) -> int:
         """Bytes of the residues of C, of tiles of 128×``width``."""
@@ -144,7 +152,8 @@ class ResidueProduct:
     @property
     def workspace_bytes(self) -> int:
         """Bytes of the planes of both operands, of what is found of them, of the residues of C, and of flags."""
-        return self.a.workspace_bytes + self.b.workspace_bytes + self.residues_bytes(_LINES_TILE) + 4 * self.parts
+        prepared = sum(x.workspace_bytes for x in self.operands)
+        return prepared + self.residues_bytes(_LINES_TILE) + 4 * self.parts
 
 
 def residues_of_rows(m: int, n: int, k: int, moduli: int | None = None, dtype: str = "float64") -> ResidueProduct:
@@ -179,7 +188,7 @@ _FLAGGED_SMALLER = _FLAGGED_PARAMS | {"complex128": _FLAGGED_PARAMS["complex128"
 def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], product: ResidueProduct) -> list[GpuStep]:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1, k at most ``MOST_K``."""
     (at_a, at_b, at_c), a, b, values = OPERANDS, product.a, product.b, kernel.checked(params)
-    of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, a.workspace_bytes)
+    of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, 0 if product.gram else a.workspace_bytes)
     residues = of_b.after(b.workspace_bytes)
     flags = residues.after(product.residues_bytes(values["BN"]))
     lines = of_a.after(a.lines_offset), of_b.after(b.lines_offset)
@@ -203,9 +212,12 @@ def _prepare(product: ResidueProduct) -> tuple[KernelLaunch, KernelLaunch]:
         macros |= {f"ALONG_{i}": int(operand.along), f"VECTOR_{i}": int(operand.is_whole)}
     code = KernelCode(_ENGINE / "pack" / "write_residues.cu", tuple(macros.items()))
     call = a.packed() + b.packed() + _PREPARE.pack(a.sampled_one_in, product.parts, a.norm**2)
+    finding, rounding = (
+        sum(blocks) for blocks in zip(*((x.finding_blocks, x.rounding_blocks) for x in product.operands), strict=True)
+    )
     return (
-        KernelLaunch(code, "find_norms", (a.finding_blocks + b.finding_blocks, _THREADS, 0), call),
-        KernelLaunch(code, "write_residues", (a.rounding_blocks + b.rounding_blocks, _THREADS, 0), call),
+        KernelLaunch(code, "find_norms", (finding, _THREADS, 0), call),
+        KernelLaunch(code, "write_residues", (rounding, _THREADS, 0), call),
     )
 
 
@@ -220,14 +232,21 @@ def _multiply(
     maps = tuple(_boxed(x, planes, kernel.box(name, 1, values)) for name, x in operands)
     factor = check_factor(a.k, a.moduli, a.matrix.dtype)
     call = _MULTIPLY.pack(a.lines, b.lines, k, planes, factor, a.k * a.each / 2)
-    blocks = launched(launch.blocks * planes, sms, values) if kernel.persistent else launch.blocks * planes
-    code = KernelCode(kernel, (*_numbers(a).items(), ("BOUND", int(bound))), chosen_params(values))
+    blocks = (kernel.triangle_blocks(values, a.lines, k) if product.triangle else launch.blocks) * planes
+    blocks = launched(blocks, sms, values) if kernel.persistent else blocks
+    macros = (*_numbers(a).items(), ("BOUND", int(bound)), *_of_triangle(product))
+    code = KernelCode(kernel, macros, chosen_params(values))
     return KernelLaunch(code, kernel.entry, (blocks, launch.threads, launch.shared_bytes), call, maps)
 
 
 def _numbers(operand: ResidueOperand) -> dict[str, int]:
     """The macros that say what is multiplied; those of float64 do not name it."""
     return {"MODULI": operand.moduli} | ({"COMPLEX": 1} if operand.each > 1 else {})
+
+
+def _of_triangle(product: ResidueProduct) -> tuple[tuple[str, int], ...]:
+    """The macro with which the kernels leave out what is above the diagonal of C."""
+    return (("TRIANGLE", 1),) if product.triangle else ()
 
 
 def _boxed(operand: ResidueOperand, planes: int, box: tuple[int, int]) -> BoxedOperand:
@@ -240,7 +259,8 @@ def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
     (m, n), c = (product.a.lines, product.b.lines), product.c
     each = product.a.each
     pairs = c.aligned and c.row * each % 2 == 0 and n * each % 2 == 0
-    macros = (*_numbers(product.a).items(), ("WIDTH", width), ("STORE_PAIRS", int(pairs)))
+    macros = (*_numbers(product.a).items(), ("WIDTH", width), ("STORE_PAIRS", int(pairs)), *_of_triangle(product))
+    macros += (("GRAM", 1),) if product.gram else ()
     down, across = -(-m // FLAGGED[0]), -(-n // width)
     blocks = down * across * FLAGGED[0] * width * each // _BLOCK_BYTES
     call = _RECONSTRUCT.pack(c.row, m, n, down, across)

@@ -154,18 +154,27 @@ class SplitOperand(Lines):
 
 @dataclass(frozen=True)
 class SplitProduct:
-    """C = A·B for each product of a batch, in float32. With ``add`` the products are added to C, with one more rounding."""
+    """C = A·B for each product of a batch, in float32. With ``add`` the products are added to C, with one more rounding.
+    ``gram``: B is the transpose of A in the same memory, so only one operand is split; with ``triangle`` only tiles of the
+    lower triangle of C are computed."""
 
     a: SplitOperand
     b: SplitOperand
     c: Matrix
     batch: int = 1
     add: bool = False
+    gram: bool = False
+    triangle: bool = False
+
+    @property
+    def operands(self) -> tuple[SplitOperand, ...]:
+        """Those that are split."""
+        return (self.a,) if self.gram else (self.a, self.b)
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes of both operands, and of what is found of them."""
-        return self.a.workspace_bytes + self.b.workspace_bytes
+        """Bytes of the planes of the operands, and of what is found of them."""
+        return sum(x.workspace_bytes for x in self.operands)
 
     @property
     def tiles(self) -> int:
@@ -267,8 +276,8 @@ def split_product_steps(
 ) -> list[GpuStep]:
     """The product on a GPU with so many multiprocessors. Sizes are at least 1. The parts of the operands are in the
     workspace; with ``pieces`` of k their sums may follow."""
-    parts = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, product.a.workspace_bytes)
-    operands = zip((product.a, product.b), OPERANDS, parts, strict=False)
+    parts = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, 0 if product.gram else product.a.workspace_bytes)
+    operands = zip(product.operands, OPERANDS, parts, strict=False)
     return [split_step(*operands), *parts_steps(sms, kernel, params, product, parts, pieces)]
 
 
@@ -333,13 +342,15 @@ def _multiply(
         "B_ACROSS": int(not b.along),
         "STORE_PAIRS": int(pairs),
         "ADD": int(product.add),
+        **({"TRIANGLE": 1} if product.triangle else {}),
     }
     launch = kernel.launch_with(values, m, n, k)
+    blocks = kernel.triangle_blocks(values, m, k) if product.triangle else launch.blocks
     names = "a" if a.along else "a_down", "b_down" if b.along else "b"
     operands = tuple(x.boxed(kernel.box(name, 2, values)) for name, x in zip(names, (a, b), strict=True))
     sizes = m, n, k, product.batch, int(a.matrix.next != 0), int(b.matrix.next != 0)
     call = _CALL.pack(c.row, c.next, *sizes, a.groups, b.groups, limit, count, steps, 0)
-    size = launched(launch.blocks * product.batch * count, sms, values), launch.threads, launch.shared_bytes
+    size = launched(blocks * product.batch * count, sms, values), launch.threads, launch.shared_bytes
     code = KernelCode(kernel, tuple(macros.items()), chosen_params(values))
     return KernelLaunch(code, kernel.entry, size, call, operands)
 

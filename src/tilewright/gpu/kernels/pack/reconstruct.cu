@@ -6,6 +6,11 @@
 // A complex number x + i·y has the residues u = x + s·y and v = x - s·y. B carries one half, so x = u + v and y = -s · (u - v).
 #include "../launches.cuh"
 #include "../residues.cuh"
+#include "../triangle.cuh"
+
+#ifndef GRAM
+#define GRAM 0
+#endif
 
 // Threads of a block, and of a chunk; chunks of a block. Words of four residues that a thread has of a plane: of complex
 // numbers two threads have the halves of 16 bytes.
@@ -38,11 +43,11 @@ struct __align__(16) Residues { unsigned of[MODULI * EACH][WORDS]; };
 
 constexpr double LIMB = 1ull << LIMB_BITS;
 
-// PART: of complex numbers 0 for real parts and 1 for imaginary ones.
+// PART: of complex numbers 0 for real parts and 1 for imaginary ones. If B has the same residues as A (GRAM), it carries no inverses.
 template <int I, int PART>
 __device__ __forceinline__ void add(Sum& sum, const Residues& residues, int number)
 {
-    constexpr int p = MODULUS[I], factor = PART ? p - root_of_minus_one(p) : 1, BIAS = PART ? 256 : 0;
+    constexpr int p = MODULUS[I], factor = PART ? p - root_of_minus_one(p) : GRAM ? inverse_of_others(I) : 1, BIAS = PART ? 256 : 0;
     constexpr Limbs others = product_of_moduli(I, factor);
     constexpr double limbs[3] = { (double)others.of[0], others.of[1] * LIMB, others.of[2] * LIMB * LIMB };
     unsigned t = __byte_perm(residues.of[I * EACH][number / 4], 0, 0x4440 + number % 4) + BIAS;
@@ -85,7 +90,7 @@ reconstruct(const unsigned char* residues, double* c, const Line* of_a, const Li
     const int thread = piece / EACH, first = piece % EACH * WORDS, lane = thread % 32;
     const int chunk = at % CHUNKS, half = at / CHUNKS % 2, tile = at / CHUNKS / 2;
     const int top = tile / call.across * TILE_ROWS + half * 64, left = tile % call.across * WIDTH + chunk * CHUNK_COLUMNS;
-    if (top >= call.m || left >= call.n) return;
+    if (top >= call.m || left >= call.n || (TRIANGLE && left >= top + 64)) return;
     if (flags[top / FLAGGED_ROWS * ((call.n - 1) / FLAGGED_COLUMNS + 1) + left / FLAGGED_COLUMNS]) return;
     const long long plane = (long long)call.down * call.across * (TILE_ROWS * WIDTH);
     Residues of;
