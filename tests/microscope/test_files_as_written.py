@@ -121,7 +121,8 @@ def test_text_keeps_its_place() -> None:
 
 
 def test_a_text_with_host_code_in_python(without_nvcc: None) -> None:
-    source = "#include <iostream>\n__global__ void k(float* x) { x[threadIdx.x] = FLT_MAX; }\nint main() { k<<<1, 32>>>(0); }"
+    kernel = "__global__ void k(float* x) { x[threadIdx.x] = FLT_MAX; }"
+    source = f"#include <iostream>\n{kernel}\nint main() {{ k<<<1, 32>>>(0); }}"
     seen = tw.microscope(source, args=[np.zeros(32, np.float32)])
     assert (seen.arrays[0] == np.finfo(np.float32).max).all()
     with pytest.raises(UsageError, match="kernel: must be named"):

@@ -2,7 +2,7 @@
 
 | given | taken of it |
 | --- | --- |
-| CUDA C++ or PTX | the text; a text of one line that ends in ``.cu``, ``.cuh`` or ``.ptx`` is a path, as ``pathlib.Path`` is |
+| CUDA C++ or PTX | the text; one line that ends in ``.cu``, ``.cuh`` or ``.ptx`` is a path, as ``pathlib.Path`` is |
 | Triton's compiled kernel | its PTX, binary, threads, shared memory; the pointers to scratch memory that it adds |
 | a kernel of ``torch.compile`` | the compiled kernel of Triton in it |
 | CuPy's ``RawKernel`` | its source and the name of its function |

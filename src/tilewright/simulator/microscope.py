@@ -444,8 +444,9 @@ class Observation:
     under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
     ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
     sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
-    for PTX that cannot be assembled. ``grid``, ``block`` and ``shared_bytes`` (dynamic) are those of the launch. ``included`` has the texts of included files with accesses or findings,
-    ``printed`` what the kernel's threads printed. ``approximate`` are the counters that are not exact.
+    for PTX that cannot be assembled. ``grid``, ``block`` and ``shared_bytes`` (dynamic) are those of the launch.
+    ``included`` has the texts of included files with accesses or findings, ``printed`` what the kernel's threads printed.
+    ``approximate`` are the counters that are not exact.
     ``pipeline`` is what one block did at its mbarriers, None if it has none.
     """
 

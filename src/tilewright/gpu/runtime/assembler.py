@@ -112,7 +112,7 @@ def _by_ptxas(tool: str, ptx: str, arch: str) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "given.ptx"), Path(folder, "given.cubin")
         source.write_text(ptx, encoding="utf-8")
-        command = [tool, "-lineinfo", f"-arch={arch}", source, "-o", made]
+        command = [tool, "-lineinfo", f"-arch={arch}", str(source), "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UnavailableError(f"{tool} refuses it: {_first_line(done.stderr.encode())}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 #: Comments, strings, characters and directives of the preprocessor: what may hold brackets that mean nothing.
@@ -162,7 +163,7 @@ def _masked(text: str) -> tuple[str, list[tuple[int, int]]]:
         elif kind == "endif" and open_groups:
             first, *others = open_groups.pop()
             bounds = [first, *others, start]
-            branches = [mask[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+            branches = [mask[a:b] for a, b in pairwise(bounds)]
             if others and any(branch.count("{") != branch.count("}") for branch in branches):
                 mask = mask[: others[0]] + re.sub(r"[^\n]", " ", mask[others[0] : start]) + mask[start:]
     return mask, directives
@@ -260,8 +261,9 @@ class _File:
 class DeviceCode:
     """A source and the caller's files that it includes, of which host code is left out where a compiler refuses it.
 
-    ``has_kernel`` is whether anything is left to run; ``written`` puts the included files into a folder and returns the text of the source, which includes them from there;
-    ``learn`` takes the compiler's log, leaves out more, and is false where nothing is left to leave out.
+    ``has_kernel`` is whether anything may be left to run; ``written`` puts the included files into a folder and returns the
+    text of the source, which includes them from there; ``learn`` takes the compiler's log, leaves out more, and is false
+    where nothing is left to leave out.
     """
 
     def __init__(

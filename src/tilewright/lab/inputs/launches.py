@@ -42,7 +42,7 @@ class LaunchOptions:
 
     grid: tuple[int, ...] | None = None
     block: tuple[int, ...] | None = None
-    args: Sequence[Any] = ()
+    args: Sequence[Any] | Mapping[str, Any] = ()
     expect: Sequence[Any] = ()
     shared: int | None = None
     constants: Sequence[str] | Mapping[str, Any] = ()
@@ -157,7 +157,7 @@ class Arguments:
         return {n: v for n, v in zip(self.names, self.values, strict=True) if isinstance(v, np.ndarray)}
 
 
-def arguments_of(given: Sequence[Any], seed: int) -> Arguments:
+def arguments_of(given: Sequence[Any] | Mapping[str, Any], seed: int) -> Arguments:
     """The values of arguments that were given as text; other values stay as they are.
 
     Raises UsageError for a text that is none.
