@@ -83,7 +83,8 @@ def test_a_comment_and_a_python_file_say_how_it_is_launched(cli: Cli, file: Path
     assert cli("explain", f"{file}::scale")[0] == 0
     assert cli("explain", f"{file}::scale", "--expect", "4 * x")[0] == 1
     launch = "import numpy as np\nx = np.ones(64, np.float32)\n"
-    launch += "scale = {'grid': 2, 'block': (32,), 'args': {'x': x, 'y': 0 * x, 'a': 5.0, 'n': 63}, 'expect': lambda *_: 5 * x}\n"
+    launch += "args = {'x': x, 'y': 0 * x, 'a': 5.0, 'n': 63}\n"
+    launch += "scale = {'grid': 2, 'block': (32,), 'args': args, 'expect': lambda *_: 5 * x}\n"
     (file.parent / "scale_launch.py").write_text(launch)
     assert cli("explain", f"{file}::scale")[0] == 0
 
@@ -133,7 +134,8 @@ def test_options_of_a_launch_are_for_files(cli: Cli, file: Path) -> None:
 
 
 def test_comments_of_one_kernel_and_of_all() -> None:
-    text = "// explain: --block 64\n * explain f<8>: --grid 2x3 --arg n=1\n  # explain g: --grid 9\n// explain what it does: -- no\n"
+    text = "// explain: --block 64\n * explain f<8>: --grid 2x3 --arg n=1\n  # explain g: --grid 9\n"
+    text += "// explain what it does: -- no\n"
     assert options_in(text, "f<8>") == LaunchOptions((2, 3), (64,), ("n=1",))
     assert options_in(text, "g").grid == (9,)
     assert options_in("// explain it well\n", None) == LaunchOptions()
