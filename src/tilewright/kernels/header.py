@@ -105,8 +105,8 @@ grid = ["cdiv(n, 32)", "cdiv(m, 32)"]
 */
 """
 _EXAMPLE = (
-    "the file of a product must begin with a comment that says how the kernel is launched (explain takes any other kernel "
-    f"with --grid, --block and --arg), such as:\n\n{TEMPLATE}"
+    "the file must begin with a comment that says how the kernel is launched (that of a product; for any other, explain takes "
+    f"--grid, --block and --arg), such as:\n\n{TEMPLATE}"
 )
 
 #: What may precede the header: lines of ``//`` and of the preprocessor.
