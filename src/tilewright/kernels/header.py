@@ -105,7 +105,7 @@ grid = ["cdiv(n, 32)", "cdiv(m, 32)"]
 */
 """
 _EXAMPLE = (
-    "the file must begin with a comment that says how the kernel is launched (that of a product; for any other, explain takes "
+    "the file must begin with a comment that says how the kernel is launched (of a product; for any other, explain takes "
     f"--grid, --block and --arg), such as:\n\n{TEMPLATE}"
 )
 
