@@ -119,6 +119,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu double": lambda: gpu.gpu_shapes("gpu-matmul-double-h200"),
     "gpu wide": lambda: gpu.gpu_shapes("gpu-matmul-wide-h100"),
     "gpu promised": lambda: gpu.gpu_shapes("gpu-matmul-promised-h100"),
+    "gpu gram": lambda: gpu.gpu_gram("gpu-matmul-gram-h200"),
     "gpu narrow": lambda: gpu.gpu_narrow("gpu-matmul-narrow-h200"),
     "gpu narrow h100": lambda: gpu.gpu_narrow("gpu-matmul-narrow-h100"),
     "gpu random": lambda: gpu.gpu_random("random-gpu-products-h200"),

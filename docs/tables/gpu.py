@@ -123,6 +123,25 @@ def gpu_shapes(*names: str) -> str:
     )
 
 
+def gpu_gram(name: str) -> str:
+    """The same for A·Aᵀ, beside the general product too."""
+    known, lines = lines_of(name)
+    by_shape: dict[str, dict[str, str]] = {}
+    for line in lines:
+        ours, general = (median(line[samples]) for samples in ("samples_s", "general_samples_s"))
+        shape = f"{line['m']:,} × {line['k']:,}"
+        shape = f"{line['batch']} of {shape}" if line["batch"] > 1 else shape
+        text = f"{line['ratio']:.2f} ({general / ours:.2f})"
+        by_shape.setdefault(shape, {})[line["dtype"]] = text
+    dtypes = list(dict.fromkeys(line["dtype"] for line in lines))
+    rows = [["A", *dtypes], *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items())]
+    return (
+        f"{table(rows)}\n\nThe time of `torch.matmul(a, a.T)` over that of `tw.matmul(a, a.T)`, and in brackets that of "
+        f"`tw.matmul(a, b.T)` over ours, all in turns. {known['gpu']}, PyTorch {known['torch']}. "
+        f"Record: {linked(name)}, made by `{command(known)}`."
+    )
+
+
 def gpu_narrow(name: str) -> str:
     """The same for float8, int8, TF32 and float32 of about 10 bits, of square matrices."""
     known, lines = lines_of(name)

@@ -324,3 +324,23 @@ def test_a_product_stays_within_its_memory(tmp_path: Path) -> None:
     for memory, taken in within.items():
         assert taken <= int(memory.removesuffix("MiB")) << 20, within
     assert within["240MiB"] > 128 << 20, "the blocks are seen"
+
+
+def test_axes_of_arrays_with_more_of_them(cli, tmp_path: Path) -> None:
+    x, w = np.random.default_rng(1).uniform(-1, 1, (4, 30, 20)), np.ones((30, 7))
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "w.npy", w)
+    (tmp_path / "x.raw").write_bytes(x.tobytes())
+    want = np.tensordot(x, w, (1, 0))
+    for a, axes, c in (("x.npy", "1:0", "c.npy"), ("x.raw:4x30x20:float64", "1:0", "d.npy")):
+        answer = cli("multiply", a, "w.npy", "-o", c, "--axes", axes, "--device", "cpu", "--verify")
+        assert (answer.code, answer.err) == (0, "")
+        assert f"{c}: (4, 20, 7) float64" in answer.out
+        np.testing.assert_allclose(np.load(c), want)
+    answer = cli("multiply", "w.npy", "w.npy", "-o", "g.npy", "--axes", "0:0", "--device", "cpu")
+    assert answer.code == 0
+    assert "tiles above the diagonal are copied" in " ".join(answer.out.split())
+    for axes in ("1:", "x", "0:1", "1:0:2", "9:0"):
+        answer = cli("multiply", "x.npy", "w.npy", "-o", "e.npy", "--axes", axes, "--device", "cpu")
+        assert answer.code == 2
+        assert is_one_line(answer)

@@ -19,6 +19,7 @@ from tilewright.api import contraction, contraction_plan
 from tilewright.cpu import contraction as on_cpu
 from tilewright.cpu import permuted_copy, prediction
 from tilewright.cpu.permuted_copy import copy_permuted
+from tilewright.cpu.runtime import runner
 from tilewright.errors import (
     DTypeError,
     MemoryLimitError,
@@ -111,6 +112,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(contraction_plan, "ELEMENTS_PER_THREAD", 4)
     monkeypatch.setattr(contraction_plan, "MOST_AT_ONCE", 0)
     monkeypatch.setattr(description, "LEAST_LOOPED", 2)
+    monkeypatch.setattr(description, "LEAST_LOOPED_UNPACKED", 2)
     monkeypatch.setattr(on_cpu, "ELEMENTS_PER_THREAD", 4)
     monkeypatch.setattr(on_cpu, "INNER_ELEMENTS", 4)
     monkeypatch.setattr(on_cpu, "NEIGHBOURS", 2)
@@ -263,6 +265,49 @@ def test_out_is_cast_by_the_same_kind_rule() -> None:
         tw.einsum("ij,kj->ik", a, a, out=np.empty((20, 20), int))
 
 
+OUT_OF_RESULT = {
+    "einsum": lambda a, b, out: tw.einsum("ij,kj->ik", a, b, out=out),
+    "plan_einsum": lambda a, b, out: tw.plan_einsum("ij,kj->ik", a, b, out=out),
+    "single": lambda a, b, out: tw.einsum("ij->ji", a[:, :2], out=out),
+    "many": lambda a, b, out: tw.einsum("ij,kj,j->ik", a, b, b[0], out=out),
+    "tensordot": lambda a, b, out: tw.tensordot(a, b.T, 1, out=out),
+    "vecdot": lambda a, b, out: tw.vecdot(a[:, None], b, out),
+    "matvec": lambda a, b, out: tw.matvec(np.broadcast_to(b, (2, 2, 3)), a, out),
+    "vecmat": lambda a, b, out: tw.vecmat(a, np.broadcast_to(b.T, (2, 3, 2)), out),
+    "multi_dot": lambda a, b, out: tw.multi_dot([a, b.T], out=out),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUT_OF_RESULT)
+@pytest.mark.parametrize(
+    ("out", "error"),
+    [
+        (np.empty(2), ShapeError),
+        (np.empty((2, 2, 1)), ShapeError),
+        (np.empty(()), ShapeError),
+        (np.empty((2, 1)), ShapeError),
+        (np.empty((2, 2), bool), DTypeError),
+        ([[0.0, 0.0], [0.0, 0.0]], OperandError),
+        (np.broadcast_to(0.0, (2, 2)), ReadOnlyError),
+    ],
+)
+def test_out_is_checked_before_anything_is_planned(name: str, out: Any, error: type[Exception]) -> None:
+    a, b = numbers((2, 3), "float64"), numbers((2, 3), "float64", 1)
+    with pytest.raises(error, match="out"):
+        OUT_OF_RESULT[name](a, b, out)
+
+
+@pytest.mark.parametrize("name", [name for name in OUT_OF_RESULT if name != "plan_einsum"])
+def test_out_of_every_call_is_returned(name: str) -> None:
+    """By position where NumPy's namesake takes it so."""
+    a, b = numbers((2, 3), "float64"), numbers((2, 3), "float64", 1)
+    out, again = np.full((2, 2), np.nan), np.full((2, 4), np.nan)[:, ::2]
+    assert OUT_OF_RESULT[name](a, b, out) is out
+    OUT_OF_RESULT[name](a, b, again)
+    assert np.isfinite(out).all()
+    np.testing.assert_array_equal(out, again)
+
+
 @pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 4)), ((0, 0), (0, 0))])
 def test_empty_axes(shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
     a, b = (np.ones(shape) for shape in shapes)
@@ -402,7 +447,7 @@ def test_vecdot(a: tuple[int, ...], b: tuple[int, ...], dtype: str) -> None:
     x, y = numbers(a, dtype, 1), numbers(b, dtype, 2)
     expected = np.vecdot(x, y)
     found = tw.vecdot(x, y)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     assert (type(found), found.dtype) == (type(expected), expected.dtype)
     out = np.empty(expected.shape, dtype)
     np.testing.assert_allclose(tw.vecdot(x, y, out=out), expected, rtol=1e-12)
@@ -590,6 +635,86 @@ def test_the_order_of_products() -> None:
     )  # read, copied
 
 
+@pytest.mark.parametrize(
+    ("path", "pairs"),
+    [
+        ([(0, 1), (0, 1), (0, 1)], ((0, 1), (0, 1), (0, 1))),
+        (["einsum_path", (2, 3), (0, 2), (0, 1)], ((2, 3), (0, 2), (0, 1))),
+        ([(1, 2), (0, 1, 2)], ((1, 2), (0, 1), (0, 1))),
+        ([(0, 1, 2, 3)], ((0, 1), (0, 1), (0, 1))),
+        ([(1,), (0, 3), (0, 1), (0, 1)], ((0, 1), (0, 1), (0, 1))),
+    ],
+)
+def test_an_order_of_products_is_taken(path: list[Any], pairs: tuple[tuple[int, int], ...]) -> None:
+    operands = [numbers(shape, "float64") for shape in [(2, 3), (3, 4), (4, 5), (5, 6)]]
+    found = tw.plan_einsum("ij,jk,kl,lm->im", *operands, optimize=path)
+    assert found.path == pairs
+    assert "optimize" in str(found)
+    expected = np.einsum("ij,jk,kl,lm->im", *operands, optimize=True)
+    np.testing.assert_allclose(tw.einsum("ij,jk,kl,lm->im", *operands, optimize=path), expected)
+    np.testing.assert_allclose(tw.einsum("ij,jk,kl,lm->im", *operands, optimize=path, memory=1000), expected)
+
+
+@pytest.mark.parametrize("optimize", [True, False, "greedy", "optimal", ("greedy", 1e6), ["optimal", 10]])
+def test_numpys_optimizers_leave_the_order_to_the_plan(optimize: Any) -> None:
+    operands = [numbers(shape, "float64") for shape in [(2, 3), (3, 4), (4, 5)]]
+    assert tw.plan_einsum("ij,jk,kl", *operands, optimize=optimize).path == tw.plan_einsum("ij,jk,kl", *operands).path
+    found = tw.einsum("ij,jk,kl", *operands, optimize=optimize)
+    np.testing.assert_array_equal(found, tw.einsum("ij,jk,kl", *operands))
+
+
+@pytest.mark.parametrize(
+    "path", [[(0, 3)], [(0, 0)], [(0, 1), (0, 2)], [(0, 1)], [], [(-1, 0)], [("a", "b")], 7, [0, 1]]
+)
+def test_wrong_paths_are_refused(path: Any) -> None:
+    with pytest.raises(UsageError, match="optimize"):
+        tw.einsum("ij,jk,kl", np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5)), optimize=path)
+
+
+@pytest.mark.any_machine
+@pytest.mark.parametrize(
+    ("text", "shapes", "rows"),
+    [
+        (
+            "cdab,eab->ced",
+            [(51, 52, 61, 40), (46, 61, 40)],
+            "cd",
+        ),  # the columns would be packed, transposed, for 46 rows
+        ("eab,cdab->ced", [(46, 61, 40), (51, 52, 61, 40)], "cd"),
+        ("ab,bc->ac", [(300, 200), (200, 400)], "a"),  # a copy of the result counts more than packing
+        ("ab,bc->ca", [(300, 200), (200, 300)], "c"),
+        ("ai,bi->iab", [(300, 40), (20, 40)], "a"),
+    ],
+)
+def test_the_long_side_has_the_rows_where_that_saves_packing(
+    text: str, shapes: list[tuple[int, ...]], rows: str
+) -> None:
+    operands = [numbers(shape, "float64", number) for number, shape in enumerate(shapes)]
+    assert tw.plan_einsum(text, *operands).steps[0].layout.m == rows
+    np.testing.assert_allclose(
+        tw.einsum(text, *operands), np.einsum(text, *operands, optimize=True), rtol=1e-10, atol=1e-10
+    )
+
+
+@pytest.mark.any_machine
+@pytest.mark.parametrize(
+    ("text", "shapes", "looped"),
+    [
+        ("cab,ad->dcb", [(154, 176, 119), (176, 94)], "c"),
+        ("bac,da->cdb", [(168, 90, 132), (150, 90)], "b"),  # not c, whose indices are neighbours
+        ("cab,ad->dcb", [(154, 176, 40), (176, 94)], ""),  # few columns: a copy takes less time
+    ],
+)
+def test_small_products_are_looped_over_an_outer_axis(text: str, shapes: list[tuple[int, ...]], looped: str) -> None:
+    operands = [numbers(shape, "float64", number) for number, shape in enumerate(shapes)]
+    layout = tw.plan_einsum(text, *operands).steps[0].layout
+    assert layout.m[: layout.looped_m] + layout.n[: layout.looped_n] == looped
+    assert bool(layout.x_copied or layout.y_copied) == (not looped)
+    np.testing.assert_allclose(
+        tw.einsum(text, *operands), np.einsum(text, *operands, optimize=True), rtol=1e-9, atol=1e-9
+    )
+
+
 @pytest.mark.any_machine
 def test_operands_that_lie_as_matrices_are_not_copied() -> None:
     sizes = dict(zip("abcde", (40, 30, 50, 20, 60), strict=True))
@@ -663,6 +788,51 @@ def test_bits_do_not_depend_on_threads(text: str) -> None:
             with tw.use_threads(threads):
                 found.append(tw.einsum(text, *operands, memory=memory))
         np.testing.assert_array_equal(*found)
+
+
+# ---- memory of results --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recycles_small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Results of 1 KiB and more are recycled, and the cache is empty."""
+    monkeypatch.setattr(runner, "LEAST_RECYCLED", 1024)
+    monkeypatch.setattr(contraction_plan, "LEAST_RECYCLED", 1024)
+    forget()
+    runner.release_workspace()
+    yield
+    forget()
+
+
+@pytest.mark.usefixtures("recycles_small")
+@pytest.mark.parametrize("text", ["abc,bd->acd", "ab,cb->ac", "abc,dba->cd", "abc,ad->bdca"])
+def test_a_large_result_is_recycled_with_its_last_reference(text: str) -> None:
+    sizes = dict(zip("abcd", (12, 14, 30, 20), strict=True))
+    operands = [numbers(tuple(sizes[x] for x in term), "float64") for term in text.partition("->")[0].split(",")]
+    expected = np.einsum(text, *operands)
+    first, second = tw.einsum(text, *operands), tw.einsum(text, *operands)
+    assert not np.may_share_memory(first, second)
+    place, view = first.ctypes.data, first[..., :3]
+    del first
+    third = tw.einsum(text, *operands)
+    assert not np.may_share_memory(third, view), "a view still reads the memory"
+    np.testing.assert_allclose(view, expected[..., :3], rtol=1e-12, atol=1e-12)
+    del view
+    again = tw.einsum(text, *operands)
+    assert again.ctypes.data == place
+    for found in (second, third, again):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert found.flags.writeable
+
+
+@pytest.mark.usefixtures("recycles_small")
+def test_a_small_array_keeps_no_large_buffer() -> None:
+    large = runner.recycled_empty((100_000,), np.dtype(np.uint8))
+    del large
+    small = runner.recycled_empty((2000,), np.dtype(np.uint8))
+    assert sum(map(len, runner._cached.values())) >= 100_000
+    assert runner.recycled_empty((90_000,), np.dtype(np.uint8)).size == 90_000
+    assert small.size == 2000
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------------

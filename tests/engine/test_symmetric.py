@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.cpu import symmetric
+from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.cpu.engine.triangle import part_at
 from tilewright.cpu.plan import HostPlan, mirror_lower
+from tilewright.cpu.runtime.runner import runner
 from tilewright.errors import DTypeError, OperandError, ShapeError, UsageError
+from tilewright.kernels.catalog import catalog
 from tilewright.product.operands import is_gram
 
 DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "int8", "uint16", "int32", "int64", "bool")
@@ -234,3 +238,27 @@ def test_near_the_diagonal_the_lower_side_counts() -> None:
     np.fill_diagonal(whole.imag, 0)
     mirror_lower(c, True, near=True)
     assert np.array_equal(c, whole)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int8", "int16"])
+@pytest.mark.parametrize("n", [70, 333])
+def test_sums_below_the_diagonal_are_mirrored_by_the_last_product(dtype: str, n: int) -> None:
+    choice = choose_adding_cpu(dtype)
+    assert choice is not None
+    below, far = np.tri(n, dtype=bool), np.triu(np.ones((n, n), bool), 256)  # far from what a tile on the diagonal has
+    for kernel in (choice.kernel, catalog()["cpu/direct"]):
+        if dtype not in kernel.dtypes:
+            continue
+        x, y = matrix((40, n), dtype), matrix((30, n), dtype, 1)
+        run = functools.partial(runner, kernel, np.dtype(dtype), threads=2, symmetry="gram")
+        c = np.full((n, n), POISON, dtype)
+        run(mirrored=False)(x.T, x, c)
+        assert not wrong_elements(np.where(below, c, x.T @ x), x.T, x)
+        assert (c[far] == POISON).all()
+        if kernel.adds:
+            run(add=True)(y.T, y, c)
+            if c.dtype.kind == "c":
+                mirror_lower(c, False, near=True)
+            both = np.concatenate([x, y])
+            assert not wrong_elements(c, both.T, both)
+            assert is_symmetric(c)

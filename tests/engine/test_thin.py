@@ -190,14 +190,20 @@ def test_a_plan_takes_them_where_they_win() -> None:
     vector, outer, deep = (("cpu/" + name) for name in ("vector", "outer", "deep"))
     planned = {
         vector: [(6, 2000, 2000), (2000, 6, 2000), (1, 4096, 4096), (4096, 1, 4096)],
-        outer: [(2000, 2000, 4), (100000, 16, 16), (2000, 2000, 64)],
+        outer: [(2000, 2000, 4), (100000, 16, 16), (3000, 3000, 48)],
         deep: [(32, 32, 100000), (3, 3, 1000000)],
     }
     for name, shapes in planned.items():
         for shape, dtype in itertools.product(shapes, FLOATS):
             assert make_plan(Problem(*shape, dtype)).kernel.name == name, shape
-    for shape in [(1000, 1000, 1000), (16, 16, 16), (1, 1, 1), (200, 200, 5000), (128, 128, 128)]:
+    small = math.isqrt((machine().l2 or 256 << 10) // 4) // 2  # of a C that stays in the second-level cache
+    packs = [(3000, 3000, 60), (max(256, small), max(256, small), 28), (300, 5000, 40)]
+    for shape in [(1000, 1000, 1000), (16, 16, 16), (1, 1, 1), (200, 200, 5000), (128, 128, 128), *packs]:
         assert make_plan(Problem(*shape, "float32")).kernel.name not in planned, shape
+    l2 = machine().l2
+    if l2 and l2 >= 2 << 20:
+        assert make_plan(Problem(34, 39, 2548, "float32")).kernel.name == "cpu/direct"
+        assert make_plan(Problem(57, 1518, 36, "float32")).kernel.name == "cpu/packed"
 
 
 # ---- generators, for other machines too ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -42,6 +43,7 @@ from tilewright.large.files import (
     work as work_module,
 )
 from tilewright.large.files.array import ArraySource
+from tilewright.large.files.axes import AxesSource
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed: pip install 'tilewright[files]'")
 zarr = pytest.importorskip("zarr", reason="zarr is not installed: pip install 'tilewright[files]'")
@@ -506,6 +508,20 @@ def test_a_disk_that_is_full_all_the_same_leaves_nothing(tmp_path: Path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["c.npy", "c.h5", "c.safetensors", "c.zarr"])
+def test_a_disk_without_room_for_a_header(tmp_path: Path, name: str) -> None:
+    """Written for real: h5py turns the system's error into an AttributeError."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, limits[1]))
+    try:
+        with pytest.raises(FileError, match=r"cannot be written: .*|does not fit its disk"):
+            create_matrix(tmp_path / name, (100, 100), "float64").write(
+                slice(0, 100), slice(0, 100), np.ones((100, 100))
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def test_a_file_system_that_cannot_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "")
@@ -746,7 +762,10 @@ def test_memory_maps_count_as_their_files_where_that_is_sure(tmp_path: Path) -> 
         source.close()
     path = tmp_path / "a.npy"
     mapped = np.load(path, mmap_mode="r")
-    arrays = [mapped[:10], mapped.T, mapped[:, ::2], np.load(path, mmap_mode="c"), mapped.view(np.int64)]
+    with contextlib.closing(open_matrix(mapped.T)) as transposed:
+        assert isinstance(transposed, AxesSource)
+        assert np.array_equal(whole_matrix(transposed), matrix.T)
+    arrays = [mapped[:10], mapped[:10].T, mapped[:, ::2], np.load(path, mmap_mode="c"), mapped.view(np.int64)]
     assert all(isinstance(open_matrix(each), ArraySource) for each in arrays)
     np.save(tmp_path / "b.npy", matrix + 1)
     (tmp_path / "b.npy").replace(path)  # the map is of a file that has no name any more

@@ -90,10 +90,13 @@ def test_the_callers_gpu_stays_the_callers() -> None:
     tw.multiply(a, b, device="cuda:0")
     assert torch.cuda.current_device() == 0
     assert float((x + 1).sum()) == 8
-    free = torch.cuda.mem_get_info()[0]
-    for _ in range(20):
-        tw.multiply(a, b, device="cuda:0")
-    assert torch.cuda.mem_get_info()[0] >= free - (32 << 20)
+    taken = []
+    for _ in range(5):  # other processes take memory of this GPU, too, but not every time
+        free = torch.cuda.mem_get_info()[0]
+        for _ in range(50):  # of a megabyte each
+            tw.multiply(a, b, device="cuda:0")
+        taken.append(free - torch.cuda.mem_get_info()[0])
+    assert min(taken) <= 32 << 20
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ NPY: list[tuple[dict[str, Any], type[TilewrightError], str]] = [
     ({"shape": "(True, 4)"}, ShapeError, "whole numbers from 0"),
     ({"shape": "(-3, 4)"}, ShapeError, "whole numbers from 0"),
     ({"shape": f"({2**70}, 0)"}, ShapeError, "whole numbers from 0"),
-    ({"shape": "(3, 4, 5)"}, ShapeError, "3 dimensions"),
+    ({"shape": "(3, 4, 5)"}, FileError, "truncated: shape"),
     ({"shape": "(3, 4)", "order": "1"}, FileError, "fortran_order is not a valid bool"),
     ({"shape": "(3, 4)", "descr": "'|O'"}, DTypeError, "must be"),
     ({"shape": "(3, 4)", "descr": "[('x', '<f4')]"}, DTypeError, "must be"),

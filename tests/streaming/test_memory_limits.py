@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.cpu.choice import choose_adding_cpu
 from tilewright.cpu.engine.cuts import PackedBlocks
+from tilewright.cpu.runtime import runner as run_cpu
 from tilewright.errors import MemoryLimitError
 from tilewright.host.machine import described_machine, machine
 from tilewright.kernels.blocking import analytic
@@ -219,3 +222,27 @@ def test_files_are_not_read_much_more_often_than_a_small_memory_needs(
     assert sum(plan.moved_bytes) <= 1.65 * plan.least_bytes
     assert plan.place_bytes <= placed.room.for_blocks(plan.grid) < 64 * MIB
     assert may_be_cut(plan.grid, placed.room), "--resume takes the cut from the journal"
+
+
+# ---- workspaces ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float32", "float64", "complex64"])
+def test_a_kernel_takes_no_more_workspace_than_was_planned(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of int8 the workspace has elements of 4 bytes."""
+    taken: list[int] = []
+
+    @contextlib.contextmanager
+    def counted(nbytes: int, real: Any = run_cpu.take_workspace) -> Iterator[Any]:
+        taken.append(nbytes)
+        with real(nbytes) as memory:
+            yield memory
+
+    choice = places.choose_on_cpu("standard", [dtype] * 2, dtype, 3000)
+    m, n, k = 200, 300, 3000
+    monkeypatch.setattr(run_cpu, "take_workspace", counted)
+    a, b, c = (np.ones(shape, dtype) for shape in ((m, k), (k, n), (m, n)))
+    run_cpu.runner(choice.kernel, np.dtype(dtype), threads=2)(a, b, c)
+    room = places.place_product([ArraySource(a), ArraySource(b)], a.dtype, tw_options(64), 2).room
+    assert room.workspace is not None
+    assert max(taken) < room.workspace(m, n, k) < 2 * max(taken)

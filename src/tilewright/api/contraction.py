@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 import string
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,14 +21,15 @@ import numpy as np
 from ..errors import OperandError, ShapeError, UsageError
 from ..gpu.arrays.host_libraries import host_library
 from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
-from ..product.contraction import Reading, Subscripts, parse_sublists, parse_subscripts, sizes_of
-from ..product.operands import NUMPY_ONLY_DTYPES, admit, admit_out, array_or_shape
+from ..product.contraction import Reading, Subscripts, parse_sublists, parse_subscripts, sizes_of, tensordot_axes
+from ..product.operands import NUMPY_ONLY_DTYPES, admit, array_or_shape
 from ..product.precision import check_words
 from .contraction_plan import (
     ContractionPlan,
     einsum_by_numpy,
     labels_of_products,
     order_of_products,
+    path_given,
     plan_of_arrays,
     readings_of,
     row_major_strides,
@@ -38,7 +40,11 @@ from .matmul import matmul
 
 
 def einsum(
-    *operands: Any, out: Any = None, precision: str | float = "standard", memory: float | str | None = None
+    *operands: Any,
+    out: Any = None,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
 ) -> Any:
     """The sum of products that ``subscripts`` describe, with the semantics of ``numpy.einsum``.
 
@@ -46,7 +52,8 @@ def einsum(
     summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
     axes, which broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any
     characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them. The result never shares
-    memory with an operand; its axes lie in whatever order takes the fewest copies, as those of NumPy's do.
+    memory with an operand; its axes lie in whatever order takes the fewest copies, as those of NumPy's do. One of more
+    than 32 MiB does not own its memory, which is cached for later ones when its last reference goes.
 
     dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate
     results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other libraries,
@@ -55,7 +62,9 @@ def einsum(
 
     Three operands or more are multiplied two by two, in the order that ``opt_einsum`` finds where it is installed,
     and ``numpy.einsum_path`` elsewhere. Each such product is one of matrices, or a batch of them, which are read
-    where they lie or copied in pieces of at most 32 MiB. ``plan_einsum`` says how.
+    where they lie or copied in pieces of at most 32 MiB. ``plan_einsum`` says how. ``optimize`` may be another order: a
+    path, as ``numpy.einsum_path`` and ``opt_einsum.contract_path`` give it. A bool, or the name of an optimiser, changes
+    nothing.
 
     ``out`` receives the result, as that of ``matmul`` does: any strides, cast by the ``same_kind`` rule.
     ``precision`` is that of ``matmul``, for each product of two; with "highest" intermediate results have the wider
@@ -76,16 +85,21 @@ def einsum(
     np.float64(3.0)
     """
     short = None
-    if out is None and memory is None and precision == "standard" and operands and type(operands[0]) is str:
+    plain = out is None and memory is None and precision == "standard" and isinstance(optimize, bool | str)
+    if plain and operands and type(operands[0]) is str:
         short = _short_key(operands)
         if short is not None and (way := _short_ways.get(short)) is not None:
             return way(*operands[1:])
     subscripts, arrays = _parsed(operands)
-    return _contract(subscripts, arrays, out, precision, memory, short)
+    return _contract(subscripts, arrays, out, precision, memory, short, optimize)
 
 
 def plan_einsum(
-    *operands: Any, out: Any = None, precision: str | float = "standard", memory: float | str | None = None
+    *operands: Any,
+    out: Any = None,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
 ) -> ContractionPlan:
     """What ``einsum`` with these arguments runs: the same object. Its text has the order of products, and for each
     one its subscripts, its size as a product of matrices, which operands are copied, and the kernel. Nothing is
@@ -103,30 +117,42 @@ def plan_einsum(
     subscripts, arrays = _parsed(tuple(_array_of_shape(x) for x in operands))
     if is_of_a_library(*arrays, out):
         raise OperandError("plan_einsum plans for NumPy's arrays: pass shapes, as tuples, for those of another library")
-    return plan_of_arrays(subscripts, [_admitted(x, number) for number, x in enumerate(arrays)], out, precision, memory)
+    admitted = [_admitted(x, number) for number, x in enumerate(arrays)]
+    return plan_of_arrays(subscripts, admitted, out, precision, memory, optimize)
 
 
-def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str | float = "standard") -> Any:
+def tensordot(
+    a: Any,
+    b: Any,
+    axes: Any = 2,
+    *,
+    out: Any = None,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> Any:
     """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
 
     ``axes``: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes, or two axes, which are
     summed in pairs. With 0 it is the outer product. The result has the other axes of ``a``, then those of ``b``.
     dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
 
-    Raises ShapeError (axes of different lengths), UsageError (axes that are not there).
+    ``a``, ``b`` and ``out`` may be paths of files, and arrays larger than memory: then it is ``multiply(a, b, out,
+    axes=axes)`` with this ``memory`` and ``overwrite``, which writes ``out`` block by block, and returns it.
+
+    Raises ShapeError (axes of different lengths), UsageError (axes that are not there), and of files what ``multiply``
+    raises.
 
     >>> import numpy as np, tilewright as tw
     >>> tw.tensordot(np.ones((2, 3, 4)), np.ones((4, 3, 5)), axes=([1, 2], [1, 0])).shape
     (2, 5)
     """
+    if memory is not None or overwrite or any(_is_stored(x) for x in (a, b, out)):
+        from ..large.multiply import multiply  # imported only here: it reads files
+
+        return multiply(a, b, out, axes=axes, memory=memory, overwrite=overwrite, precision=precision)
     a, b = _axes_known(a, "a", 0), _axes_known(b, "b", 0)
-    of_a, of_b = _tensordot_axes(axes, a.ndim, b.ndim)
-    for x, y in zip(of_a, of_b, strict=True):
-        if a.shape[x] != b.shape[y]:
-            raise ShapeError(
-                f"a is {tuple(a.shape)}, b is {tuple(b.shape)}: axis {x} of a and axis {y} of b are summed together, "
-                "so they must be equally long"
-            )
+    of_a, of_b = tensordot_axes(axes, tuple(a.shape), tuple(b.shape))
     first = list(range(a.ndim))
     second = [of_a[of_b.index(axis)] if axis in of_b else a.ndim + axis for axis in range(b.ndim)]
     rest = [label for label in [*first, *second] if label not in of_a]
@@ -134,7 +160,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, out: Any = None, precision: str 
     return _contract_two(subscripts, a, b, out, precision)
 
 
-def vecdot(a: Any, b: Any, /, *, axis: int = -1, out: Any = None, precision: str | float = "standard") -> Any:
+def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str | float = "standard") -> Any:
     """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API
     have them.
 
@@ -159,7 +185,7 @@ def vecdot(a: Any, b: Any, /, *, axis: int = -1, out: Any = None, precision: str
     return _contract_two(subscripts, _conjugated(a), b, out, precision)
 
 
-def matvec(a: Any, x: Any, /, *, out: Any = None, precision: str | float = "standard") -> Any:
+def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
     """The products of matrices and vectors, as ``numpy.matvec``: ``a`` is (…, m, n), ``x`` is (…, n), the result (…,
     m).
 
@@ -176,7 +202,7 @@ def matvec(a: Any, x: Any, /, *, out: Any = None, precision: str | float = "stan
     return _contract_two(parse_subscripts("...mn,...n->...m", (a.ndim, x.ndim)), a, x, out, precision)
 
 
-def vecmat(x: Any, a: Any, /, *, out: Any = None, precision: str | float = "standard") -> Any:
+def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
     """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``: ``x`` is (…, n), ``a`` is (…,
     n, m), the result (…, m).
 
@@ -344,29 +370,9 @@ def _conjugated(x: Any) -> Any:
     return x.conj() if "complex" in str(x.dtype) else x
 
 
-def _tensordot_axes(axes: Any, of_a: int, of_b: int) -> tuple[list[int], list[int]]:
-    """The axes of each operand that are summed in pairs. Raises UsageError."""
-    if isinstance(axes, int | np.integer):
-        if not 0 <= axes <= min(of_a, of_b):
-            raise UsageError(
-                f"axes is {axes}: a has {of_a} axes and b has {of_b}; it must be from 0 to {min(of_a, of_b)}"
-            )
-        return list(range(of_a - int(axes), of_a)), list(range(int(axes)))
-    try:
-        pair = [[axis] if isinstance(axis, int | np.integer) else list(axis) for axis in axes]
-        first, second = pair
-    except (TypeError, ValueError):
-        raise UsageError(f"axes is {axes!r:.80}: it must be a number of axes, or two lists of axes") from None
-    found = []
-    for name, chosen, ndim in (("a", first, of_a), ("b", second, of_b)):
-        if any(not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim for axis in chosen):
-            raise UsageError(f"axes of {name} are {chosen}: {name} has {ndim} axes")
-        found.append([int(axis) % ndim for axis in chosen])
-        if len(set(found[-1])) < len(chosen):
-            raise UsageError(f"axes of {name} are {chosen}: each may occur once")
-    if len(first) != len(second):
-        raise UsageError(f"axes are {first} of a and {second} of b: they must be as many")
-    return found[0], found[1]
+def _is_stored(x: Any) -> bool:
+    """Whether it is the path of a file, or a file that is open."""
+    return isinstance(x, (str, os.PathLike)) or hasattr(x, "fingerprint")
 
 
 # ---- how a call runs -------------------------------------------------------------------------------------------------
@@ -386,31 +392,30 @@ def _contract(
     precision: str | float,
     memory: float | str | None = None,
     short: tuple[Any, ...] | None = None,
+    optimize: Any = True,
 ) -> Any:
     """The contraction of checked arguments; ``short`` is the key of the short way for later calls like this one."""
     if is_of_a_library(*arrays, out):
-        return _contract_of_library(subscripts, arrays, out, precision, memory)
+        return _contract_of_library(subscripts, arrays, out, precision, memory, path_given(optimize, len(arrays)))
     operands = [_admitted(x, number) for number, x in enumerate(arrays)]
     if any(x.dtype.name in NUMPY_ONLY_DTYPES for x in operands):
         result = einsum_by_numpy(subscripts, operands, out)
         views = out is None and isinstance(result, np.ndarray) and np.may_share_memory(result, operands[0])
         return result.copy() if views else result
-    plan_ = plan_of_arrays(subscripts, operands, out, precision, memory)
+    plan_ = plan_of_arrays(subscripts, operands, out, precision, memory, optimize)
     if out is None:
         if short is not None:
             _remember(short, plan_)
         result = plan_.run(operands)
         return result if result.ndim else result[()]
-    shape = tuple(plan_.sizes[label] for label in subscripts.output)
-    target = admit_out(out, shape, plan_.dtype)
+    target = out.view(np.ndarray)
     direct = target.dtype == plan_.dtype and target.dtype.isnative and target.flags.aligned
     if direct and not any(np.may_share_memory(target, x) for x in operands):
         plan_.run(operands, target)
     else:
+        found = plan_of_arrays(subscripts, operands, None, precision, memory, optimize).run(operands)
         with np.errstate(all="ignore"):
-            np.copyto(
-                target, plan_of_arrays(subscripts, operands, None, precision, memory).run(operands), casting="same_kind"
-            )
+            np.copyto(target, found, casting="same_kind")
     return out
 
 
@@ -458,7 +463,12 @@ def _as_scalar(x: np.ndarray) -> Any:
 
 
 def _contract_of_library(
-    subscripts: Subscripts, arrays: Sequence[Any], out: Any, precision: str | float, memory: Any
+    subscripts: Subscripts,
+    arrays: Sequence[Any],
+    out: Any,
+    precision: str | float,
+    memory: Any,
+    path: tuple[tuple[int, int], ...] | None,
 ) -> Any:
     """The contraction by the library's own views, and ``matmul`` of its arrays."""
     if memory is not None:
@@ -469,7 +479,7 @@ def _contract_of_library(
     shapes = tuple(tuple(map(int, x.shape)) for x in arrays)
     sizes = sizes_of.__wrapped__(subscripts, shapes)
     readings = readings_of(subscripts, shapes, sizes)
-    path, _ = order_of_products(subscripts, shapes)
+    path = order_of_products(subscripts, shapes)[0] if path is None else path
     left = [(_read_by_library(x, each), each.result) for x, each in zip(arrays, readings, strict=True)]
     for (i, j), (_, _, output) in zip(path, labels_of_products(subscripts, readings, path), strict=True):
         pair = left[i], left[j]

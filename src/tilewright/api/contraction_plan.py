@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,22 @@ import numpy as np
 from ..cpu.contraction import ELEMENTS_PER_THREAD, is_summed_by_parts, multiply_pair, read_operand
 from ..cpu.permuted_copy import copy_permuted
 from ..cpu.runtime.peaks import bandwidth_gbs
-from ..errors import MemoryLimitError
+from ..cpu.runtime.runner import LEAST_RECYCLED, recycled_empty
+from ..errors import MemoryLimitError, UsageError
 from ..host.cached_property import cached_property
 from ..host.limits import get_threads
 from ..host.machine import bytes_text, seconds_text
-from ..product.contraction import COPY_BYTES, PairLayout, Reading, Subscripts, lay_out_pair, reading_of, sizes_of
-from ..product.operands import promoted
+from ..product.contraction import (
+    COPY_BYTES,
+    PairLayout,
+    Reading,
+    Subscripts,
+    is_better_swapped,
+    lay_out_pair,
+    reading_of,
+    sizes_of,
+)
+from ..product.operands import admit_out, promoted
 from ..product.plan import Rows
 from ..product.precision import COMPUTED_IN, WIDEST, check_words
 from .matmul import matmul, plan
@@ -55,6 +66,7 @@ class ContractionStep:
             few = m * n * batch < 2 * ELEMENTS_PER_THREAD
             return _way_of_elements(layout) if self.plain and few else None
         copies = bool(layout.looped_m or layout.looped_n or layout.cuts or self.is_inner)
+        copies |= m * n * batch * self.dtype.itemsize >= LEAST_RECYCLED  # a result of ``matmul`` is not recycled
         copies |= bool(layout.x_copied) and m * k * batch > MOST_AT_ONCE
         copies |= bool(layout.y_copied) and n * k * batch > MOST_AT_ONCE
         return None if copies or not self.plain or not m * n * k * batch else _way_of_product(layout)
@@ -261,7 +273,7 @@ class ContractionPlan:
     def _run_slices(self, operands: Sequence[np.ndarray], out: np.ndarray | None) -> np.ndarray:
         """The contraction slice by slice; those of summed labels innermost, in their order."""
         shape = tuple(self.sizes[label] for label in self.subscripts.output)
-        result = np.empty(shape, self.dtype) if out is None else out
+        result = recycled_empty(shape, self.dtype) if out is None else out
         outer = [(label, block) for label, block in self.slices if label in self.subscripts.output]
         summed = [(label, block) for label, block in self.slices if label not in self.subscripts.output]
         for place in _slices(outer, self.sizes):
@@ -303,7 +315,7 @@ def _sliced(x: np.ndarray, labels: str, where: dict[str, slice]) -> np.ndarray:
 def _empty_result(step: ContractionStep) -> np.ndarray:
     """A new array for the result of a step, which lies in the order of its layout."""
     layout = step.layout
-    c = np.empty(tuple(layout.sizes[label] for label in layout.result), step.dtype)
+    c = recycled_empty(tuple(layout.sizes[label] for label in layout.result), step.dtype)
     return c.transpose([layout.result.index(label) for label in layout.output])
 
 
@@ -324,8 +336,9 @@ def _copied_dtype(plan_: ContractionPlan, x: np.ndarray, y: np.ndarray) -> np.dt
 #: one.
 MOST_BY_NUMPY = 1024
 
-#: The most elements of an operand that is copied at once, by NumPy.
-MOST_AT_ONCE = 1 << 13
+#: The most elements of an operand that is copied at once, by NumPy: as many as take less time than the Python code that
+#: copies in pieces, 0.1 ms.
+MOST_AT_ONCE = 1 << 15
 
 #: What a plan depends on of an array: shape, strides and dtype.
 ArrayKey = tuple[tuple[int, ...], tuple[int, ...], np.dtype]
@@ -336,30 +349,68 @@ def _key(x: np.ndarray) -> ArrayKey:
 
 
 def plan_of_arrays(
-    subscripts: Subscripts, arrays: Sequence[np.ndarray], out: Any, precision: str | float, memory: float | str | None
+    subscripts: Subscripts,
+    arrays: Sequence[np.ndarray],
+    out: Any,
+    precision: str | float,
+    memory: float | str | None,
+    optimize: Any = True,
 ) -> ContractionPlan:
+    """The plan for these arrays, into ``out`` if it is one. Raises what ``einsum`` raises before it multiplies."""
     limit = None
     if memory is not None:
         from ..large.streaming.places.places import parse_bytes  # imported only here: few contractions are limited
 
         limit = parse_bytes("memory", memory)
     check_words(precision, "classical")
-    of_out = None if out is None or not isinstance(out, np.ndarray) else _key(out)
-    return _planned(subscripts, tuple(map(_key, arrays)), of_out, precision, limit)
+    keys, of_out = tuple(map(_key, arrays)), None
+    if out is not None:
+        sizes = sizes_of(subscripts, tuple(x.shape for x in arrays))
+        of_out = _key(admit_out(out, tuple(sizes[label] for label in subscripts.output), _result_dtype(keys)))
+    return _planned(subscripts, keys, of_out, precision, limit, path_given(optimize, len(arrays)))
+
+
+def path_given(optimize: Any, count: int) -> tuple[tuple[int, int], ...] | None:
+    """The path in the argument ``optimize`` as products of two at a time; None where it leaves the order to the plan. Raises
+    UsageError.
+
+    >>> path_given(["einsum_path", (0, 2), (0, 1)], 3), path_given("greedy", 3)
+    (((0, 2), (0, 1)), None)
+    """
+    if optimize is None or isinstance(optimize, (bool, str)):
+        return None
+    try:
+        found = list(optimize)
+        found = found[found[:1] == ["einsum_path"] :]
+        if len(found) == 2 and isinstance(found[0], str):
+            return None  # an optimiser, and a limit of memory
+        return _pairs([tuple(map(operator.index, group)) for group in found], count)
+    except TypeError:
+        rule = "a bool, the name of an optimiser, or a path: a list of tuples of the operands that are multiplied next"
+        raise UsageError(f"optimize is {optimize!r:.80}: it must be {rule}") from None
+
+
+def _result_dtype(keys: tuple[ArrayKey, ...]) -> np.dtype:
+    """The dtype of the result, in the machine's byte order."""
+    dtype: np.dtype = functools.reduce(promoted, (dtype for _, _, dtype in keys))
+    return dtype if dtype.isnative else np.dtype(dtype.type)
 
 
 @functools.lru_cache(maxsize=1024)
 def _planned(
-    subscripts: Subscripts, keys: tuple[ArrayKey, ...], out: ArrayKey | None, precision: str | float, memory: int | None
+    subscripts: Subscripts,
+    keys: tuple[ArrayKey, ...],
+    out: ArrayKey | None,
+    precision: str | float,
+    memory: int | None,
+    given: tuple[tuple[int, int], ...] | None,
 ) -> ContractionPlan:
-    """The plan for arrays of these shapes, strides and dtypes."""
+    """The plan for arrays of these shapes, strides and dtypes, in the order that was ``given`` if there is one."""
     shapes = tuple(shape for shape, _, _ in keys)
     sizes = sizes_of(subscripts, shapes)
-    dtype = functools.reduce(promoted, (dtype for _, _, dtype in keys))
-    if not dtype.isnative:
-        dtype = np.dtype(dtype.type)
+    dtype = _result_dtype(keys)
     inner = _inner_dtype(dtype, precision)
-    path, path_by = order_of_products(subscripts, shapes)
+    path, path_by = order_of_products(subscripts, shapes) if given is None else (given, "the argument optimize")
     if memory is None:
         return _with_path(subscripts, keys, out, precision, path, path_by, dtype, inner, COPY_BYTES)
     limit = max(1, min(COPY_BYTES, memory // 8))
@@ -437,12 +488,15 @@ def _with_path(
         of_c = None
         if last and out is not None:
             of_c = dict(zip(output, out[1], strict=True))
-        swapped = of_c is None and output and output[-1] in x and output[-1] not in y
-        if swapped:
-            i, j, x, y, of_x, of_y, x_converts, y_converts = j, i, y, x, of_y, of_x, y_converts, x_converts
         layout = lay_out_pair(
             *(x, y, output, sizes, of_x, of_y, of_c, kind.itemsize), converts=(x_converts, y_converts), limit=limit
         )
+        if of_c is None:
+            swapped = lay_out_pair(
+                *(y, x, output, sizes, of_y, of_x, None, kind.itemsize), converts=(y_converts, x_converts), limit=limit
+            )
+            if is_better_swapped(layout, swapped):
+                i, j, layout = j, i, swapped
         plain = kind == dtype == inner and not (x_converts or y_converts) and of_c is None
         steps.append(ContractionStep(i, j, layout, kind, plain))
         left.append((output, row_major_strides(layout.result, sizes, kind.itemsize), False))
@@ -555,19 +609,29 @@ def _path_of_many(
     return _pairs(found, len(labels)), f"numpy.einsum_path ({how})"
 
 
-def _pairs(path: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[int, int], ...]:
-    """The same path of products of two at a time."""
-    pairs = []
+def _pairs(path: Sequence[Sequence[int]], count: int) -> tuple[tuple[int, int], ...]:
+    """The same path of products of two at a time. Raises UsageError for one that names operands that are not there, or
+    leaves more than one.
+
+    >>> _pairs([(1,), (0, 1)], 2), _pairs([(0, 1, 2, 3)], 4)
+    (((0, 1),), ((0, 1), (0, 1), (0, 1)))
+    """
+    given, left, pairs = list(range(count)), list(range(count)), []
     for group in path:
-        chosen = sorted(group)
+        if any(place not in range(len(given)) for place in group) or len(set(group)) < len(group):
+            raise UsageError(f"optimize has {tuple(group)} in its path: {len(given)} operands are left there")
+        chosen = [given[place] for place in sorted(group)]
+        given = [each for each in given if each not in chosen]
         while len(chosen) > 1:
-            pairs.append((chosen[0], chosen[1]))
-            count -= 1
-            rest = [position - 2 for position in chosen[2:]]
-            chosen = sorted([*rest, count - 1])
-    while count > 1:
-        pairs.append((0, 1))
-        count -= 1
+            one, other, *rest = chosen
+            pairs.append((min(places := (left.index(one), left.index(other))), max(places)))
+            left = [each for each in left if each not in (one, other)]
+            left.append(count)
+            chosen = [*rest, count]
+            count += 1
+        given += chosen
+    if len(left) > 1:
+        raise UsageError(f"optimize has a path that leaves {len(left)} operands: add {tuple(range(len(left)))}")
     return tuple(pairs)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,8 @@ import numpy as np
 from ..host.limits import get_threads
 from ..product.contraction import PairLayout, Reading, pieces_of_layout
 from ..product.operands import ALIGNMENT
-from .permuted_copy import copy_permuted
-from .runtime.runner import even_slices, take_workspace
-from .runtime.threads import Team
+from .permuted_copy import axis_to_share, copy_permuted
+from .runtime.runner import run_in_slices, take_workspace
 
 #: ``multiply(x, y, out, out_dtype)``: the product of matrices, or of batches of them, into ``out``.
 MultiplyInto = Callable[[np.ndarray, np.ndarray, np.ndarray | None, Any], Any]
@@ -74,12 +73,11 @@ def _summed(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
         _quietly(add.reduce, x, axes, dtype, result)
         return result
     of_x, of_result = (slice(None),) * longest, (slice(None),) * rest.index(longest)
-    Team(threads).run(
-        [
-            functools.partial(_quietly, add.reduce, x[(*of_x, part)], axes, dtype, result[(*of_result, part)])
-            for part in even_slices(x.shape[longest], threads)
-        ]
-    )
+
+    def sum_part(part: slice) -> None:
+        _quietly(add.reduce, x[(*of_x, part)], axes, dtype, result[(*of_result, part)])
+
+    run_in_slices(sum_part, x.shape[longest], threads)
     return result
 
 
@@ -269,8 +267,11 @@ def _threads_for(size: int) -> int:
 def _dots_of_rows(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The products of rows of real numbers, which are read where they lie."""
     dots = np.empty(x.shape[:-1], x.dtype)
-    parts = even_slices(len(x), _threads_for(x.size))
-    Team(len(parts)).run([functools.partial(_quietly, np.vecdot, x[part], y[part], dots[part]) for part in parts])
+    run_in_slices(
+        lambda part: _quietly(np.vecdot, x[part], y[part], dots[part]),
+        len(x),
+        _threads_for(x.size),
+    )
     return dots
 
 
@@ -300,8 +301,7 @@ def _dots_of_blocks(x: np.ndarray, y: np.ndarray, sums: np.dtype) -> np.ndarray:
             place = places[number]
             dots[number] = dot(in_cache(x[place], buffers[0]), in_cache(y[place], buffers[1]))
 
-    parts = even_slices(len(places), _threads_for(x.size))
-    Team(len(parts)).run([functools.partial(_quietly, compute, part) for part in parts])
+    run_in_slices(functools.partial(_quietly, compute), len(places), _threads_for(x.size))
     return dots
 
 
@@ -333,22 +333,18 @@ def _multiply_elements(layout: PairLayout, x: np.ndarray, y: np.ndarray, c: np.n
     batch, m, n = len(layout.batch), len(layout.m), len(layout.n)
     x = x.reshape((*x.shape, *(1,) * n)) if n else x
     y = y.reshape((*y.shape[:batch], *(1,) * m, *y.shape[batch:])) if m else y
-    dtype = np.result_type(x.dtype, y.dtype, c.dtype)
+    dtype, threads = np.result_type(x.dtype, y.dtype, c.dtype), _threads_for(c.size)
     product = functools.partial(_quietly, np.multiply, dtype=dtype, casting="unsafe")
-    jobs = [functools.partial(product, x[_of(x, where)], y[_of(y, where)], c[(*where, ...)]) for where in _shares(c)]
-    Team(len(jobs)).run(jobs)
-
-
-def _shares(c: np.ndarray) -> Iterator[tuple[Any, ...]]:
-    """The part of c that each thread writes."""
-    threads = _threads_for(c.size)
     if threads < 2:
-        yield (slice(None),) * c.ndim
+        product(x, y, c)
         return
-    order = sorted(range(c.ndim), key=lambda axis: -abs(c.strides[axis]))
-    axis = next((axis for axis in order if c.shape[axis] >= 2 * threads), int(np.argmax(c.shape)))
-    for part in even_slices(c.shape[axis], threads):
-        yield tuple(part if each == axis else slice(None) for each in range(c.ndim))
+    axis = axis_to_share(c, threads)
+
+    def multiply_part(part: slice) -> None:
+        where: Any = tuple(part if each == axis else slice(None) for each in range(c.ndim))
+        product(x[_of(x, where)], y[_of(y, where)], c[(*where, ...)])
+
+    run_in_slices(multiply_part, c.shape[axis], threads)
 
 
 def _of(x: np.ndarray, where: tuple[Any, ...]) -> tuple[Any, ...]:

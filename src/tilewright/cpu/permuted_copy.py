@@ -8,15 +8,13 @@ for.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 
 import numpy as np
 
 from ..host.limits import get_threads
-from .runtime.runner import even_slices
-from .runtime.threads import Team
+from .runtime.runner import run_in_slices
 
 #: Elements inside the axis of the source's neighbours that are copied as they are, and those of a block if there are
 #: more. Each is a cache line: a thousand of them are in the second cache of every machine, and use few pages.
@@ -39,11 +37,17 @@ def copy_permuted(target: np.ndarray, source: np.ndarray) -> None:
     if threads < 2:
         _copy_in_blocks(target, source)
         return
-    axis = next(
-        (axis for axis, length in enumerate(target.shape) if length >= 2 * threads), int(np.argmax(target.shape))
+    axis = axis_to_share(target, threads)
+    before = (slice(None),) * axis
+    run_in_slices(
+        lambda part: _copy_in_blocks(target[(*before, part)], source[(*before, part)]), target.shape[axis], threads
     )
-    parts = [(slice(None),) * axis + (part,) for part in even_slices(target.shape[axis], threads)]
-    Team(len(parts)).run([functools.partial(_copy_in_blocks, target[part], source[part]) for part in parts])
+
+
+def axis_to_share(target: np.ndarray, threads: int) -> int:
+    """The axis along which threads share an array that they write: the outermost one with some indices for each of them."""
+    order = sorted(range(target.ndim), key=lambda axis: -abs(target.strides[axis]))
+    return next((axis for axis in order if target.shape[axis] >= 2 * threads), int(np.argmax(target.shape)))
 
 
 def _copy_in_blocks(target: np.ndarray, source: np.ndarray) -> None:

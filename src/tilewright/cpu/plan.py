@@ -22,9 +22,8 @@ from .engine.numpy_product import numpy_product, product_by_numpy
 from .prediction import BlockSizes, Prediction, predict
 from .runtime import shared_products, small_products
 from .runtime.facts import KERNEL, OF_SHORT_WAY
-from .runtime.runner import Product, as_matrices, even_slices, multiply_batch, runner
+from .runtime.runner import Product, as_matrices, multiply_batch, run_in_slices, runner
 from .runtime.shared_products import Sharing
-from .runtime.threads import Team
 
 #: The least multiply-adds of a product that threads share: two threads that stand by are faster than one from 90³ on.
 WORK_SHARED = 700_000
@@ -562,5 +561,4 @@ def _parts(x: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def _shared(job: Callable[[slice], None], length: int, size: int) -> None:
     """Cut a ``length`` among the threads that pay for ``size`` elements."""
-    threads = max(1, min(get_threads(), size // _LEAST))
-    Team(threads).run([functools.partial(job, part) for part in even_slices(length, threads)])
+    run_in_slices(job, length, max(1, min(get_threads(), size // _LEAST)))

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from ..cpu.plan import mirror_lower
 from ..cpu.runtime.machine_code import need_machine_code
 from ..cpu.runtime.peaks import peak_gflops
 from ..cpu.runtime.runner import runner
@@ -38,8 +37,17 @@ from ..product.plan import Choice, Plan, Rows
 from ..product.problem import Problem, Symmetry
 from .files import Output, Sink, Source, WorkDirectory, create_matrix, output_of
 from .files.positional import BUFFER
-from .streaming.places.places import LEAST_LIMIT, SHARE, choose_on_cpu, parse_bytes, read_bytes
-from .streaming.places.rates import copy_workers, kc_of, read_rate
+from .streaming.places.places import (
+    LEAST_LIMIT,
+    SHARE,
+    choose_on_cpu,
+    parse_bytes,
+    read_bytes,
+    step_bytes,
+    triangle_products,
+    write_both_sides,
+)
+from .streaming.places.rates import copy_workers, read_rate
 from .streaming.plan.cuts import least_limit, own_bytes
 from .streaming.run.job import Progress, opened_source, product_dtype, refuse_inside, refuse_overlap
 
@@ -49,8 +57,6 @@ MOST_STEPS, FEWEST_STEPS = 4096, 256
 MOST_PANELS = 1000
 #: Blocks of A in memory: one is multiplied while another one is read.
 BUFFERS = 2
-#: Rows of a finished tile that are copied to the other side of the diagonal at once.
-STRIP = 512
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,8 +201,8 @@ class _Tile:
         self._dtype, self._k = np.dtype(plan.compute), plan.problem.k
         self._conjugate = job.conjugate and self._dtype.kind == "c"
         symmetry: Symmetry = "" if not self._on_diagonal else "hermitian" if self._conjugate else "gram"
-        run = functools.partial(runner, plan.kernel, self._dtype, threads=plan.threads, symmetry=symmetry)
-        self._first, self._more = run(), run(add=True)
+        run = functools.partial(runner, plan.kernel, self._dtype, threads=plan.threads)
+        self._products = triangle_products(run, symmetry)
         steps, extra = min(plan.steps, max(1, self._k)), 1 if plan.center else 0
         self._buffers = [
             [mapped_empty((steps + extra) * _length(panel), self._dtype) for panel in self._panels]
@@ -226,7 +232,7 @@ class _Tile:
                     raise Stopped
                 if number + 1 < len(cuts):
                     coming = self._begin_reading(readers, number + 1, cuts[number + 1])
-                self._multiply(number, min(job.plan.steps, self._k - low))
+                self._multiply(number, min(job.plan.steps, self._k - low), last=number + 1 == len(cuts))
                 yield each
         self._write(sink)
 
@@ -258,7 +264,7 @@ class _Tile:
         whole = flat.reshape(width, -1).T if self._job.by_rows else flat.reshape(-1, width)
         return whole[: steps + more]
 
-    def _multiply(self, number: int, steps: int) -> None:
+    def _multiply(self, number: int, steps: int, *, last: bool) -> None:
         blocks = [self._block(number, p, steps) for p in range(len(self._panels))]
         if self._job.plan.center:
             blocks = self._centred(blocks, number, steps)
@@ -267,7 +273,7 @@ class _Tile:
             taken = right if self._job.by_rows else left
             taken = np.conjugate(taken, out=self._conjugated[: taken.size].reshape(taken.shape))
             left, right = (left, taken) if self._job.by_rows else (taken, right)
-        (self._first if number == 0 else self._more)(left.T, right, self._c)
+        self._products[number == 0, last](left.T, right, self._c)
 
     def _centred(self, blocks: list[np.ndarray], number: int, steps: int) -> list[np.ndarray]:
         """The blocks about their means, and one more step: √(s·t / (s + t)) times the distance between the means of the s
@@ -293,16 +299,10 @@ class _Tile:
     def _write(self, sink: Sink) -> None:
         """Write the finished tile to both sides of the diagonal."""
         c, ddof = self._c, self._job.plan.ddof
-        if self._on_diagonal and self._dtype.kind == "c":
-            mirror_lower(c, self._conjugate, near=True)
         if ddof is not None:
             with np.errstate(all="ignore"):
                 c /= max(0, self._k - ddof)
-        sink.write(self._rows, self._columns, c)
-        for top in range(0, 0 if self._on_diagonal else len(c), STRIP):
-            strip = c[top : top + STRIP].T
-            columns = slice(self._rows.start + top, min(self._rows.stop, self._rows.start + top + STRIP))
-            sink.write(self._columns, columns, strip.conj() if self._conjugate else strip)
+        write_both_sides(sink, self._rows, self._columns, c, hermitian=self._conjugate)
 
 
 # ---- planning --------------------------------------------------------------------------------------------------------
@@ -369,14 +369,12 @@ def _plan(
     while readers > 1 and readers * of_read > given // 8:  # a small memory is better spent on blocks
         readers -= 1
     left = given - own_bytes(given) - readers * of_read
-    kc, grain = kc_of(choice.kernel, choice.compute), source.grain[1 if rows else 0]
+    grain = source.grain[1 if rows else 0]
 
     def bytes_of(side: int, panels: int, steps: int) -> int:
         width = side if panels == 1 else 2 * side
-        workspace = choice.kernel.workspace_bytes(side, side, min(steps, kc), choice.compute, threads)
-        return (
-            (side * side + copies * (steps + 1) * width) * size + workspace + 8 * _counters(choice.kernel, side, steps)
-        )
+        blocks = (side * side + copies * (steps + 1) * width) * size
+        return blocks + step_bytes(choice.kernel, choice.compute, threads, side, side, steps)
 
     least = min(k, FEWEST_STEPS) or 1
     panels = 1
@@ -415,10 +413,6 @@ def _plan(
         center=center,
         ddof=ddof,
     )
-
-
-def _counters(kernel: Kernel, side: int, steps: int) -> int:
-    return kernel.counters(side, side, steps) if kernel.counters else 1
 
 
 def _length(part: slice) -> int:

@@ -35,16 +35,20 @@ def multiply(
     verify: bool = False,
     progress: Progress | bool | None = None,
     events: Events | None = None,
+    axes: Any = None,
 ) -> Any:
     """The product of two matrices, each a file or an array, written to ``out`` block by block; returns ``out``.
 
     Operands and result:
 
-    - ``a`` is (m, k) and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``, ``.h5``, ``.safetensors``
-      or raw files (pass what ``files.open_matrix`` returns for a file that needs options). Operands can also be at URLs,
-      such as "s3://bucket/a.zarr", which fsspec reads.
-    - ``out`` is the path of a file of any of these formats, which appears when it is complete; an array of shape (m, n) that
-      shares no memory with the operands; or None for a new array.
+    - ``a`` is (m, k), or a stack (…, m, k), and ``b`` is (k, n): arrays of any strides, or paths of ``.npy``, ``.zarr``,
+      ``.h5``, ``.safetensors`` or raw files (pass what ``files.open_matrix`` returns for a file that needs options).
+      Operands can also be at URLs, such as "s3://bucket/a.zarr", which fsspec reads.
+    - ``axes`` says which axes of arrays of any number of axes are summed, as ``numpy.tensordot`` takes it: a number, of the
+      last axes of ``a`` and the first of ``b``, or two lists of axes. The result has the other axes of ``a``, then those of
+      ``b``: ``axes=(0, 0)`` of matrices is Aᵀ·B. Merged axes are the rows and columns that plans, messages and tiles count.
+    - ``out`` is the path of a file of any of these formats, which appears when it is complete; an array of shape (m, n), or
+      (…, m, n), that shares no memory with the operands; or None for a new array.
     - ``dtype``: C has the dtype to which ``matmul`` and NumPy promote the operands: any float, complex number, integer or
       bool. Integers wrap around, so C of int8 operands is int8; for bool, C is the logical OR of ANDs. ``dtype`` requests
       another dtype of C, to which operands must cast by the ``same_kind`` rule, such as ``dtype="float32"`` for integers:
@@ -120,6 +124,7 @@ def multiply(
         resume=resume,
         overwrite=overwrite,
         precision=precision,
+        axes=axes,
     )
     if progress is False:
         progress = None
@@ -143,7 +148,10 @@ def multiply(
             job.run(progress, events)
             if verify:
                 verify_job(job, a, b, options).report()
-            return job.target if out is None else out
+            if out is not None:
+                return out
+            shape = job.product.result_shape
+            return job.target if job.target.shape == shape else job.target.reshape(shape)
 
     return stoppable(run)
 
@@ -163,6 +171,7 @@ def plan_multiply(
     overwrite: bool = False,
     precision: str | float = "standard",
     cluster: Any = None,
+    axes: Any = None,
 ) -> StreamPlan:
     """What ``multiply`` would do, and the predicted time; nothing is multiplied, and no result begun.
 
@@ -183,6 +192,7 @@ def plan_multiply(
         resume=resume,
         overwrite=overwrite,
         precision=precision,
+        axes=axes,
     )
     with job_on(cluster, a, b, out, options, only_planned=True) as job:
         return job.plan
@@ -216,14 +226,24 @@ def verify_job(job: Job, a: Any, b: Any, options: Options) -> Verification:
     """Verify the result of a finished job. If it is wrong, mark it so that ``resume`` does not accept it."""
     from ..cpu.runtime.stop import stoppable
     from ..host.steps import announced
+    from .files.axes import AxesSource
+    from .streaming.run.job import open_result
     from .verification import verify_files
 
     bound = job.plan.error_bound
     # A result of an earlier run may have been cut in another way, so its own error bound is not known: use the promised one.
     if not isinstance(options.precision, str):
         bound = min(bound, float(options.precision))
-    with announced("verifying"):
-        found = stoppable(lambda: verify_files(a, b, job.target, bound, options.memory))
+    # The caller's operands, unless axes of them are merged: those of a cluster are read by its workers alone.
+    x, y = (
+        source if isinstance(source, AxesSource) else given
+        for source, given in zip(job.product.sources, (a, b), strict=True)
+    )
+    with announced("verifying"), contextlib.ExitStack() as stack:
+        c = job.target
+        if isinstance(c, (str, os.PathLike)):
+            c = stack.enter_context(contextlib.closing(open_result(c, job.product.extents, job.product.dtype)))
+        found = stoppable(lambda: verify_files(x, y, c, bound, options.memory))
     if not found.ok:
         job.disown()
     return found

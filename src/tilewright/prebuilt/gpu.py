@@ -74,7 +74,7 @@ CASES: tuple[Case, ...] = (
     ("float32", "invariant", None),
     ("float64", "invariant", None),
 )
-#: One of so many products is one of groups.
+#: One of so many products is one of groups, and one that of a matrix and its transpose.
 _GROUPS = 20
 #: Multiples that sizes are drawn as: any, what aligns a row of two or four bytes to words, to granules, and whole tiles.
 _MULTIPLES = (1, 2, 8, 64)
@@ -158,6 +158,8 @@ def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list
                     with contextlib.suppress(DTypeError):  # which not every architecture multiplies
                         plan = plan_of_views(x, y, views=i % 5 > 0, precision=precision, out_dtype=out_dtype)
                         prepare(plan)
+                        if i % _GROUPS == 0 and precision == "standard":  # a matrix and its transpose
+                            prepare(plan_of_views(x, x.transposed, out_dtype=out_dtype))
                 if i % _GROUPS == 0 and dtype in GROUPED and precision == "standard":
                     _plan_groups(rng, dtype, ordinal)
     return list(asked)
@@ -221,7 +223,7 @@ def every_set(wanted: Iterable[Request]) -> list[Request]:
 
 
 #: Macros by which the best sets of parameters differ much, or that have sets of their own.
-_TYPES = {"TYPE", "TYPE_A", "TYPE_B", "OUT", "GROUPED"}
+_TYPES = {"TYPE", "TYPE_A", "TYPE_B", "OUT", "GROUPED", "TRIANGLE"}
 
 
 def _twins(wanted: Iterable[Request]) -> list[list[Request]]:

@@ -44,7 +44,7 @@ from .cuts import (
     part_start,
     phases_of,
 )
-from .triangle import ADDS, HERMITIAN, matrix_of, mirror_band, part_at
+from .triangle import ADDS, HERMITIAN, LOWER, matrix_of, mirror_band, part_at
 
 #: Bytes of all sets of the second-level cache once, and of that cache.
 WAY, L2 = 128 << 10, codegen.setting("l2", caches(machine())[1])
@@ -121,7 +121,8 @@ class Near(NamedTuple):
 
 class _TeamProduct(NamedTuple):
     """What all threads share. ``straight``: rows of A are read where they lie; ``adds``: 1 to add to C, otherwise 0;
-    ``reals``: packed elements for one of a symmetric C, otherwise 0; ``conjugated``: it is Hermitian."""
+    ``reals``: packed elements for one of a symmetric C, otherwise 0; ``conjugated``: it is Hermitian; ``mirrors``: what is
+    below its diagonal is copied to the other side."""
 
     a: Any
     b: Any
@@ -133,6 +134,7 @@ class _TeamProduct(NamedTuple):
     adds: int
     reals: int
     conjugated: bool
+    mirrors: bool
 
 
 class _Division(NamedTuple):
@@ -253,7 +255,9 @@ def team_product(
             counted = counters[LINE + g * division.counters : LINE + (g + 1) * division.counters]
             group = _Group(left, right - left, division.buffers, panels, counted)
             work(
-                _TeamProduct(a, b, c, n, k, deep, straight, bits & ADDS, reals, (bits & HERMITIAN) != 0),
+                _TeamProduct(
+                    a, b, c, n, k, deep, straight, bits & ADDS, reals, (bits & HERMITIAN) != 0, (bits & LOWER) == 0
+                ),
                 how,
                 group,
                 home,
@@ -482,7 +486,7 @@ def _multiplier(blocks: PackedBlocks, write: Callable[..., None], whole_bands: b
             packed = codegen.offset(phase.panel, (s - phase.first) * size)
             write(steps, of_a, rows.a_stride, packed, product.c, here, sliver, corner, near)
             cached = True
-            if reals and steps.ends:
+            if reals and steps.ends and product.mirrors:
                 j, units = left * lanes // reals, how.bands if whole_bands else tiles
                 mirror_band(
                     matrix_of(product.c), product.conjugated, here.top, bottom, j, j + columns // reals, tiles, units

@@ -23,8 +23,9 @@ from ...product.problem import Symmetry
 from .. import codegen
 from .cuts import part_start
 
-#: Bits of a word of the call: whether the product is added to C; whether C is symmetric, or Hermitian.
-ADDS, SYMMETRIC, HERMITIAN = 1, 2, 4
+#: Bits of a word of the call: whether the product is added to C; whether C is symmetric, or Hermitian; of these, whether
+#: nothing is copied to the other side of the diagonal, because another product will be added first.
+ADDS, SYMMETRIC, HERMITIAN, LOWER = 1, 2, 4, 8
 #: What is known of C as such bits.
 BITS: dict[Symmetry, int] = {"": 0, "gram": SYMMETRIC, "symmetric": SYMMETRIC, "hermitian": HERMITIAN}
 #: Sides of squares of complex numbers that are copied, a line or more of each row.

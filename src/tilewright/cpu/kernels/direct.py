@@ -28,7 +28,7 @@ from typing import Any
 from numpy.lib.stride_tricks import as_strided
 
 from tilewright.cpu import codegen
-from tilewright.cpu.engine.triangle import ADDS, HERMITIAN, mirror
+from tilewright.cpu.engine.triangle import ADDS, HERMITIAN, LOWER, mirror
 from tilewright.host.machine import machine
 from tilewright.kernels import NUMERIC, kernel
 from tilewright.kernels.blocking import caches
@@ -49,6 +49,11 @@ LARGEST = codegen.setting("direct.largest", min(320, math.isqrt(L2 // 10)))
 # Matrices of so many elements together are multiplied here whatever their shape: to plan, pack and multiply 16 rows and
 # columns of 2,000 took seven times as long. Vectors and slabs of more have kernels that stream them.
 ELEMENTS = codegen.setting("direct.elements", min(L2 // 8, 100_000))
+# If C has so many columns, and no fewer rows than the first of these, packing does not pay while all fits the second-level
+# cache. On a Xeon, 34 × 39 × 2,548 of float32 takes half the time that it takes packed, 2,000 × 48 × 40 the same. Tiles of
+# long rows of C are on many pages: a batch of 57 × 1,518 × 36 takes a quarter longer than packed.
+SLIM = 16, 64
+ELEMENTS_OF_SLIM = codegen.setting("direct.elements_of_slim", L2 // 8)
 # Blocks of which the tiles prefetch B and C, too. Of more the threads take lines from each other's caches: on 16 cores of a
 # Xeon products of 160³ to 320³ took a fifth longer with such prefetches. Those of A, which fewer threads read, save 1 to 8 %
 # at 200³ to 384³ there.
@@ -80,7 +85,7 @@ pack = codegen.packer(BITS)
 def suits(m: int, n: int, k: int) -> bool:
     """Whether a product is small, by its sizes or by the elements of A, B and C together."""
     longest = max(m, n, k)  # compared first, for the products of long sides may not fit 64 bits
-    most = ELEMENTS()
+    most = ELEMENTS_OF_SLIM() if m >= SLIM[0] and SLIM[0] <= n <= SLIM[1] else ELEMENTS()
     return longest <= LARGEST() or (longest <= most and m * k + k * n + m * n <= most)
 
 
@@ -289,13 +294,14 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
 
 
 @codegen.njit(nogil=True)
-def triangle_part(a, b, c, i, stop, left, right, conjugated):
+def triangle_part(a, b, c, i, stop, left, right, how):
     """Rows ``i`` to ``stop`` of these columns of a symmetric C, and the copy of those left of the rows' square on the
     diagonal, which is computed as a whole."""
     if left >= right:
         return
     tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, stop < c.shape[0])
-    mirror(c, i, stop, left, min(right, i), conjugated)
+    if how & LOWER == 0:
+        mirror(c, i, stop, left, min(right, i), (how & HERMITIAN) != 0)
 
 
 @codegen.njit(nogil=True)
@@ -355,6 +361,6 @@ def direct(a, b, c, space, counters):  # noqa: ARG001  # it needs no workspace
                 part = parts - 1 - part
             i, stop = top + part * (bottom - top) // parts, top + (part + 1) * (bottom - top) // parts
             if how > ADDS:
-                triangle_part(a, b, c, i, stop, left, min(right, stop), (how & HERMITIAN) != 0)
+                triangle_part(a, b, c, i, stop, left, min(right, stop), how)
                 continue
             tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, not few)

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import itertools
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +28,7 @@ from ...kernels import Kernel
 from ...kernels.catalog import catalog
 from ...product.operands import aligned_empty, as_row_major, writeable_alias
 from ...product.problem import ProductShapes, Symmetry
-from ..engine.triangle import ADDS, BITS
+from ..engine.triangle import ADDS, BITS, LOWER
 from .library import STORAGE, code_dtype
 from .machine_code import Code, kernel_code, need_machine_code
 from .small_products import Short
@@ -113,6 +114,37 @@ def put_back_buffer(memory: np.ndarray) -> None:
         _cached.pop(id(cached.pop(0)), None)
 
 
+#: The least bytes of an array for which ``recycled_empty`` asks the cache. The memory of smaller ones is cached by the
+#: allocator of C (glibc: up to 32 MiB).
+LEAST_RECYCLED = 32 << 20
+
+
+class _Lender:
+    """The owner of a buffer for as long as an array over it lives."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self.__array_interface__ = memory.__array_interface__
+        weakref.finalize(self, put_back_buffer, memory).atexit = False
+
+
+def recycled_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An uninitialised array. A large one lies in a buffer that is cached with its last reference, so that the next one
+    needs no page faults: the first touch of 40 MiB takes 20 ms on a virtual machine.
+
+    >>> recycled_empty((2, 3), np.dtype("float32")).shape
+    (2, 3)
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not LEAST_RECYCLED <= nbytes <= MOST_CACHED_BYTES:
+        return np.empty(shape, dtype)
+    memory = take_buffer(nbytes)
+    if memory.size > 2 * nbytes:  # an array would keep more than it needs
+        put_back_buffer(memory)
+        memory = _allocated(nbytes)
+    array: np.ndarray = np.asarray(_Lender(memory))[:nbytes].view(dtype).reshape(shape)
+    return array
+
+
 def _allocated(nbytes: int) -> np.ndarray:
     try:
         return aligned_empty((nbytes,), np.uint8)
@@ -139,6 +171,18 @@ def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
     parts = min(parts, grains)
     edges = [min(length, (grains * part // parts) * grain) for part in range(parts)] + [length]
     return [slice(low, high) for low, high in itertools.pairwise(edges)]
+
+
+def run_in_slices(job: Callable[[slice], None], length: int, threads: int) -> None:
+    """Call ``job`` once with each of at most ``threads`` even slices of a ``length``, each call on a thread of its own.
+
+    >>> found = []
+    >>> run_in_slices(found.append, 10, 1)
+    >>> found
+    [slice(0, 10, None)]
+    """
+    parts = even_slices(length, threads)
+    Team(len(parts)).run([functools.partial(job, part) for part in parts])
 
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
@@ -195,8 +239,7 @@ class Composer(Team):
         self._elementwise(np.subtract, x, y, out)
 
     def _elementwise(self, operation: Any, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-        bands = even_slices(out.shape[0], self.threads)
-        self.run([functools.partial(operation, x[r], y[r], out=out[r]) for r in bands])
+        run_in_slices(lambda rows: operation(x[rows], y[rows], out=out[rows]), out.shape[0], self.threads)
 
 
 # ---- run -------------------------------------------------------------------------------------------------------------
@@ -211,12 +254,14 @@ def runner(
     add: bool = False,
     result: Any = None,
     symmetry: Symmetry = "",
+    mirrored: bool = True,
 ) -> Product:
     """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
 
     ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides, or ``c`` of the wider dtype ``result`` of their
     ``sums``; every element of ``c`` is written, none is read. With ``add``, which needs a kernel that ``adds``, the product
-    is added to ``c``. With a ``symmetry``, which needs a kernel with a ``triangle``, c is known to be symmetric. Raises
+    is added to ``c``. With a ``symmetry``, which needs a kernel with a ``triangle``, c is known to be symmetric; unless it
+    is ``mirrored``, only the diagonal and what is below it are right afterwards, for further products that are added. Raises
     UsageError for a dtype, thread count or parameter that the kernel does not have.
     """
     dtype = np.dtype(dtype)
@@ -237,7 +282,7 @@ def runner(
         return functools.partial(_run_composed, kernel.function, Composer(threads, base), params)
     if not kernel.compiled:
         return functools.partial(kernel.function, **params) if params else kernel.function
-    how = BITS[symmetry] | (ADDS if add else 0)
+    how = BITS[symmetry] | (ADDS if add else 0) | (LOWER if symmetry and not mirrored else 0)
     run = _runner_of_code(kernel, compiled(kernel, dtype, result), threads, params, how)
     stored, target = (STORAGE.get(x.name, code_dtype(x) if result == dtype else x) for x in (dtype, result))
     return run if (stored, target) == (dtype, result) else functools.partial(_run_as, stored, target, run)

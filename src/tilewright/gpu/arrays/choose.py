@@ -35,7 +35,7 @@ from .dtypes import made_dtype
 from .gpu_array import GpuArray
 from .layouts import RowMajor, given_by_strides, is_down, layouts_of, start_of_lines
 from .order import Arrangement, Copied, Operands, Order, OrderedMatrix
-from .plan import CHANGED, STRAIGHT, GpuPlan, PlanPiece, computes_triangle, mirrors
+from .plan import CHANGED, STRAIGHT, GpuPlan, PlanPiece, computes_triangle, is_mirrored
 from .split import can_split, is_split_once, split_seconds
 
 #: What is known of a product, and of a Gram matrix.
@@ -168,7 +168,7 @@ def gpu_plan(
         m, n, k = order.mnk
         with contextlib.suppress(*[DTypeError] * (compute != computes[-1])):
             choice = choose_gpu(compute, m, n, k, capability=gpu.capability, sms=gpu.sms, gpu=gpu.name)
-            plan = _plan(order, choice, gpu, form=form, is_gram=operands.is_gram)
+            plan = replace(_plan(order, choice, gpu, form=form, is_gram=operands.is_gram), mirrored=operands.is_gram)
             return _for_precision(plan, precision)
     raise DTypeError(
         f"no kernel for compute capability {gpu.capability} stores products of {computes[0]} in this dtype"
@@ -210,14 +210,14 @@ def _by_engine(
             shape = shape._replace(dtype=parted)
         else:
             copied += _slower_s(order, compute, gpu.card)
-        for triangle in (False, True) if operands.is_gram and computes_triangle(kernel, order) else (False,):
+        for each in _symmetric(kernel, order, shape) if operands.is_gram else (shape,):
             others = copied
             if kernel in splitting:
                 gram = operands.is_gram and is_split_once(order)
-                others += split_seconds(order, parted, gpu.card, gram=gram, triangle=triangle)
-            if operands.is_gram and not (triangle and mirrors(kernel)):
+                others += split_seconds(order, parted, gpu.card, gram=gram, triangle=each.triangle)
+            if operands.is_gram and is_mirrored(kernel, each):
                 others += mirror_seconds(order.c.used, math.prod(order.batch), gpu.card.memory_ratio)
-            tried.append(_Candidate(kernel, once, order, shape._replace(triangle=triangle), others))
+            tried.append(_Candidate(kernel, once, order, each, others))
             if others < least:  # else none can be faster
                 found = fastest_way(kernel, tried[-1].shape, card, others)
                 if found is not None and found.seconds < least:
@@ -228,7 +228,19 @@ def _by_engine(
     why = f"the engine's kernel for {compute} on compute capability {gpu.capability} with the least predicted time"
     choice = Choice(kernel, shape.dtype, way.params, why, functools.partial(_why_fastest, tried, gpu, form))
     plan = _plan(order, choice, gpu, way.parts, least, form=form, at_once=once, is_gram=operands.is_gram)
-    return replace(plan, triangle=shape.triangle) if shape.triangle else plan
+    if not operands.is_gram:
+        return plan
+    return replace(plan, triangle=shape.triangle, mirrored=is_mirrored(kernel, shape))
+
+
+def _symmetric(kernel: CudaKernel, order: Order, shape: EngineShape) -> Iterator[EngineShape]:
+    """The ways to make a Gram matrix equal to its transpose in every bit: all of C is computed and one triangle copied over
+    the other; or every element has the same order of its sum, whatever else is computed; or one triangle is computed."""
+    yield shape
+    if kernel.invariant is not None:
+        yield shape._replace(ordered=True)
+    if computes_triangle(kernel, order):
+        yield shape._replace(triangle=True)
 
 
 class _Tries(NamedTuple):

@@ -25,7 +25,7 @@ from ...product.precision import (
 )
 from ...product.problem import Problem, itemsize_of
 from ...product.residues import RESIDUES_IN
-from ..planning.ways import part_steps, sums_dtype
+from ..planning.ways import EngineShape, part_steps, sums_dtype
 from ..runtime.compilations import chosen_params
 from ..runtime.device import Device, gpu_at
 from ..runtime.engine_product import EngineProduct, FinishForm, boxed_step, stores_boxes, strided_step
@@ -61,8 +61,9 @@ class GpuPlan(Plan):
     #: What becomes of the product before it is stored, and whether the kernel that multiplies does it, or another one.
     finish: FinishForm | None = None
     finished_at_once: bool = False
-    #: Whether only the lower triangle of a symmetric C is computed.
+    #: Of a symmetric C, whether only its lower triangle is computed, and whether another launch copies it to the upper one.
     triangle: bool = False
+    mirrored: bool = False
     #: The plans whose steps are those of this one, if it has none of its own, and the steps before them. What a plan says of
     #: one kernel is then that of the first.
     pieces: tuple[PlanPiece, ...] = ()
@@ -139,9 +140,7 @@ class GpuPlan(Plan):
             ("computes", CHANGED if self.swapped else STRAIGHT),
         ]
         if self.problem.symmetry:
-            computed = "its lower triangle is computed" if self.triangle else "all of it is computed"
-            mirrored = "by the same kernel" if self.triangle and mirrors(self.kernel) else "by one more kernel"
-            rows.append(("symmetric", f"{computed}, and copied to the upper one {mirrored}"))
+            rows.append(("symmetric", _SYMMETRIC[self.triangle, self.mirrored]))
         if self.parts > 1:
             rows.append(
                 ("k", f"in {self.parts} parts, whose {sums_dtype(self.compute)} sums are added in a fixed order")
@@ -249,21 +248,34 @@ def _multiply_steps(plan: GpuPlan, gpu: Device, places: Sequence[BufferPlace]) -
 
 def _steps_along(plan: GpuPlan, gpu: Device, axis: Axis) -> list[GpuStep]:
     """The steps of the products along an axis of the batch, of a and b as the kernel is given them."""
-    order, kernel = plan.order, plan.kernel
-    multiply = _general_steps(plan, gpu, axis)
-    if not plan.problem.symmetry or (plan.triangle and mirrors(kernel)):
+    order, multiply = plan.order, _general_steps(plan, gpu, axis)
+    if not plan.mirrored:
         return multiply
     return [*multiply, mirror_step(order.c.used._replace(next=axis[3]), axis[0], BufferPlace(C))]
 
 
-def mirrors(kernel: CudaKernel) -> bool:
-    """Whether a kernel that computes the lower triangle of C stores it twice: by tensor maps of C and of its transpose."""
+#: How a symmetric C is computed: whether only a triangle is, and whether another launch mirrors it.
+_SYMMETRIC = {
+    (True, False): "its lower triangle is computed, and copied to the upper one by the same kernel",
+    (True, True): "its lower triangle is computed, and copied to the upper one by one more kernel",
+    (False, True): "all of it is computed, and the lower triangle copied to the upper one by one more kernel",
+    (False, False): "all of it is computed; both triangles have sums in the same order, so their bits are equal",
+}
+
+
+def is_mirrored(kernel: CudaKernel, shape: EngineShape) -> bool:
+    """Whether another launch copies one triangle of a symmetric C to the other. Kernels that store by tensor maps store each
+    tile of a triangle twice."""
+    return not (shape.ordered or (shape.triangle and _stores_twice(kernel)))
+
+
+def _stores_twice(kernel: CudaKernel) -> bool:
     return "c" in kernel.boxes
 
 
 def computes_triangle(kernel: CudaKernel, order: Order) -> bool:
     """Whether it can compute only the lower triangle of a symmetric C that lies as this order says."""
-    if kernel.triangle is None or not mirrors(kernel):
+    if kernel.triangle is None or not _stores_twice(kernel):
         return kernel.triangle is not None
     boxes, (*_, step) = layouts_of(kernel)[0], max(order.axes, default=(1, 0, 0, 0))
     assert isinstance(boxes, Boxes)

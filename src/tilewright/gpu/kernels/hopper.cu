@@ -150,7 +150,7 @@ c_down = ["16 - BN % 16", "LINE"]
 # less so if those that share lines are NEAR each other, in one group of multiprocessors, whose requests for a line become one. Only where
 # there are more than 128 multiprocessors, at least one of at most eight groups has sixteen for certain. Odd rows of a C that the
 # second-level cache does not hold are `spilt` to memory in parts of sectors, most of them from tiles of 192 rows, and so each byte that is
-# `written` takes longer.
+# `written` takes longer. Tiles of a `triangle` are stored twice, and its operands are one matrix, of which the cache holds more.
 [time]
 cut = "b_across * (cut_half * (BN % 64 > 0) + cut_quarter * (BN % 32 > 0))"
 together = "CLUSTER * BESIDE > 1"

@@ -54,8 +54,8 @@ class EngineShape(NamedTuple):
     other in memory; ``b_across``: rows of B do; ``c_down``: columns of C do. ``a_vector``, ``b_vector``: the most bytes that
     one access may have. ``vectors``: those of an epilogue that the kernel applies, with a number for each of its columns;
     None where it applies none. ``blocks``: each 128 of k have scales of their own. ``invariant``: the bits of a row of C
-    must follow from that row of A and from B alone, so k is not cut. ``triangle``: C is symmetric, and only its lower
-    triangle is computed."""
+    must follow from that row of A and from B alone, so k is not cut. ``ordered``: each element of C must be summed in the
+    same order; k may be cut, of all alike. ``triangle``: C is symmetric, and only its lower triangle is computed."""
 
     dtype: str
     out: str
@@ -74,6 +74,7 @@ class EngineShape(NamedTuple):
     c_down: bool = False
     invariant: bool = False
     triangle: bool = False
+    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWay
     m, n, k, is_finished = product.m, product.n, product.k, product.vectors is not None
     sets = _sets_of(kernel, product, card)
     index = sets.allowed(m, n, k)
-    if product.invariant:
+    if product.invariant or product.ordered:
         index = index[sets.invariant[index]]
     if product.blocks:
         index = index[sets.in_blocks[index]]
@@ -173,7 +174,7 @@ def totals(found: TimedWays, product: EngineShape, card: Card, copied: float) ->
 def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: float = 0.0) -> FastestWay | None:
     """That with the least of these totals, of several the first; None if no set may be taken."""
     sets = _sets_of(kernel, product, card)
-    search = _search(sets, product.invariant, card.memory_ratio)
+    search = _search(sets, product.invariant, product.ordered, card.memory_ratio)
     if search is None:
         found = timed_ways(kernel, product, card)
         if not len(found.numbers):
@@ -191,14 +192,20 @@ def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: fl
 
 
 @functools.lru_cache(maxsize=512)  # a program, compiled once
-def _search(sets: Sets, invariant: bool, memory_ratio: float) -> Callable[..., tuple[float, int, int] | None] | None:
+def _search(
+    sets: Sets, invariant: bool, ordered: bool, memory_ratio: float
+) -> Callable[..., tuple[float, int, int] | None] | None:
     """``fastest_way`` for these sets, by the C front: takes the values of ``_GIVEN`` but the last one."""
     native, kernel = front(), sets.kernel
     if native is None:
         return None
     is_finished, in_blocks, triangle = (sets.layout[name] for name in ("finished", "scaled", "triangle"))
     usable = np.ones(len(sets.params), bool)
-    for is_asked, able in ((invariant, sets.invariant), (in_blocks, sets.in_blocks), (triangle, sets.in_triangle)):
+    for is_asked, able in (
+        (invariant or ordered, sets.invariant),
+        (in_blocks, sets.in_blocks),
+        (triangle, sets.in_triangle),
+    ):
         usable = usable & able if is_asked else usable
     is_cut = not (is_finished or invariant or kernel.step is None)
     facts = sets.layout["sms"], kernel.persistent, is_cut, _LEAST_STEPS, _MOST_PARTS, MOST_SHARED

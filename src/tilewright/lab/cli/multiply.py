@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...large.streaming.run.job import Job
     from ...large.verification import Verification
 
-_RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19})[x×](\d{1,19}):(\w+)", re.IGNORECASE)
+_RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19}(?:[x×]\d{1,19})+):(\w+)", re.IGNORECASE)
 _NPY = re.compile(r"(.+\.npy(?:\?.*)?):(\w+)", re.IGNORECASE)
 
 OPERAND = (
@@ -78,6 +78,14 @@ _Dtype = Annotated[
         metavar="NAME",
         help="The dtype of C, to which A and B are converted, such as float32 for integers, which otherwise wrap around. "
         "Default: what NumPy promotes A and B to.",
+    ),
+]
+_Axes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OF_A:OF_B",
+        help="The axes that are summed, as numpy.tensordot has them: 0:0 is Aᵀ·B, 1,2:0,1 sums over two; or a number, of "
+        "the last axes of A and the first of B. Default: the last of A and the first of B, which is a matrix.",
     ),
 ]
 _Precision = Annotated[
@@ -142,6 +150,7 @@ def multiply_command(
     device_memory: _DeviceMemory = None,
     partition: _Partition = "rectangles",
     dtype: _Dtype = None,
+    axes: _Axes = None,
     precision: _Precision = "standard",
     threads: Threads = None,
     resume: _Resume = False,
@@ -186,6 +195,7 @@ def multiply_command(
         resume=resume,
         overwrite=overwrite,
         precision=_precision(precision),
+        axes=_axes(axes),
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(steps_shown(Console(stderr=True)))
@@ -229,13 +239,13 @@ def file_of(text: str) -> Path | None:
 def opened_operand(text: str) -> Iterator[Any]:
     """The name or URL of a file as it is; a raw file, opened with the stated shape and dtype, or a .npy with a dtype. Raises
     UsageError for a raw file without them, and for an unknown suffix."""
-    from ...large.files import local_path, locate, open_matrix
+    from ...large.files import local_path, locate, open_array
 
     path_here = local_path(text)
     is_here = path_here is not None and path_here.exists()
     match, npy = (None if is_here else pattern.fullmatch(text) for pattern in (_RAW, _NPY))
     if npy is not None:
-        with contextlib.closing(open_matrix(npy[1], dtype=npy[2])) as source:
+        with contextlib.closing(open_array(npy[1], dtype=npy[2])) as source:
             yield source
         return
     if match is None:
@@ -246,8 +256,9 @@ def opened_operand(text: str) -> Iterator[Any]:
             )
         yield text
         return
-    path, rows, columns, dtype = match.groups()
-    with contextlib.closing(open_matrix(path, shape=(int(rows), int(columns)), dtype=dtype)) as source:
+    path, sizes, dtype = match.groups()
+    shape = tuple(map(int, re.split("[x×]", sizes)))
+    with contextlib.closing(open_array(path, shape=shape, dtype=dtype)) as source:
         yield source
 
 
@@ -256,6 +267,17 @@ def _precision(text: str) -> str | float:
     with contextlib.suppress(ValueError):
         return float(text)
     return text
+
+
+def _axes(text: str | None) -> Any:
+    """A number of axes, or two lists of axes. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        lists = [[int(axis) for axis in part.split(",") if axis.strip()] for part in text.split(":")]
+        return lists if len(lists) == 2 else int(text)
+    except ValueError:
+        raise UsageError(f"--axes {text}: must be those of A and of B, such as 0:0 or 1,2:0,1, or a number") from None
 
 
 def _resume_text(job: Job, output: str) -> str:

@@ -340,11 +340,10 @@ def show_product(console: Console, job: Job, out: object, found: Verification | 
         show_facts(console, verified)
         return
     measured, plan = job.measured, job.plan
-    grid = plan.grid
     kept = f", {measured.before} of them by an earlier run" if measured.before else ""
     tiles = f"{measured.tiles} tile{'s' if measured.tiles > 1 else ''}"
     facts = [
-        ("result", f"{out}: ({grid.m}, {grid.n}) {job.product.dtype}, in {tiles}{kept}"),
+        ("result", f"{out}: {job.product.result_shape} {job.product.dtype}, in {tiles}{kept}"),
         ("time", f"{seconds_text(measured.seconds)}; the plan predicted {seconds_text(plan.cost.total_s)}"),
         ("rate", f"{measured.gflops:,.3g} GFLOPS" if measured.gflops < 10 else f"{measured.gflops:,.0f} GFLOPS"),
         ("read", f"{bytes_text(measured.read_bytes)}; written {bytes_text(measured.written_bytes)}"),

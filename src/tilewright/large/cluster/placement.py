@@ -48,6 +48,11 @@ class ClusterPlacement:
     gpus: tuple[Any, ...] = ()
 
     @property
+    def triangle(self) -> bool:
+        """Workers compute all of C."""
+        return False
+
+    @property
     def places(self) -> list[RemotePlace]:
         """One for each device of each worker."""
         return [RemotePlace(each.worker, device) for each in self.facts for device in each.devices]

@@ -60,7 +60,7 @@ def open_cluster_job(
         refuse_overlap(out, a=a, b=b)
         check_partition(options.partition)
         client = stack.enter_context(connected(cluster))
-        product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
+        product, arrays = _opened_on_workers(stack, client, a, b, options)
         order = _order(product, out, options, client)
         placement = _aligned(place_on(client, order), out)
         check_regions(options.partition, placement.names)
@@ -102,7 +102,7 @@ def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
         client = stack.enter_context(connected(cluster))
         from .kept import product_on_workers  # needs Dask, without which the line before raises an error that says so
 
-        product, arrays = _opened_on_workers(stack, client, a, b, options.dtype)
+        product, arrays = _opened_on_workers(stack, client, a, b, options)
         choice = _chosen_on_cpu(product, options.precision)
         return product_on_workers(client, product, arrays, options.memory, choice.compute)
 
@@ -133,11 +133,17 @@ def _shared_sum(plan: StreamPlan, workers: int, count: int) -> StreamPlan:
 
 
 def _opened_on_workers(
-    stack: contextlib.ExitStack, client: Any, a: Any, b: Any, dtype: Any
+    stack: contextlib.ExitStack, client: Any, a: Any, b: Any, options: Options
 ) -> tuple[Product, list[Any]]:
-    """The product of operands that workers can read, and for each operand the Dask array of its chunks, None for a file."""
+    """The product of operands that workers can read, and for each operand the Dask array of its chunks, None for a file.
+    Raises UsageError for ``axes`` of arrays that are not in files, and for a result that is no matrix."""
     (x, chunks_of_x), (y, chunks_of_y) = (_on_workers(stack, client, operand) for operand in (a, b))
-    return opened_product(stack, x, y, dtype), [chunks_of_x, chunks_of_y]
+    if options.axes is not None and not chunks_of_x is chunks_of_y is None:
+        raise UsageError("axes: workers sum over axes of files alone: write the arrays to files, or leave cluster out")
+    product = opened_product(stack, x, y, options.dtype, options.axes)
+    if (shape := product.result_shape) != product.shape[:2]:
+        raise UsageError(f"cluster: the result would be {shape}, and workers write matrices alone: leave cluster out")
+    return product, [chunks_of_x, chunks_of_y]
 
 
 def _on_workers(stack: contextlib.ExitStack, client: Any, operand: Any) -> tuple[Any, Any]:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from .array import ArraySink, ArraySource, file_behind, whole_matrix
-from .checks import Shape, admit_dtype, admit_shape, agree
+from .axes import MATRIX, as_matrix, is_transpose
+from .checks import ArrayShape, Shape, admit_array_shape, admit_dtype, admit_shape, agree
 from .format import PartWriter, Sink, Source, formats, locate, output_of, path_of_result
 from .output import Output
 from .remote import local_path
@@ -29,10 +30,12 @@ __all__ = [
     "Sink",
     "Source",
     "WorkDirectory",
+    "as_matrix",
     "create_matrix",
     "formats",
     "local_path",
     "locate",
+    "open_array",
     "open_matrix",
     "output_of",
     "path_of_result",
@@ -43,10 +46,11 @@ __all__ = [
 def open_matrix(
     where: Any,
     *,
-    shape: Shape | None = None,
+    shape: ArrayShape | None = None,
     dtype: Any = None,
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    axes: Any = None,
 ) -> Source:
     """A matrix to read: a file by its suffix, or an array in memory.
 
@@ -58,8 +62,12 @@ def open_matrix(
     of bytes. ``storage_options`` are the arguments of its file system. Credentials are otherwise those that fsspec finds in
     its configuration and the environment.
 
+    ``axes`` makes a matrix of an array of any number of axes: two lists, of the axes that are rows and of those that are
+    columns, each merged in row-major order. ``([1], [0])`` is the transpose of a matrix.
+
     Raises FileError (absent, truncated, damaged, unreachable, no permission), ShapeError (not 2-D), DTypeError, UsageError
-    (an unknown suffix or name) and UnavailableError (the library of the format or of the URL is not installed).
+    (an unknown suffix or name, other ``axes``) and UnavailableError (the library of the format or of the URL is not
+    installed).
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "a.npy")
@@ -71,11 +79,36 @@ def open_matrix(
     [[6.0, 7.0], [10.0, 11.0]]
     >>> source.close()
     """
+    if axes is None and shape is not None:
+        admit_shape(shape, shown(where))
+    array = open_array(where, shape=shape, dtype=dtype, name=name, storage_options=storage_options)
+    try:
+        return as_matrix(array, shown(where), axes)
+    except BaseException:
+        array.close()
+        raise
+
+
+def open_array(
+    where: Any,
+    *,
+    shape: ArrayShape | None = None,
+    dtype: Any = None,
+    name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """An array of any number of axes to read, by ``read_box``, of which ``as_matrix`` makes a matrix; one of two axes is a
+    matrix. Arguments and errors are those of ``open_matrix``."""
     if not isinstance(where, (str, os.PathLike)):
-        behind = file_behind(where) if isinstance(where, np.ndarray) else None
-        return behind or ArraySource(where)
+        array = ArraySource(where)
+        whole = getattr(where, "base", None)
+        if (behind := file_behind(where)) is not None:
+            return behind
+        if isinstance(whole, np.memmap) and whole.ndim == 2 and is_transpose(array, ArraySource(whole)):
+            behind = file_behind(whole)
+        return array if behind is None else as_matrix(behind, "the array", MATRIX.transposed)
     file_format, path, member = locate(os.fspath(where), name, storage_options)
-    wanted_shape = None if shape is None else admit_shape(shape, path)
+    wanted_shape = None if shape is None else admit_array_shape(shape, path)
     wanted = None if dtype is None else admit_dtype(dtype, path)
     source = file_format.open(path, member, wanted_shape, wanted)
     try:
@@ -84,6 +117,14 @@ def open_matrix(
         source.close()
         raise
     return source
+
+
+def shown(where: Any) -> object:
+    """The name of an operand in messages: that of its file."""
+    if not isinstance(where, (str, os.PathLike)):
+        return "the array"
+    _, path, member = locate(os.fspath(where))
+    return f"{path}:{member}" if member else path
 
 
 def create_matrix(

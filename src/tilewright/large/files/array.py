@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import os
 from pathlib import Path
@@ -10,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ShapeError
 from ...product.operands import admit, admit_out
-from .checks import Shape, admit_dtype, rectangle
+from .checks import Box, Shape, admit_dtype, corner, rectangle
 from .format import Source, locate
 
 #: Rows of a strip, in a copy between row-major and column-major: 16 float32 fill a cache line, which is then written whole.
@@ -31,6 +31,9 @@ def copy_block(out: np.ndarray, block: np.ndarray) -> None:
     if not out.size:  # one side of an array without elements can be 2^60
         return
     with np.errstate(over="ignore", invalid="ignore"):  # the caller chose the narrower dtype
+        if out.ndim != 2:
+            np.copyto(out, block, casting="unsafe")
+            return
         if abs(block.strides[0]) < abs(block.strides[1]):
             out, block = out.T, block.T
         if abs(out.strides[0]) >= abs(out.strides[1]):
@@ -41,18 +44,16 @@ def copy_block(out: np.ndarray, block: np.ndarray) -> None:
 
 
 class ArraySource:
-    """A NumPy array of any strides; its fingerprint reads all of it (1 to 2 GiB/s)."""
+    """A NumPy array of any strides; its fingerprint reads all of it (1 to 2 GiB/s). One of two axes is a matrix."""
 
     parallel = True
-    grain = (1, 1)
     workspace = WORKSPACE
 
     def __init__(self, array: Any, where: str = "the array") -> None:
         self.array = admit(array, where)
-        if self.array.ndim != 2:
-            raise ShapeError(f"{where} has {self.array.ndim} dimensions, shape {self.array.shape}: a matrix has 2")
         self.dtype = admit_dtype(self.array.dtype, where)
-        self.shape: Shape = self.array.shape
+        self.shape: Any = self.array.shape
+        self.grain: Any = (1,) * self.array.ndim
 
     @property
     def by_rows(self) -> bool:
@@ -60,17 +61,21 @@ class ArraySource:
         return self.array.strides[1] == self.array.itemsize
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
-        rectangle(self.shape, rows, columns, out)
-        copy_block(out, self.array[rows, columns])
+        self.read_box((rows, columns), out)
+
+    def read_box(self, box: Box, out: np.ndarray) -> None:
+        corner(self.shape, box, out)
+        copy_block(out, self.array[box])
 
     def opener(self) -> None:
         return None
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(repr((self.shape, self.dtype.str)).encode())
-        strip = max(1, _HASHED // max(1, self.shape[1] * self.dtype.itemsize))
-        for row in range(0, self.shape[0] if self.array.size else 0, strip):
-            digest.update(np.ascontiguousarray(self.array[row : row + strip]).view(np.uint8).data)
+        array = np.atleast_1d(self.array)
+        strip = max(1, _HASHED // max(1, math.prod(array.shape[1:]) * self.dtype.itemsize))
+        for row in range(0, len(array) if array.size else 0, strip):
+            digest.update(np.ascontiguousarray(array[row : row + strip]).view(np.uint8).data)
         return digest.hexdigest()[:16]
 
     def close(self) -> None:
@@ -108,6 +113,12 @@ class ArraySink:
 
     def close(self) -> None:
         """Nothing to release: the array is the caller's."""
+
+
+def array_behind(source: Any) -> np.ndarray[Any, Any] | None:
+    """The array in memory that a source reads, whichever of its axes are rows and columns; None for any other source."""
+    stored = getattr(source, "stored", source)
+    return stored.array if isinstance(stored, ArraySource) else None
 
 
 def whole_matrix(source: Source) -> np.ndarray[Any, Any]:

@@ -18,6 +18,10 @@ from ...records.legible import legible
 
 #: Rows and columns.
 Shape = tuple[int, int]
+#: The sizes of any number of axes.
+ArrayShape = tuple[int, ...]
+#: A part of an array: of each axis a slice.
+Box = tuple[slice, ...]
 
 
 class Location(Protocol):
@@ -33,6 +37,8 @@ READABLE = "float16, bfloat16, float32, float64, complex64, complex128, bool or 
 
 #: Rows or columns at most: offsets in a file are 64-bit numbers.
 LONGEST = 2**63 - 1
+#: Axes of an array at most, of which two become those of a matrix: NumPy has no more than 64.
+MOST_AXES = 32
 
 
 def admit_dtype(dtype: Any, where: object) -> np.dtype:
@@ -52,10 +58,20 @@ def admit_shape(shape: Any, where: object) -> Shape:
         raise ShapeError(f"{where} has shape {_brief(shape)}: it must be two whole numbers")
     if len(shape) != 2:
         raise ShapeError(f"{where} has {len(shape)} dimensions, shape {_brief(tuple(shape))}: a matrix has 2")
+    rows, columns = admit_array_shape(shape, where)
+    return rows, columns
+
+
+def admit_array_shape(shape: Any, where: object) -> ArrayShape:
+    """``shape`` as integers, one for each axis. Raises ShapeError."""
+    if not isinstance(shape, (tuple, list)):
+        raise ShapeError(f"{where} has shape {_brief(shape)}: it must be whole numbers")
+    if len(shape) > MOST_AXES:
+        raise ShapeError(f"{where} has {len(shape)} dimensions: it must have {MOST_AXES} at most")
     for size in shape:
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 <= size <= LONGEST:
             raise ShapeError(f"{where} has shape {_brief(tuple(shape))}: sizes are whole numbers from 0 to 2^63 - 1")
-    return int(shape[0]), int(shape[1])
+    return tuple(map(int, shape))
 
 
 def _brief(value: object) -> str:
@@ -68,7 +84,9 @@ def one_line(text: object, most: int = 200) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def agree(where: object, shape: Shape, dtype: np.dtype, wanted_shape: Shape | None, wanted: np.dtype | None) -> None:
+def agree(
+    where: object, shape: ArrayShape, dtype: np.dtype, wanted_shape: ArrayShape | None, wanted: np.dtype | None
+) -> None:
     """Raise ShapeError or DTypeError where the file differs from what the caller states."""
     if wanted_shape is not None and shape != wanted_shape:
         raise ShapeError(f"{where} is {shape}, not {wanted_shape}: leave shape out, because the file states it")
@@ -78,10 +96,17 @@ def agree(where: object, shape: Shape, dtype: np.dtype, wanted_shape: Shape | No
 
 def rectangle(shape: Shape, rows: slice, columns: slice, block: np.ndarray) -> tuple[int, int]:
     """The first row and column of a rectangle. Raises UsageError unless it has the shape of ``block``."""
-    sides = [range(size)[part] for size, part in zip(shape, (rows, columns), strict=True)]
+    row, column = corner(shape, (rows, columns), block)
+    return row, column
+
+
+def corner(shape: ArrayShape, box: Box, block: np.ndarray) -> tuple[int, ...]:
+    """Where a box begins. Raises UsageError unless it has the shape of ``block``."""
+    sides = [range(size)[part] for size, part in zip(shape, box, strict=True)]
     if block.shape != tuple(map(len, sides)) or any(side.step != 1 for side in sides):
-        raise UsageError(f"a block of {block.shape} does not fit rows {rows} and columns {columns} of {shape}")
-    return sides[0].start, sides[1].start
+        where = "rows {} and columns {}".format(*box) if len(box) == 2 else " × ".join(map(str, box))
+        raise UsageError(f"a block of {block.shape} does not fit {where} of {shape}")
+    return tuple(side.start for side in sides)
 
 
 def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> str:
@@ -164,9 +189,10 @@ def refuse_empty(path: Location, size: int) -> None:
         raise FileError(f"{path} is empty: a file with a matrix begins with a header; write it again")
 
 
-def unreadable_error(path: Location, rows: slice, columns: slice, error: BaseException) -> FileError:
-    """The error for a rectangle that a library cannot read."""
-    where = f"rows {rows.start}:{rows.stop}, columns {columns.start}:{columns.stop}"
+def unreadable_error(path: Location, box: Box, error: BaseException) -> FileError:
+    """The error for a box that a library cannot read."""
+    names = ("rows ", "columns ") if len(box) == 2 else ("",) * len(box)
+    where = ", ".join(f"{name}{part.start}:{part.stop}" for name, part in zip(names, box, strict=True))
     return FileError(f"{path} cannot be read at {where}: {one_line(error) or type(error).__name__}")
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import bisect
+import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from .array import copy_block
-from .checks import Shape, rectangle
+from .checks import ArrayShape, Box, corner
 
 #: A decoded piece, its chunks as stored, and a copy that a library makes in between.
 COPIES = 3
@@ -17,18 +20,19 @@ TOGETHER = 1 << 22
 
 
 class ChunkedSource:
-    """A matrix in chunks of ``grain``; ``fetch(rows, columns)`` returns a rectangle as an array."""
+    """A matrix, or an array of other axes, in chunks of ``grain``; ``fetch(rows, columns)``, or with as many slices as there
+    are axes, returns a box as an array."""
 
     def __init__(
         self,
-        shape: Shape,
+        shape: ArrayShape,
         dtype: np.dtype,
-        grain: Shape,
-        fetch: Callable[[slice, slice], np.ndarray],
+        grain: ArrayShape,
+        fetch: Callable[..., np.ndarray],
         together: int = TOGETHER,
     ) -> None:
         self.shape, self.dtype, self._fetch = shape, dtype, fetch
-        self.grain = max(1, grain[0]), max(1, grain[1])
+        self.grain = tuple(max(1, side) for side in grain)
         self._most = together
         self.read_within(COPIES * together)
 
@@ -36,16 +40,15 @@ class ChunkedSource:
         """Read so few chunks together that a read takes so many bytes at most, but at least one."""
         self._most = min(self._most, nbytes // COPIES)
         self._piece = _together(self.shape, self.grain, self.dtype.itemsize, self._most)
-        self.workspace = COPIES * self._piece[0] * self._piece[1] * self.dtype.itemsize
+        self.workspace = COPIES * math.prod(self._piece) * self.dtype.itemsize
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
-        first, column = rectangle(self.shape, rows, columns, out)
-        if not out.size:
-            return
-        for r in chunk_slices(first, first + out.shape[0], self._piece[0]):
-            for c in chunk_slices(column, column + out.shape[1], self._piece[1]):
-                part = out[r.start - first : r.stop - first, c.start - column : c.stop - column]
-                copy_block(part, self._fetch(r, c))
+        self.read_box((rows, columns), out)
+
+    def read_box(self, box: Box, out: np.ndarray) -> None:
+        first = corner(self.shape, box, out)
+        for piece, part in pieces(first, out, self._piece) if out.size else ():
+            copy_block(part, self._fetch(*piece))
 
 
 def chunk_slices(start: int, stop: int, step: int) -> Iterator[slice]:
@@ -60,6 +63,14 @@ def chunk_slices(start: int, stop: int, step: int) -> Iterator[slice]:
         start = end
 
 
+def pieces(first: Sequence[int], block: np.ndarray, sides: ArrayShape) -> Iterator[tuple[Box, np.ndarray[Any, Any]]]:
+    """The boxes into which chunks of these sides cut the one of ``block`` that begins at ``first``, each with its part."""
+    cuts = [chunk_slices(at, at + size, side) for at, size, side in zip(first, block.shape, sides, strict=True)]
+    for box in itertools.product(*cuts):
+        where: list[Any] = [slice(part.start - at, part.stop - at) for part, at in zip(box, first, strict=True)]
+        yield box, block[(*where, ...)]  # also without axes a view
+
+
 def overlaps(edges: Sequence[int], start: int, stop: int) -> list[tuple[int, slice]]:
     """The chunks that overlap ``start:stop``, and which part of it is in each; chunk i is ``edges[i]:edges[i + 1]``.
 
@@ -71,11 +82,10 @@ def overlaps(edges: Sequence[int], start: int, stop: int) -> list[tuple[int, sli
     return [(number, part) for number, part in parts if part.start < part.stop]
 
 
-def _together(shape: Shape, grain: Shape, itemsize: int, most: int) -> Shape:
+def _together(shape: ArrayShape, grain: ArrayShape, itemsize: int, most: int) -> ArrayShape:
     """The sides of the chunks that are read together, at least one: first side by side, then below each other."""
-    height, width = grain
-    while width < shape[1] and 2 * height * width * itemsize <= most:
-        width *= 2
-    while height < shape[0] and 2 * height * width * itemsize <= most:
-        height *= 2
-    return height, width
+    sides = list(grain)
+    for axis in reversed(range(len(sides))):
+        while sides[axis] < shape[axis] and 2 * math.prod(sides) * itemsize <= most:
+            sides[axis] *= 2
+    return tuple(sides)

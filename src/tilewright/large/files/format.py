@@ -17,10 +17,47 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import DTypeError, UsageError, did_you_mean
-from .checks import Shape, admit_dtype, admit_shape
+from .checks import ArrayShape, Box, Shape, admit_dtype, admit_shape
 from .output import Output
 from .remote import Remote, is_url, url_parts, without_scheme
 from .work import WorkDirectory
+
+
+class StoredArray(Protocol):
+    """An array of any number of axes that can be read by boxes, from several threads at once; one of two axes is a
+    ``Source``, too, whose methods these are."""
+
+    @property
+    def shape(self) -> ArrayShape:
+        """The size of each axis."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype as stored, byte order included."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads gain by reading at once."""
+
+    @property
+    def grain(self) -> ArrayShape:
+        """The sides of a chunk."""
+
+    @property
+    def workspace(self) -> int:
+        """The most bytes that one ``read_box`` allocates, without ``out``."""
+
+    def read_box(self, box: Box, out: np.ndarray) -> None:
+        """Fill ``out``, of any strides, with that box, as ``Source.read`` does with a rectangle."""
+
+    def opener(self) -> Callable[[], StoredArray] | None:
+        """What opens the same array in another process; see ``Source``."""
+
+    def fingerprint(self) -> str:
+        """A short text that differs when the contents may; see ``Source``."""
+
+    def close(self) -> None:
+        """Release the file."""
 
 
 class Source(Protocol):
@@ -158,7 +195,7 @@ class FileFormat:
     """
 
     suffixes: tuple[str, ...]
-    open: Callable[[Path | Remote, str | None, Shape | None, np.dtype | None], Source]
+    open: Callable[[Path | Remote, str | None, ArrayShape | None, np.dtype | None], StoredArray]
     create: Callable[[Output, bool, WorkDirectory | None], Sink]
     lost: Callable[[Path, Output], str | None]
     members: bool = False
@@ -237,8 +274,16 @@ def _unknown(file: Path | Remote, suffix: str, *, writes: bool) -> UsageError:
     return UsageError(f"{has}; {hint}")
 
 
-def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, overwrite: bool = False) -> Output:
-    """The result that ``where`` names. Raises UsageError, ShapeError and DTypeError."""
+def output_of(
+    where: str | os.PathLike[str],
+    shape: Shape,
+    dtype: np.dtype,
+    *,
+    overwrite: bool = False,
+    extents: tuple[ArrayShape, ArrayShape] | None = None,
+) -> Output:
+    """The result that ``where`` names; with ``extents`` an array with these axes of rows and of columns. Raises UsageError,
+    ShapeError and DTypeError."""
     file_format, path, member = locate(path_of_result(where), writes=True)
     assert isinstance(path, Path)
     what = "the matrix to write"
@@ -246,7 +291,7 @@ def output_of(where: str | os.PathLike[str], shape: Shape, dtype: np.dtype, *, o
     if dtype.name == "bfloat16" and not file_format.bfloat16:
         hint = "write it with dtype='float32' (--dtype float32), or to a .safetensors file"
         raise DTypeError(f"{path}: {path.suffix} has no bfloat16: {hint}")
-    return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite)
+    return Output(path, member, shape, dtype, file_format.directory, file_format.lost, overwrite, extents)
 
 
 def path_of_result(where: str | os.PathLike[str]) -> str:

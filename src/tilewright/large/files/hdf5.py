@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,13 +17,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ...errors import DTypeError, FileError
+from ...errors import DTypeError, FileError, UsageError
 from ...host.disk import fingerprint
 from .checks import (
     READABLE,
     Location,
+    admit_array_shape,
     admit_dtype,
-    admit_shape,
     listed,
     missing_library,
     one_line,
@@ -33,7 +34,7 @@ from .checks import (
     unreadable_error,
 )
 from .chunked import TOGETHER, ChunkedSource
-from .format import FileFormat, Sink, Source
+from .format import FileFormat, Sink, StoredArray
 from .output import Output
 from .plain import FileLayout, FindLayout, PlainSink
 from .ranged import open_plain, remote_file
@@ -54,18 +55,20 @@ class HDF5Source(ChunkedSource):
     def __init__(self, file: Any, dataset: Any, path: Path | Remote) -> None:
         self._file, self._dataset = file, dataset
         self.path = resolved(path)
-        dtype, shape = admit_dtype(dataset.dtype, path), admit_shape(dataset.shape, path)
-        strip = max(1, TOGETHER // max(1, 2 * shape[1] * dtype.itemsize))
+        dtype, shape = admit_dtype(dataset.dtype, path), admit_array_shape(dataset.shape, path)
         # Without chunks any rectangle can be read directly. The width is limited: an empty dataset can have any shape.
-        super().__init__(shape, dtype, dataset.chunks or (strip, max(1, min(shape[1], TOGETHER))), self._rectangle)
+        width = min(shape[-1], TOGETHER) if shape else 1
+        strip = TOGETHER // max(1, 2 * (shape[-1] if shape else 1) * dtype.itemsize)
+        sides = dataset.chunks or ((1,) * len(shape) + (strip, width))[-len(shape) :] if shape else ()
+        super().__init__(shape, dtype, sides, self._box)
 
-    def _rectangle(self, rows: slice, columns: slice) -> np.ndarray:
+    def _box(self, *box: slice) -> np.ndarray:
         try:
-            return self._dataset[rows, columns]
+            return np.asarray(self._dataset[box])
         except Exception as error:  # the library may raise anything for a damaged chunk
-            raise unreadable_error(self.path, rows, columns, error) from error
+            raise unreadable_error(self.path, box, error) from error
 
-    def opener(self) -> Callable[[], Source]:
+    def opener(self) -> Callable[[], StoredArray]:
         return functools.partial(_open, self.path, self._dataset.name)
 
     def fingerprint(self) -> str:
@@ -186,7 +189,7 @@ def _layout(dataset: Any, path: Location) -> FileLayout | None:
     import h5py
 
     # NumPy has two equal dtypes that print differently; h5py gives the one that becomes the other in a pickle.
-    shape, dtype = admit_shape(dataset.shape, path), np.dtype(admit_dtype(dataset.dtype, path).str)
+    shape, dtype = admit_array_shape(dataset.shape, path), np.dtype(admit_dtype(dataset.dtype, path).str)
     stored = dataset.id.get_create_plist()
     as_stored = dataset.id.get_type().equal(
         h5py.h5t.py_create(dtype, logical=True)
@@ -199,7 +202,7 @@ def _layout(dataset: Any, path: Location) -> FileLayout | None:
     return FileLayout(shape, dtype, offset)
 
 
-def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
+def _open(path: Path | Remote, name: str | None, *_: object) -> StoredArray:
     file = _open_file(path)
     try:
         with parser_errors(path, "HDF5 file"):
@@ -230,16 +233,49 @@ def _find(name: str) -> FindLayout:
 
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
     h5py, name = _library(output.path), _name(output)
+    if not output.array_shape:
+        raise UsageError(
+            f"{output.path}: a sum over all axes is one number, which .h5 has in no place of its own: use .npy"
+        )
 
     def begin(file: int) -> None:
         stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         stored.set_layout(h5py.h5d.CONTIGUOUS)
         stored.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)  # gives the elements their place now
         stored.set_fill_time(h5py.h5d.FILL_TIME_NEVER)  # writes nothing there
-        with os.fdopen(os.dup(file), "r+b", buffering=0) as opened, h5py.File(opened, "w") as written:
-            written.create_dataset(name, output.shape, output.dtype, dcpl=stored)
+        with _Written(os.dup(file), "r+b") as opened:
+            with h5py.File(opened, "w") as written:
+                written.create_dataset(name, output.array_shape, output.dtype, dcpl=stored)
+            if opened.error is not None:
+                raise opened.error
 
     return PlainSink(output, resume, work, begin=begin, find=_find(name))
+
+
+class _Written(io.FileIO):
+    """A file that the library writes. It loses an OSError, goes on, and fails with an exception of another kind that says
+    nothing: so the first one is noted here, to be raised when the library has closed the file."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        left, nbytes = memoryview(data).cast("B"), memoryview(data).nbytes
+        with self._noted():
+            while left and self.error is None:
+                left = left[super().write(left) :]
+        return nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        with self._noted():
+            super().truncate(size)
+        return size or 0
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = self.error or error
 
 
 def _name(output: Output) -> str:

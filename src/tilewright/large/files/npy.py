@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import re
 from pathlib import Path
 from typing import BinaryIO
@@ -12,10 +11,10 @@ from typing import BinaryIO
 import numpy as np
 
 from ...errors import DTypeError
-from .checks import READABLE, Location, Shape, admit_dtype, admit_shape, parser_errors, refuse_empty
-from .format import FileFormat, Sink, Source
+from .checks import READABLE, ArrayShape, Location, admit_array_shape, admit_dtype, parser_errors, refuse_empty
+from .format import FileFormat, Sink, StoredArray
 from .output import Output
-from .plain import PAGE, FileLayout, PlainSink, beyond, file_size
+from .plain import PAGE, FileLayout, PlainSink, beyond, file_size, write_header
 from .ranged import open_plain
 from .remote import Remote
 from .work import WorkDirectory
@@ -50,8 +49,9 @@ def find_layout(file: BinaryIO, path: Location, wanted: np.dtype | None = None) 
         stated_shape, fortran, stated_dtype = np.lib.format.read_array_header_2_0(version_2, LONGEST_HEADER)
         if stated_dtype.kind == "V" and not stated_dtype.names:
             stated_dtype = _foreign(stated_dtype, wanted, path)
-        dtype, shape = admit_dtype(stated_dtype, path), admit_shape(stated_shape, path)
-    return FileLayout(shape, dtype, file.tell(), bool(fortran) and min(shape) > 1)
+        dtype, shape = admit_dtype(stated_dtype, path), admit_array_shape(stated_shape, path)
+    orders_differ = 0 not in shape and sum(size > 1 for size in shape) > 1
+    return FileLayout(shape, dtype, file.tell(), bool(fortran) and orders_differ)
 
 
 def _foreign(stated: np.dtype, wanted: np.dtype | None, path: Location) -> np.dtype:
@@ -65,11 +65,11 @@ def _foreign(stated: np.dtype, wanted: np.dtype | None, path: Location) -> np.dt
     raise DTypeError(f"{path} has dtype {stated}: " + (hint if stated.itemsize == 2 else f"it must be {READABLE}"))
 
 
-def _open(path: Path | Remote, _: str | None, __: Shape | None, wanted: np.dtype | None) -> Source:
+def _open(path: Path | Remote, _: str | None, __: ArrayShape | None, wanted: np.dtype | None) -> StoredArray:
     return open_plain(path, functools.partial(find_layout, wanted=wanted))
 
 
-def _header(shape: Shape, dtype: np.dtype) -> bytes:
+def _header(shape: ArrayShape, dtype: np.dtype) -> bytes:
     """NumPy's header, padded with blanks so that the elements begin at a page and not at byte 128."""
     facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     written = io.BytesIO()
@@ -81,8 +81,8 @@ def _header(shape: Shape, dtype: np.dtype) -> bytes:
 
 
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
-    header = _header(output.shape, output.dtype)
-    return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=find_layout)
+    header = _header(output.array_shape, output.dtype)
+    return PlainSink(output, resume, work, begin=functools.partial(write_header, header), find=find_layout)
 
 
-FORMAT = FileFormat((".npy",), _open, _create, lost=lambda path, _: beyond(path, find_layout))
+FORMAT = FileFormat((".npy",), _open, _create, lost=lambda path, output: beyond(path, find_layout, output))

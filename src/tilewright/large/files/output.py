@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import FileError, TilewrightError
 from ...host.cached_property import cached_property
-from .checks import Shape, os_errors
+from .checks import ArrayShape, Shape, os_errors
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,13 @@ class Output:
     directory: bool
     lost: Callable[[Path, Output], str | None]
     overwrite: bool = False
+    #: The sizes of the axes that are rows, and of those that are columns, of an array that is written as a matrix.
+    extents: tuple[ArrayShape, ArrayShape] | None = None
+
+    @property
+    def array_shape(self) -> ArrayShape:
+        """The shape of the array that is stored."""
+        return self.shape if self.extents is None else self.extents[0] + self.extents[1]
 
     @cached_property
     def target(self) -> Path:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,9 +15,18 @@ import numpy as np
 from ...errors import FileError
 from ...host.disk import fingerprint
 from ...host.machine import bytes_text
-from .checks import Location, Shape, os_errors, rectangle
+from .checks import ArrayShape, Box, Location, Shape, corner, os_errors, rectangle
 from .output import Output
-from .positional import BUFFER, EndOfFile, read_rows, rows_are_contiguous, write_rows, write_through
+from .positional import (
+    BUFFER,
+    EndOfFile,
+    move_rows,
+    read_rows,
+    rectangles,
+    rows_are_contiguous,
+    write_rows,
+    write_through,
+)
 from .swap import DATA, check_not_taken_over
 from .work import Partial, WorkDirectory
 
@@ -27,9 +37,10 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Where a matrix lies in a file: from byte ``offset`` on, row by row, or with ``fortran`` column by column."""
+    """Where a matrix lies in a file, or an array of other axes: from byte ``offset`` on, row by row, or with ``fortran``
+    column by column."""
 
-    shape: Shape
+    shape: ArrayShape
     dtype: np.dtype
     offset: int = 0
     fortran: bool = False
@@ -37,7 +48,16 @@ class FileLayout:
     @property
     def end(self) -> int:
         """The byte after the last."""
-        return self.offset + self.shape[0] * self.shape[1] * self.dtype.itemsize
+        return self.offset + math.prod(self.shape) * self.dtype.itemsize
+
+    def rectangles(self, first: tuple[int, ...], block: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+        """The box that begins at ``first`` and has the shape of ``block``: the byte where each of its rectangles begins,
+        bytes from one row to the next, and its part of ``block``."""
+        shape, size = self.shape, self.dtype.itemsize
+        if self.fortran:  # a column-major matrix is its transpose in row-major order
+            shape, first, block = shape[::-1], first[::-1], block.T
+        for begin, pitch, part in rectangles(shape, first, block):
+            yield self.offset + begin * size, pitch * size, part
 
 
 #: Finds the layout in an open file; the path is for errors.
@@ -45,10 +65,9 @@ FindLayout = Callable[[BinaryIO, Location], FileLayout]
 
 
 class PlainSource:
-    """A matrix in one piece of a file, read by any number of threads."""
+    """A matrix in one piece of a file, or an array of other axes, read by any number of threads."""
 
     parallel = True
-    grain = (1, 1)
     workspace = 2 * BUFFER
 
     def __init__(self, path: Path, find_layout: FindLayout) -> None:
@@ -64,24 +83,22 @@ class PlainSource:
             self._file.close()
             raise
         self.shape, self.dtype = self.layout.shape, self.layout.dtype
+        self.grain = (1,) * len(self.shape)
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
-        first = rectangle(self.shape, rows, columns, out)
+        self.read_box((rows, columns), out)
+
+    def read_box(self, box: Box, out: np.ndarray) -> None:
+        first = corner(self.shape, box, out)
         if not out.size:
             return
-        width = self.shape[1]
-        if self.layout.fortran:  # a column-major matrix is its transpose in row-major order
-            first, width, out = first[::-1], self.shape[0], out.T
         try:
             with os_errors(self.path, "read"):
-                self._read(*first, width * self.dtype.itemsize, out)
+                for begin, pitch, part in self.layout.rectangles(first, out):
+                    read_rows(self._file.fileno(), part, self.dtype, begin, pitch)
         except EndOfFile as error:
             size, end = self.layout.end, error.args[0]
             raise FileError(f"{self.path} ends at byte {end} of {size}: it was truncated while it was open") from None
-
-    def _read(self, row: int, column: int, pitch: int, out: np.ndarray) -> None:
-        begin = self.layout.offset + row * pitch + column * self.dtype.itemsize
-        read_rows(self._file.fileno(), out, self.dtype, begin, pitch)
 
     def opener(self) -> Callable[[], PlainSource]:
         return functools.partial(_open_again, self.path, self.layout)
@@ -109,7 +126,9 @@ class PlainWriter:
         self, file: int, layout: FileLayout, path: Path, unfinished: Callable[[], None] = lambda: None
     ) -> None:
         self._file, self._layout, self._path, self._unfinished = file, layout, path, unfinished
-        self.shape, self.dtype = layout.shape, layout.dtype
+        rows, columns = layout.shape
+        self.shape: Shape = rows, columns
+        self.dtype = layout.dtype
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         row, column = rectangle(self.shape, rows, columns, block)
@@ -179,7 +198,8 @@ class PlainSink:
                 with os.fdopen(self._partial.work.open(DATA, os.O_RDONLY), "rb") as file:
                     self.layout = find(file, self.partial)
                     if self.resumed:
-                        self._refuse_another(file)
+                        self._refuse_another(file, output.array_shape)
+                    self.layout = replace(self.layout, shape=self.shape)  # merged axes follow one another
             self._partial.reserve(self.layout.end)
         except BaseException:
             self._partial.abandon()
@@ -196,11 +216,11 @@ class PlainSink:
         """Set before the first ``write``."""
         self._writer.forgets = value
 
-    def _refuse_another(self, file: BinaryIO) -> None:
-        expected = FileLayout(self.shape, self.dtype, self.layout.offset)
+    def _refuse_another(self, file: BinaryIO, shape: ArrayShape) -> None:
+        expected = FileLayout(shape, self.dtype, self.layout.offset)
         if self.layout != expected:
             raise FileError(
-                f"{self.partial} is of shape {self.layout.shape} and dtype {self.layout.dtype}, not {self.shape} and "
+                f"{self.partial} is of shape {self.layout.shape} and dtype {self.layout.dtype}, not {shape} and "
                 f"{self.dtype}: remove it, or do not resume"
             )
         refuse_truncated(self.partial, file_size(file), self.layout)
@@ -228,10 +248,18 @@ class PlainSink:
             raise FileError(f"{self._partial.target} is finished or closed: nothing more can be written to it")
 
 
-def beyond(path: Path, find: FindLayout) -> str | None:
-    """Why a file is not exactly one whole matrix, as text; None where it is. Raises what ``find`` does."""
+def write_header(header: bytes, file: int) -> None:
+    """Write all of what precedes the elements of a matrix, also where the system takes it piece by piece. Raises OSError."""
+    move_rows("pwrite", file, np.frombuffer(header, np.uint8)[None], 0, len(header))
+
+
+def beyond(path: Path, find: FindLayout, output: Output) -> str | None:
+    """Why a file is not exactly one whole array with the axes of ``output``, as text; None where it is. Raises what ``find``
+    does."""
     with path.open("rb") as file:
         layout, size = find(file, path), file_size(file)
+    if len(layout.shape) != len(output.array_shape):
+        return f"has {len(layout.shape)} dimensions, shape {layout.shape}"
     if size == layout.end:
         return None
     return f"has {size} bytes, where its matrix of {layout.shape} {layout.dtype} ends at byte {layout.end}"

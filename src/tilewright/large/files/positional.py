@@ -15,14 +15,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from ...cpu.runtime.library import support_function
 from .array import copy_block
+from .checks import ArrayShape
 
 #: Bytes of the buffer for blocks that cannot be moved directly.
 BUFFER = 1 << 19
@@ -55,6 +57,41 @@ def read_rows(file: int, out: np.ndarray, dtype: np.dtype[Any], offset: int, pit
             run = buffer.reshape(1, -1)[:, : (len(part) - 1) * piece + part.shape[1]]
             move_rows("pread", file, run if short else tight, offset + i * pitch + j * dtype.itemsize, pitch)
             copy_block(part, tight)
+
+
+def rectangles(
+    shape: ArrayShape, first: Sequence[int], block: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray[Any, Any]]]:
+    """A box of a row-major array as rectangles: the element where each begins, elements from one row to the next, and its
+    part of ``block``. The box begins at ``first``, and is of the shape of ``block``.
+
+    >>> [(at, pitch, part.shape) for at, pitch, part in rectangles((4, 5, 6), (1, 2, 0), np.empty((2, 3, 6)))]
+    [(42, 30, (2, 18))]
+    """
+    while block.ndim > 2 and block.shape[-1] == shape[-1] and _merge(block):  # whole lines follow one another
+        first = *first[:-2], first[-2] * shape[-1]
+        shape, block = (*shape[:-2], shape[-2] * shape[-1]), block.reshape(*block.shape[:-2], -1)
+    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    begin = sum(at * step for at, step in zip(first, steps, strict=True))
+    if block.ndim < 2:
+        yield begin, max(1, block.size), block.reshape(1, -1)
+        return
+    down = max(range(block.ndim - 1), key=lambda axis: block.shape[axis])
+    others = [axis for axis in range(block.ndim - 1) if axis != down]
+    for index in np.ndindex(*(block.shape[axis] for axis in others)):
+        where: list[Any] = [slice(None)] * block.ndim
+        for axis, at in zip(others, index, strict=True):
+            where[axis] = at
+        yield (
+            begin + sum(at * steps[axis] for axis, at in zip(others, index, strict=True)),
+            steps[down],
+            block[tuple(where)],
+        )
+
+
+def _merge(block: np.ndarray) -> bool:
+    """Whether the last two axes of a block are one in its memory, too."""
+    return block.shape[-2] == 1 or block.strides[-2] == block.shape[-1] * block.strides[-1]
 
 
 def write_rows(file: int, block: np.ndarray, dtype: np.dtype[Any], offset: int, pitch: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -15,8 +16,8 @@ import numpy as np
 
 from ...host.disk import fingerprint
 from .array import WORKSPACE, copy_block
-from .checks import Shape, rectangle
-from .format import Source
+from .checks import Box, corner
+from .format import StoredArray
 from .plain import FindLayout, PlainSource, refuse_truncated
 from .remote import Remote
 
@@ -31,19 +32,19 @@ _HEADER = 64 << 10
 
 
 class _Piece(NamedTuple):
-    """Rows of a rectangle, or a part of one row, that are one range of bytes from ``begin`` to ``end``."""
+    """Rows of a rectangle, or a part of one row, that are one range of bytes from ``begin`` to ``end``. They fill ``out``,
+    and begin ``pitch`` bytes apart."""
 
-    rows: slice
-    columns: slice
+    out: np.ndarray
+    pitch: int
     begin: int
     end: int
 
 
 class RangeSource:
-    """A matrix in one piece of a remote file, read by any number of threads."""
+    """A matrix in one piece of a remote file, or an array of other axes, read by any number of threads."""
 
     parallel = True
-    grain = (1, 1)
 
     def __init__(self, remote: Remote, find_layout: FindLayout) -> None:
         self._remote = remote
@@ -52,24 +53,25 @@ class RangeSource:
             self._layout = find_layout(file, remote)
         refuse_truncated(remote, size, self._layout)
         self.shape, self.dtype = self._layout.shape, self._layout.dtype
+        self.grain = (1,) * len(self.shape)
         #: Twice the ranges of a batch, because they are received in parts that are then joined.
         self.workspace = 2 * min(MOST_REQUEST_BYTES, self._layout.end - self._layout.offset) + WORKSPACE
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
-        row, column = rectangle(self.shape, rows, columns, out)
-        width = self.shape[1]
-        if self._layout.fortran:  # a column-major matrix is its transpose in row-major order
-            row, column, width, out = column, row, self.shape[0], out.T
-        pitch = width * self.dtype.itemsize
-        begin = self._layout.offset + row * pitch + column * self.dtype.itemsize
-        for batch in _batches(_pieces(out.shape, self.dtype.itemsize, begin, pitch)):
+        self.read_box((rows, columns), out)
+
+    def read_box(self, box: Box, out: np.ndarray) -> None:
+        first, size = corner(self.shape, box, out), self.dtype.itemsize
+        if not out.size:
+            return
+        of_rectangles = (_pieces(part, size, *at) for *at, part in self._layout.rectangles(first, out))
+        for batch in _batches(itertools.chain.from_iterable(of_rectangles)):
             parts = self._remote.read([(piece.begin, piece.end) for piece in batch])
             for piece, part in zip(batch, parts, strict=True):
-                target = out[piece.rows, piece.columns]
-                stored: np.ndarray = np.ndarray(target.shape, self.dtype, part, strides=(pitch, self.dtype.itemsize))
-                copy_block(target, stored)
+                stored: np.ndarray = np.ndarray(piece.out.shape, self.dtype, part, strides=(piece.pitch, size))
+                copy_block(piece.out, stored)
 
-    def opener(self) -> Callable[[], Source]:
+    def opener(self) -> Callable[[], StoredArray]:
         layout = self._layout
         return functools.partial(_open_again, self._remote, layout)
 
@@ -87,16 +89,15 @@ def _open_again(remote: Remote, layout: Any) -> RangeSource:
     return RangeSource(remote, lambda *_: layout)
 
 
-def open_plain(where: Path | Remote, find_layout: FindLayout) -> Source:
+def open_plain(where: Path | Remote, find_layout: FindLayout) -> StoredArray:
     """A matrix in one piece of a local file or of a file at a URL."""
     return RangeSource(where, find_layout) if isinstance(where, Remote) else PlainSource(where, find_layout)
 
 
-def _pieces(shape: Shape, itemsize: int, begin: int, pitch: int) -> Iterator[_Piece]:
+def _pieces(out: np.ndarray, itemsize: int, begin: int, pitch: int) -> Iterator[_Piece]:
     """The ranges of a rectangle whose rows are ``pitch`` bytes apart, in order."""
+    shape = out.shape
     height, width = shape[0], shape[1] * itemsize
-    if not height or not width:
-        return
     has_whole_rows = pitch <= MOST_RANGE_BYTES and pitch - width <= GAP
     step = MOST_RANGE_BYTES // pitch if has_whole_rows else 1
     part = shape[1] if has_whole_rows else max(1, MOST_RANGE_BYTES // itemsize)
@@ -106,7 +107,7 @@ def _pieces(shape: Shape, itemsize: int, begin: int, pitch: int) -> Iterator[_Pi
             end = min(column + part, shape[1])
             first = begin + row * pitch
             last = first + (count - 1) * pitch
-            yield _Piece(slice(row, row + count), slice(column, end), first + column * itemsize, last + end * itemsize)
+            yield _Piece(out[row : row + count, column:end], pitch, first + column * itemsize, last + end * itemsize)
 
 
 def _batches(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:

@@ -8,8 +8,8 @@ from typing import BinaryIO
 import numpy as np
 
 from ...errors import FileError, UsageError
-from .checks import Location, Shape
-from .format import FileFormat, Sink, Source
+from .checks import ArrayShape, Location
+from .format import FileFormat, Sink, StoredArray
 from .output import Output
 from .plain import FileLayout, FindLayout, PlainSink, file_size
 from .ranged import open_plain
@@ -17,7 +17,7 @@ from .remote import Remote
 from .work import WorkDirectory
 
 
-def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
+def _stated(shape: ArrayShape, dtype: np.dtype) -> FindLayout:
     """Finds the layout that the caller stated; refuses a file with more bytes, because it holds another matrix."""
 
     def find(file: BinaryIO, path: Location) -> FileLayout:
@@ -31,7 +31,7 @@ def _stated(shape: Shape, dtype: np.dtype) -> FindLayout:
     return find
 
 
-def _open(path: Path | Remote, _: str | None, shape: Shape | None, dtype: np.dtype | None) -> Source:
+def _open(path: Path | Remote, _: str | None, shape: ArrayShape | None, dtype: np.dtype | None) -> StoredArray:
     if shape is None or dtype is None:
         missing = " and ".join(name for name, value in (("shape", shape), ("dtype", dtype)) if value is None)
         raise UsageError(
@@ -42,7 +42,7 @@ def _open(path: Path | Remote, _: str | None, shape: Shape | None, dtype: np.dty
 
 
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
-    find = _stated(output.shape, output.dtype)
+    find = _stated(output.array_shape, output.dtype)
     return PlainSink(output, resume, work, begin=lambda _: None, find=find)
 
 

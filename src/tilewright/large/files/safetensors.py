@@ -6,8 +6,9 @@ The format is https://github.com/huggingface/safetensors; a file that is written
 
 from __future__ import annotations
 
+import functools
 import json
-import os
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
@@ -19,18 +20,18 @@ from ...product.operands import dtype_of
 from .checks import (
     LONGEST,
     READABLE,
+    ArrayShape,
     Location,
-    Shape,
+    admit_array_shape,
     admit_dtype,
-    admit_shape,
     listed,
     parser_errors,
     pick,
     refuse_empty,
 )
-from .format import FileFormat, Sink, Source
+from .format import FileFormat, Sink, StoredArray
 from .output import Output
-from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size
+from .plain import PAGE, FileLayout, FindLayout, PlainSink, beyond, file_size, write_header
 from .ranged import open_plain
 from .remote import Remote
 from .work import WorkDirectory
@@ -112,7 +113,7 @@ def _find(name: str | None) -> FindLayout:
         where = f"{path}:{chosen}"
         begin, end, code, shape = tensors[chosen]
         dtype = admit_dtype(_dtype(code, path), where)
-        layout = FileLayout(admit_shape(shape, where), dtype, data + begin)
+        layout = FileLayout(admit_array_shape(shape, where), dtype, data + begin)
         if layout.end != data + end:
             raise FileError(f"{where} is damaged: {end - begin} bytes for shape {layout.shape} of {dtype}")
         return layout
@@ -120,17 +121,17 @@ def _find(name: str | None) -> FindLayout:
     return find
 
 
-def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
+def _open(path: Path | Remote, name: str | None, *_: object) -> StoredArray:
     return open_plain(path, _find(name))
 
 
-def _header(name: str, shape: Shape, dtype: np.dtype, path: Path) -> bytes:
+def _header(name: str, shape: ArrayShape, dtype: np.dtype, path: Path) -> bytes:
     codes = {**{np.dtype(text).name: code for code, text in _DTYPES.items()}, "bfloat16": "BF16"}
     if dtype.byteorder == ">":
         raise DTypeError(f"{path}: .safetensors is little-endian, got {dtype}")
     if dtype.name not in codes:
         raise DTypeError(f"{path}: .safetensors has no {dtype}: write it with dtype='complex64', or to another format")
-    nbytes = shape[0] * shape[1] * dtype.itemsize
+    nbytes = math.prod(shape) * dtype.itemsize
     tensor = {"dtype": codes[dtype.name], "shape": list(shape), "data_offsets": [0, nbytes]}
     text = json.dumps({name: tensor}).encode()
     text += b" " * (-(8 + len(text)) % PAGE)
@@ -139,8 +140,8 @@ def _header(name: str, shape: Shape, dtype: np.dtype, path: Path) -> bytes:
 
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
     name = output.member or "matrix"
-    header = _header(name, output.shape, output.dtype, output.path)
-    return PlainSink(output, resume, work, begin=lambda file: os.pwrite(file, header, 0), find=_find(name))
+    header = _header(name, output.array_shape, output.dtype, output.path)
+    return PlainSink(output, resume, work, begin=functools.partial(write_header, header), find=_find(name))
 
 
 def _lost(path: Path, output: Output) -> str | None:
@@ -155,7 +156,7 @@ def _lost(path: Path, output: Output) -> str | None:
         return f"holds {listed(others, 'tensor')}"
     if metadata:
         return f"holds {listed(sorted(metadata), 'metadata entry')}"
-    return beyond(path, _find(name)) if tensors else None
+    return beyond(path, _find(name), output) if tensors else None
 
 
 FORMAT = FileFormat((".safetensors",), _open, _create, _lost, members=True, bfloat16=True)

@@ -7,14 +7,14 @@ shrinks, and encoding it would take longer than writing it. A store at a URL is 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
+import math
 import os
 import re
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,15 @@ import numpy as np
 
 from ...errors import FileError
 from ...host.disk import fingerprint
+from .axes import chunk_sides, joined, merged_grain, parts_of
 from .checks import (
+    ArrayShape,
+    Box,
     Location,
     Shape,
+    admit_array_shape,
     admit_dtype,
-    admit_shape,
+    corner,
     listed,
     missing_library,
     os_errors,
@@ -37,10 +41,10 @@ from .checks import (
     rectangle,
     unreadable_error,
 )
-from .chunked import TOGETHER, ChunkedSource, chunk_slices
-from .format import FileFormat, Source
+from .chunked import TOGETHER, ChunkedSource, pieces
+from .format import FileFormat, StoredArray
 from .output import Output
-from .positional import BUFFER, EndOfFile, read_rows, write_rows
+from .positional import BUFFER, EndOfFile, read_rows, rectangles, write_rows
 from .ranged import MOST_REQUEST_BYTES
 from .remote import Remote, resolved
 from .swap import DATA, check_not_taken_over, path_through_descriptor
@@ -188,32 +192,32 @@ class ZarrSource(ChunkedSource):
     def __init__(self, array: Any, path: Path | Remote) -> None:
         is_remote = isinstance(path, Remote)
         self._array, self.path = array, resolved(path)
-        dtype, shape = admit_dtype(array.dtype, path), admit_shape(array.shape, path)
+        dtype, shape = admit_dtype(array.dtype, path), admit_array_shape(array.shape, path)
         if 0 in array.chunks and 0 not in shape:
             raise ValueError(f"its chunks have no elements, {array.chunks}")
         together = MOST_REQUEST_BYTES if is_remote else TOGETHER  # the library requests several chunks at once
         self._raw = None if is_remote else raw_chunks(array)
-        super().__init__(shape, dtype, array.chunks, self._rectangle, together)
+        super().__init__(shape, dtype, array.chunks, self._box, together)
 
     def read_within(self, nbytes: int) -> None:
         super().read_within(nbytes)
         if self._raw is not None:
             self.workspace = 2 * BUFFER
 
-    def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
-        first = rectangle(self.shape, rows, columns, out)
+    def read_box(self, box: Box, out: np.ndarray) -> None:
+        first = corner(self.shape, box, out)
         if self._raw is not None:
-            self._raw.read(*first, out)
+            self._raw.read(first, out)
         else:
-            super().read(rows, columns, out)
+            super().read_box(box, out)
 
-    def _rectangle(self, rows: slice, columns: slice) -> np.ndarray:
+    def _box(self, *box: slice) -> np.ndarray:
         try:
-            return self._array[rows, columns]
+            return np.asarray(self._array[box])
         except Exception as error:  # a codec may raise anything for a damaged chunk
-            raise unreadable_error(self.path, rows, columns, error) from error
+            raise unreadable_error(self.path, box, error) from error
 
-    def opener(self) -> Callable[[], Source]:
+    def opener(self) -> Callable[[], StoredArray]:
         return functools.partial(_open, self.path, self._array.path or None)
 
     def fingerprint(self) -> str:
@@ -236,30 +240,35 @@ class ZarrSource(ChunkedSource):
 class ZarrWriter:
     """Writes rectangles of an array in an unfinished store, at ``root``; see ``PartWriter``."""
 
-    def __init__(self, array: Any, root: Path, path: Path, directory: int = -1) -> None:
-        """``directory`` is a descriptor that ``root`` leads through, if any; ``path`` is for errors."""
-        self._array, self._root, self._path, self._directory = array, root, path, directory
-        self.shape, self.dtype, self.grain = array.shape, array.dtype, array.chunks
+    def __init__(
+        self,
+        array: Any,
+        extents: tuple[ArrayShape, ArrayShape],
+        root: Path,
+        path: Path,
+        directory: int = -1,
+    ) -> None:
+        """``extents`` are the sizes of the axes that are rows, and of those that are columns. ``directory`` is a descriptor
+        that ``root`` leads through, if any; ``path`` is for errors."""
+        self._array, self._extents, self._root, self._path, self._directory = array, extents, root, path, directory
+        self.shape: Shape = math.prod(extents[0]), math.prod(extents[1])
+        self.dtype = array.dtype
         chunks = raw_chunks(array)
         if chunks is None:
             raise FileError(f"{path} has compressed chunks, so it was not begun by Tilewright: remove it")
         self._chunks = chunks
         self._written_lock = threading.Lock()
-        self._written: set[Shape] = set()
+        self._written: set[ArrayShape] = set()
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         first = rectangle(self.shape, rows, columns, block)
         if self._directory >= 0:
             check_not_taken_over(self._path, os.fstat(self._directory).st_ino)
         with os_errors(self._path, "written"):
-            self._chunks.write(*first, block)
-        touched = (
-            chunk_slices(at, at + size, side) for at, size, side in zip(first, block.shape, self.grain, strict=True)
-        )
-        with self._written_lock:
-            self._written.update(
-                (r.start // self.grain[0], c.start // self.grain[1]) for r, c in itertools.product(*touched)
-            )
+            for box, part in parts_of(self._extents, first, block):
+                written = self._chunks.write(tuple(each.start for each in box), part)
+                with self._written_lock:
+                    self._written.update(written)
 
     def flush(self) -> None:
         with self._written_lock:
@@ -293,7 +302,9 @@ def attach_zarr(path: Path, name: str | None) -> ZarrWriter:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         root = path_through_descriptor(directory, path)
-        return ZarrWriter(_array(root, name, "r+"), root, path, directory)
+        array = _array(root, name, "r+")
+        rows, columns = array.shape
+        return ZarrWriter(array, ((rows,), (columns,)), root, path, directory)
     except BaseException:
         os.close(directory)
         raise
@@ -308,7 +319,10 @@ class ZarrSink:
     def __init__(self, output: Output, resume: bool, work: WorkDirectory | None) -> None:
         zarr = _library(output.path)
         self.shape, self.dtype = output.shape, output.dtype
-        self.grain = (max(1, min(CHUNK, self.shape[0])), max(1, min(CHUNK, self.shape[1])))
+        extents = output.extents or ((self.shape[0],), (self.shape[1],))
+        sides = [chunk_sides(sizes, CHUNK) for sizes in extents]
+        self.grain: Shape = merged_grain(extents[0], sides[0]), merged_grain(extents[1], sides[1])
+        self._stored_shape, self._chunks = joined(extents), joined(sides)
         self.workspace = 2 * BUFFER
         self._partial = Partial(output, resume, work)
         self.partial, self._root = self._partial.path, self._partial.work.entry_path(DATA)
@@ -322,20 +336,20 @@ class ZarrSink:
         except BaseException:
             self._partial.abandon()
             raise
-        self._writer = ZarrWriter(array, self._root, self.partial)
+        self._writer = ZarrWriter(array, extents, self._root, self.partial)
 
     def _begin(self, zarr: Any) -> Any:
         self._partial.reserve(self.shape[0] * self.shape[1] * self.dtype.itemsize, allocate=False)
-        stored = {"shape": self.shape, "dtype": self.dtype, "chunks": self.grain, "compressors": None}
+        stored = {"shape": self._stored_shape, "dtype": self.dtype, "chunks": self._chunks, "compressors": None}
         order = zarr.codecs.BytesCodec(endian=sys.byteorder)
         return zarr.create_array(store=self._root, name=self._name or None, serializer=order, **stored)
 
     def _resume(self) -> Any:
         array = _array(self._root, self._name or None, "r+")
-        if (array.shape, array.dtype, array.chunks) != (self.shape, self.dtype, self.grain):
+        if (array.shape, array.dtype, array.chunks) != (self._stored_shape, self.dtype, self._chunks):
             layout = f"shape {array.shape}, dtype {array.dtype}, chunks {array.chunks}"
             raise FileError(
-                f"{self.partial} is of {layout}, not {self.shape}, {self.dtype}: remove it, or do not resume"
+                f"{self.partial} is of {layout}, not {self._stored_shape}, {self.dtype}: remove it, or do not resume"
             )
         return array
 
@@ -440,7 +454,7 @@ def _node_type(metadata: Path) -> Any:
     return node.get("node_type") if isinstance(node, dict) else None
 
 
-def _open(path: Path | Remote, name: str | None, *_: object) -> Source:
+def _open(path: Path | Remote, name: str | None, *_: object) -> StoredArray:
     with parser_errors(path, "zarr store"):
         array = _remote_array(path, name) if isinstance(path, Remote) else _array(path, name, "r")
         return ZarrSource(array, path)
@@ -476,56 +490,53 @@ _WRITING = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class RawChunks:
-    """The chunks of a matrix: ``file(i, j)`` is where chunk i, j is, all of one size, row by row.
+    """The chunks of an array: ``file(*index)`` is where the chunk of that index is, all of one size, row by row.
 
     Where there is no file, all elements are ``fill``.
     """
 
-    file: Callable[[int, int], Path]
-    sides: Shape
+    file: Callable[..., Path]
+    sides: ArrayShape
     dtype: np.dtype[Any]
     fill: Any
 
-    def read(self, row: int, column: int, out: np.ndarray[Any, Any]) -> None:
-        """Fill ``out`` with the rectangle that begins there. Raises FileError for a chunk of another size, or no file."""
-        for rows, columns, part in self._parts(row, column, out):
-            self._read(rows, columns, part)
+    def read(self, first: Sequence[int], out: np.ndarray[Any, Any]) -> None:
+        """Fill ``out`` with the box that begins at ``first``. Raises FileError for a chunk of another size, or no file."""
+        for box, part in pieces(first, out, self.sides) if out.size else ():
+            self._read(box, part)
 
-    def write(self, row: int, column: int, block: np.ndarray[Any, Any]) -> None:
-        """Store ``block`` as the rectangle that begins there. A chunk that has no file yet gets one of zeros first. Raises
-        OSError; links are not followed."""
-        for top, left, part in self._parts(row, column, block):
-            path, at, pitch = self._where(top, left)
+    def write(self, first: Sequence[int], block: np.ndarray[Any, Any]) -> list[ArrayShape]:
+        """Store ``block`` as the box that begins at ``first``; returns the indices of its chunks. A chunk that has no file
+        yet gets one of zeros first. Raises OSError; links are not followed."""
+        written = []
+        for box, part in pieces(first, block, self.sides) if block.size else ():
+            index, inside = self._where(box)
+            path, size = self.file(*index), self.dtype.itemsize
+            nbytes = math.prod(self.sides) * size
             try:
                 file = os.open(path, _WRITING, 0o666)
             except FileNotFoundError:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = os.open(path, _WRITING, 0o666)
             try:
-                if os.fstat(file).st_size != self.sides[0] * pitch:
-                    os.ftruncate(file, self.sides[0] * pitch)
-                write_rows(file, part, self.dtype, at, pitch)
+                if os.fstat(file).st_size != nbytes:
+                    os.ftruncate(file, nbytes)
+                for begin, pitch, rows in rectangles(self.sides, inside, part):
+                    write_rows(file, rows, self.dtype, begin * size, pitch * size)
             finally:
                 os.close(file)
+            written.append(index)
+        return written
 
-    def _parts(
-        self, row: int, column: int, block: np.ndarray[Any, Any]
-    ) -> Iterator[tuple[int, int, np.ndarray[Any, Any]]]:
-        """The first row, the first column and the part of each chunk of the rectangle that begins there."""
-        for rows in chunk_slices(row, row + block.shape[0], self.sides[0]):
-            for columns in chunk_slices(column, column + block.shape[1], self.sides[1]):
-                part = block[rows.start - row : rows.stop - row, columns.start - column : columns.stop - column]
-                yield rows.start, columns.start, part
+    def _where(self, box: Box) -> tuple[ArrayShape, ArrayShape]:
+        """The index of the chunk in which a box lies, and where it begins there."""
+        places = [divmod(part.start, side) for part, side in zip(box, self.sides, strict=True)]
+        return tuple(index for index, _ in places), tuple(inside for _, inside in places)
 
-    def _where(self, row: int, column: int) -> tuple[Path, int, int]:
-        """The file of the chunk that has an element, the byte where the element begins, and the bytes of a row there."""
-        (i, top), (j, left) = divmod(row, self.sides[0]), divmod(column, self.sides[1])
-        pitch = self.sides[1] * self.dtype.itemsize
-        return self.file(i, j), top * pitch + left * self.dtype.itemsize, pitch
-
-    def _read(self, row: int, column: int, part: np.ndarray[Any, Any]) -> None:
+    def _read(self, box: Box, part: np.ndarray[Any, Any]) -> None:
         """A part of one chunk."""
-        path, at, pitch = self._where(row, column)
+        (index, inside), size = self._where(box), self.dtype.itemsize
+        path = self.file(*index)
         with os_errors(path, "read"):
             try:
                 # Without O_NONBLOCK, a pipe would block.
@@ -534,11 +545,12 @@ class RawChunks:
                 part[...] = self.fill
                 return
             try:
-                status, expected = os.fstat(file), self.sides[0] * pitch
+                status, expected = os.fstat(file), math.prod(self.sides) * size
                 if not stat.S_ISREG(status.st_mode) or status.st_size != expected:
                     what = f"has {status.st_size} bytes" if stat.S_ISREG(status.st_mode) else "is no file"
                     raise FileError(f"{path} {what}, and a chunk has {expected}: it is damaged, copy or write it again")
-                read_rows(file, part, self.dtype, at, pitch)
+                for begin, pitch, rows in rectangles(self.sides, inside, part):
+                    read_rows(file, rows, self.dtype, begin * size, pitch * size)
             except EndOfFile:
                 raise FileError(f"{path} was truncated while it was read") from None
             finally:
@@ -567,5 +579,5 @@ def raw_chunks(array: Any) -> RawChunks | None:
     root = Path(array.store.root) / array.path
     fill = array.fill_value
     return RawChunks(
-        lambda i, j: root / meta.encode_chunk_key((i, j)), tuple(array.chunks), dtype, 0 if fill is None else fill
+        lambda *index: root / meta.encode_chunk_key(index), tuple(array.chunks), dtype, 0 if fill is None else fill
     )

@@ -27,6 +27,7 @@ class Options:
     resume: bool = False
     overwrite: bool = False
     precision: str | float = "standard"
+    axes: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.precision, str):

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ....cpu.choice import choose_adding_cpu
+from ....cpu.plan import mirror_lower
 from ....cpu.runtime.machine_code import need_machine_code
-from ....cpu.runtime.runner import runner
+from ....cpu.runtime.runner import Product, runner, team_needs
 from ....errors import DTypeError, MemoryLimitError, UnavailableError, UsageError
 from ....gpu.runtime.device import Device, open_device
 from ....gpu.runtime.split_product import SOURCES
@@ -28,10 +29,9 @@ from ....kernels.catalog import cuda_catalog
 from ....product.operands import is_real, mapped_empty
 from ....product.plan import Choice
 from ....product.precision import PLANES, dtype_of_blocks
-from ....product.problem import Problem
+from ....product.problem import Problem, Symmetry
 from ...files import Sink, Source
-from ...files.array import ArraySource
-from ...files.chunked import ChunkedSource
+from ...files.array import ArraySource, array_behind
 from ...files.positional import BUFFER
 from ..options import Options
 from ..plan.cost import Rates
@@ -50,7 +50,11 @@ from .staging import CachedSources, Chunks
 
 
 class HostPlace:
-    """Slots in this process's memory; ``sources`` are A and B, ``sink`` is C."""
+    """Slots in this process's memory; ``sources`` are A and B, ``sink`` is C. A source that is stored column by column has
+    its blocks so, too.
+
+    Of a C that equals its transpose (``plan.triangle``), tiles on the diagonal compute a triangle, and the others are
+    written to both sides. A block of B that is the transpose of one of A in a slot is copied from there."""
 
     def __init__(
         self,
@@ -65,8 +69,14 @@ class HostPlace:
     ) -> None:
         grid, dtype = plan.grid, np.dtype(plan.dtype)
         self._grid, self._sources, self._sink, self._events = grid, {"a": a, "b": b}, sink, events or Events()
-        self._first = runner(kernel, dtype, threads=threads)
-        self._more = runner(kernel, dtype, threads=threads, add=True)
+        run = functools.partial(runner, kernel, dtype, threads=threads)
+        self._first, self._more = run(), run(add=True)
+        self._triangle, self._products = plan.triangle, {}
+        if plan.triangle:
+            self._products = triangle_products(run, "gram")
+        self._by_columns = {name: getattr(source, "by_columns", False) for name, source in self._sources.items()}
+        #: The slot of A in which each of its blocks is, which only the thread of the loads knows and changes.
+        self._of_a: dict[tuple[int, int], int] = {}
         of_a, of_b, of_c = plan.slots
         self._slots = {
             "a": [mapped_empty(grid.bm * grid.bk, dtype) for _ in range(of_a)],
@@ -79,30 +89,73 @@ class HostPlace:
         rows, columns = self._grid.where(load.block)
         view = self._view(load.block.operand, load.slot, rows.stop - rows.start, columns.stop - columns.start)
         with self._events.span("copy in", f"{load.block.operand.upper()}[{load.block.row}, {load.block.column}]"):
-            self._sources[load.block.operand].read(rows, columns, view)
+            slot = self._of_a.get((load.block.column, load.block.row)) if load.block.operand == "b" else None
+            if slot is None:
+                self._sources[load.block.operand].read(rows, columns, view)
+            else:
+                np.copyto(view, self._views["a", slot].T)
         self._views[load.block.operand, load.slot] = view
+        if self._triangle and load.block.operand == "a":
+            self._of_a = {block: slot for block, slot in self._of_a.items() if slot != load.slot}
+            self._of_a[load.block.row, load.block.column] = load.slot
 
     def multiply(self, step: Multiply, needs: tuple[None, None], after: None) -> None:  # noqa: ARG002
         a, b = self._views["a", step.a], self._views["b", step.b]
         c = self._view("c", step.c, *self._grid.size(step.tile))
         with self._events.span("compute", f"C[{step.tile.i}, {step.tile.j}] step {step.p}"):
-            (self._first if step.first else self._more)(a, b, c)
+            if self._triangle and step.tile.i == step.tile.j:
+                self._products[step.first, step.p + 1 == self._grid.steps](a, b, c)
+            else:
+                (self._first if step.first else self._more)(a, b, c)
 
     def store(self, store: Store, after: None) -> None:  # noqa: ARG002
         c = self._view("c", store.c, *self._grid.size(store.tile))
         with self._events.span("copy out", f"C[{store.tile.i}, {store.tile.j}]"):
-            self._sink.write(self._grid.rows(store.tile.i), self._grid.columns(store.tile.j), c)
+            rows, columns = self._grid.rows(store.tile.i), self._grid.columns(store.tile.j)
+            if self._triangle:
+                write_both_sides(self._sink, rows, columns, c, hermitian=False)
+            else:
+                self._sink.write(rows, columns, c)
 
     def close(self) -> None:
         self._slots.clear()
         self._views.clear()
 
     def _view(self, operand: str, slot: int, rows: int, columns: int) -> np.ndarray[Any, Any]:
-        return self._slots[operand][slot][: rows * columns].reshape(rows, columns)
+        flat = self._slots[operand][slot][: rows * columns]
+        return flat.reshape(columns, rows).T if self._by_columns.get(operand) else flat.reshape(rows, columns)
+
+
+def triangle_products(run: Callable[..., Product], symmetry: Symmetry) -> dict[tuple[bool, bool], Product]:
+    """The products of blocks that are summed to a tile on the diagonal of a C that equals its transpose, or its conjugate
+    transpose, by whether a block is the first, and the last one, after which alone the tile is copied to its other side.
+    ``run`` is ``runner`` with a kernel, a dtype and threads."""
+    both = False, True
+    return {
+        (first, last): run(add=not first, symmetry=symmetry, mirrored=last)
+        for first, last in itertools.product(both, both)
+    }
+
+
+def write_both_sides(sink: Sink, rows: slice, columns: slice, c: np.ndarray[Any, Any], *, hermitian: bool) -> None:
+    """Write a finished tile of a C that equals its transpose, or with ``hermitian`` its conjugate transpose, to both sides
+    of the diagonal; one on the diagonal, whose rows are its columns, first becomes so in every bit."""
+    if rows == columns:
+        if c.dtype.kind == "c":
+            mirror_lower(c, hermitian, near=True)
+        sink.write(rows, columns, c)
+        return
+    sink.write(rows, columns, c)
+    for top in range(0, len(c), STRIP):
+        strip = c[top : top + STRIP].T
+        beside = slice(rows.start + top, min(rows.stop, rows.start + top + STRIP))
+        sink.write(columns, beside, strip.conj() if hermitian else strip)
 
 
 # ---- all places ------------------------------------------------------------------------------------------------------
 
+#: Rows of a finished tile that are copied to the other side of the diagonal at once.
+STRIP = 512
 #: The dtypes of blocks that GPUs multiply.
 GPU_DTYPES = ("float32", "float64")
 #: Share of the free memory that blocks take where no limit is stated.
@@ -140,6 +193,11 @@ class Placement:
     def summary(self) -> str:
         """A line about the workers of a cluster; here there are none."""
         return ""
+
+    @property
+    def triangle(self) -> bool:
+        """Whether one triangle of a C that equals its transpose is computed, and copied; GPUs compute all of C."""
+        return not self.gpus and self.choice.kernel.triangle
 
     @property
     def kernel_fact(self) -> str:
@@ -207,7 +265,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     gpus = _gpus(_device_for(dtype, options.device))
     (m, k), n = sources[0].shape, sources[1].shape[1]
     stored = [source.dtype.name for source in sources]
-    in_memory = all(isinstance(source, ArraySource) for source in sources)
+    in_memory = all(array_behind(source) is not None for source in sources)
     free = limit if limit is not None else int(SHARE * (available_memory() or 1 << 30))
     if not gpus:
         if options.device_memory is not None:
@@ -218,9 +276,8 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
         buffers = read_bytes(sources, free) + 2 * BUFFER  # one read and one write at a time
         kc, chunk = kc_of(choice.kernel, choice.compute), _chunk(sources)
         size = np.dtype(dtype_of_blocks(choice.compute)).itemsize
-        workspace = functools.partial(_step_bytes, choice.kernel.workspace, choice.kernel.counters, size, kc)
         while True:  # fewer threads take less
-            of_step = functools.partial(workspace, threads)
+            of_step = functools.partial(step_bytes, choice.kernel, choice.compute, threads)
             room = Room.within(free, buffers, grain=64, kc=kc, chunk=chunk, files=not in_memory, workspace=of_step)
             fits = of_step(SMALL, SMALL, kc) <= WORKSPACE_SHARE * free and can_be_cut(m, n, k, room, size)
             if fits or threads == 1:
@@ -263,25 +320,17 @@ def _left(limit: int, reserved: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)  # a search for cuts asks again
-def _step_bytes(
-    workspace: Callable[..., int],
-    counters: Callable[..., int],
-    size: int,
-    kc: int,
-    threads: int,
-    m: int,
-    n: int,
-    k: int,
-) -> int:
-    """Bytes that a kernel takes for a step of these sizes, on so many threads: its workspace, of elements of ``size`` bytes
-    and for ``kc`` of k at most, and its counters."""
-    return size * workspace(m, n, min(k, kc), threads) + 8 * counters(m, n, k)
+def step_bytes(kernel: Kernel, dtype: str, threads: int, m: int, n: int, k: int) -> int:
+    """Bytes that a kernel takes for a step of these sizes of blocks of ``dtype``, on so many threads: its workspace, whose
+    elements may be wider, and its counters."""
+    nbytes, counters = team_needs(kernel, (m, n, k), np.dtype(dtype), threads)
+    return nbytes + 8 * counters
 
 
 def read_bytes(sources: Sequence[Source], limit: int) -> int:
     """Bytes that one read of an operand takes at most, which are made fewer under a small limit."""
     for source in sources:
-        if isinstance(source, ChunkedSource):
+        if hasattr(source, "read_within"):
             source.read_within(int(READ_SHARE * limit))
     return max(source.workspace for source in sources)
 

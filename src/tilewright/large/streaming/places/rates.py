@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from ....host.machine import machine
 from ....kernels import Kernel
 from ....product.operands import mapped_empty
 from ...files import Source
-from ...files.array import ArraySource
+from ...files.array import array_behind
+from ...files.axes import AxesSource
 from ...files.positional import PIECE, write_through
 from ..plan.cost import Rates
 
@@ -61,7 +62,7 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
         flops /= 4
     reading = min(read_rate(source, dtype, 1, room) for source in sources)
     itemsize = np.dtype(dtype).itemsize
-    in_files = isinstance(out, (str, os.PathLike)) or not all(isinstance(source, ArraySource) for source in sources)
+    in_files = isinstance(out, (str, os.PathLike)) or any(array_behind(source) is None for source in sources)
     return Rates(
         flops,
         in_bytes=reading,
@@ -90,6 +91,8 @@ def result_bytes(sources: Sequence[Source], dtype: str) -> int:
 def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int = PROBE_BYTES) -> float:
     """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix, ``nbytes`` at a time or more,
     if it has larger chunks: measured, in 0.2 s. What is read takes ``room`` bytes at most."""
+    if getattr(source, "by_columns", False):  # as blocks are read of it
+        source = cast(AxesSource, source).transposed
     m, n = source.shape
     if not m or not n:
         return math.inf
@@ -102,7 +105,7 @@ def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int =
     columns = min(n, max(4096, width), most)
     rows = min(m, max(height, nbytes // (columns * itemsize), 1), max(1, most // columns))
     rng = np.random.default_rng(0)
-    share = 1.0 if isinstance(source, ArraySource) else PROBE_SHARE
+    share = PROBE_SHARE if array_behind(source) is None else 1.0
     count = max(workers, min(128 * workers, int(share * m * n / (rows * columns))))
     corners = [
         (int(rng.integers(m - rows + 1)) // height * height, int(rng.integers(n - columns + 1)) // width * width)

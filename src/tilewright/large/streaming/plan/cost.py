@@ -115,9 +115,13 @@ def cost(
     itemsize: int,
     cached: HostCache | None = None,
     places_per_block: Mapping[str, float] | None = None,
+    *,
+    triangle: bool = False,
 ) -> Cost:
     """The cost of a schedule for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host.
-    ``places_per_block``: by operand, how many places share one read of a block; this place counts its share of the bytes."""
+    ``places_per_block``: by operand, how many places share one read of a block; this place counts its share of the bytes.
+    Of a ``triangle``, a tile on the diagonal takes half the operations and has its blocks of B from those of A, and any
+    other is written twice."""
     grid = schedule.grid
     computing = functools.cache(rates.compute_s)  # of few shapes
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]
@@ -129,8 +133,12 @@ def cost(
     share = {operand: 1 / places for operand, places in (places_per_block or {"a": 1, "b": 1}).items()}
     for tile_store in schedule.stores:
         m, n = grid.size(tile_store.tile)
+        on_diagonal = triangle and tile_store.tile.i == tile_store.tile.j
         for step in schedule.multiplies[len(multiplies.spans) : tile_store.after_multiply + 1]:
             for load in schedule.loads[len(loads.spans) : max(step.needs) + 1]:
+                if on_diagonal and load.block.operand == "b":
+                    loads.add(rates.latency_s, multiplies.end(load.after_multiply))
+                    continue
                 size = grid.elements(load.block) * itemsize
                 moved, copied, host_s = moved + size, copied + size, 0.0
                 if load.number not in hits:
@@ -140,11 +148,12 @@ def cost(
                     host_s += size / rates.stage_bytes
                 loads.add(max(size / rates.in_bytes, host_s) + rates.latency_s, multiplies.end(load.after_multiply))
             x, y = step.needs
-            step_s = computing(m, n, depths[step.p]) + copied * rates.copy_s + rows * rates.row_s
+            step_s = computing(m, n, depths[step.p]) / (1 + on_diagonal) + copied * rates.copy_s + rows * rates.row_s
             multiplies.add(step_s, max(loads.end(x), loads.end(y), stores.end(step.after_store)))
             copied = rows = 0
-        size = m * n * itemsize
-        stored, copied, rows = stored + size, copied + size, rows + m
+        twice = triangle and not on_diagonal
+        size = m * n * itemsize * (1 + twice)
+        stored, copied, rows = stored + size, copied + size, rows + m + n * twice
         stores.add(size / out_bytes + rates.latency_s, multiplies.end(tile_store.after_multiply))
     return Cost(loads.spans, multiplies.spans, stores.spans, moved, math.ceil(read), stored)
 

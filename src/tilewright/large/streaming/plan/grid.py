@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -164,6 +165,15 @@ def by_shells(down: int, across: int) -> list[Tile]:
         if s < down:
             order += [Tile(s, j) for j in range(min(s + 1, across))]
     return order
+
+
+def below_diagonal(tiles: Iterable[Tile]) -> list[Tile]:
+    """Those on and below the diagonal: the tiles that are computed of a C that equals its transpose, in square tiles.
+
+    >>> [tuple(tile) for tile in below_diagonal(by_rows(2, 2))]
+    [(0, 0), (1, 1), (1, 0)]
+    """
+    return [tile for tile in tiles if tile.i >= tile.j]
 
 
 ORDERS = {"rows": by_rows, "columns": by_columns, "shells": by_shells}

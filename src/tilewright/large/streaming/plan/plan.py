@@ -11,10 +11,10 @@ from ....host.cached_property import cached_property
 from ....host.machine import bytes_text, seconds_text
 from ....product.plan import Choice, Plan, Rows
 from ....product.precision import ROUNDED, SPLIT, blocks_bound, dtype_of_blocks
-from ....product.problem import Problem, itemsize_of
+from ....product.problem import Problem, Symmetry, itemsize_of
 from .cost import Cost, Rates
 from .cuts import Room, Slots, block_elements, place_elements
-from .grid import ORDERS, Grid, Tile
+from .grid import ORDERS, Grid, Tile, below_diagonal
 from .host_cache import HostCache, cache_blocks
 from .kernel import dtype_in_blocks, result_words, word_of_choice
 from .partition import places_per_block
@@ -48,19 +48,36 @@ class StreamPlan(Plan):
     layers: tuple[int, int] = (1, 1)
     stored: tuple[str, ...] = ()
     result: str = ""
+    #: Whether C is known to equal its transpose; and whether only the tiles of one triangle are computed, and copied.
+    gram: bool = False
+    triangle: bool = False
 
     def on(
-        self, choice: Choice[Any], devices: Sequence[str], workers: str, *, stored: Sequence[str], result: str
+        self,
+        choice: Choice[Any],
+        devices: Sequence[str],
+        workers: str,
+        *,
+        stored: Sequence[str],
+        result: str,
+        gram: bool = False,
     ) -> StreamPlan:
         """The same plan with its kernel, ``devices`` and dtypes; one device computes each region, the first devices first.
         ``workers`` is a line about those of a cluster, to which the devices belong."""
         named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
-        return replace(named, stored=tuple(stored), result=result)
+        return replace(named, stored=tuple(stored), result=result, gram=gram)
 
     @property
     def problem(self) -> Problem:
         """The whole product."""
-        return Problem(self.grid.m, self.grid.n, self.grid.k, self.result or self.dtype)
+        symmetry: Symmetry = "gram" if self.triangle else ""
+        return Problem(self.grid.m, self.grid.n, self.grid.k, self.result or self.dtype, symmetry=symmetry)
+
+    @property
+    def every_tile(self) -> list[Tile]:
+        """The tiles of which C consists, those of earlier runs included; of a triangle those that are computed."""
+        tiles = ORDERS["rows"](*self.grid.tiles)
+        return below_diagonal(tiles) if self.triangle else tiles
 
     @property
     def itemsize(self) -> int:
@@ -123,7 +140,8 @@ class StreamPlan(Plan):
     @property
     def out_bytes(self) -> int:
         """Bytes of the tiles of C."""
-        return sum(_area(self.grid, region) for region in self.regions) * self.itemsize
+        copied = [tile for tile in self.tiles if self.triangle and tile.i != tile.j]
+        return (_area(self.grid, self.tiles) + _area(self.grid, copied)) * self.itemsize
 
     @property
     def least_bytes(self) -> int:
@@ -183,7 +201,8 @@ class StreamPlan(Plan):
                 "memory",
                 f"{bytes_text(self.place_bytes)}: {a} of A's blocks, {b} of B's, {c} of C's tiles{self._host()}",
             ),
-            ("moves", f"{bytes_text(moved)}; the least for this memory is {bytes_text(self.least_bytes)}"),
+            ("moves", f"{bytes_text(moved)}{self._than(self.least_bytes, 'this memory')}"),
+            *self._symmetry(),
             *self._places(),
             *self._reads(),
             *self._accuracy(),
@@ -232,14 +251,27 @@ class StreamPlan(Plan):
             rows.append(("shared", f"a block of A is read once for {a:.3g} places, one of B for {b:.3g}"))
         return rows
 
+    def _symmetry(self) -> Rows:
+        """Whether one triangle is enough, or why not."""
+        if not self.gram:
+            return []
+        if self.triangle:
+            return [("triangle", "C equals its transpose: tiles above the diagonal are copied")]
+        where = "workers" if self.workers else "GPUs" if self.device != "cpu" else "this kernel and these sizes"
+        return [("triangle", f"none: C equals its transpose, but {where} take the general product")]
+
+    def _than(self, least: int, room: str) -> str:
+        """The least that a general product moves, to compare with."""
+        return "" if self.triangle else f"; the least for {room} is {bytes_text(least)}"
+
     def _host(self) -> str:
         return f"; on the host {bytes_text(self.host_bytes)} for {self.host_slots} blocks" if self.host_slots else ""
 
     def _reads(self) -> list[tuple[str, str]]:
         if math.isinf(self.rates.read_bytes):
             return []
-        least = bytes_text(self.least_read_bytes)
-        return [("reads", f"{bytes_text(self.read_bytes)} of A and B; the least for both memories is {least}")]
+        least = self._than(self.least_read_bytes, "both memories")
+        return [("reads", f"{bytes_text(self.read_bytes)} of A and B{least}")]
 
     @property
     def _part_of_k(self) -> int:
@@ -290,8 +322,7 @@ class StreamPlan(Plan):
         return f"{ratio}: tiles with sides of {side} or more hide their copies"
 
     def _rate(self) -> float:
-        grid = self.grid
-        return 2 * grid.m * grid.n * grid.k / max(self.cost.total_s, 1e-12) / 1e9
+        return self.problem.flops / max(self.cost.total_s, 1e-12) / 1e9
 
 
 def _sides(grid: Grid, tiles: Sequence[Tile]) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from .cuts import (
     shares,
     without_cut_chunks,
 )
-from .grid import ORDERS, Grid, Tile
+from .grid import ORDERS, Grid, Tile, below_diagonal
 from .host_cache import cache_blocks
 from .partition import places_per_block, regions_of, stated_regions, tiles_of_regions
 from .plan import StreamPlan
@@ -69,6 +69,7 @@ def plan_stream(problem: Problem, room: Room, rates: Rates, most: int = 1, parti
     """The cut, order and slots that the model times best for a product, on as many of ``most`` places as pay.
 
     ``room`` is that of each place, ``partition`` how C is shared among them; if it states the regions, all places are used.
+    Of a problem with a ``symmetry``, which has m = n, one place computes the tiles of one triangle.
     Raises MemoryLimitError where not even the smallest blocks fit, and where blocks that fit are so small that a plan would
     have more than MOST_PLANNED steps.
     """
@@ -92,6 +93,8 @@ def plan_stream(problem: Problem, room: Room, rates: Rates, most: int = 1, parti
             f"{problem} takes {steps:,} steps with blocks that fit {room.limit_text}, and a plan "
             f"has at most {MOST_PLANNED:,}: give more memory, or multiply parts of the operands"
         )
+    if problem.symmetry:
+        return _PlanSearch(problem.dtype, room, rates, 1, triangle=True).best(fit)
     if stated_regions(partition):
         return _PlanSearch(problem.dtype, room, rates.shared(most), most, partition).best(_with_regions(fit, partition))
     tasks = [
@@ -132,8 +135,9 @@ def plan_again(
     *,
     most: int = 1,
     partition: str = "rectangles",
+    triangle: bool = False,
 ) -> StreamPlan:
-    """A plan for the tiles that are left of a product that was begun with this ``grid``."""
+    """A plan for the tiles that are left of a product that was begun with this ``grid``; of a ``triangle`` one place."""
     itemsize = itemsize_of(dtype)
     slots = shares(grid, room, itemsize)
     if not slots:
@@ -143,10 +147,12 @@ def plan_again(
         )
 
     def planned(places: int, regions: Sequence[Sequence[Tile]]) -> StreamPlan:
-        task = _PlanSearch(dtype, room, rates.shared(places), places, partition)
+        task = _PlanSearch(dtype, room, rates.shared(places), places, partition, triangle)
         return min((task.timed(grid, "as begun", each, regions) for each in slots), key=lambda plan: plan.cost.total_s)
 
     best = alone = planned(1, [tuple(tiles)])
+    if triangle:
+        return alone
     left = set(tiles)
     counts = _place_counts(min(most, len(tiles)))
     for places in [most] if stated_regions(partition) else counts:
@@ -206,6 +212,7 @@ class _PlanSearch:
     rates: Rates
     places: int
     partition: str = "rectangles"
+    triangle: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -288,9 +295,11 @@ class _PlanSearch:
         schedule = Schedule.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0
         cached = cache_blocks(schedule.loads, host_slots) if host_slots else None
-        spent = cost(schedule, self.rates, self.itemsize, cached, places_per_block(regions, self.rates.peers))
+        shared = places_per_block(regions, self.rates.peers)
+        spent = cost(schedule, self.rates, self.itemsize, cached, shared, triangle=self.triangle)
         every = tuple(tuple(region) for region in regions)
-        return StreamPlan(grid, self.dtype, order, slots, host_slots, every, spent, self.rates, self.room)
+        chosen = grid, self.dtype, order, slots, host_slots, every, spent, self.rates, self.room
+        return StreamPlan(*chosen, triangle=self.triangle)
 
     def _moves_many_bytes(self, plan: StreamPlan) -> bool:
         """Whether fewer bytes are worth more time: they are read from files, and far from the least."""
@@ -310,10 +319,11 @@ class _PlanSearch:
         return ((order, slots) for slots in shares(grid, self.room, self.itemsize, region) for order in orders)
 
     def _regions(self, grid: Grid, order: str) -> list[list[Tile]]:
-        return tiles_of_regions(*grid.tiles, self.places, order, self.partition)
+        regions = tiles_of_regions(*grid.tiles, self.places, order, self.partition)
+        return [below_diagonal(region) for region in regions] if self.triangle else regions
 
     def _least_s(self, grid: Grid) -> float:
-        return least_s(grid, self.itemsize, self.rates, self.places)
+        return least_s(grid, self.itemsize, self.rates, self.places) / (1 + self.triangle)
 
     def _promised_s(self, grid: Grid) -> float:
         return promised_s(grid, self.itemsize, self.room, self.rates, self.places)

@@ -17,8 +17,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ....host.cached_property import cached_property
 from ....product.plan import Choice
 from ...files import Sink, Source
+from ...files.axes import is_transpose, joined, product_extents
+from ...files.checks import ArrayShape
 from ...files.format import locate
 from ..places.place import Events, Place, Token
 from ..places.places import Placement
@@ -160,6 +163,22 @@ class Product:
         """m, n and k."""
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
+    @property
+    def extents(self) -> tuple[ArrayShape, ArrayShape]:
+        """The sizes of the axes of C that are its rows, and of those that are its columns."""
+        return product_extents(self.a, self.b)
+
+    @property
+    def result_shape(self) -> ArrayShape:
+        """The shape of the array that C is."""
+        return joined(self.extents)
+
+    @cached_property
+    def is_gram(self) -> bool:
+        """Whether C is known to equal its transpose: B is Aᵀ, of the same file or memory."""
+        (m, n, k) = self.shape
+        return m == n and min(m, k) > 0 and is_transpose(self.a, self.b)
+
     def facts(self, placed: Placed, target: Any) -> dict[str, str]:
         """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
         return {
@@ -183,6 +202,11 @@ class Placed(Protocol):
     @property
     def kernel_fact(self) -> str:
         """What the bits of a product depend on, beside its operands."""
+        ...
+
+    @property
+    def triangle(self) -> bool:
+        """Whether one triangle of a C that equals its transpose is computed, and copied."""
         ...
 
     @property

@@ -37,12 +37,26 @@ from ....errors import (
 from ....gpu.runtime.driver import restored_context
 from ....host.disk import CacheFile, fingerprint
 from ....host.limits import get_threads
+from ....product.contraction import tensordot_axes
 from ....product.operands import DTYPES, dtype_of, is_known, promoted
 from ....product.precision import dtype_of_blocks
 from ....product.problem import Problem
 from ....records.timeline import Piece, Timeline
-from ...files import Sink, Source, WorkDirectory, create_matrix, locate, open_matrix, output_of
-from ...files.array import ArraySource
+from ...files import (
+    Sink,
+    Source,
+    WorkDirectory,
+    as_matrix,
+    create_matrix,
+    locate,
+    open_array,
+    open_matrix,
+    output_of,
+    shown,
+)
+from ...files.array import ArraySource, array_behind
+from ...files.axes import MATRIX, Axes, joined, last_axis_as_columns
+from ...files.checks import ArrayShape
 from ...files.work import JOURNAL
 from ..options import Options
 from ..places.place import Events
@@ -106,7 +120,7 @@ class Job:
     resumable: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        tiles = math.prod(self.plan.grid.tiles)
+        tiles = len(self.plan.every_tile)
         self.measured = RunTotals(tiles, before=tiles - len(self.plan.tiles))
         self.resumable = self.begun is not None
 
@@ -136,7 +150,7 @@ class Job:
         finally:
             self.measured.seconds = time.perf_counter() - started
         if self.journal is not None and self.work is not None:
-            remember(self.target, self.work.target, self.product.shape[:2], self.product.dtype, self.facts)
+            remember(self.target, self.work.target, self.product.extents, self.product.dtype, self.facts)
             self.journal.remove()
 
     def disown(self) -> None:
@@ -177,8 +191,8 @@ class Job:
 
     @property
     def _operations(self) -> int:
-        m, n, k = self.product.shape
-        return 2 * m * n * k
+        grid = self.plan.grid
+        return 2 * grid.k * sum(math.prod(grid.size(tile)) for tile in self.plan.every_tile)
 
     def _run(self, progress: Progress, events: Events) -> None:
         (m, n, _), dtype, resume = self.product.shape, self.product.dtype, self.begun is not None
@@ -187,7 +201,8 @@ class Job:
         with contextlib.closing(create_matrix(self.target, (m, n), dtype, resume=resume, work=self.work)) as sink:
             if self.journal is not None and not resume:
                 overwrite = self.work is not None and self.work.output.overwrite
-                self.journal.begin(self.plan.grid, self.facts, _inode(sink.partial) or 0, overwrite=overwrite)
+                inode, triangle = _inode(sink.partial) or 0, self.plan.triangle
+                self.journal.begin(self.plan.grid, self.facts, inode, overwrite=overwrite, triangle=triangle)
                 self.resumable = True
             self._compute(sink, progress, events)
             self._refuse_changed()
@@ -196,7 +211,7 @@ class Job:
     def _refuse_changed(self) -> None:
         """Raise ResumeError if an operand's file has changed. Arrays are not checked: that would take too long."""
         for name, source in zip("ab", self.product.sources, strict=True):
-            if self.journal and not isinstance(source, ArraySource) and source.fingerprint() != self.facts[name]:
+            if self.journal and array_behind(source) is None and source.fingerprint() != self.facts[name]:
                 self.journal.clear()
                 self.resumable = False
                 raise ResumeError(f"{name} was changed while it was multiplied: multiply again")
@@ -218,7 +233,7 @@ class Job:
             size = math.prod(grid.size(tile))
             self.measured.finished += 1
             self.measured.operations += 2 * grid.k * size
-            self.measured.written_bytes += size * itemsize
+            self.measured.written_bytes += size * itemsize * (1 + (self.plan.triangle and tile.i != tile.j))
 
         def read(nbytes: int, place: str) -> None:
             with reading:
@@ -253,7 +268,8 @@ def plan_job(
     if isinstance(target, (str, os.PathLike)):
         # With resume, an existing file may be the finished result, or what the interrupted run was to overwrite.
         lenient = options.overwrite or options.resume
-        output = output_of(target, (product.shape[0], product.shape[1]), product.dtype, overwrite=lenient)
+        (m, n, _), extents = product.shape, product.extents
+        output = output_of(target, (m, n), product.dtype, overwrite=lenient, extents=extents)
         refuse_inside(output.target, product.sources)
         output.check()
         work = stack.enter_context(contextlib.closing(WorkDirectory(output, only_look=only_planned)))
@@ -295,12 +311,12 @@ def _taken_up(
     path = work.path / JOURNAL
     begun = read_journal(path)
     if begun is not None:
-        begun.check(facts, product.shape, placement.room, path)
+        begun.check(facts, product.shape, placement.room, path, triangle=_is_triangle(product, placement))
         if begun.inode == work.unfinished:
             return begun, False
     sure = begun is not None and begun.complete and begun.inode == _inode(work.target)
     try:
-        return None, is_finished(target, work.target, product.shape[:2], product.dtype, facts, sure=sure)
+        return None, is_finished(target, work.target, product.extents, product.dtype, facts, sure=sure)
     except ResumeError:
         if overwrite:
             return None, False
@@ -310,17 +326,23 @@ def _taken_up(
 def _planned(
     product: Product, placement: Placed, rates: Rates, begun: BegunProduct | None, partition: str
 ) -> StreamPlan:
-    dtype = dtype_of_blocks(placement.choice.compute)
+    dtype, room, count = dtype_of_blocks(placement.choice.compute), placement.room, len(placement.names)
+    triangle = _is_triangle(product, placement)
     if begun is None:
-        return plan_stream(Problem(*product.shape, dtype), placement.room, rates, len(placement.names), partition)
+        problem = Problem(*product.shape, dtype, symmetry="gram" if triangle else "")
+        return plan_stream(problem, room, rates, count, partition)
     order = ORDERS["rows"](*begun.grid.tiles)
-    left = tuple(tile for tile in order if tile not in begun.finished)
-    return plan_again(begun.grid, dtype, placement.room, rates, left, most=len(placement.names), partition=partition)
+    left = tuple(tile for tile in order if tile not in begun.finished and not (triangle and tile.i < tile.j))
+    return plan_again(begun.grid, dtype, room, rates, left, most=count, partition=partition, triangle=triangle)
+
+
+def _is_triangle(product: Product, placement: Placed) -> bool:
+    return placement.triangle and product.is_gram
 
 
 def _on_places(plan: StreamPlan, product: Product, placement: Placed) -> StreamPlan:
-    stored = [source.dtype.name for source in product.sources]
-    return plan.on(placement.choice, placement.names, placement.summary, stored=stored, result=product.dtype.name)
+    facts: dict[str, Any] = {"stored": [source.dtype.name for source in product.sources], "gram": product.is_gram}
+    return plan.on(placement.choice, placement.names, placement.summary, result=product.dtype.name, **facts)
 
 
 def _store_zeros(plan: StreamPlan, sink: Sink, stored: Callable[[Tile], None]) -> None:
@@ -356,6 +378,9 @@ def _inode(path: Path | None) -> int | None:
 # known what the result was made from.
 
 
+#: The sizes of the axes of a result that are its rows, and of those that are its columns.
+Extents = tuple[ArrayShape, ArrayShape]
+
 #: Results that are remembered; the oldest records are removed.
 MOST = 256
 
@@ -371,10 +396,10 @@ class Finished:
     facts: Mapping[str, str]
 
 
-def remember(target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str]) -> None:
+def remember(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str]) -> None:
     """Record what the result at ``path`` was made from. If that fails, no error is raised."""
     with contextlib.suppress(OSError, TilewrightError):
-        record = {"result": _identity(target, shape, dtype), "facts": {name: facts[name] for name in COMPARED}}
+        record = {"result": _identity(target, extents, dtype), "facts": {name: facts[name] for name in COMPARED}}
         record_path = _record_file(path, facts).write_json(record)
         if record_path is None:
             return
@@ -390,9 +415,7 @@ def forget(path: Path, facts: Mapping[str, str]) -> None:
             record_path.unlink(missing_ok=True)
 
 
-def is_finished(
-    target: Any, path: Path, shape: tuple[int, int], dtype: Any, facts: Mapping[str, str], *, sure: bool
-) -> bool:
+def is_finished(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str], *, sure: bool) -> bool:
     """Whether the result at ``path`` is complete and was made from these operands; False where there is no result.
 
     ``sure``: a journal says that it was made from them. Raises ResumeError for a matrix of another shape or dtype, for one
@@ -403,12 +426,13 @@ def is_finished(
         return False
     replace = "give overwrite=True (--overwrite) to replace it"
     try:
-        identity = _identity(target, shape, dtype)
+        identity = _identity(target, extents, dtype)
     except UsageError:  # a file without a matrix of this name
         return False
     except (FileError, ShapeError, DTypeError):
-        m, n = shape
-        raise ResumeError(f"{path} is there, but is not ({m}, {n}) {dtype}, as this product is: {replace}") from None
+        raise ResumeError(
+            f"{path} is there, but is not {joined(extents)} {dtype}, as this product is: {replace}"
+        ) from None
     if sure:
         return True
     record = _recall(path, facts)
@@ -420,9 +444,16 @@ def is_finished(
     return True
 
 
-def _identity(target: Any, shape: tuple[int, int], dtype: Any) -> str:
-    with contextlib.closing(open_matrix(target, shape=shape, dtype=dtype)) as source:
+def _identity(target: Any, extents: Extents, dtype: Any) -> str:
+    with contextlib.closing(open_result(target, extents, dtype)) as source:
         return source.fingerprint()
+
+
+def open_result(target: Any, extents: Extents, dtype: Any) -> Source:
+    """The file of a result with axes of these sizes, to be read as a matrix."""
+    places = range(len(joined(extents)))
+    axes = places[: len(extents[0])], places[len(extents[0]) :]
+    return open_matrix(target, shape=joined(extents), dtype=dtype, axes=axes)
 
 
 def _recall(path: Path, facts: Mapping[str, str]) -> Finished | None:
@@ -454,10 +485,10 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
     """The job of a ``multiply``, planned and ready to run. Raises an error for everything that cannot be done."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
-        product = opened_product(stack, a, b, options.dtype)
+        product = opened_product(stack, a, b, options.dtype, options.axes)
         refuse_overlap(out, a=product.a, b=product.b)
         check_partition(options.partition)
-        target = array_for(product) if out is None else out
+        target = array_for(product) if out is None else matrix_of(out, product)
         placement = place_product(product.sources, product.dtype, options, get_threads())
         check_regions(options.partition, placement.names)
         compute = functools.partial(compute_here, placement)
@@ -479,23 +510,61 @@ def check_regions(partition: str, places: Sequence[str]) -> None:
 
 
 def opened_source(stack: contextlib.ExitStack, operand: Any, name: str) -> Source:
-    """The operand ``name``: opened until ``stack`` is closed, unless the caller opened it, and closes it."""
+    """The matrix ``name``: opened until ``stack`` is closed, unless the caller opened it, and closes it. Raises ShapeError
+    for an array of other axes."""
+    return as_matrix(_opened_array(stack, operand, name), _where(operand, name))
+
+
+def _opened_array(stack: contextlib.ExitStack, operand: Any, name: str) -> Any:
+    """Likewise, of any number of axes."""
     if hasattr(operand, "read") and hasattr(operand, "fingerprint"):
-        source: Source = operand
-        return source
+        return operand
     if isinstance(operand, (str, os.PathLike, np.memmap)):
-        opened = open_matrix(operand)
+        opened = open_array(operand)
         stack.callback(opened.close)
         return opened
     return ArraySource(operand, name)
 
 
-def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any) -> Product:
-    """The operands, opened until ``stack`` is closed, and the dtype of their product. Raises ShapeError, DTypeError."""
-    x, y = opened_source(stack, a, "a"), opened_source(stack, b, "b")
-    if x.shape[1] != y.shape[0]:
-        raise ShapeError(f"k mismatch: a is {x.shape}, b is {y.shape}: a's columns must be as many as b's rows")
-    return Product(x, y, product_dtype(x.dtype, y.dtype, dtype))
+def _where(operand: Any, name: str) -> object:
+    """What messages call an operand."""
+    return shown(operand) if isinstance(operand, (str, os.PathLike)) else name
+
+
+def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any, axes: Any = None) -> Product:
+    """The operands, opened until ``stack`` is closed, and the dtype of their product, which sums over ``axes``. Raises
+    ShapeError, DTypeError, UsageError."""
+    x, y = _opened_array(stack, a, "a"), _opened_array(stack, b, "b")
+    if axes is not None:
+        of_x, of_y = summed_axes(axes, x.shape, y.shape)
+    else:
+        for array, where, most in ((x, _where(a, "a"), 64), (y, _where(b, "b"), 2)):
+            if not 2 <= len(array.shape) <= most:
+                hint = "" if len(array.shape) < 2 else "; give the axes of a and b that are summed (axes, --axes)"
+                raise ShapeError(
+                    f"{where} has {len(array.shape)} dimensions, shape {tuple(array.shape)}: a matrix has 2{hint}"
+                )
+        of_x, of_y = last_axis_as_columns(len(x.shape)), MATRIX
+        if x.shape[-1] != y.shape[0]:
+            rule = "a's columns must be as many as b's rows"
+            raise ShapeError(f"k mismatch: a is {tuple(x.shape)}, b is {tuple(y.shape)}: {rule}")
+    dtype = product_dtype(x.dtype, y.dtype, dtype)
+    return Product(as_matrix(x, _where(a, "a"), of_x), as_matrix(y, _where(b, "b"), of_y), dtype)
+
+
+def summed_axes(axes: Any, a: ArrayShape, b: ArrayShape) -> tuple[Axes, Axes]:
+    """The axes of operands of these shapes that are rows and columns, where those are summed that ``axes`` says. Merged axes
+    of k are in the order of those of ``a``.
+
+    >>> summed_axes(([2, 0], [0, 1]), (2, 3, 4), (4, 2, 5))
+    (Axes(rows=(1,), columns=(0, 2)), Axes(rows=(1, 0), columns=(2,)))
+    """
+    pairs = sorted(zip(*tensordot_axes(axes, tuple(a), tuple(b)), strict=True))
+    of_a, of_b = (tuple(pair[side] for pair in pairs) for side in (0, 1))
+    rest_of_a, rest_of_b = (
+        tuple(axis for axis in range(len(shape)) if axis not in chosen) for shape, chosen in ((a, of_a), (b, of_b))
+    )
+    return Axes(rest_of_a, of_a), Axes(of_b, rest_of_b)
 
 
 def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]:
@@ -523,12 +592,27 @@ def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]
 
 
 def array_for(product: Product) -> np.ndarray[Any, Any]:
-    """A new array for the result. Raises MemoryLimitError where none can be that large."""
+    """A new array for the result, as a matrix. Raises MemoryLimitError where none can be that large."""
     m, n, _ = product.shape
     try:
-        return np.empty((m, n), product.dtype)
+        return np.empty(product.result_shape, product.dtype).reshape(m, n)
     except ValueError:
         raise MemoryLimitError(f"C would be {m}×{n} {product.dtype}, more than an address can reach") from None
+
+
+def matrix_of(out: Any, product: Product) -> Any:
+    """The caller's array for a result of other axes than two as the matrix that is written; anything else as it is. Raises
+    ShapeError, and UsageError for an array of which no matrix can be made without a copy."""
+    shape = product.result_shape
+    if not isinstance(out, np.ndarray) or shape == product.shape[:2]:
+        return out
+    if out.shape != shape:
+        raise ShapeError(f"out is {out.shape}, the product is {shape}: out must have exactly this shape")
+    if not out.flags.c_contiguous:
+        raise UsageError(
+            f"out is {out.shape}, and its axes do not follow one another in memory: give np.empty({shape})"
+        )
+    return out.reshape(product.shape[:2])
 
 
 def refuse_overlap(out: Any, **operands: Any) -> None:
@@ -537,7 +621,8 @@ def refuse_overlap(out: Any, **operands: Any) -> None:
     if not isinstance(out, np.ndarray):
         return
     for name, operand in operands.items():
-        array = operand.array if isinstance(operand, ArraySource) else operand
+        behind = array_behind(operand)
+        array = operand if behind is None else behind
         if (isinstance(array, np.ndarray) and _share_memory(out, array)) or is_in(operand, out):
             raise UsageError(f"out shares memory with {name}, which is read until the end: give another array")
 
@@ -562,7 +647,8 @@ def _file_of(matrix: Any) -> Path | None:
     if isinstance(matrix, (str, os.PathLike)):
         found: Any = locate(os.fspath(matrix))[1]
     else:
-        array = matrix.array if isinstance(matrix, ArraySource) else matrix
+        behind = array_behind(matrix)
+        array = matrix if behind is None else behind
         while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
             array = array.base
         found = array.filename if isinstance(array, np.memmap) else getattr(matrix, "path", None)

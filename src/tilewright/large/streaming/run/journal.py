@@ -54,14 +54,24 @@ class BegunProduct:
     digest: bytes
     #: Whether an existing file is to be overwritten: what was begun so needs no new permission.
     overwrite: bool = False
+    #: Whether only tiles on and below the diagonal are computed.
+    triangle: bool = False
 
     @property
     def complete(self) -> bool:
         """Whether every tile was finished."""
         down, across = self.grid.tiles
-        return len(self.finished) == down * across
+        return len(self.finished) == (down * (down + 1) // 2 if self.triangle else down * across)
 
-    def check(self, facts: Mapping[str, str], shape: tuple[int, int, int], room: Room, where: Path) -> None:
+    def check(
+        self,
+        facts: Mapping[str, str],
+        shape: tuple[int, int, int],
+        room: Room,
+        where: Path,
+        *,
+        triangle: bool = False,
+    ) -> None:
         """Raise ResumeError unless all facts are as in the journal, and the cut is possible for a product of this
         ``shape``."""
         changed = [name for name, fact in facts.items() if self.facts.get(name) != fact]
@@ -71,7 +81,8 @@ class BegunProduct:
                 "anew, or restore what it was begun with"
             )
         grid = self.grid
-        if self.facts.keys() != facts.keys() or (grid.m, grid.n, grid.k) != shape or not may_be_cut(grid, room):
+        is_this = self.facts.keys() == facts.keys() and (grid.m, grid.n, grid.k) == shape and self.triangle == triangle
+        if not is_this or not may_be_cut(grid, room) or (triangle and grid.bm != grid.bn):
             raise ResumeError(f"{where} is the journal of another product, or was changed; {_ANEW}")
 
 
@@ -94,12 +105,15 @@ class Journal:
         with os_errors(path, "written"):
             self._file = _open_alone(path, directory)
 
-    def begin(self, grid: Grid, facts: Mapping[str, str], inode: int, *, overwrite: bool = False) -> None:
+    def begin(
+        self, grid: Grid, facts: Mapping[str, str], inode: int, *, overwrite: bool = False, triangle: bool = False
+    ) -> None:
         """Write the first line, in place of all that the file held."""
         self.clear()
         self._digest = b""
         run = {"journal": "multiply", "schema": _SCHEMA, "run": secrets.token_hex(8)}
-        self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode, "overwrite": overwrite})
+        more = {"overwrite": overwrite, "triangle": triangle}
+        self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode, **more})
 
     def take_up(self, begun: BegunProduct) -> None:
         """Go on after the lines that were read from it; a torn line is cut off."""
@@ -192,15 +206,15 @@ def _read(file: BinaryIO, path: Path) -> BegunProduct | None:
     product = _product(head.facts)
     if product is None:
         raise _changed(path, 1)
-    grid, facts, inode, overwrite = product
+    grid, facts, inode, overwrite, triangle = product
     finished: set[Tile] = set()
     last = head
     for number, last in enumerate(lines, 2):
         tile = _tile(last.facts, grid)
-        if tile is None or tile in finished:
+        if tile is None or tile in finished or (triangle and tile.i < tile.j):
             raise _changed(path, number)
         finished.add(tile)
-    return BegunProduct(grid, facts, inode, frozenset(finished), last.end, last.digest, overwrite)
+    return BegunProduct(grid, facts, inode, frozenset(finished), last.end, last.digest, overwrite, triangle)
 
 
 def _refuse_another(begins: bytes, path: Path) -> None:
@@ -247,14 +261,18 @@ def _changed(path: Path, number: int) -> ResumeError:
 # ---- what lines say --------------------------------------------------------------------------------------------------
 
 
-def _product(line: Any) -> tuple[Grid, dict[str, str], int, bool] | None:
+def _product(line: Any) -> tuple[Grid, dict[str, str], int, bool, bool] | None:
     match line:
         case {"schema": 2, "facts": dict(facts), "grid": dict(cut), "inode": int(inode)}:
             names = [field.name for field in fields(Grid)]
             whole = list(cut) == names and all(type(value) is int and 0 <= value < _MOST for value in cut.values())
             texts = all(isinstance(fact, str) for fact in facts.values())
             if whole and texts and min(cut["bm"], cut["bn"], cut["bk"], cut["kc"]) > 0:
-                return Grid(**cut), facts, inode, line.get("overwrite") is True  # earlier journals do not have it
+                options = (
+                    line.get("overwrite") is True,
+                    line.get("triangle") is True,
+                )  # earlier journals do not have them
+                return Grid(**cut), facts, inode, *options
     return None
 
 
