@@ -233,3 +233,30 @@ def test_threads_are_those_that_it_was_compiled_for() -> None:
     assert tw.microscope(fixed, args=[x, x.copy(), 512], shared_bytes=16).block == (128, 1, 1)
     with pytest.raises(OperandError, match="argument 2"):
         tw.microscope(fixed, args=[x, x.copy(), "512"])
+
+
+def test_a_lock_that_whole_blocks_wait_for() -> None:
+    """As Triton compiles a spin lock: all threads meet at a barrier in each round, so that the owner must have a turn."""
+    source = """
+extern "C" __global__ void add(int* lock, float* sum)
+{
+    __shared__ int taken;
+    do {
+        __syncthreads();
+        asm volatile("{ .reg .pred first; .reg .b32 old; setp.eq.u32 first, %0, 0; mov.u32 old, 0;"
+                     "@first atom.global.acq_rel.gpu.cas.b32 old, [%1], 0, 1; @first st.shared.b32 [%2], old; }" ::
+                     "r"(threadIdx.x), "l"(lock), "r"((unsigned)__cvta_generic_to_shared(&taken)) : "memory");
+        __syncthreads();
+    } while (taken);
+    __threadfence();
+    sum[threadIdx.x] += 1;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) atomicExch(lock, 0);
+}
+"""
+    seen = tw.microscope(
+        source, grid=6, block=64, args=[np.zeros(1, np.int32), np.zeros(64, np.float32)], max_steps=20_000
+    )
+    assert seen.run.complete
+    assert (seen.arrays[1] == 6).all()
