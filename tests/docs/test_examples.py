@@ -61,7 +61,8 @@ def test_documents(path: Path) -> None:
 
 def commands() -> list[list[str]]:
     """Every ``tilewright …`` line of the documents, without its comment."""
-    lines = [line for path in DOCUMENTS for line in path.read_text(encoding="utf-8").splitlines()]
+    texts = [path.read_text(encoding="utf-8").replace("\\\n", " ") for path in DOCUMENTS]
+    lines = [line for text in texts for line in text.splitlines()]
     typed = [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("tilewright ")]
     return [shlex.split(line, comments=True)[1:] for line in typed]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,28 +42,16 @@ def attributes(compiled: Compiled, entry: str) -> Attributes:
     return Attributes(0, shared, 0, most)
 
 
-def _compile(
-    source: str,
-    name: str,
-    arch: str,
-    macros: Mapping[str, str],
-    *,
-    folders: Sequence[Path],
-    headers: Sequence[Path] | None,
-    names: Sequence[str] = (),
-    optimised: bool = True,
-    lines: bool = True,
-) -> tuple[str, bytes, str, dict[str, str]]:
-    if headers is None or not optimised or not lines:  # cuda.core finds the headers that NVRTC brings
-        given = {"folders": folders, "headers": headers, "names": names, "optimised": optimised, "lines": lines}
-        return _WITH_BINARY(source, name, arch, macros, **given)  # type: ignore[arg-type]
+def _compile(source: str, job: nvrtc._Job, headers: Sequence[Path] | None) -> tuple[str, bytes, str, dict[str, str]]:
+    if headers is None or job != replace(job, optimised=True, lines=True, on_device=False):
+        return _WITH_BINARY(source, job, headers)  # cuda.core finds the headers that NVRTC brings
     _, nv = nvrtc._cuda()
-    virtual = arch.replace("sm_", "compute_")
-    options = [f"-arch={virtual}", "-lineinfo", *(f"-D{key}={value}" for key, value in macros.items())]
-    options = [option.encode() for option in [*options, *(f"-I{folder}" for folder in [*folders, *headers])]]
-    _, program = nv.nvrtcCreateProgram(source.encode(), name.encode(), 0, None, None)
+    virtual = job.arch.replace("sm_", "compute_")
+    options = [f"-arch={virtual}", "-lineinfo", *(f"-D{key}={value}" for key, value in job.macros.items())]
+    options = [option.encode() for option in [*options, *(f"-I{folder}" for folder in [*job.folders, *headers])]]
+    _, program = nv.nvrtcCreateProgram(source.encode(), job.name.encode(), 0, None, None)
     try:
-        for each in names:
+        for each in job.names:
             nv.nvrtcAddNameExpression(program, each.encode())
         (outcome,) = nv.nvrtcCompileProgram(program, len(options), options)
         _, size = nv.nvrtcGetProgramLogSize(program)
@@ -70,11 +59,11 @@ def _compile(
         nv.nvrtcGetProgramLog(program, log)
         text = log.decode(errors="replace").strip("\0\n ")
         if int(outcome):
-            raise nvrtc._refusal(text, name)
+            raise nvrtc._refusal(text, job.name)
         _, size = nv.nvrtcGetPTXSize(program)
         ptx = bytearray(size)
         nv.nvrtcGetPTX(program, ptx)
-        lowered = {each: nv.nvrtcGetLoweredName(program, each.encode())[1].decode() for each in names}
+        lowered = {each: nv.nvrtcGetLoweredName(program, each.encode())[1].decode() for each in job.names}
     finally:
         nv.nvrtcDestroyProgram(program)
     return ptx.decode().rstrip("\0"), b"", text, lowered

@@ -104,7 +104,10 @@ block = [32, 32]
 grid = ["cdiv(n, 32)", "cdiv(m, 32)"]
 */
 """
-_EXAMPLE = f"the file must begin with a comment that says how the kernel is launched, such as:\n\n{TEMPLATE}"
+_EXAMPLE = (
+    "the file must begin with a comment that says how the kernel is launched (of a product; for any other, explain takes "
+    f"--grid, --block and --arg), such as:\n\n{TEMPLATE}"
+)
 
 #: What may precede the header: lines of ``//`` and of the preprocessor.
 _ABOVE = r"(?:\s|//[^\n]*+|#[^\n]*+)*+"

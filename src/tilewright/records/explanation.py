@@ -198,8 +198,16 @@ class Explanation:
     kind: str = KIND
 
     @property
+    def is_product(self) -> bool:
+        """Whether the kernel multiplies matrices; of any other, m, n and k are 0."""
+        return self.m > 0
+
+    @property
     def shape(self) -> str:
-        """``1000`` for a square product, ``6x2000x4`` (m × n × k) otherwise."""
+        """``1000`` for a square product, ``6x2000x4`` (m × n × k) otherwise; the blocks and threads of a kernel that is no
+        product, such as ``8/256``."""
+        if not self.is_product:
+            return f"{self.launch.get('blocks')}/{self.launch.get('threads')}"
         return str(self.n) if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
 
     @property

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnavailableError, UsageError
+from ..gpu.runtime.assembler import assemble
 from ..gpu.runtime.cubin import Resources, demangled, found_entry, is_identifier
 from ..gpu.runtime.nvrtc import DEFAULT_ARCH, Compiled, compile_source
 from ..records.explanation import APPROXIMATELY, Access
@@ -54,27 +55,29 @@ from .compiled_launch import cluster_notes, compiler_findings, launch_findings, 
 from .counters.sectors import WARP, Ints
 from .counters.tally import Counters, Survey
 from .findings import Finding, counted
+from .given_kernels import given_kernel
 from .listing import timeline_lines
 from .machine.arguments import dimensions
 from .machine.event_log import EventLog, LoggedEvent, LoggedTile
 from .machine.options import MAX_BYTES, MAX_STEPS, Progress, RunOptions
 from .machine.threads import cluster_dimensions
+from .machine.values import Dim
 from .ops.descriptor import SWIZZLES
 from .run.simulate import Run, run_program
 
 
 def microscope(
-    source: str | Path,
+    source: Any,
     kernel: str | None = None,
     grid: int | Sequence[int] = 1,
-    block: int | Sequence[int] = 32,
+    block: int | Sequence[int] | None = None,
     args: Sequence[Any] = (),
     *,
     arch: str = DEFAULT_ARCH,
     include: Sequence[str | Path] = (),
     defines: Mapping[str, object] | None = None,
     cluster: int | Sequence[int] | None = None,
-    shared_bytes: int = 0,
+    shared_bytes: int | None = None,
     constants: Mapping[str, Any] | None = None,
     outputs: Sequence[int] = (),
     sampled: bool = False,
@@ -84,16 +87,21 @@ def microscope(
 ) -> Observation:
     """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
 
-    ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; ``kernel`` is the name of its
+    ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file, or a kernel of another library: one
+    that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that has its PTX (``given_kernels`` lists them). A
+    ``.cu`` may have host code, ``main`` and ``<<<…>>>``: nvcc compiles it where it is installed, else it is left out.
+    ``kernel`` is the name of its
     function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a template; it is needed only if there are
-    several. ``grid`` is the number of blocks, and ``block`` the number of threads per block, along x, y, z. ``args`` are
-    the kernel's parameters in order: NumPy arrays, which are copied, numbers, tensor maps, and lists of these and of further
-    lists: a list is a structure or an array with these members in order, and arrays in it are pointers. Where the
-    parameter is a pointer, list or tensor map lies in global memory.
+    several. ``grid`` is the number of blocks, and ``block`` the number of threads per block, along x, y, z; without it as
+    many as the kernel was compiled for, else 32. ``args`` are the kernel's parameters in order: NumPy arrays, which are
+    copied, numbers, tensor maps, and lists of these and of further lists: a list is a structure or an array with these
+    members in order, and arrays in it are pointers. Where the parameter is a pointer, list or tensor map lies in global
+    memory. Of a kernel of another library they are as it is called there, without what that library adds.
     ``constants`` are the values of ``__constant__`` and ``__device__`` variables, arrays or numbers, by name. ``cluster`` is
     the number of blocks of a cluster along x, y, z, for a kernel that was compiled without one. ``shared_bytes`` is dynamic
-    shared memory. ``outputs`` are the positions in ``args`` of arrays that the kernel must write in full. ``arch``,
-    ``include`` (folders of headers) and ``defines`` (macros) are passed to the compiler.
+    shared memory; without it as much as the library says, else none. ``outputs`` are the positions in ``args`` of arrays
+    that the kernel must write in full. ``arch``, ``include`` (folders of headers) and ``defines`` (macros) are passed to the
+    compiler. PTX is assembled, so that the counts are those of its binary.
 
     ``sampled`` runs only blocks at corners, at edges and some inner ones, and scales the counts to the grid;
     ``Observation.exact`` says whether blocks of one kind gave the same counts. ``progress`` is called with the number of
@@ -101,7 +109,8 @@ def microscope(
     more than ``max_bytes``.
 
     Raises CompileError with the compiler's messages; UsageError for PTX, an instruction, arguments or a launch that cannot
-    be run; OperandError for an argument of an unusable type; UnavailableError without the compiler (PTX needs none).
+    be run, and for an object without PTX; OperandError for an argument of an unusable type; UnavailableError without the
+    compiler (PTX needs none).
 
     >>> import numpy as np, tilewright as tw
     >>> source = '''
@@ -113,18 +122,27 @@ def microscope(
     >>> print(seen.findings[0].kind, "at line", seen.findings[0].line)
     out of bounds at line 4
     """
-    text, name = _read(source)
-    compiled = None
-    if not _is_ptx(text):
-        names = () if kernel is None or is_identifier(kernel) else (kernel,)
-        compiled = compile_source(text, name=name, arch=arch, defines=defines, include=include, names=names)
-    elif include or defines:
+    given = given_kernel(source)
+    if given.is_ptx and (include or defines):
         raise UsageError("include and defines mean nothing for PTX: they are for the compiler of CUDA C++")
-    module = parse_ptx(compiled.ptx if compiled else text)
-    program = link(module, _entry(kernel, compiled, module, name, text))
+    kernel = kernel or given.kernel
+    compiled, reason = given.compiled, ""
+    if compiled is None and given.is_ptx:
+        try:
+            compiled, reason = assemble(given.text, given.name)
+        except UnavailableError as error:
+            reason = str(error)
+    elif compiled is None:
+        names = () if kernel is None or is_identifier(kernel) else (kernel,)
+        compiled = compile_source(given.text, name=given.name, arch=arch, defines=defines, include=include, names=names)
+    if not given.is_ptx and compiled is not None and not compiled.entries:
+        raise UsageError(_no_kernel(given.name, given.text))
+    module = parse_ptx(given.text if given.is_ptx or compiled is None else compiled.ptx)
+    program = link(module, _entry(kernel, compiled, module, given.name, given.text))
+    passed = given.passed(args, program.entry, grid)
     options = RunOptions(
-        shared_bytes,
-        outputs,
+        given.shared_bytes if shared_bytes is None else shared_bytes,
+        passed.positions(outputs),
         None,
         max_steps,
         max_bytes,
@@ -132,16 +150,32 @@ def microscope(
         cluster=cluster,
         constants={} if constants is None else constants,
     )
-    return observe(KernelSource(text, name, compiled), program, grid, block, args, options, sampled=sampled)
+    threads = program.entry.limits.get("reqntid", WARP) if block is None else block
+    seen = observe(
+        KernelSource(given.text, given.name, compiled, reason),
+        program,
+        grid,
+        threads,
+        passed.values,
+        options,
+        sampled=sampled,
+    )
+    return replace(
+        seen,
+        arrays=tuple(passed.of_caller(seen.arrays)),
+        findings=[replace(finding, text=passed.renumbered(finding.text)) for finding in seen.findings],
+    )
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The text of a kernel, the name of its file, and the result of compiling it; ``compiled`` is None for PTX."""
+    """The text of a kernel, the name of its file, and the result of compiling it; ``compiled`` is None for PTX that cannot
+    be assembled. ``reason`` says why, or why that of PTX may not fuse accesses to shared memory as a GPU's driver does."""
 
     text: str
     name: str
     compiled: Compiled | None
+    reason: str = ""
 
 
 def observe(
@@ -158,11 +192,11 @@ def observe(
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     kernel = compiled.readable(entry) if compiled else demangled(entry)
-    machine, notes = _machine_accesses(compiled, program)
+    machine, notes = _machine_accesses(source, program)
     whole = dimensions("grid", grid)
     cluster = cluster_dimensions(program.entry, whole, options.cluster)
     blocks = sample_blocks(whole, cluster) if sampled else None
-    survey = _Surveyor(machine, source.name, blocks, dimensions("block", block))
+    survey = _Surveyor(machine or MachineAccesses(), source.name, blocks, dimensions("block", block))
     chosen = None if blocks is None else blocks.blocks.tolist()
     registers = registers_at_launch(compiled, entry)
     log = EventLog() if has_mbarriers(program.code) else None
@@ -174,6 +208,7 @@ def observe(
         *launch_findings(compiled, program, whole, dimensions("block", block), cluster, options.shared_bytes),
     ]
     exact, words = survey.verdict(run, program)
+    exact = exact and machine is not None
     counters, accesses, approximate = survey.counted(exact)
     labels = [file_label(finding.file, source.name) for finding in findings]
     return Observation(
@@ -185,7 +220,7 @@ def observe(
         accesses=accesses,
         findings=[replace(finding, kernel=kernel) for finding in findings],
         run=run,
-        exact=exact and not machine.notes,
+        exact=exact and machine is not None and not machine.notes,
         words=words,
         seconds=time.perf_counter() - start,
         resources=compiled.resources.get(entry) if compiled else None,
@@ -193,6 +228,9 @@ def observe(
         approximate=approximate,
         printed=run.printed,
         pipeline=pipeline_of(log) if log else None,
+        grid=whole,
+        block=dimensions("block", block),
+        shared_bytes=options.shared_bytes,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
     )
 
@@ -243,16 +281,21 @@ class _Surveyor:
         return False, f"{ran}; blocks of one kind differ, so counts may be off by {difference:.1%}"
 
 
-def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[MachineAccesses, list[str]]:
-    """How the binary executes the accesses of the PTX, and notes on what could not be determined."""
-    unknown = "counts are those of the PTX; the binary may fuse neighbouring shared accesses"
-    if compiled is None:
-        return MachineAccesses(), [f"{unknown} (PTX was given, which has none)"]
+def _machine_accesses(source: KernelSource, program: Program) -> tuple[MachineAccesses | None, list[str]]:
+    """How the binary executes the accesses of the PTX, and notes on what could not be determined; None where there is no
+    binary, or it cannot be read."""
+    unknown = f"{APPROXIMATELY} all counts are those of the PTX; the binary may fuse, guard or remove accesses"
+    if source.compiled is None:
+        return None, [f"{unknown} (it cannot be assembled: {source.reason})"]
     try:
-        code = parse_sass(disassemble(compiled.cubin))
+        code = parse_sass(disassemble(source.compiled.cubin))
     except UnavailableError as error:
-        return MachineAccesses(), [f"{unknown} ({error})"]
-    machine = match_accesses(ptx_accesses(program), code.get(program.entry.name, []))
+        return None, [f"{unknown} ({error})"]
+    accesses = ptx_accesses(program)
+    machine = match_accesses(accesses, code.get(program.entry.name, []))
+    if source.reason:
+        fusible = dict.fromkeys(a.group for a in accesses if a.space == "shared" and a.kind in ("ld", "st"))
+        machine.doubts += [(group, source.reason) for group in fusible]
     notes, reasons = list[str](), "; ".join(machine.notes)
     if reasons:
         notes.append(f"{APPROXIMATELY} counted as in the PTX, because the binary differs: {reasons}")
@@ -265,19 +308,12 @@ def _machine_accesses(compiled: Compiled | None, program: Program) -> tuple[Mach
     return machine, notes
 
 
-def _read(source: str | Path) -> tuple[str, str]:
-    """Text and name of a source; a text of one line that ends in .cu or .ptx is a path."""
-    is_path = isinstance(source, Path) or re.fullmatch(r"[^\n]*\.(?:cuh?|ptx)", source) is not None
-    if not is_path:
-        return str(source), "kernel.ptx" if _is_ptx(str(source)) else "kernel.cu"
-    try:
-        return Path(source).read_text(encoding="utf-8-sig"), str(source)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{source}: cannot be read as text: {error}") from None
-
-
-def _is_ptx(text: str) -> bool:
-    return re.search(r"^\s*\.version\s+\d", text, re.MULTILINE) is not None
+def _no_kernel(name: str, text: str) -> str:
+    """What to say of a source whose binary has no kernel."""
+    template = re.search(_TEMPLATE.format(r"(\w+)"), text)
+    if template:
+        return f"{name}: {template[1]} is a template: name an instance of it, such as {template[1]}<8>"
+    return f"{name} has no kernel"
 
 
 def _entry(kernel: str | None, compiled: Compiled | None, module: Module, name: str, text: str) -> str:
@@ -409,8 +445,9 @@ class Observation:
     under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
     ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
     sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
-    for PTX. ``included`` has the texts of included files with accesses or findings,
-    ``printed`` what the kernel's threads printed. ``approximate`` are the counters that are not exact.
+    for PTX that cannot be assembled. ``grid``, ``block`` and ``shared_bytes`` (dynamic) are those of the launch.
+    ``included`` has the texts of included files with accesses or findings, ``printed`` what the kernel's threads printed.
+    ``approximate`` are the counters that are not exact.
     ``pipeline`` is what one block did at its mbarriers, None if it has none.
     """
 
@@ -431,6 +468,9 @@ class Observation:
     printed: str = ""
     approximate: frozenset[str] = frozenset()
     pipeline: Pipeline | None = None
+    grid: Dim = (1, 1, 1)
+    block: Dim = (1, 1, 1)
+    shared_bytes: int = 0
 
     @property
     def ok(self) -> bool:

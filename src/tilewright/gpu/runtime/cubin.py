@@ -32,6 +32,8 @@ _ARGUMENTS = ".nv.constant0."
 
 #: Bytes of every block's shared memory that the system uses. From compute capability 9.0 the kernel's section counts them.
 _RESERVED_SHARED = 1024
+#: Its symbol in a binary that a linker made, which has no section for it.
+_RESERVED_CAP = ".nv.reservedSmem.cap"
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,19 @@ def read_resources(cubin: bytes) -> dict[str, Resources]:
         by_function = _by_function(sections[".nv.info"].data(), symbols)
         # A device function that was not inlined has no section of arguments.
         kernels = [name.removeprefix(_ARGUMENTS) for name in sections if name.startswith(_ARGUMENTS)]
-        return {name: _of_kernel(name, sections, by_function) for name in kernels}
+        reserved = _RESERVED_SHARED if ".nv.shared.reserved.0" in sections or _RESERVED_CAP in symbols else 0
+        return {name: _of_kernel(name, sections, by_function, reserved) for name in kernels}
     except (ELFError, KeyError, IndexError, struct.error) as error:
         raise ValueError(f"not a cubin: {error}") from error
 
 
-def _of_kernel(name: str, sections: dict[str, Any], by_function: dict[tuple[int, str], int]) -> Resources:
+def _of_kernel(
+    name: str, sections: dict[str, Any], by_function: dict[tuple[int, str], int], reserved: int
+) -> Resources:
     own = dict(_attributes(sections[f".nv.info.{name}"].data()))
     bounds = own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS)
     parameters = own.get(_PARAMETER_SIZE)
     shared = sections.get(f".nv.shared.{name}")
-    reserved = _RESERVED_SHARED if ".nv.shared.reserved.0" in sections else 0
     return Resources(
         registers=by_function[_REGISTERS, name],
         local_bytes=by_function.get((_FRAME_SIZE, name), 0),

@@ -15,8 +15,9 @@ import io
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from ...host.sources import PACKAGE
 from ...host.steps import announced
 from ...kernels.cuda_kernel import CudaKernel
 from .cubin import Resources, demangled, found_entry, is_identifier, read_resources
+from .host_code import TORCH, DeviceCode
+from .nvcc import compile_by_nvcc, nvcc
 
 # ---- which files a source includes, and where the compiler looks for them --------------------------------------------
 
@@ -37,6 +40,9 @@ ENGINE = PACKAGE / "gpu" / "kernels"
 
 #: Replacements for the host's headers that sources for nvcc include: NVRTC has none of these.
 HOST_HEADERS = PRELUDE / "host_headers"
+
+#: The names that nvcc has in every source without an include.
+NVCC_NAMES = HOST_HEADERS / "nvcc_names.h"
 
 #: The first NVRTC that brings CUDA's own headers and libcu++.
 _BRINGS_HEADERS = (13, 3)
@@ -162,18 +168,29 @@ def _package_of(header: str) -> str:
     return next((package for start, package in _PACKAGES.items() if header.startswith(start)), "")
 
 
+def _may_come_with_compiler(header: str) -> bool:
+    """Whether a header may be one of CUDA's own, which NVRTC brings: not of the host, and not Thrust, which is for it."""
+    return (
+        re.match(r"cu[dA-Z]|cuda|crt/|nv/|cub/|mma\.h|cooperative_groups|vector_types|math_constants", header)
+        is not None
+    )
+
+
 def hint_for(header: str, quoted: bool) -> str:
-    """What to do about a header that the compiler does not find, in one line; empty for the host's own headers.
+    """What to do about a header that the compiler does not find; empty for the host's own headers, of which kernels need
+    nothing.
 
     ``quoted``: the source has its name in quotation marks, as it has those of its own files.
     """
     for folder in toolkit_headers():
         if (folder / header).is_file():
-            return f"hint: it is in {folder}: give this folder as include=[…], or with -I"
+            return f"it is in {folder}: give this folder as include=[…], or with -I"
     if package := _package_of(header):
-        return f"hint: pip install {package}"
+        return f"pip install {package}"
+    if header.startswith(TORCH):
+        return "they are PyTorch's, for host code; of their types kernels have only at::Half and at::BFloat16"
     if quoted or "/" in header or header.endswith((".cuh", ".hpp", ".inl", ".cu")):
-        return f"hint: give the folder that has {header} as include=[…], or with -I"
+        return "give the folder that has it as include=[…], or with -I"
     return ""
 
 
@@ -186,7 +203,7 @@ DEFAULT_ARCH = "sm_90a"
 _ADD = {"ACCUMULATE": 1}
 
 #: Part of the cache key: to be changed with the content of the cache or the way of compiling.
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -305,14 +322,14 @@ def compile_source(
     folders = folders_of(name, include)
     includes = included(source, folders)
     modes = () if optimised else ("not optimised",)
-    key = fingerprint(_FORMAT, source, name, arch, macros, includes, compiler(), [*map(str, include)], [*names], *modes)
+    key = fingerprint(
+        _FORMAT, source, name, arch, macros, includes, compiler(), str(nvcc()), [*map(str, include)], [*names], *modes
+    )
     result = _cached(key) if includes.complete else None
     if result is None:
-        headers = headers_needed(includes, compiler())
+        job = _Job(name, arch, macros, folders, names, optimised)
         with announced(f"compiling {Path(name).name} for {arch}"):
-            result = _compile(
-                source, name, arch, macros, folders=folders, headers=headers, names=names, optimised=optimised
-            )
+            result = _compile_any(source, job, includes)
         if includes.complete:
             _cache(key, result)
     ptx, cubin, log, lowered = result
@@ -330,8 +347,8 @@ def compiled_of(
 def compile_alone(path: Path, arch: str, macros: Mapping[str, str]) -> Compiled:
     """A file of kernels, compiled without the lines of its source, and not cached: for an archive."""
     source, folders = path.read_text(encoding="utf-8-sig"), folders_of(str(path), ())
-    headers = headers_needed(included(source, folders), compiler())
-    ptx, cubin, *_ = _compile(source, str(path), arch, macros, folders=folders, headers=headers, lines=False)
+    job = _Job(str(path), arch, macros, folders, lines=False)
+    ptx, cubin, *_ = _compile(source, job, headers_needed(included(source, folders), compiler()))
     return compiled_of(str(path), arch, ptx, cubin)
 
 
@@ -356,42 +373,105 @@ def check_macros(macros: Mapping[str, str]) -> None:
 _Result = tuple[str, bytes, str, dict[str, str]]
 
 
-def _compile(
-    source: str,
-    name: str,
-    arch: str,
-    macros: Mapping[str, str],
-    *,
-    folders: Sequence[Path],
-    headers: Sequence[Path] | None,
-    names: Sequence[str] = (),
-    optimised: bool = True,
-    lines: bool = True,
-) -> _Result:
+@dataclass(frozen=True)
+class _Job:
+    """What is compiled, and how. ``folders``: where included files are looked for. ``lines``: with the lines of the source,
+    which are most of the PTX, and with the names of nvcc. ``on_device``: a function need not say that it is for the GPU."""
+
+    name: str
+    arch: str
+    macros: Mapping[str, str]
+    folders: Sequence[Path]
+    names: Sequence[str] = ()
+    optimised: bool = True
+    lines: bool = True
+    on_device: bool = False
+
+
+def _compile_any(source: str, job: _Job, includes: Includes) -> _Result:
+    """Compile a source as it is; if NVRTC refuses it and it has host code, by nvcc where that is installed, else without
+    the host code. Raises CompileError with the messages of the last attempt, and with all headers that are missing."""
+    headers = headers_needed(includes, compiler())
+    try:
+        return _compile(source, job, headers)
+    except CompileError as refused:
+        log = str(refused)
+    code = DeviceCode(source, job.name, job.folders, (PRELUDE, ENGINE, HOST_HEADERS), _may_come_with_compiler)
+    if not code.has_kernel:
+        raise CompileError(log)
+    with tempfile.TemporaryDirectory() as folder:
+        changed = code.learn(log) or code.written(Path(folder)) != source
+        if changed and job.optimised and (result := _by_nvcc(source, job)):
+            return result
+        while changed:
+            try:
+                result = _compile(code.written(Path(folder)), replace(job, on_device=True), headers)
+                return *result[:2], "\n".join([result[2], *_not_found(code)]).strip("\n"), result[3]
+            except CompileError as refused:
+                log = str(refused)
+                changed = code.learn(log)
+    raise CompileError("\n".join([log, *(f"hint: {hint}" for hint in [*_not_found(code), *_not_marked(code, log)])]))
+
+
+def _not_found(code: DeviceCode) -> list[str]:
+    """What to do about each header that is missing, in a line for those with the same remedy."""
+    hints: dict[str, list[str]] = {}
+    for header, quoted in code.missing.items():
+        if hint := hint_for(header, quoted=quoted):
+            hints.setdefault(hint, []).append(header)
+    return [f"not found: {', '.join(headers)}: {hint}" for hint, headers in hints.items()]
+
+
+def _not_marked(code: DeviceCode, log: str) -> list[str]:
+    """Functions that a kernel calls, but that do not say that they are for the GPU."""
+    unknown = list(dict.fromkeys(re.findall(r'error: identifier "(\w+)" is undefined', log)))
+    return [
+        f"{name} at {place} is a function of the host: mark it __device__"
+        for name, place in code.host_functions(unknown).items()
+    ]
+
+
+def _by_nvcc(source: str, job: _Job) -> _Result | None:
+    """The result of nvcc; None where it is not installed, refuses the source, or has not all kernels that were asked for."""
+    folders = [folder for folder in job.folders if folder != HOST_HEADERS]
+    made = compile_by_nvcc(source, job.name, job.arch, job.macros, folders)
+    if made is None:
+        return None
+    compiled = compiled_of(job.name, job.arch, *made)
+    try:
+        return *made, {name: compiled.entry(name) for name in job.names}
+    except UsageError:
+        return None
+
+
+def _compile(source: str, job: _Job, headers: Sequence[Path] | None) -> _Result:
     """PTX, cubin, log and lowered names of one run of the compiler. ``headers``: folders of CUDA's own headers
-    (``cuda_fp16.h``, …); None for those that NVRTC brings. ``lines``: with the lines of the source, which are most of it."""
+    (``cuda_fp16.h``, …); None for those that NVRTC brings. Raises CompileError with its log, and UsageError for a name that
+    is not one of a kernel."""
     core, nvrtc = _cuda()
     options = core.ProgramOptions(
-        name=name,
-        arch=arch,
-        lineinfo=optimised and lines,
-        debug=not optimised,
-        define_macro=list(macros.items()) or None,
-        include_path=[str(folder) for folder in [*folders, *(headers or ())]],
+        name=job.name,
+        arch=job.arch,
+        lineinfo=job.optimised and job.lines,
+        debug=not job.optimised,
+        define_macro=list(job.macros.items()) or None,
+        include_path=[str(folder) for folder in [*job.folders, *(headers or ())]],
         use_bundled_headers=headers is None,
+        pre_include=str(NVCC_NAMES) if job.lines else None,
+        device_as_default_execution_space=job.on_device or None,
     )
     program = core.Program(source, "c++", options)
     try:
         log = io.StringIO()
         try:
-            code = program.compile("cubin", name_expressions=tuple(names), logs=log)
+            code = program.compile("cubin", name_expressions=tuple(job.names), logs=log)
         except Exception as error:  # cuda.core's own class, not public
-            raise _refusal(_log(nvrtc, program) or str(error), name) from None
+            raise _refusal(_log(nvrtc, program) or str(error), job.name) from None
         # Not by cuda.core, which would compile again for PTX and needs a driver for it.
         _, size = nvrtc.nvrtcGetPTXSize(program.handle)
         ptx = bytearray(size)
         nvrtc.nvrtcGetPTX(program.handle, ptx)
-        lowered = {key: value.decode() for key, value in code.symbol_mapping.items()} if names else {}
+        lowered = {key: value.decode() for key, value in code.symbol_mapping.items()} if job.names else {}
         return ptx.decode().rstrip("\0"), bytes(code.code), log.getvalue().rstrip("\0\n"), lowered
     finally:
         program.close()
@@ -404,27 +484,16 @@ def _log(nvrtc: Any, program: Any) -> str:
     return log.decode(errors="replace").strip("\0\n ")
 
 
-def _refusal(text: str, file: str) -> CompileError | UsageError:
-    """The compiler's log with a hint for missing headers; for a kernel's name that C++ does not know here, one line."""
-    unknown = re.search(r"\A__nv_name_map\(\d+\): error: (.*)\n.*mangled_name (.*)", text)
-    if unknown:
-        name = unknown[2].strip()
-        if "non-__global__" in unknown[1]:
-            return UsageError(f"{file}: {name} is not a kernel (__global__)")
-        what = f"; name an instance, such as {name}<8>" if "function template" in unknown[1] else ""
-        return UsageError(f"{file}: there is no kernel {name}: {unknown[1]}{what}")
-    missing = re.search(r'cannot open source file "([^"]+)"(?:\s*#\s*include\s*("))?', text)
-    if missing is None and "host function" not in text:
-        return CompileError(text)
-    hint = hint_for(missing[1], quoted=missing[2] is not None) if missing else ""
-    guarded = f"#include <{missing[1]}>" if missing else "int main() { … }"
-    return CompileError(f"{text}\n{hint or _HINT.format(guarded)}")
-
-
-_HINT = """hint: the compiler is NVRTC, without the host's headers and functions; keep them from it:
-    #ifndef __CUDACC_RTC__
-    {}
-    #endif"""
+def _refusal(log: str, file: str) -> CompileError | UsageError:
+    """The compiler's log; for a kernel's name that C++ does not know here, one line."""
+    unknown = re.search(r"\A__nv_name_map\(\d+\): error: (.*)\n.*mangled_name (.*)", log)
+    if unknown is None:
+        return CompileError(log)
+    name = unknown[2].strip()
+    if "non-__global__" in unknown[1]:
+        return UsageError(f"{file}: {name} is not a kernel (__global__)")
+    what = f"; name an instance, such as {name}<8>" if "function template" in unknown[1] else ""
+    return UsageError(f"{file}: there is no kernel {name}: {unknown[1]}{what}")
 
 
 # ---- the compiler ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,6 @@ from .application import Console, Json, Param, app, check_different_files, check
 
 if TYPE_CHECKING:
     from ...records.explanation import Explanation
-    from ..explain.cuda import ExplainRequest
 
 
 def _list_gpus(name: str) -> str:
@@ -26,8 +26,10 @@ def _list_gpus(name: str) -> str:
     return name
 
 
+#: The options of a launch, which kernels that are no products need.
+_OF_LAUNCH = ("grid", "block", "arg", "expect", "shared", "constant", "launch_file")
 #: The options that only one of the devices has.
-_OF_CUDA = ("gpu", "param", "include", "define", "brief", "whole", "measure", "max_steps", "report_file")
+_OF_CUDA = ("gpu", "param", *_OF_LAUNCH, "include", "define", "brief", "whole", "measure", "max_steps", "report_file")
 _OF_CPU = ("dtype", "threads")
 
 
@@ -36,8 +38,8 @@ _Kernels = Annotated[
     typer.Argument(
         metavar="KERNEL",
         help="Names, such as cuda/coalesced or coalesced or cpu/packed (see: tilewright ladder), or files of your own: "
-        "CUDA, such as my.cu, whose kernel takes (const T* a, const T* b, T* c, int m, int n, int k), or Python, such "
-        "as my.py, with a kernel for the CPU. For any other CUDA kernel there is tilewright.microscope in Python.",
+        "FILE.cu::KERNEL or FILE.ptx with --grid, --block and --arg; a FILE.cu with a header, whose kernel takes "
+        "(const T* a, const T* b, T* c, int m, int n, int k); or Python, such as my.py, with a kernel for the CPU.",
     ),
 ]
 _Size = Annotated[
@@ -71,6 +73,42 @@ _Include = Annotated[
 _Define = Annotated[
     list[str] | None, typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="Define a macro. Repeatable.")
 ]
+_Grid = Annotated[
+    str | None, typer.Option(metavar="X[xYxZ]", help="For a kernel that is no product: the blocks of the launch.")
+]
+_Block = Annotated[
+    str | None,
+    typer.Option(metavar="X[xYxZ]", help="The threads of a block; default: as compiled for, else 32."),
+]
+_Arg = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ARG",
+        help="An argument, in order: x:float32:64x32 is an array of random numbers, x:int32:100:arange, :zeros, :ones or "
+        ":EXPRESSION another content, x:FILE.npy an array from a file, n=100 or 100 a number. Repeatable.",
+    ),
+]
+_Expect = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="EXPR",
+        help="What must result, by NumPy: 'y = 2 * x', or the right side alone; or FILE.py:FUNCTION, which gets the "
+        "arguments. Repeatable.",
+    ),
+]
+_Shared = Annotated[int | None, typer.Option(metavar="BYTES", help="Dynamic shared memory of a block.")]
+_Constant = Annotated[
+    list[str] | None, typer.Option(metavar="ARG", help="A __constant__ variable, written as an argument. Repeatable.")
+]
+_LaunchFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--launch",
+        metavar="FILE",
+        help="A Python file that sets grid, block, args, expect, … Default: FILE_launch.py beside FILE.cu, if it is there. "
+        "A comment '// explain: --grid …' in the file does so too.",
+    ),
+]
 _Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")]
 
 
@@ -83,6 +121,13 @@ def explain_command(
     threads: _Threads = 1,
     gpu: _Gpu = "H200",
     param: Param = None,
+    grid: _Grid = None,
+    block: _Block = None,
+    arg: _Arg = None,
+    expect: _Expect = None,
+    shared: _Shared = None,
+    constant: _Constant = None,
+    launch_file: _LaunchFile = None,
     include: _Include = None,
     define: _Define = None,
     brief: _Brief = False,
@@ -95,8 +140,12 @@ def explain_command(
 ) -> None:
     """Count what a kernel does to memory; say what limits it.
 
-    A CUDA kernel needs no GPU: it is run on the CPU, instruction by instruction. Its result is verified, at a small odd size
-    too, and races, accesses out of bounds and the like are reported at their source lines.
+    A CUDA kernel needs no GPU: it is run on the CPU, instruction by instruction. The result of a product is verified, at a
+    small odd size too, that of any other kernel if --expect says what it must be. Races, accesses out of bounds and the like
+    are reported at their source lines.
+
+    Any kernel: tilewright explain my.cu::scale --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024
+    --arg n=1024 --expect "y = 2 * x"
 
     A kernel on the CPU is compared with a cost model (operations an access of its tile and blocks, bytes through each
     cache, instructions of its inner loop) and, where Linux has them, with the processor's counters; those that are
@@ -112,14 +161,24 @@ def explain_command(
     if device == "cpu":
         _explain_cpu(kernels, size or "2048", dtype, threads, seed, json_file)
         return
-    from ..explain.cuda import ExplainRequest
+    from ..explain.any_kernel import explain_files, is_explained_alone, named_kernel
+    from ..explain.cuda import ExplainRequest, run_explanations
+    from ..inputs.launches import LaunchOptions, launch_options
 
     check_writeable("report", report_file)
     check_different_files(json=json_file, report=report_file)
     request = ExplainRequest(
         *(kernels, size, gpu, param or [], whole, measure, seed, max_steps), include or [], _macros(define or [])
     )
-    explanations, interrupted = _explain_cuda(request, shown=json_file is None, brief=brief)
+    options = launch_options(grid, block, arg or [], expect or [], shared, constant or [])
+    alone = [named_kernel(name) for name in kernels]
+    run = partial(run_explanations, request)
+    if any(named and is_explained_alone(*named, options, launch_file) for named in alone):
+        _refuse_of_products(context)
+        run = partial(explain_files, request, options, launch_file)
+    elif options != LaunchOptions():
+        raise UsageError("--grid, --block, --arg and --expect are for a file of your own, such as my.cu::kernel")
+    explanations, interrupted = _explain_cuda(run, shown=json_file is None, brief=brief)
     _write(explanations, json_file, report_file)
     if interrupted:
         raise typer.Exit(130)
@@ -138,10 +197,9 @@ def _macros(define: list[str]) -> dict[str, str]:
     return {name: value if equals else "1" for name, equals, value in pairs}
 
 
-def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
-    """The finished explanations, and whether there was an interrupt. If ``shown``, each is printed when it is finished; with
-    ``brief``, only a table at the end."""
-    from ..explain.cuda import run_explanations
+def _explain_cuda(run: Callable[..., object], *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
+    """The finished explanations of a run, and whether there was an interrupt. If ``shown``, each is printed when it is
+    finished; with ``brief``, only a table at the end."""
     from ..terminal import blocks_progress, show_explanations, steps_shown
 
     explanations: list[Explanation] = []
@@ -155,7 +213,7 @@ def _explain_cuda(request: ExplainRequest, *, shown: bool, brief: bool) -> tuple
     try:
         progress = partial(blocks_progress, Console(stderr=True))
         with steps_shown(Console(stderr=True)):
-            run_explanations(request, finished=finished, progress=progress)
+            run(finished=finished, progress=progress)
     except KeyboardInterrupt:
         interrupted = True
     if explanations and shown and (brief or len(explanations) > 1):
@@ -184,6 +242,16 @@ def _refuse(context: typer.Context, device: str) -> None:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"--{name.removesuffix('_file').replace('_', '-')} means nothing for {what}")
+
+
+def _refuse_of_products(context: typer.Context) -> None:
+    """Raises UsageError for an option that means something for products alone."""
+    for name in ("size", "param", "measure"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(
+                f"--{name} is for products of matrices; of any other kernel --grid and --arg give the sizes"
+            )
 
 
 def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: int, json_file: Path | None) -> None:

@@ -93,10 +93,10 @@ def explain_launch(
         dtype=kernel.dtypes[0],
         params=p.params,
         about=kernel.about,
-        gpu=_card(p.card, unit),
+        gpu=card_facts(p.card, unit.gflops),
         launch=dataclasses.asdict(p.launch) | {"blocks": p.launch.blocks, "threads": p.launch.threads},
         resources=dataclasses.asdict(p.compiled.resources[p.program.entry.name]),
-        occupancy=_occupancy(p.card, occupancy_of(p.compiled, p.program.entry.name, p.launch, p.card)),
+        occupancy=occupancy_facts(p.card, occupancy_of(p.compiled, p.program.entry.name, p.launch, p.card)),
         accesses=accesses,
         counters=observed.counters,
         formulas=formulas_of(kernel, *size, p.params, observed.accesses),
@@ -112,7 +112,7 @@ def explain_launch(
         notes=list(
             dict.fromkeys(
                 [
-                    *(*_stopped(observed), *result.notes, *p.notes, *kernel.notes),
+                    *(*stopped_notes(observed), *result.notes, *p.notes, *kernel.notes),
                     *(*observed.notes, *unknown(p.card, unit)),
                 ]
             )
@@ -136,20 +136,22 @@ def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: GpuModel)
     return occupancy(card, launch.threads, needs.registers, needs.shared_bytes + launch.shared_bytes)
 
 
-def _card(card: GpuModel, unit: ArithmeticUnit) -> dict[str, Any]:
+def card_facts(card: GpuModel, peak: float | None) -> dict[str, Any]:
+    """What a record says of a card, with its rate of arithmetic in GFLOPS."""
     major, minor = card.compute_capability
     return {
         "name": card.name,
         "compute_capability": f"{major}.{minor}",
         "sms": card.sms,
         "clock_mhz": card.clock_mhz,
-        "peak_gflops": unit.gflops,
+        "peak_gflops": peak,
         "bandwidth_gbs": card.bandwidth_gbs,
         "source": card.source,
     }
 
 
-def _occupancy(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
+def occupancy_facts(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
+    """What a record says of the occupancy of a launch, and how it depends on registers and shared memory."""
     limits = card.limits
     by_registers = [
         (count, occupancy(card, resident.threads, count, resident.shared).warps)
@@ -190,7 +192,7 @@ def _defects(kernel: CudaKernel, findings: Sequence[Finding]) -> list[Defect]:
     ]
 
 
-def _stopped(observed: Observation) -> list[str]:
+def stopped_notes(observed: Observation) -> list[str]:
     """Where the run was when it reached its limit of steps; empty if it did not."""
     return [f"line {f.line}: {f.text}" if f.line else f.text for f in observed.findings if f.kind == STEP_LIMIT]
 

@@ -50,8 +50,10 @@ def show_explanations(console: Console, explanations: Sequence[Explanation], *, 
 
 def _show(console: Console, e: Explanation) -> None:
     params = "".join(f", {name}={value}" for name, value in e.params.items())
-    console.print(f"{e.kernel} at {e.shape} on {e.gpu['name']} ({e.dtype}{params})", style="bold", **_PLAIN)
-    console.print(e.about["idea"], **_PLAIN)
+    at, kind = (f" at {e.shape}", f" ({e.dtype}{params})") if e.is_product else ("", "")
+    console.print(f"{e.kernel}{at} on {e.gpu['name']}{kind}", style="bold", **_PLAIN)
+    if e.about["idea"]:
+        console.print(e.about["idea"], **_PLAIN)
     found = counted([defect.grade for defect in e.defects])
     console.print(f"{found[:1].upper()}{found[1:]}.", style="bold red" if e.defects else "", **_PLAIN)
     console.print()
@@ -169,12 +171,14 @@ def _show_bounds(console: Console, e: Explanation) -> None:
     elif e.bound is None:
         console.print(f"No bound: the rates of the {e.gpu['name']} are not known for {e.dtype}.", **_PLAIN)
     else:
-        limit = f"At best {e.gflops:,.0f} GFLOPS, in {quantity(e.bound.seconds, 's')}: held back by {e.bound.name}."
+        rate = f"{e.gflops:,.0f} GFLOPS, in " if e.gflops else ""
+        limit = f"At best {rate}{quantity(e.bound.seconds, 's')}: held back by {e.bound.name}."
         console.print(limit, **_PLAIN)
         busy, multiprocessors = e.busy_multiprocessors
         if busy < multiprocessors:
             few = f"There are blocks for {busy} of {multiprocessors} multiprocessors"
-            console.print(f"{few}: at a larger --size something else may limit it.", **_PLAIN)
+            larger = "a larger --size" if e.is_product else "a larger --grid"
+            console.print(f"{few}: at {larger} something else may limit it.", **_PLAIN)
         table = _table("", "time", "")
         for bound in sorted(e.bounds, key=lambda bound: -bound.seconds):
             rate = quantity(bound.rate, f"{bound.unit}/s")

@@ -246,7 +246,7 @@ def bars(e: Explanation) -> list[dict[str, Any]]:
         {
             "name": bound.name,
             "time": duration(bound.seconds),
-            "rate": f"{digits(e.flops / bound.seconds / 1e9)} GFLOPS" if bound.seconds else "",
+            "rate": f"{digits(e.flops / bound.seconds / 1e9)} GFLOPS" if bound.seconds and e.is_product else "",
             "words": f"{shortly(bound.amount)} {bound.unit} at {_rate(bound.rate, bound.unit)}",
             "width": round(100 * bound.seconds / longest, 2) if longest else 0,
         }
@@ -569,7 +569,9 @@ def gpu_name(explanation: Explanation) -> str:
 
 
 def shape_words(explanation: Explanation) -> str:
-    """M × N × K."""
+    """M × N × K; of a kernel that is no product, its blocks and threads."""
+    if not explanation.is_product:
+        return f"{explanation.launch.get('blocks')} blocks of {explanation.launch.get('threads')} threads"
     return explanation.shape.replace("x", " × ")
 
 
@@ -610,10 +612,12 @@ def headline(e: Explanation) -> str:
     """What limits the kernel, the rate that this allows, and what it wastes, in one sentence."""
     where = f"{e.kernel} at {shape_words(e)} on {gpu_name(e)}"
     bound, gflops = e.bound, finite(e.gflops)
-    if not e.flops:
+    if e.is_product and not e.flops:
         return f"{where}: there is nothing to multiply."
     if e.reason_without_rate:
         return f"{where}: no rate, for {e.reason_without_rate}{_waste(e)}."
+    if bound and not e.is_product:
+        return f"{where}: at best {duration(bound.seconds)}, held back by {bound.name}{_waste(e)}."
     if bound is None or not gflops:
         return f"{where}: this GPU’s rates are not known, so no time is predicted{_waste(e)}."
     peak = finite(e.gpu.get("peak_gflops"))

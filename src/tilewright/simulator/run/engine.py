@@ -102,6 +102,9 @@ class Engine:
             set()
         )  # segments whose wait for an mbarrier lanes pass once, though no phase has completed
         self.polled: dict[int, Segment] = {}  # where lanes rest → the segment in which they polled
+        self.polls: dict[
+            int, int
+        ] = {}  # segment that polls before a barrier → how often since all lanes had their turn
         self.loops: dict[int, Loop] = {}  # by their first segment
         self.stuck = False  # whether lanes waited for ever at a barrier
         for part in (self.barriers, self.cluster_barriers, self.gathering, self.stillness):
@@ -143,6 +146,10 @@ class Engine:
         patience, polled = PATIENCE, None
         while True:
             segment = self.segments[at]
+            if segment.polls and segment.barrier is not None and not self._may_poll(at):
+                self.resting.setdefault(at, []).append(sel)
+                self.polled[at] = segment
+                return
             # Where all lanes of the batch are here, none is missing.
             if segment.collective is not None and sel is not None and not admitted:
                 self.stillness.disturbed = True
@@ -172,6 +179,12 @@ class Engine:
             if self.ready and at >= min(self.ready):
                 self._push(at, sel)
                 return
+
+    def _may_poll(self, at: int) -> bool:
+        """Count that lanes read what others may have written, and then meet at a barrier, where their patience ends: a lock
+        that a whole block waits for. After POLLS times the lanes of other blocks go first."""
+        self.polls[at] = self.polls.get(at, 0) + 1
+        return self.polls[at] <= POLLS
 
     def _execute(self, segment: Segment, sel: Ints | None) -> None:
         for step in segment.steps:
@@ -238,6 +251,7 @@ class Engine:
         """All other lanes had their turn: resting lanes go on, and waits for an mbarrier time out. Raises
         StoppedError if nothing can change for them."""
         self.ready, self.resting = self.resting, {}
+        self.polls.clear()
         parked, self.parked = self.parked, {}
         for at, waiting in parked.items():
             self.ready.setdefault(at, []).extend(waiting)

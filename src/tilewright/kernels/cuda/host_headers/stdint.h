@@ -8,3 +8,5 @@ typedef signed int int32_t;
 typedef unsigned int uint32_t;
 typedef signed long long int64_t;
 typedef unsigned long long uint64_t;
+typedef signed long long intptr_t;
+typedef unsigned long long uintptr_t;

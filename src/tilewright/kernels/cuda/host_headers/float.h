@@ -1,0 +1,1 @@
+#include "nvcc_names.h"
