@@ -96,6 +96,13 @@ class CompileError(TilewrightError, ValueError):
     multiline = True
 
 
+class RequirementError(TilewrightError, AssertionError):
+    """A launch that breaks a requirement of ``Observation.require``; the message names the source lines."""
+
+    exit_code = 1
+    multiline = True
+
+
 class CacheWarning(UserWarning):
     """The cache of compiled code is not safe, or cannot be written: each process compiles again. Shown once per process."""
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnavailableError, UsageError
+from ..errors import RequirementError, UnavailableError, UsageError
 from ..gpu.runtime.assembler import assemble
 from ..gpu.runtime.cubin import Resources, demangled, found_entry, is_identifier
 from ..gpu.runtime.nvrtc import DEFAULT_ARCH, Compiled, compile_source
-from ..records.explanation import APPROXIMATELY, Access
+from ..records.explanation import APPROXIMATELY, Access, Defect
 from ..records.legible import legible
 from ..records.pipeline import (
     ASK,
@@ -63,6 +63,7 @@ from .machine.options import MAX_BYTES, MAX_STEPS, Progress, RunOptions
 from .machine.threads import cluster_dimensions
 from .machine.values import Dim
 from .ops.descriptor import SWIZZLES
+from .requirements import broken_requirements, required
 from .run.simulate import Run, run_program
 
 
@@ -477,6 +478,53 @@ class Observation:
         """Whether the kernel ended and nothing was found."""
         return self.run.complete and not self.findings
 
+    @property
+    def defects(self) -> list[Defect]:
+        """The findings as records have them: an included file has its label, the kernel's own none."""
+        return [
+            Defect(f.kind, f.line, f.block, f.thread, f.text, file_label(f.file, self.file), f.grade)
+            for f in self.findings
+        ]
+
+    def require(self, **requirements: float | str) -> Observation:
+        """Raise RequirementError, an AssertionError, unless the launch keeps to all requirements; returns the observation.
+
+        A number means equality, a text is a comparison: ``"<= 4.1"``. The names are
+
+        - ``findings``: findings, without those in a library's code; ``all_findings`` counts these too, ``sure_findings``
+          neither them nor those by the letter of PTX;
+        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: of shared memory;
+        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: of global and local memory; ``local_sectors``: of
+          local memory, where registers are spilled to;
+        - any counter by the hardware's name, as in ``require(**{"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 32})``.
+
+        Over least means: over what the same bytes would cost at best. A ratio is that of all accesses together, and a
+        launch without any breaks it. So does a run that was stopped. Without requirements, ``findings=0`` is meant. Raises
+        UsageError for an unknown name.
+
+        >>> import numpy as np, tilewright as tw
+        >>> source = '''
+        ... extern "C" __global__ void column(const float* x, float* y) {
+        ...     y[threadIdx.x] = x[32 * threadIdx.x];
+        ... }'''
+        >>> x, y = np.ones(1024, np.float32), np.zeros(32, np.float32)
+        >>> seen = tw.microscope(source, "column", 1, 32, [x, y]).require(findings=0, bank_conflicts=0)
+        >>> seen.require(sectors_per_request="<= 4.1")
+        Traceback (most recent call last):
+        tilewright.errors.RequirementError: column breaks 1 of 1 requirements
+        sectors_per_request <= 4.1: it is 18
+          kernel.cu:3: 18 sectors per request (global ld, global st)
+        """
+        asked = [required(name, comparison) for name, comparison in (requirements or {"findings": 0}).items()]
+        broken = broken_requirements(asked, self.defects, self.accesses, self.counters)
+        lines = [line for each in broken for line in each.lines(self.file)]
+        if not self.run.complete:
+            lines.append(self.words)
+        if lines:
+            first = f"{self.kernel} breaks {len(broken)} of {len(asked)} requirements"
+            raise RequirementError("\n".join([first, *lines]))
+        return self
+
     def __str__(self) -> str:
         wrong = [listing.wrapped(text, listing.WIDTH) for text in self._without_line]
         below = [*wrong, "", *self._below, *(["", *self._timeline, ""] if self._timeline else [])]
@@ -497,7 +545,7 @@ class Observation:
 
     @property
     def _rows(self) -> list[SourceRow]:
-        wrong = [(file_label(f.file, self.file), f.line, f.text_in_place) for f in self.findings]
+        wrong = [(d.file, d.line, f.text_in_place) for d, f in zip(self.defects, self.findings, strict=True)]
         return source_rows(self.source, self.accesses, wrong, self.included)
 
     @property

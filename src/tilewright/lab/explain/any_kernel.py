@@ -20,9 +20,8 @@ from ...errors import UnavailableError, UsageError
 from ...gpu.runtime.cubin import Resources
 from ...gpu.runtime.nvrtc import architectures, compiler
 from ...host.machine import machine
-from ...records.explanation import Defect, Explanation
+from ...records.explanation import Explanation
 from ...records.unit_counters import TENSOR_CYCLES
-from ...simulator.assembly.source_files import file_label
 from ...simulator.counters.sectors import SECTOR
 from ...simulator.findings import LAUNCH, STEP_LIMIT
 from ...simulator.given_kernels import is_ptx, read_source
@@ -224,9 +223,9 @@ def _explanation(
         formulas=[],
         bounds=time_bounds(card, None, LeastWork(0, moved), blocks, seen.accesses, cycles),
         defects=[
-            Defect(f.kind, f.line, f.block, f.thread, _named(f.text, arguments), file_label(f.file, seen.file))
-            for f in seen.findings
-            if f.kind not in (STEP_LIMIT, LAUNCH)
+            dataclasses.replace(defect, text=_named(defect.text, arguments))
+            for defect in seen.defects
+            if defect.kind not in (STEP_LIMIT, LAUNCH)
         ],
         verified=_verified(seen, options, arguments),
         run={

@@ -1,0 +1,189 @@
+"""What a launch must keep to, such as no finding and no bank conflict, and the source lines that break it.
+
+A requirement compares a measure with a number. Measures are numbers of findings, sums and ratios of the accesses of all
+lines, and the counters under the hardware's names.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UsageError, did_you_mean
+from ..records.explanation import APPROXIMATELY, Access, Defect
+from .counters.hardware_names import LABELS
+from .findings import BY_THE_LETTER, GRADES, SURE, marked_grade
+
+#: Measure → the grades of the findings that it counts. What a library lacks is not the author's to repair.
+OF_FINDINGS = {"findings": (SURE, BY_THE_LETTER), "sure_findings": (SURE,), "all_findings": GRADES}
+_MOVED, _SHARED = ("global", "local"), ("shared",)
+#: Measure → the memories whose accesses it sums, the field of them, and the field by which that is divided, empty for none.
+OF_ACCESSES: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "sectors": (_MOVED, "sectors", ""),
+    "sectors_per_request": (_MOVED, "sectors", "requests"),
+    "sectors_over_least": (_MOVED, "sectors", "least"),
+    "local_sectors": (("local",), "sectors", ""),
+    "wavefronts": (_SHARED, "wavefronts", ""),
+    "wavefronts_per_request": (_SHARED, "wavefronts", "requests"),
+    "wavefronts_over_least": (_SHARED, "wavefronts", "least"),
+    "bank_conflicts": (_SHARED, "conflicts", ""),
+}
+_RELATIONS = {
+    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "=": operator.eq, "!=": operator.ne, "<": operator.lt,
+    ">": operator.gt,
+}  # fmt: skip
+_COMPARISON = re.compile(r"\s*(<=|>=|==|!=|=|<|>)\s*(\d[\d_]*(?:\.\d+)?)\s*")
+#: Lines that are named for one requirement; of further ones there is the number.
+LINES = 5
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A measure and the number that it is compared with."""
+
+    measure: str
+    relation: str
+    bound: float
+
+    def __str__(self) -> str:
+        return f"{self.measure} {self.relation} {number_text(self.bound)}"
+
+    def holds(self, value: float) -> bool:
+        """Whether a value of the measure keeps to it."""
+        return bool(_RELATIONS[self.relation](value, self.bound))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A source line that breaks a requirement: the included file, empty for the kernel's own, the line, 0 if it is not
+    known, and what is there."""
+
+    file: str
+    line: int
+    text: str
+
+    def named(self, main: str) -> str:
+        """The text after file and line; ``main`` is the kernel's own file."""
+        return f"{self.file or main}:{self.line}: {self.text}" if self.line else f"{self.file or main}: {self.text}"
+
+
+@dataclass(frozen=True)
+class BrokenRequirement:
+    """A requirement that a launch does not keep to, with the value in words and the lines that break it."""
+
+    requirement: Requirement
+    value: str
+    places: list[Place]
+
+    def lines(self, main: str) -> list[str]:
+        """A line of text for it, and one for each of the first LINES places."""
+        more = len(self.places) - LINES
+        named = [f"  {place.named(main)}" for place in self.places[:LINES]]
+        further = [f"  and {more} more line{'s' * (more > 1)}"] if more > 0 else []
+        return [f"{self.requirement}: {self.value}", *named, *further]
+
+
+def required(measure: str, comparison: Any) -> Requirement:
+    """A requirement from a number, which means equality, or from a comparison as text.
+
+    Raises UsageError for an unknown measure, and for anything else.
+
+    >>> str(required("bank_conflicts", 0)), str(required("sectors_per_request", "<= 4.1"))
+    ('bank_conflicts == 0', 'sectors_per_request <= 4.1')
+    """
+    known = [*OF_FINDINGS, *OF_ACCESSES]
+    if measure not in known and measure not in LABELS:
+        hint = f"{did_you_mean(measure, known)} Or a counter by its whole name, such as {next(iter(LABELS))}"
+        raise UsageError(f"require: {measure!r} is no measure: {hint}")
+    if isinstance(comparison, str) and (found := _COMPARISON.fullmatch(comparison)):
+        return Requirement(measure, "==" if found[1] == "=" else found[1], float(found[2]))
+    if isinstance(comparison, bool) or not isinstance(comparison, int | float):
+        raise UsageError(f"require: {measure} must be a number or a comparison such as '<= 4.1', got {comparison!r}")
+    return Requirement(measure, "==", float(comparison))
+
+
+def required_in(text: str) -> Requirement:
+    """A requirement as it is written on a command line.
+
+    >>> str(required_in("findings=0")), str(required_in("sectors_per_request <= 4.1"))
+    ('findings == 0', 'sectors_per_request <= 4.1')
+    """
+    found = re.fullmatch(r"\s*([\w.]+)\s*([<>=!].*)", text)
+    if not found:
+        raise UsageError(f"require: must be such as findings=0 or 'sectors_per_request<=4.1', got {text!r}")
+    return required(found[1], found[2])
+
+
+def broken_requirements(
+    requirements: Sequence[Requirement],
+    defects: Sequence[Defect],
+    accesses: Sequence[Access],
+    counters: Mapping[str, int],
+) -> list[BrokenRequirement]:
+    """Those of the requirements that a launch with these findings, accesses and counters does not keep to."""
+    broken = []
+    for requirement in requirements:
+        if requirement.measure in OF_FINDINGS:
+            found = _broken_by_findings(requirement, defects)
+        elif requirement.measure in OF_ACCESSES:
+            found = _broken_by_accesses(requirement, accesses)
+        else:
+            value = counters.get(requirement.measure, 0)
+            kept = requirement.holds(value)
+            found = None if kept else BrokenRequirement(requirement, f"it is {number_text(value)}", [])
+        broken += [found] if found else []
+    return broken
+
+
+def _broken_by_findings(requirement: Requirement, defects: Sequence[Defect]) -> BrokenRequirement | None:
+    counted = [defect for defect in defects if defect.grade in OF_FINDINGS[requirement.measure]]
+    if requirement.holds(len(counted)):
+        return None
+    places = [Place(d.file, d.line, f"{d.kind}{marked_grade(d.grade)}: {d.text}") for d in counted]
+    return BrokenRequirement(requirement, f"there {'is' if len(counted) == 1 else 'are'} {len(counted)}", places)
+
+
+def _broken_by_accesses(requirement: Requirement, accesses: Sequence[Access]) -> BrokenRequirement | None:
+    """A ratio without any access is broken too: a requirement on nothing would hold whatever the kernel does."""
+    spaces, field, divisor = OF_ACCESSES[requirement.measure]
+    counted = [access for access in accesses if access.space in spaces and access.requests]
+    if divisor and not counted:
+        return BrokenRequirement(requirement, f"the launch accesses no {' or '.join(spaces)} memory", [])
+    total = _value(counted, field, divisor)
+    if requirement.holds(total):
+        return None
+    by_line: dict[tuple[str, int], list[Access]] = {}
+    for access in counted:
+        by_line.setdefault((access.file, access.line), []).append(access)
+    values = {place: _value(here, field, divisor) for place, here in by_line.items()}
+    blamed = {place: value for place, value in values.items() if value and not requirement.holds(value)} or values
+    places = [
+        Place(*place, _words(by_line[place], blamed[place], requirement.measure))
+        for place in sorted(blamed, key=lambda place: -blamed[place])
+    ]
+    mark = "" if all(access.exact for access in counted) else f"{APPROXIMATELY} "
+    return BrokenRequirement(requirement, f"it is {mark}{number_text(total)}", places)
+
+
+def _value(accesses: Sequence[Access], field: str, divisor: str) -> float:
+    total = sum(getattr(access, field) for access in accesses)
+    return total / max(1, sum(getattr(access, divisor) for access in accesses)) if divisor else total
+
+
+def _words(here: Sequence[Access], value: float, measure: str) -> str:
+    kinds = ", ".join(dict.fromkeys(f"{access.space} {access.kind}" for access in here))
+    inside = ", ".join(dict.fromkeys(access.inside for access in here if access.inside))
+    called = f"; called from here: {inside}" if inside else ""
+    return f"{number_text(value)} {measure.replace('_', ' ')} ({kinds}{called})"
+
+
+def number_text(value: float) -> str:
+    """A whole number in full, any other with six digits.
+
+    >>> number_text(1024.0), number_text(4.125), number_text(0)
+    ('1,024', '4.125', '0')
+    """
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
