@@ -25,7 +25,7 @@ ROOMS = [
     *("simulator.findings", "simulator.assembly", "simulator.counters"),
     *("simulator.machine", "simulator.ops", "simulator.run", "simulator"),
     *("lab.inputs", "lab.verify", "lab.bench", "lab.tune", "lab.explain", "lab.scale"),
-    *("lab.terminal", "lab.cli", "__main__"),
+    *("lab.terminal", "lab.cli", "__main__", "pytest_plugin"),
 ]
 
 #: What the report may know of: a record file from any machine renders on any laptop.
@@ -145,6 +145,15 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_a_product_on_a_gpu_needs_no_numba() -> None:
     """It takes longer to import than a GPU to open."""
     assert not loaded_by("import tilewright.large.multiply") & {"numba", "llvmlite", "cuda"}
+
+
+def test_the_plugin_for_pytest_loads_nothing_more() -> None:
+    """Every run of pytest loads it where the package is installed."""
+    loaded = loaded_by(
+        "import pytest; before = set(sys.modules); import tilewright.pytest_plugin; "
+        "sys.modules = {name: 0 for name in sys.modules if name not in before}"
+    )
+    assert loaded == {"tilewright"}
 
 
 @pytest.mark.slow

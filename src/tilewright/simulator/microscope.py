@@ -515,6 +515,7 @@ class Observation:
         sectors_per_request <= 4.1: it is 18
           kernel.cu:3: 18 sectors per request (global ld, global st)
         """
+        __tracebackhide__ = True  # pytest shows the line of the test that calls this
         asked = [required(name, comparison) for name, comparison in (requirements or {"findings": 0}).items()]
         broken = broken_requirements(asked, self.defects, self.accesses, self.counters)
         lines = [line for each in broken for line in each.lines(self.file)]

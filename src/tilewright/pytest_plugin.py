@@ -1,0 +1,56 @@
+"""The plugin for pytest: a test marked ``cuda_kernel`` runs a CUDA kernel on the CPU, by the fixture of the same name.
+
+Every run of pytest loads this module where the package is installed, so it imports nothing else of it before a test asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .simulator.microscope import Observation
+
+_MARKER = (
+    "cuda_kernel(file, kernel=None, *, require={'findings': 0}, **launch): what the fixture cuda_kernel runs on the CPU. "
+    "The file is looked for beside the test; launch are options of tilewright.microscope: grid, block, defines, …"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture
+def cuda_kernel(request: pytest.FixtureRequest) -> Callable[..., Observation]:
+    """A function that runs the kernel of the test's marker ``cuda_kernel`` with the arguments that it gets.
+
+    Returns what ``tilewright.microscope`` returns. The test fails unless the launch keeps to the marker's ``require``
+    (see ``Observation.require``); without it, unless there are no findings. Keywords of a call are options of the
+    launch that replace those of the marker.
+    """
+    # The marker nearest to the test comes first: its options replace those of the class or module.
+    markers = list(request.node.iter_markers("cuda_kernel"))
+    if not markers:
+        raise pytest.UsageError(f"{request.node.nodeid}: mark it with pytest.mark.cuda_kernel(file, kernel, grid=…)")
+    places: tuple[Any, ...] = next((marker.args for marker in markers if marker.args), ())
+    options: dict[str, Any] = {}
+    for marker in reversed(markers):
+        options |= marker.kwargs
+    if not 1 <= len(places) <= 2:
+        raise pytest.UsageError(f"{request.node.nodeid}: cuda_kernel takes a file and a kernel, got {places}")
+    require = options.pop("require", {"findings": 0})
+
+    def run(*args: Any, **launch: Any) -> Observation:
+        __tracebackhide__ = True  # a failed test shows its own line
+        from .simulator.microscope import microscope
+
+        file, kernel, *_ = *places, None
+        source = Path(request.path).parent / file
+        return microscope(source, kernel, args=args, **(options | launch)).require(**require)
+
+    return run
