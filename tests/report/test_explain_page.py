@@ -234,6 +234,18 @@ def test_a_defect_is_at_the_top_and_at_its_line():
 
 
 @pytest.mark.slow
+def test_grades_and_the_lines_of_a_library_are_shown():
+    made = with_defect(uncoalesced())
+    library = [replace(made.accesses[0], inside="cute/copy.hpp:59"), *made.accesses[1:]]
+    graded = [replace(made.defects[0], grade="by the letter of PTX")]
+    text = words(report.render_explanation([replace(made, defects=graded, accesses=library)]))
+    assert text.count(f"{made.defects[0].kind} (by the letter of PTX)") == 2, "at the top and at its line"
+    assert "Called from here: cute/copy.hpp:59." in text
+    plain = words(report.render_explanation([made]))
+    assert "(sure)" not in plain
+    assert "Called from here" not in plain
+
+
 def test_without_measurement_rates_or_anything_the_parts_are_left_out():
     assert "a GPU measured" in words(report.render_explanation([measured(coalesced())]))
     assert "a GPU measured" not in words(report.render_explanation([coalesced()]))

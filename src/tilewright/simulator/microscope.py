@@ -63,7 +63,7 @@ from .machine.options import MAX_BYTES, MAX_STEPS, Progress, RunOptions
 from .machine.threads import cluster_dimensions
 from .machine.values import Dim
 from .ops.descriptor import SWIZZLES
-from .requirements import broken_requirements, required
+from .requirements import broken_requirements, broken_text, required
 from .run.simulate import Run, run_program
 
 
@@ -511,19 +511,16 @@ class Observation:
         >>> seen = tw.microscope(source, "column", 1, 32, [x, y]).require(findings=0, bank_conflicts=0)
         >>> seen.require(sectors_per_request="<= 4.1")
         Traceback (most recent call last):
-        tilewright.errors.RequirementError: column breaks 1 of 1 requirements
+        tilewright.errors.RequirementError: column breaks 1 of 1 requirement
         sectors_per_request <= 4.1: it is 18
           kernel.cu:3: 18 sectors per request (global ld, global st)
         """
         __tracebackhide__ = True  # pytest shows the line of the test that calls this
         asked = [required(name, comparison) for name, comparison in (requirements or {"findings": 0}).items()]
         broken = broken_requirements(asked, self.defects, self.accesses, self.counters)
-        lines = [line for each in broken for line in each.lines(self.file)]
-        if not self.run.complete:
-            lines.append(self.words)
-        if lines:
-            first = f"{self.kernel} breaks {len(broken)} of {len(asked)} requirements"
-            raise RequirementError("\n".join([first, *lines]))
+        if broken or not self.run.complete:
+            stopped = [] if self.run.complete else [self.words]
+            raise RequirementError("\n".join([*broken_text(self.kernel, self.file, len(asked), broken), *stopped]))
         return self
 
     def __str__(self) -> str:

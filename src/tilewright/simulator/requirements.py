@@ -138,6 +138,12 @@ def broken_requirements(
     return broken
 
 
+def broken_text(kernel: str, main: str, asked: int, broken: Sequence[BrokenRequirement]) -> list[str]:
+    """Lines that name what a kernel, whose file is ``main``, breaks of the number of requirements that were ``asked``."""
+    first = f"{kernel} breaks {len(broken)} of {asked} requirement{'s' * (asked != 1)}"
+    return [first, *(line for each in broken for line in each.lines(main))]
+
+
 def _broken_by_findings(requirement: Requirement, defects: Sequence[Defect]) -> BrokenRequirement | None:
     counted = [defect for defect in defects if defect.grade in OF_FINDINGS[requirement.measure]]
     if requirement.holds(len(counted)):

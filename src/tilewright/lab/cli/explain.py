@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from .application import Console, Json, Param, app, check_different_files, check
 
 if TYPE_CHECKING:
     from ...records.explanation import Explanation
+    from ...simulator.requirements import BrokenRequirement
 
 
 def _list_gpus(name: str) -> str:
@@ -29,7 +31,10 @@ def _list_gpus(name: str) -> str:
 #: The options of a launch, which kernels that are no products need.
 _OF_LAUNCH = ("grid", "block", "arg", "expect", "shared", "constant", "launch_file")
 #: The options that only one of the devices has.
-_OF_CUDA = ("gpu", "param", *_OF_LAUNCH, "include", "define", "brief", "whole", "measure", "max_steps", "report_file")
+_OF_CUDA = (
+    *("gpu", "param", *_OF_LAUNCH, "include", "define", "brief", "whole", "measure", "max_steps", "report_file"),
+    *("require", "sarif_file", "annotations"),
+)
 _OF_CPU = ("dtype", "threads")
 
 
@@ -110,6 +115,20 @@ _LaunchFile = Annotated[
     ),
 ]
 _Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")]
+_Require = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="REQUIREMENT",
+        help="What each kernel must keep to, such as bank_conflicts=0 or 'sectors_per_request<=4.1'; or findings=0, which "
+        "leaves out those in a library's code, as the exit code then does. Repeatable.",
+    ),
+]
+_Sarif = Annotated[
+    Path | None, typer.Option("--sarif", metavar="FILE", help="Write what is wrong as SARIF too, for code scanning.")
+]
+_Annotations = Annotated[
+    bool, typer.Option("--annotations", help="Print what is wrong as annotations of GitHub's workflows too.")
+]
 
 
 @app.command("explain")
@@ -137,6 +156,9 @@ def explain_command(
     seed: _Seed = 1,
     json_file: Json = None,
     report_file: _Page = None,
+    require: _Require = None,
+    sarif_file: _Sarif = None,
+    annotations: _Annotations = False,
 ) -> None:
     """Count what a kernel does to memory; say what limits it.
 
@@ -152,7 +174,8 @@ def explain_command(
     missing are named with the reason. It is timed, and its result is verified, also at an odd size. Its options are --size,
     --dtype, --threads, --seed and --json.
 
-    The exit code is 1 if something is wrong, or cannot be launched on the card, and 2 if a run was stopped by --max-steps.
+    The exit code is 1 if something is wrong, breaks a requirement, or cannot be launched on the card, and 2 if a run was
+    stopped by --max-steps.
     After an interrupt, finished explanations are kept.
     """
     device = _device(kernels)
@@ -161,12 +184,18 @@ def explain_command(
     if device == "cpu":
         _explain_cpu(kernels, size or "2048", dtype, threads, seed, json_file)
         return
+    from ...simulator.requirements import OF_FINDINGS, broken_requirements, broken_text, required_in
     from ..explain.any_kernel import explain_files, is_explained_alone, named_kernel
     from ..explain.cuda import ExplainRequest, run_explanations
     from ..inputs.launches import LaunchOptions, launch_options
 
     check_writeable("report", report_file)
-    check_different_files(json=json_file, report=report_file)
+    check_writeable("sarif", sarif_file)
+    check_different_files(json=json_file, report=report_file, sarif=sarif_file)
+    if annotations and str(json_file) == "-":
+        raise UsageError("annotations: are printed on standard output, as --json - is")
+    asked = [required_in(text) for text in require or []]
+    sources = _sources(kernels) if asked or sarif_file or annotations else {}
     request = ExplainRequest(
         *(kernels, size, gpu, param or [], whole, measure, seed, max_steps), include or [], _macros(define or [])
     )
@@ -180,15 +209,52 @@ def explain_command(
         raise UsageError("--grid, --block, --arg and --expect are for a file of your own, such as my.cu::kernel")
     explanations, interrupted = _explain_cuda(run, shown=json_file is None, brief=brief)
     _write(explanations, json_file, report_file)
+    broken = [broken_requirements(asked, e.defects, e.accesses, e.counters) for e in explanations]
+    for e, of_kernel in zip(explanations, broken, strict=True):
+        main = str(sources.get(e.file, e.file))
+        for line in broken_text(e.kernel, main, len(asked), of_kernel) if of_kernel else ():
+            say(line, file=sys.stderr if json_file else None)
+    _tell_code_hosts(explanations, sources, broken, sarif_file, annotations)
     if interrupted:
         raise typer.Exit(130)
-    if any(e.failed for e in explanations):
+    judged = any(requirement.measure in OF_FINDINGS for requirement in asked)
+    if any(broken) or any((replace(e, defects=[]) if judged else e).failed for e in explanations):
         raise typer.Exit(1)
     if stopped := [e.kernel for e in explanations if e.stopped]:
         names = ", ".join(dict.fromkeys(stopped))
         raise UsageError(
             f"max-steps: {names} did not end within {max_steps:,} steps, so it was not verified: give more"
         )
+
+
+def _sources(kernels: list[str]) -> dict[str, Path]:
+    """The files among the kernels, by their names without a folder, which records have."""
+    from ..explain.any_kernel import named_kernel
+
+    paths = dict.fromkeys(named[0] for name in kernels if (named := named_kernel(name)))
+    sources = {path.name: path for path in paths}
+    if len(sources) < len(paths):
+        raise UsageError(f"files of one name are judged one by one, got {', '.join(map(str, paths))}")
+    return sources
+
+
+def _tell_code_hosts(
+    explanations: list[Explanation],
+    sources: dict[str, Path],
+    broken: list[list[BrokenRequirement]],
+    sarif_file: Path | None,
+    annotations: bool,
+) -> None:
+    """Write and print what is wrong in the formats that were asked for; a kernel of several sizes has a problem once."""
+    from ..terminal import annotation, problems_of, sarif
+
+    of_kernels = zip(explanations, broken, strict=True)
+    problems = [p for e, found in of_kernels for p in problems_of(e, sources.get(e.file, Path(e.file)), found)]
+    problems = list(dict.fromkeys(problems))
+    if sarif_file is not None:
+        write_json(sarif_file, sarif(problems))
+    for problem in problems if annotations else ():
+        say(annotation(problem))
 
 
 def _macros(define: list[str]) -> dict[str, str]:

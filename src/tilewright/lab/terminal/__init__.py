@@ -1,6 +1,7 @@
-"""The output of the commands, for a terminal of 80 columns."""
+"""The output of the commands, for a terminal of 80 columns, and of what is wrong with kernels for code hosts."""
 
 from .explanation import refusals, show_cpu_explanation, show_explanations, show_occupancy
+from .problems import annotation, problems_of, sarif
 from .progress import BenchProgress, ProductProgress, TuneProgress, blocks_progress, steps_shown
 from .tables import (
     show_bench,
@@ -17,8 +18,11 @@ __all__ = [
     "BenchProgress",
     "ProductProgress",
     "TuneProgress",
+    "annotation",
     "blocks_progress",
+    "problems_of",
     "refusals",
+    "sarif",
     "show_bench",
     "show_comparison",
     "show_cpu_explanation",

@@ -287,7 +287,9 @@ def _panel(group: list[Access], ident: str) -> Panel:
         facts += f"; {total.least:,} would do"
     drawn = (bank_picture if total.space == "shared" else access_picture)(group[0], ident)
     dearest = " The picture shows the dearest." if drawn and drawn.cost * total.requests > total.cost else ""
-    return Panel(title, f"{facts}.{dearest}", drawn)
+    inside = ", ".join(dict.fromkeys(access.inside for access in group if access.inside))
+    called = f" Called from here: {inside}." if inside else ""
+    return Panel(title, f"{facts}.{dearest}{called}", drawn)
 
 
 def _measured(measured: dict[str, Any] | None, place: str) -> str:
