@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import UsageError, did_you_mean
 from ..records.explanation import APPROXIMATELY, Access, Defect
+from .counters.advice import advice
 from .counters.hardware_names import LABELS
 from .findings import BY_THE_LETTER, GRADES, SURE, marked_grade
 
@@ -183,7 +184,8 @@ def _words(here: Sequence[Access], value: float, measure: str) -> str:
     kinds = ", ".join(dict.fromkeys(f"{access.space} {access.kind}" for access in here))
     inside = ", ".join(dict.fromkeys(access.inside for access in here if access.inside))
     called = f"; called from here: {inside}" if inside else ""
-    return f"{number_text(value)} {measure.replace('_', ' ')} ({kinds}{called})"
+    cheaper = "".join(f"; {text}" for text in dict.fromkeys(map(advice, here)) if text)
+    return f"{number_text(value)} {measure.replace('_', ' ')} ({kinds}{called}){cheaper}"
 
 
 def number_text(value: float) -> str:
