@@ -100,6 +100,7 @@ class Stand:
             CUmemPool_attribute=SimpleNamespace(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD=4),
             cuLibraryLoadData=lambda code, *_: self.do("load", code),
             cuLibraryGetKernel=lambda library, name: (Status.CUDA_SUCCESS, 7),
+            cuLibraryGetGlobal=lambda library, name: self.do(f"find {name.decode()}", 512, 8),
             cuKernelGetAttribute=lambda name, kernel, device: (Status.CUDA_SUCCESS, attributes[name]),
             cuKernelGetParamInfo=lambda kernel, i: (0, 0, WIDTHS[i]) if i < len(WIDTHS) else (1, 0, 0),
             cuKernelSetAttribute=lambda *args: (self.shared.append(args), (self.status,))[1],
@@ -116,7 +117,7 @@ class Stand:
             cuMemPoolGetAttribute=lambda pool, name: (Status.CUDA_SUCCESS, 1),
             cuMemAllocFromPoolAsync=lambda nbytes, pool, stream: self.do("allocate", 4096),
             cuMemFreeAsync=lambda pointer, stream: (Status.CUDA_SUCCESS,),
-            cuMemcpyHtoDAsync=lambda *_: (self.status,), cuMemcpyDtoHAsync=lambda *_: (self.status,),
+            cuMemcpyHtoDAsync=lambda *to: self.call("copy in", *to), cuMemcpyDtoHAsync=lambda *_: (self.status,),
             cuMemsetD8Async=lambda *args: self.call("fill", *args),
             cuMemcpyDtoDAsync=lambda *args: self.call("copy", *args),
             cuMemGetInfo=lambda: self.call("memory", answer=(30, 40)),
@@ -175,6 +176,18 @@ def test_arguments_take_the_width_of_the_parameter() -> None:
 def test_arguments_that_do_not_fit(args: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         launch(Stand(), args)
+
+
+def test_constants_of_a_kernel() -> None:
+    stand = Stand(**{"find absent": "CUDA_ERROR_NOT_FOUND"})
+    gpu = stand.open()
+    gpu.set_variable(BINARY, "k", "factor", np.ones(2, np.float32))
+    ((what, address, _, nbytes, _),) = stand.calls
+    assert (what, address, nbytes) == ("copy in", 512, 8)
+    with pytest.raises(UsageError, match="factor has 8 bytes, given 12"):
+        gpu.set_variable(BINARY, "k", "factor", np.ones(3, np.float32))
+    with pytest.raises(LaunchError, match=r"k, variable absent: .*CUDA_ERROR_NOT_FOUND"):
+        gpu.set_variable(BINARY, "k", "absent", np.ones(1, np.float32))
 
 
 def test_more_shared_memory_is_asked_for() -> None:

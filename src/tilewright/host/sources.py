@@ -7,8 +7,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 
-#: The files that machine code for the CPU is generated from.
-SHARED_BY_KERNELS = ("cpu/codegen/*.py", "kernels/*.py", "cpu/engine/*.py")
+#: The files that machine code for the CPU is generated from. Of ``kernels`` these are what is not of CUDA alone.
+_OF_KERNELS = tuple(f"kernels/{name}.py" for name in ("__init__", "blocking", "declared", "prelude", "recursion"))
+SHARED_BY_KERNELS = ("cpu/codegen/*.py", *_OF_KERNELS, "cpu/engine/*.py")
 MACHINE_CODE = (*SHARED_BY_KERNELS, "kernels/cpu/*.py", "cpu/kernels/*.py")
 #: The files whose code a product runs, from the call to the machine code.
 LIBRARY = ("*.py", "api/*.py", "product/*.py", "cpu/*.py", "cpu/runtime/*.py", *MACHINE_CODE)

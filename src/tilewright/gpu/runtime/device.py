@@ -289,6 +289,16 @@ class Device:
         """The driver's facts about a kernel, which is loaded first. Raises LaunchError if the driver refuses the binary."""
         return self._kernels.attributes(compiled, entry)
 
+    def set_variable(self, compiled: Compiled, entry: str, name: str, array: NDArray[Any]) -> None:
+        """Copy an array to the start of a ``__constant__`` or ``__device__`` variable that kernel ``entry`` uses, for all
+        later launches of it. Raises LaunchError if the binary has no such variable, UsageError if it has fewer bytes."""
+        address, nbytes = self._kernels.variable(compiled, entry, name)
+        host = np.ascontiguousarray(array)
+        if host.nbytes > nbytes:
+            raise UsageError(f"{compiled.name}: variable {name} has {nbytes} bytes, given {host.nbytes}")
+        self._stream.copy_in(address, host)
+        self.wait(f"copy to variable {name}")
+
     def launch(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> None:

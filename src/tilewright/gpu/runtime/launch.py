@@ -226,8 +226,10 @@ def _bits(number: Any) -> int:
 
 @dataclass
 class _Kernel:
-    """A loaded kernel, and the most bytes of dynamic shared memory that a launch of it may have now."""
+    """A loaded kernel, the library in which it was loaded, and the most bytes of dynamic shared memory that a launch of it
+    may have now."""
 
+    library: Any
     handle: Any
     attributes: Attributes
     dynamic_bytes: int
@@ -243,6 +245,14 @@ class Kernels:
     def attributes(self, compiled: Compiled, entry: str) -> Attributes:
         """The driver's facts about a kernel, which is loaded first. Raises LaunchError if the driver refuses the binary."""
         return self._load(compiled, entry).attributes
+
+    def variable(self, compiled: Compiled, entry: str, name: str) -> tuple[int, int]:
+        """The address and the bytes of a ``__constant__`` or ``__device__`` variable, by its name in the kernel's binary.
+
+        Raises LaunchError if the binary has none."""
+        what = f"{compiled.name}: {entry}, variable {name}"
+        address, nbytes = call(what, "cuLibraryGetGlobal", self._load(compiled, entry).library, name.encode())
+        return int(address), int(nbytes)
 
     def arguments(self, compiled: Compiled, entry: str, args: Sequence[Any]) -> list[Any]:
         """The arguments, converted for the kernel. Raises UsageError and OperandError for those that it cannot take."""
@@ -364,7 +374,7 @@ class Kernels:
             names = ("NUM_REGS", "SHARED_SIZE_BYTES", "LOCAL_SIZE_BYTES", "MAX_THREADS_PER_BLOCK")
             attributes = Attributes(*(self._get(what, handle, name) for name in names))
             dynamic = self._get(what, handle, "MAX_DYNAMIC_SHARED_SIZE_BYTES")
-            self._loaded[key] = _Kernel(handle, attributes, dynamic)
+            self._loaded[key] = _Kernel(library, handle, attributes, dynamic)
             if self._get(what, handle, "REQUIRED_CLUSTER_WIDTH") > _PORTABLE_CLUSTER:
                 self._set(what, handle, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
         return self._loaded[key]

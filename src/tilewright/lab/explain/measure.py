@@ -370,8 +370,10 @@ def is_name_of(printed: str, entry: str) -> bool:
     [True, True, False, False, False]
     >>> is_name_of("plain", "plain")
     True
+    >>> is_name_of("void sum<int, (unsigned int)256, (bool)1>(T1 *, T1 *)", "_Z3sumIiLj256ELb1EEvPT_S1_")
+    True
     """
-    function = demangled(entry)
+    function = demangled(entry).partition("<")[0]
     in_cpp = rf"(?:[^(<]*\s)?{re.escape(function)}(?:<.*>)?\(.*\)"
     return printed == entry or (function != entry and re.fullmatch(in_cpp, printed) is not None)
 

@@ -1,7 +1,8 @@
 """Launches of one binary, written to a file, so that another process makes them: the one that a profiler watches.
 
-``python -m tilewright.lab.explain.stored_launches SPEC.npz [--results OUT.npz]`` makes each launch once, in order, with
-fresh copies of its arrays. It exits with 0 only if the GPU took and finished all of them; else the error is on stderr.
+``python -m tilewright.lab.explain.stored_launches SPEC.npz … [--results OUT.npz]`` makes each launch of each file once, in
+order, with fresh copies of its arrays. It exits with 0 only if the GPU took and finished all of them; else the error is on
+stderr.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class StoredLaunch:
     """One launch: kernel, blocks, threads a block, arguments (NumPy arrays, numbers, and structures as their bytes), dynamic
     shared memory in bytes.
 
-    ``maps``: how those arrays lie that the kernel takes as tensor maps, by position."""
+    ``maps``: how those arrays lie that the kernel takes as tensor maps, by position. ``constants``: arrays that
+    ``__constant__`` and ``__device__`` variables hold, by name."""
 
     entry: str
     grid: Extent
@@ -37,6 +39,7 @@ class StoredLaunch:
     args: tuple[Any, ...]
     shared_bytes: int = 0
     maps: Mapping[int, BoxedOperand] = field(default_factory=dict)
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> None:
@@ -56,7 +59,9 @@ def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunc
         listed.append({
             "entry": launch.entry, "grid": extent("grid", launch.grid), "block": extent("block", launch.block),
             "args": len(launch.args), "shared_bytes": launch.shared_bytes, "maps": launch.maps,
+            "constants": list(launch.constants),
         })  # fmt: skip
+        arrays |= {f"{number}.{name}": array for name, array in launch.constants.items()}
         for i, value in enumerate(launch.args):
             array = np.asarray(np.void(value) if isinstance(value, bytes) else value)
             if array.dtype.kind not in "biufc" and not isinstance(value, bytes):
@@ -79,7 +84,10 @@ def load_launches(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
                 args = tuple(_value(stored[f"{number}.{i}"]) for i in range(launch["args"]))
                 grid, block = tuple(launch["grid"]), tuple(launch["block"])
                 maps = {int(i): BoxedOperand._make([*laid[:-1], tuple(laid[-1])]) for i, laid in launch["maps"].items()}
-                launches.append(StoredLaunch(launch["entry"], grid, block, args, launch["shared_bytes"], maps))
+                constants = {name: stored[f"{number}.{name}"] for name in launch["constants"]}
+                launches.append(
+                    StoredLaunch(launch["entry"], grid, block, args, launch["shared_bytes"], maps, constants)
+                )
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path}: is no file of launches: {error}") from None
     return compiled, launches
@@ -105,6 +113,8 @@ def make_launches(
     gpu = open_device(ordinal)
     results = []
     for launch in launches:
+        for name, array in launch.constants.items():
+            gpu.set_variable(compiled, launch.entry, name, array)
         device_args = [gpu.put(a) if isinstance(a, np.ndarray) else a for a in launch.args]
         given = [Mapped(d, launch.maps[i]) if i in launch.maps else d for i, d in enumerate(device_args)]
         gpu.launch(compiled, launch.entry, launch.grid, launch.block, given, launch.shared_bytes)
@@ -135,17 +145,17 @@ def read_results(path: Path) -> list[dict[int, np.ndarray]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the launches of a file; run by the process that ncu watches."""
+    """Make the launches of files; run by the process that ncu watches."""
     parser = argparse.ArgumentParser(
-        prog="python -m tilewright.lab.explain.stored_launches", description="Make launches from a file."
+        prog="python -m tilewright.lab.explain.stored_launches", description="Make launches from files."
     )
     parser.add_argument(
-        "spec", type=Path, help="a file that tilewright.lab.explain.stored_launches.save_launches wrote"
+        "specs", type=Path, nargs="+", help="files that tilewright.lab.explain.stored_launches.save_launches wrote"
     )
     parser.add_argument("--results", type=Path, help="where to write the arrays that the kernels leave behind (.npz)")
     options = parser.parse_args(argv)
     try:
-        made = make_launches(*load_launches(options.spec))
+        made = [arrays for spec in options.specs for arrays in make_launches(*load_launches(spec))]
     except TilewrightError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
