@@ -20,7 +20,7 @@ STRIDED = Access(1, "global", "ld", 4, 10, 1280, sectors=320, least=40, lanes=li
 
 def test_what_is_advised() -> None:
     assert advice(COLUMN) == "pad the row from 32 to 33 elements of 4 bytes: wavefronts 1,024 → 32"
-    assert advice(STRIDED) == "consecutive lanes are 128 bytes apart; were they 4: sectors 320 → 40"
+    assert advice(STRIDED) == "lanes are 128 bytes apart; at 4: sectors 320 → 40"
 
 
 @pytest.mark.parametrize(

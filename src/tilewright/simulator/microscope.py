@@ -513,7 +513,7 @@ class Observation:
         Traceback (most recent call last):
         tilewright.errors.RequirementError: column breaks 1 of 1 requirement
         sectors_per_request <= 4.1: it is 18
-          kernel.cu:3: 18 sectors per request (global ld, global st)
+          kernel.cu:3: 18 sectors per request (global ld, global st); lanes are 128 bytes apart; at 4: sectors 32 → 4
         """
         __tracebackhide__ = True  # pytest shows the line of the test that calls this
         asked = [required(name, comparison) for name, comparison in (requirements or {"findings": 0}).items()]

@@ -74,7 +74,5 @@ def _coalesced(access: Access, lanes: Ints) -> str:
     alike = access.sectors == access.requests * int(global_sectors(lanes, access.nbytes)[0])
     if access.space != "global" or not alike or (steps != steps[0]).any() or abs(steps[0]) <= access.nbytes:
         return ""
-    return (
-        f"consecutive lanes are {abs(steps[0]):,} bytes apart; were they {access.nbytes}: "
-        f"sectors {access.sectors:,} → {access.least:,}"
-    )
+    apart = f"lanes are {abs(steps[0]):,} bytes apart"
+    return f"{apart}; at {access.nbytes}: sectors {access.sectors:,} → {access.least:,}"
