@@ -170,7 +170,10 @@ def _ordered(given: Operands, compute: str, gpu: Any, *, splits: bool) -> Iterat
         if order.copies or (kernel in splitting and not can_split(order, parted)):
             continue
         if kernel in splitting:
-            copied, shape = copied + split_seconds(order, parted, gpu.card), shape._replace(dtype=parted)
+            copied, shape = (
+                copied + split_seconds(order, parted, gpu.card, gram=False, triangle=False),
+                shape._replace(dtype=parted),
+            )
         yield _Candidate(kernel, once, order, shape, copied)
 
 

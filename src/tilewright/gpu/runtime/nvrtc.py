@@ -396,6 +396,8 @@ def _compile_any(source: str, job: _Job, includes: Includes) -> _Result:
         return _compile(source, job, headers)
     except CompileError as refused:
         log = str(refused)
+    if job.name.startswith(f"{PACKAGE}/"):  # it has no host code
+        raise CompileError(log)
     code = DeviceCode(source, job.name, job.folders, (PRELUDE, ENGINE, HOST_HEADERS), _may_come_with_compiler)
     if not code.has_kernel:
         raise CompileError(log)

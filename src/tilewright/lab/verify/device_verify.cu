@@ -9,7 +9,7 @@ typedef double element;
 typedef float element;
 #endif
 
-typedef unsigned long long ulong;
+typedef unsigned long long Count;
 
 // The value of an element, exactly, in float64.
 __device__ double wide(element x)
@@ -62,10 +62,10 @@ exact_product(const element* a, const element* b, double* exact, double* magnitu
 // The bound is relative·|A||B| + rounding·|A·B| + tiny. Errors are not negative, so their bits compare as integers do.
 extern "C" __global__ void __launch_bounds__(256)
 compare(const element* c, const double* exact, const double* magnitude, long long count,
-        double relative, double rounding, double tiny, ulong* found)
+        double relative, double rounding, double tiny, Count* found)
 {
     const double infinity = __longlong_as_double(0x7ff0000000000000);
-    ulong first = ~0ull;
+    Count first = ~0ull;
     double worst = 0, ratio = 0;
     for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < count; i += (long long)gridDim.x * 256) {
         double error = fabs(wide(c[i]) - exact[i]);
@@ -76,16 +76,16 @@ compare(const element* c, const double* exact, const double* magnitude, long lon
         if (error > 0) ratio = fmax(ratio, error / bound);
     }
     atomicMin(&found[0], first);
-    atomicMax(&found[1], (ulong)__double_as_longlong(worst));
-    atomicMax(&found[2], (ulong)__double_as_longlong(ratio));
+    atomicMax(&found[1], (Count)__double_as_longlong(worst));
+    atomicMax(&found[2], (Count)__double_as_longlong(ratio));
 }
 
 // sums[y] += a weighted sum over the units (of 2 bytes) of part y. Weights are odd, so a change of one unit changes the sum.
 extern "C" __global__ void __launch_bounds__(256)
-checksum(const unsigned char* bytes, long long period, long long units, ulong* sums)
+checksum(const unsigned char* bytes, long long period, long long units, Count* sums)
 {
     const unsigned short* x = (const unsigned short*)(bytes + blockIdx.y * period);
-    ulong sum = 0;
+    Count sum = 0;
     for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < units; i += (long long)gridDim.x * 256)
         sum += x[i] * ((i * 0x9e3779b97f4a7c15ull ^ i >> 7) | 1);
     atomicAdd(&sums[blockIdx.y], sum);
@@ -93,18 +93,18 @@ checksum(const unsigned char* bytes, long long period, long long units, ulong* s
 
 // first: the least position, part·length + byte, of a byte that is not 0xFF (none: all ones).
 extern "C" __global__ void __launch_bounds__(256)
-touched(const unsigned char* bytes, long long period, long long length, ulong* first)
+touched(const unsigned char* bytes, long long period, long long length, Count* first)
 {
     const unsigned char* x = bytes + blockIdx.y * period;
     for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < length; i += (long long)gridDim.x * 256)
-        if (x[i] != 0xff) atomicMin(first, (ulong)blockIdx.y * length + i);
+        if (x[i] != 0xff) atomicMin(first, (Count)blockIdx.y * length + i);
 }
 
 // Keeps the GPU busy for so many nanoseconds, while launches are queued behind it.
 extern "C" __global__ void hold(long long nanoseconds)
 {
-    ulong start, now;
+    Count start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
     do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    while (now - start < (ulong)nanoseconds);
+    while (now - start < (Count)nanoseconds);
 }
