@@ -53,6 +53,7 @@ def test_a_right_kernel(cli: Cli, file: Path) -> None:
     assert "GFLOPS" not in out
 
 
+@pytest.mark.slow
 def test_a_wrong_one_and_its_record(cli: Cli, file: Path, tmp_path: Path) -> None:
     wrong = [*LAUNCH, "n=127", "--expect", "y = 2 * x"]
     code, _, _ = cli("explain", f"{file}::scale", *wrong, "--json", str(tmp_path / "record.json"))
@@ -62,6 +63,7 @@ def test_a_wrong_one_and_its_record(cli: Cli, file: Path, tmp_path: Path) -> Non
     assert e.verified["reason"].startswith("128 of 128 elements differ, the first y[0]: ")
 
 
+@pytest.mark.slow
 def test_defects_without_an_expectation(cli: Cli, file: Path) -> None:
     code, out, _ = cli("explain", f"{file}::scale", "--block", "64", *LAUNCH[:2], *LAUNCH[4:], "n=128")
     assert code == 1
@@ -77,6 +79,7 @@ def test_a_page_of_a_kernel_that_is_no_product(cli: Cli, file: Path, tmp_path: P
     assert "nothing to multiply" not in page
 
 
+@pytest.mark.slow
 def test_a_comment_and_a_python_file_say_how_it_is_launched(cli: Cli, file: Path) -> None:
     options = " ".join([*LAUNCH, "n=127"])
     file.write_text(f"// explain scale: {options}\n// explain scale: --expect 'a * x'\n{SOURCE}")
@@ -102,6 +105,7 @@ def test_ptx_is_explained_for_a_card(cli: Cli, file: Path) -> None:
     assert (e["gpu"]["name"], e["verified"]["ok"], e["run"]["exact"]) == ("A100", True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -121,6 +125,7 @@ def test_what_is_refused(cli: Cli, file: Path, options: list[str], words: str) -
     assert re.search(words, err)
 
 
+@pytest.mark.slow
 def test_options_of_a_launch_are_for_files(cli: Cli, file: Path) -> None:
     code, _, err = cli("explain", "coalesced", "--grid", "8")
     assert code == 2

@@ -241,11 +241,12 @@ def test_near_the_diagonal_the_lower_side_counts() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int8", "int16"])
-@pytest.mark.parametrize("n", [70, 333])
+@pytest.mark.parametrize("n", [70, 720])
 def test_sums_below_the_diagonal_are_mirrored_by_the_last_product(dtype: str, n: int) -> None:
     choice = choose_adding_cpu(dtype)
     assert choice is not None
-    below, far = np.tri(n, dtype=bool), np.triu(np.ones((n, n), bool), 256)  # far from what a tile on the diagonal has
+    # Far from what a block of rows on the diagonal has.
+    below, far = np.tri(n, dtype=bool), np.triu(np.ones((n, n), bool), 512)
     for kernel in (choice.kernel, catalog()["cpu/direct"]):
         if dtype not in kernel.dtypes:
             continue

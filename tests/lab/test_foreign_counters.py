@@ -80,6 +80,7 @@ def asked(folder: Path, launch: str = LAUNCH) -> Row:
     return predicted(next(cases(launch)), [folder], ARCH, folder / "0.npz")
 
 
+@pytest.mark.slow
 def test_what_the_microscope_counts(project: Path) -> None:
     found = asked(project)
     assert (found.refused, found.marked, found.findings) == ("", [], [])
@@ -92,6 +93,7 @@ def test_what_the_microscope_counts(project: Path) -> None:
     assert "UsageError" in asked(project, LAUNCH.replace("factor", "other")).refused
 
 
+@pytest.mark.slow
 def test_a_launch_that_fails_is_refused(tmp_path: Path) -> None:
     """It is not counted, so the launches after it are."""
     (tmp_path / "0.npz").write_text("text")
@@ -101,6 +103,7 @@ def test_a_launch_that_fails_is_refused(tmp_path: Path) -> None:
     assert table([refused]).startswith("refused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [None, STORES, "results"])
 def test_a_gpu_in_a_script(project: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None) -> None:
     found = asked(project)

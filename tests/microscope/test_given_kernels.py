@@ -235,6 +235,7 @@ def test_threads_are_those_that_it_was_compiled_for() -> None:
         tw.microscope(fixed, args=[x, x.copy(), "512"])
 
 
+@pytest.mark.slow
 def test_a_lock_that_whole_blocks_wait_for() -> None:
     """As Triton compiles a spin lock: all threads meet at a barrier in each round, so that the owner must have a turn."""
     source = """

@@ -154,6 +154,7 @@ def test_transposes_are_recognised(tmp_path: Path) -> None:
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_machine_code
 @relaxed
 @given(st.data())
@@ -197,6 +198,7 @@ def test_stacks_in_every_format_under_a_small_memory(tmp_path: Path, name: str) 
         tw.multiply(a, w + 1, out, device="cpu", resume=True)
 
 
+@pytest.mark.slow
 @needs_machine_code
 def test_arrays_in_memory(tmp_path: Path) -> None:
     x, w = numbers((4, 5, 6)), numbers((5, 3))
@@ -257,6 +259,7 @@ def test_a_stopped_product_is_resumed(tmp_path: Path, form: str, monkeypatch: py
     assert np.array_equal(load(out), np.tensordot(x, w, (1, 0)))
 
 
+@pytest.mark.slow
 @needs_machine_code
 def test_a_wrong_element_of_a_result_with_three_axes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.large.files.zarr import RawChunks
@@ -284,6 +287,7 @@ def test_chunks_of_a_result_are_of_moderate_size(sizes: tuple[int, ...]) -> None
 # ---- C that equals its transpose -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_machine_code
 @pytest.mark.parametrize(
     ("dtype", "memory"),
