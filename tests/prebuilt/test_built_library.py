@@ -59,7 +59,7 @@ def test_no_dtype_needs_a_compiler() -> None:
 
 
 @built
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_same_products_by_the_compiler() -> None:
     assert child(PRODUCTS.replace("sys.argv[1:] or ", "['float32'] or "), TILEWRIGHT_COMPILE="1") == "llvmlite numba\n"
 
@@ -114,7 +114,7 @@ print(hashlib.sha256(Path(sys.argv[1] + ".o").read_bytes()).hexdigest())
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the level is of x86-64")
 def test_machine_code_does_not_depend_on_the_machine_that_builds_it(tmp_path: Path) -> None:
     """It would be wrong on another one of its level."""
