@@ -235,12 +235,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
         tw.tensordot(x, x, axes=3, out=tmp_path / "c.h5")
 
 
-@needs_machine_code
-@pytest.mark.parametrize("form", ["npy", "zarr", "h5"])
-def test_a_stopped_product_is_resumed(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = numbers((6, 700, 20)), numbers((700, 900))
-    a, b, out = store(tmp_path, "raw.zarr", x), store(tmp_path, "npy", w), tmp_path / f"c.{form}"
-    options: dict[str, Any] = {"axes": (1, 0), "device": "cpu", "memory": "8MiB"}
+def stopped_and_resumed(
+    a: Any, b: Any, out: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> list[Job]:
+    """A product that is stopped when half of it is done, and resumed: what ran, which further calls are added to."""
 
     class Enough(Exception):  # noqa: N818
         pass
@@ -255,6 +253,16 @@ def test_a_stopped_product_is_resumed(tmp_path: Path, form: str, monkeypatch: py
     real = Job.run
     monkeypatch.setattr(Job, "run", lambda self, *rest: (seen.append(self), real(self, *rest))[1])
     tw.multiply(a, b, out, **options, resume=True)
+    return seen
+
+
+@needs_machine_code
+@pytest.mark.parametrize("form", ["npy", "zarr", "h5"])
+def test_a_stopped_product_is_resumed(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = numbers((30, 700, 20)), numbers((700, 900))  # of so many tiles that some are stored when half are multiplied
+    a, b, out = store(tmp_path, "raw.zarr", x), store(tmp_path, "npy", w), tmp_path / f"c.{form}"
+    options: dict[str, Any] = {"axes": (1, 0), "device": "cpu", "memory": "8MiB"}
+    seen = stopped_and_resumed(a, b, out, options, monkeypatch)
     assert 0 < seen[0].measured.before < seen[0].measured.tiles
     assert np.array_equal(load(out), np.tensordot(x, w, (1, 0)))
 
@@ -338,20 +346,7 @@ def test_a_stopped_triangle_is_resumed(tmp_path: Path, monkeypatch: pytest.Monke
     np.save(tmp_path / "x.npy", x)
     path, out = tmp_path / "x.npy", tmp_path / "c.zarr"
     options: dict[str, Any] = {"axes": (0, 0), "device": "cpu", "memory": "8MiB"}
-
-    class Enough(Exception):  # noqa: N818
-        pass
-
-    def stops(done: int, total: int) -> None:
-        if done > total // 2:
-            raise Enough
-
-    with pytest.raises(Enough):
-        tw.multiply(path, path, out, **options, progress=stops)
-    seen: list[Job] = []
-    real = Job.run
-    monkeypatch.setattr(Job, "run", lambda self, *rest: (seen.append(self), real(self, *rest))[1])
-    tw.multiply(path, path, out, **options, resume=True)
+    seen = stopped_and_resumed(path, path, out, options, monkeypatch)
     count = seen[0].plan.grid.tiles[0]
     assert seen[0].measured.tiles == count * (count + 1) // 2 > seen[0].measured.before > 0
     assert np.array_equal(load(out), x.T @ x)
