@@ -23,6 +23,7 @@ from unittest import mock
 
 from tables import (
     accuracy,
+    bars,
     cluster,
     course,
     cpu,
@@ -47,7 +48,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "bench output": front.bench_output,
     "peers": front.peers,
     "ideas cpu": lambda: cpu.ideas("cpu-ladder-float32"),
-    "ideas cuda": lambda: cpu.ideas(course.CUDA, course.WGMMA),
+    "ideas cuda": lambda: cpu.ideas(course.CUDA),
     "ladder float32": lambda: cpu.ladder_table("cpu-ladder-float32"),
     "ladder float64": lambda: cpu.ladder_table("cpu-ladder-float64"),
     "ladder xeon float32": lambda: cpu.ladder_table("cpu-ladder-xeon-float32"),
@@ -70,7 +71,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "engine strassen": lambda: cpu.strassen("cpu-engine-strassen"),
     "precision cpu": lambda: cpu.precision("cpu-precision"),
     "ladder h200": lambda: gpu.cuda_table("cuda-ladder-h200"),
-    "ladder wgmma": lambda: gpu.cuda_table(course.WGMMA),
     "rungs h200": lambda: gpu.rungs("cuda-ladder-h200"),
     "rows h200": lambda: gpu.sweep(["cuda-register-rows-h200"], "TILE", "ROWS"),
     "blocks h200": lambda: gpu.sweep(["cuda-block-size-h200"], "BLOCK_X", "BLOCK_Y"),
@@ -130,9 +130,11 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu predicted": lambda: gpu.gpu_predicted("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
     "pipelines h200": pipeline_times.pipelines,
     **{f"rung {name}": partial(course.rung, name) for name in course.rungs()},
-    "course cpu": lambda: course.machine(course.CPU),
-    "course cuda": lambda: course.machine(course.CUDA),
-    "course wgmma": lambda: course.machine(course.WGMMA),
+    **{f"gain {name}": partial(course.gain, name) for name in course.rungs()},
+    **{f"glance {file}": partial(course.glance, file) for file in course.PAGES},
+    "conflicts cpu": lambda: course.conflicts("cpu", (1024,), "cpu/naive", "cpu/transposed"),
+    "conflicts cuda": lambda: course.conflicts("cuda", (4000, 4095), "cuda/uncoalesced", "cuda/coalesced"),
+    "threads cpu": lambda: course.on_threads("cpu/ikj_threads"),
     "numpy loops": lambda: numpy_programs.accelerated("numpy-loops", "numpy-loops-haswell"),
     "records": listed.records,
 }
@@ -236,7 +238,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     front.figure(FIGURES / "front.svg")
     draw("cpu-ladder-float32")
-    draw("cuda-ladder-h200", suffix="-cuda")
+    bars.save(FIGURES)
     warps.save(FIGURES)
     pipelines.save(FIGURES)
     return 0

@@ -253,7 +253,7 @@ def strassen_job_of(ticket, bands, jobs):
 
 @kernel(
     order=17,
-    idea="Add blocks up while they are packed, and products to their blocks of C from registers: no temporaries.",
+    idea="Strassen's scheme without temporaries: blocks are added while they are packed, products while they are in registers.",
     row="S1.14, S1.15",
     parent="cpu/packed",
     shared="team",
