@@ -22,7 +22,7 @@ def save(folder: Path) -> list[Path]:
     written = []
     for file, page in course.PAGES.items():
         for theme in ("light", "dark"):
-            path = folder / f"course-{file}{'-dark' if theme == 'dark' else ''}.svg"
+            path = folder / f"bars-{file}{'-dark' if theme == 'dark' else ''}.svg"
             path.write_text(drawn(page, theme), encoding="utf-8")
             written.append(path)
     return written

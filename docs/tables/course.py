@@ -148,7 +148,8 @@ def _part(name: str, first: str, last: str, later_than: str | None = None) -> li
     open_braces = sum(line.count("{") - line.count("}") for line in lines[begin:end])
     while open_braces > 0 and lines[end].strip().startswith("}"):
         end, open_braces = end + 1, open_braces - 1
-    return textwrap.dedent("\n".join(lines[begin:end])).splitlines()
+    lines = textwrap.dedent("\n".join(lines[begin:end])).splitlines()
+    return [re.sub(r"-{5,}$", "----", line) for line in lines]  # rules across a file are too long for a page
 
 
 def _line_of(lines: list[str], text: str, after: int = 0) -> int:
@@ -202,7 +203,11 @@ def _uncommented(lines: list[str]) -> list[str]:
 
 
 def _diff(before: list[str], after: list[str]) -> list[str]:
-    """The lines that differ, each with one line around it; what is indented alone is not different."""
+    """The lines that differ, each with one line around it; what is indented alone is not different. Empty where the two have
+    nothing in common: it would repeat both."""
+    common = {line.strip() for line in before} & {line.strip() for line in after}
+    if all(re.match(r"\W*$|#pragma", line) for line in common):
+        return []
     matcher = difflib.SequenceMatcher(None, [x.strip() for x in before], [x.strip() for x in after], autojunk=False)
     lines: list[str] = []
     for group in matcher.get_grouped_opcodes(n=1):
@@ -227,7 +232,7 @@ def rung(name: str) -> str:
         _fenced("python" if name.startswith("cpu/") else "cpp", excerpt(name)),
     ]
     changed = difference(name)
-    if any(line.startswith(" ") for line in changed):  # with no line in common it would repeat both excerpts
+    if changed:
         parts.append(
             f'<details markdown="1"><summary>What changed from <code>{kernel.parent}</code></summary>\n\n'
             f"{_fenced('diff', changed)}\n\n</details>"
@@ -291,10 +296,11 @@ def _legend(file: str) -> str:
     if page.device == "cpu":
         said = f"Products of {page.size:,} × {page.size:,} matrices in {first.dtype}, on one thread. {where}"
         return said if file == "strassen" else f"{said} Loads: {_counts_record()}"
+    depth = max(counts()[name]["k"] for name in page.rungs)
     return (
         f"Products of {page.size:,} × {page.size:,} matrices. Sectors of 32 bytes that are read from global memory, and "
         f"turns that shared memory takes for reads, for 1,000 multiply-adds; registers of a thread; warps at once on a "
-        f"multiprocessor, of 64. Speed: {where} Counts: {_counts_record()}"
+        f"multiprocessor, of 64. Speed: {where} Counts, which do not depend on k and were taken with k = {depth}: {_counts_record()}"
     )
 
 
