@@ -40,6 +40,7 @@ from tables.common import ROOT, records_of
 
 from tilewright.__main__ import run_command_line
 from tilewright.gpu.runtime.nvrtc import compiler
+from tilewright.records.bench import BenchRecord
 from tilewright.records.report import save_figures
 
 FIGURES = ROOT / "docs" / "figures"
@@ -237,22 +238,20 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.no_outputs:
         return 0
     front.figure(FIGURES / "front.svg")
-    draw("cpu-ladder-float32")
+    draw("gflops", records_of("cpu-ladder-float32"))
+    draw("ladder", [r for r in records_of("cpu-ladder-float32") if r.n == cpu.SIZE])
     bars.save(FIGURES)
     warps.save(FIGURES)
     pipelines.save(FIGURES)
     return 0
 
 
-def draw(record: str, suffix: str = "") -> None:
-    """The charts of a record that some document shows, as ``gflops{suffix}.svg`` and so on, for light and dark paper."""
-    said = "".join(path.read_text(encoding="utf-8") for path in documents())
+def draw(name: str, records: list[BenchRecord]) -> None:
+    """A chart of some records as ``NAME.svg``, for light and for dark paper."""
     with tempfile.TemporaryDirectory() as folder:
-        for path in save_figures(records_of(record), folder, formats=("svg",), themes=("light", "dark")):
-            stem = path.stem.removesuffix("-dark")
-            name = f"{stem}{suffix}{path.stem.removeprefix(stem)}.svg"
-            if name in said:
-                (FIGURES / name).write_bytes(path.read_bytes())
+        for path in save_figures(records, folder, formats=("svg",), themes=("light", "dark")):
+            if path.stem in (name, f"{name}-dark"):
+                (FIGURES / path.name).write_bytes(path.read_bytes())
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def drawn(page: course.Page, theme: str) -> str:
     bottom = TOP + ROW * len(measured)
     best = max(measured, key=lambda record: record.ratio or 0)
     title = f"From {course.share(measured[0])} to {course.share(best)} of {page.library}"
-    under = f"{'GFLOPS' if page.device == 'cpu' else 'TFLOPS'}, and percent of {page.library}: n = {page.size:,}"
+    under = f"{'GFLOPS' if page.device == 'cpu' else 'TFLOPS'}, and percent of {page.library} (dashed): n = {page.size:,}"
     at_hundred = NAMES + HUNDRED
     parts = [
         f'<rect width="{WIDTH}" height="{bottom + 12}" fill="{ink["paper"]}"/>',

@@ -40,7 +40,7 @@ class Page:
     def rungs(self) -> list[str]:
         """Its rungs in reading order."""
         kernels = catalog() if self.device == "cpu" else cuda_catalog()
-        return [k.name for k in kernels.values() if _is_rung(k) and self.first <= k.order <= self.last]
+        return [k.name for k in kernels.values() if is_rung(k) and self.first <= k.order <= self.last]
 
     @functools.cached_property
     def measured(self) -> dict[str, BenchRecord]:
@@ -62,7 +62,8 @@ PAGES = {
 }
 
 
-def _is_rung(kernel: Kernel | CudaKernel) -> bool:
+def is_rung(kernel: Kernel | CudaKernel) -> bool:
+    """Whether a kernel of the catalogs is on the ladder: the one for the CPU also has the engine's and references."""
     return kernel.device == "cuda" or kernel.is_rung
 
 
