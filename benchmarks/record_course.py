@@ -1,8 +1,8 @@
 """Count what the course says of every rung, without a GPU: ``python benchmarks/record_course.py OUT.jsonl``.
 
-A line for each rung. Of a CUDA kernel: what the microscope counts in a product, its registers and the warps that are resident
-on a multiprocessor. Of a kernel for the CPU: the instructions of its inner loop, compiled for this processor. The record holds
-the hash of each source, with which the documents check that it is of the code that they show.
+A line for each rung. Of a CUDA kernel: what the microscope counts in a product, its registers, and the warps that are
+resident on a multiprocessor. Of a kernel for the CPU: the instructions of its inner loop, compiled for this processor. The
+record holds the hash of each source, with which the documents check that it is of the code that they show.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.lab.explain.cpu_counts import inner_loop
 from tilewright.lab.explain.cuda import explain
 from tilewright.lab.inputs.environment import environment
 
-#: m and n of the course's products on a GPU, and a k that is shorter than theirs: reads for a multiply-add do not depend on it.
+#: m and n of the course's products on a GPU, and a shorter k than theirs, on which reads for a multiply-add do not depend.
 #: Blocks of persistent kernels take different numbers of tiles, so a sample of them is not exact: these are counted with a
 #: smaller m and n, where each block has one tile.
 SIZE, PERSISTENT, DEPTH = 4096, 512, 512

@@ -35,7 +35,9 @@ def drawn(page: course.Page, theme: str) -> str:
     bottom = TOP + ROW * len(measured)
     best = max(measured, key=lambda record: record.ratio or 0)
     title = f"From {course.share(measured[0])} to {course.share(best)} of {page.library}"
-    under = f"{'GFLOPS' if page.device == 'cpu' else 'TFLOPS'}, and percent of {page.library} (dashed): n = {page.size:,}"
+    under = (
+        f"{'GFLOPS' if page.device == 'cpu' else 'TFLOPS'}, and percent of {page.library} (dashed): n = {page.size:,}"
+    )
     at_hundred = NAMES + HUNDRED
     parts = [
         f'<rect width="{WIDTH}" height="{bottom + 12}" fill="{ink["paper"]}"/>',
@@ -48,17 +50,29 @@ def drawn(page: course.Page, theme: str) -> str:
         parts += [
             _text(NAMES - 8, y + 16, record.kernel.partition("/")[2], ink["ink"], "end"),
             f'<rect x="{NAMES}" y="{y + 4}" width="{length:.1f}" height="{ROW - 8}" rx="2" fill="{hue}"/>',
-            _text(NAMES + length + 6, y + 16, f"{course.rate(record)} · {course.share(record)}", ink["ink"], halo=ink["paper"]),
+            _text(
+                NAMES + length + 6,
+                y + 16,
+                f"{course.rate(record)} · {course.share(record)}",
+                ink["ink"],
+                halo=ink["paper"],
+            ),
         ]
     said = f"{title}: " + ", ".join(f"{record.kernel} {course.share(record)}" for record in measured)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom + 12}" viewBox="0 0 {WIDTH} {bottom + 12}" '
-        f'role="img" aria-label="{marked(said)}" font-family="{FONT}">{"".join(parts)}</svg>\n'
-    )
+    size = f'width="{WIDTH}" height="{bottom + 12}" viewBox="0 0 {WIDTH} {bottom + 12}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{marked(said)}" font-family="{FONT}">{"".join(parts)}</svg>\n'
 
 
 def _text(
-    x: float, y: float, words: str, fill: str, anchor: str = "start", *, size: int = 12, weight: str = "normal", halo: str = ""
+    x: float,
+    y: float,
+    words: str,
+    fill: str,
+    anchor: str = "start",
+    *,
+    size: int = 12,
+    weight: str = "normal",
+    halo: str = "",
 ) -> str:
     around = f' stroke="{halo}" stroke-width="4" stroke-linejoin="round" paint-order="stroke"' if halo else ""
     return (

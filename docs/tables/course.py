@@ -1,4 +1,4 @@
-"""The course from rung to rung: the code of each kernel and its difference from its parent, and what was measured and counted.
+"""The course from rung to rung: the code of each kernel, its difference from its parent, and what was measured and counted.
 
 A page has one record, one size and, on the CPU, one thread: every figure of it is of these.
 """
@@ -156,7 +156,9 @@ def _part(name: str, first: str, last: str, later_than: str | None = None) -> li
 def _line_of(lines: list[str], text: str, after: int = 0) -> int:
     found = next((i for i in range(after, len(lines)) if lines[i].strip().startswith(text)), None)
     if found is None:
-        raise LookupError(f"no line begins with {text!r}: the excerpts in docs/tables/course.py name the lines of a source")
+        raise LookupError(
+            f"no line begins with {text!r}: the excerpts in docs/tables/course.py name the lines of a source"
+        )
     return found
 
 
@@ -183,7 +185,9 @@ def _compared(name: str) -> list[str]:
         said = re.compile(r"    (idea|row|parent|workspace|params|dtypes|error_bound)=|def |\s*#|\s*\"\"\"|\s*$")
         return [line for line in lines if not said.match(line)]
     lines = [re.sub(r"\s*//.*", "", line) for line in lines]
-    function = re.compile(rf"(extern \"C\"|{re.escape(name.partition('/')[2])}\(|#include|typedef|    *int m, int n, int k\))")
+    function = re.compile(
+        rf"(extern \"C\"|{re.escape(name.partition('/')[2])}\(|#include|typedef|    *int m, int n, int k\))"
+    )
     return [line for line in lines if line.strip() and not function.match(line)]
 
 
@@ -256,7 +260,11 @@ def gain(name: str) -> str:
         said += f": {factor(own, before)} times `{parent}`"
     elif before:
         said += f", in {own.dtype}; `{parent}` is for {before.dtype}"
-        said = said if before.dtype != own.dtype else said.rpartition(", in")[0] + f" of the same rounding; `{parent}` rounds nothing"
+        said = (
+            said
+            if before.dtype != own.dtype
+            else said.rpartition(", in")[0] + f" of the same rounding; `{parent}` rounds nothing"
+        )
     return f"{said}. {_counted(name)}".rstrip()
 
 
@@ -301,7 +309,8 @@ def _legend(file: str) -> str:
     return (
         f"Products of {page.size:,} × {page.size:,} matrices. Sectors of 32 bytes that are read from global memory, and "
         f"turns that shared memory takes for reads, for 1,000 multiply-adds; registers of a thread; warps at once on a "
-        f"multiprocessor, of 64. Speed: {where} Counts, which do not depend on k and were taken with k = {depth}: {_counts_record()}"
+        f"multiprocessor, of 64. Speed: {where} Counts, which do not depend on k and were taken with k = {depth}: "
+        f"{_counts_record()}"
     )
 
 
@@ -354,7 +363,7 @@ TURNS = re.compile(r"wavefronts_mem_shared_op_(ld|ldsm|gmma)\.")
 
 
 def _per_thousand(line: dict[str, Any], pattern: re.Pattern[str]) -> str:
-    """Counts for 1,000 multiply-adds; empty where the kernel has none. "≈" marks what the microscope does not count exactly."""
+    """Counts for 1,000 multiply-adds; empty where the kernel has none. "≈" marks what the microscope estimates."""
     found = [name for name in line["counters"] if pattern.search(name)]
     value = 1000 * sum(line["counters"][name] for name in found) / (line["m"] * line["n"] * line["k"])
     return ("≈ " if set(found) & set(line["approximate"]) else "") + _short(value) if value else ""
@@ -386,7 +395,9 @@ def _counted(name: str) -> str:
     if turns != "–":
         said += f", {turns} turns of shared memory"
         if line["conflicts"]:
-            said += f" and {_short(1000 * line['conflicts'] / (line['m'] * line['n'] * line['k']))} more for bank conflicts"
+            said += (
+                f" and {_short(1000 * line['conflicts'] / (line['m'] * line['n'] * line['k']))} more for bank conflicts"
+            )
     return f"{said}. A thread has {registers} registers, and {warps} of 64 warps run at once on a multiprocessor."
 
 

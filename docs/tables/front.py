@@ -31,6 +31,7 @@ LINES = {
 }
 #: What the example of the bench shows.
 BENCH, AGAINST = (256, 1000, 4096), "openblas,openblas_installed,mkl"
+OUR_LINE = LINES["tilewright/matmul"]
 OURS = Style("#b3261e", "#ff7b70", "circle", [1, 0])
 
 
@@ -56,7 +57,7 @@ def _verdict(rows: list[dict[str, Any]]) -> str:
     """How fast the call is beside the fastest peer at the largest size."""
     largest = max(row["n"] for row in rows)
     rates = {row["line"]: row["rate"] for row in rows if row["n"] == largest}
-    ours = rates.pop("tilewright.matmul")
+    ours = rates.pop(OUR_LINE)
     peer = max(rates, key=lambda line: rates[line])
     times = ours / rates[peer]
     name = peer.partition(" ")[0]
@@ -95,21 +96,20 @@ def _panel(rows: list[dict[str, Any]], title: str, unit: str, theme: str) -> alt
     layers = drawn + base.mark_point(filled=True, size=36, opacity=1)
     for end in _ends(rows):
         dy = end.pop("dy")
-        layers += alt.Chart(alt.InlineData(values=[end])).mark_text(
-            align="left", baseline="middle", dx=9, dy=dy, fontSize=12, fontWeight="bold" if end["line"] in OUR_LINE else "normal"
-        ).encode(x="n:Q", y="rate:Q", text="line:N", color=alt.Color("line:N", scale=colour, legend=None))  # fmt: skip
+        weight = "bold" if end["line"] == OUR_LINE else "normal"
+        name = alt.Chart(alt.InlineData(values=[end])).mark_text(
+            align="left", baseline="middle", dx=9, dy=dy, fontSize=12, fontWeight=weight
+        )
+        layers += name.encode(x="n:Q", y="rate:Q", text="line:N", color=alt.Color("line:N", scale=colour, legend=None))
     head = alt.TitleParams(title, subtitle=f"{unit}: higher is faster", fontSize=13, offset=8)
     return layers.properties(width=PLOT, height=HEIGHT, title=head)
-
-
-OUR_LINE = ("tilewright.matmul",)
 
 
 def _ends(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The last point of each line, and how far its name is moved down so as not to overlap another name."""
     highest, below, ends = max(row["rate"] for row in rows), float("inf"), []
     last = {row["line"]: row for row in sorted(rows, key=lambda row: row["n"])}
-    for row in sorted(last.values(), key=lambda row: (-row["rate"], row["line"] not in OUR_LINE)):
+    for row in sorted(last.values(), key=lambda row: (-row["rate"], row["line"] != OUR_LINE)):
         place = HEIGHT * row["rate"] / highest
         below = min(place, below - APART)
         ends.append(row | {"dy": round(place - below)})

@@ -1,4 +1,4 @@
-"""Pictures for the course, drawn as the page of ``tilewright explain --report`` draws them: one warp's access, and timelines."""
+"""Pictures for the course, as the page of ``tilewright explain --report`` draws them: one warp's access, and timelines."""
 
 from __future__ import annotations
 

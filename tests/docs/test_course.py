@@ -65,7 +65,9 @@ def test_a_gain_is_the_quotient_of_two_rates_and_a_share_that_of_r(course: Modul
 
 def paragraphs(text: str) -> list[str]:
     """The paragraphs and entries of lists that are written by hand; code, tables, comments and markup are none."""
-    text = re.sub(r"<!-- generated: .*?<!-- end -->|^```.*?^```|^<picture>.*?</picture>", "\n\n", text, flags=re.DOTALL | re.M)
+    text = re.sub(
+        r"<!-- generated: .*?<!-- end -->|^```.*?^```|^<picture>.*?</picture>", "\n\n", text, flags=re.DOTALL | re.M
+    )
     return [part for part in re.split(r"\n\s*\n|\n(?=- |\d+\. )", text) if part.strip()]
 
 

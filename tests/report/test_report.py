@@ -327,8 +327,14 @@ def matmul(n: int, share: float, *, steady: bool = True, **changes: Any) -> Benc
             [matmul(64, 0.5), matmul(128, 1.25)],
             "tilewright.matmul reaches 80% of the speed of OpenBLAS at n = 128",
         ),
-        ([matmul(64, 1.01, threads=1)], "tilewright.matmul is as fast as OpenBLAS, to within 3%, at n = 64 on 1 thread."),
-        ([matmul(64, 0.9, reference_samples_s=[1.0])], "on 2 threads. Whether OpenBLAS is slower is unclear: 1 of at least 3 samples needed."),
+        (
+            [matmul(64, 1.01, threads=1)],
+            "tilewright.matmul is as fast as OpenBLAS, to within 3%, at n = 64 on 1 thread.",
+        ),
+        (
+            [matmul(64, 0.9, reference_samples_s=[1.0])],
+            "on 2 threads. Whether OpenBLAS is slower is unclear: 1 of at least 3 samples needed.",
+        ),
         ([matmul(64, 0.9, reference_samples_s=[1.0, 1.0, -1.0])], ": some samples are no positive time."),
         ([measured("cpu/naive", 64, reference_samples_s=[])], "cpu/naive is the fastest kernel with "),
         ([matmul(64, 1.0, reference_samples_s=[])], "tilewright.matmul reaches 0.000524 GFLOPS, "),
@@ -412,7 +418,12 @@ def test_of_many_kernels_the_library_the_best_rung_and_the_references_have_colou
     assert views.emphasised(view) == ["tilewright/matmul", "cpu/strassen_winograd", "ref/openblas", "ref/mkl"]
     few = view_of([r for r in campaign() if r.kernel in ("cpu/ikj", "cpu/blocked", "ref/mkl")])
     assert views.emphasised(few) == ["cpu/ikj", "cpu/blocked", "ref/mkl"]
-    others = [replace(r, kernel=f"ref/{name}") for name in ("openblas_system", "blis") for r in campaign() if r.kernel == "ref/mkl"]
+    others = [
+        replace(r, kernel=f"ref/{name}")
+        for name in ("openblas_system", "blis")
+        for r in campaign()
+        if r.kernel == "ref/mkl"
+    ]
     assert views.emphasised(view_of([*campaign(), *others]))[1:] == ["ref/openblas", "ref/mkl"]
     drawn = palette.kernel_styles(view.kernels, views.emphasised(view))
     assert [drawn[kernel].light for kernel in views.emphasised(view)[:2]] == list(palette.LIGHT[:2])
@@ -523,8 +534,7 @@ def test_report_imports_records_errors_and_verdicts_only():
         "print(sorted(ours | ({'numpy', 'numba'} & set(sys.modules))))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = ["errors", "lab", *(f"lab.compare{part}" for part in ("", ".intervals", ".reference", ".stats"))]
-    names += ["records", "records.bench", "records.json_data", "records.legible"]
+    names = ["errors", "records", *(f"records.{part}" for part in ("bench", "compare", "json_data", "legible"))]
     assert out.stdout.strip() == str([f"tilewright.{name}" for name in names])
 
 

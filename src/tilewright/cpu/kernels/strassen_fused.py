@@ -253,7 +253,7 @@ def strassen_job_of(ticket, bands, jobs):
 
 @kernel(
     order=17,
-    idea="Strassen's scheme without temporaries: blocks are added while they are packed, products while they are in registers.",
+    idea="Strassen's scheme without temporaries: blocks are added when packed, products while in registers.",
     row="S1.14, S1.15",
     parent="cpu/packed",
     shared="team",

@@ -107,7 +107,7 @@ def marks(
 _STILL = "datum.strong"
 _SHOWN = "datum.strong || indexof(shown, datum.kernel) >= 0"
 _FADED = (
-    alt.when("picked.length == 0 || indexof(picked, datum.kernel) >= 0").then(alt.value(1)).otherwise(alt.value(0.25))
+    alt.when("picked.length == 0 || indexof(picked, datum.kernel) >= 0").then(alt.value(1)).otherwise(alt.value(0.3))
 )
 
 
@@ -170,7 +170,7 @@ def sizes_axis(squares: list[int], *, names: int = 0) -> alt.X:
         labelExpr="datum.value",
         title="n (matrices n × n)",
     )
-    inside = [10, {"expr": f"width - {names or 10}"}]
+    inside: Any = [10, {"expr": f"width - {names or 10}"}]
     return alt.X("n:Q", axis=axis, scale=alt.Scale(type="log", base=2, nice=False, range=inside))
 
 
@@ -189,7 +189,9 @@ def _yardstick(value: float, words: str, layers: list[alt.Chart], *, below: bool
 
 
 def _cells(which: str, view: View, y: alt.Y) -> alt.Chart:
-    return alt.Chart(alt.NamedData("cells")).transform_filter(which).encode(x=sizes_axis(view.squares, names=NAMES), y=y)
+    return (
+        alt.Chart(alt.NamedData("cells")).transform_filter(which).encode(x=sizes_axis(view.squares, names=NAMES), y=y)
+    )
 
 
 def _gflops(view: View, drawn: dict[str, Style], legend: bool) -> Any:
@@ -197,7 +199,9 @@ def _gflops(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     layers = marks(_cells("datum.square", view, y), drawn, still=legend)
     if view.peak and peak_in_sight(view):
         layers = _yardstick(view.peak, f"measured peak, {digits(view.peak)} GFLOPS", layers, below=True)
-    return alt.layer(*layers, *names_at_ends(view, drawn, "gflops")).properties(description="GFLOPS over n, one line a kernel")
+    return alt.layer(*layers, *names_at_ends(view, drawn, "gflops")).properties(
+        description="GFLOPS over n, one line a kernel"
+    )
 
 
 def _huge(view: View) -> bool:
@@ -208,7 +212,9 @@ def _ratio(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     y = alt.Y("ratio:Q", title=None, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True))
     layers = marks(_cells("datum.square && isValid(datum.ratio)", view, y), drawn, still=legend)
     words = f"1: as fast as {public_name(view.reference) if view.reference else 'the reference'}"
-    return alt.layer(*_yardstick(1, words, layers), *names_at_ends(view, drawn, "ratio")).properties(description="R over n, one line a kernel")
+    return alt.layer(*_yardstick(1, words, layers), *names_at_ends(view, drawn, "ratio")).properties(
+        description="R over n, one line a kernel"
+    )
 
 
 def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:

@@ -29,8 +29,7 @@ def subject(view: View) -> BenchRecord | None:
 
 
 def bench_message(view: View) -> str:
-    """The view's message in one sentence: how fast the subject is beside its reference, or what is known where the samples do
-    not tell."""
+    """The view's message: how fast the subject is beside its reference, or what is known where the samples do not tell."""
     record = subject(view)
     if record is None:
         fastest = max(view.measured, key=lambda r: r.gflops or 0, default=None)
@@ -83,7 +82,7 @@ def _beside_the_call(rung: BenchRecord, call: BenchRecord) -> str:
             f"{said}, but {many} samples of each do not prove a difference: they took {spread(rung.samples_s)} and "
             f"{spread(call.samples_s)}, and the two were not measured in turns."
         )
-    return f"{said}, also when the scatter of both is counted: here the call's own choice of kernel, tile and threads is not the best."
+    return f"{said}, also when the scatter of both is counted: the call's own choice of kernel and tile is not the best here."
 
 
 def _where(record: BenchRecord) -> str:
@@ -103,8 +102,9 @@ def _reference(record: BenchRecord) -> str:
     variants, name = record.environment.get("variants"), record.reference
     if name is None:
         return "the reference"
-    tried = isinstance(variants, dict) and name in variants
-    return f"{public_name(name)} at its best ({variants[name]})" if tried else public_name(name)
+    if isinstance(variants, dict) and name in variants:
+        return f"{public_name(name)} at its best ({variants[name]})"
+    return public_name(name)
 
 
 def _rate(record: BenchRecord) -> str:

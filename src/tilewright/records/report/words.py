@@ -118,7 +118,7 @@ _PUBLIC = {
 
 
 def public_name(kernel: str) -> str:
-    """A kernel's name for sentences and labels: a library's own name, the library's call as it is called, a rung's short name.
+    """A kernel's name for sentences and labels: that of a library, of the call as it is called, or a rung's short name.
 
     >>> public_name("ref/openblas"), public_name("tilewright/matmul"), public_name("cpu/ikj")
     ('OpenBLAS', 'tilewright.matmul', 'ikj')
