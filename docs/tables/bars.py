@@ -59,8 +59,11 @@ def drawn(page: course.Page, theme: str) -> str:
             ),
         ]
     said = f"{title}: " + ", ".join(f"{record.kernel} {course.share(record)}" for record in measured)
-    size = f'width="{WIDTH}" height="{bottom + 12}" viewBox="0 0 {WIDTH} {bottom + 12}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{marked(said)}" font-family="{FONT}">{"".join(parts)}</svg>\n'
+    head = (
+        f'xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom + 12}" viewBox="0 0 {WIDTH} {bottom + 12}"'
+    )
+    about = f'role="img" aria-label="{marked(said)}" font-family="{FONT}"'
+    return f"<svg {head} {about}>{''.join(parts)}</svg>\n"
 
 
 def _text(

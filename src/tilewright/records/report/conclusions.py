@@ -82,7 +82,7 @@ def _beside_the_call(rung: BenchRecord, call: BenchRecord) -> str:
             f"{said}, but {many} samples of each do not prove a difference: they took {spread(rung.samples_s)} and "
             f"{spread(call.samples_s)}, and the two were not measured in turns."
         )
-    return f"{said}, also when the scatter of both is counted: the call's own choice of kernel and tile is not the best here."
+    return f"{said}, also when the scatter of both is counted: the call's own choice of kernel is not the best here."
 
 
 def _where(record: BenchRecord) -> str:
