@@ -24,6 +24,9 @@ TIMELINES = {
     "course-stored-boxes": ("stored_boxes", "256x256x384"),
 }
 
+#: Pixels of the text: a page shows a picture at about three quarters of its size.
+TEXT = 15.5
+
 
 def save(folder: Path) -> list[Path]:
     """Writes every picture, for light and for dark paper."""
@@ -50,6 +53,6 @@ def _written(folder: Path, name: str, picture: Picture | None) -> list[Path]:
     paths = []
     for theme in ("light", "dark"):
         path = folder / f"{name}{'-dark' if theme == 'dark' else ''}.svg"
-        path.write_text(standalone_picture(str(picture.svg), theme), encoding="utf-8")
+        path.write_text(standalone_picture(str(picture.svg), theme, size=TEXT), encoding="utf-8")
         paths.append(path)
     return paths

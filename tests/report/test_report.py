@@ -402,7 +402,7 @@ def test_without_the_library_the_message_is_of_the_best_rung():
     ("samples", "words"),
     [
         ([0.8, 0.9, 1.0, 1.1], "but 4 samples of each do not prove a difference: they took 800 ms … 1.10 s and 1.00 s"),
-        ([0.5, 0.501, 0.502, 0.503], "also when the scatter of both is counted: here the call's own choice"),
+        ([0.5, 0.501, 0.502, 0.503], "also when the scatter of both is counted: the call's own choice"),
     ],
 )
 def test_a_rung_ahead_of_the_call_is_explained(samples, words):
