@@ -27,8 +27,8 @@ from support import browser
 
 ROOT = Path(__file__).parents[2]
 NEEDS_MKDOCS = pytest.mark.skipif(
-    importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None,
-    reason="mkdocs or mkdocstrings is not installed: pip install -e '.[docs]'",
+    any(importlib.util.find_spec(name) is None for name in ("mkdocs", "mkdocstrings", "latex2mathml")),
+    reason="mkdocs, mkdocstrings or latex2mathml is not installed: pip install -e '.[docs]'",
 )
 PAGES = ["index.html", "api.html", "course/cuda.html", "guides/bench.html", "gpu.html", "records.html"]
 
