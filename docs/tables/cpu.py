@@ -73,19 +73,20 @@ def references_of(records: list[BenchRecord]) -> str:
 
 
 def forced_openblas() -> str:
-    """How far OpenBLAS's choice of kernels is the reason, in a sentence."""
+    """How far OpenBLAS's choice of kernels is the reason, an item for each dtype."""
     records = records_of("cpu-openblas-avx512")
     parts = []
     for dtype in dict.fromkeys(r.dtype for r in records):
         ours = [r for r in records if r.dtype == dtype and r.kernel == "cpu/register_tile" and r.ratio is not None]
-        parts.append(f"{dtype} " + ", ".join(f"{r.ratio:.2f} at {r.n} on {threads(r.threads)}" for r in ours))
+        parts.append(f"- {dtype}: " + ", ".join(f"{r.ratio:.2f} at {r.n} on {threads(r.threads)}" for r in ours))
     chosen = records_of("cpu-ladder-float32")[0].environment["blas_kernels"]["openblas"]
     forced = records[0].environment["blas_kernels"]["openblas"]
-    return (
-        f"OpenBLAS takes its {chosen} kernels on this processor, which it does not know. Told to take those for AVX-512 "
-        f"(`OPENBLAS_CORETYPE={forced}`), it is faster, and R of the register tile is: {'; '.join(parts)} "
-        f"([record](../benchmarks/cpu-openblas-avx512.jsonl))."
+    said = (
+        f"OpenBLAS does not know this processor and takes its {chosen} kernels. With those for AVX-512 "
+        f"(`OPENBLAS_CORETYPE={forced}`) it is faster, and R of the register tile is "
+        f"([record](../benchmarks/cpu-openblas-avx512.jsonl)):"
     )
+    return "\n".join([said, "", *parts])
 
 
 def ideas(*names: str) -> str:
