@@ -147,7 +147,12 @@ def mathml(page: str, found: re.Match[str]) -> str:
     (True, True)
     """
     formula = html.unescape(found[2])
-    for bar, plain in ((r"\lvert", r"\left|"), (r"\rvert", r"\right|"), (r"\lVert", r"\left\|"), (r"\rVert", r"\right\|")):
+    for bar, plain in (
+        (r"\lvert", r"\left|"),
+        (r"\rvert", r"\right|"),
+        (r"\lVert", r"\left\|"),
+        (r"\rVert", r"\right\|"),
+    ):
         formula = formula.replace(bar, plain)  # otherwise the converter gives a bar the space of an operator
     display = "inline" if found[1] == "span" else "block"
     made = convert(formula, display=display)
@@ -157,5 +162,14 @@ def mathml(page: str, found: re.Match[str]) -> str:
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
-    """Draws the formulas of a page."""
+    """Draws the formulas of a page, and lets the keyboard scroll what is wider than the page."""
+    content = content.replace("<table>", '<table tabindex="0">')
+    content = re.sub(r'<p>(?=<img [^>]*src="[^"]*figures/)', '<p tabindex="0">', content)
     return FORMULA.sub(lambda found: mathml(page.file.src_uri, found), content)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Gives the theme's search a name for screen readers."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-#: The most words of a paragraph or of an item, code and formulas included. Cells of tables and blocks of code are not counted.
+#: The most words of a paragraph or of an item, with code and formulas. Cells of tables and blocks of code are not counted.
 MOST = 95
 #: Pages that are being rewritten.
 EXCLUDED = ("docs/api.md", "docs/course/")
@@ -25,7 +26,7 @@ def passages(text: str) -> list[tuple[int, str]]:
     """
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     found = []
-    for before, token in zip(tokens, tokens[1:], strict=False):
+    for before, token in itertools.pairwise(tokens):
         if before.type != "paragraph_open" or token.map is None:
             continue
         words = [" " if child.type == "softbreak" else child.content for child in token.children or []]
@@ -40,7 +41,7 @@ def too_long(text: str) -> list[str]:
 
 
 def hidden_lists(text: str) -> list[int]:
-    """The lines of lists that follow a paragraph without a blank line: the site shows such a list as part of the paragraph."""
+    """The lines of lists that follow a paragraph without a blank line. The site shows these as part of the paragraph."""
     tokens = MarkdownIt("commonmark").parse(text)
     lines = text.splitlines()
     starts = [token.map[0] for token in tokens if token.type.endswith("_list_open") and token.level == 0 and token.map]
