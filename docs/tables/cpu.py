@@ -13,7 +13,7 @@ SIZE = 1000
 #: Libraries that the bench may measure beside OpenBLAS.
 LIBRARIES = {"ref/mkl": "MKL", "ref/blis": "BLIS", "ref/torch": "PyTorch with MKL"}
 #: What ``doubt`` means, for a reader.
-DOUBT = "A `?` follows an R that the samples leave undecided."
+DOUBT = "A `?` after R means that the samples do not decide which is faster."
 
 
 def rate(record: BenchRecord | None) -> str:
@@ -52,8 +52,8 @@ def provenance(name: str, records: list[BenchRecord]) -> str:
     peaks = ", ".join(f"{peak:.0f} GFLOPS on {threads(count)}" for count, peak in sorted(known.items()))
     kernels = environment["blas_kernels"].get("openblas", "unknown")
     return (
-        f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R, the time of {reference_of(first)} on as "
-        f"many threads over ours. "
+        f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R: the time of {reference_of(first)} on "
+        f"the same number of threads, divided by ours. "
         f"{environment['processor']} ({environment['llvm_cpu']} to LLVM; {kernels} kernels in OpenBLAS), "
         f"{environment['cores']} cores; measured FMA peak {peaks}. Record: "
         f"{linked(name)}, made by `{command(environment)}`. {DOUBT}"
@@ -175,7 +175,7 @@ def layouts(name: str) -> str:
     kernels = known["blas_kernels"]["openblas"]
     return (
         f"{table(rows)}\n\nR against `np.matmul` with OpenBLAS's {kernels} kernels, and in brackets our own time for "
-        f"C-ordered operands over that for these. {known['processor']} ({known['llvm_cpu']} to LLVM). Record: "
+        f"C-ordered operands divided by our time for these. {known['processor']} ({known['llvm_cpu']} to LLVM). Record: "
         f"{linked(name)}, made by `{command(known)}`."
     )
 
@@ -209,6 +209,7 @@ def precision(name: str) -> str:
         errors = [f"{line[what]['fast']:.2g}" for what in ("error", "bound")]
         rows.append([f"{line['n']:,}", *times, f"{ratio:.2f}", f"{of_least:.2f}", *errors])
     return (
-        f'{table(rows)}\n\nMedians of times, and the ratio of the least ones; errors of "fast" relative to |A||B|. '
+        f'{table(rows)}\n\nMedians of times, and the ratio of the shortest ones. Errors are those of "fast", '
+        f"relative to |A||B|. "
         f"{known['processor']}, {threads(lines[0]['threads'])}; {linked(name)}, made by `{command(known)}`."
     )
