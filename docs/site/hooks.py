@@ -147,13 +147,8 @@ def mathml(page: str, found: re.Match[str]) -> str:
     (True, True)
     """
     formula = html.unescape(found[2])
-    for bar, plain in (
-        (r"\lvert", r"\left|"),
-        (r"\rvert", r"\right|"),
-        (r"\lVert", r"\left\|"),
-        (r"\rVert", r"\right\|"),
-    ):
-        formula = formula.replace(bar, plain)  # otherwise the converter gives a bar the space of an operator
+    for side, word in (("l", "left"), ("r", "right")):  # otherwise the converter gives a bar the space of an operator
+        formula = formula.replace(f"\\{side}vert", f"\\{word}|").replace(f"\\{side}Vert", f"\\{word}\\|")
     display = "inline" if found[1] == "span" else "block"
     made = convert(formula, display=display)
     if "\\" in made:
