@@ -12,10 +12,31 @@ from .gpu.arrays.jax_operator import product_of_arrays
 
 
 def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:
-    """The product of two JAX arrays, as an array of their promoted dtype; shapes are those of ``jax.numpy.matmul``.
+    """The product of two JAX arrays; shapes are those of ``jax.numpy.matmul``.
 
-    ``precision`` is that of ``tilewright.matmul``, also for the gradients. Raises what ``tilewright.matmul`` raises.
+    It can be compiled, differentiated and vectorised: ``jax.jit``, ``jax.grad``, ``jax.vmap``.
 
+    Parameters
+    ----------
+    a : array, shape (…, m, k) or (k,)
+        The left operand.
+    b : array, shape (…, k, n) or (k,)
+        The right operand.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``. It holds for the gradients, too.
+
+    Returns
+    -------
+    array, shape (…, m, n)
+        A JAX array of the operands' promoted dtype.
+
+    Raises
+    ------
+    TilewrightError
+        What ``tilewright.matmul`` raises.
+
+    Examples
+    --------
     >>> import jax, jax.numpy as jnp, tilewright.jax
     >>> a = jnp.array([[1., 2.]])
     >>> jax.jit(tilewright.jax.matmul)(a, a.T)

@@ -44,9 +44,29 @@ _ADMITTED = set(_KNOWN)
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
     """An uninitialised C-ordered array whose first element lies on a 64-byte boundary (S1.1).
 
-    Raises UsageError for a shape that no memory has, DTypeError for a dtype of Python objects or of no bytes.
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape of the array.
+    dtype : dtype or str, default: float64
+        The dtype of the array.
 
-    >>> x = aligned_empty((3, 5), np.float32)
+    Returns
+    -------
+    array, shape ``shape``
+        A NumPy array. Its elements are whatever was in memory.
+
+    Raises
+    ------
+    UsageError
+        A shape that no memory has.
+    DTypeError
+        A dtype of Python objects or of no bytes.
+
+    Examples
+    --------
+    >>> import numpy as np, tilewright as tw
+    >>> x = tw.aligned_empty((3, 5), np.float32)
     >>> x.shape, x.ctypes.data % 64
     ((3, 5), 0)
     """
