@@ -10,6 +10,8 @@ from typing import Any
 
 from .gpu.arrays.jax_operator import product_of_arrays
 
+__all__ = ["matmul"]
+
 
 def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:
     """The product of two JAX arrays; shapes are those of ``jax.numpy.matmul``.
@@ -18,16 +20,16 @@ def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:
 
     Parameters
     ----------
-    a : array, shape (…, m, k) or (k,)
+    a : array of shape (…, m, k) or (k,)
         The left operand.
-    b : array, shape (…, k, n) or (k,)
+    b : array of shape (…, k, n) or (k,)
         The right operand.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``. It holds for the gradients, too.
 
     Returns
     -------
-    array, shape (…, m, n)
+    array of shape (…, m, n)
         A JAX array of the operands' promoted dtype.
 
     Raises

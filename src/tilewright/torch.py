@@ -17,6 +17,8 @@ from .gpu.arrays.torch_grouped import grouped_product
 from .gpu.arrays.torch_operator import product
 from .product.precision import INVARIANT
 
+__all__ = ["Linear", "einsum", "gram", "grouped_matmul", "matmul", "replace_linear"]
+
 #: The devices on which we multiply; of others, such as "meta", PyTorch refuses to tell whether autocast is on.
 _AUTOCAST = ("cpu", "cuda")
 
@@ -29,16 +31,16 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
 
     Parameters
     ----------
-    a : Tensor, shape (…, m, k) or (k,)
+    a : Tensor of shape (…, m, k) or (k,)
         The left operand, on the host or a GPU.
-    b : Tensor, shape (…, k, n) or (k,)
+    b : Tensor of shape (…, k, n) or (k,)
         The right operand, on the same device.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``. It holds for the gradients, too.
 
     Returns
     -------
-    Tensor, shape (…, m, n)
+    Tensor of shape (…, m, n)
         The product, without the axis that was added to a vector.
 
     Raises
@@ -64,16 +66,16 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | Non
 
     Parameters
     ----------
-    a : Tensor, shape (m, k) or (G, m, k)
+    a : Tensor of shape (m, k) or (G, m, k)
         The left operand.
-    b : Tensor, shape (k, n) or (G, k, n)
+    b : Tensor of shape (k, n) or (G, k, n)
         The right operand.
-    offsets : integer Tensor, shape (G,), optional
+    offsets : integer Tensor of shape (G,), optional
         The end of each group. On a GPU it is an int32 array there.
 
     Returns
     -------
-    Tensor, shape (m, n) or (G, m, n)
+    Tensor of shape (m, n) or (G, m, n)
         The products.
 
     Raises
@@ -139,14 +141,14 @@ def gram(a: torch.Tensor, *, rows: bool = False) -> torch.Tensor:
 
     Parameters
     ----------
-    a : Tensor, shape (…, m, n)
+    a : Tensor of shape (…, m, n)
         The matrix, or a batch of them.
     rows : bool, default: False
         Whether to multiply rows: A·Aᴴ.
 
     Returns
     -------
-    Tensor, shape (…, n, n), or (…, m, m) with ``rows``
+    Tensor of shape (…, n, n), or (…, m, m) with ``rows``
         The Gram matrix.
 
     Raises
@@ -221,8 +223,17 @@ class Linear(torch.nn.Linear):
 
     invariant = False
 
-    def __init__(self, *args: Any, invariant: bool = False, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        invariant: bool = False,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
         self.invariant = invariant
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -230,12 +241,12 @@ class Linear(torch.nn.Linear):
 
         Parameters
         ----------
-        input : Tensor, shape (…, in_features)
+        input : Tensor of shape (…, in_features)
             The rows.
 
         Returns
         -------
-        Tensor, shape (…, out_features)
+        Tensor of shape (…, out_features)
             A row for each of them.
         """
         weight = _by_autocast(self.weight)  # before it is transposed: so its gradient is rounded row by row

@@ -60,7 +60,7 @@ def einsum(
     out : array, optional
         Receives the result, cast by the ``same_kind`` rule, and is returned. It may have any strides and byte
         order.
-    optimize : bool, str or path, default: True
+    optimize : bool or str or path, default: True
         The order in which pairs of operands are multiplied, as ``numpy.einsum_path`` and
         ``opt_einsum.contract_path`` give it. A bool, or the name of an optimiser, changes nothing.
     precision : str or float, default: "standard"
@@ -139,7 +139,7 @@ def plan_einsum(
         The subscripts and NumPy's arrays. A tuple is a shape, and stands for an array of float64.
     out : array, optional
         The array that would receive the result.
-    optimize : bool, str or path, default: True
+    optimize : bool or str or path, default: True
         The order in which pairs of operands are multiplied: see ``einsum``.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``.
@@ -246,11 +246,11 @@ def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str
 
     Parameters
     ----------
-    a : array, shape (…, n)
+    a : array of shape (…, n)
         The left operand, with n at ``axis``. The other axes broadcast with those of ``b``.
-    b : array, shape (…, n)
+    b : array of shape (…, n)
         The right operand.
-    out : array, shape (…), optional
+    out : array of shape (…), optional
         Receives the result, cast by the ``same_kind`` rule, and is returned.
     axis : int, default: -1
         The axis of each operand that is summed.
@@ -259,7 +259,7 @@ def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str
 
     Returns
     -------
-    array, shape (…), or scalar
+    array of shape (…), or scalar
         The dot products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
     Raises
@@ -294,18 +294,18 @@ def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "stan
 
     Parameters
     ----------
-    a : array, shape (…, m, n)
+    a : array of shape (…, m, n)
         The matrices. Leading axes broadcast with those of ``x``.
-    x : array, shape (…, n)
+    x : array of shape (…, n)
         The vectors.
-    out : array, shape (…, m), optional
+    out : array of shape (…, m), optional
         Receives the result, cast by the ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``.
 
     Returns
     -------
-    array, shape (…, m)
+    array of shape (…, m)
         The products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
     Raises
@@ -331,18 +331,18 @@ def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "stan
 
     Parameters
     ----------
-    x : array, shape (…, n)
+    x : array of shape (…, n)
         The vectors. Leading axes broadcast with those of ``a``.
-    a : array, shape (…, n, m)
+    a : array of shape (…, n, m)
         The matrices.
-    out : array, shape (…, m), optional
+    out : array of shape (…, m), optional
         Receives the result, cast by the ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``.
 
     Returns
     -------
-    array, shape (…, m)
+    array of shape (…, m)
         The products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
     Raises

@@ -19,19 +19,19 @@ def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: Any) -> Any:
     alpha : number
         The factor α, which is converted to the dtype of A·B. Integers and bool take only factors that they can
         represent, so not 0.5. With 0 the operands are not read.
-    a : array, shape (m, k)
+    a : array of shape (m, k)
         The left operand, of NumPy, or a tensor of PyTorch on the host.
-    b : array, shape (k, n)
+    b : array of shape (k, n)
         The right operand.
     beta : number
         The factor β, which is converted to the dtype of C. With 0 C is not read: NaN in it is overwritten.
-    c : array, shape (m, n)
+    c : array of shape (m, n)
         Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands. It is a
         tensor of PyTorch if the operands are.
 
     Returns
     -------
-    array, shape (m, n)
+    array of shape (m, n)
         ``c`` itself. NaN and infinity propagate, without a warning.
 
     Raises

@@ -39,25 +39,25 @@ def grouped_matmul(
 
     Parameters
     ----------
-    a : array, shape (m, k) or (G, m, k)
+    a : array of shape (m, k) or (G, m, k)
         The left operand.
-    b : array, shape (k, n) or (G, k, n)
+    b : array of shape (k, n) or (G, k, n)
         The right operand.
-    offsets : integer array, shape (G,), optional
+    offsets : integer array of shape (G,), optional
         The end of each group. On a GPU it is an int32 array there.
-    out : array, shape of the result, optional
+    out : array of the result's shape, optional
         Receives the result, cast by the ``same_kind`` rule, and is returned. It must not overlap the operands.
     out_dtype : dtype or str, optional
         The dtype of the result, if not that of the operands: of 16-bit operands on a GPU "float32" as well; of
         float8 it is bfloat16, if none is given.
-    scale_a : float32 array, shape (m, ⌈k/128⌉), optional
+    scale_a : float32 array of shape (m, ⌈k/128⌉), optional
         Factors of each row and 128 of k, for groups of rows: on a GPU of float8. Both scales are given, or none.
-    scale_b : float32 array, shape (G, ⌈k/128⌉, ⌈n/128⌉), optional
+    scale_b : float32 array of shape (G, ⌈k/128⌉, ⌈n/128⌉), optional
         Factors of blocks of 128×128.
 
     Returns
     -------
-    array, shape (m, n) or (G, m, n)
+    array of shape (m, n) or (G, m, n)
         The products; ``out`` itself if it was given. The result is zero where no group is: in rows or columns that
         follow the last group, and for groups of k that are empty. What follows the last group is not read.
 

@@ -57,11 +57,11 @@ def matmul(
 
     Parameters
     ----------
-    a : array, shape (…, m, k) or (k,), or list of arrays
+    a : array of shape (…, m, k) or (k,), or list of arrays
         The left operand, with any strides and byte order. Leading axes broadcast with those of ``b``.
-    b : array, shape (…, k, n) or (k,), or list of arrays
+    b : array of shape (…, k, n) or (k,), or list of arrays
         The right operand.
-    out : array, shape (…, m, n), optional
+    out : array of shape (…, m, n), optional
         Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands, and have
         any strides and byte order. For lists of operands it is a list.
     precision : str or float, default: "standard"
@@ -81,13 +81,13 @@ def matmul(
         A factor of the product.
     beta : float, default: 0
         A factor of ``out``, which is added. ``out`` is read unless it is 0.
-    bias : array, shape (n,), optional
+    bias : array of shape (n,), optional
         Is added: one number for each column.
     activation : str, optional
         A function of each element: "relu", "gelu" (by erf) or "silu".
-    scale_a : array, shape (m,), (m, 1) or (), or (m, ⌈k/128⌉), optional
+    scale_a : array of shape (m,), (m, 1) or (), or (m, ⌈k/128⌉), optional
         Factors of the rows of ``a``. On a GPU, for float8, also those of each row and 128 of k.
-    scale_b : array, shape (n,) or (), or (⌈k/128⌉, ⌈n/128⌉), optional
+    scale_b : array of shape (n,) or (), or (⌈k/128⌉, ⌈n/128⌉), optional
         Factors of the columns of ``b``. On a GPU, for float8, also those of blocks of 128×128.
     invariant : bool, default: False
         The same as ``precision="invariant"``. ``$TILEWRIGHT_INVARIANT=1`` asks for it in every such product.
@@ -97,7 +97,7 @@ def matmul(
 
     Returns
     -------
-    array, shape (…, m, n)
+    array of shape (…, m, n)
         activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``), without the axis
         that was added to a vector; ``out`` itself if it was given. All of it is computed before the one rounding to
         the result's dtype. Two vectors give a scalar, of NumPy's type if they are NumPy's.
@@ -383,12 +383,12 @@ def plan(
 
     Parameters
     ----------
-    a : array, shape (…, m, k) or (k,), or tuple of int
+    a : array of shape (…, m, k) or (k,), or tuple of int
         The left operand, on the host or on a GPU. A tuple is a shape, and stands for an array of float64 on the
         host.
-    b : array, shape (…, k, n) or (k,), or tuple of int
+    b : array of shape (…, k, n) or (k,), or tuple of int
         The right operand.
-    out : array, shape (…, m, n), optional
+    out : array of shape (…, m, n), optional
         The array that would receive the result.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``.
@@ -402,7 +402,7 @@ def plan(
         A factor of ``out``, which is added.
     out_dtype : dtype or str, optional
         The dtype of the result, if not that of the operands.
-    bias : array, shape (n,), optional
+    bias : array of shape (n,), optional
         Is added: one number for each column.
     activation : str, optional
         A function of each element: "relu", "gelu" (by erf) or "silu".

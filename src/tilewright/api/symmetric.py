@@ -36,9 +36,9 @@ def gram(
 
     Parameters
     ----------
-    a : array, shape (…, m, n), or path
+    a : array of shape (…, m, n), or path
         The matrix, or a batch of them. long double and Python objects are not accepted.
-    out : array, shape (…, n, n) or (…, m, m), or path, optional
+    out : array of shape (…, n, n) or (…, m, m), or path, optional
         Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete.
     rows : bool, default: False
         Whether to multiply rows: A·Aᴴ.
@@ -60,7 +60,7 @@ def gram(
 
     Returns
     -------
-    array, shape (…, n, n), or (…, m, m) with ``rows``
+    array of shape (…, n, n), or (…, m, m) with ``rows``
         The Gram matrix, of the library of ``a``; ``out`` itself if it was given. Integers wrap around.
 
     Raises
@@ -145,11 +145,11 @@ def syrk(
     ----------
     alpha : number
         The factor α; real with ``conjugate``.
-    a : array, shape (n, k), or (k, n) with ``transposed``
+    a : array of shape (n, k), or (k, n) with ``transposed``
         The matrix, of NumPy.
     beta : number
         The factor β; real with ``conjugate``. With 0 C is not read.
-    c : array, shape (n, n)
+    c : array of shape (n, n)
         Receives the result, cast by the ``same_kind`` rule, and is returned.
     transposed : bool, default: False
         Whether the product is Aᵀ·A, or Aᴴ·A.
@@ -162,7 +162,7 @@ def syrk(
 
     Returns
     -------
-    array, shape (n, n)
+    array of shape (n, n)
         ``c`` itself.
 
     Raises
@@ -206,13 +206,13 @@ def gemmt(
     ----------
     alpha : number
         The factor α; real with ``conjugate``.
-    a : array, shape (n, k)
+    a : array of shape (n, k)
         The left operand, of NumPy.
-    b : array, shape (k, n)
+    b : array of shape (k, n)
         The right operand.
     beta : number
         The factor β; real with ``conjugate``. With 0 C is not read.
-    c : array, shape (n, n)
+    c : array of shape (n, n)
         Receives the result, cast by the ``same_kind`` rule, and is returned.
     conjugate : bool, default: False
         Whether A·B is Hermitian. The diagonal of C then becomes real.
@@ -223,7 +223,7 @@ def gemmt(
 
     Returns
     -------
-    array, shape (n, n)
+    array of shape (n, n)
         ``c`` itself.
 
     Raises

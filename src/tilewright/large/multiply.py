@@ -44,13 +44,13 @@ def multiply(
 
     Parameters
     ----------
-    a : array, shape (m, k) or (…, m, k), or path
+    a : array of shape (m, k) or (…, m, k), or path
         The left operand: an array of any strides, or a ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or raw file
         (pass what ``files.open_matrix`` returns for a file that needs options). A path may be a URL, such as
         "s3://bucket/a.zarr", which fsspec reads.
-    b : array, shape (k, n), or path
+    b : array of shape (k, n), or path
         The right operand.
-    out : array, shape (m, n) or (…, m, n), or path, optional
+    out : array of shape (m, n) or (…, m, n), or path, optional
         Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete. An
         array must not share memory with the operands.
     memory : int or str, optional
@@ -76,7 +76,7 @@ def multiply(
         are read from the old file until then.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``. It holds for the whole product, however k is cut into blocks.
-    cluster : Client, cluster or str, optional
+    cluster : Client or cluster or str, optional
         The Dask cluster on whose workers to multiply: a ``distributed.Client`` or cluster object, the address of a
         scheduler ("tcp://host:8786"), or "local:4" for so many processes on this machine.
     verify : bool, default: False
@@ -92,7 +92,7 @@ def multiply(
 
     Returns
     -------
-    path, or array, shape (m, n) or (…, m, n)
+    path, or array of shape (m, n) or (…, m, n)
         ``out`` itself if it was given, otherwise a new array. With ``axes`` it has the other axes of ``a``, then
         those of ``b``. Without ``out`` on a cluster it is a Dask array that stays on the workers.
 
@@ -229,11 +229,11 @@ def plan_multiply(
 
     Parameters
     ----------
-    a : array, shape (m, k) or (…, m, k), or path
+    a : array of shape (m, k) or (…, m, k), or path
         The left operand: see ``multiply``.
-    b : array, shape (k, n), or path
+    b : array of shape (k, n), or path
         The right operand.
-    out : array, shape (m, n) or (…, m, n), or path, optional
+    out : array of shape (m, n) or (…, m, n), or path, optional
         The array or file that would receive the result.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB".
@@ -251,7 +251,7 @@ def plan_multiply(
         Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``.
-    cluster : Client, cluster or str, optional
+    cluster : Client or cluster or str, optional
         The Dask cluster on whose workers to multiply: see ``multiply``.
     axes : int, or two lists of int, optional
         The axes that are summed: see ``multiply``.

@@ -402,12 +402,12 @@ def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Ve
 
     Parameters
     ----------
-    a : array, shape (…, m, k) or (k,)
+    a : array of shape (…, m, k) or (k,)
         The left operand: float16, bfloat16, float32, float64, complex numbers or integers, of any library, on the
         host or a GPU.
-    b : array, shape (…, k, n) or (k,)
+    b : array of shape (…, k, n) or (k,)
         The right operand.
-    c : array, shape (…, m, n)
+    c : array of shape (…, m, n)
         What is checked. It may come from any library.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``.

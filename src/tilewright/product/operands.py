@@ -53,7 +53,7 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.n
 
     Returns
     -------
-    array, shape ``shape``
+    array
         A NumPy array. Its elements are whatever was in memory.
 
     Raises

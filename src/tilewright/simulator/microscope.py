@@ -90,7 +90,7 @@ def microscope(
 
     Parameters
     ----------
-    source : str, path or kernel
+    source : str or path or kernel
         CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file, or a kernel of another library: one
         that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that has its PTX (``given_kernels`` lists
         them). A ``.cu`` may have host code, ``main`` and ``<<<…>>>``: nvcc compiles it where it is installed, else
@@ -107,7 +107,7 @@ def microscope(
         and of further lists. A list is a structure or an array with these members in order, and arrays in it are
         pointers. Where the parameter is a pointer, list or tensor map lies in global memory. Of a kernel of another
         library they are as it is called there, without what that library adds.
-    arch : str, default: the H200's
+    arch : str
         The architecture for which CUDA C++ is compiled, such as "sm_90a".
     include : sequence of paths, default: ()
         Folders of headers, for the compiler.

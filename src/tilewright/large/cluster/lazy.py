@@ -206,9 +206,9 @@ def matmul(x: Any, y: Any, *, memory: float | str | None = None) -> da.Array:
 
     Parameters
     ----------
-    x : Dask or NumPy array, shape (m, k)
+    x : Dask or NumPy array of shape (m, k)
         The left operand, of any dtype that ``multiply`` takes, in chunks of any sizes.
-    y : Dask or NumPy array, shape (k, n)
+    y : Dask or NumPy array of shape (k, n)
         The right operand.
     memory : int or str, optional
         The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread,
@@ -218,7 +218,7 @@ def matmul(x: Any, y: Any, *, memory: float | str | None = None) -> da.Array:
 
     Returns
     -------
-    Dask array, shape (m, n)
+    Dask array of shape (m, n)
         The product, of the dtype to which ``multiply`` promotes the operands, in chunks of its own, as large as
         memory allows.
 
