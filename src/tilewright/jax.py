@@ -6,14 +6,18 @@ and on a GPU the product is submitted to the program's stream. A call costs tens
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .gpu.arrays.jax_operator import product_of_arrays
+
+if TYPE_CHECKING:
+    import jax
+    from jax.typing import ArrayLike
 
 __all__ = ["matmul"]
 
 
-def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:
+def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | float = "standard") -> jax.Array:
     """The product of two JAX arrays; shapes are those of ``jax.numpy.matmul``.
 
     It can be compiled, differentiated and vectorised: ``jax.jit``, ``jax.grad``, ``jax.vmap``.

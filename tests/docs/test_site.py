@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-import tilewright
 from support import browser
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import math
 import os
 import string
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -36,9 +36,51 @@ from .contraction_plan import (
 )
 from .matmul import matmul
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from ..product.array_types import ArrayT, Operand, OutT, Path, SameT, UnknownDType
+
 # ---- the public calls ------------------------------------------------------------------------------------------------
 
 
+# Whether NumPy's arrays give an array or a scalar follows from the subscripts, which a checker cannot read.
+@overload
+def einsum(
+    subscripts: str,
+    /,
+    *operands: NDArray[Any],
+    out: None = None,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+) -> Any: ...
+@overload
+def einsum(
+    subscripts: str,
+    /,
+    *operands: ArrayT,
+    out: None = None,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+) -> ArrayT: ...
+@overload
+def einsum(
+    *operands: Any,
+    out: None = None,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+) -> Any: ...
+@overload
+def einsum(
+    *operands: Any,
+    out: OutT,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+) -> OutT: ...
 def einsum(
     *operands: Any,
     out: Any = None,
@@ -173,6 +215,51 @@ def plan_einsum(
     return plan_of_arrays(subscripts, admitted, out, precision, memory, optimize)
 
 
+# With all axes summed NumPy's arrays give a scalar.
+@overload
+def tensordot(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    axes: Any = 2,
+    *,
+    out: None = None,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> Any: ...
+@overload
+def tensordot(
+    a: ArrayT,
+    b: ArrayT,
+    axes: Any = 2,
+    *,
+    out: None = None,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> ArrayT: ...
+@overload
+def tensordot(
+    a: Operand | Path,
+    b: Operand | Path,
+    axes: Any = 2,
+    *,
+    out: None = None,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> Any: ...
+@overload
+def tensordot(
+    a: Operand | Path,
+    b: Operand | Path,
+    axes: Any = 2,
+    *,
+    out: OutT,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> OutT: ...
 def tensordot(
     a: Any,
     b: Any,
@@ -240,6 +327,21 @@ def tensordot(
     return _contract_two(subscripts, a, b, out, precision)
 
 
+# Two vectors of NumPy give a scalar.
+@overload
+def vecdot(
+    a: NDArray[Any], b: NDArray[Any], /, out: None = None, *, axis: int = -1, precision: str | float = "standard"
+) -> Any: ...
+@overload
+def vecdot(
+    a: ArrayT, b: ArrayT, /, out: None = None, *, axis: int = -1, precision: str | float = "standard"
+) -> ArrayT: ...
+@overload
+def vecdot(
+    a: Operand, b: Operand, /, out: None = None, *, axis: int = -1, precision: str | float = "standard"
+) -> Any: ...
+@overload
+def vecdot(a: Operand, b: Operand, /, out: OutT, *, axis: int = -1, precision: str | float = "standard") -> OutT: ...
 def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str | float = "standard") -> Any:
     """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API have
     them.
@@ -289,6 +391,28 @@ def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str
     return _contract_two(subscripts, _conjugated(a), b, out, precision)
 
 
+@overload
+def matvec(
+    a: UnknownDType, x: NDArray[Any], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def matvec(
+    a: NDArray[Any], x: UnknownDType, /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def matvec(
+    a: NDArray[SameT], x: NDArray[SameT], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[SameT]: ...
+@overload
+def matvec(
+    a: NDArray[Any], x: NDArray[Any], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def matvec(a: ArrayT, x: ArrayT, /, out: None = None, *, precision: str | float = "standard") -> ArrayT: ...
+@overload
+def matvec(a: ArrayLike, x: ArrayLike, /, out: None = None, *, precision: str | float = "standard") -> NDArray[Any]: ...
+@overload
+def matvec(a: Operand, x: Operand, /, out: OutT, *, precision: str | float = "standard") -> OutT: ...
 def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
     """The products of matrices and vectors, as ``numpy.matvec``.
 
@@ -326,6 +450,28 @@ def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "stan
     return _contract_two(parse_subscripts("...mn,...n->...m", (a.ndim, x.ndim)), a, x, out, precision)
 
 
+@overload
+def vecmat(
+    x: UnknownDType, a: NDArray[Any], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def vecmat(
+    x: NDArray[Any], a: UnknownDType, /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def vecmat(
+    x: NDArray[SameT], a: NDArray[SameT], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[SameT]: ...
+@overload
+def vecmat(
+    x: NDArray[Any], a: NDArray[Any], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def vecmat(x: ArrayT, a: ArrayT, /, out: None = None, *, precision: str | float = "standard") -> ArrayT: ...
+@overload
+def vecmat(x: ArrayLike, a: ArrayLike, /, out: None = None, *, precision: str | float = "standard") -> NDArray[Any]: ...
+@overload
+def vecmat(x: Operand, a: Operand, /, out: OutT, *, precision: str | float = "standard") -> OutT: ...
 def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
     """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``.
 
@@ -363,6 +509,14 @@ def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "stan
     return _contract_two(parse_subscripts("...n,...nm->...m", (x.ndim, a.ndim)), _conjugated(x), a, out, precision)
 
 
+@overload
+def multi_dot(arrays: Sequence[NDArray[Any]], *, out: None = None, precision: str | float = "standard") -> Any: ...
+@overload
+def multi_dot(arrays: Sequence[ArrayT], *, out: None = None, precision: str | float = "standard") -> ArrayT: ...
+@overload
+def multi_dot(arrays: Sequence[Operand], *, out: None = None, precision: str | float = "standard") -> Any: ...
+@overload
+def multi_dot(arrays: Sequence[Operand], *, out: OutT, precision: str | float = "standard") -> OutT: ...
 def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float = "standard") -> Any:
     """The product of a chain of matrices, in the order that takes the fewest operations, as
     ``numpy.linalg.multi_dot``.

@@ -585,6 +585,7 @@ def _strides_read(
 
 
 def row_major_strides(labels: str, sizes: dict[str, int], itemsize: int) -> dict[str, int]:
+    """The strides, in bytes, of each label of a C-ordered array."""
     strides = {}
     for label in reversed(labels):
         strides[label] = itemsize

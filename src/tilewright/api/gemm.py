@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,8 +10,11 @@ from ..cpu.gemm import plan_gemm, run_gemm
 from ..gpu.arrays.host_libraries import host_library
 from ..product.operands import admit
 
+if TYPE_CHECKING:
+    from ..product.array_types import ArrayT, Operand
 
-def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: Any) -> Any:
+
+def gemm(alpha: complex, a: Operand, b: Operand, beta: complex, c: ArrayT) -> ArrayT:
     """C ← α·A·B + β·C in place, as BLAS means it.
 
     Parameters

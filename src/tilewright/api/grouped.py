@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -14,7 +14,78 @@ from ..product.operands import admit, admit_out
 from ..product.problem import Part, checked_ends, combine_grouped_shapes, multiply_groups
 from .matmul import matmul
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
+    from ..product.array_types import ArrayT, Operand, OutT, SameT, UnknownDType
+
+
+@overload
+def grouped_matmul(
+    a: UnknownDType,
+    b: NDArray[Any],
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: None = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> NDArray[Any]: ...
+@overload
+def grouped_matmul(
+    a: NDArray[Any],
+    b: UnknownDType,
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: None = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> NDArray[Any]: ...
+@overload
+def grouped_matmul(
+    a: NDArray[SameT],
+    b: NDArray[SameT],
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: None = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> NDArray[SameT]: ...
+@overload
+def grouped_matmul(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: DTypeLike | None = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> NDArray[Any]: ...
+@overload
+def grouped_matmul(
+    a: ArrayT,
+    b: ArrayT,
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: Any = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> ArrayT: ...
+@overload
+def grouped_matmul(
+    a: Operand,
+    b: Operand,
+    offsets: Operand | None = None,
+    *,
+    out: OutT,
+    out_dtype: Any = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> OutT: ...
 def grouped_matmul(
     a: Any,
     b: Any,

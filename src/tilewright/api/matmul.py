@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
@@ -23,6 +23,21 @@ from ..product.plan import Plan
 from ..product.precision import INVARIANT, are_all_invariant, asked_precision
 from ..product.problem import Symmetry, combine_shapes, itemsize_of
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from ..product.array_types import (
+        ArrayT,
+        MatmulOptions,
+        Operand,
+        OutT,
+        SameT,
+        ScalarT,
+        UnknownDType,
+        UnknownShape,
+        Vector,
+    )
+
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
 #: Whether every product is invariant.
@@ -31,6 +46,100 @@ _ALL_INVARIANT = are_all_invariant()
 _EPILOGUE = ("alpha", "beta", "bias", "activation", "scale_a", "scale_b")
 
 
+# How the type of the result follows from those of the operands. First NumPy's arrays, whose dtype and number of axes may be
+# unknown to a checker; two vectors give a scalar.
+@overload
+def matmul(
+    a: UnknownDType, b: NDArray[Any], /, out: None = None, *, out_dtype: None = None, **options: Unpack[MatmulOptions]
+) -> NDArray[Any]: ...
+@overload
+def matmul(
+    a: NDArray[Any], b: UnknownDType, /, out: None = None, *, out_dtype: None = None, **options: Unpack[MatmulOptions]
+) -> NDArray[Any]: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: UnknownShape[SameT],
+    b: NDArray[SameT],
+    /,
+    out: None = None,
+    *,
+    out_dtype: None = None,
+    **options: Unpack[MatmulOptions],
+) -> NDArray[SameT]: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: NDArray[SameT],
+    b: UnknownShape[SameT],
+    /,
+    out: None = None,
+    *,
+    out_dtype: None = None,
+    **options: Unpack[MatmulOptions],
+) -> NDArray[SameT]: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: Vector[SameT], b: Vector[SameT], /, out: None = None, *, out_dtype: None = None, **options: Unpack[MatmulOptions]
+) -> SameT: ...
+@overload
+def matmul(
+    a: NDArray[SameT],
+    b: NDArray[SameT],
+    /,
+    out: None = None,
+    *,
+    out_dtype: None = None,
+    **options: Unpack[MatmulOptions],
+) -> NDArray[SameT]: ...
+@overload
+def matmul(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    /,
+    out: None = None,
+    *,
+    out_dtype: type[ScalarT] | np.dtype[ScalarT],
+    **options: Unpack[MatmulOptions],
+) -> NDArray[ScalarT]: ...
+@overload
+def matmul(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    /,
+    out: None = None,
+    *,
+    out_dtype: DTypeLike | None = None,
+    **options: Unpack[MatmulOptions],
+) -> NDArray[Any]: ...
+@overload
+def matmul(
+    a: list[ArrayT],
+    b: list[ArrayT],
+    /,
+    out: list[ArrayT] | None = None,
+    *,
+    out_dtype: Any = None,
+    **options: Unpack[MatmulOptions],
+) -> list[ArrayT]: ...
+@overload
+def matmul(
+    a: ArrayT, b: NDArray[Any], /, out: None = None, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> ArrayT: ...
+@overload
+def matmul(
+    a: NDArray[np.generic], b: ArrayT, /, out: None = None, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> ArrayT: ...
+@overload
+def matmul(
+    a: ArrayT, b: ArrayT, /, out: None = None, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> ArrayT: ...
+@overload
+def matmul(
+    a: ArrayLike, b: ArrayLike, /, out: None = None, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> NDArray[Any]: ...
+@overload
+def matmul(
+    a: Operand, b: Operand, /, out: OutT, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> OutT: ...
 def matmul(
     a: Any,
     b: Any,

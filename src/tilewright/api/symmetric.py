@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from ..cpu.symmetric import check_square, product_of_complex, run_triangle
 from ..errors import ShapeError, UsageError
@@ -12,7 +12,28 @@ from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
 from ..product.operands import admit
 from .matmul import matmul
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    from ..product.array_types import ArrayT, GramOptions, Operand, OutT, Path, ScalarT
+
+
+@overload
+def gram(
+    a: NDArray[ScalarT], /, out: None = None, *, dtype: None = None, **options: Unpack[GramOptions]
+) -> NDArray[ScalarT]: ...
+@overload
+def gram(a: NDArray[Any], /, out: None = None, *, dtype: DTypeLike, **options: Unpack[GramOptions]) -> NDArray[Any]: ...
+@overload
+def gram(a: ArrayT, /, out: None = None, *, dtype: None = None, **options: Unpack[GramOptions]) -> ArrayT: ...
+@overload
+def gram(
+    a: ArrayLike | Path, /, out: None = None, *, dtype: DTypeLike | None = None, **options: Unpack[GramOptions]
+) -> NDArray[Any]: ...
+@overload
+def gram(
+    a: Operand | Path, /, out: OutT, *, dtype: DTypeLike | None = None, **options: Unpack[GramOptions]
+) -> OutT: ...
 def gram(
     a: Any,
     /,
@@ -131,14 +152,14 @@ def _of_library(a: Any, out: Any, rows: bool, conjugate: bool, precision: str | 
 
 def syrk(
     alpha: complex,
-    a: Any,
+    a: Operand,
     beta: complex,
-    c: Any,
+    c: ArrayT,
     *,
     transposed: bool = False,
     conjugate: bool = False,
     lower: bool | None = None,
-) -> Any:
+) -> ArrayT:
     """C ← α·A·Aᵀ + β·C in place, as BLAS means ``syrk``, or with ``conjugate`` ``herk``: α·A·Aᴴ + β·C.
 
     Parameters
@@ -195,8 +216,15 @@ def syrk(
 
 
 def gemmt(
-    alpha: complex, a: Any, b: Any, beta: complex, c: Any, *, conjugate: bool = False, lower: bool | None = None
-) -> Any:
+    alpha: complex,
+    a: Operand,
+    b: Operand,
+    beta: complex,
+    c: ArrayT,
+    *,
+    conjugate: bool = False,
+    lower: bool | None = None,
+) -> ArrayT:
     """C ← α·A·B + β·C in place where the caller knows that A·B is symmetric: only one triangle is computed.
 
     MKL and BLAS 3.12 have it as ``gemmt`` and ``gemmtr``. If A·B is not symmetric, the triangle that is computed is

@@ -4,19 +4,72 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from ..errors import UsageError
 from ..gpu.runtime.wake import wake_named
 from .streaming.options import Options
 
 if TYPE_CHECKING:  # these imports take 0.1 s, so each call makes them while the GPU driver starts
+    import dask.array as da
+    from numpy.typing import DTypeLike, NDArray
+
+    from ..product.array_types import Operand, OutT, Path, SameT
+    from .files import Source
     from .streaming.places.place import Events
     from .streaming.plan.stream import StreamPlan
     from .streaming.run.job import Job, Progress
     from .verification import Verification
 
+    #: An operand of ``multiply``.
+    Matrix = Operand | Path | Source
 
+    class MultiplyOptions(TypedDict, total=False):
+        """The options of ``multiply`` that do not change the type of its result."""
+
+        memory: float | str | None
+        device: str | None
+        device_memory: float | str | None
+        partition: str
+        resume: bool
+        overwrite: bool
+        precision: str | float
+        verify: bool
+        progress: Progress | None
+        events: Events | None
+        axes: Any
+
+
+@overload
+def multiply(
+    a: NDArray[SameT], b: NDArray[SameT], /, out: None = None, *, dtype: None = None, **options: Unpack[MultiplyOptions]
+) -> NDArray[SameT]: ...
+@overload
+def multiply(
+    a: Matrix, b: Matrix, /, out: None = None, *, dtype: DTypeLike | None = None, **options: Unpack[MultiplyOptions]
+) -> NDArray[Any]: ...
+@overload
+def multiply(
+    a: Matrix,
+    b: Matrix,
+    /,
+    out: None = None,
+    *,
+    dtype: DTypeLike | None = None,
+    cluster: object,
+    **options: Unpack[MultiplyOptions],
+) -> da.Array: ...
+@overload
+def multiply(
+    a: Matrix,
+    b: Matrix,
+    /,
+    out: OutT,
+    *,
+    dtype: DTypeLike | None = None,
+    cluster: object = None,
+    **options: Unpack[MultiplyOptions],
+) -> OutT: ...
 def multiply(
     a: Any,
     b: Any,
@@ -209,10 +262,10 @@ def multiply(
 
 
 def plan_multiply(
-    a: Any,
-    b: Any,
+    a: Matrix,
+    b: Matrix,
     /,
-    out: Any = None,
+    out: Operand | Path | None = None,
     *,
     memory: float | str | None = None,
     device: str | None = None,

@@ -37,6 +37,7 @@ from ..product.precision import UNIT, promised_bound
 from ..product.problem import combine_shapes
 
 if TYPE_CHECKING:
+    from ..product.array_types import Operand
     from .files import Source
 
 # ---- what was found --------------------------------------------------------------------------------------------------
@@ -394,7 +395,7 @@ def _wider(x: Array) -> Array:
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Verification:
+def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "standard") -> Verification:
     """Check afterwards that ``c`` is the product of ``a`` and ``b``, as precise as ``precision`` promises.
 
     It takes O(n²) operations of NumPy, and copies what is on a GPU. ``matmul(…, verify=True)`` calls it, and logs

@@ -17,7 +17,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask
 import dask.array as da
@@ -43,6 +43,9 @@ from ..streaming.plan.kernel import dtype_in_blocks
 from ..streaming.run.job import product_dtype
 from .layers import add_layers, cut_layers, layers, share_layers
 from .session import SHARE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # ---- the cut ---------------------------------------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ WHOLE = 16
 Overlap = tuple[int, slice]
 
 
-def matmul(x: Any, y: Any, *, memory: float | str | None = None) -> da.Array:
+def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: float | str | None = None) -> da.Array:
     """The product of two Dask arrays as a lazy Dask array.
 
     Nothing is computed until it is asked for, and then only the chunks that are needed.
