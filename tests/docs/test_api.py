@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import re
 from collections import Counter
@@ -67,6 +68,7 @@ def test_every_public_name_is_on_exactly_one_page(reference: ModuleType) -> None
 def test_every_entry_has_a_line_in_the_index(reference: ModuleType) -> None:
     index = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")
     assert reference.index() in index
+    assert doctest.testmod(reference) == (0, 1)
     with pytest.raises(LookupError, match="away"):
         reference.first_sentence("tilewright.torch.away")
 
