@@ -26,11 +26,11 @@ def entries(page: str) -> list[str]:
 
 
 def index() -> str:
-    """A table of the entries of each page, under the page's title."""
+    """The entries of each page, under the page's title: a list, because a phone has no room for a table with such names."""
     lines = []
     for page in PAGES:
-        lines += [f"## [{title(page)}]({page}.md)", "", "| name | what it is |", "| --- | --- |"]
-        lines += [f"| [`{name}`]({page}.md#{name}) | {first_sentence(name)} |" for name in entries(page)]
+        lines += [f"## [{title(page)}]({page}.md)", ""]
+        lines += [f"- [`{name}`]({page}.md#{name}): {first_sentence(name)}" for name in entries(page)]
         lines.append("")
     return "\n".join(lines).rstrip("\n")
 
@@ -46,7 +46,7 @@ def first_sentence(name: str) -> str:
     >>> first_sentence("tilewright.gemm"), first_sentence("tilewright.errors")
     ('C ← α·A·B + β·C in place, as BLAS means it.', 'What was wrong, what was given, and what to do about it.')
     """
-    text = docstring(name).split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+    text = docstring(name).split("\n\n")[0].replace("\n", " ")
     return re.split(r"(?<=[.])\s(?=[A-Z])", text)[0]
 
 
