@@ -49,9 +49,10 @@ from .assembly.disassembly import disassemble, parse_sass
 from .assembly.instructions import Instruction, Module, loads_anew
 from .assembly.parser import parse_ptx
 from .assembly.program import Program, link
-from .assembly.ptxas import MachineAccesses, match_accesses, ptx_accesses
+from .assembly.ptxas import MachineAccesses, PtxAccess, match_accesses, ptx_accesses
 from .assembly.source_files import file_label, included_texts
 from .compiled_launch import cluster_notes, compiler_findings, launch_findings, registers_at_launch
+from .counters.advice import Change, changes, neighbours
 from .counters.sectors import WARP, Ints
 from .counters.tally import Counters, Survey
 from .findings import Finding, counted
@@ -193,7 +194,8 @@ def observe(
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     kernel = compiled.readable(entry) if compiled else demangled(entry)
-    machine, notes = _machine_accesses(source, program)
+    in_ptx = ptx_accesses(program)
+    machine, notes = _machine_accesses(source, program, in_ptx)
     whole = dimensions("grid", grid)
     cluster = cluster_dimensions(program.entry, whole, options.cluster)
     blocks = sample_blocks(whole, cluster) if sampled else None
@@ -233,6 +235,7 @@ def observe(
         block=dimensions("block", block),
         shared_bytes=options.shared_bytes,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
+        advice=changes(accesses, neighbours(in_ptx, source.name)),
     )
 
 
@@ -282,7 +285,9 @@ class _Surveyor:
         return False, f"{ran}; blocks of one kind differ, so counts may be off by {difference:.1%}"
 
 
-def _machine_accesses(source: KernelSource, program: Program) -> tuple[MachineAccesses | None, list[str]]:
+def _machine_accesses(
+    source: KernelSource, program: Program, accesses: Sequence[PtxAccess]
+) -> tuple[MachineAccesses | None, list[str]]:
     """How the binary executes the accesses of the PTX, and notes on what could not be determined; None where there is no
     binary, or it cannot be read."""
     unknown = f"{APPROXIMATELY} all counts are those of the PTX; the binary may fuse, guard or remove accesses"
@@ -292,7 +297,6 @@ def _machine_accesses(source: KernelSource, program: Program) -> tuple[MachineAc
         code = parse_sass(disassemble(source.compiled.cubin))
     except UnavailableError as error:
         return None, [f"{unknown} ({error})"]
-    accesses = ptx_accesses(program)
     machine = match_accesses(accesses, code.get(program.entry.name, []))
     if source.reason:
         fusible = dict.fromkeys(a.group for a in accesses if a.space == "shared" and a.kind in ("ld", "st"))
@@ -449,7 +453,7 @@ class Observation:
     for PTX that cannot be assembled. ``grid``, ``block`` and ``shared_bytes`` (dynamic) are those of the launch.
     ``included`` has the texts of included files with accesses or findings, ``printed`` what the kernel's threads printed.
     ``approximate`` are the counters that are not exact.
-    ``pipeline`` is what one block did at its mbarriers, None if it has none.
+    ``pipeline`` is what one block did at its mbarriers, None if it has none. ``advice`` is what would make lines cheaper.
     """
 
     kernel: str
@@ -472,6 +476,7 @@ class Observation:
     grid: Dim = (1, 1, 1)
     block: Dim = (1, 1, 1)
     shared_bytes: int = 0
+    advice: list[Change] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -544,7 +549,8 @@ class Observation:
     @property
     def _rows(self) -> list[SourceRow]:
         wrong = [(d.file, d.line, f.text_in_place) for d, f in zip(self.defects, self.findings, strict=True)]
-        return source_rows(self.source, self.accesses, wrong, self.included)
+        advice = [(change.before.file, change.before.line, str(change)) for change in self.advice]
+        return source_rows(self.source, self.accesses, wrong, self.included, advice)
 
     @property
     def _timeline(self) -> list[str]:

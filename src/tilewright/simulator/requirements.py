@@ -184,7 +184,8 @@ def _words(here: Sequence[Access], value: float, measure: str) -> str:
     kinds = ", ".join(dict.fromkeys(f"{access.space} {access.kind}" for access in here))
     inside = ", ".join(dict.fromkeys(access.inside for access in here if access.inside))
     called = f"; called from here: {inside}" if inside else ""
-    cheaper = "".join(f"; {text}" for text in dict.fromkeys(map(advice, here)) if text)
+    changes = [change for access in here if (change := advice(access, others=here))]
+    cheaper = "".join(f"; {text}" for text in dict.fromkeys(map(str, changes)))
     return f"{number_text(value)} {measure.replace('_', ' ')} ({kinds}{called}){cheaper}"
 
 
