@@ -26,7 +26,7 @@ _PLAIN, _MATRICES = ("ld", "st"), ("ldmatrix", "stmatrix")
 _WIDEST = 16
 #: Requests of fewer bytes a lane fill less than a turn of L1, which has 128 bytes.
 _FULL = LINE // WARP
-#: Of a line's requests, those that must be like the example: the last warp of a row may have fewer lanes.
+#: The share of the sectors that a line would move if all of its requests were like the example.
 _ALIKE = 0.9
 #: The share of a launch's turns that advice must save.
 WORTH = 0.01
@@ -129,7 +129,7 @@ def _padded(access: Access, lanes: Ints, others: Iterable[Access] = ()) -> Chang
     align = max([nbytes, *(other.nbytes for other in others if other.kind in (*_PLAIN, *_MATRICES))])
     costs = {
         (_wavefronts(access, _with_pitch(lanes, pitch, pitch + more * nbytes)), more, pitch)
-        for pitch in _pitches(lanes, nbytes)
+        for pitch in _pitches(lanes, access)
         for more in PADDINGS
         if (pitch % align or not more * nbytes % align)
     }
@@ -160,7 +160,7 @@ def swizzled(access: Access) -> Change | None:
     """
     lanes, nbytes = np.array([access.lanes], np.int64) + access.origin, access.nbytes
     unit = max(4, nbytes)
-    for pitch in _pitches(lanes, nbytes):
+    for pitch in _pitches(lanes, access):
         columns = pitch // unit
         if nbytes < unit or columns & (columns - 1):
             continue
@@ -181,12 +181,12 @@ def _wavefronts(access: Access, lanes: Ints) -> int:
     return int(shared_wavefronts(lanes, access.nbytes, access.kind)[0][0])
 
 
-def _pitches(lanes: Ints, nbytes: int) -> list[int]:
+def _pitches(lanes: Ints, access: Access) -> list[int]:
     """Distances in bytes that may be those of rows: of the first two lanes, and of the first two groups of neighbours."""
-    steps = np.diff(lanes[0])
+    steps, nbytes = np.diff(lanes[0]), access.nbytes
     broken = np.flatnonzero(steps != nbytes)
     far = [int(steps[0]), int(lanes[0, broken[0] + 1] - lanes[0, 0])] if broken.size else []
-    shortest = SHORTEST_ROW * min(nbytes, 4)
+    shortest = SHORTEST_ROW * (nbytes if access.kind in _PLAIN else 4)  # a lane of a matrix has eight elements
     return [pitch for pitch in dict.fromkeys(far) if pitch >= shortest and pitch % nbytes == 0]
 
 
@@ -203,7 +203,10 @@ def _with_pitch(lanes: Ints, pitch: int, longer: int) -> Ints:
 def _coalesced(access: Access, lanes: Ints) -> Change | None:
     """Consecutive elements for consecutive lanes, if they are at equal distances now."""
     steps = np.diff(lanes[0])
-    alike = access.sectors >= _ALIKE * access.requests * int(global_sectors(lanes, access.nbytes)[0])
+    # For the bytes that it moves; the last warp of a row may have fewer lanes.
+    alike = access.sectors * WARP * access.nbytes >= _ALIKE * access.bytes * int(
+        global_sectors(lanes, access.nbytes)[0]
+    )
     if access.space != "global" or not alike or (steps != steps[0]).any() or abs(steps[0]) <= access.nbytes:
         return None
     text = f"lanes are {abs(steps[0]):,} bytes apart; at {access.nbytes}"

@@ -1,0 +1,49 @@
+"""Compare the times by the model of advice with times that records have, without a GPU: ``predicted_changes.py OUT.jsonl``.
+
+A line for each kernel and its parameters at one size: the time by the model, which the microscope's counts give, and the
+median of the record. What the model says of a change is the ratio of two such times (``docs/tables/advice.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tilewright.gpu.runtime.nvrtc import compiler
+from tilewright.kernels.catalog import cuda_catalog
+from tilewright.lab.explain.advice import model_seconds
+from tilewright.lab.explain.cuda import explain
+from tilewright.lab.inputs.environment import environment
+
+HERE = Path(__file__).parent
+#: The records, and the kernels of each that are compared.
+RECORDS = {
+    "cuda-ladder-h200": ["cuda/uncoalesced", "cuda/coalesced"],
+    "cuda-block-size-h200": ["cuda/coalesced"],
+    "cuda-register-rows-h200": ["cuda/register_rows"],
+}
+SIZE = 1024
+
+
+def main(out: Path) -> None:
+    made = environment(operands="seed 1") | {
+        "compiler": compiler(),
+        "command": "python benchmarks/predicted_changes.py OUT.jsonl",
+    }
+    lines = [{"kind": "predicted changes", "schema": 1, "environment": made}]
+    for record, kernels in RECORDS.items():
+        for text in (HERE / f"{record}.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(text)
+            if row.get("kernel") not in kernels or row["n"] != SIZE:
+                continue
+            found = explain(cuda_catalog()[row["kernel"]], SIZE, SIZE, SIZE, params=row["params"], whole=False)
+            model = model_seconds(found.bounds, found.accesses)
+            line = {"record": record, "kernel": row["kernel"], "params": row["params"], "n": SIZE}
+            lines.append(line | {"model": model, "measured": row["median_s"]})
+            print(lines[-1], flush=True)
+    out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
