@@ -142,6 +142,13 @@ class Advice:
     file: str = ""  # the included file that has the line; empty for the kernel's own
     seconds: tuple[float, float] | None = None
     tried: str = ""
+    exact: bool = True  # whether ``before`` is what the GPU counts
+
+    @property
+    def with_costs(self) -> str:
+        """The advice, and the cost before and after."""
+        mark = "" if self.exact else f"{APPROXIMATELY} "
+        return f"{self.text}: {self.unit} {mark}{self.before:,} → {self.after:,}" if self.unit else self.text
 
     def sentence(self, time: Callable[[float], str]) -> str:
         """All of it in one line; ``time`` makes text of seconds.
@@ -149,7 +156,7 @@ class Advice:
         >>> Advice(7, "pad the row", "wavefronts", 1024, 32, seconds=(4e-5, 3e-5)).sentence("{:.0e} s".format)
         'pad the row: wavefronts 1,024 → 32, time 4e-05 s → 3e-05 s by the model'
         """
-        parts = [f"{self.text}: {self.unit} {self.before:,} → {self.after:,}" if self.unit else self.text]
+        parts = [self.with_costs]
         if self.seconds:
             before, after = self.seconds
             less = after < NO_LESS * before
@@ -305,6 +312,11 @@ class Explanation:
         """The accesses of a line of the kernel's own file."""
         return [access for access in self.accesses if access.line == line and not access.file]
 
+    @property
+    def advised(self) -> list[tuple[str, int, str]]:
+        """File, line and text of the advice for lines, with the costs."""
+        return [(each.file, each.line, each.with_costs) for each in self.advice if each.line]
+
     def as_dict(self) -> dict[str, Any]:
         """The object that is written to a file."""
         return asdict(self)
@@ -424,6 +436,7 @@ _ITEM_RULES: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("text", "unit", "file", "tried"), TEXT),
         **dict.fromkeys(("line", "before", "after"), COUNT),
         "seconds": nullable(many("two numbers", is_number, least=2, most=2)),
+        "exact": TRUTH,
     },
     "defects": {
         **dict.fromkeys(("kind", "text", "file", "grade"), TEXT),

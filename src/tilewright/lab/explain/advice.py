@@ -19,7 +19,7 @@ from typing import Any
 from ...errors import TilewrightError
 from ...gpu.runtime.cubin import Resources
 from ...records.explanation import Access, Advice, Bound
-from ...simulator.counters.advice import Change, swizzled, turns
+from ...simulator.counters.advice import Change, swizzled
 from ...simulator.gpus import GpuModel
 from ...simulator.microscope import Observation
 from ...simulator.occupancy import Occupancy, occupancy
@@ -60,33 +60,30 @@ def advice_of(
     the kernel is run again, if it may be.
     """
     changes = sorted((_fitting(change, card, resident) for change in seen.advice), key=lambda each: -each.saved_turns)
-    before = model_seconds(bounds, seen.accesses)
+    before = model_seconds(bounds, seen.turns)
     found = []
     for number, change in enumerate(changes):
-        unit, cost, less = change.costs
-        rest = [change.after if access is change.before else access for access in seen.accesses]
-        place = change.before.line, change.text, unit, cost, less
-        after = model_seconds(bounds, rest)
-        seconds = (before, after) if before and after else None
-        one = Advice(*place, file=change.before.file, seconds=seconds)
+        after = model_seconds(bounds, seen.turns - change.saved_turns)
+        seconds = None if before is None or after is None else (before, after)
+        access = change.before
+        one = Advice(access.line, change.text, *change.costs, file=access.file, seconds=seconds, exact=access.exact)
         if rerun and number < LINES and change.row_bytes and seen.run.complete and seen.run.warp_instructions <= SMALL:
             one = _tried(one, change, seen, bounds, rerun, macros or {})
         found.append(one)
     return [*found, *_of_kernel(seen, card, bounds, resident)]
 
 
-def model_seconds(bounds: Sequence[Bound], accesses: Sequence[Access]) -> float | None:
-    """The time of a launch by the model; None without the rate of the memory pipes.
+def model_seconds(bounds: Sequence[Bound], turns: int) -> float | None:
+    """The time of a launch by the model, whose memory pipes take so many turns; None without the rate of the pipes.
 
     >>> memory, pipes = Bound("device memory", 10, "bytes", 1e9), Bound("L1 and shared memory", 32, "turns", 1e9)
-    >>> model_seconds([memory, pipes], [Access(1, "shared", "ld", 4, 1, 128, wavefronts=32)])
-    3.2e-08
+    >>> model_seconds([memory, pipes], 64), model_seconds([memory, pipes], 4)
+    (6.4e-08, 1e-08)
     """
     rate = next((bound.rate for bound in bounds if bound.unit == "turns"), None)
     if rate is None:
         return None
-    others = [bound.seconds for bound in bounds if bound.unit != "turns"]
-    return max([*others, sum(map(turns, accesses)) / rate])
+    return max([turns / rate, *(bound.seconds for bound in bounds if bound.unit != "turns")])
 
 
 def _fitting(change: Change, card: GpuModel, resident: Occupancy) -> Change:
@@ -144,14 +141,14 @@ def _tried(
             again = rerun(trial.source, trial.macros)
         except TilewrightError:
             continue  # the source does not compile, or cannot be launched, when it is changed so
-        cost = sum(a.wavefronts for a in again.accesses if _is_of(a, change.before))
+        line_before, cost = (sum(a.wavefronts for a in e.accesses if _is_of(a, change.before)) for e in (seen, again))
         all_before, all_after = (sum(a.wavefronts for a in each.accesses) for each in (seen, again))
         same = again.run.complete and len(again.findings) <= len(seen.findings) and same_arrays(seen, again)
-        if same and cost < change.before.wavefronts and all_after < all_before:
-            after = model_seconds(bounds, again.accesses)
+        if same and cost < line_before and all_after < all_before:
+            after = model_seconds(bounds, again.turns)
             seconds = (advice.seconds[0], after) if advice.seconds and after else None
             words = f"run again with {trial.words}: {cost:,} wavefronts, the same result"
-            return replace(advice, after=cost, seconds=seconds, tried=words)
+            return replace(advice, before=line_before, after=cost, seconds=seconds, tried=words)
     return advice
 
 

@@ -73,7 +73,7 @@ def explain_launch(
     kernel, size = p.kernel, (p.m, p.n, p.k)
     a, b, c = operands(kernel, *size, seed)
     args = in_boxes(kernel, p.plain.arguments((a, b, c)))
-    observed = _observed(p, args, max_steps, progress)
+    observed = observed_of(p, args, max_steps, progress)
     result = judged(p, a, b, observed, seed=seed, max_steps=max_steps)
     tensor_cycles = observed.counters.get(TENSOR_CYCLES, 0)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
@@ -94,7 +94,7 @@ def explain_launch(
             whole=not p.sampled,
             **options,
         )
-        return _observed(other, args, max_steps)
+        return observed_of(other, args, max_steps)
 
     advice = advice_of(
         *(observed, p.card, bounds if timed else [], resident),
@@ -143,7 +143,7 @@ def explain_launch(
     )
 
 
-def _observed(
+def observed_of(
     p: CheckedLaunch, args: Sequence[Any], max_steps: int, progress: Callable[[int, int], None] | None = None
 ) -> Observation:
     """What the microscope sees of a launch with these arguments."""

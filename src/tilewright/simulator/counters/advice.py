@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...records.explanation import Access
+from ...records.explanation import APPROXIMATELY, Access
 from ..assembly.ptxas import PtxAccess
 from ..assembly.source_files import file_label
 from .sectors import LINE, SECTOR, WARP, Ints, global_sectors
@@ -61,7 +61,8 @@ class Change:
 
     def __str__(self) -> str:
         unit, before, after = self.costs
-        return f"{self.text}: {unit} {before:,} → {after:,}"
+        mark = "" if self.before.exact else f"{APPROXIMATELY} "
+        return f"{self.text}: {unit} {mark}{before:,} → {after:,}"
 
 
 def advice(access: Access, wide: int = 1, others: Iterable[Access] = ()) -> Change | None:
@@ -85,16 +86,30 @@ def advice(access: Access, wide: int = 1, others: Iterable[Access] = ()) -> Chan
     return next((change for change in changes if change), None)
 
 
-def changes(accesses: Sequence[Access], wide: Mapping[Place, int]) -> list[Change]:
-    """The advice for each of a launch's accesses that has some, if it saves a share of the turns that is worth it."""
-    shared = [access for access in accesses if access.space == "shared"]
-    all_turns = sum(map(turns, accesses))
-    found = []
-    for a in accesses:
-        change = advice(a, wide.get((a.file, a.line, a.space, a.kind, a.nbytes), 1), shared)
-        if change and change.saved_turns >= WORTH * all_turns:
-            found.append(change)
-    return found
+def changes(parts: Sequence[Access], wide: Mapping[Place, int]) -> list[Change]:
+    """The advice for a launch's accesses, which are those of each instruction: one for the instructions of a line for which
+    it is the same, if it saves a share of the turns that is worth it."""
+    shared = [part for part in parts if part.space == "shared"]
+    alike: dict[tuple[object, ...], list[Change]] = {}
+    for a in parts:
+        if change := advice(a, wide.get((a.file, a.line, a.space, a.kind, a.nbytes), 1), shared):
+            alike.setdefault((a.file, a.line, a.space, a.kind, change.text), []).append(change)
+    found = map(_together, alike.values())
+    least = WORTH * sum(map(turns, parts))
+    return [change for change in found if change.saved_turns >= least]
+
+
+def _together(several: Sequence[Change]) -> Change:
+    """One change of several accesses, with the sums of their costs."""
+    first = several[0]
+    names = ("requests", "bytes", "sectors", "wavefronts", "conflicts", "least")
+
+    def summed(accesses: Sequence[Access]) -> Access:
+        sums = {name: sum(getattr(access, name) for access in accesses) for name in names}
+        return replace(accesses[0], **sums, exact=all(access.exact for access in accesses))
+
+    before, after = (summed([getattr(change, when) for change in several]) for when in ("before", "after"))
+    return replace(first, before=before, after=after)
 
 
 def turns(access: Access) -> int:
@@ -209,7 +224,7 @@ def _coalesced(access: Access, lanes: Ints) -> Change | None:
     )
     if access.space != "global" or not alike or (steps != steps[0]).any() or abs(steps[0]) <= access.nbytes:
         return None
-    text = f"lanes are {abs(steps[0]):,} bytes apart; at {access.nbytes}"
+    text = f"let lanes access neighbours, not every {abs(steps[0]):,} bytes"
     lanes_after: list[int | None] = [access.nbytes * lane for lane in range(WARP)]
     return Change(text, access, replace(access, sectors=access.least, lanes=lanes_after))
 
@@ -249,15 +264,15 @@ def neighbours(accesses: Iterable[PtxAccess], main: str) -> dict[Place, int]:
     return {
         place: wide
         for place, by_base in offsets.items()
-        if (wide := min(_together(each, place[-1]) for each in by_base.values())) > 1
+        if (wide := min(_neighbours(each, place[-1]) for each in by_base.values())) > 1
     }
 
 
-def _together(offsets: set[int], nbytes: int) -> int:
+def _neighbours(offsets: set[int], nbytes: int) -> int:
     """4 or 2 if offsets are groups of so many neighbours, which begin at multiples of a group from the first; else 1.
 
-    >>> _together({0, 4, 8, 12}, 4), _together({0, 4, 16, 20}, 4), _together({0, 4, 8}, 4), _together({0, 128}, 4)
-    (4, 2, 1, 1)
+    >>> [_neighbours(offsets, 4) for offsets in ({0, 4, 8, 12}, {0, 4, 16, 20}, {0, 4, 8}, {0, 128})]
+    [4, 2, 1, 1]
     """
     first = min(offsets)
     for wide in (4, 2):
