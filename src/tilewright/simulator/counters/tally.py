@@ -286,10 +286,9 @@ class Counters:
 
     def approximate(self) -> frozenset[str]:
         """The counters, by the hardware's name, to which doubtful accesses add, and those of tensor cores where these also
-        set registers."""
-        tallies = self.tallies().values()
-        found = {name for tally in tallies if self.doubtful(tally) for name in tally.counters()}
-        if self.machine.moves and any(tally.cycles for tally in tallies):
+        set registers, as ptxas lets them do in kernels that have no other use for them, too."""
+        found = {name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters()}
+        if self.machine.moves:
             found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}
         return frozenset(found)
 
