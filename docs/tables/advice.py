@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from .common import lines_of, linked
+from .common import RECORDS, lines_of, linked, table
 
-PREDICTED = "predicted-changes"
+PREDICTED, MEASURED = "predicted-changes", "advised-changes-h200"
 
 
 def changes() -> str:
@@ -28,7 +28,22 @@ def changes() -> str:
         _said("neighbours for lanes (`uncoalesced` → `coalesced`)", [(ladder[0], ladder[1])]),
     ]
     lines = "\n".join(f"- {each}" for each in said)
-    return f"{lines}\n\nAt 1,024 on an H200; record: {linked(PREDICTED)}."
+    return f"{lines}\n\nAt 1,024 on an H200; record: {linked(PREDICTED)}.{measured()}"
+
+
+def measured() -> str:
+    """A row for each kernel that was measured before and after its advice; empty without that record."""
+    if not (RECORDS / f"{MEASURED}.jsonl").is_file():
+        return ""
+    rows = [["kernel", "advice", "by the model, µs", "measured, µs", "predicted gain / measured"]]
+    for row in lines_of(MEASURED)[1]:
+        times = [" → ".join(f"{1e6 * seconds:.1f}" for seconds in row[name]) for name in ("predicted", "measured")]
+        gain, real = (row[name][0] / row[name][1] for name in ("predicted", "measured"))
+        rows.append([f"`{row['kernel']}`, {row['n']:,}", row["advice"], *times, f"{gain / real:.2f}"])
+    what = (
+        f"[Kernels](../benchmarks/advised_changes.cu) before and after what is advised, on an H200: {linked(MEASURED)}."
+    )
+    return f"\n\n{table(rows)}\n\n{what}"
 
 
 def _only_wider(one: dict[str, int], other: dict[str, int]) -> bool:
