@@ -21,12 +21,10 @@ import numpy as np
 import tilewright as tw
 from tilewright.gpu.runtime.device import open_device
 from tilewright.gpu.runtime.nvrtc import compile_file, compiler
-from tilewright.lab.explain.advice import advice_of
+from tilewright.lab.explain.advice import model_seconds
 from tilewright.lab.explain.cuda import LeastWork, time_bounds
 from tilewright.lab.explain.measure import gpu_and_driver
-from tilewright.records.explanation import Advice
 from tilewright.simulator.gpus import find_gpu
-from tilewright.simulator.occupancy import occupancy
 
 SOURCE = Path(__file__).with_name("advised_changes.cu")
 ROUNDS, LAUNCHES = 9, 10
@@ -68,18 +66,19 @@ CASES = [
 ]
 
 
-def advised(case: Case) -> Advice | None:
-    """The advice for the dearest line of the kernel as it is."""
+def advised(case: Case) -> dict[str, Any]:
+    """The change that saves most turns of the kernel as it is, and the times before and after it by the model."""
     card, args = find_gpu("H200"), case.args
     seen = tw.microscope(
         SOURCE, case.kernel, case.grid, case.block, args, arch="sm_90a", defines={"CHANGED": 0}, sampled=True
     )
-    needs, blocks, threads = seen.resources, case.grid[0] * case.grid[1], case.block[0] * case.block[1]
-    assert needs is not None
-    resident = occupancy(card, threads, needs.registers, needs.shared_bytes)
+    change = max(seen.advice, key=lambda change: change.saved_turns)
     work = LeastWork(0, args[0].nbytes + args[1].nbytes)
-    found = advice_of(seen, card, time_bounds(card, None, work, blocks, seen.accesses), resident)
-    return next((advice for advice in found if advice.line), None)
+    bounds = time_bounds(card, None, work, case.grid[0] * case.grid[1], seen.accesses)
+    predicted = [model_seconds(bounds, turns) for turns in (seen.turns, seen.turns - change.saved_turns)]
+    unit, before, after = change.costs
+    found = {"advice": change.text, "unit": unit, "cost": [before, after], "predicted": predicted}
+    return {"kernel": case.kernel, "n": case.n, **found}
 
 
 def measured(case: Case) -> tuple[float, float]:
@@ -108,10 +107,7 @@ def measured(case: Case) -> tuple[float, float]:
 def main(out: str | None) -> None:
     lines: list[dict[str, Any]] = []
     for case in CASES:
-        advice = advised(case)
-        line: dict[str, Any] = {"kernel": case.kernel, "n": case.n, "advice": advice.text if advice else ""}
-        if advice and advice.seconds:
-            line |= {"unit": advice.unit, "cost": [advice.before, advice.after], "predicted": list(advice.seconds)}
+        line = advised(case)
         if out:
             line["measured"] = list(measured(case))
         lines.append(line)

@@ -157,6 +157,16 @@ def test_few_warps_that_wait_for_device_memory(copied: Observation) -> None:
     assert advice_of(few_blocks, card, MEMORY, held(160)) == [], "more room would stay empty"
 
 
+def test_a_class_of_changes_that_was_not_measured_has_no_time() -> None:
+    kernels = Path(__file__).parents[2] / "benchmarks" / "advised_changes.cu"
+    x, y = np.ones(1 << 14, np.float32), np.zeros(256, np.float32)
+    for kernel, text, timed in (("quads", "access 4 neighbouring", False), ("members", "let lanes access", True)):
+        seen = tw.microscope(kernels, kernel, 1, 256, [x, y, 1 << 12], defines={"CHANGED": 0})
+        (found,) = advice_of(seen, find_gpu("H200"), MEMORY, held(32))
+        assert found.text.startswith(text)
+        assert (found.seconds is not None) == timed
+
+
 def test_registers_that_are_spilled(copied: Observation) -> None:
     assert copied.resources is not None
     spilled = replace(copied, resources=replace(copied.resources, registers=255, local_bytes=40))

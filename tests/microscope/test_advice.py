@@ -150,6 +150,12 @@ def test_advice_that_was_followed_is_not_repeated(kernel: str, block: tuple[int,
     assert words not in [change.text for change in seen_advice(kernel, 1, block)]
 
 
+def test_neighbours_of_one_thread_get_one_advice() -> None:
+    (change,) = seen_advice("quads", 0)
+    assert change.costs == ("sectors", 2 * 8 * 4 * 16 * 16, 2 * 8 * 16 * 16)
+    assert change.after.requests * 4 == change.before.requests
+
+
 def test_a_run_shows_its_advice_below_the_line() -> None:
     x = np.ones((64, 64), np.float32)
     seen = tw.microscope(KERNELS, "transpose", (2, 2), (32, 32), [x, x, 64], defines={"CHANGED": 0})

@@ -39,6 +39,7 @@ class Change:
     """What to do with a line, its accesses as they are, and as they would be.
 
     ``row_bytes`` and ``more_bytes``: a row of shared memory that becomes longer, and by how much; 0 for other changes.
+    ``timed``: whether predicted times of such changes were compared with measured ones.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Change:
     after: Access
     row_bytes: int = 0
     more_bytes: int = 0
+    timed: bool = True
 
     @property
     def costs(self) -> tuple[str, int, int]:
@@ -91,12 +93,21 @@ def changes(parts: Sequence[Access], wide: Mapping[Place, int]) -> list[Change]:
     it is the same, if it saves a share of the turns that is worth it."""
     shared = [part for part in parts if part.space == "shared"]
     alike: dict[tuple[object, ...], list[Change]] = {}
+    begins: dict[Place, set[int]] = {}
     for a in parts:
-        if change := advice(a, wide.get((a.file, a.line, a.space, a.kind, a.nbytes), 1), shared):
+        begins.setdefault(_place(a), set()).add(a.origin + (a.lanes[0] or 0) if a.lanes else 1)
+    # The first of neighbours must lie where a wider access may.
+    aligned = {place: n for place, n in wide.items() if any(at % (n * place[-1]) == 0 for at in begins.get(place, ()))}
+    for a in parts:
+        if change := advice(a, aligned.get(_place(a), 1), shared):
             alike.setdefault((a.file, a.line, a.space, a.kind, change.text), []).append(change)
     found = map(_together, alike.values())
     least = WORTH * sum(map(turns, parts))
     return [change for change in found if change.saved_turns >= least]
+
+
+def _place(access: Access) -> Place:
+    return access.file, access.line, access.space, access.kind, access.nbytes
 
 
 def _together(several: Sequence[Change]) -> Change:
@@ -237,21 +248,21 @@ def _widened(access: Access, lanes: Ints, wide: int) -> Change | None:
     many as fill a turn."""
     steps, nbytes = np.diff(lanes[0]), access.nbytes
     together = wide * nbytes
-    if wide > 1 and together <= _WIDEST and (steps == together).all() and lanes[0, 0] % together == 0:
+    if wide > 1 and together <= _WIDEST and (steps == together).all():
         requests = access.requests // wide
         if access.space == "shared":
-            cost = int(shared_wavefronts(lanes, together, access.kind)[0][0])
+            cost = int(shared_wavefronts(lanes // together * together, together, access.kind)[0][0])
             after = replace(access, nbytes=together, requests=requests, wavefronts=requests * cost, conflicts=0)
         else:
             after = replace(access, nbytes=together, requests=requests, sectors=access.sectors // wide)
         text = f"access {wide} neighbouring elements of {nbytes} bytes by one of {together} bytes"
-        return Change(text, access, after) if after.cost < access.cost else None
+        return Change(text, access, after, timed=False) if after.cost < access.cost else None
     narrow = access.space == "global" and nbytes < _FULL and (steps == nbytes).all()
     if not narrow or lanes[0, 0] % _FULL or access.sectors > access.requests * nbytes:
         return None
     each = _FULL // nbytes
     text = f"access {each} elements of {nbytes} byte{'s' * (nbytes > 1)} at once in each thread"
-    return Change(text, access, replace(access, nbytes=_FULL, requests=-(-access.requests // each)))
+    return Change(text, access, replace(access, nbytes=_FULL, requests=-(-access.requests // each)), timed=False)
 
 
 def neighbours(accesses: Iterable[PtxAccess], main: str) -> dict[Place, int]:
@@ -288,4 +299,4 @@ def _neighbours(offsets: set[int], nbytes: int) -> int:
 def _in_registers(access: Access) -> Change | None:
     """An array of a thread that is indexed by numbers that the compiler knows lies in registers."""
     text = "index the thread's array by constants, as in unrolled loops, so that it lies in registers"
-    return Change(text, access, replace(access, requests=0, sectors=0)) if access.sectors else None
+    return Change(text, access, replace(access, requests=0, sectors=0), timed=False) if access.sectors else None
