@@ -23,6 +23,7 @@ from unittest import mock
 
 from tables import (
     accuracy,
+    advice,
     api,
     cluster,
     course,
@@ -45,6 +46,7 @@ from tilewright.records.report import save_figures
 FIGURES = ROOT / "docs" / "figures"
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "advice": advice.changes,
     "api": api.index,
     "bench output": front.bench_output,
     "peers": front.peers,

@@ -37,6 +37,7 @@ PAGES = [
     "guides/bench.html",
     "gpu.html",
     "records.html",
+    "notebooks/see_a_bank_conflict.html",
 ]
 
 
@@ -70,7 +71,8 @@ def loaded(name: str) -> ModuleType:
 @NEEDS_MKDOCS
 @pytest.mark.thorough  # beside the tests that build the site
 @pytest.mark.parametrize("name", ["hooks", "doctests"])
-def test_the_docstrings_of_the_extensions(name: str) -> None:
+def test_the_docstrings_of_the_extensions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))  # as MkDocs does
     done = doctest.testmod(loaded(name))
     assert done.attempted
     assert not done.failed
