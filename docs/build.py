@@ -23,6 +23,8 @@ from unittest import mock
 
 from tables import (
     accuracy,
+    advice,
+    api,
     bars,
     cluster,
     course,
@@ -46,6 +48,8 @@ from tilewright.records.report import save_figures
 FIGURES = ROOT / "docs" / "figures"
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "advice": advice.changes,
+    "api": api.index,
     "bench output": front.bench_output,
     "peers": front.peers,
     "ideas cpu": lambda: cpu.ideas("cpu-ladder-float32"),

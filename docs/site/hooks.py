@@ -1,8 +1,9 @@
 """What MkDocs does beyond its configuration: pages for what lies outside ``docs/``, and links and pictures that suit a site.
 
 The Markdown is written for a reader of the repository. A link to a source file leads here to a page with its text, a link to
-a record to a copy of it, and a link to a folder becomes plain text. CONTRIBUTING.md and CHANGELOG.md become pages.
-Formulas between dollar signs become MathML, which browsers draw without a script or a font.
+a record to a copy of it, and a link to a folder becomes plain text. CONTRIBUTING.md, CHANGELOG.md and the notebooks become
+pages; what the cells of a notebook show is stored in it, so that nothing runs while the site is built. Formulas between
+dollar signs become MathML, which browsers draw without a script or a font.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import notebooks
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -21,6 +23,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = Path(__file__).resolve().parents[2]
 #: File of the repository → page of the site; README's place is taken by the first page.
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md", "README.md": "index.md"}
+PAGES |= {f"examples/notebooks/{path.name}": f"notebooks/{path.stem}.md" for path in notebooks.FOLDER.glob("*.ipynb")}
 #: How the text of a source page is highlighted; files with other suffixes are copied as they are.
 LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".toml": "toml"}
 
@@ -31,6 +34,8 @@ log = logging.getLogger("mkdocs.hooks")
 
 LINK = re.compile(r"(?<!\\)\[([^\[\]]*)\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
+#: An entry of the reference; the table of contents shows its full name.
+ENTRY = re.compile(r"^::: (\S+)\n(?!    options)", re.MULTILINE)
 PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
     r'<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
@@ -112,11 +117,20 @@ def source_page(path: str) -> str:
     return f'{head}~~~~~{{.{language} linenums="1"}}\n{text}\n~~~~~\n'
 
 
+def page_text(file: str) -> str:
+    """The text of a page that is made of a file outside ``docs/``; a notebook ends with a link to itself."""
+    if not file.endswith(".ipynb"):
+        return (ROOT / file).read_text(encoding="utf-8")
+    return f"{notebooks.markdown(notebooks.read(ROOT / file))}\n[Download this notebook](../source/{file})\n"
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages from outside ``docs/``, and whatever the pages link to there."""
     for file, page in PAGES.items():
         if page != "index.md":
-            files.append(File.generated(config, page, content=(ROOT / file).read_text(encoding="utf-8")))
+            files.append(File.generated(config, page, content=page_text(file)))
+        if file.endswith(".ipynb"):
+            files.append(File.generated(config, f"source/{file}", abs_src_path=str(ROOT / file)))
     for page in [file for file in files if file.is_documentation_page()]:
         for link in links(page.content_string):
             path = target(page.src_uri, link)
@@ -131,10 +145,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Mends links, shows one of two pictures by the page's palette, and highlights examples as a console session."""
+    """Mends links, shows one of two pictures by the page's palette, highlights examples as a console session, and puts full
+    names into the contents of the reference."""
     name = page.file.src_uri
     if name.startswith("source/"):
         return markdown
+    markdown = ENTRY.sub(r"::: \1\n    options:\n      toc_label: \1\n", markdown)
     markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
     return re.sub(r"^```python\n(?=>>>)", "```pycon\n", rewritten(name, markdown), flags=re.MULTILINE)
 

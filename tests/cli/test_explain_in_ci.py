@@ -112,7 +112,7 @@ def test_requirements_decide_the_exit_code(explained: Callable[..., Answer]) -> 
     assert out.endswith(
         "scale breaks 1 of 3 requirements\n"
         "bank_conflicts == 0: it is ≈ 62\n"
-        "  scale.cu:6: 62 bank conflicts (shared st); pad the row from 32 to 33 elements of 4 bytes: wavefronts 64 → 2\n"
+        "  scale.cu:6: 62 bank conflicts (shared st); pad the row from 32 to 33 elements of 4 bytes: wavefronts ≈ 64 → 2\n"
     )
 
 

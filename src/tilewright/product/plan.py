@@ -41,10 +41,16 @@ class Choice(Generic[AnyKernel]):
 
 
 class Plan(ABC):
-    """A decision about one problem; ``str()`` prints all of it.
+    """A decision about one problem; ``print`` shows all of it.
 
-    ``problem`` is the product, ``choice`` the kernel that computes it, with its parameters and the reasons, and ``device``
-    the place where it runs: "cpu", "cuda:0", or several of them.
+    Attributes
+    ----------
+    problem : Problem
+        The product: m, n, k, batch, dtype.
+    choice : Choice
+        The kernel that computes it, with its parameters and the reasons.
+    device : str
+        The place where it runs: "cpu", "cuda:0", or several of them.
     """
 
     if TYPE_CHECKING:  # subclasses are dataclasses: a property here would count as the default of their field
@@ -91,9 +97,22 @@ class Plan(ABC):
         return f"<{type(self).__name__}: {self.title}{by} on {self.device}; print it for the whole>"
 
     def __str__(self) -> str:
+        return "\n".join([self.title, *(f"  {label:<10} {text}".rstrip() for label, text in self.all_rows)])
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the lines of ``str()`` as a table."""
+        from html import escape  # a millisecond that no product needs
+
+        cells = ((f'<td style="text-align:left">{escape(cell)}</td>' for cell in row) for row in self.all_rows)
+        rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+        return f"<div><b>{escape(self.title)}</b><table>{rows}</table></div>"
+
+    @property
+    def all_rows(self) -> Rows:
+        """The kernel, and ``rows``: what is printed below the title."""
         chosen = self.choice
         kernel = [("kernel", f"{chosen.kernel.name}: {chosen.kernel.idea}"), ("because", chosen.why)] if chosen else []
-        return "\n".join([self.title, *(f"  {label:<10} {text}" for label, text in [*kernel, *self.rows()])])
+        return [*kernel, *self.rows()]
 
 
 def rate_text(problem: Problem, seconds: float) -> str:

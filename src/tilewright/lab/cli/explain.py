@@ -214,7 +214,7 @@ def explain_command(
         raise UsageError("--grid, --block, --arg and --expect are for a file of your own, such as my.cu::kernel")
     explanations, interrupted = _explain_cuda(run, shown=json_file is None, brief=brief)
     _write(explanations, json_file, report_file)
-    broken = [broken_requirements(asked, e.defects, e.accesses, e.counters) for e in explanations]
+    broken = [broken_requirements(asked, e.defects, e.accesses, e.counters, e.advised) for e in explanations]
     for e, of_kernel in zip(explanations, broken, strict=True):
         main = str(sources.get(e.file, e.file))
         for line in broken_text(e.kernel, main, len(asked), of_kernel) if of_kernel else ():
