@@ -21,7 +21,8 @@ from .origins import Origins
 from .registers import RegisterPool, at_launch
 from .reports import Reports
 from .shadow import Shadow
-from .spaces import SHARED_GUARD, GlobalSpace, SharedSpace, Space, WindowSpace
+from .spaces import SHARED_GUARD, GlobalSpace, SharedSpace, Space, WindowSpace, address_in
+from .tensor_memory import TensorMemory
 from .threads import Threads, special_register
 from .transfers import Transfers
 from .values import DTYPES, Array, Ints
@@ -45,15 +46,25 @@ class Lanes(Threads):
         self.windows = {name: self._window(name) for name in launch.layout_by_space}
         self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
         self.spaces |= self.windows
+        #: Whether the address of a shared variable names the rank of its block: code for a pair of blocks changes that.
+        self.names_ranks = self.cluster.size > 1 and any("cta_group::2" in ins.opcode for ins in launch.program.code)
         self.demand, self.compared = demand_of(launch.program), compared_loads(launch.program)
         self.polling = polling_loads(launch.program)
         registers = at_launch(launch.program.entry, self.threads, launch.options.registers)
         self.register_pool = RegisterPool(self.reports, registers)
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
+        self.tensor_memory: TensorMemory | None = None
+        self.uses_tensor_memory = any(ins.parts[0] == "tcgen05" for ins in launch.program.code)
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride, launch.rounds)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
         self.origins = Origins()
         self.warpgroups = Warpgroups(self, self.clocks, self.reports, launch.program.code)
+
+    def use_tensor_memory(self) -> TensorMemory:
+        """Tensor memory, which the first instruction that uses it makes."""
+        if self.tensor_memory is None:
+            self.tensor_memory = TensorMemory(self, self.clocks, self.reports, self.mbarriers)
+        return self.tensor_memory
 
     def _window(self, name: str) -> WindowSpace:
         """A space other than global memory, with the values it has before the kernel starts, and a shadow."""
@@ -87,6 +98,8 @@ class Lanes(Threads):
                 region.shadow.clocks = self.clocks
         if self.async_copies is not None:
             self.async_copies.clear()
+        if self.tensor_memory is not None:
+            self.tensor_memory.clear()
         log = self.launch.options.log if first == 0 else None
         if log is not None:
             log.start(self)
@@ -171,6 +184,8 @@ class Lanes(Threads):
                 raise UsageError(f"{ins.place()}: unknown operand {operand!r} of {ins.text}")
             number = self.address_of(name.strip(), ins) + distance
             value = np.array(number & ((1 << 8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(dtype)
+            if self.names_ranks and name.strip() in self.windows["shared"].at:
+                value = address_in(np.full(self.size, value), self.cluster.rank)
         return value
 
     def address_of(self, name: str, ins: Instruction) -> int:

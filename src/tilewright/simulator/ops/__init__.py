@@ -11,6 +11,8 @@ from . import (  # noqa: F401
     mbarrier,
     miscellaneous,
     mma,
+    tcgen05,
+    tcgen05_mma,
     warp,
     wgmma,
 )

@@ -39,6 +39,7 @@ HINTS = {
     "evict_unchanged", "no_allocate", "64B", "128B", "256B", "cta", "gpu", "sys", "cluster", "weak", "level",
     "cache_hint", "entry", "func",
 }  # fmt: skip
+_VECTORS = ("v2", "v4", "v8")
 _ATOMIC = {"volatile", "relaxed", "acquire", "release", "mmio"}
 
 Address = Callable[["Ints | None"], Ints]
@@ -185,9 +186,10 @@ def _form(ins: Instruction) -> tuple[str, str, int, bool]:
     """Space, type, vector length and whether the access is volatile or ordered."""
     flags = ins.parts[1:-1]
     space = next((f for f in flags if f in _SPACES), "")
-    vector = int(next((f[1] for f in flags if f in ("v2", "v4")), "1"))
-    unknown = set(flags) - {*HINTS, *_ATOMIC, *_SPACES, "v2", "v4"}
-    if unknown:
+    vector = int(next((f[1] for f in flags if f in _VECTORS), "1"))
+    unknown = set(flags) - {*HINTS, *_ATOMIC, *_SPACES, *_VECTORS}
+    # 32 bytes, from compute capability 10.0 on, are loaded from and stored to global memory alone.
+    if unknown or vector * SIZES[ins.parts[-1]] > (32 if space == "global" else 16):
         raise UnknownInstruction(ins, "is a form of memory access that is not supported")
     return space, ins.parts[-1], vector, bool(_ATOMIC & set(flags))
 

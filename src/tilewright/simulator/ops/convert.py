@@ -12,7 +12,7 @@ import numpy as np
 
 from ..assembly.instructions import SIZES, Instruction, operand_tokens
 from ..machine.lanes import Lanes
-from ..machine.spaces import RANK_BIT, WINDOW, address_in
+from ..machine.spaces import FIRST_RANK, RANK_BIT, WINDOW, address_in
 from ..machine.values import DTYPES, Array, Ints
 from ._table import (
     BITS,
@@ -360,7 +360,7 @@ def _isspacep(ins: Instruction, lanes: Lanes) -> Step:
     source = lanes.source(ins.operands[1], "s64", ins)
     if space == "shared" and "cluster" not in ins.parts:
         # Of shared memory only the own block's, by its own address or by that in the cluster.
-        own = (WINDOW["shared"] >> RANK_BIT) + lanes.cluster.rank + 1
+        own = (WINDOW["shared"] >> RANK_BIT) + lanes.cluster.rank + FIRST_RANK
 
         def compute(out: Array, a: Array, mine: Array) -> None:
             block = a >> np.int64(RANK_BIT)
@@ -392,7 +392,7 @@ def _mapa(ins: Instruction, lanes: Lanes) -> Step:
         if bad.any():
             text = f"a cluster has {lanes.cluster.size} blocks, and none of rank {int(r[np.argmax(bad)])}: {ins.text}"
             lanes.reports.report("out of bounds", ins, sel, bad, None, text)
-        out[slice(None) if sel is None else sel] = address_in(a, np.minimum(r, 127)) | window
+        out[slice(None) if sel is None else sel] = address_in(a, np.minimum(r, FIRST_RANK - 1)) | window
 
     return map_address
 
@@ -408,6 +408,6 @@ def _getctarank(ins: Instruction, lanes: Lanes) -> Step:
         a = address if sel is None or address.ndim == 0 else address[sel]
         own = lanes.cluster.rank if sel is None else lanes.cluster.rank[sel]
         there = (a.astype(np.int64) >> RANK_BIT) & 0xFF
-        out[slice(None) if sel is None else sel] = np.where(there == 0, own, there - 1)
+        out[slice(None) if sel is None else sel] = np.where(there == 0, own, there - FIRST_RANK)
 
     return rank

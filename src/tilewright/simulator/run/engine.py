@@ -138,6 +138,8 @@ class Engine:
         self.lanes.mbarriers.report_left()
         self.lanes.transfers.end()
         self.lanes.register_pool.report()
+        if self.lanes.tensor_memory is not None and not self.stuck:
+            self.lanes.tensor_memory.end()
         if self.lanes.shared.visits is not None and not self.stuck:
             self.lanes.shared.visits.report()
 
@@ -573,8 +575,8 @@ def _bind(
 def _steps(ins: Instruction, lanes: Lanes, has_fences: bool) -> list[Step]:
     """The step of an instruction and, in a program with fences, the steps that record what it publishes or learns."""
     step, parts, clocks = bind(ins, lanes), set(ins.parts), lanes.clocks
-    # Operations on an mbarrier, and fences of proxies, publish and learn by themselves.
-    if not has_fences or ins.parts[0] == "mbarrier" or {"proxy", "mbarrier_init"} & parts:
+    # Operations on an mbarrier or tensor memory, and fences of proxies, publish and learn by themselves.
+    if not has_fences or ins.parts[0] in ("mbarrier", "tcgen05") or {"proxy", "mbarrier_init"} & parts:
         return [step]
     wide, near = bool({"gl", "gpu", "sys"} & parts), "cluster" in parts
     fence: list[Step] = [partial(clocks.fence, wide=wide, near=near)] if fences(ins) else []
