@@ -294,7 +294,7 @@ def stores(ins: Instruction) -> bool:
     name = ins.parts[0]
     if name == "mbarrier":
         return not loads_anew(ins)
-    return name in ("st", "red", "cp", "stmatrix", "wgmma", "multimem") or name.startswith("tcgen")
+    return name in ("st", "red", "cp", "stmatrix", "wgmma", "multimem", "tensormap") or name.startswith("tcgen")
 
 
 def only_reads(ins: Instruction) -> bool:

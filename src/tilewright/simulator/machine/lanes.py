@@ -22,6 +22,7 @@ from .registers import RegisterPool, at_launch
 from .reports import Reports
 from .shadow import Shadow
 from .spaces import SHARED_GUARD, GlobalSpace, SharedSpace, Space, WindowSpace, address_in
+from .tensor_map_edits import TensorMapEdits
 from .tensor_memory import TensorMemory
 from .threads import Threads, special_register
 from .transfers import Transfers
@@ -58,6 +59,7 @@ class Lanes(Threads):
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride, launch.rounds)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
         self.origins = Origins()
+        self.tensor_map_edits = TensorMapEdits(self, self.clocks, self.reports)
         self.warpgroups = Warpgroups(self, self.clocks, self.reports, launch.program.code)
 
     def use_tensor_memory(self) -> TensorMemory:
@@ -108,6 +110,7 @@ class Lanes(Threads):
         self.transfers.clear()
         self.warpgroups.clear()
         self.origins.clear()
+        self.tensor_map_edits.clear()
         if self.shared.visits is not None:
             self.shared.visits.clear()
         self.register_pool.clear()
@@ -134,7 +137,7 @@ class Lanes(Threads):
     def register(self, name: str, ins: Instruction) -> Array:
         """The bits of a register over all lanes. Raises UsageError for one that is not declared."""
         found = self.registers.get(name)
-        if found is None:
+        if found is None or found.ndim > 1:
             kind = self.program.registers.get(name)
             if kind is None:
                 raise UsageError(f"{ins.place()}: unknown operand {name!r} of {ins.text}")
@@ -143,6 +146,12 @@ class Lanes(Threads):
             found = np.zeros(self.size, bool if kind == "pred" else f"u{SIZES[kind]}")
             self.registers[name] = found
         return found
+
+    def wide_register(self, name: str, ins: Instruction) -> Array:
+        """The bits of a register of 128 bits: (lanes, 2). Raises UsageError for any other."""
+        if self.program.registers.get(name) != "b128":
+            raise UsageError(f"{ins.place()}: {name!r} is no register of 128 bits in {ins.text}")
+        return self.registers.setdefault(name, np.zeros((self.size, 2), np.uint64))
 
     def width(self, name: str, ins: Instruction) -> int:
         """Bytes of a register."""

@@ -4,6 +4,7 @@
 from . import (  # noqa: F401
     access,
     async_copy,
+    cluster_launch,
     compare,
     convert,
     floating,
@@ -13,6 +14,7 @@ from . import (  # noqa: F401
     mma,
     tcgen05,
     tcgen05_mma,
+    tensor_map_edits,
     warp,
     wgmma,
 )

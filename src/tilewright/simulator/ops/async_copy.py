@@ -403,11 +403,14 @@ class TensorCopy:
     def tensor(self, at: int, lane: int) -> BoxedTensor:
         """The tensor whose map lies at a generic address. Raises UsageError if there is no map of this rank."""
         name = {0: "global", **{base >> 56: name for name, base in WINDOW.items()}}.get(at >> 56, "global")
-        space, at = self.lanes.spaces[name], at - WINDOW.get(name, 0)
+        generic, space, at = at, self.lanes.spaces[name], at - WINDOW.get(name, 0)
         region = space.holding(at, at + MAP_BYTES)
         data = b""
         if region is not None:
             first = int(space.offsets(region, np.array([at]), np.array([lane]))[0])
+            if region.written:
+                note_read(self.ins, self.lanes, region, np.array([first]), MAP_BYTES, np.array([lane]))
+                self.lanes.tensor_map_edits.check(self.ins, region, first, generic, lane)
             data = bytes(region.data[first : first + MAP_BYTES])
         if data not in self.decoded:
             tensor = BoxedTensor.decode(data) if len(data) == MAP_BYTES else None
