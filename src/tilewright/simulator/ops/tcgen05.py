@@ -1,6 +1,7 @@
 """``tcgen05``: tensor memory of compute capability 10.0, its loads, stores and copies, and their order (PTX ISA 9.7.16).
 
-A warp of a group of four accesses the 32 lanes of its number. With t a thread of the warp, register r of a load or store is
+A warp of a group of four accesses the 32 lanes of its number. Some public kernels give all warps the address of lane 0: GPUs
+ignore that part of it, so this is a finding by the letter of PTX. With t a thread of the warp, register r of a load or store is
 
 - ``.32x32b``: lane t, column r
 - ``.16x64b``: lane t div 4 + 8·(t mod 2), column 2·r + (t div 2) mod 2
@@ -23,7 +24,7 @@ from ..assembly.instructions import Instruction, operand_tokens
 from ..findings import BY_THE_LETTER, OUT_OF_BOUNDS, TCGEN05_MISUSE
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
-from ..machine.tensor_memory import LANES, OF_CELL, Cells, TensorMemory, TensorOperation
+from ..machine.tensor_memory import OF_CELL, Cells, TensorMemory, TensorOperation
 from ..machine.values import Array, Ints, per_lane
 from ._table import Step, UnknownInstruction, destination, number_of, step
 from .access import Address, address, note_write, visit
@@ -171,13 +172,12 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
         """Check one warp's access, and note it; returns whether it can be carried out."""
         first_lane, first = base >> 16, base & 0xFFFF
         own = int(lanes.tid[lane]) // 32 % 4
-        if first_lane // LANES == 1:
-            text = f"names lane {first_lane} of tensor memory, which has {LANES} (GPUs take it for lane {first_lane % LANES})"
-            memory.report(OUT_OF_BOUNDS, ins, lane, text, BY_THE_LETTER)
-            first_lane %= LANES
-        if first_lane // 32 != own or first_lane % 32 + of_lanes > 32 or first_lane % 16:
+        if first_lane // 32 != own:
             text = f"names lane {first_lane} of tensor memory, and warp {own} of a warp group may access lanes {32 * own} to "
-            text += f"{32 * own + 31}"
+            memory.report(OUT_OF_BOUNDS, ins, lane, f"{text}{32 * own + 31} (GPUs take those)", BY_THE_LETTER)
+            first_lane = 32 * own + first_lane % 32
+        if first_lane % 16 or first_lane % 32 + of_lanes > 32:
+            text = f"begins at lane {first_lane} of tensor memory, which is no multiple of {of_lanes}"
             memory.report(OUT_OF_BOUNDS, ins, lane, text)
             return False
         block, count = int(lanes.of_block[lane]), times * of_columns * wide
@@ -210,7 +210,8 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
         if not good:
             return
         some, base = warps[good], bases[good, :1, None]
-        block, lane = lanes.of_block[some[:, :1, None]], (base >> 16) % LANES + rows
+        own = lanes.tid[some[:, :1, None]] // 32 % 4
+        block, lane = lanes.of_block[some[:, :1, None]], 32 * own + (base >> 16) % 32 + rows
         column = (base & 0xFFFF) + columns * wide
         if loads:
             values = memory.data[block, lane, column]
