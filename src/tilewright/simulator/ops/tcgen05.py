@@ -136,16 +136,17 @@ def _address_store(ins: Instruction, lanes: Lanes):  # type: ignore[no-untyped-d
 # ---- loads and stores ------------------------------------------------------------------------------------------------
 
 
-def _places(shape: str, registers: int, split: int) -> tuple[Ints, Ints]:
-    """Lane and column of each register of each thread of a warp: (32, registers)."""
+def _places(shape: str, registers: int, split: int, wide: int) -> tuple[Ints, Ints]:
+    """Lane and column of each register of each thread of a warp, (32, registers); of the first of its ``wide`` columns."""
     t, r = np.arange(32)[:, None], np.arange(registers)
     rows, columns = {
         "32x32b": (t, r),
         "16x64b": (t // 4 + 8 * (t % 2), 2 * r + t // 2 % 2),
         "16x128b": (t // 4 + 8 * (r % 2), t % 4 + 4 * (r // 2)),
         "16x256b": (t // 4 + 8 * (r // 2 % 2), 2 * (t % 4) + r % 2 + 8 * (r // 4)),
-        "16x32bx2": (t % 16, r + t // 16 * split),
+        "16x32bx2": (t % 16, r),
     }[shape]
+    columns = columns * wide + (t // 16 * split if shape == "16x32bx2" else 0)
     return np.broadcast_to(rows, (32, registers)), np.broadcast_to(columns, (32, registers))
 
 
@@ -165,7 +166,7 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
         raise UnknownInstruction(ins, f"names {len(names)} registers instead of {registers}")
     outs = [destination(lanes, ins, n, "b32")[0] for n in names] if loads else []
     inputs = [] if loads else [lanes.source(n, "b32", ins) for n in names]
-    where, (rows, columns) = address(at, lanes, ins, narrow=True), _places(shape, registers, split)
+    where, (rows, columns) = address(at, lanes, ins, narrow=True), _places(shape, registers, split, wide)
     starts = (0, split) if shape == "16x32bx2" and split else (0,)
 
     def access(lane: int, base: int) -> bool:
@@ -182,7 +183,7 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
             return False
         block, count = int(lanes.of_block[lane]), times * of_columns * wide
         groups = slice(first_lane // OF_CELL, (first_lane + of_lanes) // OF_CELL)
-        parts = [slice(first + s * wide, first + s * wide + count) for s in starts]
+        parts = [slice(first + s, first + s + count) for s in starts]
         does = "loads" if loads else "stores"
         if not all(memory.in_bounds(ins, lane, block, p.start, count, does) for p in parts):
             return False
@@ -212,7 +213,7 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
         some, base = warps[good], bases[good, :1, None]
         own = lanes.tid[some[:, :1, None]] // 32 % 4
         block, lane = lanes.of_block[some[:, :1, None]], 32 * own + (base >> 16) % 32 + rows
-        column = (base & 0xFFFF) + columns * wide
+        column = (base & 0xFFFF) + columns
         if loads:
             values = memory.data[block, lane, column]
             if packs:
