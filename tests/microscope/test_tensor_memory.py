@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from support.tensor_kernels import FOLDER, kernels
-from tilewright.simulator.findings import BY_THE_LETTER, SURE
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 

@@ -125,7 +125,9 @@ def _map_edit() -> Ring:
 
 def _ring(source: str, block: int, args: list[Any], right: Array, **more: Any) -> Ring:
     header = (FOLDER / "blackwell.cuh").read_text(encoding="utf-8").replace("#pragma once", "")
-    return Ring(source, block, args, right, folder=FOLDER, header=header, arch="sm_100a", steps=STEPS, unrolled=False, **more)
+    return Ring(
+        source, block, args, right, folder=FOLDER, header=header, arch="sm_100a", steps=STEPS, unrolled=False, **more
+    )
 
 
 @functools.cache

@@ -1,4 +1,6 @@
-"""PTX that uses tensor memory directly: loads and stores of every shape, and one product of operands that the caller laid out."""
+"""PTX that uses tensor memory directly: loads and stores of every shape, and one product of operands that are laid out."""
+
+# ruff: noqa: E501 - PTX keeps its own lines
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from tilewright.simulator import Run, simulate
 
 Array = np.ndarray[Any, Any]
 #: Registers, lanes and columns of each shape; times x1, x2, …
-SHAPES = {"32x32b": (1, 32, 1), "16x64b": (1, 16, 2), "16x128b": (2, 16, 4), "16x256b": (4, 16, 8), "16x32bx2": (1, 16, 1)}
+SHAPES = {
+    "32x32b": (1, 32, 1),
+    "16x64b": (1, 16, 2),
+    "16x128b": (2, 16, 4),
+    "16x256b": (4, 16, 8),
+    "16x32bx2": (1, 16, 1),
+}
 
 _HEAD = """
 .version 9.0

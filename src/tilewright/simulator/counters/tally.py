@@ -286,12 +286,16 @@ class Counters:
 
     def approximate(self) -> frozenset[str]:
         """The counters, by the hardware's name, to which doubtful accesses add, and those of tensor cores where these also
-        set registers."""
+        set registers, or where products are not counted."""
         tallies = self.tallies().values()
         found = {name for tally in tallies if self.doubtful(tally) for name in tally.counters()}
-        if self.machine.moves and any(tally.cycles for tally in tallies):
+        if self.products_uncounted() or (self.machine.moves and any(tally.cycles for tally in tallies)):
             found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}
         return frozenset(found)
+
+    def products_uncounted(self) -> int:
+        """Products by ``tcgen05``, of whose work no counter is known."""
+        return sum(tally.requests for tally in self._seen.values() if tally.kind == "tcgen05")
 
     def total(self) -> dict[str, int]:
         """Every counter that is not 0, by the hardware's name."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ..assembly.dataflow import compared_loads, demand_of, polling_loads
-from ..assembly.instructions import SIZES, Instruction, immediate, ptx_integer
+from ..assembly.instructions import SIZES, Instruction, immediate, ptx_integer, uses_tensor_memory
 from ..assembly.program import is_special
 from .clocks import Clocks
 from .launch import SimulatedLaunch
@@ -55,7 +55,7 @@ class Lanes(Threads):
         self.register_pool = RegisterPool(self.reports, registers)
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
         self.tensor_memory: TensorMemory | None = None
-        self.uses_tensor_memory = any(ins.parts[0] == "tcgen05" for ins in launch.program.code)
+        self.uses_tensor_memory = uses_tensor_memory(launch.program.code)
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride, launch.rounds)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
         self.origins = Origins()

@@ -1,7 +1,7 @@
 """Tensor maps that a kernel writes: whether the copy engine sees the present one (PTX ISA 8.10.3, 9.7.13.4).
 
 The engine reads maps through a proxy of its own. A write of a map is visible to it after a release of the proxy by a thread
-that knows of the write (``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``) and then an acquire of that map
+that knows of the write (``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``), and then an acquire of it
 by the thread that starts the copy (``fence.proxy.tensormap::generic.acquire``).
 """
 

@@ -41,11 +41,13 @@ from .mbarriers import Mbarrier, Mbarriers
 from .reports import Reports, in_library_if_both
 from .threads import Threads
 from .transfers import Transfer
-from .values import Array, Ints
+from .values import Ints
 
 #: Lanes and columns of a block's tensor memory, lanes of a cell, and the columns that one allocation can have.
 LANES, COLUMNS, OF_CELL = 128, 512, 16
 ALLOCATIONS = (32, 64, 128, 256, 512)
+#: Bytes of a block's tensor memory here, with what is remembered of it.
+TENSOR_MEMORY_BYTES = LANES * COLUMNS * 5 + LANES // OF_CELL * COLUMNS * 12
 #: Waits for the commits of a thread that are remembered.
 _MOST_WAITS = 256
 #: Operations that the tensor cores and the copy to tensor memory carry out, in the order of their thread.
@@ -72,8 +74,8 @@ class Cells(NamedTuple):
 @dataclass(eq=False, slots=True)
 class TensorOperation:
     """An operation by a lane: ``kind`` is "mma", "cp", "shift", "ld" or "st", ``pair`` whether it is one of two blocks;
-    ``form`` is what products must have in common to be a pipeline. ``number`` counts those of all lanes, ``turn`` those of the
-    lane that a commit tracks."""
+    ``form`` is what products must have in common to be a pipeline. ``number`` counts those of all lanes, ``turn`` those of
+    the lane that a commit tracks."""
 
     ins: Instruction
     kind: str
@@ -83,7 +85,9 @@ class TensorOperation:
     form: tuple[object, ...] = ()
     number: int = 0
     turn: int = 0
-    issued: int = 0  # stamps: of the lane at the issue, after the wait for an ld or st, and at the fence before_thread_sync
+    issued: int = (
+        0  # stamps: of the lane at the issue, after the wait for an ld or st, and at the fence before_thread_sync
+    )
     waited: int = 0
     fenced: int = 0
 
@@ -139,9 +143,13 @@ class TensorMemory:
         # Lane → what its operations read of shared memory: before a commit; and after one, with the turn and its stamp then.
         self.reading: dict[int, list[Transfer]] = {}
         self.committed: dict[int, list[tuple[int, int, list[Transfer]]]] = {}
-        self.complete: dict[int, list[tuple[int, int]]] = {}  # lane → turns that are complete, and who has waited for them
+        self.complete: dict[
+            int, list[tuple[int, int]]
+        ] = {}  # lane → turns that are complete, and who has waited for them
         self.waiting: dict[int, list[TensorOperation]] = {}  # warp → its ld and st before the wait
-        self.unfenced: dict[int, list[TensorOperation]] = {}  # warp → operations with no fence before_thread_sync after them
+        self.unfenced: dict[
+            int, list[TensorOperation]
+        ] = {}  # warp → operations with no fence before_thread_sync after them
         self.after: dict[int, Ints] = {}  # warp → what it knew at its last fence after_thread_sync
 
     # ---- allocation
@@ -155,7 +163,7 @@ class TensorMemory:
         self.pairs.setdefault(pair, ins)
         if len(self.pairs) == 2:
             other = self.pairs[not pair].place(ins)
-            text = f"has cta_group::{1 + pair}, the instruction at {other} has the other: a kernel must have one of them only"
+            text = f"has cta_group::{1 + pair}, the instruction at {other} has the other: a kernel must have one alone"
             self.report(TCGEN05_MISUSE, ins, lane, text)
         if pair and self.threads.cluster.size % 2:
             text = f"has cta_group::2 in a cluster of {self.threads.cluster.size}, which has no pair of blocks"
@@ -168,7 +176,9 @@ class TensorMemory:
             given = self.relinquished[block].place(ins)
             self.report(TCGEN05_MISUSE, ins, lane, f"allocates after tcgen05.relinquish_alloc_permit at {given}")
         if count not in ALLOCATIONS:
-            self.report(TCGEN05_MISUSE, ins, lane, f"allocates {count} columns, which must be a power of two from 32 to 512")
+            self.report(
+                TCGEN05_MISUSE, ins, lane, f"allocates {count} columns, which must be a power of two from 32 to 512"
+            )
             return None
         owned = self.owned[block]
         first = next((c for c in range(0, COLUMNS, count) if not owned[c : c + count].any()), None)
@@ -240,8 +250,8 @@ class TensorMemory:
         self.reading.setdefault(operation.lane, []).extend(t for t in transfers if t is not None)
 
     def commit(self, ins: Instruction, barriers: Iterable[Mbarrier], lane: int) -> None:
-        """``tcgen05.commit``: an arrival at each barrier when all that the lane has issued is complete. It publishes what the
-        lane knows, as a ``fence::before_thread_sync`` does."""
+        """``tcgen05.commit``: an arrival at each barrier when all that the lane has issued is complete. It publishes what
+        the lane knows, as a ``fence::before_thread_sync`` does."""
         lanes = np.array([lane])
         self.fence_before(lanes)
         turn, stamp = self.turns.get(lane, 0), int(self.clocks.stamp[lane])
@@ -310,7 +320,9 @@ class TensorMemory:
             self.writer[cells] = operation.number
             self.loaded[cells] = self.consumed[cells] = 0
 
-    def check_written(self, operation: TensorOperation, block: int, lanes: slice | Ints, columns: slice, what: str) -> None:
+    def check_written(
+        self, operation: TensorOperation, block: int, lanes: slice | Ints, columns: slice, what: str
+    ) -> None:
         """Report lanes and columns that an operation reads and that nothing has written.
 
         A product of 64 rows writes every other 16 lanes. A warp that loads 32 lanes of it gets 16 that mean nothing.
@@ -322,7 +334,9 @@ class TensorMemory:
             row, column = (int(i[0]) for i in np.nonzero(missing))
             lane = np.arange(LANES)[lanes][row]
             place = f"lane {lane}, column {columns.start + column} of tensor memory"
-            self.report(UNWRITTEN_READ, operation.ins, operation.lane, f"reads {what}at {place}, which nothing has written")
+            self.report(
+                UNWRITTEN_READ, operation.ins, operation.lane, f"reads {what}at {place}, which nothing has written"
+            )
 
     def _check(self, earlier: TensorOperation, now: TensorOperation, stores: bool, wrote: bool) -> None:
         """Report an earlier operation that is not ordered before the present one."""
@@ -419,8 +433,3 @@ def _numbers(cells: NDArray[np.int32]) -> list[int]:
     if (cells == first).all():
         return [first] if first else []
     return [int(number) for number in np.unique(cells) if number]
-
-
-def tensor_words(memory: TensorMemory, block: int, lanes: slice | Ints, columns: slice) -> Array:
-    """The words of some lanes and columns of a block, a copy: (lanes, columns)."""
-    return np.array(memory.data[block, lanes, columns])

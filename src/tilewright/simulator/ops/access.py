@@ -280,7 +280,9 @@ def _ld_wide(ins: Instruction, lanes: Lanes) -> Step:
 
     def load(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
         note_read(ins, lanes, region, offsets, 16, sel)
-        out[slice(None) if sel is None else sel] = region.view(np.dtype(np.uint64))[(offsets >> 3)[:, None] + np.arange(2)]
+        out[slice(None) if sel is None else sel] = region.view(np.dtype(np.uint64))[
+            (offsets >> 3)[:, None] + np.arange(2)
+        ]
 
     return visit(ins, lanes, space, "ld", 16, address(ins.operands[1], lanes, ins, space == "shared"), load)
 

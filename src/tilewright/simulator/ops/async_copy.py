@@ -429,7 +429,9 @@ class TensorCopy:
         lanes = zip(active.tolist(), addresses_of(self.map, active), zip(*columns, strict=True), strict=True)
         return [(lane, self.tensor(at, lane), tuple(place)) for lane, at, place in lanes]
 
-    def parts(self, tensor: BoxedTensor, place: tuple[int, ...]) -> tuple[BoxedTensor, list[tuple[BoxedTensor, tuple[int, ...]]]]:
+    def parts(
+        self, tensor: BoxedTensor, place: tuple[int, ...]
+    ) -> tuple[BoxedTensor, list[tuple[BoxedTensor, tuple[int, ...]]]]:
         """The box as it lies in shared memory, and the boxes of the tensor of which it consists, with their coordinates."""
         if not self.four:
             return tensor, [(tensor, place)]
@@ -563,7 +565,9 @@ def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool, pair: 
                 engine.count_as_arrived(barrier, tensor.box_bytes)
                 continue
             windows = [copy.window(engine, part, where, lane) for part, where in parts]
-            gathered = [_gather(copy, engine, part, window, lane) for (part, _), window in zip(parts, windows, strict=True)]
+            gathered = [
+                _gather(copy, engine, part, window, lane) for (part, _), window in zip(parts, windows, strict=True)
+            ]
             chunks, data = _chunks(place, tensor), np.concatenate(gathered).reshape(-1, CHUNK)
             box = Box(ins, tensor.counts[0] * tensor.itemsize // CHUNK, tensor.counts[1] if rank > 1 else 1)
             note = lanes.origins.writer(place.region, box)
@@ -631,7 +635,9 @@ def _store_box(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Ste
             outside = any(copy.begins_outside(engine, part, where, lane) for part, where in parts)
             if place is None or outside:
                 continue
-            for (part, _), window, chunks in zip(parts, windows, np.split(_chunks(place, tensor), len(parts)), strict=True):
+            for (part, _), window, chunks in zip(
+                parts, windows, np.split(_chunks(place, tensor), len(parts)), strict=True
+            ):
                 if window is None or window.empty:
                     continue
                 read = chunks[_chunks_inside(part, window)]

@@ -60,7 +60,9 @@ def _try_cancel(ins: Instruction, lanes: Lanes, flags: set[str]) -> Step:
 
     def ask(sel: Ints | None) -> None:
         active = lanes.every if sel is None else sel
-        for lane, target, at in zip(active.tolist(), addresses_of(into, active), addresses_of(barriers, active), strict=True):
+        for lane, target, at in zip(
+            active.tolist(), addresses_of(into, active), addresses_of(barriers, active), strict=True
+        ):
             place, barrier = engine.in_shared(target, ANSWER, lane), engine.barrier(at, lane)
             if place is None or barrier is None:
                 engine.count_as_arrived(barrier, ANSWER)

@@ -100,7 +100,10 @@ def _move_wide(ins: Instruction, lanes: Lanes) -> Step:
     """``mov.b128``: a register of 128 bits, or its two halves of 64."""
     target, source = ins.operands
     if target.startswith("{"):
-        outs, wide = [destination(lanes, ins, n, "b64")[0] for n in operand_tokens(target[1:-1])], lanes.wide_register(source, ins)
+        outs, wide = (
+            [destination(lanes, ins, n, "b64")[0] for n in operand_tokens(target[1:-1])],
+            lanes.wide_register(source, ins),
+        )
 
         def unpack(sel: Ints | None) -> None:
             some = slice(None) if sel is None else sel
@@ -127,7 +130,7 @@ def _move_wide(ins: Instruction, lanes: Lanes) -> Step:
 _INTEGERS = tuple(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 _REALS = ("f16", "bf16", "f32", "f64")
 _FP8_PAIRS = ("e4m3x2", "e5m2x2")
-#: Pairs of narrower floats, and of scales, from compute capability 10.0 on: the type that holds them, and bits of an element.
+#: Pairs of narrower floats, and of scales, from compute capability 10.0 on: the type that holds a pair, and bits of one.
 _NARROW_PAIRS = {"e2m3x2": ("b16", 8), "e3m2x2": ("b16", 8), "e2m1x2": ("b8", 4), "ue8m0x2": ("b16", 8)}
 _ROUND_TO_INTEGER: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint,

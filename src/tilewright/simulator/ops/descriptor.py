@@ -1,7 +1,8 @@
 """Shared-memory descriptors of ``wgmma`` and ``tcgen05``, and the swizzles that they and tensor maps share.
 
-A descriptor of ``wgmma`` (PTX ISA 9.7.15.5.1) tells where a tile of A or B lies in shared memory. Bits 0–13 are its address, bits 16–29 the leading
-offset, bits 32–45 the stride offset, all in units of 16 bytes; bits 49–51 are the base offset and bits 62–63 the swizzle.
+A descriptor of ``wgmma`` (PTX ISA 9.7.15.5.1) tells where a tile of A or B lies in shared memory. Bits 0–13 are its
+address, bits 16–29 the leading offset, bits 32–45 the stride offset, all in units of 16 bytes; bits 49–51 are the base
+offset and bits 62–63 the swizzle.
 That of ``tcgen05`` (9.7.16.4.1) has the swizzle in bits 61–63, by other numbers, and 1 in bits 46–48.
 With chunks of 16 bytes and w = 1, 2, 4 or 8 chunks in a swizzled row (no swizzle, 32, 64, 128 bytes), a chunk lies at
 

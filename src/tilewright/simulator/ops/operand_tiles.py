@@ -46,8 +46,8 @@ def _starts_a_pattern(lanes: Lanes, d: Descriptor, leaders: Ints) -> bool:
 def read_tile(
     ins: Instruction, lanes: Lanes, tile: Ints, leaders: Ints, reading: Reading, *, side: str, mode: int, away: int = 0
 ) -> Array:
-    """The chunks of 16 bytes of a tile, at these addresses of the shared memory of each leader's block, as bytes (leaders, …,
-    16); of the block ``away`` blocks further in its cluster.
+    """The chunks of 16 bytes of a tile, at these addresses of the shared memory of each leader's block, or of the block
+    ``away`` blocks further in its cluster: bytes (leaders, …, 16).
 
     What the operation reads from now on is added to ``reading``, a transfer for each leader.
     """

@@ -1,7 +1,8 @@
 """``tcgen05``: tensor memory of compute capability 10.0, its loads, stores and copies, and their order (PTX ISA 9.7.16).
 
-A warp of a group of four accesses the 32 lanes of its number. Some public kernels give all warps the address of lane 0: GPUs
-ignore that part of it, so this is a finding by the letter of PTX. With t a thread of the warp, register r of a load or store is
+A warp of a group of four accesses the 32 lanes of its number. Some public kernels give all warps the address of lane 0:
+GPUs ignore that part of it, so this is a finding by the letter of PTX. With t a thread of the warp, register r of a load or
+store is
 
 - ``.32x32b``: lane t, column r
 - ``.16x64b``: lane t div 4 + 8·(t mod 2), column 2·r + (t div 2) mod 2
@@ -9,13 +10,16 @@ ignore that part of it, so this is a finding by the letter of PTX. With t a thre
 - ``.16x256b``: lane t div 4 + 8·(r div 2 mod 2), column 2·(t mod 4) + r mod 2 + 8·(r div 4)
 - ``.16x32bx2``: lane t mod 16, column r, of the upper 16 threads that many columns further as the last operand says
 
-With ``.pack::16b`` or ``.unpack::16b`` a register is the lower halves of two columns, 2·c and 2·c + 1. The state and the rules
-of order are in ``machine.tensor_memory``, products in ``tcgen05_mma``. ``tcgen05.shift``, and copies that decompress, are not
-run: their layout is only drawn in figures.
+With ``.pack::16b`` or ``.unpack::16b`` a register is the lower halves of two columns, 2·c and 2·c + 1. The state and the
+rules of order are in ``machine.tensor_memory``, products in ``tcgen05_mma``. ``tcgen05.shift``, and copies that decompress,
+are not run: their layout is only drawn in figures.
 """
+
+# ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -24,8 +28,10 @@ from ..assembly.instructions import Instruction, operand_tokens
 from ..findings import BY_THE_LETTER, OUT_OF_BOUNDS, TCGEN05_MISUSE
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
+from ..machine.memory import Region
 from ..machine.tensor_memory import OF_CELL, Cells, TensorMemory, TensorOperation
 from ..machine.values import Array, Ints, per_lane
+from ..machine.warpgroups import Reading
 from ._table import Step, UnknownInstruction, destination, number_of, step
 from .access import Address, address, note_write, visit
 from .async_copy import words_of
@@ -35,7 +41,13 @@ from .mma import warps_of
 from .operand_tiles import check_descriptor, read_tile
 
 #: Registers of a load or store of each shape, its lanes, and its columns; each times ``.num``.
-_SHAPES = {"32x32b": (1, 32, 1), "16x64b": (1, 16, 2), "16x128b": (2, 16, 4), "16x256b": (4, 16, 8), "16x32bx2": (1, 16, 1)}
+_SHAPES = {
+    "32x32b": (1, 32, 1),
+    "16x64b": (1, 16, 2),
+    "16x128b": (2, 16, 4),
+    "16x256b": (4, 16, 8),
+    "16x32bx2": (1, 16, 1),
+}
 #: Rows and chunks of 16 bytes that a copy reads, and the lanes to which row r goes.
 _COPIES = {
     "128x256b": (128, 2, (0,), 1),
@@ -113,12 +125,12 @@ def _allocation(ins: Instruction, lanes: Lanes, name: str) -> Step:
     return manage
 
 
-def _address_store(ins: Instruction, lanes: Lanes):  # type: ignore[no-untyped-def]
+def _address_store(ins: Instruction, lanes: Lanes) -> Callable[[Ints, int], None]:
     """A function that stores the address of an allocation in shared memory, for one lane."""
     space = "shared" if "shared" in ins.parts else ""
     value = np.zeros(1, np.uint32)
 
-    def put(region, offsets, at, chosen):  # type: ignore[no-untyped-def]
+    def put(region: Region, offsets: Ints, at: Ints | None, chosen: Ints | None) -> None:
         settle = note_write(ins, lanes, region, offsets, 4, chosen)
         region.view(np.dtype(np.uint32))[offsets >> 2] = value
         if settle is not None:
@@ -156,7 +168,12 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
     times = int(number[1:]) if number in [f"x{1 << i}" for i in range(8)] else 0
     operands = list(ins.operands)
     halves = operands.pop(2 if loads else 1) if shape == "16x32bx2" and len(operands) == 3 else "0"
-    if shape not in _SHAPES or not times or packs not in ([], ["pack::16b" if loads else "unpack::16b"]) or len(operands) != 2:
+    if (
+        shape not in _SHAPES
+        or not times
+        or packs not in ([], ["pack::16b" if loads else "unpack::16b"])
+        or len(operands) != 2
+    ):
         raise UnknownInstruction(ins, "is a form of access to tensor memory that is not supported")
     of_one, of_lanes, of_columns = _SHAPES[shape]
     registers, split, wide = times * of_one, number_of(ins, halves), 1 + len(packs)
@@ -174,8 +191,10 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
         first_lane, first = base >> 16, base & 0xFFFF
         own = int(lanes.tid[lane]) // 32 % 4
         if first_lane // 32 != own:
-            text = f"names lane {first_lane} of tensor memory, and warp {own} of a warp group may access lanes {32 * own} to "
-            memory.report(OUT_OF_BOUNDS, ins, lane, f"{text}{32 * own + 31} (GPUs take those)", BY_THE_LETTER)
+            text = (
+                f"names lane {first_lane} of tensor memory, and warp {own} of a warp group may access lanes {32 * own}"
+            )
+            memory.report(OUT_OF_BOUNDS, ins, lane, f"{text} to {32 * own + 31} (GPUs take those)", BY_THE_LETTER)
             first_lane = 32 * own + first_lane % 32
         if first_lane % 16 or first_lane % 32 + of_lanes > 32:
             text = f"begins at lane {first_lane} of tensor memory, which is no multiple of {of_lanes}"
@@ -205,8 +224,10 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
         bases = where(warps.reshape(-1)).reshape(-1, 32)
         mixed = (bases != bases[:, :1]).any(axis=1)
         if mixed.any():
-            lane = int(warps[int(np.argmax(mixed)), 0])
-            memory.report(TCGEN05_MISUSE, ins, lane, "the threads of a warp name different addresses of tensor memory")
+            mixed_lane = int(warps[int(np.argmax(mixed)), 0])
+            memory.report(
+                TCGEN05_MISUSE, ins, mixed_lane, "the threads of a warp name different addresses of tensor memory"
+            )
         good = [i for i, warp in enumerate(warps) if access(int(warp[0]), int(bases[i, 0]))]
         if not good:
             return
@@ -276,7 +297,9 @@ def _commit(ins: Instruction, lanes: Lanes, words: list[str]) -> Step:
             inside = barrier.offset - barrier.block * stride
             blocks = [own - own % size + rank for rank in range(size) if mask >> rank & 1]
             lanes.shared.visit(ins, np.full(len(blocks), lane), np.array(blocks))
-            found = [lanes.mbarriers.find(ins, barrier.region, block * stride + inside, np.array([lane])) for block in blocks]
+            found = [
+                lanes.mbarriers.find(ins, barrier.region, block * stride + inside, np.array([lane])) for block in blocks
+            ]
             memory.commit(ins, [target for target in found if target is not None], lane)
 
     look = at_barriers(ins, lanes, space, address(ins.operands[0], lanes, ins, bool(space)), arrive)
@@ -298,7 +321,9 @@ def _copy(ins: Instruction, lanes: Lanes, words: list[str]) -> Step:
 
     def copy(sel: Ints | None) -> None:
         some = leaders(ins, lanes, sel)
-        for lane, base, bits in zip(some.tolist(), where(some).tolist(), per_lane(descriptors, some).tolist(), strict=True):
+        for lane, base, bits in zip(
+            some.tolist(), where(some).tolist(), per_lane(descriptors, some).tolist(), strict=True
+        ):
             memory.check_pair(ins, pair, lane)
             d = Descriptor.of_tcgen05(bits)
             lead = np.array([lane])
@@ -312,8 +337,10 @@ def _copy(ins: Instruction, lanes: Lanes, words: list[str]) -> Step:
             memory.access(operation, [Cells(block, groups, columns) for block in blocks], [])
             for block in blocks:
                 away = block - int(lanes.of_block[lane])
-                reading: list = []
-                data = read_tile(ins, lanes, d.chunks(count, chunks, False), lead, reading, side="S", mode=d.mode, away=away)
+                reading: Reading = []
+                data = read_tile(
+                    ins, lanes, d.chunks(count, chunks, False), lead, reading, side="S", mode=d.mode, away=away
+                )
                 memory.reads_shared(operation, [t for _, t in reading])
                 numbers = data.reshape(count, chunks * 16).view(np.uint32)
                 for start in copies:

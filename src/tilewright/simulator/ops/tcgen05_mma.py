@@ -1,7 +1,7 @@
-"""``tcgen05.mma``: matrix products into tensor memory, by one thread for a block or for a pair of blocks (PTX ISA 9.7.16.10).
+"""``tcgen05.mma``: products into tensor memory, by one thread for a block or for a pair of blocks (PTX ISA 9.7.16.10).
 
-The instruction descriptor has M, N and the types; K is 32 bytes of every type. A is in shared memory or in tensor memory, B in
-shared memory. Of a pair, each block has the rows of A and D of its half, and half of the columns of B. In tensor memory
+The instruction descriptor has M, N and the types; K is 32 bytes of every type. A is in shared memory or in tensor memory, B
+in shared memory. Of a pair, each block has the rows of A and D of its half, and half of the columns of B. In tensor memory
 
 - row r of D of a block is lane r, column n column n; for M = 64 of one block lane r mod 16 + 32·(r div 16), + 16 if D begins
   at lane 16
@@ -27,6 +27,7 @@ from ..findings import DESCRIPTOR, TCGEN05_MISUSE
 from ..machine.lanes import Lanes
 from ..machine.tensor_memory import LANES, OF_CELL, Cells, TensorOperation
 from ..machine.values import Array, Bools, Ints, per_lane
+from ..machine.warpgroups import Reading
 from ._table import Step, UnknownInstruction, number_of, step
 from .access import address, note_work
 from .async_copy import words_of
@@ -85,7 +86,9 @@ class _Form:
         """The form of an instruction. Raises UnknownInstruction for one that is not supported."""
         words = words_of(ins)[2:]
         kind = next((w.removeprefix("kind::") for w in words if w.startswith("kind::")), "")
-        vector = next((w.removeprefix("scale_vec::") for w in words if w.startswith(("scale_vec::", "block16", "block32"))), "")
+        vector = next(
+            (w.removeprefix("scale_vec::") for w in words if w.startswith(("scale_vec::", "block16", "block32"))), ""
+        )
         scaled = "block_scale" in words
         rest = {w for w in words if not w.startswith(("kind::", "cta_group::", "scale_vec::", "collector::"))}
         count = _SCALES.get((kind, vector), 0) if scaled else 0
@@ -109,8 +112,7 @@ class _Form:
         return shape, self._wrong(shape, sparse=flags[2])
 
     def _wrong(self, s: _Shape, sparse: bool) -> str:
-        rows = {True: (256,) if self.scales else (128, 256), False: (128,) if self.scales else (64, 128)}[self.pair]
-        rows = (32, 64, 128) if self.stationary else rows
+        rows = [128, 256] if self.pair else [128] if self.scales else [32, 64, 128] if self.stationary else [64, 128]
         every = 16 * (1 + self.pair) if self.kind == "i8" and s.n > 32 else 8 * (1 + self.pair)
         if sparse:
             return "says that A is sparse, which tcgen05.mma.sp is for"
@@ -118,6 +120,8 @@ class _Form:
             return f"names types that .kind::{self.kind} does not have"
         if s.m not in rows:
             return f"has M = {s.m}, and {' or '.join(map(str, rows))} are possible"
+        if self.scales and s.m == 128 and self.pair:
+            return "has M = 128 for a pair with scales, which cannot be run"
         if not 8 <= s.n <= 256 or s.n % every or (self.stationary and s.n not in (64, 128, 256)):
             return f"has N = {s.n}, which is not possible (multiples of {every} up to 256 are)"
         if s.saturates and self.kind != "i8":
@@ -266,7 +270,7 @@ class _Product:
         if b is None or (a is None and not self.given.in_tensor_memory) or not self._begin():
             return
         note_work(self.ins, self.lanes, tcgen05_work(), self.some)
-        s, ranks = self.shape, range(1 + self.form.pair)
+        ranks = range(1 + self.form.pair)
         B = np.concatenate([self._tile(b, 1, rank) for rank in ranks], axis=-1)
         for rank in ranks:
             A = self._tile(a, 0, rank) if a is not None else self._packed(rank)
@@ -275,21 +279,25 @@ class _Product:
             self._store(blocks, self._sum(A, B, C, blocks), None if self.disabled is None else self.disabled[rank])
 
     def _begin(self) -> bool:
-        """Issue the operations, one for each lane: what they read and write of tensor memory; False if it is not allocated."""
+        """Issue the operations, one for each lane, which read and write tensor memory; False if it is not allocated."""
         s, memory = self.shape, self.memory
         first = self.a & 0xFFFF
         a_columns = slice(first, first + s.k * _bits(s.kinds[0], self.form) // 32)
         for lane, blocks in zip(self.some.tolist(), self.blocks, strict=True):
             columns, reads = self._columns, []
             for block in blocks:
-                if not memory.in_bounds(self.ins, lane, block, columns.start, columns.stop - columns.start, "writes D to"):
+                if not memory.in_bounds(
+                    self.ins, lane, block, columns.start, columns.stop - columns.start, "writes D to"
+                ):
                     return False
                 if self.given.in_tensor_memory:
                     if not memory.in_bounds(self.ins, lane, block, first, a_columns.stop - first, "reads A from"):
                         return False
                     reads.append(Cells(block, self.fold.groups, a_columns))
                 for at, count, side in zip(self.scales, self._scale_columns(), "AB", strict=False):
-                    if not memory.in_bounds(self.ins, lane, block, at & 0xFFFF, count, f"reads the scales of {side} from"):
+                    if not memory.in_bounds(
+                        self.ins, lane, block, at & 0xFFFF, count, f"reads the scales of {side} from"
+                    ):
                         return False
                     reads.append(Cells(block, slice(0, 8), slice(at & 0xFFFF, (at & 0xFFFF) + count)))
             accumulator = (self.d, s.m, s.n, self.form.kind, self.form.stationary)
@@ -320,12 +328,16 @@ class _Product:
         each, transposed = 128 // _bits(kind, self.form), s.transposed[side]
         shape = (s.k, -(-rows // each)) if transposed else (rows, s.k // each)
         if rank == 0:
-            check_descriptor(self.ins, self.lanes, descriptor, self.some, side="AB"[side], shape=shape, transposed=transposed)
+            check_descriptor(
+                self.ins, self.lanes, descriptor, self.some, side="AB"[side], shape=shape, transposed=transposed
+            )
         chunks, data = descriptor.chunks(*shape, transposed), np.empty((len(self.some), *shape, 16), np.uint8)
         for i, (lane, blocks) in enumerate(zip(self.some, self.blocks, strict=True)):
-            reading: list = []
+            reading: Reading = []
             away, lead = blocks[rank] - int(self.lanes.of_block[lane]), np.array([lane])
-            tile = read_tile(self.ins, self.lanes, chunks, lead, reading, side="AB"[side], mode=descriptor.mode, away=away)
+            tile = read_tile(
+                self.ins, self.lanes, chunks, lead, reading, side="AB"[side], mode=descriptor.mode, away=away
+            )
             data[i] = tile.reshape(*shape, 16)
             self.memory.reads_shared(self.operations[i], [transfer for _, transfer in reading])
         numbers = _numbers(data, kind, self.form).reshape(len(self.some), shape[0], -1)
@@ -340,11 +352,11 @@ class _Product:
         if s.kinds[0] in ("e2m1", "e2m3", "e3m2") and bits == 8:
             raise UnknownInstruction(self.ins, f"has A of type {s.kinds[0]} in tensor memory, which cannot be run")
         if (self.a >> 16) != (self.d >> 16):
-            self._report(TCGEN05_MISUSE, f"has D at lane {self.d >> 16} and A at lane {self.a >> 16}, which must be equal")
-        lanes = self.fold.lanes
-        words = np.stack([
-            self.memory.data[blocks[rank], lanes, first : first + s.k * bits // 32][: self.fold.rows] for blocks in self.blocks
-        ])  # fmt: skip
+            self._report(
+                TCGEN05_MISUSE, f"has D at lane {self.d >> 16} and A at lane {self.a >> 16}, which must be equal"
+            )
+        lanes, columns = np.arange(LANES)[self.fold.lanes][: self.fold.rows], slice(first, first + s.k * bits // 32)
+        words = np.stack([self.memory.data[blocks[rank], lanes, columns] for blocks in self.blocks])
         data = np.ascontiguousarray(words).view(np.uint8).reshape(len(self.some), self.fold.rows, -1, 16)
         numbers = _numbers(data, s.kinds[0], self.form).reshape(len(self.some), self.fold.rows, -1)
         return -numbers if s.negate[0] else numbers

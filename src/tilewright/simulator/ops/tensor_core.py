@@ -56,8 +56,8 @@ class SumRule:
 
 
 def sum_rule(instruction: str, kind: str, capability: int = 90) -> SumRule:
-    """The rule of an instruction with factors of a type: of ``mma`` and ``wmma`` on GPUs of a compute capability (80, 90, …),
-    of ``wgmma`` on Hopper, of ``tcgen05`` on Blackwell.
+    """The rule of an instruction with factors of a type: of ``mma`` and ``wmma`` on GPUs of a compute capability (80, 90,
+    …), of ``wgmma`` on Hopper, of ``tcgen05`` on Blackwell.
 
     >>> sum_rule("wgmma", "e4m3"), sum_rule("mma", "f16", 80)
     (SumRule(fraction=13, span=32, kept=13, as_halves=False), SumRule(fraction=24, span=8, kept=23, as_halves=False))
@@ -225,7 +225,8 @@ def block_scaled_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], of_a:
         largest = np.maximum(np.maximum.reduce(np.broadcast_arrays(*exponents_of)), -300)
         total64 = sum(np.trunc(np.ldexp(term, 35 - largest)) for term in terms)
         total = _rounded(np.ldexp(total64, largest - 35), SumRule(35, 64), half=False)
-    nan = np.isnan(of_a).any(axis=-1)[..., :, None] | np.isnan(of_b).any(axis=-1)[..., None, :]
+    nan_rows, nan_columns = (np.asarray(np.isnan(of).any(axis=-1)) for of in (of_a, of_b))
+    nan = nan_rows[..., :, None] | nan_columns[..., None, :]
     return np.where(nan, _CANONICAL["f"], total).astype(np.float32)
 
 

@@ -1,8 +1,10 @@
 """``tensormap``: instructions that edit tensor maps in memory (PTX ISA 9.7.9.28, 9.7.13.16).
 
-``tensormap.replace`` is a plain write of all 128 bytes of a map. ``tensormap.cp_fenceproxy`` copies a map from shared to global
-memory and releases it to the copy engine, by a whole warp together.
+``tensormap.replace`` is a plain write of all 128 bytes of a map. ``tensormap.cp_fenceproxy`` copies a map from shared to
+global memory and releases it to the copy engine, by a whole warp together.
 """
+
+# ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def _tensormap(ins: Instruction, lanes: Lanes) -> Step:
 
 
 def _replace(ins: Instruction, lanes: Lanes, words: list[str]) -> Step:
-    field, space = words[3], next((w.removesuffix("::cta") for w in words if w in ("global", "shared::cta", "shared")), "")
+    field, space = (
+        words[3],
+        next((w.removesuffix("::cta") for w in words if w in ("global", "shared::cta", "shared")), ""),
+    )
     ordinal = number_of(ins, ins.operands[1]) if field in _WITH_ORDINAL else 0
     if field not in _FIELDS or len(ins.operands) != 2 + (field in _WITH_ORDINAL):
         raise UnknownInstruction(ins)
