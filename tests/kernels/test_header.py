@@ -263,6 +263,8 @@ WRONG = [
     (LEAST + "notes = [1]\n", "notes must be a list of text, got [1]"),
     (LEAST + 'constraints = ["m > 0"]\n', "constraints[0]: expression 'm > 0': m is not known"),
     (LEAST + 'constraints = ["1 > 2"]\n', "its own defaults are refused: my/mine: 1 > 2 must hold"),
+    (LEAST + 'triangle = "8"\n', "triangle must be a list of one to three"),
+    (LEAST + 'triangle = ["8", "8"]\n', "triangle must have the rows and columns of a tile and its blocks"),
     (LEAST + "params = 3\n", "params must be a table [params], got 3"),
     (LEAST + "[params]\ntile = { default = 1, values = [1] }\n", "params.tile: a parameter becomes a macro"),
     (LEAST + "[params]\nT = 32\n", "params.T must look like { default = 32, values"),

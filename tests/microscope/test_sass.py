@@ -347,3 +347,17 @@ def test_the_disassembler_live(tmp_path: Path) -> None:
         assert {i.group: 0 for i in live[name] if i.memory}.keys() == {
             i.group: 0 for i in BINARY[name] if i.memory
         }.keys()
+
+
+def test_a_label_without_a_jump_begins_no_block() -> None:
+    """nvdisasm 13.5 has such labels, and what stands on both sides of one is executed equally often."""
+    rows = (
+        ".text.f:",
+        "  /*0010*/  LDS R4, [R2] ;",
+        ".L_x_1:",
+        "  /*0020*/  LDS R5, [R2+0x10] ;",
+        "  /*0030*/  BRA {} ;",
+    )
+    for target, blocks in (("`(.L_x_1)", [0, 1, 1]), ("`(.L_x_10)", [0, 0, 0])):
+        code = disassembly.parse_sass("\n".join(rows).format(target))["f"]
+        assert [ins.block for ins in code] == blocks

@@ -21,8 +21,8 @@
     tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
     invariant = "SPLIT == 1"                        # parameters with which an element of C has the bits that its row of A
                                                     # and its column of B give, in any product
-    triangle = "cdiv(m, TILE) * 8"                  # blocks of a launch that computes only the lower triangle of a symmetric
-                                                    # C; 0 for parameters with which that cannot be
+    triangle = ["BM", "BN", "1"]                    # rows, columns and blocks of a tile where only the lower triangle of a
+                                                    # symmetric C is computed; the columns must divide the rows
 
     persistent = true                               # a block takes one part of C after another; default false
 
@@ -268,10 +268,23 @@ class _Header:
             costs=self._costs(names),
             unfitted=self._strings("unfitted"),
             time=self._time(names),
-            triangle=self._expression("triangle", self.toml["triangle"], sizes) if "triangle" in self.toml else None,
+            triangle=self._triangle(sizes),
             given={name: self._given(name, text, sizes) for name, text in self._table("given").items()},
             **optional,
         )
+
+    def _triangle(self, names: list[str]) -> Expression | None:
+        """The blocks of a launch that computes a triangle, 0 where it cannot: for all rows of tiles above the last the tiles
+        left of the diagonal, and those on it."""
+        if "triangle" not in self.toml:
+            return None
+        sides = self._dimensions("triangle", names)
+        if len(sides) != 3:
+            raise WrongHeaderError("triangle must have the rows and columns of a tile and its blocks")
+        rows, columns, blocks = (f"({side.text})" for side in sides)
+        left = f"{rows} // {columns} * (cdiv(m, {rows}) * (cdiv(m, {rows}) - 1) // 2)"
+        text = f"({rows} % {columns} == 0) * {blocks} * ({left} + cdiv(m, {columns}))"
+        return self._expression("triangle", text, names)
 
     def _suits(self) -> Expression | None:
         engine = {"boxes", "strides"} & set(self.toml)

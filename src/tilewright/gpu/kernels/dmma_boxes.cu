@@ -5,7 +5,7 @@ entry = "dmma_boxes"
 dtypes = ["float64"]
 capability = "9.0a"
 invariant = "1"
-triangle = "(BM % BN == 0) * (BM // BN * (cdiv(m, BM) * (cdiv(m, BM) - 1) // 2) + cdiv(m, BN))"
+triangle = ["BM", "BN", "1"]
 persistent = true
 step = "LINE"
 block = ["BM // WM * (BN // WN) * 32 + 128"]

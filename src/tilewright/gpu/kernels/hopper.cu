@@ -6,7 +6,7 @@ dtypes = ["bfloat16", "float16", "tf32", "int8", "float8_fast"]
 stores = ["bfloat16", "float16", "float32", "int8", "int32"]
 capability = "9.0a"
 invariant = "SPLIT == 1"
-triangle = "(NEAR == 1) * (BM * CLUSTER % (BN * BESIDE) == 0) * SPLIT * CLUSTER * BESIDE * (BM * CLUSTER // (BN * BESIDE) * (cdiv(m, BM * CLUSTER) * (cdiv(m, BM * CLUSTER) - 1) // 2) + cdiv(m, BN * BESIDE))"
+triangle = ["BM * CLUSTER", "BN * BESIDE", "(NEAR == 1) * SPLIT * CLUSTER * BESIDE"]
 persistent = true
 step = "LINE"
 block = ["128 * (BM // 64 + 1)"]

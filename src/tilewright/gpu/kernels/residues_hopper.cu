@@ -7,7 +7,7 @@ stores = ["float64"]
 precision = "int8x13"
 capability = "9.0a"
 persistent = true
-triangle = "(128 * CLUSTER % BN == 0) * CLUSTER * (128 * CLUSTER // BN * (cdiv(m, 128 * CLUSTER) * (cdiv(m, 128 * CLUSTER) - 1) // 2) + cdiv(m, BN))"
+triangle = ["128 * CLUSTER", "BN", "CLUSTER"]
 suits = "(m >= 512) * (n >= 512) * (k >= 512) * (k <= 65536)"
 block = ["384"]
 grid = ["CLUSTER * cdiv(m, 128 * CLUSTER) * cdiv(n, BN)"]

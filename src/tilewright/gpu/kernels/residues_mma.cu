@@ -6,7 +6,7 @@ stores = ["float64"]
 precision = "int8x13"
 capability = "8.0"
 suits = "(m >= 512) * (n >= 512) * (k >= 512) * (k <= 65536)"
-triangle = "(128 % BN == 0) * (128 // BN * (cdiv(m, 128) * (cdiv(m, 128) - 1) // 2) + cdiv(m, BN))"
+triangle = ["128", "BN", "1"]
 block = ["max(128, BN)"]
 grid = ["cdiv(m, 128) * cdiv(n, BN)"]
 shared = "STAGES * (128 + BN) * BK"

@@ -7,7 +7,7 @@ stores = ["float32"]
 precision = "float16x1"
 capability = "9.0a"
 persistent = true
-triangle = "(BM * CLUSTER % BN == 0) * CLUSTER * (BM * CLUSTER // BN * (cdiv(m, BM * CLUSTER) * (cdiv(m, BM * CLUSTER) - 1) // 2) + cdiv(m, BN))"
+triangle = ["BM * CLUSTER", "BN", "CLUSTER"]
 suits = "min(k >= 128, m >= 256, n >= 256, m * n * k * batch >= 250000000)"
 block = ["128 * (BM // 64 + 1)"]
 grid = ["CLUSTER * cdiv(m, BM * CLUSTER) * cdiv(n, BN)"]

@@ -107,6 +107,7 @@ def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
     calls: tuple[Where, ...] = ()
     inside = False  # whether the row before named the call of an inlined function: the next row repeats the place of it
     labels: dict[str, tuple[int, int]] = {}  # label → number of its function, and index in its code
+    named = set(re.findall(r"\.L\w+\b(?!:)", text))
     for row in text.splitlines():
         if found := _FUNCTION.match(row):
             code = functions.setdefault(found[1] or found[2], [])
@@ -118,7 +119,7 @@ def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
             calls += (Where(found[3], int(found[4])),) if inside else ()
         elif found := _LABEL.match(row):
             labels[found[1]] = (len(functions), len(code))
-            block += 1
+            block += found[1] in named  # nvdisasm 13.5 has labels to which nothing jumps
         elif found := _CODE.match(row):
             code.append(MachineInstruction(
                 int(found[1], 16), found[3], found[4].strip(), found[2] or "", file, line, block, calls=calls

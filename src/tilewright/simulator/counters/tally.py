@@ -286,10 +286,10 @@ class Counters:
 
     def approximate(self) -> frozenset[str]:
         """The counters, by the hardware's name, to which doubtful accesses add, and those of tensor cores where these also
-        set registers, or where products are not counted."""
-        tallies = self.tallies().values()
-        found = {name for tally in tallies if self.doubtful(tally) for name in tally.counters()}
-        if self.products_uncounted() or (self.machine.moves and any(tally.cycles for tally in tallies)):
+        set registers, as ptxas lets them do in kernels that have no other use for them, too; and where products of
+        tensor memory are not counted."""
+        found = {name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters()}
+        if self.machine.moves or self.products_uncounted():
             found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}
         return frozenset(found)
 
