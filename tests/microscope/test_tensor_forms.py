@@ -237,3 +237,21 @@ def test_lanes_of_other_warps_are_a_finding_by_the_letter() -> None:
     run = simulate(ptx, "k", 1, 128, [np.zeros(128, np.uint32)])
     assert {(f.kind, f.grade) for f in run.findings} == {("out of bounds", BY_THE_LETTER)}
     np.testing.assert_array_equal(run.arrays[0], 1000 * np.arange(128))
+
+
+def test_an_address_of_another_space_is_a_finding_by_the_letter() -> None:
+    a, b, right = _operands(128, 16, 16, np.float16)
+    tiles, at = _k_major(a, b)
+    ptx = product("mma.cta_group::1.kind::f16", shape=_shape(1, 0, 0, 128, 16), shared=tiles.size, columns=16)
+    changes = {
+        "arrive::one.shared::cluster.b64 [done];": "arrive::one.b64 [%rd9];",
+        "    mov.u32 %r0, %tid.x;": "    mov.u32 %r0, %tid.x; mov.u64 %rd9, done;\n"
+        "    mov.u64 %rd10, place; cvta.shared.u64 %rd10, %rd10;",
+        "shared::cta.b32 [place], 256;": "shared::cta.b32 [%rd10], 256;",
+    }
+    for old, new in changes.items():
+        assert ptx.count(old) == 1
+        ptx = ptx.replace(old, new)
+    run, words = multiplied(ptx, tiles, at, 16)
+    assert [(f.kind, f.grade) for f in run.findings] == [("out of bounds", BY_THE_LETTER)] * 2
+    np.testing.assert_array_equal(_floats(words), right)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from support.tensor_kernels import FOLDER, kernels
+from tilewright.simulator.findings import BY_THE_LETTER, SURE
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
 
@@ -28,6 +29,15 @@ def test_a_planted_defect_is_found_at_its_line(source: str, name: str) -> None:
     ring = kernels()[source]
     found = {(finding.line, finding.kind) for finding in ring.run(name, "rolled").findings}
     assert ring.marks[name] <= found
+
+
+def test_what_works_today_is_marked() -> None:
+    """The fences bind only the compiler, and a thread that has left has waited for what it started."""
+    grades = {("gemm", "NO_AFTER_SYNC"): "missing fence", ("pair", "OTHERS_HAVE_LEFT"): "race"}
+    for (source, name), kind in grades.items():
+        found = [f.grade for f in kernels()[source].run(name, "rolled").findings if f.kind == kind]
+        assert set(found) == {BY_THE_LETTER}
+    assert {f.grade for f in kernels()["gemm"].run("NO_COMMIT", "rolled").findings} == {SURE}
 
 
 def test_enough_is_planted() -> None:

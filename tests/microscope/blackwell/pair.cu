@@ -44,7 +44,11 @@ template <int D> DEV void run(const TensorMap& map_a, const TensorMap& map_b, fl
         for (int i = 0; i < 8; i++) c[(rank * M / 2 + t) * N + n + i] = __uint_as_float(v[i]);
     }
     BEFORE_SYNC();
-    __syncthreads();
+    if (D == OTHERS_HAVE_LEFT) {
+        if (warp != 1) return;
+    } else {
+        __syncthreads();
+    }
     CLUSTER_SYNC();
-    if (warp == 1 && (D != ONE_GIVES_NOTHING_BACK || rank == 0)) DEALLOC("2", d, 64);
+    if (warp == 1 && (D != ONE_GIVES_NOTHING_BACK || rank == 0)) DEALLOC("2", d, 64);  // !! race: OTHERS_HAVE_LEFT
 }

@@ -151,6 +151,7 @@ class TensorMemory:
             int, list[TensorOperation]
         ] = {}  # warp → operations with no fence before_thread_sync after them
         self.after: dict[int, Ints] = {}  # warp → what it knew at its last fence after_thread_sync
+        self.left: dict[int, Ints] = {}  # cluster → what threads knew that have left the kernel
 
     # ---- allocation
 
@@ -207,6 +208,12 @@ class TensorMemory:
         self.access(operation, [Cells(block, slice(0, LANES // OF_CELL), slice(found.first, found.first + count))], [])
         mine.remove(found)
         self.owned[block, found.first : found.first + count] = False
+
+    def leave(self, lanes: Ints) -> None:
+        """These lanes leave the kernel."""
+        for block in np.unique(self.threads.of_block[lanes]).tolist():
+            cluster, row = block // self.clocks.together, self._knowledge(lanes[self.threads.of_block[lanes] == block])
+            self.left[cluster] = np.maximum(row, self.left.get(cluster, row))
 
     def relinquish(self, ins: Instruction, lane: int) -> None:
         """``tcgen05.relinquish_alloc_permit`` by the warp of a lane."""
@@ -359,7 +366,9 @@ class TensorMemory:
             waits.append(earlier.issued)
         if not any(self._knows(after, stamp, now) for stamp in published):
             done = any(self._knows(known, stamp, now) for stamp in waits)
-            self._report(earlier, now, same=same, done=done, stores=stores, wrote=wrote)
+            left = self.left.get(int(self.threads.of_block[now.lane]) // self.clocks.together)
+            gone = now.kind == "dealloc" and any(self._knows(left, stamp, now) for stamp in waits)
+            self._report(earlier, now, same=same, done=done, stores=stores, wrote=wrote, gone=gone)
 
     def _knowledge(self, lanes: Ints) -> Ints:
         """Up to which times these threads of a warp know others, from relaxed barriers too, which order execution."""
@@ -384,9 +393,18 @@ class TensorMemory:
         return bool(row[block % together * 32 + thread // 32] >= time)
 
     def _report(
-        self, earlier: TensorOperation, now: TensorOperation, *, same: bool, done: bool, stores: bool, wrote: bool
+        self,
+        earlier: TensorOperation,
+        now: TensorOperation,
+        *,
+        same: bool,
+        done: bool,
+        stores: bool,
+        wrote: bool,
+        gone: bool,
     ) -> None:
-        """Report that nothing orders an operation after an earlier one; ``done``: only fences are missing."""
+        """Report that nothing orders an operation after an earlier one; ``done``: only fences are missing; ``gone``: a
+        thread that knew that the earlier one is complete has left the kernel."""
         does = "gives back" if now.kind == "dealloc" else "writes" if stores else "reads"
         did = "writes" if wrote else "reads"
         place = f"tcgen05.{earlier.kind} at {earlier.ins.place(now.ins)}"
@@ -411,6 +429,11 @@ class TensorMemory:
             remedy = f"tcgen05.wait::{earlier.kind} must come between"
             if earlier.waited:
                 remedy = "nothing orders the two warps after tcgen05.wait: fences and a barrier or an mbarrier would"
+        if gone:
+            grade, remedy = (
+                BY_THE_LETTER,
+                "a thread that has left the kernel had waited for it: PTX orders nothing by that",
+            )
         text = f"{does} tensor memory that {place} still {did} ({remedy})"
         self.report(ACCUMULATOR if wrote and not stores else RACE, now.ins, now.lane, text, grade)
 

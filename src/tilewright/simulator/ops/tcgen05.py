@@ -29,6 +29,7 @@ from ..findings import BY_THE_LETTER, OUT_OF_BOUNDS, TCGEN05_MISUSE
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
 from ..machine.memory import Region
+from ..machine.spaces import WINDOW
 from ..machine.tensor_memory import OF_CELL, Cells, TensorMemory, TensorOperation
 from ..machine.values import Array, Ints, per_lane
 from ..machine.warpgroups import Reading
@@ -136,13 +137,36 @@ def _address_store(ins: Instruction, lanes: Lanes) -> Callable[[Ints, int], None
         if settle is not None:
             settle(np.zeros(offsets.size, bool))
 
-    write = visit(ins, lanes, space, "", 4, address(ins.operands[0], lanes, ins, bool(space)), put)
+    write = visit(ins, lanes, space, "", 4, _in_shared_memory(ins, lanes, space), put)
 
     def store(lane: Ints, found: int) -> None:
         value[0] = found
         write(lane)
 
     return store
+
+
+def _in_shared_memory(ins: Instruction, lanes: Lanes, space: str) -> Address:
+    """The address of shared memory that is the first operand. GPUs take its lower half; one that is of another space than
+    the instruction says is a finding by the letter of PTX."""
+    where, window = address(ins.operands[0], lanes, ins, bool(space)), WINDOW["shared"]
+
+    def place(sel: Ints | None) -> Ints:
+        at = where(sel)
+        wrong = at >= window if space else at < 1 << 32
+        if not wrong.any():
+            return at
+        text = (
+            "a generic address where it names shared memory"
+            if space
+            else "an address of shared memory, and names no space"
+        )
+        lanes.reports.report(
+            OUT_OF_BOUNDS, ins, sel, wrong, at, f"has {text} (GPUs take its lower half): {ins.text}", BY_THE_LETTER
+        )
+        return np.where(wrong, at - window if space else at + window, at)
+
+    return place
 
 
 # ---- loads and stores ------------------------------------------------------------------------------------------------
@@ -302,7 +326,7 @@ def _commit(ins: Instruction, lanes: Lanes, words: list[str]) -> Step:
             ]
             memory.commit(ins, [target for target in found if target is not None], lane)
 
-    look = at_barriers(ins, lanes, space, address(ins.operands[0], lanes, ins, bool(space)), arrive)
+    look = at_barriers(ins, lanes, space, _in_shared_memory(ins, lanes, space), arrive)
     return lambda sel: look(leaders(ins, lanes, sel))
 
 

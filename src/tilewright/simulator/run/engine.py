@@ -370,6 +370,8 @@ class Engine:
     def _exit(self, sel: Ints | None) -> None:
         self.stillness.disturbed = True
         active = self.lanes.every if sel is None else sel
+        if self.lanes.tensor_memory is not None:
+            self.lanes.tensor_memory.leave(active)
         self.gathering.leave(active)
         self._push_behind(self.barriers.leave(active))
         self._push_behind(self.cluster_barriers.leave(active))
