@@ -34,6 +34,13 @@ extern "C" __global__ void largest(const float* x, float* y)
     asm("max.f32 %0, %1, %2, %3;" : "=f"(y[2 * threadIdx.x]) : "f"(x[3 * threadIdx.x]), "f"(x[3 * threadIdx.x + 1]), "f"(x[3 * threadIdx.x + 2]));
     asm("min.f32 %0, %1, %2, %3;" : "=f"(y[2 * threadIdx.x + 1]) : "f"(x[3 * threadIdx.x]), "f"(x[3 * threadIdx.x + 1]), "f"(x[3 * threadIdx.x + 2]));
 }
+extern "C" __global__ void of_warp(const float* x, float* y)
+{
+    asm("redux.sync.max.f32 %0, %1, 0xFFFFFFFF;" : "=f"(y[4 * threadIdx.x]) : "f"(x[threadIdx.x]));
+    asm("redux.sync.min.abs.f32 %0, %1, 0xFFFFFFFF;" : "=f"(y[4 * threadIdx.x + 1]) : "f"(x[threadIdx.x]));
+    asm("redux.sync.max.NaN.f32 %0, %1, 0xFFFFFFFF;" : "=f"(y[4 * threadIdx.x + 2]) : "f"(x[threadIdx.x]));
+    asm("redux.sync.min.f32 %0, %1, 0xFFFFFFFF;" : "=f"(y[4 * threadIdx.x + 3]) : "f"(__uint_as_float(0x7FFFFFFF)));
+}
 extern "C" __global__ void narrow(const float* x, unsigned short* y, u32* back)
 {
     const float a = x[2 * threadIdx.x], b = x[2 * threadIdx.x + 1];
@@ -118,6 +125,14 @@ def test_the_largest_and_least_of_three() -> None:
     x = _random(32, 3)
     run = _run("largest", [x, np.zeros((32, 2), np.float32)])
     np.testing.assert_array_equal(run.arrays[1], np.stack([x.max(axis=1), x.min(axis=1)], axis=1))
+
+
+def test_the_largest_and_least_of_a_warp() -> None:
+    x = _random(32)
+    x[5] = np.nan
+    right = [np.nanmax(x), np.nanmin(np.abs(x)), np.nan, np.nan]
+    run = _run("of_warp", [x, np.zeros((32, 4), np.float32)])
+    np.testing.assert_array_equal(run.arrays[1], np.tile(np.array(right, np.float32), (32, 1)))
 
 
 def _nearest(x: Array, values: Array) -> Array:

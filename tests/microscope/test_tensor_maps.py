@@ -178,6 +178,7 @@ def test_integer_reductions() -> None:
 COPIED = """(MAP a, uint4* copy, float* y) {
   __shared__ alignas(128) float box[256]; __shared__ u64 b;
   if (threadIdx.x < 8) copy[threadIdx.x] = ((const uint4*)&a)[threadIdx.x];
+  asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
   __syncthreads();
   if (threadIdx.x == 0) {
     INIT(&b, 1);
@@ -199,6 +200,17 @@ def test_a_map_that_the_kernel_copies() -> None:
     run = run_async(COPIED, [tw.TensorMap(a, (16, 16)), np.zeros(32, np.uint32), np.zeros(256, np.float32)], 1, 256)
     assert run.findings == []
     np.testing.assert_array_equal(run.arrays[2], a[8:24].reshape(-1))
+
+
+@pytest.mark.parametrize("fence", ["release", "acquire"])
+def test_a_map_that_the_copy_engine_may_not_see(fence: str) -> None:
+    """A map that the kernel wrote, with one of the two fences left out."""
+    lines = COPIED.splitlines()
+    (left_out,) = (i for i, line in enumerate(lines) if f"tensormap::generic.{fence}" in line)
+    source = "\n".join(line for i, line in enumerate(lines) if i != left_out)
+    a = np.arange(1024, dtype=np.float32).reshape(64, 16)
+    run = run_async(source, [tw.TensorMap(a, (16, 16)), np.zeros(32, np.uint32), np.zeros(256, np.float32)], 1, 256)
+    assert [(f.kind, f"generic.{fence}" in f.text) for f in run.findings] == [("missing fence", True)]
 
 
 def test_a_map_and_a_pointer_share_their_array() -> None:
