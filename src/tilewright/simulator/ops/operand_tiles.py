@@ -75,6 +75,6 @@ def read_tile(
 def _note_operand(ins: Instruction, lanes: Lanes, offsets: Ints, side: str, mode: int) -> None:
     """Record the first eight chunks that the tensor cores read as one group, and where they come from."""
     places, origins, log = offsets[:8, 0], lanes.origins, lanes.mbarriers.log
-    if log is not None and origins.boxes:
+    if log is not None and origins.boxes and ins.parts[0] == "wgmma":  # the pictures are those of its layouts
         start = places[0] // lanes.shared.stride * lanes.shared.stride
         log.operand(ins, side, mode, places - start, origins.box[places >> 4], origins.number[places >> 4])
