@@ -17,6 +17,8 @@ from support.planted_rings import Ring
 
 FOLDER = Path(__file__).parents[1] / "microscope" / "blackwell"
 STEPS = 2
+#: The value of each code of e2m1.
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 Array = np.ndarray[Any, Any]
 
 _MAPS = "MAP map_a, MAP map_b, float* c"
@@ -99,12 +101,11 @@ def _scaled() -> Ring:
 
 def _four_bits(random: np.random.Generator) -> tuple[list[Array], Array]:
     """A and B of e2m1, two to a byte; and four scales of e4m3 a row, of 1, 2, 4 and 8."""
-    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
     codes = random.integers(0, 16, (160, 64))
     scales = (random.integers(7, 11, (2, 128, 4)) << 3).astype(np.uint8)
     data = [core_matrices((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)), *(_scales(s) for s in scales)]
     factors = from_e4m3(np.concatenate([scales[0], scales[1, :32]]))
-    numbers = values[codes] * factors.repeat(16, axis=1)
+    numbers = E2M1[codes] * factors.repeat(16, axis=1)
     return [np.concatenate(data).view(np.uint32), _nothing(128, 32)], numbers[:128] @ numbers[128:].T
 
 

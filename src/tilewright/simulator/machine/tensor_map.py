@@ -110,12 +110,14 @@ _PLACES = {
 
 def edited(data: bytes, field: str, ordinal: int, value: int) -> bytes | None:
     """The 128 bytes of a map with one field changed as ``tensormap.replace`` does; None if they hold no map, or if the value
-    is none that can be run.
+    is none that can be run. Bytes that are all 0 are a map of which every field is still to be set, as Triton makes them.
 
     >>> BoxedTensor.decode(edited(TensorMap(np.zeros((8, 8)), (8, 2)).encoded(0), "box_dim", 1, 4)).box
     (2, 4)
     """
     numbers = list(_LAYOUT.unpack_from(data))
+    if not any(data):
+        numbers[0] = _MAGIC
     if numbers[0] != _MAGIC:
         return None
     if field in ("interleave_layout", "swizzle_atomicity"):
