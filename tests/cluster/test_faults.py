@@ -563,7 +563,7 @@ def test_a_worker_of_this_machine_gets_no_interrupt_from_its_first_moment() -> N
 
 
 @pytest.mark.slow
-def test_the_benchmark_kills_workers_and_schedulers(tmp_path: Path) -> None:
+def test_killed_workers_and_schedulers_of_the_benchmark(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", str(SCRIPT), "record.json", "1", "1", "1024"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr

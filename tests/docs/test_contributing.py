@@ -199,6 +199,7 @@ def step_of(number: int, title: str) -> str:
 MC = "from tilewright.kernels.blocking import blocking; print(blocking().numbers['mc'])"
 
 
+@pytest.mark.thorough
 def test_the_change_of_one_line_is_compiled_and_right(tmp_path: Path) -> None:
     pytest.importorskip("numba", reason="numba is not installed: pip install 'tilewright[lab]'")
     tree = copied(tmp_path / "tree")

@@ -192,7 +192,7 @@ def test_an_archive_that_is_no_use(
     assert compiles
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_twins_are_stored_as_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of float16 and one of bfloat16, of which each comes back as the compiler makes it."""
     pytest.importorskip("cuda.core", reason="cuda-core is not installed: pip install 'tilewright[cuda]'")
