@@ -239,7 +239,7 @@ def is_right(line: dict[str, Any]) -> bool:
         return line["path"] not in ("tilewright", 'tilewright, "ieee"', 'tilewright, "highest"') or line["grade"] == "A"
     if "kernel" not in line:
         return True
-    # Subnormal numbers of TF32 have fewer bits than its bound counts on (docs/accuracy.md).
+    # Subnormal numbers of TF32 have fewer bits than its bound counts on (docs/error-bounds.md).
     within = line["over_promise"] is not None and line["over_promise"] <= 1
     return bool(line["as_ieee"] and (within or (line["distribution"], line["path"]) == ("subnormal", TF32)))
 

@@ -23,6 +23,7 @@ from unittest import mock
 
 from tables import (
     accuracy,
+    advice,
     cluster,
     course,
     cpu,
@@ -44,6 +45,7 @@ from tilewright.records.report import save_figures
 FIGURES = ROOT / "docs" / "figures"
 
 GENERATED: dict[str, Callable[[], str]] = {
+    "advice": advice.changes,
     "bench output": front.bench_output,
     "peers": front.peers,
     "ideas cpu": lambda: cpu.ideas("cpu-ladder-float32"),

@@ -1,24 +1,36 @@
 """What MkDocs does beyond its configuration: pages for what lies outside ``docs/``, and links and pictures that suit a site.
 
 The Markdown is written for a reader of the repository. A link to a source file leads here to a page with its text, a link to
-a record to a copy of it, and a link to a folder becomes plain text. CONTRIBUTING.md and CHANGELOG.md become pages.
+a record to a copy of it, and a link to a folder becomes plain text. CONTRIBUTING.md, CHANGELOG.md and the notebooks become
+pages; what the cells of a notebook show is stored in it, so that nothing runs while the site is built. Formulas between
+dollar signs become MathML, which browsers draw without a script or a font.
 """
 
 from __future__ import annotations
 
+import html
+import logging
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+import notebooks
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[2]
 #: File of the repository → page of the site; README's place is taken by the first page.
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md", "README.md": "index.md"}
+PAGES |= {f"examples/notebooks/{path.name}": f"notebooks/{path.stem}.md" for path in notebooks.FOLDER.glob("*.ipynb")}
 #: How the text of a source page is highlighted; files with other suffixes are copied as they are.
 LANGUAGES = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".toml": "toml"}
+
+#: A formula as pymdownx.arithmatex leaves it.
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+#: With this logger a warning stops a strict build.
+log = logging.getLogger("mkdocs.hooks")
 
 LINK = re.compile(r"(?<!\\)\[([^\[\]]*)\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -103,11 +115,20 @@ def source_page(path: str) -> str:
     return f'{head}~~~~~{{.{language} linenums="1"}}\n{text}\n~~~~~\n'
 
 
+def page_text(file: str) -> str:
+    """The text of a page that is made of a file outside ``docs/``; a notebook ends with a link to itself."""
+    if not file.endswith(".ipynb"):
+        return (ROOT / file).read_text(encoding="utf-8")
+    return f"{notebooks.markdown(notebooks.read(ROOT / file))}\n[Download this notebook](../source/{file})\n"
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages from outside ``docs/``, and whatever the pages link to there."""
     for file, page in PAGES.items():
         if page != "index.md":
-            files.append(File.generated(config, page, content=(ROOT / file).read_text(encoding="utf-8")))
+            files.append(File.generated(config, page, content=page_text(file)))
+        if file.endswith(".ipynb"):
+            files.append(File.generated(config, f"source/{file}", abs_src_path=str(ROOT / file)))
     for page in [file for file in files if file.is_documentation_page()]:
         for link in links(page.content_string):
             path = target(page.src_uri, link)
@@ -128,3 +149,34 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown
     markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
     return re.sub(r"^```python\n(?=>>>)", "```pycon\n", rewritten(name, markdown), flags=re.MULTILINE)
+
+
+def mathml(page: str, found: re.Match[str]) -> str:
+    """A formula of LaTeX as MathML; a command that the converter does not know is a warning.
+
+    >>> drawn = mathml("a.md", FORMULA.match(r'<span class="arithmatex">\\(k \\le 2^{16}\\)</span>'))
+    >>> drawn.startswith("<math"), "<msup><mn>2</mn><mrow><mn>16</mn></mrow></msup>" in drawn
+    (True, True)
+    """
+    formula = html.unescape(found[2])
+    for side, word in (("l", "left"), ("r", "right")):  # otherwise the converter gives a bar the space of an operator
+        formula = formula.replace(f"\\{side}vert", f"\\{word}|").replace(f"\\{side}Vert", f"\\{word}\\|")
+    display = "inline" if found[1] == "span" else "block"
+    made = convert(formula, display=display)
+    if "\\" in made:
+        log.warning("%s: no MathML for %s", page, formula)
+    return made if display == "inline" else f'<div class="formula" tabindex="0">{made}</div>'
+
+
+def on_page_content(content: str, page: Any, **_: Any) -> str:
+    """Draws the formulas of a page, and lets the keyboard scroll what is wider than the page."""
+    content = content.replace("<table>", '<table tabindex="0">')
+    content = re.sub(r'<p>(?=<img [^>]*src="[^"]*figures/)', '<p tabindex="0">', content)
+    return FORMULA.sub(lambda found: mathml(page.file.src_uri, found), content)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Gives the theme's search a name for screen readers."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )

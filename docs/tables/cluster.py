@@ -38,7 +38,7 @@ def beside() -> str:
     shape = f"({ours['m']}×{ours['k']}) · ({ours['k']}×{ours['n']}) float32"
     return (
         f"{table(cells)}\n\n{shape} from zarr to zarr on {environment['processor']}, 2 cores; medians of "
-        f"{len(ours['cluster_s'])} runs in turns, with the same bits. R, the time of one process over ours, is "
+        f"{len(ours['cluster_s'])} runs in turns, with the same bits. R, the time of one process divided by ours, is "
         f"{ours['R']:.2f}. {_record(environment)}"
     )
 

@@ -13,7 +13,7 @@ SIZE = 1000
 #: Libraries that the bench may measure beside OpenBLAS.
 LIBRARIES = {"ref/mkl": "MKL", "ref/blis": "BLIS", "ref/torch": "PyTorch with MKL"}
 #: What ``doubt`` means, for a reader.
-DOUBT = "A `?` follows an R that the samples leave undecided."
+DOUBT = "A `?` after R means that the samples do not decide which is faster."
 
 
 def rate(record: BenchRecord | None) -> str:
@@ -52,8 +52,8 @@ def provenance(name: str, records: list[BenchRecord]) -> str:
     peaks = ", ".join(f"{peak:.0f} GFLOPS on {threads(count)}" for count, peak in sorted(known.items()))
     kernels = environment["blas_kernels"].get("openblas", "unknown")
     return (
-        f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R, the time of {reference_of(first)} on as "
-        f"many threads over ours. "
+        f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R: the time of {reference_of(first)} on "
+        f"the same number of threads, divided by ours. "
         f"{environment['processor']} ({environment['llvm_cpu']} to LLVM; {kernels} kernels in OpenBLAS), "
         f"{environment['cores']} cores; measured FMA peak {peaks}. Record: "
         f"{linked(name)}, made by `{command(environment)}`. {DOUBT}"
@@ -73,19 +73,20 @@ def references_of(records: list[BenchRecord]) -> str:
 
 
 def forced_openblas() -> str:
-    """How far OpenBLAS's choice of kernels is the reason, in a sentence."""
+    """How far OpenBLAS's choice of kernels is the reason, an item for each dtype."""
     records = records_of("cpu-openblas-avx512")
     parts = []
     for dtype in dict.fromkeys(r.dtype for r in records):
         ours = [r for r in records if r.dtype == dtype and r.kernel == "cpu/register_tile" and r.ratio is not None]
-        parts.append(f"{dtype} " + ", ".join(f"{r.ratio:.2f} at {r.n} on {threads(r.threads)}" for r in ours))
+        parts.append(f"- {dtype}: " + ", ".join(f"{r.ratio:.2f} at {r.n} on {threads(r.threads)}" for r in ours))
     chosen = records_of("cpu-ladder-float32")[0].environment["blas_kernels"]["openblas"]
     forced = records[0].environment["blas_kernels"]["openblas"]
-    return (
-        f"OpenBLAS takes its {chosen} kernels on this processor, which it does not know. Told to take those for AVX-512 "
-        f"(`OPENBLAS_CORETYPE={forced}`), it is faster, and R of the register tile is: {'; '.join(parts)} "
-        f"([record](../benchmarks/cpu-openblas-avx512.jsonl))."
+    said = (
+        f"OpenBLAS does not know this processor and takes its {chosen} kernels. With those for AVX-512 "
+        f"(`OPENBLAS_CORETYPE={forced}`) it is faster, and R of the register tile is "
+        f"([record](../benchmarks/cpu-openblas-avx512.jsonl)):"
     )
+    return "\n".join([said, "", *parts])
 
 
 def ideas(*names: str) -> str:
@@ -174,7 +175,7 @@ def layouts(name: str) -> str:
     kernels = known["blas_kernels"]["openblas"]
     return (
         f"{table(rows)}\n\nR against `np.matmul` with OpenBLAS's {kernels} kernels, and in brackets our own time for "
-        f"C-ordered operands over that for these. {known['processor']} ({known['llvm_cpu']} to LLVM). Record: "
+        f"C-ordered operands divided by our time for these. {known['processor']} ({known['llvm_cpu']} to LLVM). Record: "
         f"{linked(name)}, made by `{command(known)}`."
     )
 
@@ -208,6 +209,7 @@ def precision(name: str) -> str:
         errors = [f"{line[what]['fast']:.2g}" for what in ("error", "bound")]
         rows.append([f"{line['n']:,}", *times, f"{ratio:.2f}", f"{of_least:.2f}", *errors])
     return (
-        f'{table(rows)}\n\nMedians of times, and the ratio of the least ones; errors of "fast" relative to |A||B|. '
+        f'{table(rows)}\n\nMedians of times, and the ratio of the shortest ones. Errors are those of "fast", '
+        f"relative to |A||B|. "
         f"{known['processor']}, {threads(lines[0]['threads'])}; {linked(name)}, made by `{command(known)}`."
     )

@@ -101,8 +101,8 @@ def peers() -> str:
     names = f"{', '.join(most)} and {last}" if most else last
     return (
         f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest of {names}, on "
-        f"as many threads, divided by ours; above 1 ours is faster, and with a question mark the samples "
-        f"do not decide between ours and OpenBLAS at its best. OpenBLAS at its best uses the fastest of its kernels "
-        f"for this processor. Medians. {environment['processor']} ({environment['llvm_cpu']} to LLVM), "
+        f"the same number of threads, divided by ours. Above 1 ours is faster. A question mark means that the samples "
+        f"do not decide between ours and OpenBLAS at its best, which uses the fastest of its kernels for this "
+        f"processor. Times are medians. {environment['processor']} ({environment['llvm_cpu']} to LLVM), "
         f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
     )

@@ -62,7 +62,7 @@ def gpu_provenance(name: str, records: list[BenchRecord]) -> str:
     peaks = {r.dtype: r.peak_gflops for r in records if r.peak_gflops}
     measured = ", ".join(f"{dtype} {peak / 1000:.1f}" for dtype, peak in peaks.items())
     return (
-        f"TFLOPS, and in brackets R, the time of cuBLAS {first['blas'].get('cublas', '')} over ours in the same run. "
+        f"TFLOPS, and in brackets R: the time of cuBLAS {first['blas'].get('cublas', '')} divided by ours, in the same run. "
         f"{first['gpu']}, driver {first['driver']}, kernels compiled by {first['nvrtc']}"
         f"{'; measured peaks in TFLOPS: ' * bool(measured)}{measured}. "
         f"Record: {linked(name)}, made by `{command(first)}`."
@@ -116,8 +116,8 @@ def gpu_shapes(*names: str) -> str:
         *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items()),
     ]
     return (
-        f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
-        f"the same run, both as a user calls them and with other operands at each call, TF32 off. "
+        f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R: the time of `torch.matmul(a, b)` divided by "
+        f"ours, in the same run. Both are called as a user calls them, with other operands at each call and TF32 off. "
         f"{known['gpu']}, PyTorch {known['torch']}. "
         f"Records: {'; '.join(records)}."
     )
@@ -136,8 +136,9 @@ def gpu_gram(name: str) -> str:
     dtypes = list(dict.fromkeys(line["dtype"] for line in lines))
     rows = [["A", *dtypes], *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items())]
     return (
-        f"{table(rows)}\n\nThe time of `torch.matmul(a, a.T)` over that of `tw.matmul(a, a.T)`, and in brackets that of "
-        f"`tw.matmul(a, b.T)` over ours, all in turns. {known['gpu']}, PyTorch {known['torch']}. "
+        f"{table(rows)}\n\nThe time of `torch.matmul(a, a.T)` divided by that of `tw.matmul(a, a.T)`, and in brackets "
+        f"the time of `tw.matmul(a, b.T)` divided by it. All were measured in turns. {known['gpu']}, "
+        f"PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
@@ -152,8 +153,8 @@ def gpu_narrow(name: str) -> str:
         cells = (f"{of[n]['gflops'] / 1000:.0f} ({of[n]['ratio']:.2f})" for n in sizes)
         rows.append([_asked(dtype), f"`{of[sizes[0]]['reference']}`", *cells])
     return (
-        f"{table(rows)}\n\nTera-operations a second of `tw.matmul(a, b)`, and in brackets R, the time of the other "
-        f"call over ours in the same run, both as a user calls them and with other operands at each call. "
+        f"{table(rows)}\n\nTera-operations a second of `tw.matmul(a, b)`, and in brackets R: the time of the other "
+        f"call divided by ours, in the same run. Both are called as a user calls them, with other operands at each call. "
         f"{known['gpu']}, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
@@ -191,9 +192,9 @@ def gpu_layers(name: str, asked: str = "") -> str:
         rows.append([f"{n} × {k}", *(f"{of[m]['gflops'] / 1000:.0f} ({of[m]['ratio']:.2f})" for m in counts)])
     mean = exp(sum(log(line["ratio"]) for line in lines) / len(lines))
     return (
-        f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T{asked})` of bfloat16 by rows of `x`, and in brackets R, the "
-        f"time of `torch.matmul(x, weight.T)` over ours in the same run, both as a user calls them and with other operands "
-        f"at each call; {mean:.2f} in the geometric mean. {known['gpu']}, PyTorch {known['torch']}. "
+        f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T{asked})` of bfloat16 by rows of `x`, and in brackets R: the "
+        f"time of `torch.matmul(x, weight.T)` divided by ours, in the same run. Both are called as a user calls them, with "
+        f"other operands at each call. The geometric mean of R is {mean:.2f}. {known['gpu']}, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
@@ -234,10 +235,11 @@ def gpu_grouped(name: str) -> str:
         rows.append([layer, *cells])
     ratios = sorted(case["ratio"][peer] for case in cases if peer in case["ratio"])
     return (
-        f"{table(rows)}\n\nTFLOPS of {tokens:,} tokens of bfloat16 whose experts have random numbers of them, and in "
-        f"brackets R, the time of `torch._grouped_mm` over ours in the same run. Of all {len(ratios)} products (4,096 to "
-        f"65,536 tokens; random and skewed sizes, and multiples of 16) R is {exp(mean(map(log, ratios))):.2f} in the "
-        f"geometric mean, and from {ratios[0]:.2f} to {ratios[-1]:.2f}. {line['gpu']}, PyTorch {line['torch']}. Record: "
+        f"{table(rows)}\n\nTFLOPS for {tokens:,} tokens of bfloat16 in groups of random sizes, and in brackets R: the "
+        f"time of `torch._grouped_mm` divided by ours, in the same run. Over all {len(ratios)} products (4,096 to "
+        f"65,536 tokens; random and skewed sizes, and multiples of 16) the geometric mean of R is "
+        f"{exp(mean(map(log, ratios))):.2f}; R is between {ratios[0]:.2f} and {ratios[-1]:.2f}. {line['gpu']}, "
+        f"PyTorch {line['torch']}. Record: "
         f"{linked(name)}, made by `{line['environment']['command']}`."
     )
 
@@ -359,7 +361,7 @@ def transformer(name: str) -> str:
     return (
         f"{table(rows)}\n\n{record['steps']} steps of {model['layers']} layers of width {model['width']}, "
         f"{model['batch']} sequences of {model['length']} words, bfloat16 by autocast; the compiled ones take turns of a "
-        f"few steps. R, the time of `torch.nn.Linear` over ours, is {record['ratio']:.3f}. Curves are means of ten "
+        f"few steps. R, the time of `torch.nn.Linear` divided by ours, is {record['ratio']:.3f}. Curves are means of ten "
         f"steps; the last one differs from the first in rounding alone. {known['gpu']}, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
@@ -377,8 +379,8 @@ def gpu_arrays(name: str, double: str) -> str:
         cells = [f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" if n in of else "–" for n in sizes]
         rows.append([_asked(dtype), *cells])
     return (
-        f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R, the time of `torch.matmul(a, b)` over ours in "
-        f"the same run, both as a user calls them and with other operands at each call, TF32 off. "
+        f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R: the time of `torch.matmul(a, b)` divided by "
+        f"ours, in the same run. Both are called as a user calls them, with other operands at each call and TF32 off. "
         f"{known['gpu']}, PyTorch {known['torch']}. "
         f'Records: {linked(name)}, made by `{command(known)}`, and of float64 by `precision="ieee"` {linked(double)}.'
     )

@@ -29,9 +29,9 @@ def streams(name: str) -> str:
     gpus = known["gpus"]
     where = f"{len(gpus)}× {gpus[0]}" if len(gpus) > 1 else gpus[0]
     return (
-        f"{table(cells)}\n\nFrom ordinary NumPy arrays to one, medians of the samples in the record, and R, the time of "
-        "`(a.cuda() @ b.cuda()).cpu()` and of cuBLASXt with the registration of its arrays over ours in the same run; "
-        f"every C verified.{_by(rows)} {where}, {known['cores']} cores, PyTorch {known['torch']}. "
+        f"{table(cells)}\n\nFrom ordinary NumPy arrays to one; medians. R is the time of `(a.cuda() @ b.cuda()).cpu()`, or "
+        "of cuBLASXt with the registration of its arrays, divided by ours, in the same run. "
+        f"Every C was verified.{_by(rows)} {where}, {known['cores']} cores, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
@@ -119,7 +119,7 @@ def limits(name: str) -> str:
         cells.append(row)
     formats = list(dict.fromkeys(case["format"] for case in cases))
     return (
-        f"{table(cells)}\n\nThe most of {len({tuple(case['shape']) for case in cases})} shapes and {len(formats)} formats "
-        f"({', '.join(formats)}), from files to a file, as if this processor had such caches, all rates measured anew. "
+        f"{table(cells)}\n\nThe largest of {len({tuple(case['shape']) for case in cases})} shapes and {len(formats)} "
+        f"formats ({', '.join(formats)}), from files to a file. The sizes of caches were set, and all rates measured. "
         f"Record: {linked(name)}, made by `python benchmarks/memory_limits.py OUT.jsonl`."
     )

@@ -111,7 +111,7 @@ def test_ptx_is_explained_for_a_card(cli: Cli, file: Path) -> None:
     [
         ([], "say how it is launched, such as --grid 8"),
         ([*LAUNCH, "n=127", "--size", "64"], "--size is for products of matrices"),
-        ([*LAUNCH, "n"], "'n' is none: give NAME=NUMBER"),
+        ([*LAUNCH, "n"], "'n' is not an argument: give NAME=NUMBER"),
         ([*LAUNCH, "n=127", "--expect", "z = x"], "expect: z is no array among the arguments: x, y"),
         ([*LAUNCH, "n=127", "--expect", "x + missing"], "x \\+ missing fails: NameError"),
         ([*LAUNCH, "n=127", "--expect", "x[:3]"], "y has 128 elements, the expectation"),
@@ -179,7 +179,7 @@ def test_contents_of_arrays(tmp_path: Path) -> None:
     assert (np.abs(found.values[0]) <= 1).all()
     assert arguments_of(["x:float32:9"], 3).values[0].tolist() == arguments_of(["x:float32:9"], 3).values[0].tolist()
     for text, words in (
-        ("x:float33:4", "no dtype"),
+        ("x:float33:4", "not a dtype"),
         ("x:float32:4:arange(5)", "has the shape"),
         ("x:float32:0x", "give NAME:DTYPE:SHAPE"),
         ("x:nowhere.npy", "No such file"),

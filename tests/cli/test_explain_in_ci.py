@@ -112,7 +112,7 @@ def test_requirements_decide_the_exit_code(explained: Callable[..., Answer]) -> 
     assert out.endswith(
         "scale breaks 1 of 3 requirements\n"
         "bank_conflicts == 0: it is ≈ 62\n"
-        "  scale.cu:6: 62 bank conflicts (shared st); pad the row from 32 to 33 elements of 4 bytes: wavefronts 64 → 2\n"
+        "  scale.cu:6: 62 bank conflicts (shared st); pad the row from 32 to 33 elements of 4 bytes: wavefronts ≈ 64 → 2\n"
     )
 
 
@@ -157,7 +157,7 @@ def test_what_is_refused_before_anything_runs(explained: Callable[..., Answer], 
 def test_files_of_one_name_are_told_apart(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("explain", "a/k.cu::k", "b/k.cu::k", "--require", "findings=0")
     assert code == 2
-    assert "files of one name are judged one by one, got a/k.cu, b/k.cu" in err
+    assert "explain files of the same name in separate runs, got a/k.cu, b/k.cu" in err
 
 
 def test_a_kernel_on_the_cpu_has_none(cli: Cli) -> None:

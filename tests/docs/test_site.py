@@ -27,10 +27,11 @@ from support import browser
 
 ROOT = Path(__file__).parents[2]
 NEEDS_MKDOCS = pytest.mark.skipif(
-    importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("mkdocstrings") is None,
-    reason="mkdocs or mkdocstrings is not installed: pip install -e '.[docs]'",
+    any(importlib.util.find_spec(name) is None for name in ("mkdocs", "mkdocstrings", "latex2mathml")),
+    reason="mkdocs, mkdocstrings or latex2mathml is not installed: pip install -e '.[docs]'",
 )
 PAGES = ["index.html", "api.html", "course/cuda.html", "guides/bench.html", "gpu.html", "records.html"]
+PAGES.append("notebooks/see_a_bank_conflict.html")
 
 
 # ---- complete
@@ -68,7 +69,8 @@ def loaded(name: str) -> ModuleType:
 @NEEDS_MKDOCS
 @pytest.mark.thorough  # beside the tests that build the site
 @pytest.mark.parametrize("name", ["hooks", "doctests"])
-def test_the_docstrings_of_the_extensions(name: str) -> None:
+def test_the_docstrings_of_the_extensions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))  # as MkDocs does
     done = doctest.testmod(loaded(name))
     assert done.attempted
     assert not done.failed
@@ -107,6 +109,29 @@ def test_pages_ask_no_other_host_for_anything(site: Path) -> None:
 
 @NEEDS_MKDOCS
 @pytest.mark.thorough
+def test_formulas_are_mathml(site: Path) -> None:
+    for name in ("accuracy", "error-bounds", "error-measured"):
+        page = (site / f"{name}.html").read_text(encoding="utf-8")
+        assert page.count("<math ") > 10
+        assert "arithmatex" not in page
+        assert not re.search(r"\\[a-z]+\b", re.sub(r"<(script|pre|code).*?</\1>", "", page, flags=re.DOTALL)), (
+            "LaTeX is left"
+        )
+
+
+@NEEDS_MKDOCS
+@pytest.mark.thorough
+def test_the_search_has_a_name_and_tables_scroll_by_keyboard(site: Path) -> None:
+    """The hooks replace what the theme writes: a theme that writes something else is noticed here."""
+    page = (site / "gpu-speed.html").read_text(encoding="utf-8")
+    assert re.search(r'role="dialog" aria-label="Search"', page)
+    assert '<table tabindex="0">' in page
+    assert "<table>" not in page
+    assert '<p tabindex="0"><img' in (site / "index.html").read_text(encoding="utf-8")
+
+
+@NEEDS_MKDOCS
+@pytest.mark.thorough
 def test_the_reference_shows_signatures_docstrings_and_examples(site: Path) -> None:
     page = html.unescape(re.sub(r"<[^>]+>", "", (site / "api.html").read_text(encoding="utf-8")))
     assert re.search(
@@ -138,14 +163,19 @@ def test_dead_links_and_unknown_names_stop_the_build(tmp_path: Path) -> None:
     page = project / "docs" / "start.md"
     right = page.read_text(encoding="utf-8")
     page.write_text(
-        f"{right}\n[a page](away.md) [a heading](guides/bench.md#away) [a source](../src/tilewright/away.py)\n"
+        f"{right}\n[a page](away.md) [a heading](guides/bench.md#away) [a source](../src/tilewright/away.py) $\\away k$\n"
     )
     linked = build(project, tmp_path / "out")
     page.write_text(f"{right}\n::: tilewright.away\n")
     named = build(project, tmp_path / "out")
     assert linked.returncode
     assert named.returncode
-    for wrong in ("'away.md'", "does not contain an anchor '#away'", "'../src/tilewright/away.py'"):
+    for wrong in (
+        "'away.md'",
+        "does not contain an anchor '#away'",
+        "'../src/tilewright/away.py'",
+        r"no MathML for \away k",
+    ):
         assert wrong in linked.stderr
     assert "tilewright.away" in named.stderr
 
@@ -294,3 +324,22 @@ def test_the_palette_can_be_switched(site: Path, address: str, tmp_path: Path) -
     seen = look(site, address, "index.html", tmp_path, 1280, "--blink-settings=preferredColorScheme=1", body=click)
     browser.check_quiet(seen)
     assert seen["schemes"] == ["default", "slate", "default"]
+
+
+@in_browser
+def test_what_is_copied_has_no_prompt_and_no_output(site: Path, address: str, tmp_path: Path) -> None:
+    """By the theme's button, which marks the code and takes the text that is visible."""
+    copy = """
+  const code = [...page.querySelectorAll("pre > code")].find((each) => each.querySelector(".gp"));
+  code.setAttribute("data-md-copying", "");
+  seen.copied = code.innerText.trimEnd();
+  seen.marks = [...page.scripts].filter((script) => script.src).map((script) => script.src);
+"""
+    seen = look(site, address, "index.html", tmp_path, 1280, body=copy)
+    browser.check_quiet(seen)
+    assert seen["copied"].startswith("import numpy as np\nimport tilewright as tw\n")
+    assert seen["copied"].endswith("bool(np.allclose(c, a @ b))")
+    scripts = [site / link.removeprefix(f"{address}/") for link in seen["marks"]]
+    assert any("data-md-copying" in path.read_text(encoding="utf-8") for path in scripts), (
+        "the theme marks it otherwise"
+    )

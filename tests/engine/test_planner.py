@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -291,6 +292,15 @@ def test_a_plan_prints_what_it_will_do(dtype: str, size: tuple[int, int, int]) -
         pattern = r"[\d.e+]+ (ns|µs|ms|s), \S+ GFLOPS: bound by (compute|cache|memory|the call itself)"
         assert re.fullmatch(pattern, rows["predicted"])
         assert rows["model"].startswith("compute ")
+
+
+@pytest.mark.any_machine
+def test_notebooks_show_the_same_as_a_table() -> None:
+    plan = make_plan(Problem(500, 400, 300, "float32"))
+    first, *lines = str(plan).splitlines()
+    page = html.unescape(plan._repr_html_())
+    assert re.search(r"<b>(.*?)</b>", page)[1] == first
+    assert re.findall(r"<td[^>]*>(.*?)</td>", page) == [cell for x in lines for cell in (x[2:13].strip(), x[13:])]
 
 
 @pytest.mark.any_machine

@@ -62,9 +62,9 @@ def test_nested_numbers_are_still_matrices() -> None:
 
 def test_lists_of_other_lengths_are_refused() -> None:
     a = [np.ones((2, 2))] * 3
-    with pytest.raises(ShapeError, match="a is a list of 3 arrays, b one of 2: they must be as many"):
+    with pytest.raises(ShapeError, match="a is a list of 3 arrays, b one of 2: both must have the same length"):
         tw.matmul(a, a[:2])
-    with pytest.raises(ShapeError, match="b one of 3, out is one of 1: they"):
+    with pytest.raises(ShapeError, match="b one of 3, out is one of 1: both"):
         tw.matmul(a, a, out=[np.ones((2, 2))])
     with pytest.raises(ShapeError, match="out is no list"):
         tw.matmul(a, a, out=np.ones((3, 2, 2)))

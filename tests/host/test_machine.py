@@ -462,7 +462,7 @@ def test_rates_of_other_numbers_of_threads_lie_between_those_that_are_known(tmp_
     [
         ("{", "Expecting property name"),
         ("[]", "'list' object"),
-        ('{"usable_core": 2}', "'usable_core' is no fact of a machine; did you mean usable_cores"),
+        ('{"usable_core": 2}', "'usable_core' is not a fact of a machine; did you mean usable_cores"),
         ('{"usable_cores": 0}', "usable_cores must be a positive whole number or null, got 0"),
         ('{"usable_cores": null}', "usable_cores must be a number"),
         ('{"caches": [{"level": 2, "type": "Unified", "size": "1M"}]}', "size of L2 must be a positive whole number"),

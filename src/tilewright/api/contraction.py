@@ -244,8 +244,8 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
     for number, (x, y) in enumerate(itertools.pairwise(chain)):
         if x.shape[-1] != y.shape[0]:
             raise ShapeError(
-                f"arrays[{number}] is {tuple(x.shape)}, arrays[{number + 1}] is {tuple(y.shape)}: the columns of the one "
-                "must be as many as the rows of the other"
+                f"arrays[{number}] is {tuple(x.shape)}, arrays[{number + 1}] is {tuple(y.shape)}: the first "
+                "must have as many columns as the second has rows"
             )
     sides = [chain[0].shape[0] if chain[0].ndim == 2 else 1, *(x.shape[0] for x in chain[1:])]
     sides.append(chain[-1].shape[-1] if chain[-1].ndim == 2 else 1)
@@ -290,7 +290,7 @@ def _parsed(operands: tuple[Any, ...]) -> tuple[Subscripts, tuple[Any, ...]]:
     if isinstance(operands[0], str):
         arrays = tuple(map(_with_axes, operands[1:]))
         if not arrays:
-            raise UsageError(f"subscripts {operands[0]!r} are of one operand or more, given is none")
+            raise UsageError(f"subscripts {operands[0]!r} need one operand or more, got none")
         # torch.compile warns of cached functions.
         parse = parse_subscripts.__wrapped__ if is_of_a_library(*arrays) else parse_subscripts
         return parse(operands[0], tuple(x.ndim for x in arrays)), arrays

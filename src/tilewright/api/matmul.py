@@ -429,7 +429,7 @@ def multiply_lists(
     """The ``product`` of each pair of arrays. Raises ShapeError for lists of unequal lengths."""
     if len(a) != len(b) or (out is not None and not (isinstance(out, list) and len(out) == len(a))):
         given = "" if out is None else f", out is {f'one of {len(out)}' if isinstance(out, list) else 'no list'}"
-        raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}{given}: they must be as many")
+        raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}{given}: both must have the same length")
 
     def one(x: Any, y: Any, c: Any = None) -> Any:
         return product(x, y, c, precision=precision, algorithm=algorithm, device=device, out_dtype=out_dtype)

@@ -227,7 +227,7 @@ def described_machine(path: Path, here: Machine) -> Machine:
         unknown = facts.keys() - FACTS - _NO_FACTS
         if unknown:
             name = min(unknown)
-            raise ValueError(f"{name!r} is no fact of a machine; {did_you_mean(name, FACTS)}")
+            raise ValueError(f"{name!r} is not a fact of a machine; {did_you_mean(name, FACTS)}")
         caches = tuple(Cache(**kind) for kind in facts.get("caches", [asdict(kind) for kind in here.caches]))
         rates = tuple(Rate(x["name"], x["dtype"], x["threads"], float(x["value"])) for x in facts.get("roofs", ()))
         stated = {name: value for name, value in facts.items() if name in FACTS} | {"caches": caches, "rates": rates}

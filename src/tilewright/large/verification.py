@@ -436,7 +436,9 @@ def multiply_verified(
     if isinstance(a, list) and isinstance(b, list) and a and getattr(a[0], "ndim", 0) > 1:
         outs = [None] * len(a) if out is None else out
         if not len(a) == len(b) == len(outs):
-            raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}, out one of {len(outs)}: not as many")
+            raise ShapeError(
+                f"a is a list of {len(a)} arrays, b one of {len(b)}, out one of {len(outs)}: all must have the same length"
+            )
         each = zip(a, b, outs, strict=True)
         others |= {"precision": precision, "algorithm": algorithm, "plain": plain}
         return [multiply_verified(product, *three, **others) for three in each]

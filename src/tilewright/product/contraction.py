@@ -114,7 +114,7 @@ def _resolved(
 ) -> Subscripts:
     """Subscripts of one character for each axis."""
     if len(terms) != len(axes):
-        raise UsageError(f"subscripts {given} are of {len(terms)} operands, given are {len(axes)}: pass as many")
+        raise UsageError(f"subscripts {given} are of {len(terms)} operands, got {len(axes)}: pass one for each")
     counts = []
     for number, (term, ndim) in enumerate(zip(terms, axes, strict=True)):
         named, has_dots = len([label for label in term if label is not Ellipsis]), term.count(Ellipsis)
@@ -196,7 +196,7 @@ def tensordot_axes(axes: Any, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[l
         if len(set(found[-1])) < len(chosen):
             raise UsageError(f"axes of {name} are {chosen}: each may occur once")
     if len(first) != len(second):
-        raise UsageError(f"axes are {first} of a and {second} of b: they must be as many")
+        raise UsageError(f"axes are {first} of a and {second} of b: give the same number of axes of both")
     for x, y in zip(*found, strict=True):
         if a[x] != b[y]:
             raise ShapeError(

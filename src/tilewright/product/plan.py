@@ -91,9 +91,22 @@ class Plan(ABC):
         return f"<{type(self).__name__}: {self.title}{by} on {self.device}; print it for the whole>"
 
     def __str__(self) -> str:
+        return "\n".join([self.title, *(f"  {label:<10} {text}".rstrip() for label, text in self.all_rows)])
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the lines of ``str()`` as a table."""
+        from html import escape  # a millisecond that no product needs
+
+        cells = ((f'<td style="text-align:left">{escape(cell)}</td>' for cell in row) for row in self.all_rows)
+        rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+        return f"<div><b>{escape(self.title)}</b><table>{rows}</table></div>"
+
+    @property
+    def all_rows(self) -> Rows:
+        """The kernel, and ``rows``: what is printed below the title."""
         chosen = self.choice
         kernel = [("kernel", f"{chosen.kernel.name}: {chosen.kernel.idea}"), ("because", chosen.why)] if chosen else []
-        return "\n".join([self.title, *(f"  {label:<10} {text}" for label, text in [*kernel, *self.rows()])])
+        return [*kernel, *self.rows()]
 
 
 def rate_text(problem: Problem, seconds: float) -> str:

@@ -6,7 +6,7 @@ cheapest path whose bound is not above it, and "fast" the cheapest whose bound i
 line in ``PATHS``, and its error in ``_sums_error`` if no sum of IEEE arithmetic has it.
 
 The sources are Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 2.2, 3.1, 3.5 and 3.6 (complex
-numbers), and for sums of tensor cores Khattak & Mikaitis, arXiv 2512.07004. ``docs/accuracy.md`` derives the bounds.
+numbers), and for sums of tensor cores Khattak & Mikaitis, arXiv 2512.07004. ``docs/error-bounds.md`` derives the bounds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Products of float64 and complex128 from residues of whole numbers: the moduli, and how accurate a product is.
 
-``docs/accuracy.md`` derives the bound of the error, section "float64 from int8".
+``docs/error-bounds.md`` derives the bound of the error, section "float64 from int8".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ real GPU, if the kernel was also measured. Terminal and page show only what is i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ from .pipeline import Pipeline, check_pipeline, pipeline_from
 
 SCHEMA = 1
 KIND = "explain"
+#: A time that is shorter by less is no less.
+NO_LESS = 0.99
 #: The mark of a count that is not exact.
 APPROXIMATELY = "≈"
 
@@ -125,6 +127,44 @@ class TimePart:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """What would make a line cheaper, or for line 0 the kernel: ``unit``, such as wavefronts, ``before`` and ``after``.
+
+    ``seconds``: the times before and after by the model of the card, None where it predicts none. ``tried``: what a run of
+    the changed source showed, empty if there was none.
+    """
+
+    line: int
+    text: str
+    unit: str
+    before: int
+    after: int
+    file: str = ""  # the included file that has the line; empty for the kernel's own
+    seconds: tuple[float, float] | None = None
+    tried: str = ""
+    exact: bool = True  # whether ``before`` is what the GPU counts
+
+    @property
+    def with_costs(self) -> str:
+        """The advice, and the cost before and after."""
+        mark = "" if self.exact else f"{APPROXIMATELY} "
+        return f"{self.text}: {self.unit} {mark}{self.before:,} → {self.after:,}" if self.unit else self.text
+
+    def sentence(self, time: Callable[[float], str]) -> str:
+        """All of it in one line; ``time`` makes text of seconds.
+
+        >>> Advice(7, "pad the row", "wavefronts", 1024, 32, seconds=(4e-5, 3e-5)).sentence("{:.0e} s".format)
+        'pad the row: wavefronts 1,024 → 32, time 4e-05 s → 3e-05 s by the model'
+        """
+        parts = [self.with_costs]
+        if self.seconds:
+            before, after = self.seconds
+            less = after < NO_LESS * before
+            parts.append(f"time {time(before)} → {time(after)} by the model" if less else "no less time by the model")
+        return ", ".join(parts) + (f"; {self.tried}" if self.tried else "")
+
+
+@dataclass(frozen=True)
 class Defect:
     """A defect that the microscope found; ``block`` and ``thread`` are the first in which it occurred."""
 
@@ -163,7 +203,8 @@ class Explanation:
 
     ``printed`` is what the kernel's threads printed. ``approximate`` lists the ``counters`` that are not exact.
     ``pipeline`` is what one block did at its mbarriers, None if it has none. ``predicted`` are the parts of the time of a
-    pipelined kernel, empty for others and if the rates of the card were not measured.
+    pipelined kernel, empty for others and if the rates of the card were not measured. ``advice`` is what would make lines
+    cheaper.
     """
 
     kernel: str
@@ -194,6 +235,7 @@ class Explanation:
     approximate: list[str] = field(default_factory=list)
     pipeline: Pipeline | None = None
     predicted: list[TimePart] = field(default_factory=list)
+    advice: list[Advice] = field(default_factory=list)
     schema: int = SCHEMA
     kind: str = KIND
 
@@ -270,6 +312,11 @@ class Explanation:
         """The accesses of a line of the kernel's own file."""
         return [access for access in self.accesses if access.line == line and not access.file]
 
+    @property
+    def advised(self) -> list[tuple[str, int, str]]:
+        """File, line and text of the advice for lines, with the costs."""
+        return [(each.file, each.line, each.with_costs) for each in self.advice if each.line]
+
     def as_dict(self) -> dict[str, Any]:
         """The object that is written to a file."""
         return asdict(self)
@@ -277,7 +324,9 @@ class Explanation:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-_NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": Defect, "predicted": TimePart}
+_NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": Defect}
+#: Those that files of earlier versions do not have.
+_LATER = {"predicted": TimePart, "advice": Advice}
 
 
 def from_dict(data: Any, where: str) -> Explanation:
@@ -289,19 +338,14 @@ def from_dict(data: Any, where: str) -> Explanation:
         raise RecordError(f"{where}: schema must be {SCHEMA}, got {value_excerpt(data.get('schema'))}")
     check_explanation(data, where)
     try:
+        lists = {name: data.get(name, []) if name in _LATER else data[name] for name in (*_NESTED, *_LATER)}
         nested = {
-            name: [_with_known_fields(cls, item) for item in _list_field(data, name)] for name, cls in _NESTED.items()
+            name: [_with_known_fields(cls, item) for item in lists[name]] for name, cls in (_NESTED | _LATER).items()
         }
         pipeline = pipeline_from(data["pipeline"]) if data.get("pipeline") else None
         return _with_known_fields(Explanation, data | nested | {"pipeline": pipeline})
     except (TypeError, KeyError) as error:
         raise RecordError(f"{where}: is an incomplete explanation: {error}") from None
-
-
-def _list_field(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects of a field that is a list; files of earlier versions have no predicted time."""
-    items: list[dict[str, Any]] = data.get(name, []) if name == "predicted" else data[name]
-    return items
 
 
 def _with_known_fields(cls: Any, data: dict[str, Any]) -> Any:
@@ -367,7 +411,7 @@ _RULES: dict[str, Rule] = {
     "pipeline": nullable(OBJECT),
     "included": mapping("an object of texts", TEXT.holds),
     **dict.fromkeys(("about", "gpu", "launch", "resources", "occupancy", "verified", "run", "environment"), OBJECT),
-    **dict.fromkeys(("accesses", "formulas", "bounds", "defects", "predicted"), OBJECTS),
+    **dict.fromkeys(("accesses", "formulas", "bounds", "defects", "predicted", "advice"), OBJECTS),
 }
 
 #: The rules of the objects in lists.
@@ -388,6 +432,12 @@ _ITEM_RULES: dict[str, dict[str, Rule]] = {
         "rate": Rule("a number above 0", lambda x: is_number(x) and x > 0),
     },
     "predicted": {"name": TEXT, "because": TEXT, "seconds": POSITIVE},
+    "advice": {
+        **dict.fromkeys(("text", "unit", "file", "tried"), TEXT),
+        **dict.fromkeys(("line", "before", "after"), COUNT),
+        "seconds": nullable(many("two numbers", is_number, least=2, most=2)),
+        "exact": TRUTH,
+    },
     "defects": {
         **dict.fromkeys(("kind", "text", "file", "grade"), TEXT),
         **{"line": COUNT, "block": _TRIPLE, "thread": _TRIPLE},

@@ -13,7 +13,7 @@ CONTEXT = 1
 
 @dataclass(frozen=True)
 class SourceRow:
-    """One source line: sectors of global and local memory, wavefronts of shared memory, and what is wrong there.
+    """One source line: sectors of global and local memory, wavefronts of shared memory, what is wrong there, and advice.
 
     ``sectors_waste`` and ``wavefronts_waste``: the cost over the least that the same bytes can cost; 1 where nothing is
     wasted.
@@ -30,6 +30,7 @@ class SourceRow:
     sectors_exact: bool = True
     wavefronts_exact: bool = True
     inside: str = ""  # where in a library's header its accesses are, if the line calls a function there
+    advice: tuple[str, ...] = ()
 
     @property
     def called(self) -> str:
@@ -47,15 +48,14 @@ def source_rows(
     accesses: Sequence[Access],
     wrong: Iterable[tuple[str, int, str]],
     included: Mapping[str, str] | None = None,
+    advice: Iterable[tuple[str, int, str]] = (),
 ) -> list[SourceRow]:
     """Every line of ``source``, then every line of the ``included`` files, whose texts are given by name.
 
-    ``wrong`` are triples of a file, empty for ``source``, a line, and a message for it. Of an included file whose text is
-    empty, because it cannot be read, there are only the lines with accesses and messages.
+    ``wrong`` and ``advice`` are triples of a file, empty for ``source``, a line, and a message for it. Of an included file
+    whose text is empty, because it cannot be read, there are only the lines with accesses and messages.
     """
-    messages: dict[tuple[str, int], list[str]] = {}
-    for file, line, message in wrong:
-        messages.setdefault((file, line), []).append(message)
+    messages, advised = _by_place(wrong), _by_place(advice)
     by_line: dict[tuple[str, int], list[Access]] = {}
     for access in accesses:
         by_line.setdefault((access.file, access.line), []).append(access)
@@ -72,9 +72,18 @@ def source_rows(
             said = tuple(messages.get((file, number), ()))
             inside = ", ".join(dict.fromkeys(access.inside for access in here if access.inside))
             row = SourceRow(number, texts.get(number, ""), *_cost(moved), *_cost(shared), said, file)
+            row = replace(row, advice=tuple(advised.get((file, number), ())))
             exact, shared_exact = (all(access.exact for access in some) for some in (moved, shared))
             all_rows.append(replace(row, sectors_exact=exact, wavefronts_exact=shared_exact, inside=inside))
     return all_rows
+
+
+def _by_place(triples: Iterable[tuple[str, int, str]]) -> dict[tuple[str, int], list[str]]:
+    """Messages by file and line."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for file, line, message in triples:
+        found.setdefault((file, line), []).append(message)
+    return found
 
 
 def _cost(accesses: Sequence[Access]) -> tuple[int, float]:

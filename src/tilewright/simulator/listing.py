@@ -18,11 +18,13 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class ListingLine:
-    """A line of the listing: counters in the margin and the source, or a finding about the line above (printed in red)."""
+    """A line of the listing: counters in the margin and the source; or, about the line above, a finding (printed in red) or
+    advice."""
 
     margin: str
     source: str
     wrong: str = ""
+    advice: str = ""
 
 
 def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
@@ -50,6 +52,7 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
             indent = " " * (len(row.text) - len(row.text.lstrip()))
             listing.append(ListingLine(aligned(("",) * len(HEADS), ""), indent + row.called))
         listing += [ListingLine("", "", finding) for finding in row.wrong]
+        listing += [ListingLine("", "", advice=text) for text in row.advice]
     return listing
 
 
@@ -57,14 +60,20 @@ def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], n
     """The listing under a title, then the lines ``below`` it and notes, in 80 columns."""
     written = [textwrap.fill(title, WIDTH, subsequent_indent="  "), ""]
     for line in lines(shown):
-        written.append(wrapped(line.wrong, WIDTH) if line.wrong else folded_line(line, WIDTH))
+        written.append(said_of_line(line, WIDTH) or folded_line(line, WIDTH))
     filled = [textwrap.fill(f"note: {note}", WIDTH, subsequent_indent="  ") for note in notes]
     return "\n".join([*written, *below, *filled])
 
 
-def wrapped(wrong: str, width: int) -> str:
-    """A finding about the line above, marked with ``^`` and wrapped to ``width`` columns."""
-    return textwrap.fill(f"^ {wrong}", width, initial_indent="  ", subsequent_indent="    ")
+def said_of_line(line: ListingLine, width: int) -> str:
+    """A finding about the line above, marked with ``^``, or advice, marked with ``→``, in ``width`` columns; empty for a
+    line of the source."""
+    return wrapped(line.wrong, width) if line.wrong else wrapped(line.advice, width, "→") if line.advice else ""
+
+
+def wrapped(text: str, width: int, mark: str = "^") -> str:
+    """A text about the line above, with its mark."""
+    return textwrap.fill(f"{mark} {text}", width, initial_indent="  ", subsequent_indent="    ")
 
 
 def folded_line(line: ListingLine, width: int) -> str:

@@ -49,11 +49,12 @@ from .assembly.disassembly import disassemble, parse_sass
 from .assembly.instructions import Instruction, Module, loads_anew
 from .assembly.parser import parse_ptx
 from .assembly.program import Program, link
-from .assembly.ptxas import MachineAccesses, match_accesses, ptx_accesses
+from .assembly.ptxas import MachineAccesses, PtxAccess, match_accesses, ptx_accesses
 from .assembly.source_files import file_label, included_texts
 from .compiled_launch import cluster_notes, compiler_findings, launch_findings, registers_at_launch
+from .counters.advice import Change, changes, neighbours, turns
 from .counters.sectors import WARP, Ints
-from .counters.tally import Counters, Survey
+from .counters.tally import Counters, Survey, by_line
 from .findings import Finding, counted
 from .given_kernels import given_kernel
 from .listing import timeline_lines
@@ -193,7 +194,8 @@ def observe(
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     kernel = compiled.readable(entry) if compiled else demangled(entry)
-    machine, notes = _machine_accesses(source, program)
+    in_ptx = ptx_accesses(program)
+    machine, notes = _machine_accesses(source, program, in_ptx)
     whole = dimensions("grid", grid)
     cluster = cluster_dimensions(program.entry, whole, options.cluster)
     blocks = sample_blocks(whole, cluster) if sampled else None
@@ -210,7 +212,8 @@ def observe(
     ]
     exact, words = survey.verdict(run, program)
     exact = exact and machine is not None
-    counters, accesses, approximate = survey.counted(exact)
+    counters, parts, approximate = survey.counted(exact)
+    accesses = by_line(parts)
     labels = [file_label(finding.file, source.name) for finding in findings]
     return Observation(
         kernel=kernel,
@@ -233,6 +236,8 @@ def observe(
         block=dimensions("block", block),
         shared_bytes=options.shared_bytes,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
+        advice=changes(parts, neighbours(in_ptx, source.name)),
+        turns=sum(map(turns, parts)),
     )
 
 
@@ -259,11 +264,12 @@ class _Surveyor:
             self.second.on_work(*work)
 
     def counted(self, exact: bool) -> tuple[dict[str, int], list[Access], frozenset[str]]:
-        """The totals, the accesses, and the totals that are not exact: all if ``exact`` is false, as are all accesses."""
-        totals, accesses = self.first.counters.total(), self.first.accesses()
+        """The totals, the accesses of each instruction, and the totals that are not exact: all if ``exact`` is false, as are
+        all accesses."""
+        totals, parts = self.first.counters.total(), self.first.instructions()
         if exact:
-            return totals, accesses, self.first.counters.approximate()
-        return totals, [replace(access, exact=False) for access in accesses], frozenset(totals)
+            return totals, parts, self.first.counters.approximate()
+        return totals, [replace(part, exact=False) for part in parts], frozenset(totals)
 
     def notes(self) -> list[str]:
         """What is not counted because it is not known."""
@@ -292,7 +298,9 @@ class _Surveyor:
         return False, f"{ran}; blocks of one kind differ, so counts may be off by {difference:.1%}"
 
 
-def _machine_accesses(source: KernelSource, program: Program) -> tuple[MachineAccesses | None, list[str]]:
+def _machine_accesses(
+    source: KernelSource, program: Program, accesses: Sequence[PtxAccess]
+) -> tuple[MachineAccesses | None, list[str]]:
     """How the binary executes the accesses of the PTX, and notes on what could not be determined; None where there is no
     binary, or it cannot be read."""
     unknown = f"{APPROXIMATELY} all counts are those of the PTX; the binary may fuse, guard or remove accesses"
@@ -302,7 +310,6 @@ def _machine_accesses(source: KernelSource, program: Program) -> tuple[MachineAc
         code = parse_sass(disassemble(source.compiled.cubin))
     except UnavailableError as error:
         return None, [f"{unknown} ({error})"]
-    accesses = ptx_accesses(program)
     machine = match_accesses(accesses, code.get(program.entry.name, []))
     if source.reason:
         fusible = dict.fromkeys(a.group for a in accesses if a.space == "shared" and a.kind in ("ld", "st"))
@@ -459,7 +466,8 @@ class Observation:
     for PTX that cannot be assembled. ``grid``, ``block`` and ``shared_bytes`` (dynamic) are those of the launch.
     ``included`` has the texts of included files with accesses or findings, ``printed`` what the kernel's threads printed.
     ``approximate`` are the counters that are not exact.
-    ``pipeline`` is what one block did at its mbarriers, None if it has none.
+    ``pipeline`` is what one block did at its mbarriers, None if it has none. ``advice`` is what would make lines cheaper,
+    ``turns`` the turns of the multiprocessors' memory pipes that it saves some of.
     """
 
     kernel: str
@@ -482,6 +490,8 @@ class Observation:
     grid: Dim = (1, 1, 1)
     block: Dim = (1, 1, 1)
     shared_bytes: int = 0
+    advice: list[Change] = field(default_factory=list)
+    turns: int = 0
 
     @property
     def ok(self) -> bool:
@@ -519,15 +529,15 @@ class Observation:
         ... }'''
         >>> x, y = np.ones(1024, np.float32), np.zeros(32, np.float32)
         >>> seen = tw.microscope(source, "column", 1, 32, [x, y]).require(findings=0, bank_conflicts=0)
-        >>> seen.require(sectors_per_request="<= 4.1")
+        >>> seen.require(sectors_per_request="<= 4.1")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         tilewright.errors.RequirementError: column breaks 1 of 1 requirement
         sectors_per_request <= 4.1: it is 18
-          kernel.cu:3: 18 sectors per request (global ld, global st); lanes are 128 bytes apart; at 4: sectors 32 → 4
+          kernel.cu:3: 18 sectors per request (global ld, global st); let lanes access neighbours, ...: sectors 32 → 4
         """
         __tracebackhide__ = True  # pytest shows the line of the test that calls this
         asked = [required(name, comparison) for name, comparison in (requirements or {"findings": 0}).items()]
-        broken = broken_requirements(asked, self.defects, self.accesses, self.counters)
+        broken = broken_requirements(asked, self.defects, self.accesses, self.counters, self._advised)
         if broken or not self.run.complete:
             stopped = [] if self.run.complete else [self.words]
             raise RequirementError("\n".join([*broken_text(self.kernel, self.file, len(asked), broken), *stopped]))
@@ -554,7 +564,12 @@ class Observation:
     @property
     def _rows(self) -> list[SourceRow]:
         wrong = [(d.file, d.line, f.text_in_place) for d, f in zip(self.defects, self.findings, strict=True)]
-        return source_rows(self.source, self.accesses, wrong, self.included)
+        return source_rows(self.source, self.accesses, wrong, self.included, self._advised)
+
+    @property
+    def _advised(self) -> list[tuple[str, int, str]]:
+        """File, line and text of the advice."""
+        return [(change.before.file, change.before.line, str(change)) for change in self.advice]
 
     @property
     def _timeline(self) -> list[str]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError, did_you_mean
 from ..records.explanation import APPROXIMATELY, Access, Defect
-from .counters.advice import advice
 from .counters.hardware_names import LABELS
 from .findings import BY_THE_LETTER, GRADES, SURE, marked_grade
 
@@ -123,14 +122,18 @@ def broken_requirements(
     defects: Sequence[Defect],
     accesses: Sequence[Access],
     counters: Mapping[str, int],
+    advice: Iterable[tuple[str, int, str]] = (),
 ) -> list[BrokenRequirement]:
-    """Those of the requirements that a launch with these findings, accesses and counters does not keep to."""
-    broken = []
+    """Those of the requirements that a launch with these findings, accesses and counters does not keep to. ``advice``: file,
+    line and text, which is repeated where a line is named."""
+    broken, advised = [], dict[tuple[str, int], list[str]]()
+    for file, line, text in advice:
+        advised.setdefault((file, line), []).append(text)
     for requirement in requirements:
         if requirement.measure in OF_FINDINGS:
             found = _broken_by_findings(requirement, defects)
         elif requirement.measure in OF_ACCESSES:
-            found = _broken_by_accesses(requirement, accesses)
+            found = _broken_by_accesses(requirement, accesses, advised)
         else:
             value = counters.get(requirement.measure, 0)
             kept = requirement.holds(value)
@@ -153,7 +156,9 @@ def _broken_by_findings(requirement: Requirement, defects: Sequence[Defect]) -> 
     return BrokenRequirement(requirement, f"there {'is' if len(counted) == 1 else 'are'} {len(counted)}", places)
 
 
-def _broken_by_accesses(requirement: Requirement, accesses: Sequence[Access]) -> BrokenRequirement | None:
+def _broken_by_accesses(
+    requirement: Requirement, accesses: Sequence[Access], advised: Mapping[tuple[str, int], Sequence[str]]
+) -> BrokenRequirement | None:
     """A ratio without any access is broken too: a requirement on nothing would hold whatever the kernel does."""
     spaces, field, divisor = OF_ACCESSES[requirement.measure]
     counted = [access for access in accesses if access.space in spaces and access.requests]
@@ -168,7 +173,7 @@ def _broken_by_accesses(requirement: Requirement, accesses: Sequence[Access]) ->
     values = {place: _value(here, field, divisor) for place, here in by_line.items()}
     blamed = {place: value for place, value in values.items() if value and not requirement.holds(value)} or values
     places = [
-        Place(*place, _words(by_line[place], blamed[place], requirement.measure))
+        Place(*place, "; ".join([_words(by_line[place], blamed[place], requirement.measure), *advised.get(place, ())]))
         for place in sorted(blamed, key=lambda place: -blamed[place])
     ]
     mark = "" if all(access.exact for access in counted) else f"{APPROXIMATELY} "
@@ -184,8 +189,7 @@ def _words(here: Sequence[Access], value: float, measure: str) -> str:
     kinds = ", ".join(dict.fromkeys(f"{access.space} {access.kind}" for access in here))
     inside = ", ".join(dict.fromkeys(access.inside for access in here if access.inside))
     called = f"; called from here: {inside}" if inside else ""
-    cheaper = "".join(f"; {text}" for text in dict.fromkeys(map(advice, here)) if text)
-    return f"{number_text(value)} {measure.replace('_', ' ')} ({kinds}{called}){cheaper}"
+    return f"{number_text(value)} {measure.replace('_', ' ')} ({kinds}{called})"
 
 
 def number_text(value: float) -> str:

@@ -85,7 +85,7 @@ def _views(arrays: dict[str, Any]) -> tuple[Library, dict[str, GpuArray]]:
     assert first is not None
     for name, library in libraries.items():
         if library is not first:
-            raise OperandError(f"{name} is a {type(arrays[name]).__name__}, and a is none: pass arrays of one library")
+            raise OperandError(f"{name} is a {type(arrays[name]).__name__}, and a is not: pass arrays of one library")
     if "out" in libraries and not first.mutable:
         kind = type(arrays["out"]).__name__
         raise OperandError(f"out is a {kind}, which cannot be written by others: use the result instead")

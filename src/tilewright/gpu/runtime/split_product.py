@@ -4,7 +4,7 @@
 are high parts alone), and where the parts of a line do not represent it well enough,
 ``gpu/kernels/pack/multiply_flagged.cu`` multiplies in its place. The GPU finds out where; the host does not wait.
 
-``split_bound`` is the bound of the error, which ``docs/accuracy.md`` derives.
+``split_bound`` is the bound of the error, which ``docs/error-bounds.md`` derives.
 """
 
 from __future__ import annotations

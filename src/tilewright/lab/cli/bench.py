@@ -16,11 +16,11 @@ _Kernels = Annotated[
     typer.Argument(
         metavar="KERNEL",
         help="Names, such as cpu/ikj or ikj (see: tilewright ladder), or files of your own, such as my.py or my.cu. "
-        "Default: the ladder of the device; on the CPU the library call too, and kernels of the engine in shapes of "
-        "their own.",
+        "Default: the ladder of the device; on the CPU also the library call, and kernels of the engine for the shapes "
+        "that they are made for.",
     ),
 ]
-_Device = Annotated[str, typer.Option(metavar="NAME", help="Where to run: cpu, or cuda for the first NVIDIA GPU.")]
+_Device = Annotated[str, typer.Option(metavar="NAME", help="Where to run: cpu, or cuda (the first NVIDIA GPU).")]
 _Sizes = Annotated[
     str | None,
     typer.Option(
@@ -37,7 +37,7 @@ _Distribution = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Multiply other numbers than uniform ones: normal, lognormal:4, positive, cancelling, graded:40, graded_rows, "
+        help="Multiply numbers that are not uniform: normal, lognormal:4, positive, cancelling, graded:40, graded_rows, "
         "vandermonde or subnormal.",
     ),
 ]
@@ -57,8 +57,8 @@ _Against = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Libraries to measure in turns with the kernels, such as openblas,mkl, or none; R is the time of the "
-        "first over the kernel's. "
+        help="Libraries to measure in turns with the kernels, such as openblas,mkl, or none. R is the time of the "
+        "first one over the kernel's. "
         "Default: all that are installed, numpy's own first; on a GPU cublas.",
     ),
 ]
@@ -66,8 +66,8 @@ _Repeat = Annotated[
     int,
     typer.Option(
         metavar="NUMBER",
-        help="The least number of samples of each cell, after a warm-up. On the CPU, cells whose samples do not tell "
-        "the kernel from the reference get more, until they do or the time for that (0.6 s a cell) is used up.",
+        help="The least number of samples of each cell, after a warm-up. On the CPU, a cell gets more samples if it is not "
+        "yet clear which is faster, until the time for that (0.6 s a cell) is used up.",
     ),
 ]
 _Limit = Annotated[
@@ -77,7 +77,7 @@ _Limit = Annotated[
 _Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
 _Tuned = Annotated[
     bool,
-    typer.Option("--tuned", help="On a GPU: with the parameters that tilewright tune cached; --param overrides them."),
+    typer.Option("--tuned", help="On a GPU: use the parameters that tilewright tune cached. --param overrides them."),
 ]
 _Records = Annotated[
     Path | None,
@@ -89,7 +89,7 @@ _Records = Annotated[
     ),
 ]
 _Resume = Annotated[
-    bool, typer.Option("--resume", help="Keep the cells that the --json FILE already has, measure the others.")
+    bool, typer.Option("--resume", help="Keep the cells that the --json FILE already has, and measure the others.")
 ]
 _Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with charts too.")]
 

@@ -63,42 +63,48 @@ _Gpu = Annotated[
         metavar="NAME",
         callback=_list_gpus,
         is_eager=True,
-        help="The card to explain it for; this machine need not have it. The name list prints all known cards.",
+        help="The card to explain it for; this machine need not have it. `--gpu list` prints all known cards.",
     ),
 ]
 _Brief = Annotated[bool, typer.Option("--brief", help="Only one table, with a line for each kernel.")]
-_Whole = Annotated[bool, typer.Option("--whole", help="Run every block; without it only a sample of them beyond 512³.")]
+_Whole = Annotated[
+    bool, typer.Option("--whole", help="Run every block. Default: above 512³ only a sample of the blocks.")
+]
 _Measure = Annotated[bool, typer.Option("--measure", help="Count on this machine's GPU too, with ncu, and compare.")]
-_MaxSteps = Annotated[int, typer.Option(metavar="NUMBER", help="Stop a run that takes more steps of a warp than this.")]
+_MaxSteps = Annotated[
+    int, typer.Option(metavar="NUMBER", help="Stop a run when a warp has taken this number of steps.")
+]
 _Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
 _Include = Annotated[
     list[Path] | None,
-    typer.Option("--include", "-I", metavar="DIR", help="A folder in which included files are looked for. Repeatable."),
+    typer.Option("--include", "-I", metavar="DIR", help="A folder with header files. Repeatable."),
 ]
 _Define = Annotated[
     list[str] | None, typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="Define a macro. Repeatable.")
 ]
 _Grid = Annotated[
-    str | None, typer.Option(metavar="X[xYxZ]", help="For a kernel that is no product: the blocks of the launch.")
+    str | None,
+    typer.Option(metavar="X[xYxZ]", help="For a kernel that is not a matrix product: the blocks of the launch."),
 ]
 _Block = Annotated[
     str | None,
-    typer.Option(metavar="X[xYxZ]", help="The threads of a block; default: as compiled for, else 32."),
+    typer.Option(metavar="X[xYxZ]", help="The threads of a block. Default: what the kernel is compiled for, else 32."),
 ]
 _Arg = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ARG",
-        help="An argument, in order: x:float32:64x32 is an array of random numbers, x:int32:100:arange, :zeros, :ones or "
-        ":EXPRESSION another content, x:FILE.npy an array from a file, n=100 or 100 a number. Repeatable.",
+        help="An argument; give one for each parameter, in order. x:float32:64x32 is an array of random numbers; "
+        "x:int32:100:arange, :zeros, :ones or :EXPRESSION sets other elements; x:FILE.npy is an array from a file; "
+        "n=100 or 100 is a number. Repeatable.",
     ),
 ]
 _Expect = Annotated[
     list[str] | None,
     typer.Option(
         metavar="EXPR",
-        help="What must result, by NumPy: 'y = 2 * x', or the right side alone; or FILE.py:FUNCTION, which gets the "
-        "arguments. Repeatable.",
+        help="The right result, as an expression of NumPy: 'y = 2 * x', or the right side alone; or FILE.py:FUNCTION, which "
+        "gets the arguments. Repeatable.",
     ),
 ]
 _Shared = Annotated[int | None, typer.Option(metavar="BYTES", help="Dynamic shared memory of a block.")]
@@ -110,8 +116,8 @@ _LaunchFile = Annotated[
     typer.Option(
         "--launch",
         metavar="FILE",
-        help="A Python file that sets grid, block, args, expect, … Default: FILE_launch.py beside FILE.cu, if it is there. "
-        "A comment '// explain: --grid …' in the file does so too.",
+        help="A Python file that sets grid, block, args, expect, … Default: FILE_launch.py beside FILE.cu, if it exists. "
+        "A comment '// explain: --grid …' in FILE.cu does the same.",
     ),
 ]
 _Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")]
@@ -119,15 +125,15 @@ _Require = Annotated[
     list[str] | None,
     typer.Option(
         metavar="REQUIREMENT",
-        help="What each kernel must keep to, such as bank_conflicts=0 or 'sectors_per_request<=4.1'; or findings=0, which "
-        "leaves out those in a library's code, as the exit code then does. Repeatable.",
+        help="A limit for each kernel, such as bank_conflicts=0 or 'sectors_per_request<=4.1'. findings=0 does not count "
+        "findings in a library's code, and the exit code then ignores them, too. Repeatable.",
     ),
 ]
 _Sarif = Annotated[
-    Path | None, typer.Option("--sarif", metavar="FILE", help="Write what is wrong as SARIF too, for code scanning.")
+    Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the problems as SARIF, for code scanning.")
 ]
 _Annotations = Annotated[
-    bool, typer.Option("--annotations", help="Print what is wrong as annotations of GitHub's workflows too.")
+    bool, typer.Option("--annotations", help="Also print the problems as annotations of GitHub's workflows.")
 ]
 
 
@@ -160,19 +166,18 @@ def explain_command(
     sarif_file: _Sarif = None,
     annotations: _Annotations = False,
 ) -> None:
-    """Count what a kernel does to memory; say what limits it.
+    """Count the memory accesses of a kernel, and say what limits it.
 
-    A CUDA kernel needs no GPU: it is run on the CPU, instruction by instruction. The result of a product is verified, at a
-    small odd size too, that of any other kernel if --expect says what it must be. Races, accesses out of bounds and the like
-    are reported at their source lines.
+    A CUDA kernel needs no GPU: it runs on the CPU, instruction by instruction. Races, accesses out of bounds and other
+    mistakes are reported at their source lines. The result of a matrix product is verified, also at a small odd size.
+    The result of another kernel is verified if --expect gives the right one.
 
     Any kernel: tilewright explain my.cu::scale --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024
     --arg n=1024 --expect "y = 2 * x"
 
-    A kernel on the CPU is compared with a cost model (operations an access of its tile and blocks, bytes through each
-    cache, instructions of its inner loop) and, where Linux has them, with the processor's counters; those that are
-    missing are named with the reason. It is timed, and its result is verified, also at an odd size. Its options are --size,
-    --dtype, --threads, --seed and --json.
+    A kernel on the CPU is timed and verified. It is compared with a cost model (operations an access of its tile and
+    blocks, bytes through each cache, instructions of its inner loop) and with the processor's counters, if Linux gives
+    access to them. Its options are --size, --dtype, --threads, --seed and --json.
 
     The exit code is 1 if something is wrong, breaks a requirement, or cannot be launched on the card, and 2 if a run was
     stopped by --max-steps.
@@ -209,7 +214,7 @@ def explain_command(
         raise UsageError("--grid, --block, --arg and --expect are for a file of your own, such as my.cu::kernel")
     explanations, interrupted = _explain_cuda(run, shown=json_file is None, brief=brief)
     _write(explanations, json_file, report_file)
-    broken = [broken_requirements(asked, e.defects, e.accesses, e.counters) for e in explanations]
+    broken = [broken_requirements(asked, e.defects, e.accesses, e.counters, e.advised) for e in explanations]
     for e, of_kernel in zip(explanations, broken, strict=True):
         main = str(sources.get(e.file, e.file))
         for line in broken_text(e.kernel, main, len(asked), of_kernel) if of_kernel else ():
@@ -234,7 +239,7 @@ def _sources(kernels: list[str]) -> dict[str, Path]:
     paths = dict.fromkeys(named[0] for name in kernels if (named := named_kernel(name)))
     sources = {path.name: path for path in paths}
     if len(sources) < len(paths):
-        raise UsageError(f"files of one name are judged one by one, got {', '.join(map(str, paths))}")
+        raise UsageError(f"explain files of the same name in separate runs, got {', '.join(map(str, paths))}")
     return sources
 
 

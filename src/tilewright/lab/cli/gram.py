@@ -18,11 +18,11 @@ _Output = Annotated[
         "--output",
         "-o",
         metavar="C",
-        help="The file of the result, .npy, .h5, .zarr or .safetensors. It appears when it is complete. An existing file is "
-        "refused without --overwrite.",
+        help="The file of the result: .npy, .h5, .zarr or .safetensors. It gets its name when it is complete. If the file "
+        "exists, --overwrite is needed.",
     ),
 ]
-_Rows = Annotated[bool, typer.Option("--rows", help="A·Aᴴ, of A's rows; without it Aᴴ·A, of A's columns.")]
+_Rows = Annotated[bool, typer.Option("--rows", help="Compute A·Aᴴ, of A's rows. Default: Aᴴ·A, of A's columns.")]
 _Center = Annotated[
     bool, typer.Option("--center", help="Subtract the mean of each column (with --rows of each row), in the same pass.")
 ]
@@ -30,12 +30,14 @@ _Ddof = Annotated[
     int | None,
     typer.Option(
         metavar="NUMBER",
-        help="Divide by the number of rows less this; with --center, 1 gives the covariance of columns.",
+        help="Divide by the number of rows minus this number. With --center, 1 gives the covariance of the columns.",
     ),
 ]
 _Memory = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="How much memory it may take, such as 4GiB. Default: most of what is free."),
+    typer.Option(
+        metavar="SIZE", help="How much memory it may take, such as 4GiB. Default: four fifths of what is free."
+    ),
 ]
 _Dtype = Annotated[
     str | None,
@@ -66,8 +68,8 @@ def gram_command(
 ) -> None:
     """The Gram matrix Aᴴ·A of a file, or its covariance.
 
-    Files may be larger than memory. It takes half of a product's operations, and each element of A is read once if C fits in
-    memory. The plan is shown before anything runs.
+    Files may be larger than memory. It takes half of the operations of a product. If C fits in memory, each element of A is
+    read once. The plan is shown before anything runs.
 
     Example: tilewright gram x.zarr -o covariance.npy --center --ddof 1 --memory 4GiB
     """

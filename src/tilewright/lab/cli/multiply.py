@@ -24,37 +24,39 @@ _RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19}(?:[x×]\d{1,19})+):(\w+
 _NPY = re.compile(r"(.+\.npy(?:\?.*)?):(\w+)", re.IGNORECASE)
 
 OPERAND = (
-    "A file, or its URL: .npy, .h5, .zarr, .safetensors; one of several matrices as FILE:NAME. "
-    "Raw elements, row by row, as FILE.raw:ROWSxCOLUMNS:DTYPE; a .npy of bfloat16 as FILE.npy:bfloat16."
+    "A file or its URL: .npy, .h5, .zarr, .safetensors. Write FILE:NAME for one of several matrices, "
+    "FILE.raw:ROWSxCOLUMNS:DTYPE for raw elements, row by row, and FILE.npy:bfloat16 for a .npy of bfloat16."
 )
 
 
 _A = Annotated[str, typer.Argument(metavar="A", help=OPERAND)]
-_B = Annotated[str, typer.Argument(metavar="B", help="Likewise. Both may hold integers, bool or complex numbers too.")]
+_B = Annotated[
+    str, typer.Argument(metavar="B", help="The other file. Both may also have integers, bool or complex numbers.")
+]
 _Output = Annotated[
     str,
     typer.Option(
         "--output",
         "-o",
         metavar="C",
-        help="The file of the result, of any of these formats. It appears when it is complete; until then there is the "
-        "directory C.tilewright. An existing file is refused without --overwrite.",
+        help="The file of the result, in any of these formats. It gets its name when it is complete; until then it is in "
+        "the directory C.tilewright. If the file exists, --overwrite is needed.",
     ),
 ]
 _Memory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="How much memory the product may take, such as 4GiB. Default: most of what is free; on a cluster 40% of each "
-        "worker's limit.",
+        help="How much memory the product may take, such as 4GiB. Default: four fifths of what is free; on a cluster 40% of "
+        "each worker's limit.",
     ),
 ]
 _Device = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs where there are any."),
+    typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs, if there are any."),
 ]
 _DeviceMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="The same for each GPU's memory, such as 11GB.")
+    str | None, typer.Option(metavar="SIZE", help="How much memory of each GPU the product may take, such as 11GB.")
 ]
 _Partition = Annotated[
     str,
@@ -68,32 +70,32 @@ _Cluster = Annotated[
     str | None,
     typer.Option(
         metavar="WHERE",
-        help="Multiply on the workers of a Dask cluster: tcp://HOST:PORT of its scheduler, or local:4 for so many processes "
-        "here. The workers must reach the files by the same paths.",
+        help="Multiply on the workers of a Dask cluster: tcp://HOST:PORT of its scheduler, or local:4 for four processes on "
+        "this machine. The workers must reach the files by the same paths.",
     ),
 ]
 _Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The dtype of C, to which A and B are converted, such as float32 for integers, which otherwise wrap around. "
-        "Default: what NumPy promotes A and B to.",
+        help="Convert A and B to this dtype, which is then that of C. Integers wrap around without it. Default: the dtype "
+        "to which NumPy promotes A and B.",
     ),
 ]
 _Axes = Annotated[
     str | None,
     typer.Option(
         metavar="OF_A:OF_B",
-        help="The axes that are summed, as numpy.tensordot has them: 0:0 is Aᵀ·B, 1,2:0,1 sums over two; or a number, of "
-        "the last axes of A and the first of B. Default: the last of A and the first of B, which is a matrix.",
+        help="The axes that are summed, as in numpy.tensordot: 0:0 is Aᵀ·B, and 1,2:0,1 sums over two axes. A number N "
+        "means the last N axes of A and the first N of B. Default: the last of A and the first of a matrix B.",
     ),
 ]
 _Precision = Annotated[
     str,
     typer.Option(
         metavar="WORD|NUMBER",
-        help="standard; fast: float32 to 10 bits on a GPU; ieee: float32 never from float16 parts; highest: float32 summed "
-        "in float64; or the largest error of an element that is allowed, relative to |A||B|, such as 1e-4.",
+        help="standard; fast: float32 rounded to 10 bits on a GPU; ieee: float32 never from float16 parts; highest: float32 "
+        "summed in float64; or a number such as 1e-4: the largest error of an element, relative to |A||B|.",
     ),
 ]
 Threads = Annotated[
@@ -103,15 +105,15 @@ _Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue an interrupted run: finished tiles are not computed again, and a complete C of the same A and B "
-        "stays as it is.",
+        help="Continue an interrupted run. Finished tiles are not computed again. If C is complete and A and B are the "
+        "same, nothing is computed.",
     ),
 ]
 Overwrite = Annotated[
     bool,
     typer.Option(
         "--overwrite",
-        help="Replace an existing C when the new one is complete, whatever it holds, also if it is A or B.",
+        help="Replace an existing C when the new one is complete, whatever the old file contains, also if it is A or B.",
     ),
 ]
 _Verify = Annotated[
@@ -161,16 +163,15 @@ def multiply_command(
     json_file: _Record = None,
     timeline: _Timeline = None,
 ) -> None:
-    """Multiply matrices in files, however large: C = A·B.
+    """Multiply matrices in files of any size: C = A·B.
 
-    The plan is shown before anything runs: how C is cut into tiles, what will be read and written, and how long that should
-    take. What cannot fit is refused at once.
+    The plan is shown before anything runs: how C is cut into tiles, what will be read and written, and how long it will
+    take. A product that cannot fit in memory is refused at once.
 
-    Whatever stops a run (Ctrl-C, a full disk, kill -9), its finished tiles are kept, and the same command with --resume
-    continues. It is refused if A or B have changed, or if there is a C that may not be their product. Without --resume the
-    product begins anew.
+    After an interruption (Ctrl-C, a full disk, kill -9) the finished tiles are kept. The same command with --resume
+    continues, unless A or B have changed. Without --resume the product begins again.
 
-    A file C that exists is refused, also if it is A or B; --overwrite replaces it.
+    If the file C exists, the command refuses to run; --overwrite replaces the file.
 
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """

@@ -19,12 +19,12 @@ def compare_command(
     fail_slower: Annotated[
         str,
         typer.Option(
-            metavar="PERCENT", help="Smaller changes count as none; a cell slower by more makes the exit code 1."
+            metavar="PERCENT", help="Changes below this are ignored. The exit code is 1 if a cell is slower by more."
         ),
     ] = "3%",
     json_file: Json = None,
 ) -> None:
-    """Two record files: what became faster or slower.
+    """Compare two record files: what became faster or slower.
 
     Every cell that both files have is FASTER, SLOWER, SAME or UNCLEAR, judged from the raw samples. Files of different
     machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
@@ -49,8 +49,8 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Record files, from any machines; or what explain --json, multiply --timeline, scale --json or "
-            "benchmarks/record_accuracy.py wrote.",
+            help="Record files of bench, from any machines; or files that explain --json, multiply --timeline, scale --json "
+            "or benchmarks/record_accuracy.py wrote.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(

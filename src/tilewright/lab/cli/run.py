@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from .application import app
+
+_Program = Annotated[
+    list[str], typer.Argument(metavar="PROGRAM", help="A script, or -m and a module; then its own arguments.")
+]
 
 
 @app.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-def run_command(program: list[str]) -> None:
+def run_command(program: _Program) -> None:
     """Run a Python program while Tilewright multiplies for NumPy.
 
-    PROGRAM is a script, or -m and a module, and its arguments. Its a @ b are computed by tilewright.accelerate_numpy.
+    Every a @ b of the program is computed as after tilewright.accelerate_numpy().
     """
     from ...errors import UsageError
 

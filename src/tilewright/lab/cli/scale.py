@@ -30,26 +30,25 @@ _Storage = Annotated[
     str,
     typer.Option(
         metavar="RATE",
-        help="Bytes a second that storage gives, and takes: for each worker such as 1GB/s/worker, or for all of them "
-        "such as 200GB/s.",
+        help="Bytes a second that are read from storage, and as many that are written: for each worker, such as "
+        "1GB/s/worker, or for all workers together, such as 200GB/s.",
     ),
 ]
 _Where = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Where A and B are: storage, where C goes too; or workers, each of which holds a share of A, B and C in its "
-        "host's memory.",
+        help="Where A, B and C are: in storage, or in the memory of the workers' hosts, of which each has a share.",
     ),
 ]
 _Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
-_Task = Annotated[str, typer.Option(metavar="TIME", help="Time of the scheduler for each tile.")]
+_Task = Annotated[str, typer.Option(metavar="TIME", help="Time that the scheduler needs for each tile.")]
 _Weak = Annotated[
     bool,
     typer.Option(
         "--weak",
-        help="Weak scaling: SIZE is for the first number of workers, and grows with the workers so that A, B and C take "
-        "the same memory for each.",
+        help="Weak scaling: SIZE is for the first number of workers. It grows with the workers, so that the memory for A, B "
+        "and C is the same for each worker.",
     ),
 ]
 _Record = Annotated[

@@ -30,7 +30,7 @@ _Threads = Annotated[
     typer.Option(metavar="NUMBER", help="For a kernel on the CPU: threads while it is measured. Default: 1."),
 ]
 _Reset = Annotated[
-    bool, typer.Option("--reset", help="Try nothing: forget the blocking cached for the CPU, and compute it again.")
+    bool, typer.Option("--reset", help="Measure nothing: remove the cached blocking for the CPU, and compute it again.")
 ]
 _Records = Annotated[
     Path | None,
@@ -57,10 +57,10 @@ def tune_command(
 ) -> None:
     """Find the best parameters of a kernel on this machine.
 
-    CUDA kernels: the combinations that the header allows are tried in random order, for as long as the budget lasts; then
-    the best eight are measured in turns. The best one is cached for this kernel, GPU, dtype and sizes near this one.
+    CUDA kernels: the combinations that the header allows are tried in random order until the budget is used up. Then the
+    best eight are measured in turns. The best one is cached for this kernel, GPU, dtype and sizes near this one.
 
-    CPU kernels: tile and blocks are computed from the caches; others around that choice are measured in turns with it. The
+    CPU kernels: tile and blocks are computed from the caches, and choices near them are measured in turns with them. The
     best one is cached for this machine, for all dtypes and sizes, if it is faster by more than the noise.
 
     Each result is verified. The exit code is 1 if one is wrong.

@@ -38,6 +38,7 @@ from ..inputs.launches import (
     options_in,
     options_of_file,
 )
+from .advice import Rerun, advice_of
 from .cuda import (
     ArithmeticUnit,
     ExplainRequest,
@@ -114,23 +115,24 @@ def explain_any(
     constants = arguments_of(options.constants, seed)
     grid, block = options.grid or (1,), options.block
     sampled = not whole and math.prod(grid) * math.prod(block or (1024,)) > MOST_THREADS_RUN
-    seen = microscope(
-        kernel.path,
-        kernel.kernel,
-        grid,
-        block,
-        arguments.values,
-        arch=_arch(card),
-        include=kernel.include,
-        defines=kernel.defines or None,
-        shared_bytes=options.shared,
-        constants=dict(zip(constants.names, constants.values, strict=True)),
-        sampled=sampled,
-        max_steps=max_steps,
-        max_bytes=(machine().memory_total or 2 * MAX_BYTES) // 2,
-        progress=progress,
-    )
-    return _explanation(kernel, text, card, seen, options, arguments, seed)
+    how: dict[str, Any] = {
+        "arch": _arch(card),
+        "shared_bytes": options.shared,
+        "constants": dict(zip(constants.names, constants.values, strict=True)),
+        "sampled": sampled,
+        "max_steps": max_steps,
+        "max_bytes": (machine().memory_total or 2 * MAX_BYTES) // 2,
+    }
+
+    def run(source: Any, include: Sequence[Path], macros: Mapping[str, str], seen: Progress | None) -> Observation:
+        options = {"include": include, "defines": macros or None, "progress": seen} | how
+        return microscope(source, kernel.kernel, grid, block, arguments.values, **options)
+
+    def rerun(changed: str, macros: Mapping[str, str]) -> Observation:
+        return run(changed, [*kernel.include, kernel.path.parent], {**kernel.defines, **macros}, None)
+
+    seen = run(kernel.path, kernel.include, kernel.defines, progress)
+    return _explanation(kernel, text, card, seen, options, arguments, seed, None if is_ptx(text) else rerun)
 
 
 def _options(kernel: AnyKernel, text: str) -> LaunchOptions:
@@ -195,6 +197,7 @@ def _explanation(
     options: LaunchOptions,
     arguments: Arguments,
     seed: int,
+    rerun: Rerun | None,
 ) -> Explanation:
     needs = seen.resources or Resources(0, 0, 0, 0, 0, None)
     dynamic, blocks, threads = seen.shared_bytes, math.prod(seen.grid), math.prod(seen.block)
@@ -203,6 +206,10 @@ def _explanation(
     cycles = seen.counters.get(TENSOR_CYCLES, 0)
     work = work_of(seen, arguments.values, threads=threads, registers=needs.registers, shared_bytes=resident.shared)
     without = [] if seen.resources else ["registers and occupancy are not known without a binary"]
+    verified = _verified(seen, options, arguments)
+    bounds = time_bounds(card, None, LeastWork(0, moved), blocks, seen.accesses, cycles)
+    timed = seen.run.complete and verified["ok"] is not False and resident.blocks
+    advice = advice_of(seen, card, bounds if timed else [], resident, rerun=rerun, macros=kernel.defines)
     made = {} if is_ptx(text) else {"compiler": compiler(), "arch": _arch(card)}
     return Explanation(
         kernel=seen.kernel,
@@ -221,13 +228,13 @@ def _explanation(
         accesses=seen.accesses,
         counters=seen.counters,
         formulas=[],
-        bounds=time_bounds(card, None, LeastWork(0, moved), blocks, seen.accesses, cycles),
+        bounds=bounds,
         defects=[
             dataclasses.replace(defect, text=_named(defect.text, arguments))
             for defect in seen.defects
             if defect.kind not in (STEP_LIMIT, LAUNCH)
         ],
-        verified=_verified(seen, options, arguments),
+        verified=verified,
         run={
             **{name: getattr(seen.run, name) for name in ("blocks_run", "blocks_total", "steps", "complete")},
             **{"exact": seen.exact, "words": seen.words, "seconds": seen.seconds},
@@ -237,6 +244,7 @@ def _explanation(
         approximate=sorted(seen.approximate),
         pipeline=seen.pipeline,
         predicted=predicted_time(work, card) if work.pipelined and seen.run.complete and seen.resources else [],
+        advice=advice,
         notes=[
             *dict.fromkeys([
                 *stopped_notes(seen), *(f.text for f in seen.findings if f.kind == LAUNCH), *seen.notes, *without,

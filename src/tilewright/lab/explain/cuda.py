@@ -38,6 +38,7 @@ from ...simulator.occupancy import Occupancy, occupancy
 from ..inputs.environment import environment
 from ..inputs.formats import format_of
 from ..inputs.options import Shape, check_names, param_sets, parse_params, parse_sizes
+from .advice import advice_of
 from .checked_launch import CheckedLaunch, check_launch, in_boxes, judged, operands
 from .measure import check_gpu, measured
 
@@ -71,16 +72,35 @@ def explain_launch(
     """``explain`` for a kernel that ``check_launch`` has checked and compiled."""
     kernel, size = p.kernel, (p.m, p.n, p.k)
     a, b, c = operands(kernel, *size, seed)
-    most = (machine().memory_total or 2 * MAX_BYTES) // 2
-    options = RunOptions(p.launch.shared_bytes, [p.plain.result], None, max_steps, most, progress, outputs_empty=True)
-    source = KernelSource(kernel.source, str(kernel.path), p.compiled)
     args = in_boxes(kernel, p.plain.arguments((a, b, c)))
-    observed = observe(source, p.program, p.launch.grid, p.launch.block, args, options, sampled=p.sampled)
+    observed = observed_of(p, args, max_steps, progress)
     result = judged(p, a, b, observed, seed=seed, max_steps=max_steps)
     tensor_cycles = observed.counters.get(TENSOR_CYCLES, 0)
     work = LeastWork(2 * p.m * p.n * p.k, sum(array.nbytes for array in (a, b, c)))
     unit = arithmetic_unit(p.card, kernel.dtypes[0], kernel.precision, matrix="mma." in p.compiled.ptx)
     run, accesses, approximate = _run(p, observed), observed.accesses, observed.approximate
+    resident = occupancy_of(p.compiled, p.program.entry.name, p.launch, p.card)
+    bounds = time_bounds(p.card, unit.gflops, work, p.launch.blocks, observed.accesses, tensor_cycles)
+    timed = observed.run.complete and result.verified["ok"] is not False and resident.blocks
+
+    def rerun(text: str, macros: Mapping[str, str]) -> Observation:
+        """The same launch with another source."""
+        options = p.compiler_options | {"defines": p.compiler_options.get("defines", {}) | macros}
+        other = check_launch(
+            dataclasses.replace(kernel, source=text),
+            *size,
+            gpu=p.card.name,
+            params=p.params,
+            whole=not p.sampled,
+            **options,
+        )
+        return observed_of(other, args, max_steps)
+
+    advice = advice_of(
+        *(observed, p.card, bounds if timed else [], resident),
+        rerun=None if kernel.in_engine else rerun,
+        macros=p.compiler_options.get("defines", {}),
+    )
     if observed.exact and not run["exact"]:  # the sample may have missed blocks
         accesses, approximate = [dataclasses.replace(a, exact=False) for a in accesses], frozenset(observed.counters)
     return Explanation(
@@ -96,11 +116,11 @@ def explain_launch(
         gpu=card_facts(p.card, unit.gflops),
         launch=dataclasses.asdict(p.launch) | {"blocks": p.launch.blocks, "threads": p.launch.threads},
         resources=dataclasses.asdict(p.compiled.resources[p.program.entry.name]),
-        occupancy=occupancy_facts(p.card, occupancy_of(p.compiled, p.program.entry.name, p.launch, p.card)),
+        occupancy=occupancy_facts(p.card, resident),
         accesses=accesses,
         counters=observed.counters,
         formulas=formulas_of(kernel, *size, p.params, observed.accesses),
-        bounds=time_bounds(p.card, unit.gflops, work, p.launch.blocks, observed.accesses, tensor_cycles),
+        bounds=bounds,
         defects=_defects(kernel, result.findings),
         verified=result.verified,
         run=run,
@@ -109,6 +129,7 @@ def explain_launch(
         approximate=sorted(approximate),
         pipeline=observed.pipeline,
         predicted=_predicted(p, observed, args),
+        advice=advice,
         notes=list(
             dict.fromkeys(
                 [
@@ -120,6 +141,16 @@ def explain_launch(
         environment=environment(operands=f"uniform [-1, 1), seed {seed}")
         | {"compiler": compiler(), "arch": p.arch, **p.compiler_options},
     )
+
+
+def observed_of(
+    p: CheckedLaunch, args: Sequence[Any], max_steps: int, progress: Callable[[int, int], None] | None = None
+) -> Observation:
+    """What the microscope sees of a launch with these arguments."""
+    most = (machine().memory_total or 2 * MAX_BYTES) // 2
+    options = RunOptions(p.launch.shared_bytes, [p.plain.result], None, max_steps, most, progress, outputs_empty=True)
+    source = KernelSource(p.kernel.source, str(p.kernel.path), p.compiled)
+    return observe(source, p.program, p.launch.grid, p.launch.block, args, options, sampled=p.sampled)
 
 
 def _predicted(p: CheckedLaunch, observed: Observation, args: Sequence[Any]) -> list[TimePart]:

@@ -35,7 +35,7 @@ def distributed(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 
     try:
         value = float(number) if number else _NUMBERS.get(word, 0.0)
     except ValueError:
-        raise UsageError(f"distribution {name!r}: {number!r} is no number") from None
+        raise UsageError(f"distribution {name!r}: {number!r} is not a number") from None
     rng = np.random.default_rng([seed, *shape, list(DISTRIBUTIONS).index(word)])
     a, b = DISTRIBUTIONS[word](rng, shape, value, np.finfo(dtype))
     return a.astype(dtype), b.astype(dtype)

@@ -190,8 +190,8 @@ def _argument(text: str, known: Arguments, random: np.random.Generator) -> tuple
     shape, _, content = rest.partition(":")
     if not re.fullmatch(r"\w+", name) or not re.fullmatch(r"\d+(?:x\d+)*", shape):
         raise UsageError(
-            f"arg: {text!r} is none: give NAME:DTYPE:SHAPE, such as x:float32:64x32, with :zeros, :arange or an expression "
-            "after it; NAME:FILE.npy; or NAME=NUMBER"
+            f"arg: {text!r} is not an argument: give NAME:DTYPE:SHAPE, such as x:float32:64x32, with :zeros, :arange or an "
+            "expression after it; NAME:FILE.npy; or NAME=NUMBER"
         )
     return name, _array(text, _dtype(dtype), tuple(map(int, shape.split("x"))), content or "random", known, random)
 
@@ -205,7 +205,7 @@ def _number(text: str, number: str) -> Any:
         except ValueError:
             continue
     raise UsageError(
-        f"arg: {text!r} is none: give NAME=NUMBER, or for an array NAME:DTYPE:SHAPE, such as x:float32:1024"
+        f"arg: {text!r} is not an argument: give NAME=NUMBER, or for an array NAME:DTYPE:SHAPE, such as x:float32:1024"
     )
 
 
@@ -219,7 +219,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     except ImportError:
         raise UsageError(f"arg: {name} needs ml_dtypes; pip install ml_dtypes") from None
     except TypeError:
-        raise UsageError(f"arg: {name!r} is no dtype: give one such as float32, float16, int32, uint8") from None
+        raise UsageError(f"arg: {name!r} is not a dtype: give one such as float32, float16, int32, uint8") from None
 
 
 def _array(

@@ -207,9 +207,10 @@ def _show_predicted(console: Console, e: Explanation) -> None:
 def _show_source(console: Console, e: Explanation) -> None:
     """The lines that touch memory, with what they cost and, where it could be less, how many times the least."""
     wrong = [(d.file, d.line, _defect(d)) for d in e.defects]
-    for line in listing.lines(source_rows(e.source, e.accesses, wrong, e.included)):
-        if line.wrong:
-            console.print(Text(listing.wrapped(line.wrong, console.width), style="bold red"), **_PLAIN)
+    advice = [(each.file, each.line, each.sentence(lambda seconds: quantity(seconds, "s"))) for each in e.advice]
+    for line in listing.lines(source_rows(e.source, e.accesses, wrong, e.included, advice)):
+        if said := listing.said_of_line(line, console.width):
+            console.print(Text(said, style="bold red" if line.wrong else "green"), **_PLAIN)
         else:
             console.print(listing.folded_line(line, console.width), no_wrap=True, **_PLAIN)
     console.print()
@@ -272,6 +273,7 @@ def _facts(e: Explanation) -> list[tuple[str, str]]:
         ("counted", e.run["words"]),
         ("result", _result(e)),
         *(("wrong", _defect(d)) for d in e.defects if not d.line),
+        *(("advice", each.sentence(lambda seconds: quantity(seconds, "s"))) for each in e.advice if not each.line),
         *(("note", note) for note in e.notes),
     ]
 

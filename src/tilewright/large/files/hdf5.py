@@ -234,9 +234,7 @@ def _find(name: str) -> FindLayout:
 def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
     h5py, name = _library(output.path), _name(output)
     if not output.array_shape:
-        raise UsageError(
-            f"{output.path}: a sum over all axes is one number, which .h5 has in no place of its own: use .npy"
-        )
+        raise UsageError(f"{output.path}: a sum over all axes is one number, which is not written to .h5: use .npy")
 
     def begin(file: int) -> None:
         stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

@@ -80,6 +80,7 @@ def _view(e: Explanation, name: str, specs: dict[str, Any], ident: str) -> dict[
         "source": source_view(e, ident),
         "pipeline": pipeline_pictures(e.pipeline, f"{ident}-pipeline"),
         "defects": e.defects,
+        "advice": [each.sentence(duration) for each in e.advice if not each.line],
         "totals": totals_row(e),
         "bars": bars(e),
         "predicted": time_part_rows(e),

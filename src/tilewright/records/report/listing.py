@@ -28,6 +28,9 @@ def listing_html(title: str, rows: Sequence[SourceRow], below: Sequence[str]) ->
         lines += [
             f'<tr><td colspan="5"></td><td style="{_LEFT};color:#c33">{escape(words)}</td></tr>' for words in row.wrong
         ]
+        lines += [
+            f'<tr><td colspan="5"></td><td style="{_LEFT};color:#287">→ {escape(w)}</td></tr>' for w in row.advice
+        ]
     heads = "".join(f'<th style="{_CELL}">{head}</th>' for head in (*HEADS, "line", ""))
     rest = "".join(f'<div style="white-space:pre-wrap">{escape(line)}</div>' for line in below)
     return f"<div><b>{escape(title)}</b><table><tr>{heads}</tr>{''.join(lines)}</table>{rest}</div>"

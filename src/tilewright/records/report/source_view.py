@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ..explanation import APPROXIMATELY, Access, Defect, Explanation
 from ..source_rows import CONTEXT
 from .access_picture import WIDTH, Picture, access_picture, drawing, svg_text, titled_rectangle
-from .words import finite, shortly, with_noun
+from .words import duration, finite, shortly, with_noun
 
 _Placed = TypeVar("_Placed", Access, Defect)
 #: A file, empty for the kernel's own, and a line of it.
@@ -91,6 +91,7 @@ class SourceLine:
     more: str = ""
     measured: str = ""
     defects: list[Defect] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
     open: bool = False
     anchor: str = ""
 
@@ -238,6 +239,7 @@ def _line(
         f"{with_noun(len(alike) - MOST, 'kind')} of access more, each cheaper than these." if len(alike) > MOST else "",
         _measured(explanation.measured, f"{place[0]}:{place[1]}" if place[0] else str(place[1])),
         defects,
+        [each.sentence(duration) for each in explanation.advice if place[1] and (each.file, each.line) == place],
         anchor=anchor,
     )
 

@@ -520,16 +520,16 @@ class Survey:
             example.origin = int(table[worst].min()) // LINE * LINE
             example.lanes = tuple(None if at == IDLE else int(at) - example.origin for at in table[worst])
 
-    def accesses(self) -> list[Access]:
-        """Accesses in order of the source line; those of one line, space, kind and width are merged."""
-        by_place: dict[tuple[str, int, str, str, int], list[Access]] = {}
+    def instructions(self) -> list[Access]:
+        """The accesses of each instruction."""
+        parts = []
         for key, tally in self.counters.tallies().items():
             if not tally.lanes:
                 continue  # issued without active lanes
             least = self._least.get(key, 0) if tally.space != "shared" else tally.wavefronts - tally.conflicts
             example = self._examples.get(key, _Example())
             file, line, inside = self._places.get(key[0]) or (file_label(tally.file, self.main), tally.line, "")
-            by_place.setdefault((file, line, tally.space, tally.kind, tally.nbytes), []).append(
+            parts.append(
                 Access(
                     *(line, tally.space, tally.kind, tally.nbytes, tally.requests, tally.bytes),
                     *(tally.sectors, tally.wavefronts, tally.conflicts, least),
@@ -537,7 +537,15 @@ class Survey:
                     inside=inside,
                 )
             )
-        return [_merged(by_place[place]) for place in sorted(by_place)]
+        return parts
+
+
+def by_line(parts: Iterable[Access]) -> list[Access]:
+    """Accesses in order of the source line; those of one line, space, kind and width are merged."""
+    by_place: dict[tuple[str, int, str, str, int], list[Access]] = {}
+    for part in parts:
+        by_place.setdefault((part.file, part.line, part.space, part.kind, part.nbytes), []).append(part)
+    return [_merged(by_place[place]) for place in sorted(by_place)]
 
 
 def _merged(parts: Iterable[Access]) -> Access:

@@ -182,10 +182,11 @@ class StreamPlan(Plan):
     def title(self) -> str:
         return f"{self.problem}, in blocks"
 
-    def __str__(self) -> str:
-        if not self.tiles and self.grid.m and self.grid.n:
-            return f"{self.title}\n  nothing is left to do"
-        return super().__str__()
+    @property
+    def all_rows(self) -> Rows:
+        """The kernel, and ``rows``, as long as anything is left to do."""
+        done = not self.tiles and self.grid.m and self.grid.n
+        return [("nothing is left to do", "")] if done else super().all_rows
 
     def rows(self) -> Rows:
         grid, cost_ = self.grid, self.cost
