@@ -24,6 +24,7 @@ from unittest import mock
 from tables import (
     accuracy,
     advice,
+    api,
     cluster,
     course,
     cpu,
@@ -46,6 +47,7 @@ FIGURES = ROOT / "docs" / "figures"
 
 GENERATED: dict[str, Callable[[], str]] = {
     "advice": advice.changes,
+    "api": api.index,
     "bench output": front.bench_output,
     "peers": front.peers,
     "ideas cpu": lambda: cpu.ideas("cpu-ladder-float32"),

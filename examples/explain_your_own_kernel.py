@@ -34,6 +34,7 @@ VERSIONS = {
 
 def main(side: int = 2) -> None:
     n = 32 * side
+    listing = ""
     x = np.arange(n * n, dtype=np.float32).reshape(n, n)
     for title, macros in VERSIONS.items():
         # The arguments of the kernel in order: arrays are copied, and seen.arrays has them as the kernel left them.
@@ -50,7 +51,8 @@ def main(side: int = 2) -> None:
             conflicts = f", {access.conflicts} of them bank conflicts" if access.conflicts else ""
             print(f"line {access.line}: {access.space} {access.kind}, {access.requests} requests, {cost}{conflicts}")
         print()
-    print(seen)  # the source with its counters in the margin
+        listing = str(seen)  # the source with its counters in the margin
+    print(listing)
 
 
 if __name__ == "__main__":

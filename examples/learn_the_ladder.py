@@ -13,11 +13,12 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import tilewright as tw
 
 
-def measure(rungs: list[str], size: int) -> dict[str, dict]:
+def measure(rungs: list[str], size: int) -> dict[str, dict[str, Any]]:
     """Kernel → its record: `tilewright bench` writes one JSON object a line."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "records.jsonl"

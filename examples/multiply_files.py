@@ -49,4 +49,5 @@ def main(size: int = 2000, memory: str = "64MiB", folder: str | None = None) -> 
 
 
 if __name__ == "__main__":
-    main(*(int(word) if place == 0 else word for place, word in enumerate(sys.argv[1:])))
+    size, *others = sys.argv[1:] or ["2000"]
+    main(int(size), *others)

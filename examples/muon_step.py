@@ -17,11 +17,16 @@ import tilewright.torch
 A, B, C = 3.4445, -4.7750, 2.0315
 
 
+def norm(x: torch.Tensor) -> torch.Tensor:
+    """The square root of the sum of squares; of ``torch.Tensor.norm`` type checkers know too little."""
+    return x.square().sum().sqrt()
+
+
 def orthogonalised(gradient: torch.Tensor, steps: int = 5) -> torch.Tensor:
     """The gradient (m, n) with singular values near 1."""
-    x = gradient / (gradient.norm() + 1e-7)
+    x = gradient / (norm(gradient) + 1e-7)
     if x.shape[0] > x.shape[1]:
-        return orthogonalised(gradient.mT, steps).mT
+        return orthogonalised(gradient.T, steps).T
     for _ in range(steps):
         s = tilewright.torch.gram(x, rows=True)
         polynomial = B * s + C * tilewright.torch.gram(s, rows=True)
@@ -31,11 +36,11 @@ def orthogonalised(gradient: torch.Tensor, steps: int = 5) -> torch.Tensor:
 
 def orthogonalised_by_torch(gradient: torch.Tensor, steps: int = 5) -> torch.Tensor:
     """The same with PyTorch's products."""
-    x = gradient / (gradient.norm() + 1e-7)
+    x = gradient / (norm(gradient) + 1e-7)
     if x.shape[0] > x.shape[1]:
-        return orthogonalised_by_torch(gradient.mT, steps).mT
+        return orthogonalised_by_torch(gradient.T, steps).T
     for _ in range(steps):
-        s = x @ x.mT
+        s = x @ x.T
         x = torch.addmm(x, B * s + C * s @ s, x, beta=A)
     return x
 

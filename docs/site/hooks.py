@@ -34,6 +34,8 @@ log = logging.getLogger("mkdocs.hooks")
 
 LINK = re.compile(r"(?<!\\)\[([^\[\]]*)\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
+#: An entry of the reference; the table of contents shows its full name.
+ENTRY = re.compile(r"^::: (\S+)\n(?!    options)", re.MULTILINE)
 PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
     r'<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
@@ -143,10 +145,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Mends links, shows one of two pictures by the page's palette, and highlights examples as a console session."""
+    """Mends links, shows one of two pictures by the page's palette, highlights examples as a console session, and puts full
+    names into the contents of the reference."""
     name = page.file.src_uri
     if name.startswith("source/"):
         return markdown
+    markdown = ENTRY.sub(r"::: \1\n    options:\n      toc_label: \1\n", markdown)
     markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
     return re.sub(r"^```python\n(?=>>>)", "```pycon\n", rewritten(name, markdown), flags=re.MULTILINE)
 

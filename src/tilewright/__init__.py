@@ -107,19 +107,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    module_name, attribute = _PUBLIC[name]
-    with _gate:
-        _importing.append(_thread.get_ident())
-    try:
-        module = importlib.import_module(f".{module_name}", __name__)
-    finally:
-        _importing.remove(_thread.get_ident())
-    value = getattr(module, attribute) if attribute else module
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a checker would take any misspelt name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+        module_name, attribute = _PUBLIC[name]
+        with _gate:
+            _importing.append(_thread.get_ident())
+        try:
+            module = importlib.import_module(f".{module_name}", __name__)
+        finally:
+            _importing.remove(_thread.get_ident())
+        value = getattr(module, attribute) if attribute else module
+        globals()[name] = value
+        return value
 
 
 #: Threads that import a module for ``__getattr__``; a fork closes the gate to further ones.

@@ -77,8 +77,15 @@ class ResumeError(TilewrightError, ValueError):
 
 
 class VerificationError(TilewrightError, ArithmeticError):
-    """A product that is farther from A·B than was promised. ``error`` is the largest error found, relative to |A||B|, and
-    ``bound`` the promise."""
+    """A product that is farther from A·B than was promised.
+
+    Attributes
+    ----------
+    error : float
+        The largest error of an element that was found, relative to |A||B|.
+    bound : float
+        The error that was promised.
+    """
 
     exit_code = 1
 

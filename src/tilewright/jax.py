@@ -6,16 +6,43 @@ and on a GPU the product is submitted to the program's stream. A call costs tens
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .gpu.arrays.jax_operator import product_of_arrays
 
+if TYPE_CHECKING:
+    import jax
+    from jax.typing import ArrayLike
 
-def matmul(a: Any, b: Any, *, precision: str | float = "standard") -> Any:
-    """The product of two JAX arrays, as an array of their promoted dtype; shapes are those of ``jax.numpy.matmul``.
+__all__ = ["matmul"]
 
-    ``precision`` is that of ``tilewright.matmul``, also for the gradients. Raises what ``tilewright.matmul`` raises.
 
+def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | float = "standard") -> jax.Array:
+    """The product of two JAX arrays; shapes are those of ``jax.numpy.matmul``.
+
+    It can be compiled, differentiated and vectorised: ``jax.jit``, ``jax.grad``, ``jax.vmap``.
+
+    Parameters
+    ----------
+    a : array of shape (…, m, k) or (k,)
+        The left operand.
+    b : array of shape (…, k, n) or (k,)
+        The right operand.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``. It holds for the gradients, too.
+
+    Returns
+    -------
+    array of shape (…, m, n)
+        A JAX array of the operands' promoted dtype.
+
+    Raises
+    ------
+    TilewrightError
+        What ``tilewright.matmul`` raises.
+
+    Examples
+    --------
     >>> import jax, jax.numpy as jnp, tilewright.jax
     >>> a = jnp.array([[1., 2.]])
     >>> jax.jit(tilewright.jax.matmul)(a, a.T)

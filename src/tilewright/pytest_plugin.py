@@ -29,9 +29,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def cuda_kernel(request: pytest.FixtureRequest) -> Callable[..., Observation]:
     """A function that runs the kernel of the test's marker ``cuda_kernel`` with the arguments that it gets.
 
-    Returns what ``tilewright.microscope`` returns. The test fails unless the launch keeps to the marker's ``require``
-    (see ``Observation.require``); without it, unless there are no findings. Keywords of a call are options of the
-    launch that replace those of the marker.
+    The marker is ``cuda_kernel(file, kernel=None, *, require={"findings": 0}, **launch)``. The file is looked for
+    beside the test; ``launch`` are options of ``tilewright.microscope``: grid, block, defines, …
+
+    Returns
+    -------
+    function
+        It takes the kernel's arguments, and options of the launch as keywords, which replace those of the marker.
+        It returns an ``Observation``. The test fails unless the launch keeps to the marker's ``require`` (see
+        ``Observation.require``); without it, unless there are no findings.
     """
     # The marker nearest to the test comes first: its options replace those of the class or module.
     markers = list(request.node.iter_markers("cuda_kernel"))

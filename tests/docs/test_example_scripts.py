@@ -25,7 +25,7 @@ def output(script: str, *arguments: str) -> str:
 def test_every_script_has_a_test() -> None:
     tests = Path(__file__).read_text(encoding="utf-8")
     scripts = [path.name for path in EXAMPLES.glob("*.py")]
-    assert len(scripts) == 4
+    assert len(scripts) == 6
     assert [name for name in scripts if f'"{name}"' not in tests] == []
 
 
@@ -56,6 +56,18 @@ def test_a_step_of_muon_in_torch() -> None:
     said = output("muon_step.py", "100")
     assert float(said.split()[2]) < 1e-4
     assert "tilewright" in said
+
+
+@pytest.mark.slow
+def test_types_are_true() -> None:
+    assert output("typed.py") == "all types are true\n"
+
+
+@pytest.mark.slow
+def test_types_are_true_of_tensors_and_arrays_of_jax() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'tilewright[torch]'")
+    pytest.importorskip("jax", reason="jax is not installed: pip install 'tilewright[jax]'")
+    assert output("typed_frameworks.py") == "all types are true\n"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import math
 import os
 import string
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -36,9 +36,51 @@ from .contraction_plan import (
 )
 from .matmul import matmul
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from ..product.array_types import ArrayT, Operand, OutT, Path, SameT, UnknownDType
+
 # ---- the public calls ------------------------------------------------------------------------------------------------
 
 
+# Whether NumPy's arrays give an array or a scalar follows from the subscripts, which a checker cannot read.
+@overload
+def einsum(
+    subscripts: str,
+    /,
+    *operands: NDArray[Any],
+    out: None = None,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+) -> Any: ...
+@overload
+def einsum(
+    subscripts: str,
+    /,
+    *operands: ArrayT,
+    out: None = None,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+) -> ArrayT: ...
+@overload
+def einsum(
+    *operands: Any,
+    out: None = None,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+) -> Any: ...
+@overload
+def einsum(
+    *operands: Any,
+    out: OutT,
+    optimize: Any = True,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+) -> OutT: ...
 def einsum(
     *operands: Any,
     out: Any = None,
@@ -46,37 +88,67 @@ def einsum(
     precision: str | float = "standard",
     memory: float | str | None = None,
 ) -> Any:
-    """The sum of products that ``subscripts`` describe, with the semantics of ``numpy.einsum``.
+    """The sum of products that subscripts describe, with the semantics of ``numpy.einsum``.
 
     ``einsum("ij,jk->ik", a, b)``: each operand's axes are named by labels, of which those that the output lacks are
     summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
     axes, which broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any
-    characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them. The result never shares
-    memory with an operand; its axes lie in whatever order takes the fewest copies, as those of NumPy's do. One of more
-    than 32 MiB does not own its memory, which is cached for later ones when its last reference goes.
+    characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them.
 
+    Parameters
+    ----------
+    *operands : str, then arrays; or arrays and lists of labels in turn
+        The subscripts and the arrays, of NumPy or another library, on the host or a GPU.
+    out : array, optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned. It may have any strides and byte
+        order.
+    optimize : bool or str or path, default: True
+        The order in which pairs of operands are multiplied, as ``numpy.einsum_path`` and
+        ``opt_einsum.contract_path`` give it. A bool, or the name of an optimiser, changes nothing.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``. It holds for each product of two operands; with "highest"
+        intermediate results have the wider dtype, too.
+    memory : int or str, optional
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB". The notes say what
+        counts.
+
+    Returns
+    -------
+    array, or scalar
+        The contraction; ``out`` itself if it was given. It never shares memory with an operand. Its axes lie in
+        whatever order takes the fewest copies, as those of NumPy's do. Without any axis NumPy's arrays give a
+        scalar.
+
+    Raises
+    ------
+    UsageError
+        Subscripts or a ``precision`` that cannot be understood.
+    ShapeError
+        A label whose axes have different lengths, or an ``out`` of another shape.
+    DTypeError
+        A dtype that cannot be multiplied, or cannot be cast to that of ``out``.
+    OperandError
+        No usable array, or operands on different devices.
+    MemoryLimitError
+        No slices are small enough for ``memory``.
+
+    Notes
+    -----
     dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate
-    results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other libraries,
-    on the host or a GPU, are permuted by their library and multiplied by ``matmul``, with gradients where that has
-    them.
+    results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other
+    libraries are permuted by their library and multiplied by ``matmul``, with gradients where that has them.
 
     Three operands or more are multiplied two by two, in the order that ``opt_einsum`` finds where it is installed,
     and ``numpy.einsum_path`` elsewhere. Each such product is one of matrices, or a batch of them, which are read
-    where they lie or copied in pieces of at most 32 MiB. ``plan_einsum`` says how. ``optimize`` may be another order: a
-    path, as ``numpy.einsum_path`` and ``opt_einsum.contract_path`` give it. A bool, or the name of an optimiser, changes
-    nothing.
+    where they lie or copied in pieces of at most 32 MiB. ``plan_einsum`` says how. A result of more than 32 MiB
+    does not own its memory, which is cached for later ones when its last reference goes.
 
-    ``out`` receives the result, as that of ``matmul`` does: any strides, cast by the ``same_kind`` rule.
-    ``precision`` is that of ``matmul``, for each product of two; with "highest" intermediate results have the wider
-    dtype, too.
-
-    ``memory`` ("2GiB", or bytes) bounds intermediate results and copies of NumPy's arrays together, beside the result, the
-    workspace of kernels, and what ``matmul`` converts of bool and of 16 bits to float32. To keep it, labels are cut into
+    ``memory`` bounds intermediate results and copies of NumPy's arrays together, beside the result, the workspace
+    of kernels, and what ``matmul`` converts of bool and of 16 bits to float32. To keep it, labels are cut into
     slices, whose sums are added in a fixed order, so bits do not depend on threads.
 
-    Raises UsageError (subscripts, ``precision``), ShapeError, DTypeError, OperandError, MemoryLimitError (no slices
-    are small enough).
-
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> a, b = np.arange(6.0).reshape(2, 3), np.ones((3, 4))
     >>> tw.einsum("ij,jk->k", a, b)
@@ -101,14 +173,36 @@ def plan_einsum(
     precision: str | float = "standard",
     memory: float | str | None = None,
 ) -> ContractionPlan:
-    """What ``einsum`` with these arguments runs: the same object. Its text has the order of products, and for each
-    one its subscripts, its size as a product of matrices, which operands are copied, and the kernel. Nothing is
-    multiplied.
+    """What ``einsum`` with these arguments runs; nothing is multiplied.
 
-    The operands are NumPy's arrays; a tuple of whole numbers is a shape, and stands for an array of float64.
+    Parameters
+    ----------
+    *operands : str, then arrays or tuples of int; or these and lists of labels in turn
+        The subscripts and NumPy's arrays. A tuple is a shape, and stands for an array of float64.
+    out : array, optional
+        The array that would receive the result.
+    optimize : bool or str or path, default: True
+        The order in which pairs of operands are multiplied: see ``einsum``.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``.
+    memory : int or str, optional
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB".
 
-    Raises what ``einsum`` raises before it multiplies.
+    Returns
+    -------
+    ContractionPlan
+        The object that the call runs. Its text has the order of products, and for each one its subscripts, its size
+        as a product of matrices, which operands are copied, and the kernel.
 
+    Raises
+    ------
+    OperandError
+        An array of another library than NumPy.
+    TilewrightError
+        What ``einsum`` raises before it multiplies.
+
+    Examples
+    --------
     >>> import tilewright as tw
     >>> p = tw.plan_einsum("ij,jk,kl->il", (10, 20), (20, 5), (5, 300))
     >>> [str(step.subscripts) for step in p.steps], p.operations
@@ -121,6 +215,51 @@ def plan_einsum(
     return plan_of_arrays(subscripts, admitted, out, precision, memory, optimize)
 
 
+# With all axes summed NumPy's arrays give a scalar.
+@overload
+def tensordot(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    axes: Any = 2,
+    *,
+    out: None = None,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> Any: ...
+@overload
+def tensordot(
+    a: ArrayT,
+    b: ArrayT,
+    axes: Any = 2,
+    *,
+    out: None = None,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> ArrayT: ...
+@overload
+def tensordot(
+    a: Operand | Path,
+    b: Operand | Path,
+    axes: Any = 2,
+    *,
+    out: None = None,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> Any: ...
+@overload
+def tensordot(
+    a: Operand | Path,
+    b: Operand | Path,
+    axes: Any = 2,
+    *,
+    out: OutT,
+    precision: str | float = "standard",
+    memory: float | str | None = None,
+    overwrite: bool = False,
+) -> OutT: ...
 def tensordot(
     a: Any,
     b: Any,
@@ -133,16 +272,44 @@ def tensordot(
 ) -> Any:
     """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
 
-    ``axes``: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes, or two axes, which are
-    summed in pairs. With 0 it is the outer product. The result has the other axes of ``a``, then those of ``b``.
-    dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
-
     ``a``, ``b`` and ``out`` may be paths of files, and arrays larger than memory: then it is ``multiply(a, b, out,
-    axes=axes)`` with this ``memory`` and ``overwrite``, which writes ``out`` block by block, and returns it.
+    axes=axes)``, which writes ``out`` block by block, and returns it.
 
-    Raises ShapeError (axes of different lengths), UsageError (axes that are not there), and of files what ``multiply``
-    raises.
+    Parameters
+    ----------
+    a : array, or path
+        The left operand.
+    b : array, or path
+        The right operand.
+    axes : int, or two lists of int, default: 2
+        The axes that are summed: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes,
+        or two axes, which are summed in pairs. With 0 the result is the outer product.
+    out : array, or path, optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``.
+    memory : int or str, optional
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB". With it the product
+        is computed by ``multiply``.
+    overwrite : bool, default: False
+        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
 
+    Returns
+    -------
+    array, or scalar
+        The other axes of ``a``, then those of ``b``; ``out`` itself if it was given. dtypes are as for ``einsum``.
+
+    Raises
+    ------
+    ShapeError
+        Axes of different lengths, or an ``out`` of another shape.
+    UsageError
+        Axes that are not there.
+    TilewrightError
+        What ``einsum`` raises, and of files what ``multiply`` raises.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tw.tensordot(np.ones((2, 3, 4)), np.ones((4, 3, 5)), axes=([1, 2], [1, 0])).shape
     (2, 5)
@@ -160,15 +327,54 @@ def tensordot(
     return _contract_two(subscripts, a, b, out, precision)
 
 
+# Two vectors of NumPy give a scalar.
+@overload
+def vecdot(
+    a: NDArray[Any], b: NDArray[Any], /, out: None = None, *, axis: int = -1, precision: str | float = "standard"
+) -> Any: ...
+@overload
+def vecdot(
+    a: ArrayT, b: ArrayT, /, out: None = None, *, axis: int = -1, precision: str | float = "standard"
+) -> ArrayT: ...
+@overload
+def vecdot(
+    a: Operand, b: Operand, /, out: None = None, *, axis: int = -1, precision: str | float = "standard"
+) -> Any: ...
+@overload
+def vecdot(a: Operand, b: Operand, /, out: OutT, *, axis: int = -1, precision: str | float = "standard") -> OutT: ...
 def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str | float = "standard") -> Any:
-    """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API
-    have them.
+    """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API have
+    them.
 
-    ``a`` is (…, n), ``b`` is (…, n), with n at ``axis`` of each; the other axes broadcast. dtypes, arrays, ``out`` and
-    ``precision`` are as for ``einsum``.
+    Parameters
+    ----------
+    a : array of shape (…, n)
+        The left operand, with n at ``axis``. The other axes broadcast with those of ``b``.
+    b : array of shape (…, n)
+        The right operand.
+    out : array of shape (…), optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
+    axis : int, default: -1
+        The axis of each operand that is summed.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``.
 
-    Raises ShapeError (n or batch mismatch, a scalar), UsageError (no such axis).
+    Returns
+    -------
+    array of shape (…), or scalar
+        The dot products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
+    Raises
+    ------
+    ShapeError
+        A mismatch of n or of the batch, or a scalar operand.
+    UsageError
+        There is no such axis.
+    TilewrightError
+        What ``einsum`` raises.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tw.vecdot(np.array([1j, 2]), np.array([1j, 1]))
     np.complex128(3+0j)
@@ -185,14 +391,56 @@ def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str
     return _contract_two(subscripts, _conjugated(a), b, out, precision)
 
 
+@overload
+def matvec(
+    a: UnknownDType, x: NDArray[Any], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def matvec(
+    a: NDArray[Any], x: UnknownDType, /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def matvec(
+    a: NDArray[SameT], x: NDArray[SameT], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[SameT]: ...
+@overload
+def matvec(
+    a: NDArray[Any], x: NDArray[Any], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def matvec(a: ArrayT, x: ArrayT, /, out: None = None, *, precision: str | float = "standard") -> ArrayT: ...
+@overload
+def matvec(a: ArrayLike, x: ArrayLike, /, out: None = None, *, precision: str | float = "standard") -> NDArray[Any]: ...
+@overload
+def matvec(a: Operand, x: Operand, /, out: OutT, *, precision: str | float = "standard") -> OutT: ...
 def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
-    """The products of matrices and vectors, as ``numpy.matvec``: ``a`` is (…, m, n), ``x`` is (…, n), the result (…,
-    m).
+    """The products of matrices and vectors, as ``numpy.matvec``.
 
-    Leading axes broadcast. dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
+    Parameters
+    ----------
+    a : array of shape (…, m, n)
+        The matrices. Leading axes broadcast with those of ``x``.
+    x : array of shape (…, n)
+        The vectors.
+    out : array of shape (…, m), optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``.
 
-    Raises ShapeError (n or batch mismatch, too few axes).
+    Returns
+    -------
+    array of shape (…, m)
+        The products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
+    Raises
+    ------
+    ShapeError
+        A mismatch of n or of the batch, or too few axes.
+    TilewrightError
+        What ``einsum`` raises.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tw.matvec(np.ones((5, 2, 3)), np.ones(3)).shape
     (5, 2)
@@ -202,14 +450,56 @@ def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "stan
     return _contract_two(parse_subscripts("...mn,...n->...m", (a.ndim, x.ndim)), a, x, out, precision)
 
 
+@overload
+def vecmat(
+    x: UnknownDType, a: NDArray[Any], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def vecmat(
+    x: NDArray[Any], a: UnknownDType, /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def vecmat(
+    x: NDArray[SameT], a: NDArray[SameT], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[SameT]: ...
+@overload
+def vecmat(
+    x: NDArray[Any], a: NDArray[Any], /, out: None = None, *, precision: str | float = "standard"
+) -> NDArray[Any]: ...
+@overload
+def vecmat(x: ArrayT, a: ArrayT, /, out: None = None, *, precision: str | float = "standard") -> ArrayT: ...
+@overload
+def vecmat(x: ArrayLike, a: ArrayLike, /, out: None = None, *, precision: str | float = "standard") -> NDArray[Any]: ...
+@overload
+def vecmat(x: Operand, a: Operand, /, out: OutT, *, precision: str | float = "standard") -> OutT: ...
 def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
-    """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``: ``x`` is (…, n), ``a`` is (…,
-    n, m), the result (…, m).
+    """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``.
 
-    Leading axes broadcast. dtypes, arrays, ``out`` and ``precision`` are as for ``einsum``.
+    Parameters
+    ----------
+    x : array of shape (…, n)
+        The vectors. Leading axes broadcast with those of ``a``.
+    a : array of shape (…, n, m)
+        The matrices.
+    out : array of shape (…, m), optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``.
 
-    Raises ShapeError (n or batch mismatch, too few axes).
+    Returns
+    -------
+    array of shape (…, m)
+        The products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
+    Raises
+    ------
+    ShapeError
+        A mismatch of n or of the batch, or too few axes.
+    TilewrightError
+        What ``einsum`` raises.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tw.vecmat(np.array([1j]), np.array([[1.0, 2.0]]))
     array([0.-1.j, 0.-2.j])
@@ -219,14 +509,47 @@ def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "stan
     return _contract_two(parse_subscripts("...n,...nm->...m", (x.ndim, a.ndim)), _conjugated(x), a, out, precision)
 
 
+@overload
+def multi_dot(arrays: Sequence[NDArray[Any]], *, out: None = None, precision: str | float = "standard") -> Any: ...
+@overload
+def multi_dot(arrays: Sequence[ArrayT], *, out: None = None, precision: str | float = "standard") -> ArrayT: ...
+@overload
+def multi_dot(arrays: Sequence[Operand], *, out: None = None, precision: str | float = "standard") -> Any: ...
+@overload
+def multi_dot(arrays: Sequence[Operand], *, out: OutT, precision: str | float = "standard") -> OutT: ...
 def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float = "standard") -> Any:
-    """The product of a chain of matrices, in the order that takes the fewest operations, as ``numpy.linalg.multi_dot``.
+    """The product of a chain of matrices, in the order that takes the fewest operations, as
+    ``numpy.linalg.multi_dot``.
 
-    The first and the last of ``arrays``, two or more, may be vectors: a row and a column. The order is found by dynamic
-    programming. dtypes, arrays, ``out`` and ``precision`` are those of ``matmul``.
+    Parameters
+    ----------
+    arrays : list of arrays
+        Two matrices or more. The first and the last may be vectors: a row and a column.
+    out : array, optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``. It holds for each product of two operands.
 
-    Raises ShapeError (a mismatch of two neighbours, other axes), UsageError (fewer than two arrays).
+    Returns
+    -------
+    array, or scalar
+        The product; ``out`` itself if it was given. dtypes are those of ``matmul``.
 
+    Raises
+    ------
+    ShapeError
+        A mismatch of two neighbours, or other axes.
+    UsageError
+        Fewer than two arrays.
+    TilewrightError
+        What ``matmul`` raises.
+
+    Notes
+    -----
+    The order is found by dynamic programming (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tw.multi_dot([np.ones((10, 100)), np.ones((100, 5)), np.ones((5, 50))]).shape
     (10, 50)

@@ -93,11 +93,36 @@ class ContractionStep:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ContractionPlan:
-    """A contraction, as it will run; ``str()`` prints it.
+    """A contraction, as it will run; ``print`` shows it.
 
-    ``readings`` say how each operand is read, and ``steps`` are the products of two. ``slices`` are the labels that
-    are cut to bound memory, with the indices of a slice; ``steps`` are then those of one slice. ``dtype`` is the
-    result's, ``inner`` that of intermediate results. ``by_numpy``: it is so small that NumPy's one loop computes it.
+    Attributes
+    ----------
+    subscripts : Subscripts
+        The labels of the axes.
+    sizes : dict of str to int
+        The length of each label's axis.
+    dtype : dtype
+        The dtype of the result.
+    inner : dtype
+        The dtype of intermediate results.
+    readings : tuple of Reading
+        How each operand is read.
+    steps : tuple of ContractionStep
+        The products of two operands; with ``slices`` those of one slice.
+    path : tuple of pairs of int
+        The order of the products, as ``numpy.einsum_path`` gives it.
+    precision : str or float
+        The error that is promised.
+    slices : tuple of (str, int)
+        The labels that are cut to bound memory, with the indices of a slice.
+    memory : int or None
+        The bound, in bytes.
+    path_by : str
+        What found the order.
+    copy_limit : int
+        The bytes of a piece that is copied.
+    by_numpy : bool
+        Whether it is so small that NumPy's one loop computes it.
     """
 
     subscripts: Subscripts
@@ -560,6 +585,7 @@ def _strides_read(
 
 
 def row_major_strides(labels: str, sizes: dict[str, int], itemsize: int) -> dict[str, int]:
+    """The strides, in bytes, of each label of a C-ordered array."""
     strides = {}
     for label in reversed(labels):
         strides[label] = itemsize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,18 +10,46 @@ from ..cpu.gemm import plan_gemm, run_gemm
 from ..gpu.arrays.host_libraries import host_library
 from ..product.operands import admit
 
+if TYPE_CHECKING:
+    from ..product.array_types import ArrayT, Operand
 
-def gemm(alpha: complex, a: Any, b: Any, beta: complex, c: Any) -> Any:
-    """C ← α·A·B + β·C in place, as BLAS means it; returns ``c``.
 
-    ``a`` is (m, k), ``b`` is (k, n), ``c`` a writeable (m, n) array of a dtype that the product casts to by the
-    ``same_kind`` rule, or a tensor of PyTorch on the host beside two others. With ``beta`` 0 C is not read: NaN in it is
-    overwritten. With ``alpha`` or k 0 A and B are not read. Otherwise NaN and infinity propagate, without a warning.
-    ``c`` may overlap the operands. ``alpha`` is converted to the dtype of A·B and ``beta`` to that of C; integers and bool
-    take only factors that they can represent, so not 0.5.
+def gemm(alpha: complex, a: Operand, b: Operand, beta: complex, c: ArrayT) -> ArrayT:
+    """C ← α·A·B + β·C in place, as BLAS means it.
 
-    Raises ShapeError, DTypeError, OperandError, UsageError (``alpha`` or ``beta`` is not a number).
+    Parameters
+    ----------
+    alpha : number
+        The factor α, which is converted to the dtype of A·B. Integers and bool take only factors that they can
+        represent, so not 0.5. With 0 the operands are not read.
+    a : array of shape (m, k)
+        The left operand, of NumPy, or a tensor of PyTorch on the host.
+    b : array of shape (k, n)
+        The right operand.
+    beta : number
+        The factor β, which is converted to the dtype of C. With 0 C is not read: NaN in it is overwritten.
+    c : array of shape (m, n)
+        Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands. It is a
+        tensor of PyTorch if the operands are.
 
+    Returns
+    -------
+    array of shape (m, n)
+        ``c`` itself. NaN and infinity propagate, without a warning.
+
+    Raises
+    ------
+    ShapeError
+        A mismatch of k, or a ``c`` of another shape.
+    DTypeError
+        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
+    OperandError
+        No usable matrix, or a ``c`` that is read-only.
+    UsageError
+        ``alpha`` or ``beta`` is not a number.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> c = np.ones((2, 2))
     >>> tw.gemm(2.0, np.eye(2), np.eye(2), 1.0, c)

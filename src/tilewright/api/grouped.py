@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -14,7 +14,78 @@ from ..product.operands import admit, admit_out
 from ..product.problem import Part, checked_ends, combine_grouped_shapes, multiply_groups
 from .matmul import matmul
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
 
+    from ..product.array_types import ArrayT, Operand, OutT, SameT, UnknownDType
+
+
+@overload
+def grouped_matmul(
+    a: UnknownDType,
+    b: NDArray[Any],
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: None = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> NDArray[Any]: ...
+@overload
+def grouped_matmul(
+    a: NDArray[Any],
+    b: UnknownDType,
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: None = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> NDArray[Any]: ...
+@overload
+def grouped_matmul(
+    a: NDArray[SameT],
+    b: NDArray[SameT],
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: None = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> NDArray[SameT]: ...
+@overload
+def grouped_matmul(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: DTypeLike | None = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> NDArray[Any]: ...
+@overload
+def grouped_matmul(
+    a: ArrayT,
+    b: ArrayT,
+    offsets: Operand | None = None,
+    *,
+    out: None = None,
+    out_dtype: Any = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> ArrayT: ...
+@overload
+def grouped_matmul(
+    a: Operand,
+    b: Operand,
+    offsets: Operand | None = None,
+    *,
+    out: OutT,
+    out_dtype: Any = None,
+    scale_a: Operand | None = None,
+    scale_b: Operand | None = None,
+) -> OutT: ...
 def grouped_matmul(
     a: Any,
     b: Any,
@@ -25,35 +96,68 @@ def grouped_matmul(
     scale_a: Any = None,
     scale_b: Any = None,
 ) -> Any:
-    """The products of groups of rows, columns or k, whose ends are ``offsets``: shapes are those of ``torch._grouped_mm``.
+    """The products of groups of rows, columns or k, such as those of a mixture of experts.
 
-    Group g is from ``offsets[g - 1]``, or 0, to ``offsets[g]``. With G groups:
+    Group g is from ``offsets[g - 1]``, or 0, to ``offsets[g]``. Groups may be empty, and their sizes need no
+    alignment. With G groups there are four forms, whose shapes are those of ``torch._grouped_mm``:
 
-    - ``a`` (m, k), ``b`` (G, k, n): the rows of group g are multiplied by ``b[g]``; the result is (m, n). A mixture of
-      experts is such a product, if its tokens are sorted by expert.
-    - ``a`` (m, k), ``b`` (k, n): columns of ``a`` are multiplied by the same rows of ``b``, group by group; the result is
-      (G, m, n). This is the gradient of the experts' weights.
+    - ``a`` (m, k), ``b`` (G, k, n): the rows of group g are multiplied by ``b[g]``; the result is (m, n). A mixture
+      of experts is such a product, if its tokens are sorted by expert.
+    - ``a`` (m, k), ``b`` (k, n): columns of ``a`` are multiplied by the same rows of ``b``, group by group; the
+      result is (G, m, n). This is the gradient of the experts' weights.
     - ``a`` (G, m, k), ``b`` (k, n): ``a[g]`` is multiplied by the columns of group g; the result is (m, n).
     - ``a`` (G, m, k), ``b`` (G, k, n), no offsets: ``matmul``.
 
-    Groups may be empty, and their sizes need no alignment. The result is zero where no group is: in rows or columns that
-    follow the last group, and for groups of k that are empty. What follows the last group is not read.
+    Parameters
+    ----------
+    a : array of shape (m, k) or (G, m, k)
+        The left operand.
+    b : array of shape (k, n) or (G, k, n)
+        The right operand.
+    offsets : integer array of shape (G,), optional
+        The end of each group. On a GPU it is an int32 array there.
+    out : array of the result's shape, optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned. It must not overlap the operands.
+    out_dtype : dtype or str, optional
+        The dtype of the result, if not that of the operands: of 16-bit operands on a GPU "float32" as well; of
+        float8 it is bfloat16, if none is given.
+    scale_a : float32 array of shape (m, ⌈k/128⌉), optional
+        Factors of each row and 128 of k, for groups of rows: on a GPU of float8. Both scales are given, or none.
+    scale_b : float32 array of shape (G, ⌈k/128⌉, ⌈n/128⌉), optional
+        Factors of blocks of 128×128.
 
-    On a GPU ``offsets`` is an int32 array there. The call does not wait for it, so it can be captured in a CUDA graph,
-    and makes one launch, whatever the sizes of groups are. Operands of bfloat16, float16, float32 and float64 have
-    kernels; on a Hopper GPU those of 16 bits whose rows are multiples of 16 bytes take the tensor cores' fastest, and
-    groups of rows of float8 are multiplied there, if the elements of ``a`` and of each ``b[g]`` follow each other along
-    k. Offsets that decrease or are too large give undefined numbers, but nothing outside of the result is written.
-    ``out`` must not overlap the operands. PyTorch records gradients. On the host the groups are multiplied one by one, in
-    any dtype of ``matmul``.
+    Returns
+    -------
+    array of shape (m, n) or (G, m, n)
+        The products; ``out`` itself if it was given. The result is zero where no group is: in rows or columns that
+        follow the last group, and for groups of k that are empty. What follows the last group is not read.
 
-    ``out_dtype`` is that of the result: of 16-bit operands also "float32"; of float8 it is bfloat16, if none is given.
-    ``scale_a`` (m, ⌈k/128⌉) and ``scale_b`` (G, ⌈k/128⌉, ⌈n/128⌉), both float32, are scales of blocks of groups of rows,
-    as of ``matmul``: on a GPU of float8. With ``out``, ``out_dtype`` or scales no gradient is recorded.
+    Raises
+    ------
+    ShapeError
+        Shapes that do not fit each other; on the host also offsets that decrease or are too large.
+    DTypeError
+        A dtype that cannot be multiplied, or cannot be cast to the one asked for.
+    OperandError
+        Arrays on different devices, or offsets that are no whole numbers.
+    UsageError
+        One scale without the other, or scales of groups that are not of rows.
+    MemoryLimitError
+        Too little memory for the result.
 
-    Raises ShapeError (also for offsets on the host that decrease or are too large), DTypeError, OperandError (arrays on
-    different devices, offsets that are no whole numbers), UsageError, MemoryLimitError.
+    Notes
+    -----
+    On a GPU the call does not wait for ``offsets``, so it can be captured in a CUDA graph, and makes one launch,
+    whatever the sizes of groups are. Operands of bfloat16, float16, float32 and float64 have kernels. On a Hopper
+    GPU those of 16 bits whose rows are multiples of 16 bytes take the tensor cores' fastest, and groups of rows of
+    float8 are multiplied there, if the elements of ``a`` and of each ``b[g]`` follow each other along k. Offsets
+    that decrease or are too large give undefined numbers, but nothing outside of the result is written.
 
+    PyTorch records gradients, but not with ``out``, ``out_dtype`` or scales. On the host the groups are multiplied
+    one by one, in any dtype of ``matmul``.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tokens = np.arange(10.0).reshape(5, 2)
     >>> experts = np.stack([np.eye(2), 10 * np.eye(2)])

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
@@ -23,6 +23,21 @@ from ..product.plan import Plan
 from ..product.precision import INVARIANT, are_all_invariant, asked_precision
 from ..product.problem import Symmetry, combine_shapes, itemsize_of
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from ..product.array_types import (
+        ArrayT,
+        MatmulOptions,
+        Operand,
+        OutT,
+        SameT,
+        ScalarT,
+        UnknownDType,
+        UnknownShape,
+        Vector,
+    )
+
 #: The precision, the algorithm and the device that ``gemm`` has.
 _BY_GEMM = ("standard", "classical", "cpu")
 #: Whether every product is invariant.
@@ -31,6 +46,100 @@ _ALL_INVARIANT = are_all_invariant()
 _EPILOGUE = ("alpha", "beta", "bias", "activation", "scale_a", "scale_b")
 
 
+# How the type of the result follows from those of the operands. First NumPy's arrays, whose dtype and number of axes may be
+# unknown to a checker; two vectors give a scalar.
+@overload
+def matmul(
+    a: UnknownDType, b: NDArray[Any], /, out: None = None, *, out_dtype: None = None, **options: Unpack[MatmulOptions]
+) -> NDArray[Any]: ...
+@overload
+def matmul(
+    a: NDArray[Any], b: UnknownDType, /, out: None = None, *, out_dtype: None = None, **options: Unpack[MatmulOptions]
+) -> NDArray[Any]: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: UnknownShape[SameT],
+    b: NDArray[SameT],
+    /,
+    out: None = None,
+    *,
+    out_dtype: None = None,
+    **options: Unpack[MatmulOptions],
+) -> NDArray[SameT]: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: NDArray[SameT],
+    b: UnknownShape[SameT],
+    /,
+    out: None = None,
+    *,
+    out_dtype: None = None,
+    **options: Unpack[MatmulOptions],
+) -> NDArray[SameT]: ...
+@overload
+def matmul(  # type: ignore[overload-overlap]
+    a: Vector[SameT], b: Vector[SameT], /, out: None = None, *, out_dtype: None = None, **options: Unpack[MatmulOptions]
+) -> SameT: ...
+@overload
+def matmul(
+    a: NDArray[SameT],
+    b: NDArray[SameT],
+    /,
+    out: None = None,
+    *,
+    out_dtype: None = None,
+    **options: Unpack[MatmulOptions],
+) -> NDArray[SameT]: ...
+@overload
+def matmul(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    /,
+    out: None = None,
+    *,
+    out_dtype: type[ScalarT] | np.dtype[ScalarT],
+    **options: Unpack[MatmulOptions],
+) -> NDArray[ScalarT]: ...
+@overload
+def matmul(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    /,
+    out: None = None,
+    *,
+    out_dtype: DTypeLike | None = None,
+    **options: Unpack[MatmulOptions],
+) -> NDArray[Any]: ...
+@overload
+def matmul(
+    a: list[ArrayT],
+    b: list[ArrayT],
+    /,
+    out: list[ArrayT] | None = None,
+    *,
+    out_dtype: Any = None,
+    **options: Unpack[MatmulOptions],
+) -> list[ArrayT]: ...
+@overload
+def matmul(
+    a: ArrayT, b: NDArray[Any], /, out: None = None, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> ArrayT: ...
+@overload
+def matmul(
+    a: NDArray[np.generic], b: ArrayT, /, out: None = None, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> ArrayT: ...
+@overload
+def matmul(
+    a: ArrayT, b: ArrayT, /, out: None = None, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> ArrayT: ...
+@overload
+def matmul(
+    a: ArrayLike, b: ArrayLike, /, out: None = None, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> NDArray[Any]: ...
+@overload
+def matmul(
+    a: Operand, b: Operand, /, out: OutT, *, out_dtype: Any = None, **options: Unpack[MatmulOptions]
+) -> OutT: ...
 def matmul(
     a: Any,
     b: Any,
@@ -52,75 +161,116 @@ def matmul(
 ) -> Any:
     """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
 
-    ``a`` is (…, m, k) or (k,), ``b`` is (…, k, n) or (k,); leading axes broadcast; the result is (…, m, n), without the
-    axis that was added to a vector. Any strides and byte order are accepted. dtypes promote as NumPy promotes them: float32,
-    float64, complex and integers (with wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is
-    the logical product. long double and Python objects (arrays and lists of them, by their own ``*`` and ``+``) are
-    multiplied by NumPy, and so is everything where no machine code was built; ``plan`` says so. Two vectors give a
-    scalar of NumPy's type. Subclasses count as plain arrays.
+    The result is an array of the operands' library: of NumPy, PyTorch, CuPy, JAX or any other with DLPack. Arrays
+    on a GPU are multiplied there. Two lists of arrays are multiplied one by one, and give a list.
 
-    A matrix of 64 rows or more and its transpose, in the same memory, have a symmetric product: one triangle is computed,
-    on a GPU where a kernel can. It equals its transpose in every bit if it is real; on the host ``gram`` promises that for
-    complex numbers, too.
+    Parameters
+    ----------
+    a : array of shape (…, m, k) or (k,), or list of arrays
+        The left operand, with any strides and byte order. Leading axes broadcast with those of ``b``.
+    b : array of shape (…, k, n) or (k,), or list of arrays
+        The right operand.
+    out : array of shape (…, m, n), optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands, and have
+        any strides and byte order. For lists of operands it is a list.
+    precision : str or float, default: "standard"
+        The error that is promised: "standard", "ieee", "highest", "fast", "tf32" or "invariant", or a number, the
+        largest error of an element relative to |A||B|. The notes below say what each means.
+    algorithm : str, default: "classical"
+        "strassen" takes fewer multiplications where the product is large enough to gain by it, with a wider,
+        normwise error bound, which ``plan`` prints. It is for float32 and float64.
+    device : str, optional
+        Where to multiply arrays of the host's memory: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or
+        "cuda:0,1". GPUs multiply block by block, as ``multiply`` does, also what is larger than their memory, in
+        float32 or float64.
+    out_dtype : dtype or str, optional
+        The dtype of the result, if not that of the operands: such as int32 for int8, float32 for bfloat16. The
+        product is not rounded before. With ``out`` the result is then cast to the dtype of ``out``.
+    alpha : float, default: 1
+        A factor of the product.
+    beta : float, default: 0
+        A factor of ``out``, which is added. ``out`` is read unless it is 0.
+    bias : array of shape (n,), optional
+        Is added: one number for each column.
+    activation : str, optional
+        A function of each element: "relu", "gelu" (by erf) or "silu".
+    scale_a : array of shape (m,), (m, 1) or (), or (m, ⌈k/128⌉), optional
+        Factors of the rows of ``a``. On a GPU, for float8, also those of each row and 128 of k.
+    scale_b : array of shape (n,) or (), or (⌈k/128⌉, ⌈n/128⌉), optional
+        Factors of the columns of ``b``. On a GPU, for float8, also those of blocks of 128×128.
+    invariant : bool, default: False
+        The same as ``precision="invariant"``. ``$TILEWRIGHT_INVARIANT=1`` asks for it in every such product.
+    verify : bool, default: False
+        Whether to check the product afterwards, in O(n²) operations on the host, and log the error: see
+        ``tilewright.verify``.
 
-    NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.
+    Returns
+    -------
+    array of shape (…, m, n)
+        activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``), without the axis
+        that was added to a vector; ``out`` itself if it was given. All of it is computed before the one rounding to
+        the result's dtype. Two vectors give a scalar, of NumPy's type if they are NumPy's.
 
-    The result has the operands' type: of tensors of PyTorch on the host it is a tensor, with gradients, of arrays of JAX, or
-    of JAX and NumPy, an array of JAX, and of other arrays with ``__array_namespace__`` and DLPack one of their library.
-    Their dtypes promote by the rules of their library. Tensors are multiplied by tensors alone.
+    Raises
+    ------
+    ShapeError
+        A mismatch of k or of the batch, a scalar operand, an ``out`` of another shape.
+    DTypeError
+        A dtype that cannot be multiplied, or cannot be cast to the one asked for.
+    OperandError
+        No usable matrix, or operands on different devices.
+    UsageError
+        An unknown ``precision`` or ``algorithm``, or a bound that nothing keeps.
+    MemoryLimitError
+        Too little memory for the result, on the host or on a GPU.
+    VerificationError
+        A product that ``verify`` finds wrong.
 
-    ``out``: an array of exactly the result's shape that receives the result, cast by the ``same_kind`` rule. It may
-    overlap the operands, and have any strides and byte order. It may be passed by position, as to ``numpy.matmul``.
+    Notes
+    -----
+    **Dtypes** promote as the operands' library promotes them. float32, float64, complex and integers (with
+    wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is the logical product. long
+    double and Python objects (arrays and lists of them, by their own ``*`` and ``+``) are multiplied by NumPy, and
+    so is everything where no machine code was built; ``plan`` says so. Subclasses count as plain arrays. Tensors of
+    PyTorch are multiplied by tensors alone, and have gradients.
 
-    ``out_dtype``: the dtype of the result, if not that of the operands, by name or as a dtype: such as int32 for int8,
-    float32 for bfloat16, float16 for float32. The product is not rounded before; with ``out``, it is then cast to that.
+    **Special values.** NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.
 
-    The result is activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``) of real numbers,
-    computed before the one rounding to the result's dtype. ``beta`` needs ``out``, and reads it unless it is 0. ``bias`` is
-    one number for each column, ``scale_a`` one for each row or a single one, ``scale_b`` one for each column or a single
-    one. Scales of shapes (m, ⌈k/128⌉) and (⌈k/128⌉, ⌈n/128⌉), on a GPU for float8, are those of each row and 128 of k and
-    of blocks of 128×128, applied before sums are added up. ``activation`` is "relu", "gelu" (by erf) or "silu".
+    **A matrix of 64 rows or more and its transpose**, in the same memory, have a symmetric product: one triangle is
+    computed, on a GPU where a kernel can. It equals its transpose in every bit if it is real; on the host ``gram``
+    promises that for complex numbers, too.
 
-    ``precision`` promises an error, not instructions: "standard" is the classical bound in the dtype's own roundoff;
-    "ieee" has the same bound, by IEEE multiply-adds also where a GPU could keep it faster in another way; "highest" computes
-    float16, bfloat16, float32 and complex64 in float64 or complex128 and rounds once. A number, such as 1e-4, bounds the
-    error of each element relative to |A||B|, and takes the fastest way whose bound is not above it; "fast" is
-    1.01·2⁻¹⁰ + k·2⁻²⁴, or the bound of "standard" where that is wider: float64 may then be computed in float32, and float32
-    on a GPU in tf32. ``plan`` prints the bounds. ``algorithm="strassen"`` takes fewer multiplications where the product is
-    large enough to gain by it, with a wider, normwise error bound, which ``plan`` prints; it is for float32 and float64.
+    **Precision.** "standard" is the classical bound in the dtype's own roundoff. "ieee" has the same bound, by IEEE
+    multiply-adds also where a GPU could keep it faster in another way. "highest" computes float16, bfloat16,
+    float32 and complex64 in float64 or complex128 and rounds once. A number, such as 1e-4, takes the fastest way
+    whose bound is not above it. "fast" is 1.01·2⁻¹⁰ + k·2⁻²⁴, or the bound of "standard" where that is wider:
+    float64 may then be computed in float32, and float32 on a GPU in tf32. "tf32" may round float32 operands on a
+    GPU to 10 bits of mantissa, for tensor cores. ``plan`` prints the bounds.
 
-    ``invariant``, or ``precision="invariant"``: within the bound of "standard" the bits of a row of the result follow from
-    that row of ``a`` and from ``b`` alone, on one kind of machine: not from the number of rows, their place, their strides,
-    or the batch. So a request to a model gets the same answer, whichever others are computed with it. Few rows may take
-    longer. ``$TILEWRIGHT_INVARIANT=1`` asks for it in every such product.
+    **Invariant products**: within the bound of "standard" the bits of a row of the result follow from that row of
+    ``a`` and from ``b`` alone, on one kind of machine: not from the number of rows, their place, their strides, or
+    the batch. So a request to a model gets the same answer, whichever others are computed with it. Few rows may
+    take longer.
 
-    ``verify`` checks the product afterwards, in O(n²) operations on the host, and logs the error: ``tilewright.verify``.
+    **On a GPU** the call uses the caller's current stream, returns when the work is submitted, and does not wait
+    for it. There are float32, float64, bfloat16, float16, int8 and float8 (e4m3fn, e5m2, or one of each), and the
+    complex dtypes. Sums of bfloat16 and float16 are float32, rounded once; those of int8 are int8 with wrap-around,
+    or exact with ``out_dtype="int32"``. A product of float8 is bfloat16 by default: each 128 of k are summed by a
+    tensor core, which keeps 13 bits, and these sums in float32; with "fast" the tensor core sums all of k.
+    ``torch.compile`` traces the call; ``tilewright.torch`` has more. Lists of one dtype take one launch for up to
+    512 products of any shapes, where that is predicted to be faster than one launch each; the results may then
+    share one allocation.
 
-    Arrays on a GPU (of PyTorch, CuPy, JAX or any library with DLPack or CUDA's array interface) are multiplied there, on
-    the caller's current stream, and the result is an array of the library of ``a``: float32, float64, bfloat16, float16,
-    int8 and float8 (e4m3fn, e5m2, or one of each), on one GPU. Sums of bfloat16 and float16 are float32, rounded once; those
-    of int8 are int8 with wrap-around, or exact with ``out_dtype="int32"``. A product of float8 is bfloat16 by default: each
-    128 of k are summed by a tensor core, which keeps 13 bits, and these sums in float32; with "fast" it sums all
-    of k. ``precision="tf32"`` may round float32 operands to 10 bits of mantissa, for tensor cores. The call
-    returns when the work is submitted, and does not wait for it. PyTorch records gradients, and traces the call in
-    ``torch.compile``; ``tilewright.torch`` has more.
-
-    Two lists of as many arrays, each with at least two axes, are multiplied one by one, and the result is the list of the
-    products; ``out`` is then a list too. On a GPU lists of one dtype take one launch for up to 512 products of any shapes,
-    where that is predicted to be faster than one launch each; the results may then share one allocation.
-
-    ``device`` is for arrays in the host's memory: "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1" multiply
-    them there, block by block, as ``multiply`` does, also where they are larger than a GPU's memory; in float32 or float64.
-
-    Raises ShapeError (k or batch mismatch, a scalar operand, wrong ``out``), DTypeError, OperandError (no usable matrix, or
-    operands on different devices), UsageError (an unknown ``precision`` or ``algorithm``, a bound that nothing keeps),
-    MemoryLimitError (of the result's size, or a GPU's), VerificationError (a wrong product).
-
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
     >>> tw.matmul(a, a.T)
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
+    >>> tw.matmul(a, a.T, bias=np.array([-20, 0]), activation="relu")
+    array([[ 0., 14.],
+           [ 0., 50.]], dtype=float32)
     """
     try:
         plain = alpha == 1 and beta == 0 and bias is activation is scale_a is scale_b is None
@@ -335,15 +485,56 @@ def plan(
 ) -> Plan:
     """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
 
-    ``a``, ``b`` and ``out`` are arrays, on the host or on a GPU. A tuple of whole numbers as ``a`` or ``b`` is a shape, and
-    stands for an array of float64 on the host. With ``alpha``, ``beta`` and ``out`` and nothing else, matrices on the host
-    are multiplied by ``gemm(alpha, a, b, beta, out)``, and the plan is that of this call, also for dtypes that only ``gemm``
-    takes. A batch times one matrix is planned as one product of all rows, where they lie equally far apart.
+    With ``alpha``, ``beta`` and ``out`` and nothing else, matrices on the host are multiplied by ``gemm(alpha, a,
+    b, beta, out)``, and the plan is that of this call, also for dtypes that only ``gemm`` takes. A batch times one
+    matrix is planned as one product of all rows, where they lie equally far apart. ``plan_multiply`` plans products
+    of files and of matrices larger than memory.
 
-    ``plan_multiply`` plans products of files and of matrices larger than memory.
+    Parameters
+    ----------
+    a : array of shape (…, m, k) or (k,), or tuple of int
+        The left operand, on the host or on a GPU. A tuple is a shape, and stands for an array of float64 on the
+        host.
+    b : array of shape (…, k, n) or (k,), or tuple of int
+        The right operand.
+    out : array of shape (…, m, n), optional
+        The array that would receive the result.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``.
+    algorithm : str, default: "classical"
+        "classical" or "strassen": see ``matmul``.
+    device : str, optional
+        Where to multiply arrays of the host's memory: see ``matmul``.
+    alpha : number, default: 1
+        A factor of the product.
+    beta : number, default: 0
+        A factor of ``out``, which is added.
+    out_dtype : dtype or str, optional
+        The dtype of the result, if not that of the operands.
+    bias : array of shape (n,), optional
+        Is added: one number for each column.
+    activation : str, optional
+        A function of each element: "relu", "gelu" (by erf) or "silu".
+    scale_a : array, optional
+        Factors of the rows of ``a``: see ``matmul``.
+    scale_b : array, optional
+        Factors of the columns of ``b``: see ``matmul``.
+    invariant : bool, default: False
+        The same as ``precision="invariant"``.
 
-    Raises what the call raises before it multiplies.
+    Returns
+    -------
+    Plan
+        The object that the call runs. ``print`` shows all of it: kernel, reasons, threads, predicted time, error
+        bound.
 
+    Raises
+    ------
+    TilewrightError
+        What the call raises before it multiplies.
+
+    Examples
+    --------
     >>> import tilewright as tw
     >>> print(tw.plan((3, 4), (4, 5)).problem)
     (3×4) · (4×5) float64

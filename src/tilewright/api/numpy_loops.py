@@ -49,7 +49,7 @@ _count = 0
 
 
 class Acceleration:
-    """What ``accelerate_numpy`` returns: it ends by ``undo()``, or at the end of a ``with`` block."""
+    """What ``accelerate_numpy`` returns: a context manager, whose ``undo`` ends the acceleration earlier."""
 
     def __init__(self) -> None:
         self._is_on = True
@@ -78,21 +78,29 @@ class Acceleration:
 def accelerate_numpy() -> Acceleration:
     """Have NumPy's ``matmul``, and so ``a @ b``, computed by Tilewright, in all threads of this process.
 
-    NumPy still checks, casts and broadcasts the operands: subclasses, ``out``, ``axes``, ``dtype``, errors and warnings are
-    its own. Only the loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced, and only products are ours
-    that are faster here. bool, long double and Python objects, and floats of a matrix times its own transposed, stay
-    NumPy's. Sums of floats may differ in the last bits; those of integers are the same.
+    NumPy still checks, casts and broadcasts the operands: subclasses, ``out``, ``axes``, ``dtype``, errors and
+    warnings are its own. Only the loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced, and only
+    products are ours that are faster here. bool, long double and Python objects, and floats of a matrix times its
+    own transposed, stay NumPy's. Sums of floats may differ in the last bits; those of integers are the same.
 
-    It holds until ``undo()`` of the returned object is called, or to the end of a ``with`` block. Calls nest: NumPy has its
-    own loops again when the last one has ended. Products use as many threads as ``get_threads`` says; if that is 1
-    at the first call, products of up to about 320³ keep to one thread later, too.
+    What does not call ``matmul`` stays NumPy's: ``np.dot``, ``np.inner``, ``np.tensordot``, plain ``np.einsum``,
+    LAPACK. ``python -m tilewright run script.py`` runs a whole program like this.
 
-    What does not call ``matmul`` stays NumPy's: ``np.dot``, ``np.inner``, ``np.tensordot``, plain ``np.einsum``, LAPACK.
-    ``python -m tilewright run script.py`` runs a whole program like this.
+    Returns
+    -------
+    Acceleration
+        It holds until its ``undo()`` is called, or to the end of a ``with`` block. Calls nest: NumPy has its own
+        loops again when the last one has ended. Products use as many threads as ``get_threads`` says; if that is 1
+        at the first call, products of up to about 320³ keep to one thread later, too.
 
-    Raises UnavailableError where the C front was not built, where there is no machine code, and with
-    ``$TILEWRIGHT_INVARIANT``, which these loops cannot keep.
+    Raises
+    ------
+    UnavailableError
+        The C front was not built, there is no machine code, or ``$TILEWRIGHT_INVARIANT`` is set, which these loops
+        cannot keep.
 
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> a = np.arange(6).reshape(2, 3)
     >>> with tw.accelerate_numpy():

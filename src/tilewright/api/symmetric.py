@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from ..cpu.symmetric import check_square, product_of_complex, run_triangle
 from ..errors import ShapeError, UsageError
@@ -12,7 +12,28 @@ from ..gpu.arrays.libraries import is_of_a_library, is_on_gpu
 from ..product.operands import admit
 from .matmul import matmul
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+    from ..product.array_types import ArrayT, GramOptions, Operand, OutT, Path, ScalarT
+
+
+@overload
+def gram(
+    a: NDArray[ScalarT], /, out: None = None, *, dtype: None = None, **options: Unpack[GramOptions]
+) -> NDArray[ScalarT]: ...
+@overload
+def gram(a: NDArray[Any], /, out: None = None, *, dtype: DTypeLike, **options: Unpack[GramOptions]) -> NDArray[Any]: ...
+@overload
+def gram(a: ArrayT, /, out: None = None, *, dtype: None = None, **options: Unpack[GramOptions]) -> ArrayT: ...
+@overload
+def gram(
+    a: ArrayLike | Path, /, out: None = None, *, dtype: DTypeLike | None = None, **options: Unpack[GramOptions]
+) -> NDArray[Any]: ...
+@overload
+def gram(
+    a: Operand | Path, /, out: OutT, *, dtype: DTypeLike | None = None, **options: Unpack[GramOptions]
+) -> OutT: ...
 def gram(
     a: Any,
     /,
@@ -27,26 +48,59 @@ def gram(
     dtype: Any = None,
     overwrite: bool = False,
 ) -> Any:
-    """The Gram matrix of the columns of ``a``: Aᴴ·A, or of its rows with ``rows``: A·Aᴴ. Matrix by matrix for a batch.
+    """The Gram matrix of the columns of ``a``: Aᴴ·A, or of its rows: A·Aᴴ. Matrix by matrix for a batch.
 
-    ``a`` is (…, m, n), the result (…, n, n), or (…, m, m) with ``rows``; dtypes, ``out`` and ``precision`` are those of
-    ``matmul``, but for long double and Python objects. Without ``conjugate`` it is Aᵀ·A, or A·Aᵀ. Integers wrap around.
+    The result equals its transpose in every bit, with ``conjugate`` its conjugate transpose, and then has a real
+    diagonal. One triangle of it is computed, from 64 rows on, and copied to the other one while it is in a cache.
+    ``a`` and ``out`` may be paths of files, and matrices larger than memory, as in ``multiply``: then ``a`` is read
+    block by block, once if the result fits into ``memory``.
 
-    The result equals its transpose in every bit, with ``conjugate`` its conjugate transpose, and then has a real diagonal.
-    One triangle of it is computed, from 64 rows on, and copied to the other one while it is in a cache; so is
-    ``matmul(a.T, a)``, where both operands are the same memory. Arrays of other libraries on the host have that product. So
-    have those on a GPU: real ones of 64 rows or more, of which kernels of Hopper compute one triangle, and others all of C;
-    complex ones have a general product.
+    Parameters
+    ----------
+    a : array of shape (…, m, n), or path
+        The matrix, or a batch of them. long double and Python objects are not accepted.
+    out : array of shape (…, n, n) or (…, m, m), or path, optional
+        Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete.
+    rows : bool, default: False
+        Whether to multiply rows: A·Aᴴ.
+    conjugate : bool, default: True
+        Whether to conjugate: without it the result is Aᵀ·A, or A·Aᵀ.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``. Products that are read block by block have "standard" alone.
+    center : bool, default: False
+        Whether to subtract the mean of each column (with ``rows`` of each row), block by block.
+    ddof : int, optional
+        Divides by m − ``ddof``. With ``center`` and 1 the result is the covariance of the columns, in one pass and
+        without cancellation.
+    memory : int or str, optional
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB".
+    dtype : dtype or str, optional
+        The dtype of the result, if not that of the operands: such as "float64" for integers.
+    overwrite : bool, default: False
+        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
 
-    ``a`` and ``out`` may be paths of files, and matrices larger than memory, as in ``multiply``: then ``a`` is read block
-    by block, once if the result fits into ``memory``, and a file ``out`` appears when it is complete; an existing one is
-    refused without ``overwrite``. ``dtype`` is that of the result, such as "float64" for integers. ``center`` subtracts the
-    mean of each column (with ``rows`` of each row), block by block, and ``ddof`` divides by m − ``ddof``: with 1 it is the
-    covariance of the columns, in one pass and without cancellation. ``memory``, ``dtype``, ``center`` and ``ddof`` are for
-    matrices of two axes on the host, and "standard" precision.
+    Returns
+    -------
+    array of shape (…, n, n), or (…, m, m) with ``rows``
+        The Gram matrix, of the library of ``a``; ``out`` itself if it was given. Integers wrap around.
 
-    Raises ShapeError for less than two axes, and what ``matmul`` and ``multiply`` raise.
+    Raises
+    ------
+    ShapeError
+        Less than two axes, or an ``out`` of another shape.
+    TilewrightError
+        What ``matmul`` and ``multiply`` raise.
 
+    Notes
+    -----
+    ``memory``, ``dtype``, ``center`` and ``ddof`` are for matrices of two axes on the host.
+
+    ``matmul(a.T, a)`` computes one triangle, too, where both operands are the same memory. Arrays of other
+    libraries on the host have that product. So have those on a GPU: real ones of 64 rows or more, of which kernels
+    of Hopper compute one triangle, and others all of C. Complex arrays on a GPU have a general product.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tw.gram(np.array([[1., 2.], [3., 4.]]))
     array([[10., 14.],
@@ -98,23 +152,53 @@ def _of_library(a: Any, out: Any, rows: bool, conjugate: bool, precision: str | 
 
 def syrk(
     alpha: complex,
-    a: Any,
+    a: Operand,
     beta: complex,
-    c: Any,
+    c: ArrayT,
     *,
     transposed: bool = False,
     conjugate: bool = False,
     lower: bool | None = None,
-) -> Any:
-    """C ← α·A·Aᵀ + β·C in place, as BLAS means ``syrk``, or with ``conjugate`` ``herk``: α·A·Aᴴ; returns ``c``.
+) -> ArrayT:
+    """C ← α·A·Aᵀ + β·C in place, as BLAS means ``syrk``, or with ``conjugate`` ``herk``: α·A·Aᴴ + β·C.
 
-    ``a`` is (n, k), with ``transposed`` (k, n) and the product Aᵀ·A or Aᴴ·A; ``c`` is (n, n), a writeable array of a dtype
-    to which the product casts by the ``same_kind`` rule. With ``lower`` true or false only that triangle of C, with the
-    diagonal, is read and written. With None C must be symmetric (Hermitian with ``conjugate``): its lower triangle is read,
-    unless ``beta`` is 0, and both are written. With ``conjugate`` α and β are real, and the diagonal becomes real.
+    Parameters
+    ----------
+    alpha : number
+        The factor α; real with ``conjugate``.
+    a : array of shape (n, k), or (k, n) with ``transposed``
+        The matrix, of NumPy.
+    beta : number
+        The factor β; real with ``conjugate``. With 0 C is not read.
+    c : array of shape (n, n)
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
+    transposed : bool, default: False
+        Whether the product is Aᵀ·A, or Aᴴ·A.
+    conjugate : bool, default: False
+        Whether to conjugate the transposed factor. The diagonal of C then becomes real.
+    lower : bool, optional
+        The triangle of C, with the diagonal, that is read and written: the lower or the upper one. With None C must
+        be symmetric (Hermitian with ``conjugate``): its lower triangle is read, unless ``beta`` is 0, and both are
+        written.
 
-    Raises ShapeError, DTypeError, OperandError, UsageError as ``gemm``.
+    Returns
+    -------
+    array of shape (n, n)
+        ``c`` itself.
 
+    Raises
+    ------
+    ShapeError
+        An ``a`` that is no matrix, or a ``c`` of another shape.
+    DTypeError
+        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
+    OperandError
+        No usable matrix, or a ``c`` that is read-only.
+    UsageError
+        ``alpha`` or ``beta`` is not a number, or not real with ``conjugate``.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tw.syrk(2.0, np.array([[1.], [2.]]), 0.0, np.zeros((2, 2)), lower=True)
     array([[2., 0.],
@@ -132,17 +216,57 @@ def syrk(
 
 
 def gemmt(
-    alpha: complex, a: Any, b: Any, beta: complex, c: Any, *, conjugate: bool = False, lower: bool | None = None
-) -> Any:
-    """C ← α·A·B + β·C in place where the caller knows that A·B is symmetric, or with ``conjugate`` Hermitian: only one
-    triangle is computed; returns ``c``. MKL and BLAS 3.12 have it as ``gemmt`` and ``gemmtr``.
+    alpha: complex,
+    a: Operand,
+    b: Operand,
+    beta: complex,
+    c: ArrayT,
+    *,
+    conjugate: bool = False,
+    lower: bool | None = None,
+) -> ArrayT:
+    """C ← α·A·B + β·C in place where the caller knows that A·B is symmetric: only one triangle is computed.
 
-    ``a`` is (n, k), ``b`` (k, n) and ``c`` (n, n); the other arguments are those of ``syrk``. If A·B is not symmetric, the
-    triangle that is computed is right all the same: with ``lower`` true or false this is a product of which one half is
-    wanted.
+    MKL and BLAS 3.12 have it as ``gemmt`` and ``gemmtr``. If A·B is not symmetric, the triangle that is computed is
+    right all the same: with ``lower`` true or false this is a product of which one half is wanted.
 
-    Raises ShapeError, DTypeError, OperandError, UsageError as ``gemm``.
+    Parameters
+    ----------
+    alpha : number
+        The factor α; real with ``conjugate``.
+    a : array of shape (n, k)
+        The left operand, of NumPy.
+    b : array of shape (k, n)
+        The right operand.
+    beta : number
+        The factor β; real with ``conjugate``. With 0 C is not read.
+    c : array of shape (n, n)
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
+    conjugate : bool, default: False
+        Whether A·B is Hermitian. The diagonal of C then becomes real.
+    lower : bool, optional
+        The triangle of C, with the diagonal, that is read and written: the lower or the upper one. With None C must
+        be symmetric (Hermitian with ``conjugate``): its lower triangle is read, unless ``beta`` is 0, and both are
+        written.
 
+    Returns
+    -------
+    array of shape (n, n)
+        ``c`` itself.
+
+    Raises
+    ------
+    ShapeError
+        A mismatch of k, a product that is not square, or a ``c`` of another shape.
+    DTypeError
+        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
+    OperandError
+        No usable matrix, or a ``c`` that is read-only.
+    UsageError
+        ``alpha`` or ``beta`` is not a number, or not real with ``conjugate``.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> a, weights = np.array([[1., 2.], [3., 4.]]), np.array([[1.], [10.]])
     >>> tw.gemmt(1.0, a, weights * a.T, 0.0, np.empty((2, 2)))

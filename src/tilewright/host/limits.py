@@ -32,11 +32,24 @@ of_the_process: int | None = None
 
 
 def set_threads(count: int | None) -> None:
-    """Let every product of this process use ``count`` threads at most; None returns to the default.
+    """Let every product of this process use ``count`` threads at most.
 
-    The default is ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, and never more than the CPUs that affinity mask
-    and cgroup quota leave this process; ``count`` may be more. Raises UsageError for anything but a positive number.
+    The number never changes a result's bits, only its time.
 
+    Parameters
+    ----------
+    count : int or None
+        The most threads of a product, from 1 to 4096; it may be more than there are CPUs. None returns to the
+        default: ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, and never more than the CPUs that affinity
+        mask and cgroup quota leave this process.
+
+    Raises
+    ------
+    UsageError
+        ``count`` is no such number.
+
+    Examples
+    --------
     >>> import tilewright as tw
     >>> tw.set_threads(1)
     >>> tw.get_threads()
@@ -49,12 +62,23 @@ def set_threads(count: int | None) -> None:
 
 @contextlib.contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Within the block, let products use ``count`` threads at most, only in this thread or asyncio task.
+    """Within a ``with`` block, let products use ``count`` threads at most, only in this thread or asyncio task.
 
-    Blocks nest: the innermost applies, and its end restores the number from before. ``set_threads`` has no effect inside. A
-    thread that is started in the block does not inherit it (``asyncio.to_thread`` does). Raises UsageError as
-    ``set_threads`` does.
+    Blocks nest: the innermost applies, and its end restores the number from before. ``set_threads`` has no effect
+    inside. A thread that is started in the block does not inherit it (``asyncio.to_thread`` does).
 
+    Parameters
+    ----------
+    count : int
+        The most threads of a product, from 1 to 4096.
+
+    Raises
+    ------
+    UsageError
+        ``count`` is no such number.
+
+    Examples
+    --------
     >>> import tilewright as tw
     >>> with tw.use_threads(1):
     ...     tw.get_threads()
@@ -70,7 +94,22 @@ def use_threads(count: int) -> Iterator[None]:
 def get_threads() -> int:
     """How many threads a product may use that is started now in this thread.
 
-    Raises UsageError for a ``$TILEWRIGHT_NUM_THREADS`` that is not a positive number.
+    Returns
+    -------
+    int
+        What ``use_threads`` or ``set_threads`` set, else the default. Few products use all of them: a small one
+        runs on one thread.
+
+    Raises
+    ------
+    UsageError
+        ``$TILEWRIGHT_NUM_THREADS`` is not a positive number.
+
+    Examples
+    --------
+    >>> import tilewright as tw
+    >>> tw.get_threads() >= 1
+    True
     """
     return of_this_context.get() or of_the_process or min(len(affinity(ROOT) or ()) or MOST, most_by_default())
 

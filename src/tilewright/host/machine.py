@@ -80,16 +80,49 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """What is known of a machine; sizes in bytes, None where the system does not say.
+    """What is known of a machine; None where the system does not say.
 
-    ``usable_cores`` is the number of threads worth starting: the least of the affinity mask, the cgroup CPU
-    quota rounded up, and the logical CPUs; ``usable_why`` says which. ``isa`` has AMX only if Linux lets this process use
-    it. ``vector_bits`` is the width of a floating-point vector that fixed-width code may use; the length of SVE's vectors is
-    in ``sve_bits``. ``nodes`` are memories with processors of their own (NUMA).
-
-    ``memory_available``, ``rates`` and ``without`` are set by a description in a file alone: the memory that may be
-    available at most, the rates that need not be measured, and the instruction sets of this processor that the description
-    removes.
+    Attributes
+    ----------
+    processor, vendor : str or None
+        The names of the processor and its maker.
+    family, model : int or None
+        The processor's own numbers.
+    usable_cores : int
+        The number of threads worth starting: the least of the affinity mask, the cgroup CPU quota rounded up, and
+        the logical CPUs.
+    usable_why : str
+        Which of these it is.
+    quota_cores : float or None
+        The CPUs of the cgroup quota.
+    logical_cores, physical_cores : int or None
+        What the processors have.
+    caches : tuple of Cache
+        The caches of the usable CPUs.
+    memory_total, memory_limit : int or None
+        Bytes of memory, and of the tightest cgroup limit.
+    isa : tuple of str
+        Instruction sets, by LLVM's names. AMX is among them only if Linux lets this process use it.
+    vector_bits : int or None
+        Bits of a floating-point vector that fixed-width code may use.
+    vector_registers : int or None
+        The number of vector registers.
+    fma : bool or None
+        Whether there is a fused multiply-add.
+    sve_bits : int or None
+        Bits of SVE's vectors.
+    system : str
+        The operating system and the architecture.
+    nodes : int or None
+        Memories with processors of their own (NUMA).
+    page_bytes, huge_page_bytes : int or None
+        Bytes of a page.
+    memory_available : int or None
+        The memory that may be available at most; set by a description in a file alone.
+    rates : tuple of Rate
+        The rates that need not be measured; set by a description in a file alone.
+    without : tuple of str
+        The instruction sets of this processor that a description in a file removes.
     """
 
     processor: str | None
@@ -195,7 +228,21 @@ _NO_FACTS |= {"llvm_cpu"}  # which older descriptions have
 def machine() -> Machine:
     """This machine, or the one that the file ``$TILEWRIGHT_MACHINE`` describes; read once per process.
 
-    Raises UsageError for a file that describes no machine.
+    Returns
+    -------
+    Machine
+        Processor, caches, memory, instruction sets; ``describe()`` gives them as text. Nothing is measured.
+
+    Raises
+    ------
+    UsageError
+        The file describes no machine.
+
+    Examples
+    --------
+    >>> import tilewright as tw
+    >>> tw.info().usable_cores >= 1
+    True
     """
     here = read_machine(sysctl=run_sysctl() if sys.platform == "darwin" else None)
     if path := os.environ.get(VARIABLE):

@@ -50,7 +50,21 @@ _FOLDERS = ("kernels/cpu", _ENGINE, "kernels/ref")
 
 @functools.cache
 def catalog() -> dict[str, Kernel]:
-    """Every kernel of the package that runs on the CPU by name, in reading order, references last."""
+    """Every kernel of the package that runs on the CPU, by name.
+
+    Returns
+    -------
+    dict of str to Kernel
+        The kernels in reading order: the rungs of the ladder, the kernels to which ``matmul`` dispatches, and
+        references.
+
+    Examples
+    --------
+    >>> import tilewright as tw
+    >>> rungs = [name for name, kernel in tw.ladder().items() if kernel.is_rung]
+    >>> rungs[:3]
+    ['cpu/naive', 'cpu/transposed', 'cpu/transposed_simd']
+    """
     kernels = [kernel for folder in _FOLDERS for kernel in _kernels_in(folder)]
     return {k.name: k for k in sorted(kernels, key=lambda k: (k.is_reference, k.order))}
 

@@ -37,45 +37,92 @@ NUMERIC = (
 class Kernel:
     """What a kernel declares, and its function.
 
-    ``function(a, b, c)`` computes C = A·B for float arrays of shapes (m, k), (k, n), (m, n); it writes every element
-    of C and never reads C first. It is compiled by Numba unless ``compiled`` is false. A kernel ``over`` another one,
-    such as a recursion, gets a fourth argument, a team of threads with ``multiply`` (that kernel), ``add`` and
-    ``subtract``, each ``(x, y, out)``.
+    Attributes
+    ----------
+    name : str
+        Its name, such as "cpu/ikj".
+    order : int
+        The place in the reading order: the number of a rung's file, or what a kernel of the engine declares. Of the
+        engine's kernels with the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds;
+        if none holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for
+        reading.
+    function : function
+        ``function(a, b, c)`` computes C = A·B for float arrays of shapes (m, k), (k, n), (m, n); it writes every
+        element of C and never reads C first. A kernel ``over`` another one gets a fourth argument, and a ``team``
+        kernel others: see the notes.
+    path : Path
+        The file.
+    idea : str
+        What the kernel does differently, in one sentence.
+    row : str
+        The row of docs/sources.md that describes the idea; "" where there is none.
+    parent : str or None
+        The rung that it improves on.
+    dtypes : tuple of str
+        The dtypes that it multiplies.
+    sums : mapping of str to str
+        For some of them the wider dtype of their sums: C may have that dtype, too.
+    shared : str
+        How C may be cut among threads: "serial", "rows", "tiles" or "team".
+    grain : tuple of two int
+        The tile that cuts among threads should respect.
+    strided : bool
+        Whether operands may have any strides.
+    over : str or None
+        The kernel that this one multiplies with, such as a recursion.
+    compiled : bool
+        Whether Numba compiles the function.
+    fastmath : frozenset of str
+        The liberties with floating-point arithmetic that LLVM is given.
+    params : dict
+        Its numbers: tile sizes, leaf.
+    tunable : frozenset of str
+        Those of ``params`` that can be set at each call.
+    error_bound : function or None
+        For algorithms without the classical componentwise bound: of m, n, k and the parameters, a factor f with
+        max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None where the classical bound holds.
+    workspace : function or None
+        Of m, n, k, the elements that the kernel allocates on one thread; of a ``team`` kernel also of the number of
+        threads, a fourth argument that may be left out.
+    space : str
+        The dtype of the workspace, if it is not that of C.
+    counters : function or None
+        Of m, n, k, the number of counters of a ``team`` kernel; one if it is not declared.
+    in_place : bool
+        Whether it packs no rows of A that lie well (``cpu.engine.jobs.lies_well``).
+    suits : function or None
+        Whether the kernel is meant for m, n, k.
+    for_many : tuple of str and function, or None
+        Another kernel with the same bits, and where it takes the place of this one: of m, n, k, threads, itemsize.
+    adds : bool
+        Whether it can add the product to C.
+    triangle : bool
+        Whether it can compute one triangle of a symmetric C.
+    available : bool
+        False where this machine lacks the instructions that the kernel is for.
+    blocking : Blocking or None
+        The result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and
+        blocks follow from it alone: then ``tilewright tune`` may search for a better one.
+    variants : function or None
+        For a library with several kernels for one product: of a dtype, functions ``(a, b, c)`` by name, the first
+        of which is the library as installed. The bench takes the fastest of them for each shape.
+    source : bytes
+        The kernel's file at the time of the declaration.
 
-    ``error_bound(m, n, k, **params)`` is for algorithms without the classical componentwise bound: a factor f with
-    max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None where the classical bound holds. ``workspace(m, n, k)`` counts the
-    elements that the kernel allocates on one thread. ``grain`` is the tile that cuts among threads should respect.
-    ``params`` are its numbers (tile sizes, leaf), of which those in ``tunable`` can be set at each call.
+    Notes
+    -----
+    A kernel ``over`` another one gets a team of threads with ``multiply`` (that kernel), ``add`` and ``subtract``,
+    each ``(x, y, out)``.
 
-    A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``. ``space`` is
-    ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised. ``counters`` are
-    ``counters(m, n, k)`` 64-bit zeros (one if not declared), by which the threads share the work
-    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``), followed by two more: bits that say whether to add the product to
-    C, for a kernel that ``adds``, and whether C is known to be symmetric, for one that then computes a ``triangle`` of it
-    (``cpu.engine.triangle``); and the number of threads that were asked to work. The ``workspace`` of such a kernel also
-    takes that number, as a fourth argument that may be left out. The kernel must be right with any number of threads, in
-    whatever order they begin. A thread that others wait for must not allocate: if the allocation failed, the others would
-    wait forever. Ctrl-C sets all counters to 2^40 at any moment: then every thread must return soon, and access only its
-    operands and ``space``.
-
-    With ``in_place`` it does not pack rows of A that lie well (``cpu.engine.jobs.lies_well``).
-
-    ``sums`` has for some ``dtypes`` the wider dtype of their sums: C may have that dtype, too. ``space`` is the dtype of the
-    workspace, if it is not that of C.
-
-    ``available`` is false where this machine lacks the instructions that the kernel is for.
-
-    ``blocking`` is the result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and
-    blocks follow from it alone: then ``tilewright tune`` may search for a better one.
-
-    ``variants(dtype)`` is for a library with several kernels for one product: functions ``(a, b, c)`` by name, the first of
-    which is the library as installed. The bench takes the fastest of them for each shape.
-
-    ``order`` is the place in the reading order: the number of a rung's file, or what a kernel of the engine declares. Of the
-    engine's kernels with the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds; if none
-    holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for reading. ``for_many``
-    names another kernel with the same bits, and where it takes the place of this one: ``(m, n, k, threads, itemsize)``.
-    ``source`` is the kernel's file at the time of the declaration.
+    A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``.
+    ``space`` is ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised.
+    ``counters`` are ``counters(m, n, k)`` 64-bit zeros, by which the threads share the work
+    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``), followed by two more: bits that say whether to add the
+    product to C, for a kernel that ``adds``, and whether C is known to be symmetric, for one that then computes a
+    ``triangle`` of it (``cpu.engine.triangle``); and the number of threads that were asked to work. The kernel must
+    be right with any number of threads, in whatever order they begin. A thread that others wait for must not
+    allocate: if the allocation failed, the others would wait forever. Ctrl-C sets all counters to 2^40 at any
+    moment: then every thread must return soon, and access only its operands and ``space``.
     """
 
     name: str

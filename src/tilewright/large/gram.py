@@ -83,6 +83,7 @@ class GramPlan(Plan):
 
     @property
     def device(self) -> str:
+        """The processor: no GPU computes such a product."""
         return "cpu"
 
     @property

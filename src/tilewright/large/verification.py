@@ -37,6 +37,7 @@ from ..product.precision import UNIT, promised_bound
 from ..product.problem import combine_shapes
 
 if TYPE_CHECKING:
+    from ..product.array_types import Operand
     from .files import Source
 
 # ---- what was found --------------------------------------------------------------------------------------------------
@@ -47,7 +48,19 @@ log = logging.getLogger("tilewright.verification")
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found: the largest error of an element, relative to |A||B|, and where; and the bound that was promised."""
+    """What ``verify`` found: ``print`` shows it in one line.
+
+    Attributes
+    ----------
+    error : float
+        The largest error of an element that was found, relative to |A||B|.
+    bound : float
+        The error that was promised.
+    where : tuple of int
+        The indices of that element in C; empty if there is none.
+    what : str
+        The product, in words.
+    """
 
     error: float
     bound: float
@@ -65,7 +78,18 @@ class Verification:
         return f"{verdict}: {self.what}: the largest error found is {self.error:.2g}·|A||B|{at}, the bound {self.bound:.2g}"
 
     def report(self, name: str = "") -> None:
-        """Log it. Raises VerificationError for a wrong product, which the message calls ``name`` if it has one."""
+        """Log it, or raise VerificationError for a wrong product.
+
+        Parameters
+        ----------
+        name : str, optional
+            What the message calls the product.
+
+        Raises
+        ------
+        VerificationError
+            The product is wrong.
+        """
         said = f"{name}: {self}" if name else str(self)
         if not self.ok:
             raise VerificationError(said, self.error, self.bound)
@@ -371,26 +395,54 @@ def _wider(x: Array) -> Array:
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def verify(a: Any, b: Any, c: Any, *, precision: str | float = "standard") -> Verification:
+def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "standard") -> Verification:
     """Check afterwards that ``c`` is the product of ``a`` and ``b``, as precise as ``precision`` promises.
 
-    The arrays have the shapes and dtypes of a ``matmul`` and its result, which may come from any library: float16,
-    bfloat16, float32, float64, complex numbers or integers, in the memory of the host or of a GPU. It takes O(n²) operations
-    of NumPy, and copies what is on a GPU. Integers are compared modulo their size: a wrong row passes with a probability of
-    at most 2^-7, and one with a single wrong element never. Of rows of A with an infinity or a NaN, and of columns that
-    have them throughout, only some elements are compared.
+    It takes O(n²) operations of NumPy, and copies what is on a GPU. ``matmul(…, verify=True)`` calls it, and logs
+    what was found at level INFO of the logger "tilewright.verification".
 
-    ``matmul(…, verify=True)`` calls it, and logs what was found at level INFO of the logger "tilewright.verification".
+    Parameters
+    ----------
+    a : array of shape (…, m, k) or (k,)
+        The left operand: float16, bfloat16, float32, float64, complex numbers or integers, of any library, on the
+        host or a GPU.
+    b : array of shape (…, k, n) or (k,)
+        The right operand.
+    c : array of shape (…, m, n)
+        What is checked. It may come from any library.
+    precision : str or float, default: "standard"
+        The error that is promised: see ``matmul``.
 
-    Returns what was found; ``ok`` is False for a wrong product. Raises ShapeError, DTypeError, and UsageError for a
-    precision that has no bound.
+    Returns
+    -------
+    Verification
+        What was found; its ``ok`` is False for a wrong product.
 
+    Raises
+    ------
+    ShapeError
+        A mismatch of k, or a ``c`` of another shape.
+    DTypeError
+        A dtype that cannot be verified, such as bool.
+    UsageError
+        A ``precision`` that has no bound.
+
+    Notes
+    -----
+    Random vectors show where to look (Freivalds 1977); what they show is compared with the bound, in wider
+    arithmetic. A right product is never rejected. Integers are compared modulo their size: a wrong row passes with
+    a probability of at most 2^-7, and one with a single wrong element never. Of rows of A with an infinity or a
+    NaN, and of columns that have them throughout, only some elements are compared.
+
+    Examples
+    --------
+    >>> import numpy as np, tilewright as tw
     >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 300))
     >>> c = a @ a
-    >>> verify(a, a, c).ok
+    >>> tw.verify(a, a, c).ok
     True
     >>> c[17, 250] += 1e-9
-    >>> print(verify(a, a, c, precision=1e-13).where)
+    >>> print(tw.verify(a, a, c, precision=1e-13).where)
     (17, 250)
     """
     place = "gpu" if is_on_gpu(a, b, c) else "cpu"

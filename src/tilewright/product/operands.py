@@ -15,12 +15,17 @@ import operator
 import os
 import sys
 import textwrap
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
 import numpy as np
 
 from ..errors import DTypeError, OperandError, ReadOnlyError, ShapeError, UnavailableError, UsageError
 from .problem import merged_stride
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from .array_types import ScalarT
 
 #: Alignment in bytes of storage that is allocated here: a cache line, and the widest vector of the supported machines.
 ALIGNMENT = 64
@@ -41,12 +46,38 @@ _KNOWN = frozenset(dtype for name in DTYPES for dtype in (np.dtype(name), np.dty
 _ADMITTED = set(_KNOWN)
 
 
-def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+@overload
+def aligned_empty(shape: int | tuple[int, ...]) -> NDArray[np.float64]: ...
+@overload
+def aligned_empty(shape: int | tuple[int, ...], dtype: type[ScalarT] | np.dtype[ScalarT]) -> NDArray[ScalarT]: ...
+@overload
+def aligned_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]: ...
+def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
     """An uninitialised C-ordered array whose first element lies on a 64-byte boundary (S1.1).
 
-    Raises UsageError for a shape that no memory has, DTypeError for a dtype of Python objects or of no bytes.
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The shape of the array.
+    dtype : dtype or str, default: float64
+        The dtype of the array.
 
-    >>> x = aligned_empty((3, 5), np.float32)
+    Returns
+    -------
+    array
+        A NumPy array. Its elements are whatever was in memory.
+
+    Raises
+    ------
+    UsageError
+        A shape that no memory has.
+    DTypeError
+        A dtype of Python objects or of no bytes.
+
+    Examples
+    --------
+    >>> import numpy as np, tilewright as tw
+    >>> x = tw.aligned_empty((3, 5), np.float32)
     >>> x.shape, x.ctypes.data % 64
     ((3, 5), 0)
     """

@@ -41,10 +41,16 @@ class Choice(Generic[AnyKernel]):
 
 
 class Plan(ABC):
-    """A decision about one problem; ``str()`` prints all of it.
+    """A decision about one problem; ``print`` shows all of it.
 
-    ``problem`` is the product, ``choice`` the kernel that computes it, with its parameters and the reasons, and ``device``
-    the place where it runs: "cpu", "cuda:0", or several of them.
+    Attributes
+    ----------
+    problem : Problem
+        The product: m, n, k, batch, dtype.
+    choice : Choice
+        The kernel that computes it, with its parameters and the reasons.
+    device : str
+        The place where it runs: "cpu", "cuda:0", or several of them.
     """
 
     if TYPE_CHECKING:  # subclasses are dataclasses: a property here would count as the default of their field

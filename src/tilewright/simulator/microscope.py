@@ -89,31 +89,68 @@ def microscope(
 ) -> Observation:
     """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
 
-    ``source`` is CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file, or a kernel of another library: one
-    that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that has its PTX (``given_kernels`` lists them). A
-    ``.cu`` may have host code, ``main`` and ``<<<…>>>``: nvcc compiles it where it is installed, else it is left out.
-    ``kernel`` is the name of its
-    function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a template; it is needed only if there are
-    several. ``grid`` is the number of blocks, and ``block`` the number of threads per block, along x, y, z; without it as
-    many as the kernel was compiled for, else 32. ``args`` are the kernel's parameters in order: NumPy arrays, which are
-    copied, numbers, tensor maps, and lists of these and of further lists: a list is a structure or an array with these
-    members in order, and arrays in it are pointers. Where the parameter is a pointer, list or tensor map lies in global
-    memory. Of a kernel of another library they are as it is called there, without what that library adds.
-    ``constants`` are the values of ``__constant__`` and ``__device__`` variables, arrays or numbers, by name. ``cluster`` is
-    the number of blocks of a cluster along x, y, z, for a kernel that was compiled without one. ``shared_bytes`` is dynamic
-    shared memory; without it as much as the library says, else none. ``outputs`` are the positions in ``args`` of arrays
-    that the kernel must write in full. ``arch``, ``include`` (folders of headers) and ``defines`` (macros) are passed to the
-    compiler. PTX is assembled, so that the counts are those of its binary.
+    Parameters
+    ----------
+    source : str or path or kernel
+        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file, or a kernel of another library: one
+        that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that has its PTX (``given_kernels`` lists
+        them). A ``.cu`` may have host code, ``main`` and ``<<<…>>>``: nvcc compiles it where it is installed, else
+        it is left out.
+    kernel : str, optional
+        The name of the kernel's function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a
+        template. It is needed only if there are several.
+    grid : int or sequence of int, default: 1
+        The number of blocks along x, y, z.
+    block : int or sequence of int, optional
+        The number of threads per block along x, y, z. By default it is what the kernel was compiled for, else 32.
+    args : sequence, default: ()
+        The kernel's parameters in order: NumPy arrays, which are copied, numbers, tensor maps, and lists of these
+        and of further lists. A list is a structure or an array with these members in order, and arrays in it are
+        pointers. Where the parameter is a pointer, list or tensor map lies in global memory. Of a kernel of another
+        library they are as it is called there, without what that library adds.
+    arch : str
+        The architecture for which CUDA C++ is compiled, such as "sm_90a".
+    include : sequence of paths, default: ()
+        Folders of headers, for the compiler.
+    defines : mapping of str to value, optional
+        Macros, for the compiler.
+    cluster : int or sequence of int, optional
+        The number of blocks of a cluster along x, y, z, for a kernel that was compiled without one.
+    shared_bytes : int, optional
+        Bytes of dynamic shared memory. By default as much as the library of the kernel says, else none.
+    constants : mapping of str to array or number, optional
+        The values of ``__constant__`` and ``__device__`` variables.
+    outputs : sequence of int, default: ()
+        The positions in ``args`` of arrays that the kernel must write in full.
+    sampled : bool, default: False
+        Whether to run only blocks at corners, at edges and some inner ones, and to scale the counts to the grid.
+        ``Observation.exact`` says whether blocks of one kind gave the same counts.
+    max_steps : int
+        The steps after which a run is stopped, with a finding.
+    max_bytes : int
+        The bytes of memory that a run may need; one that needs more is refused.
+    progress : function, optional
+        Is called as ``progress(done, all)`` with the number of blocks.
 
-    ``sampled`` runs only blocks at corners, at edges and some inner ones, and scales the counts to the grid;
-    ``Observation.exact`` says whether blocks of one kind gave the same counts. ``progress`` is called with the number of
-    blocks done and of all blocks to run. A run stops with a finding after ``max_steps`` steps, and is refused if it needs
-    more than ``max_bytes``.
+    Returns
+    -------
+    Observation
+        The arrays as the kernel left them, the counters by source line, and what is wrong. PTX is assembled, so
+        that the counts are those of its binary.
 
-    Raises CompileError with the compiler's messages; UsageError for PTX, an instruction, arguments or a launch that cannot
-    be run, and for an object without PTX; OperandError for an argument of an unusable type; UnavailableError without the
-    compiler (PTX needs none).
+    Raises
+    ------
+    CompileError
+        The compiler refuses the source; the message quotes it.
+    UsageError
+        PTX, an instruction, arguments or a launch that cannot be run, or an object without PTX.
+    OperandError
+        An argument of a type that cannot be used.
+    UnavailableError
+        The compiler is not installed (PTX needs none).
 
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> source = '''
     ... extern "C" __global__ void twice(float* x, int n) {
@@ -459,15 +496,47 @@ def _axis_sample(size: int, choice: int) -> list[tuple[int, int]]:
 class Observation:
     """What the microscope saw of one launch; prints as the source with its counters in the margin.
 
-    ``arrays`` has one entry per argument: the arrays as the kernel left them, None for numbers. ``counters`` are totals
-    under the hardware's names, ``accesses`` the same by source line. ``words`` says which blocks were counted.
-    ``exact`` is false if the run was stopped, if accesses of the binary could not be matched, or if the counts of a
-    sample may not hold for the whole grid; ``notes`` say how they may differ from the binary's. ``resources`` is None
-    for PTX that cannot be assembled. ``grid``, ``block`` and ``shared_bytes`` (dynamic) are those of the launch.
-    ``included`` has the texts of included files with accesses or findings, ``printed`` what the kernel's threads printed.
-    ``approximate`` are the counters that are not exact.
-    ``pipeline`` is what one block did at its mbarriers, None if it has none. ``advice`` is what would make lines cheaper,
-    ``turns`` the turns of the multiprocessors' memory pipes that it saves some of.
+    Attributes
+    ----------
+    kernel, file, source : str
+        The name of the kernel, of its file, and its text.
+    arrays : tuple
+        One entry per argument: the arrays as the kernel left them, None for numbers.
+    counters : dict of str to int
+        Totals under the hardware's names.
+    accesses : list of Access
+        The same by source line: requests, sectors, wavefronts, bank conflicts.
+    findings : list of Finding
+        What is wrong: kind, source line, block, thread and a text.
+    run : Run
+        How the run ended.
+    exact : bool
+        False if the run was stopped, if accesses of the binary could not be matched, or if the counts of a sample
+        may not hold for the whole grid.
+    words : str
+        Which blocks were counted, in words.
+    seconds : float
+        How long the run took here, in seconds.
+    resources : Resources or None
+        Registers and memory of the binary; None for PTX that cannot be assembled.
+    notes : list of str
+        How the counts may differ from the binary's.
+    included : dict of str to str
+        The texts of included files with accesses or findings.
+    printed : str
+        What the kernel's threads printed.
+    approximate : frozenset of str
+        The counters that are not exact.
+    pipeline : Pipeline or None
+        What one block did at its mbarriers; None if it has none.
+    grid, block : tuple of int
+        Those of the launch.
+    shared_bytes : int
+        Bytes of dynamic shared memory of the launch.
+    advice : list of Change
+        What would make lines cheaper.
+    turns : int
+        The turns of the multiprocessors' memory pipes, some of which the advice saves.
     """
 
     kernel: str
@@ -507,21 +576,42 @@ class Observation:
         ]
 
     def require(self, **requirements: float | str) -> Observation:
-        """Raise RequirementError, an AssertionError, unless the launch keeps to all requirements; returns the observation.
+        """Raise an error unless the launch keeps to all requirements.
 
-        A number means equality, a text is a comparison: ``"<= 4.1"``. The names are
+        Parameters
+        ----------
+        **requirements : number or str
+            A number means equality, a text is a comparison: ``"<= 4.1"``. The names are listed below. Without any,
+            ``findings=0`` is meant.
 
-        - ``findings``: findings, without those in a library's code; ``all_findings`` counts these too, ``sure_findings``
-          neither them nor those by the letter of PTX;
-        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: of shared memory;
-        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: of global and local memory; ``local_sectors``: of
-          local memory, where registers are spilled to;
-        - any counter by the hardware's name, as in ``require(**{"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 32})``.
+        Returns
+        -------
+        Observation
+            The observation itself.
 
-        Over least means: over what the same bytes would cost at best. A ratio is that of all accesses together, and a
-        launch without any breaks it. So does a run that was stopped. Without requirements, ``findings=0`` is meant. Raises
-        UsageError for an unknown name.
+        Raises
+        ------
+        RequirementError
+            A requirement is broken. It is an AssertionError.
+        UsageError
+            An unknown name.
 
+        Notes
+        -----
+        - ``findings``: findings, without those in a library's code; ``all_findings`` counts these too,
+          ``sure_findings`` neither them nor those by the letter of PTX;
+        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: of shared
+          memory;
+        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: of global and local memory;
+          ``local_sectors``: of local memory, where registers are spilled to;
+        - any counter by the hardware's name, as in ``require(**{"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum":
+          32})``.
+
+        Over least means: over what the same bytes would cost at best. A ratio is that of all accesses together, and
+        a launch without any breaks it. So does a run that was stopped.
+
+        Examples
+        --------
         >>> import numpy as np, tilewright as tw
         >>> source = '''
         ... extern "C" __global__ void column(const float* x, float* y) {

@@ -17,7 +17,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask
 import dask.array as da
@@ -43,6 +43,9 @@ from ..streaming.plan.kernel import dtype_in_blocks
 from ..streaming.run.job import product_dtype
 from .layers import add_layers, cut_layers, layers, share_layers
 from .session import SHARE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # ---- the cut ---------------------------------------------------------------------------------------------------------
 
@@ -199,25 +202,53 @@ WHOLE = 16
 Overlap = tuple[int, slice]
 
 
-def matmul(x: Any, y: Any, *, memory: float | str | None = None) -> da.Array:
+def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: float | str | None = None) -> da.Array:
     """The product of two Dask arrays as a lazy Dask array.
 
-    ``x`` is (m, k) and ``y`` is (k, n), of any dtype that ``multiply`` takes, in chunks of any sizes; each may be a NumPy
-    array. The result has the dtype to which ``multiply`` promotes them, and chunks of its own, as large as memory allows.
     Nothing is computed until it is asked for, and then only the chunks that are needed.
 
-    Each task multiplies on one thread, and takes at most ``memory`` ("1GiB", or bytes): one tile of C twice, and panels of
-    both operands. By default this is 40 % of a thread's share of the smallest worker's memory, less what the process itself
-    takes, if there is a ``distributed.Client`` now; else of this machine's free memory. Larger tasks move less data.
+    Parameters
+    ----------
+    x : Dask or NumPy array of shape (m, k)
+        The left operand, of any dtype that ``multiply`` takes, in chunks of any sizes.
+    y : Dask or NumPy array of shape (k, n)
+        The right operand.
+    memory : int or str, optional
+        The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread,
+        and needs one tile of C twice, and panels of both operands. By default it is 40 % of a thread's share of the
+        smallest worker's memory, less what the process itself takes, if there is a ``distributed.Client`` now; else
+        of this machine's free memory. Larger tasks move less data.
 
-    The bits of the result depend on the shape, the dtype and the kernel alone (which processors of one kind share): chunks,
-    workers, ``memory`` and lost workers do not change them. They are those of ``multiply(..., device="cpu")``, except where
-    k is at least 8192 and 16 times as long as the sides of a C of at most 4096² elements: then workers share the sum over k,
-    in an order of its own.
+    Returns
+    -------
+    Dask array of shape (m, n)
+        The product, of the dtype to which ``multiply`` promotes the operands, in chunks of its own, as large as
+        memory allows.
 
-    Raises ShapeError (also for chunks of unknown sizes), DTypeError, OperandError (chunks that are not of NumPy),
-    MemoryLimitError (says the least that is needed), UsageError, UnavailableError (Dask's query planning of arrays is on).
+    Raises
+    ------
+    ShapeError
+        A mismatch of k, or chunks of unknown sizes.
+    DTypeError
+        A dtype that cannot be multiplied.
+    OperandError
+        Chunks that are not of NumPy.
+    MemoryLimitError
+        Too little ``memory``: the message says the least that is needed.
+    UsageError
+        A ``memory`` that is no number of bytes.
+    UnavailableError
+        Dask is not installed, or Dask's query planning of arrays is on.
 
+    Notes
+    -----
+    The bits of the result depend on the shape, the dtype and the kernel alone (which processors of one kind share):
+    chunks, workers, ``memory`` and lost workers do not change them. They are those of ``multiply(...,
+    device="cpu")``, except where k is at least 8192 and 16 times as long as the sides of a C of at most 4096²
+    elements: then workers share the sum over k, in an order of its own.
+
+    Examples
+    --------
     >>> import dask.array as da, numpy as np
     >>> from tilewright.dask import matmul
     >>> x = da.arange(6, chunks=4).astype("float32").reshape(2, 3)

@@ -54,22 +54,49 @@ def open_matrix(
 ) -> Source:
     """A matrix to read: a file by its suffix, or an array in memory.
 
-    ``name``, or what follows a colon ("data.h5:/group/a", "model.safetensors:weight"), selects one matrix of several; a
-    file with only one needs none. ``shape`` and ``dtype`` are needed for raw files (row-major), and checked for others.
-    A memory map of a whole ``.npy`` counts as that file.
+    A file can be at any URL that fsspec reads, such as "s3://bucket/a.npy" or "https://host/a.zarr", and is read by
+    ranges of bytes. A memory map of a whole ``.npy`` counts as that file.
 
-    A file can be at any URL that fsspec reads, such as "s3://bucket/a.npy" or "https://host/a.zarr", and is read by ranges
-    of bytes. ``storage_options`` are the arguments of its file system. Credentials are otherwise those that fsspec finds in
-    its configuration and the environment.
+    Parameters
+    ----------
+    where : path or array
+        The file, or the array. What follows a colon ("data.h5:/group/a", "model.safetensors:weight") is a ``name``.
+    shape : tuple of int, optional
+        The shape. It is needed for raw files, which are row-major, and checked for others.
+    dtype : dtype or str, optional
+        The dtype of the elements. It is needed for raw files, and checked for others.
+    name : str, optional
+        The matrix to take, of a file with several.
+    storage_options : mapping, optional
+        Arguments of the file system of a URL. Credentials are otherwise those that fsspec finds in its
+        configuration and the environment.
+    axes : two lists of int, optional
+        Makes a matrix of an array of any number of axes: those that are rows and those that are columns, each
+        merged in row-major order. ``([1], [0])`` is the transpose of a matrix.
 
-    ``axes`` makes a matrix of an array of any number of axes: two lists, of the axes that are rows and of those that are
-    columns, each merged in row-major order. ``([1], [0])`` is the transpose of a matrix.
+    Returns
+    -------
+    Source
+        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. ``multiply`` takes
+        it.
 
-    Raises FileError (absent, truncated, damaged, unreachable, no permission), ShapeError (not 2-D), DTypeError, UsageError
-    (an unknown suffix or name, other ``axes``) and UnavailableError (the library of the format or of the URL is not
-    installed).
+    Raises
+    ------
+    FileError
+        A file that is absent, truncated, damaged or unreachable, or that this process may not read.
+    ShapeError
+        An array that is no matrix.
+    DTypeError
+        A dtype that cannot be multiplied.
+    UsageError
+        An unknown suffix or name, or ``axes`` that do not fit.
+    UnavailableError
+        The library of the format or of the URL is not installed.
 
-    >>> import tempfile, pathlib
+    Examples
+    --------
+    >>> import numpy as np, tempfile, pathlib
+    >>> from tilewright.files import open_matrix
     >>> path = pathlib.Path(tempfile.mkdtemp(), "a.npy")
     >>> np.save(path, np.arange(12.0).reshape(3, 4))
     >>> source = open_matrix(path)

@@ -142,20 +142,44 @@ def element_bytes(kind: str) -> int:
 
 
 class TensorMap:
-    """An array as the copy engine sees it: the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap``,
-    for a pointer to such a map, or a member of a list that is passed as a structure or array.
+    """An array as the copy engine sees it, and the box of it that one copy moves.
 
-    ``array`` is the memory: a C-contiguous NumPy array, which the kernel may read and write like any other argument.
-    ``box_dim`` is the box of elements that one copy moves, at most 256 along each dimension, in the order of the array's
-    dimensions: outermost first, as in ``cuda.core``. ``shape`` and ``strides`` (in bytes) describe a part of the array that
-    begins at byte ``offset``; by default it is the whole array. ``element_strides`` move every s-th element of a box.
-    ``swizzle`` is 0, 32, 64 or 128: bytes of the rows within which chunks of 16 bytes change places in shared memory.
-    Outside the array a load gives zeros, or NaN with ``oob_fill="nan"``. ``data_type`` is needed where the array's own type
-    does not say it: "bf16" for 16-bit words, "tf32" for float32.
+    It is the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap``, for a pointer to such a
+    map, or a member of a list that is passed as a structure or array. Outside the array a load gives ``oob_fill``.
 
-    Raises UsageError and OperandError for what the driver refuses too: an address or stride that is no multiple of 16 bytes,
-    a box whose innermost side is no multiple of 16 bytes or wider than the swizzle.
+    Parameters
+    ----------
+    array : array
+        The memory: a C-contiguous NumPy array, which the kernel may read and write like any other argument.
+    box_dim : sequence of int
+        The sides of the box, in elements, at most 256 each, in the order of the array's dimensions: outermost
+        first, as in ``cuda.core``.
+    shape : sequence of int, optional
+        The sides of a part of the array. By default it is the whole array.
+    strides : sequence of int, optional
+        The strides of that part, in bytes.
+    offset : int, default: 0
+        The byte at which that part begins.
+    element_strides : sequence of int, optional
+        With s, a copy moves every s-th element of a box along that dimension.
+    data_type : str, optional
+        The type of the elements, where the array's own does not say it: "bf16" for 16-bit words, "tf32" for
+        float32.
+    swizzle : int, default: 0
+        0, 32, 64 or 128: bytes of the rows within which chunks of 16 bytes change places in shared memory.
+    oob_fill : str, default: "zero"
+        What a load gives outside the array: "zero" or "nan".
 
+    Raises
+    ------
+    UsageError
+        What the driver refuses too: an address or stride that is no multiple of 16 bytes, a box whose innermost
+        side is no multiple of 16 bytes or wider than the swizzle.
+    OperandError
+        An array that is not C-contiguous, or of a type that no map has.
+
+    Examples
+    --------
     >>> import numpy as np, tilewright as tw
     >>> tw.TensorMap(np.zeros((100, 64), np.float16), (32, 64), swizzle=128)
     TensorMap(float16, shape (100, 64), box (32, 64), swizzle 128)

@@ -23,11 +23,38 @@ from .schedule import Schedule
 
 @dataclass(frozen=True, repr=False)
 class StreamPlan(Plan):
-    """How a product is cut and copied, and the predicted time; ``str()`` shows all of it.
+    """How a product is cut and copied, and the predicted time; ``print`` shows all of it.
 
-    ``dtype`` is that of the blocks; C has the dtype ``result``, the operands have ``stored``.
-    ``regions`` are the tiles of each place that computes; ``cost`` is that of the longest region. Where there are several
-    places, ``alone_s`` is the predicted time of one.
+    Attributes
+    ----------
+    grid : Grid
+        The blocks of the operands and the tiles of C.
+    dtype : str
+        The dtype of the blocks.
+    result : str
+        The dtype of C.
+    stored : tuple of str
+        The dtypes of the operands.
+    order : str
+        The order of the tiles.
+    slots : Slots
+        The blocks that fit where they are multiplied.
+    host_slots : int
+        The blocks that fit into the host's memory.
+    regions : tuple of tuples of tiles
+        The tiles of each place that computes.
+    cost : Cost
+        Bytes and seconds of the longest region.
+    rates : Rates
+        The rates from which the time is predicted.
+    room : Room
+        The memory that there is.
+    alone_s : float or None
+        The predicted seconds of one place, where there are several.
+    layers : tuple of two int
+        Layers of k, and the workers that share them; then ``cost`` is that of one worker.
+    gram, triangle : bool
+        Whether C is known to equal its transpose; and whether only one triangle is computed, and copied.
     """
 
     grid: Grid
