@@ -25,6 +25,7 @@ from tables import (
     accuracy,
     advice,
     api,
+    bars,
     cluster,
     course,
     cpu,
@@ -41,6 +42,7 @@ from tables.common import ROOT, records_of
 
 from tilewright.__main__ import run_command_line
 from tilewright.gpu.runtime.nvrtc import compiler
+from tilewright.records.bench import BenchRecord
 from tilewright.records.report import save_figures
 
 FIGURES = ROOT / "docs" / "figures"
@@ -51,7 +53,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "bench output": front.bench_output,
     "peers": front.peers,
     "ideas cpu": lambda: cpu.ideas("cpu-ladder-float32"),
-    "ideas cuda": lambda: cpu.ideas(course.CUDA, course.WGMMA),
+    "ideas cuda": lambda: cpu.ideas(course.CUDA),
     "ladder float32": lambda: cpu.ladder_table("cpu-ladder-float32"),
     "ladder float64": lambda: cpu.ladder_table("cpu-ladder-float64"),
     "ladder xeon float32": lambda: cpu.ladder_table("cpu-ladder-xeon-float32"),
@@ -74,7 +76,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "engine strassen": lambda: cpu.strassen("cpu-engine-strassen"),
     "precision cpu": lambda: cpu.precision("cpu-precision"),
     "ladder h200": lambda: gpu.cuda_table("cuda-ladder-h200"),
-    "ladder wgmma": lambda: gpu.cuda_table(course.WGMMA),
     "rungs h200": lambda: gpu.rungs("cuda-ladder-h200"),
     "rows h200": lambda: gpu.sweep(["cuda-register-rows-h200"], "TILE", "ROWS"),
     "blocks h200": lambda: gpu.sweep(["cuda-block-size-h200"], "BLOCK_X", "BLOCK_Y"),
@@ -134,9 +135,11 @@ GENERATED: dict[str, Callable[[], str]] = {
     "gpu predicted": lambda: gpu.gpu_predicted("gpu-matmul-half-h200", "gpu-matmul-full-h200"),
     "pipelines h200": pipeline_times.pipelines,
     **{f"rung {name}": partial(course.rung, name) for name in course.rungs()},
-    "course cpu": lambda: course.machine(course.CPU),
-    "course cuda": lambda: course.machine(course.CUDA),
-    "course wgmma": lambda: course.machine(course.WGMMA),
+    **{f"gain {name}": partial(course.gain, name) for name in course.rungs()},
+    **{f"glance {file}": partial(course.glance, file) for file in course.PAGES},
+    "conflicts cpu": lambda: course.conflicts("cpu", (1024,), "cpu/naive", "cpu/transposed"),
+    "conflicts cuda": lambda: course.conflicts("cuda", (4000, 4095), "cuda/uncoalesced", "cuda/coalesced"),
+    "threads cpu": lambda: course.on_threads("cpu/ikj_threads"),
     "numpy loops": lambda: numpy_programs.accelerated("numpy-loops", "numpy-loops-haswell"),
     "records": listed.records,
 }
@@ -239,22 +242,20 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.no_outputs:
         return 0
     front.figure(FIGURES / "front.svg")
-    draw("cpu-ladder-float32")
-    draw("cuda-ladder-h200", suffix="-cuda")
+    draw("gflops", records_of("cpu-ladder-float32"))
+    draw("ladder", [r for r in records_of("cpu-ladder-float32") if r.n == cpu.SIZE])
+    bars.save(FIGURES)
     warps.save(FIGURES)
     pipelines.save(FIGURES)
     return 0
 
 
-def draw(record: str, suffix: str = "") -> None:
-    """The charts of a record that some document shows, as ``gflops{suffix}.svg`` and so on, for light and dark paper."""
-    said = "".join(path.read_text(encoding="utf-8") for path in documents())
+def draw(name: str, records: list[BenchRecord]) -> None:
+    """A chart of some records as ``NAME.svg``, for light and for dark paper."""
     with tempfile.TemporaryDirectory() as folder:
-        for path in save_figures(records_of(record), folder, formats=("svg",), themes=("light", "dark")):
-            stem = path.stem.removesuffix("-dark")
-            name = f"{stem}{suffix}{path.stem.removeprefix(stem)}.svg"
-            if name in said:
-                (FIGURES / name).write_bytes(path.read_bytes())
+        for path in save_figures(records, folder, formats=("svg",), themes=("light", "dark")):
+            if path.stem in (name, f"{name}-dark"):
+                (FIGURES / path.name).write_bytes(path.read_bytes())
 
 
 if __name__ == "__main__":

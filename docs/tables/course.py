@@ -1,84 +1,406 @@
-"""The course from rung to rung: what each kernel says of itself, and what the records measured of it and of its parent."""
+"""The course from rung to rung: the code of each kernel, its difference from its parent, and what was measured and counted.
+
+A page has one record, one size and, on the CPU, one thread: every figure of it is of these.
+"""
 
 from __future__ import annotations
 
+import ast
+import difflib
+import functools
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.kernels import Kernel
 from tilewright.kernels.catalog import catalog, cuda_catalog
+from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.records.bench import BenchRecord
 
-from .common import ROOT, command, linked, records_of
-from .cpu import SIZE, threads
+from .common import ROOT, command, lines_of, linked, made_by, records_of, table
 
-#: The records that the course quotes, and the size on a GPU: the largest at which all rungs are steady.
-CPU, CUDA, CUDA_SIZE = "cpu-ladder-float32", "cuda-ladder-h200", 4096
-#: The rungs whose operands are tensor maps, measured together with their first parent.
-WGMMA = "wgmma-ladder-h200"
+#: The record of the CUDA ladder, and what ``benchmarks/record_course.py`` counted of every rung.
+CUDA, COUNTED = "cuda-ladder-h200", "course-counts"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the course: its record, the size n of its products, and the first and last of its rungs, by number."""
+
+    record: str
+    size: int
+    device: str
+    first: int
+    last: int
+    library: str
+
+    @functools.cached_property
+    def rungs(self) -> list[str]:
+        """Its rungs in reading order."""
+        kernels = catalog() if self.device == "cpu" else cuda_catalog()
+        return [k.name for k in kernels.values() if is_rung(k) and self.first <= k.order <= self.last]
+
+    @functools.cached_property
+    def measured(self) -> dict[str, BenchRecord]:
+        """Kernel → its record at the page's size; on the CPU on one thread."""
+        return self.at(self.size)
+
+    def at(self, size: int, threads: int = 1) -> dict[str, BenchRecord]:
+        """Kernel → its record at a size: of the kernels of one page each has one dtype."""
+        records = records_of(self.record)
+        return {r.kernel: r for r in records if r.m == r.n == r.k == size and r.threads == threads and r.gflops}
+
+
+#: File of the page → what is on it. A recursion differs from its leaf only in products that are larger than the leaf.
+PAGES = {
+    "cpu": Page("cpu-ladder-float32", 1000, "cpu", 1, 9, "OpenBLAS"),
+    "strassen": Page("cpu-ladder-float32", 4096, "cpu", 10, 12, "OpenBLAS"),
+    "cuda": Page(CUDA, 4096, "cuda", 1, 16, "cuBLAS"),
+    "hopper": Page(CUDA, 4096, "cuda", 17, 99, "cuBLAS"),
+}
+
+
+def is_rung(kernel: Kernel | CudaKernel) -> bool:
+    """Whether a kernel of the catalogs is on the ladder: the one for the CPU also has the engine's and references."""
+    return kernel.device == "cuda" or kernel.is_rung
+
+
+def kernel_of(name: str) -> Kernel | CudaKernel:
+    return {**catalog(), **cuda_catalog()}[name]
+
+
+def page_of(name: str) -> Page:
+    return next(page for page in PAGES.values() if name in page.rungs)
 
 
 def rungs() -> list[str]:
-    """The rungs of both ladders that the records have, in reading order."""
-    measured = {record.kernel for name in (CPU, CUDA, WGMMA) for record in records_of(name)}
-    kernels = (*catalog().values(), *cuda_catalog().values())
-    return [kernel.name for kernel in kernels if kernel.name in measured and not kernel.is_reference]
+    """The rungs of both ladders, page after page."""
+    return [name for page in PAGES.values() for name in page.rungs]
+
+
+# ---- the code ----------------------------------------------------------------------------------------------------------
+
+#: Kernel → the first and the last line of the excerpt that the course shows: where each begins, without its indentation.
+LOOPS = {
+    "cpu/naive": ("for i in range(m)", "c[i, j] = total"),
+    "cpu/transposed": ("for i in range(m)", "c[i, j] = total"),
+    "cpu/transposed_simd": ("for i in range(m)", "c[i, j] = total"),
+    "cpu/ikj": ("for p in range(k)", "c[i, j] +="),
+    "cpu/ikj_threads": ("for p in range(k)", "c[i, j] +="),
+    "cpu/blocked": ("for p in range(0, k, BLOCK)", "multiply_block("),
+    "cpu/aligned": ("a_block = aligned_buffer", "c_block = aligned_buffer"),
+    "cpu/unrolled": ("for j in range(BLOCK)", "c[i, j], c[i + 1, j] ="),
+    "cpu/register_tile": ("for j in range(0, nc, nr)", "micro(kc, a_sliver, b_sliver, codegen.address"),
+    "cpu/strassen": ("m1 = product", "team.add(minus(m1, m2)"),
+    "cpu/strassen_buffer": ("add(a11, a22, s)", "subtract(c11, c21, c22)"),
+    "cpu/strassen_winograd": ("subtract(a11, a21, x)", "product(x, y, c12)"),
+    "cuda/uncoalesced": ("for (int p = 0", "sum +="),
+    "cuda/coalesced": ("for (int p = 0", "sum +="),
+    "cuda/shared_tile": ("for (int i = 0; i < TILE", "sum +="),
+    "cuda/register_rows": ("for (int i = 0; i < TILE", "sum[r] +="),
+    "cuda/thread_columns": ("for (int i = 0; i < BK", "sum[j] +="),
+    "cuda/thread_tile": ("for (int i = 0; i < BK", "for (int s = 0; s < TN; s++) sum"),
+    "cuda/vectorised": ("for (int i = 0; i < BK", "for (int s = 0; s < TN; s++) sum"),
+    "cuda/double_buffer": ("for (unsigned p = 0", "__syncthreads();"),
+    "cuda/warp_tile": ("for (int i = 0; i < BK", "for (int s = 0; s < TN; s++) sum"),
+    "cuda/async_copy": ("for (int tile = 0; tile < tiles", "for (int s = 0; s < TN; s++) sum"),
+    "cuda/register_banks": ("load((i + 1) % BK", "sum[r][s] +="),
+    "cuda/dgemm_normal": ("for (int i = 0; i < R", "for (int r = 0; r < ROWS; r++) sum"),
+    "cuda/dgemm_column": ("for (int i = 0; i < R; i++)", "for (int r = 0; r < W; r++) sum"),
+    "cuda/dgemm_tensor": ("load((i + 1) % STEPS", "multiply_f64("),
+    "cuda/tf32": ("load(stages[now]", "for (int s = 0; s < MMAS_N; s++) multiply_tf32"),
+    "cuda/bf16": ("load(stages[now]", "multiply_bf16("),
+    "cuda/first_wgmma": ("for (int l = 0; l < 64", "__syncthreads();  // all four"),
+    "cuda/copied_boxes": ("if (threadIdx.x == 0) {", "__syncthreads();  // all four"),
+    "cuda/large_wgmma": ("wgmma_fence();", "__syncthreads();  // all four"),
+    "cuda/producer": ("for (int step = 0; step < steps", "barrier_arrive(s.empty[stage])"),
+    "cuda/two_consumers": ("for (int step = 0; step < steps", "if (step > 0 && threadIdx.x % 128 == 0) barrier_arrive"),
+    "cuda/persistent": ("for (int tile = blockIdx.x", "store_sums("),
+    "cuda/multicast": ("Barrier& full", "to_b + i * SLAB"),
+    "cuda/stored_boxes": ("for (int slab = 0", "store_commit();"),
+}
+#: Kernels whose loop begins at a later line that is like its first one.
+FROM = {
+    "cpu/register_tile": "def register_tile",
+    "cuda/dgemm_column": "__syncthreads();  // the tile of A",
+    "cuda/copied_boxes": "// ---- GLOBAL → SHARED",
+    "cuda/producer": "// ---- MULTIPLY",
+    "cuda/two_consumers": "// ---- MULTIPLY",
+    "cuda/persistent": "take_registers",
+}
+#: Kernel → the part of its parent's code that its own excerpt is compared with, where that is not the parent's excerpt.
+AGAINST = {"cuda/multicast": ("Barrier& full", "load_tile(s.b[ring.stage]")}
+#: The most lines of a difference that a page shows; of a larger one it shows that of the excerpts.
+MOST_LINES = 40
+
+
+def excerpt(name: str) -> list[str]:
+    """The inner loop of a kernel, as its file has it, without what it is indented by."""
+    return _part(name, *LOOPS[name], FROM.get(name))
+
+
+def _part(name: str, first: str, last: str, later_than: str | None = None) -> list[str]:
+    lines = code(name)
+    after = _line_of(lines, later_than) if later_than else 0
+    begin = _line_of(lines, first, after)
+    end = _line_of(lines, last, begin) + 1
+    open_braces = sum(line.count("{") - line.count("}") for line in lines[begin:end])
+    while open_braces > 0 and lines[end].strip().startswith("}"):
+        end, open_braces = end + 1, open_braces - 1
+    lines = textwrap.dedent("\n".join(lines[begin:end])).splitlines()
+    return [re.sub(r"-{5,}$", "----", line) for line in lines]  # rules across a file are too long for a page
+
+
+def _line_of(lines: list[str], text: str, after: int = 0) -> int:
+    found = next((i for i in range(after, len(lines)) if lines[i].strip().startswith(text)), None)
+    if found is None:
+        raise LookupError(
+            f"no line begins with {text!r}: the excerpts in docs/tables/course.py name the lines of a source"
+        )
+    return found
+
+
+@functools.cache
+def _source(name: str) -> str:
+    return kernel_of(name).path.read_text(encoding="utf-8")
+
+
+def code(name: str) -> list[str]:
+    """The lines of a kernel's code, without its header or docstring."""
+    source = _source(name)
+    if name.startswith("cpu/"):
+        tree = ast.parse(source)
+        first = next(node for node in tree.body if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom))
+        begin = min([first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))])
+        return source.splitlines()[begin - 1 :]
+    return source[source.index("*/") + 2 :].splitlines()
+
+
+def _compared(name: str) -> list[str]:
+    """The code that a difference is taken of: without comments and the lines that name the function and describe it."""
+    lines = code(name)
+    if name.startswith("cpu/"):
+        said = re.compile(r"    (idea|row|parent|workspace|params|dtypes|error_bound)=|def |\s*#|\s*\"\"\"|\s*$")
+        return [line for line in lines if not said.match(line)]
+    lines = [re.sub(r"\s*//.*", "", line) for line in lines]
+    function = re.compile(
+        rf"(extern \"C\"|{re.escape(name.partition('/')[2])}\(|#include|typedef|    *int m, int n, int k\))"
+    )
+    return [line for line in lines if line.strip() and not function.match(line)]
+
+
+def difference(name: str) -> list[str]:
+    """How the code differs from its parent's, as lines of a diff; empty for a rung without a parent."""
+    parent = kernel_of(name).parent
+    if parent is None:
+        return []
+    whole = _diff(_compared(parent), _compared(name))
+    if len(whole) <= MOST_LINES:
+        return whole
+    before = _part(parent, *AGAINST[name]) if name in AGAINST else excerpt(parent)
+    return _diff(_uncommented(before), _uncommented(excerpt(name)))
+
+
+def _uncommented(lines: list[str]) -> list[str]:
+    return [line for line in (re.sub(r"\s*//.*", "", line) for line in lines) if line.strip()]
+
+
+def _diff(before: list[str], after: list[str]) -> list[str]:
+    """The lines that differ, each with one line around it; what is indented alone is not different. Empty where the two have
+    nothing in common: it would repeat both."""
+    common = {line.strip() for line in before} & {line.strip() for line in after}
+    if all(re.match(r"\W*$|#pragma", line) for line in common):
+        return []
+    matcher = difflib.SequenceMatcher(None, [x.strip() for x in before], [x.strip() for x in after], autojunk=False)
+    lines: list[str] = []
+    for group in matcher.get_grouped_opcodes(n=1):
+        lines += ["…"] if lines else []
+        for tag, i, i_end, j, j_end in group:
+            lines += [f" {line}" for line in after[j:j_end]] if tag == "equal" else []
+            lines += [f"-{line}" for line in before[i:i_end]] if tag in ("replace", "delete") else []
+            lines += [f"+{line}" for line in after[j:j_end]] if tag in ("replace", "insert") else []
+    return lines
+
+
+def _fenced(language: str, lines: list[str]) -> str:
+    return "\n".join([f"```{language}", *lines, "```"])
 
 
 def rung(name: str) -> str:
-    """The idea of a rung, with a link to its file, and its measured gain over its parent."""
-    kernel = {**catalog(), **cuda_catalog()}[name]
+    """The idea of a rung with a link to its file, its inner loop, and the difference from its parent."""
+    kernel = kernel_of(name)
     source = kernel.path.relative_to(ROOT / "src").as_posix()
-    measured = _on_cpu(name, kernel.parent) if name.startswith("cpu/") else _on_cuda(name, kernel.parent)
-    return f"{kernel.idea} ([`{kernel.path.name}`](../src/{source}))\n\n**Measured.** {measured}"
-
-
-def _on_cpu(name: str, parent: str | None) -> str:
-    records = records_of(CPU)
-    # A recursion ends above the size of the tables: there it is its leaf.
-    size = max(r.n for r in records) if catalog()[name].over else SIZE
-    of = {(r.kernel, r.threads): r for r in records if r.n == r.m == size and r.gflops}
-    counts = sorted(count for kernel, count in of if kernel == name)
-    said = [
-        f"{_number(of[name, count])} GFLOPS on {threads(count)}{_gain_on_cpu(of, name, parent, count)}"
-        for count in counts
+    parts = [
+        f"{kernel.idea} ([`{kernel.path.name}`](../src/{source}))",
+        _fenced("python" if name.startswith("cpu/") else "cpp", excerpt(name)),
     ]
-    return f"At {size:,}: {', '.join(said)}."
+    changed = difference(name)
+    if changed:
+        parts.append(
+            f'<details markdown="1"><summary>What changed from <code>{kernel.parent}</code></summary>\n\n'
+            f"{_fenced('diff', changed)}\n\n</details>"
+        )
+    return "\n\n".join(parts)
 
 
-def _gain_on_cpu(of: dict[tuple[str, int], BenchRecord], name: str, parent: str | None, count: int) -> str:
-    """Against the parent on as many threads, or on one where it has no more."""
-    if parent is None:
-        return ""
-    if (parent, count) in of:
-        return f" ({_factor(of[name, count], of[parent, count])} `{parent}`)"
-    if (parent, 1) in of:
-        return f" ({_factor(of[name, count], of[parent, 1])} `{parent}` on 1 thread)"
-    return ""
+# ---- figures -------------------------------------------------------------------------------------------------------------
 
 
-def _on_cuda(name: str, parent: str | None) -> str:
-    record = WGMMA if cuda_catalog()[name].boxes else CUDA
-    of = {r.kernel: r for r in records_of(record) if r.n == CUDA_SIZE and r.gflops and not r.kernel.startswith("ref/")}
-    own, before = of[name], of.get(parent or "")
-    rate = own.gflops / 1000
-    said = f"{rate:.{0 if rate >= 100 else 1 if rate >= 10 else 2}f} TFLOPS at {CUDA_SIZE:,} in {own.dtype}"
-    if before and before.dtype == own.dtype:
-        said += f", {_factor(own, before)} `{parent}`"
+def gain(name: str) -> str:
+    """What a rung was measured at, as a share of the library, and over its parent; and what was counted of it."""
+    page = page_of(name)
+    own, parent = page.measured.get(name), kernel_of(name).parent
+    if own is None:
+        return f"**Measured.** No record has this rung yet. {_counted(name)}".rstrip()
+    said = f"**Measured.** {rate(own)} {_unit(page)}, {share(own)} of {page.library}"
+    before = page.measured.get(parent or "")
+    if before and before.dtype == own.dtype and before.precision == own.precision:
+        said += f": {factor(own, before)} times `{parent}`"
     elif before:
-        said += f"; its parent `{parent}` is for {before.dtype}"
-    return f"{said}. cuBLAS takes {own.ratio:.2f} of its time."
+        said += f", in {own.dtype}; `{parent}` is for {before.dtype}"
+        said = (
+            said
+            if before.dtype != own.dtype
+            else said.rpartition(", in")[0] + f" of the same rounding; `{parent}` rounds nothing"
+        )
+    return f"{said}. {_counted(name)}".rstrip()
 
 
-def _number(record: BenchRecord) -> str:
-    return f"{record.gflops:.{0 if record.gflops >= 100 else 1}f}"
+def on_threads(name: str) -> str:
+    """The rate on all threads of the record over that on one."""
+    page = page_of(name)
+    most = max(r.threads for r in records_of(page.record))
+    several, one = page.at(page.size, most)[name], page.measured[name]
+    return f"On {most} threads it reaches {rate(several)} GFLOPS, {factor(several, one)} times its rate on one."
 
 
-def _factor(own: BenchRecord, before: BenchRecord) -> str:
-    factor = own.gflops / before.gflops
-    return f"{factor:.{2 if factor < 9.95 else 0}f} times"
+def glance(file: str) -> str:
+    """Every rung of a page in a table: what was measured, and what was counted."""
+    page = PAGES[file]
+    on_cpu = page.device == "cpu"
+    head = ["rung", _unit(page), f"of {page.library}", "× parent"]
+    counts = ["loads for a multiply-add"] if on_cpu else ["sectors", "turns", "registers", "warps"]
+    names = page.rungs
+    above = kernel_of(names[0]).parent
+    if file == "strassen" and above:
+        names = [above, *names]
+    if file == "strassen":
+        counts = []
+    rows = [[*head, *counts]]
+    for name in names:
+        own, parent = page.measured.get(name), kernel_of(name).parent
+        before = page.measured.get(parent or "") if name in page.rungs else None
+        same = own and before and (before.dtype, before.precision) == (own.dtype, own.precision)
+        figures = [rate(own), share(own), factor(own, before) if same else "–"] if own else ["–"] * 3
+        rows.append([f"`{name}`", *figures, *_cells(name)[: len(counts)]])
+    return f"{table(rows)}\n\n{_legend(file)}"
 
 
-def machine(name: str) -> str:
-    """Where the course's figures are from."""
-    first = records_of(name)[0]
-    environment = first.environment
-    what = environment.get("gpu") or f"{environment['processor']}, {environment['cores']} cores"
-    kind = "TFLOPS of several dtypes" if environment.get("gpu") else f"GFLOPS in {first.dtype}"
-    return f"All figures on this page: {kind}, {what}. Record: {linked(name)}, made by `{command(environment)}`."
+def _legend(file: str) -> str:
+    page = PAGES[file]
+    first = records_of(page.record)[0]
+    where = made_by(page.record)
+    if page.device == "cpu":
+        said = f"Products of {page.size:,} × {page.size:,} matrices in {first.dtype}, on one thread. {where}"
+        return said if file == "strassen" else f"{said} Loads: {_counts_record()}"
+    depth = max(counts()[name]["k"] for name in page.rungs)
+    return (
+        f"Products of {page.size:,} × {page.size:,} matrices. Sectors of 32 bytes that are read from global memory, and "
+        f"turns that shared memory takes for reads, for 1,000 multiply-adds; registers of a thread; warps at once on a "
+        f"multiprocessor, of 64. Speed: {where} Counts, which do not depend on k and were taken with k = {depth}: "
+        f"{_counts_record()}"
+    )
+
+
+def _counts_record() -> str:
+    environment, _ = lines_of(COUNTED)
+    return f"{linked(COUNTED)}, made by `{command(environment)}`."
+
+
+def _unit(page: Page) -> str:
+    return "GFLOPS" if page.device == "cpu" else "TFLOPS"
+
+
+def rate(record: BenchRecord) -> str:
+    """GFLOPS on the CPU, TFLOPS on a GPU, with three digits."""
+    value = record.gflops / (1 if record.device == "cpu" else 1000)
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def share(record: BenchRecord) -> str:
+    """The speed as a percentage of the library's, from R, for which both were measured in turns."""
+    percent = 100 * (record.ratio or 0)
+    return f"{percent:.{0 if percent >= 9.95 else 1}f} %"
+
+
+def factor(own: BenchRecord, before: BenchRecord) -> str:
+    value = own.gflops / before.gflops
+    return f"{value:.{2 if value < 9.95 else 0}f}"
+
+
+def conflicts(file: str, beside: tuple[int, ...], *names: str) -> str:
+    """The same rungs at the page's size and at others near it, where caches behave differently."""
+    page = PAGES[file]
+    sizes = sorted((page.size, *beside))
+    of = {size: page.at(size) for size in sizes}
+    rows = [["rung", *(f"n = {size:,}" for size in sizes)]]
+    rows += [[f"`{name}`", *(f"{rate(of[size][name])} {_unit(page)}" for size in sizes)] for name in names]
+    return table(rows)
+
+
+@functools.cache
+def counts() -> Mapping[str, dict[str, Any]]:
+    """Kernel → what was counted of it."""
+    _, lines = lines_of(COUNTED)
+    return {line["kernel"]: line for line in lines}
+
+
+#: Reads of global memory and turns of shared memory, among the names of a GPU's counters.
+SECTORS = re.compile(r"l1tex__t_sectors_pipe_lsu_mem_global_op_ld\.|read_sectors_mem_global_op_tma_ld\.")
+TURNS = re.compile(r"wavefronts_mem_shared_op_(ld|ldsm|gmma)\.")
+
+
+def _per_thousand(line: dict[str, Any], pattern: re.Pattern[str]) -> str:
+    """Counts for 1,000 multiply-adds; empty where the kernel has none. "≈" marks what the microscope estimates."""
+    found = [name for name in line["counters"] if pattern.search(name)]
+    value = 1000 * sum(line["counters"][name] for name in found) / (line["m"] * line["n"] * line["k"])
+    return ("≈ " if set(found) & set(line["approximate"]) else "") + _short(value) if value else ""
+
+
+def _cells(name: str) -> list[str]:
+    line = counts().get(name, {})
+    if "loop" in line:
+        loop = line["loop"]
+        return [f"{loop['loads'] / loop['multiplies']:.2f}" if loop else "–"]
+    if not line:
+        return ["–"] * 4
+    counted = (_per_thousand(line, pattern) or "–" for pattern in (SECTORS, TURNS))
+    return [*counted, str(line["registers"]), str(line["warps"])]
+
+
+def _short(value: float) -> str:
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def _counted(name: str) -> str:
+    line = counts().get(name, {})
+    if loop := line.get("loop"):
+        return f"**Counted** in its machine code: {loop['loads']} loads for {loop['multiplies']} multiply-adds."
+    if not line or "loop" in line:
+        return ""
+    sectors, turns, registers, warps = _cells(name)
+    said = f"**Counted** for 1,000 multiply-adds: {sectors} sectors from global memory"
+    if turns != "–":
+        said += f", {turns} turns of shared memory"
+        if line["conflicts"]:
+            said += (
+                f" and {_short(1000 * line['conflicts'] / (line['m'] * line['n'] * line['k']))} more for bank conflicts"
+            )
+    return f"{said}. A thread has {registers} registers, and {warps} of 64 warps run at once on a multiprocessor."
+
+
+def stale_counts() -> list[str]:
+    """The rungs whose source is another than the one that was counted."""
+    return [name for name in rungs() if counts().get(name, {}).get("source") != kernel_of(name).source_hash]

@@ -31,6 +31,7 @@ LINES = {
 }
 #: What the example of the bench shows.
 BENCH, AGAINST = (256, 1000, 4096), "openblas,openblas_installed,mkl"
+OUR_LINE = LINES["tilewright/matmul"]
 OURS = Style("#b3261e", "#ff7b70", "circle", [1, 0])
 
 
@@ -45,17 +46,34 @@ def figure(path: Path) -> list[Path]:
         if r["dtype"] == "float32"
         for line, rate in (("tilewright/matmul", "gflops"), ("torch.mm", "reference_gflops"))
     ]
-    titles = f"{cpu[0].environment['processor']}, {threads(most)}", "NVIDIA H200"
-    return [_drawn(zip((host, device), titles, ("GFLOPS", "TFLOPS"), strict=True), path, t) for t in ("light", "dark")]
+    panels = (
+        (host, f"{cpu[0].environment['processor']}, {threads(most)}: {_verdict(host)}", "GFLOPS"),
+        (device, f"NVIDIA H200: {_verdict(device)}", "TFLOPS"),
+    )
+    return [_drawn(panels, path, theme) for theme in ("light", "dark")]
+
+
+def _verdict(rows: list[dict[str, Any]]) -> str:
+    """How fast the call is beside the fastest peer at the largest size."""
+    largest = max(row["n"] for row in rows)
+    rates = {row["line"]: row["rate"] for row in rows if row["n"] == largest}
+    ours = rates.pop(OUR_LINE)
+    peer = max(rates, key=lambda line: rates[line])
+    times = ours / rates[peer]
+    name = peer.partition(" ")[0]
+    return f"as fast as {name}" if abs(times - 1) < 0.03 else f"{times:.2g} times as fast as {name}"
+
+
+#: Pixels of a panel, and between two names at the ends of its lines.
+PLOT, HEIGHT, APART = 220, 170, 15
 
 
 def _drawn(panels: Iterable[tuple[list[dict[str, Any]], str, str]], path: Path, theme: str) -> Path:
-    chart = alt.hconcat(*(_panel(*panel, theme) for panel in panels), spacing=40).properties(
-        title=alt.TitleParams("float32, square matrices: higher is faster", offset=14)
-    )
+    """The panels below each other, in a picture that is no wider than a phone."""
+    chart = alt.vconcat(*(_panel(*panel, theme) for panel in panels), spacing=26)
     spec = chart.resolve_scale(color="independent", strokeDash="independent").to_dict()
     spec.pop("config", None)
-    settings = {**config(theme, {}), "background": INK[theme]["paper"], "padding": 16}
+    settings = {**config(theme, {}), "background": INK[theme]["paper"], "padding": 12}
     to = path.with_name(f"{path.stem}{'-dark' if theme == 'dark' else ''}.svg")
     to.write_text(vl_convert.vegalite_to_svg(spec, vl_version=VEGALITE, config=settings), encoding="utf-8")
     return to
@@ -67,14 +85,35 @@ def _panel(rows: list[dict[str, Any]], title: str, unit: str, theme: str) -> alt
     lines = [line for line in LINES.values() if any(row["line"] == line for row in rows)]
     colour = alt.Scale(domain=lines, range=[OURS.colour(theme), *greys][: len(lines)])
     dash = alt.Scale(domain=lines, range=[OURS.dash, *DASHES][: len(lines)])
-    legend = alt.Legend(orient="bottom", columns=2, columnPadding=24, symbolType="stroke", symbolStrokeWidth=2.5)
+    sizes = sorted({row["n"] for row in rows})
+    axis = alt.Axis(format=",d", labelFlush=False, values=sizes[::2])
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=alt.X("n:Q", title="n", scale=alt.Scale(type="log", base=2), axis=alt.Axis(format=",d", labelFlush=False)),
-        y=alt.Y("rate:Q", title=unit),
-        color=alt.Color("line:N", title=None, scale=colour, legend=legend),
+        x=alt.X("n:Q", title="n (matrices n × n, float32)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis),
+        y=alt.Y("rate:Q", title=None, axis=alt.Axis(tickCount=4)),
+        color=alt.Color("line:N", title=None, scale=colour, legend=None),
     )
     drawn = base.mark_line(strokeWidth=2.5).encode(strokeDash=alt.StrokeDash("line:N", legend=None, scale=dash))
-    return (drawn + base.mark_point(filled=True, size=36)).properties(width=330, height=240, title=title)
+    layers = drawn + base.mark_point(filled=True, size=36, opacity=1)
+    for end in _ends(rows):
+        dy = end.pop("dy")
+        weight = "bold" if end["line"] == OUR_LINE else "normal"
+        name = alt.Chart(alt.InlineData(values=[end])).mark_text(
+            align="left", baseline="middle", dx=9, dy=dy, fontSize=12, fontWeight=weight
+        )
+        layers += name.encode(x="n:Q", y="rate:Q", text="line:N", color=alt.Color("line:N", scale=colour, legend=None))
+    head = alt.TitleParams(title, subtitle=f"{unit}: higher is faster", fontSize=13, offset=8)
+    return layers.properties(width=PLOT, height=HEIGHT, title=head)
+
+
+def _ends(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last point of each line, and how far its name is moved down so as not to overlap another name."""
+    highest, below, ends = max(row["rate"] for row in rows), float("inf"), []
+    last = {row["line"]: row for row in sorted(rows, key=lambda row: row["n"])}
+    for row in sorted(last.values(), key=lambda row: (-row["rate"], row["line"] != OUR_LINE)):
+        place = HEIGHT * row["rate"] / highest
+        below = min(place, below - APART)
+        ends.append(row | {"dy": round(place - below)})
+    return ends
 
 
 def bench_output() -> str:

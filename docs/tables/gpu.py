@@ -18,7 +18,7 @@ from .common import RECORDS, at, command, lines_of, linked, records_of, table
 #: The sizes that the table of all rungs quotes.
 FEW_SIZES = (1024, 2048, 4096, 4097, 8192)
 #: The sizes that the tables of GPUs quote.
-GPU_SIZES = (256, 1000, 1024, 2048, 4095, 4096, 4097, 8192)
+GPU_SIZES = (256, 1000, 1024, 2048, 4000, 4095, 4096, 4097, 8192)
 
 
 def cuda_table(name: str) -> str:
@@ -52,7 +52,9 @@ def order(records: list[BenchRecord], kernel: str) -> int:
 
 def tera(record: BenchRecord | None) -> str:
     if record is None or record.gflops is None:
-        return "–" if record is None else VERDICTS[record.verdict]
+        known = {None: "–", "unsupported": "refused"}
+        verdict = record.verdict if record else None
+        return known.get(verdict) or VERDICTS[str(verdict)]
     ratio = "" if record.ratio is None else f" ({record.ratio:.2f})"
     return f"{record.gflops / 1000:.{1 if record.gflops >= 9950 else 2}f}{ratio}"
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.command_line import Answer
 from support.explanations import coalesced
-from tilewright.lab.terminal.problems import Problem, annotation, problems_of, sarif
+from tilewright.lab.terminal.problems import CodeProblem, annotation, problems_of, sarif
 from tilewright.records.explanation import Defect
 from tilewright.simulator.findings import BY_THE_LETTER, IN_LIBRARY, SURE
 from tilewright.simulator.requirements import broken_requirements, required
@@ -72,7 +72,10 @@ def test_broken_requirements_are_problems_at_their_lines() -> None:
 
 
 def test_sarif_has_a_rule_for_each_kind_and_a_line_for_each_result() -> None:
-    problems = [Problem("out of bounds", "error", "a b.cu", 7, "x"), Problem("race", "note", "/inc/t.cuh", 0, "y")]
+    problems = [
+        CodeProblem("out of bounds", "error", "a b.cu", 7, "x"),
+        CodeProblem("race", "note", "/inc/t.cuh", 0, "y"),
+    ]
     (run,) = sarif([*problems, problems[0]])["runs"]
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["out-of-bounds", "race"]
     assert [(r["ruleId"], r["ruleIndex"], r["level"]) for r in run["results"]] == [
@@ -87,7 +90,7 @@ def test_sarif_has_a_rule_for_each_kind_and_a_line_for_each_result() -> None:
 
 
 def test_an_annotation_is_one_line_whatever_it_says() -> None:
-    text = annotation(Problem("race", "warning", "a:b,c.cu", 0, "%r1\n::error::no"))
+    text = annotation(CodeProblem("race", "warning", "a:b,c.cu", 0, "%r1\n::error::no"))
     assert text == "::warning file=a%3Ab%2Cc.cu,title=race::%25r1%0A::error::no"
 
 

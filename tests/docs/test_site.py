@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from support import browser
+from tilewright.kernels.catalog import catalog, cuda_catalog
 
 ROOT = Path(__file__).parents[2]
 NEEDS_MKDOCS = pytest.mark.skipif(
@@ -50,13 +51,13 @@ def text(name: str) -> str:
 
 def test_the_course_has_every_rung_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    rungs = importlib.import_module("tables.course").rungs()
-    written = [re.findall(r"^### `(.+)`$", text(f"docs/course/{page}.md"), re.MULTILINE) for page in ("cpu", "cuda")]
-    assert [*written[0], *written[1]] == rungs
-    generated = [
-        re.findall(r"^<!-- generated: rung (.+) -->$", text(f"docs/course/{p}.md"), re.M) for p in ("cpu", "cuda")
-    ]
-    assert generated == written
+    course = importlib.import_module("tables.course")
+    for name, page in course.PAGES.items():
+        written = text(f"docs/course/{name}.md")
+        assert re.findall(r"^### `(.+)`$", written, re.MULTILINE) == page.rungs
+        for kind in ("rung", "gain"):
+            assert re.findall(rf"^<!-- generated: {kind} (.+) -->$", written, re.M) == page.rungs
+    assert {*course.rungs()} == {k.name for k in (*catalog().values(), *cuda_catalog().values()) if course.is_rung(k)}
 
 
 def loaded(name: str) -> ModuleType:

@@ -311,7 +311,7 @@ def test_the_words_for_tile_blocks_and_limit() -> None:
         text = str(plan)
     assert "  because    it was asked for\n" in text
     assert "  tile       6 × 64 of C in registers (4 vectors of 512 bits)\n" in text
-    assert "  blocks     MC 168, KC 384, NC 4096: A 168 × 384 at a time for L2, B packed 384 × 1000 " in text
+    assert "  blocks     MC 168, KC 384, NC 4096: 168 × 384 of A at a time for L2, 384 × 1000 of B packed " in text
     assert "  threads    1 of 3 (use_threads)\n" in text
 
 

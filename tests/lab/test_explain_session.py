@@ -112,7 +112,7 @@ def test_a_right_kernel_says_at_which_sizes_it_was_verified(monkeypatch: pytest.
 def test_an_odd_size_that_a_kernel_does_not_take_is_replaced_or_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boxed = cuda_catalog()["cuda/first_wgmma"]
+    boxed = cuda_catalog()["cuda/copied_boxes"]
     assert explain(boxed, 64, 64, 64).verified["of"] == "every element, and all of C at 33x40x24"
     monkeypatch.setattr(checked_launch, "ODD_SIZES", checked_launch.ODD_SIZES[:1])
     found = explain(boxed, 64, 64, 64)

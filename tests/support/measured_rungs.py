@@ -41,8 +41,8 @@ WAVEFRONTS = tuple(name for name in SHARED if "wavefronts" in name)
 
 
 def rungs() -> list[CudaKernel]:
-    """The kernels that use no tensor core: none of the prelude's functions that multiply with one."""
-    tensor = re.compile(r"\bmultiply_(bf16|tf32|f64)\b")
+    """The kernels that use no tensor core: none of the functions that multiply with one."""
+    tensor = re.compile(r"\bmultiply_(bf16|tf32|f64|stage)\b")
     pointers = [kernel for kernel in cuda_catalog().values() if not kernel.boxes]
     return [kernel for kernel in pointers if not tensor.search(kernel.path.read_text(encoding="utf-8"))]
 

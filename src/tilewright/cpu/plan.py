@@ -245,7 +245,7 @@ class HostPlan(Plan):
             rows.append(("tile", f"{blocks.mr} × {blocks.nr} of C in registers{vectors}"))
         if blocks.packs:
             m, n, k = (min(block, size) for block, size in zip((blocks.mc, blocks.nc, blocks.kc), shape, strict=True))
-            packing = f"A {m} × {k} at a time for L2, B packed {k} × {n} for the last cache"
+            packing = f"{m} × {k} of A at a time for L2, {k} × {n} of B packed for the last cache"
             rows.append(("blocks", f"MC {blocks.mc}, KC {blocks.kc}, NC {blocks.nc}: {packing}"))
         return rows
 
@@ -268,7 +268,7 @@ class HostPlan(Plan):
         limit = "" if self.kernel.error_bound is None else "at most "
         return [
             ("predicted", f"{limit}{rate_text(self.problem, prediction.seconds)}: bound by {prediction.bound}"),
-            ("model", f"{prediction}; by this machine's measured roofs and the traffic of the blocks"),
+            ("model", f"{prediction}; from this machine's measured rates and the bytes that blocks move"),
         ]
 
 

@@ -57,7 +57,7 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class Place:
+class CodePlace:
     """A source line that breaks a requirement: the included file, empty for the kernel's own, the line, 0 if it is not
     known, and what is there."""
 
@@ -76,7 +76,7 @@ class BrokenRequirement:
 
     requirement: Requirement
     value: str
-    places: list[Place]
+    places: list[CodePlace]
 
     def lines(self, main: str) -> list[str]:
         """A line of text for it, and one for each of the first LINES places."""
@@ -152,7 +152,7 @@ def _broken_by_findings(requirement: Requirement, defects: Sequence[Defect]) -> 
     counted = [defect for defect in defects if defect.grade in OF_FINDINGS[requirement.measure]]
     if requirement.holds(len(counted)):
         return None
-    places = [Place(d.file, d.line, f"{d.kind}{marked_grade(d.grade)}: {d.text}") for d in counted]
+    places = [CodePlace(d.file, d.line, f"{d.kind}{marked_grade(d.grade)}: {d.text}") for d in counted]
     return BrokenRequirement(requirement, f"there {'is' if len(counted) == 1 else 'are'} {len(counted)}", places)
 
 
@@ -173,7 +173,9 @@ def _broken_by_accesses(
     values = {place: _value(here, field, divisor) for place, here in by_line.items()}
     blamed = {place: value for place, value in values.items() if value and not requirement.holds(value)} or values
     places = [
-        Place(*place, "; ".join([_words(by_line[place], blamed[place], requirement.measure), *advised.get(place, ())]))
+        CodePlace(
+            *place, "; ".join([_words(by_line[place], blamed[place], requirement.measure), *advised.get(place, ())])
+        )
         for place in sorted(blamed, key=lambda place: -blamed[place])
     ]
     mark = "" if all(access.exact for access in counted) else f"{APPROXIMATELY} "

@@ -115,7 +115,7 @@ BLOCKS, multiply = bfloat16_product(blocking(), INSTRUCTION)
 
 @kernel(
     order=22,
-    idea="Multiply bfloat16 in pairs: one instruction makes two multiply-adds to float32, which is rounded once.",
+    idea="Multiply bfloat16 in pairs: one instruction adds two products to a sum in float32, which is rounded once.",
     row="S1.11",
     parent="cpu/half_floats",
     dtypes=("bfloat16",),

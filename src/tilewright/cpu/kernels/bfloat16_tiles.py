@@ -107,7 +107,7 @@ multiply = bfloat16_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.V
 
 @kernel(
     order=24,
-    idea="Multiply bfloat16 on tile registers: an instruction makes 8,192 multiply-adds to float32 of two tiles of 1 KiB.",
+    idea="Multiply bfloat16 on tile registers: one instruction does 8,192 multiply-adds, with sums in float32.",
     row="S1.11",
     parent="cpu/bfloat16_dots",
     dtypes=("bfloat16",),

@@ -87,7 +87,7 @@ product = jobs.team_product(BLOCKS, pack_rows, pack_columns, write, grain=2)
 
 @kernel(
     order=18,
-    idea="Multiply complex matrices with the tile for real ones: each row of B is packed twice, once times i.",
+    idea="Multiply complex matrices with the tile for real ones: each row of B is packed twice, once multiplied by i.",
     row="S1.11",
     parent="cpu/packed",
     dtypes=("complex64", "complex128"),

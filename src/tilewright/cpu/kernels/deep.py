@@ -124,7 +124,7 @@ def dotted(x, y, partial, pitch):
 
 @kernel(
     order=16,
-    idea="C is small and k huge: k is cut into pieces of fixed length, whose products are added up in order.",
+    idea="For a small C and a long k: k is cut into pieces of a fixed length, and their products are added in order.",
     row="S1, S3.1",
     parent="cpu/register_tile",
     shared="team",

@@ -318,7 +318,7 @@ def blocks_of(m, n, threads):
 
 @kernel(
     order=21,
-    idea="Multiply small matrices where they lie, in tiles of every height and width: packing them would cost as much.",
+    idea="Multiply small matrices where they lie: packing them would cost as much as it saves.",
     row="S1.10, S1.11",
     parent="cpu/register_tile",
     dtypes=NUMERIC,

@@ -52,7 +52,7 @@ product = jobs.team_product(BLOCKS, widen, widen, write)
 
 @kernel(
     order=20,
-    idea="Multiply float16 and bfloat16 as float32: widened while packing, rounded once while writing.",
+    idea="Multiply float16 and bfloat16 as float32: widened while packing, rounded once when C is written.",
     row="S1.11",
     parent="cpu/packed",
     dtypes=("float16", "bfloat16"),

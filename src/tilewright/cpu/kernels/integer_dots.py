@@ -114,7 +114,7 @@ BLOCKS, multiply = integer_product(blocking(), *INSTRUCTIONS)
 
 @kernel(
     order=23,
-    idea="Multiply 8-bit integers by fours and 16-bit ones by twos: one instruction adds their products to 32 bits.",
+    idea="Multiply 8-bit integers four at a time, 16-bit ones two at a time: one instruction adds their products to a sum.",
     row="S1.11",
     parent="cpu/narrow_integers",
     dtypes=("int8", "uint8", "int16", "uint16"),

@@ -80,7 +80,7 @@ multiply = integers_by_tiles(BLOCKS, codegen.Tiles if INSTRUCTION else codegen.V
 
 @kernel(
     order=25,
-    idea="Multiply 8-bit integers on tile registers: an instruction makes 16,384 multiply-adds of two tiles of 1 KiB.",
+    idea="Multiply 8-bit integers on tile registers: one instruction multiplies two tiles of 1 KiB, 16,384 multiply-adds.",
     row="S1.11",
     parent="cpu/integer_dots",
     dtypes=("int8", "uint8"),

@@ -44,7 +44,7 @@ product = jobs.team_product(BLOCKS, widen, widen, write)
 
 @kernel(
     order=19,
-    idea="Multiply 8-bit and 16-bit integers in lanes of 16 bits: widened while packing, truncated while writing.",
+    idea="Multiply 8-bit and 16-bit integers in lanes of 16 bits: widened while packing, cut when C is written.",
     row="S1.11",
     parent="cpu/packed",
     dtypes=("int8", "uint8", "int16", "uint16"),

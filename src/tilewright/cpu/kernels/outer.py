@@ -48,7 +48,7 @@ def suits(m: int, n: int, k: int) -> bool:
 
 @kernel(
     order=15,
-    idea="With a small k, tiles are computed from operands where they lie, and C is written once, past the caches.",
+    idea="For a small k: operands are read where they lie, and C is written once, without passing through the caches.",
     row="S1, S3.1",
     parent="cpu/register_tile",
     shared="team",

@@ -53,7 +53,7 @@ product = jobs.team_product(BLOCKS, pack, pack, write, in_place=True)
 
 @kernel(
     order=13,
-    idea="Share lists of jobs: groups of threads pack columns of B of their own, a phase ahead; edges have their own tiles.",
+    idea="Pack blocks of A and B, share tiles of C among groups of threads, and pack the next columns of B in advance.",
     row="S1.11, S1.12",
     parent="cpu/register_tile",
     dtypes=(*FLOATS, "int32", "int64", "uint32", "uint64"),

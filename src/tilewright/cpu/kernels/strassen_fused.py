@@ -253,7 +253,7 @@ def strassen_job_of(ticket, bands, jobs):
 
 @kernel(
     order=17,
-    idea="Add blocks up while they are packed, and products to their blocks of C from registers: no temporaries.",
+    idea="Strassen's scheme without temporaries: blocks are added when packed, products while in registers.",
     row="S1.14, S1.15",
     parent="cpu/packed",
     shared="team",

@@ -297,7 +297,7 @@ def streamed_product_alone(a, b, c):
 
 @kernel(
     order=14,
-    idea="A product with a vector, or a few: the other operand is read once, where it lies, in eight long streams.",
+    idea="Multiply by a vector, or by a few: the matrix is read once, where it lies, at eight places at the same time.",
     row="S1, S3.1",
     parent="cpu/register_tile",
     shared="team",

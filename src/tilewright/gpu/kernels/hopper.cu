@@ -1,5 +1,5 @@
 /*
-idea = "The copy engine fills a ring of tiles in shared memory, tensor cores multiply from there, and no thread does both."
+idea = "The copy engine fills a ring of tiles in shared memory, tensor cores multiply from there, and each warp does only one of the two."
 row = "S0.9, S2"
 entry = "hopper"
 dtypes = ["bfloat16", "float16", "tf32", "int8", "float8_fast"]

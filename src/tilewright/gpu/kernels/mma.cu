@@ -1,5 +1,5 @@
 /*
-idea = "Tensor cores multiply 16-bit numbers, which threads have copied to shared memory: what runs before Hopper, with any strides."
+idea = "Tensor cores multiply 16-bit numbers, which threads copied to shared memory: for any strides, and for GPUs before Hopper."
 row = "S0.9, S2"
 dtypes = ["bfloat16", "float16"]
 stores = ["bfloat16", "float16", "float32"]

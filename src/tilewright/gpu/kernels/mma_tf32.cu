@@ -1,5 +1,5 @@
 /*
-idea = "Tensor cores multiply float32 rounded to TF32, which threads have copied to shared memory: with any strides, and before Hopper."
+idea = "Tensor cores multiply float32 rounded to TF32, which threads copied to shared memory: for any strides, and for GPUs before Hopper."
 row = "S0.9, S2"
 dtypes = ["tf32"]
 stores = ["bfloat16", "float16", "float32"]

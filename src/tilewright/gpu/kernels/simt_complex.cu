@@ -1,5 +1,5 @@
 /*
-idea = "complex64 by four multiply-adds for each of a product."
+idea = "complex64: four real multiply-adds for each complex one."
 row = "S0.9"
 dtypes = ["complex64"]
 capability = "8.0"

@@ -1,5 +1,5 @@
 /*
-idea = "Complex numbers: the same slices of k as slices_fma, with four multiply-adds for each of a product."
+idea = "Complex numbers: the same slices of k as slices_fma, with four real multiply-adds for each complex one."
 row = "S2"
 dtypes = ["complex64", "complex128"]
 capability = "8.0"

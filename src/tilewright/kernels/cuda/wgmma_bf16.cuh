@@ -38,7 +38,9 @@ __device__ __forceinline__ unsigned rounded(float low, float high)
     return bits;
 }
 
-// Stores the sums of 64×BN elements of C from registers, two at once: n is a multiple of 8, for the maps' sake.
+// Stores the sums of 64×BN elements of C from registers, two at once where PAIRS says that rows begin at multiples of 4 bytes:
+// with tensor maps they do.
+template <bool PAIRS = true>
 __device__ __forceinline__ void store_sums(const float (&d)[BN / 2], unsigned short* c, int top, int left, int m, int n)
 {
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
@@ -46,6 +48,13 @@ __device__ __forceinline__ void store_sums(const float (&d)[BN / 2], unsigned sh
     #pragma unroll
     for (int i = 0; i < BN / 2; i += 2) {
         const int r = row + i / 2 % 2 * 8, j = col + i / 4 * 8;
-        if (r < m && j < n) *(unsigned*)&c[(size_t)r * n + j] = rounded(d[i], d[i + 1]);
+        if (r >= m || j >= n) continue;
+        const unsigned two = rounded(d[i], d[i + 1]);
+        unsigned short* to = &c[(size_t)r * n + j];
+        if (PAIRS) *(unsigned*)to = two;
+        else {
+            to[0] = (unsigned short)two;
+            if (j + 1 < n) to[1] = (unsigned short)(two >> 16);
+        }
     }
 }

@@ -15,14 +15,14 @@ from urllib.parse import quote
 from ... import __version__
 from ...records.explanation import Explanation
 from ...simulator.findings import BY_THE_LETTER, IN_LIBRARY, SURE, marked_grade
-from ...simulator.requirements import OF_FINDINGS, BrokenRequirement, Place
+from ...simulator.requirements import OF_FINDINGS, BrokenRequirement, CodePlace
 
 #: Grade of a finding → level of SARIF.
 _LEVELS = {SURE: "error", BY_THE_LETTER: "warning", IN_LIBRARY: "note"}
 
 
 @dataclass(frozen=True)
-class Problem:
+class CodeProblem:
     """Something wrong: the kind of it, one of SARIF's levels error, warning and note, the path of the file, and the line, 0
     if it is not known."""
 
@@ -33,10 +33,10 @@ class Problem:
     text: str
 
 
-def problems_of(e: Explanation, source: Path, broken: Sequence[BrokenRequirement]) -> list[Problem]:
+def problems_of(e: Explanation, source: Path, broken: Sequence[BrokenRequirement]) -> list[CodeProblem]:
     """The defects of a kernel, whose file is ``source``, then a wrong result, then the requirements that it breaks."""
     found = [
-        Problem(
+        CodeProblem(
             d.kind,
             _LEVELS.get(d.grade, "error"),
             _path(source, d.file),
@@ -46,16 +46,16 @@ def problems_of(e: Explanation, source: Path, broken: Sequence[BrokenRequirement
         for d in e.defects
     ]
     if e.verified["ok"] is False:
-        found.append(Problem("wrong result", "error", _path(source, ""), 0, f"{e.kernel}: {e.verified['reason']}"))
+        found.append(CodeProblem("wrong result", "error", _path(source, ""), 0, f"{e.kernel}: {e.verified['reason']}"))
     if not e.launchable:
-        found.append(Problem("launch", "error", _path(source, ""), 0, f"{e.kernel}: {e.reason_without_rate}"))
+        found.append(CodeProblem("launch", "error", _path(source, ""), 0, f"{e.kernel}: {e.reason_without_rate}"))
     for each in broken:
         rule, first = f"require {each.requirement.measure}", f"{e.kernel} breaks {each.requirement}: {each.value}"
         if each.requirement.measure in OF_FINDINGS and each.places:
             continue  # the findings themselves are listed
-        for place in each.places or [Place("", 0, "")]:
+        for place in each.places or [CodePlace("", 0, "")]:
             text = f"{first}; here {place.text}" if place.text else first
-            found.append(Problem(rule, "error", _path(source, place.file), place.line, text))
+            found.append(CodeProblem(rule, "error", _path(source, place.file), place.line, text))
     return found
 
 
@@ -67,10 +67,10 @@ def _path(source: Path, label: str) -> str:
     return (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
 
 
-def sarif(problems: Sequence[Problem]) -> dict[str, Any]:
+def sarif(problems: Sequence[CodeProblem]) -> dict[str, Any]:
     """A log of SARIF 2.1.0 with one run.
 
-    >>> log = sarif([Problem("race", "error", "src/k.cu", 7, "two threads write")])
+    >>> log = sarif([CodeProblem("race", "error", "src/k.cu", 7, "two threads write")])
     >>> result = log["runs"][0]["results"][0]
     >>> result["ruleId"], result["locations"][0]["physicalLocation"]["region"]
     ('race', {'startLine': 7})
@@ -102,17 +102,17 @@ def _ident(rule: str) -> str:
     return rule.replace(" ", "-")
 
 
-def _location(problem: Problem) -> dict[str, Any]:
+def _location(problem: CodeProblem) -> dict[str, Any]:
     """The place of a problem; code scanning needs a line, which is the first where none is known."""
     path = Path(problem.file)
     uri = {"uri": path.as_uri()} if path.is_absolute() else {"uri": quote(problem.file), "uriBaseId": "%SRCROOT%"}
     return {"artifactLocation": uri, "region": {"startLine": max(1, problem.line)}}
 
 
-def annotation(problem: Problem) -> str:
+def annotation(problem: CodeProblem) -> str:
     """A problem as a line that GitHub's runner takes from a job's output.
 
-    >>> annotation(Problem("race", "note", "a,b.cu", 7, "100 %"))
+    >>> annotation(CodeProblem("race", "note", "a,b.cu", 7, "100 %"))
     '::notice file=a%2Cb.cu,line=7,title=race::100 %25'
     """
     level = {"note": "notice"}.get(problem.level, problem.level)

@@ -14,7 +14,7 @@ from ...errors import RecordError
 from ..accuracy import GRADES, AccuracyGrade, AccuracyRecord, MeasuredAccuracy
 from . import environment, html
 from .accuracy import UNITS, unit_text
-from .charts import decades, finished, marks, sizes_axis
+from .charts import decades, finished, marks, parameters, sizes_axis
 from .palette import Style, config, kernel_styles
 from .words import digits, sentence_list, shortly
 
@@ -210,9 +210,8 @@ def _by_distribution(rows: _Rows, k: int, base: alt.Chart, drawn: dict[str, Styl
     offset = alt.YOffset("kernel:N", sort=paths, scale=alt.Scale(domain=paths, paddingOuter=0.5, align=1))
     _, points, reach = marks(base.encode(x=x, y=y, yOffset=offset), drawn, tooltip=TOOLTIP)
     bound = alt.Chart(alt.InlineData(values=[{"error": k}])).encode(x=x)
-    picked = alt.param(name="picked", value=[])
     named = _named_bound(bound.encode(y=alt.value(0)), align="center", dy=-9)
-    layers = [_dashed(bound.mark_rule), points.add_params(picked), reach, *named]
+    layers = [_dashed(bound.mark_rule), points.add_params(*parameters()), reach, *named]
     return alt.layer(*layers).properties(
         description="Largest error of each path for each distribution, and the classical bound dashed",
         height=len(names) * max(26, 9 * len(paths)),

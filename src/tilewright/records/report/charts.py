@@ -2,7 +2,8 @@
 
 Every chart draws the rows of ``views.chart_rows``, which the page stores once a view under the name ``cells``.
 Colours come by name from the theme's configuration (``palette.config``), so one specification serves light
-and dark; which kernels are picked is the parameter ``picked``, set by the page's own legend.
+and dark; the page's own legend sets the parameters ``picked``, kernels that are singled out, and ``shown``, kernels that are
+drawn beside the emphasised ones.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 import altair as alt
 
 from ..compare import busy
-from .palette import BACKGROUND, Style
-from .views import View
-from .words import digits
+from .palette import Style
+from .views import View, curves, emphasised
+from .words import digits, public_name
 
 #: A peak more than this factor above the fastest result would flatten every line: the caption names it instead.
 PEAK_IN_SIGHT = 6
@@ -34,8 +35,9 @@ SECONDS = (
 def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict[str, dict[str, Any]]:
     """Name → specification of each chart that this view has data for: gflops, ratio, time, shapes.
 
-    Curves need two sizes of square products; everything else is shown shape by shape in ``shapes``. With
-    ``legend`` the chart carries its own, for pictures that stand alone.
+    Curves need two sizes of square products; everything else is shown shape by shape in ``shapes``. Emphasised kernels
+    have their names at the ends of their curves. With ``legend`` it is for a picture that stands alone: only emphasised
+    kernels have curves, and shapes have a legend.
     """
     made: dict[str, Any] = {}
     squares = view.squares
@@ -81,48 +83,79 @@ def _kernel(drawn: dict[str, Style], channel: type, values: list[Any] | str, leg
 
 
 def marks(
-    base: alt.Chart, drawn: dict[str, Style], *, legend: bool = False, tooltip: Sequence[str] = TOOLTIP
+    base: alt.Chart, drawn: dict[str, Style], *, still: bool = False, tooltip: Sequence[str] = TOOLTIP
 ) -> list[alt.Chart]:
     """Lines, points on them, and wide unseen points that are easy to hit with a finger, of the rows of ``views.chart_rows``.
 
-    Emphasised and picked kernels have their colours, the others are grey; while any is picked, what is not picked fades.
-    A picture that carries its own ``legend`` cannot be picked from: all its kernels have their colours.
+    Emphasised kernels are drawn, and those in the parameter ``shown``; while any is in ``picked``, the others fade. In a
+    ``still`` picture nothing can be picked.
     """
-    picked = alt.param(name="picked", value=[])
-    colour = _kernel(drawn, alt.Color, "category", legend)
-    shape = _kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], legend)
+    colour = _kernel(drawn, alt.Color, "category", False)
+    shape = _kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], False)
     dash = _kernel(drawn, alt.StrokeDash, [s.dash for s in drawn.values()], False)
-    looks: dict[str, Any] = {"color": colour, "opacity": alt.value(1)}
-    width: Any = alt.value(1.8)
-    if not legend:
-        looks = _looks(colour)
-        width = alt.condition(_STRONG, alt.value(2.2), alt.value(1.2))
-    lines = base.mark_line(interpolate="linear").transform_filter("datum.joined")
-    lines = lines.encode(strokeDash=dash, strokeWidth=width, detail="kernel:N", **looks)
+    looks: dict[str, Any] = {"color": colour, "opacity": alt.value(1) if still else _FADED}
+    base = base.transform_filter(_STILL if still else _SHOWN)
+    lines = base.mark_line(interpolate="linear", strokeWidth=2.2).transform_filter("datum.joined")
+    lines = lines.encode(strokeDash=dash, detail="kernel:N", **looks)
     points = base.mark_point(filled=True, size=34).encode(shape=shape, **looks)
     reach = base.mark_point(filled=True, size=420, opacity=0).encode(
         detail="kernel:N", tooltip=[alt.Tooltip(f"{field}:N") for field in tooltip]
     )
-    return [lines.add_params(picked), points, reach]
+    return [lines if still else lines.add_params(*parameters()), points, reach]
 
 
-_PICKED = "indexof(picked, datum.kernel) >= 0"
-_STRONG = f"datum.strong || {_PICKED}"
+_STILL = "datum.strong"
+_SHOWN = "datum.strong || indexof(shown, datum.kernel) >= 0"
+_FADED = (
+    alt.when("picked.length == 0 || indexof(picked, datum.kernel) >= 0").then(alt.value(1)).otherwise(alt.value(0.3))
+)
 
 
-def _looks(colour: alt.Color) -> dict[str, Any]:
-    """Colour and opacity of a mark by whether its kernel is emphasised or picked."""
-    opacity = (
-        alt.when(f"picked.length == 0 ? datum.strong : {_PICKED}").then(alt.value(1))
-        .when("picked.length == 0").then(alt.value(0.6))
-        .when("datum.strong").then(alt.value(0.3))
-        .otherwise(alt.value(0.1))
-    )  # fmt: skip
-    return {"color": alt.when(_STRONG).then(colour).otherwise(alt.value(BACKGROUND)), "opacity": opacity}
+def parameters() -> list[Any]:
+    """What the page's script sets in every chart: the kernels that are singled out, and the others that the reader added."""
+    return [alt.param(name="picked", value=[]), alt.param(name="shown", value=[])]
 
 
-def sizes_axis(squares: list[int]) -> alt.X:
+#: Pixels at the right of a chart for the names of its curves, between two of these names, and of the height of a chart.
+NAMES, APART, HEIGHT = 128, 15, 300
+
+
+def names_at_ends(view: View, drawn: dict[str, Style], field: str, *, logarithmic: bool = False) -> list[alt.Chart]:
+    """The names of emphasised kernels beside the last points of their curves, moved apart where they would overlap.
+
+    ``field`` is the attribute of a record that is drawn along y.
+    """
+    strong, joined = emphasised(view), curves(view.measured)
+    values = {
+        (r.kernel, r.n): float(getattr(r, field) or 0)
+        for r in view.measured
+        if r.kernel in strong and (r.kernel, r.n) in joined and getattr(r, field) and not (field == "ratio" and busy(r))
+    }
+    ends = {kernel: max(n for name, n in values if name == kernel) for kernel in dict.fromkeys(k for k, _ in values)}
+    if not ends:
+        return []
+    scaled = math.log if logarithmic else float
+    low, high = (scaled(end(values.values())) for end in (min, max))
+    span = (high - (low if logarithmic else 0)) or 1
+    places = {kernel: HEIGHT * scaled(values[kernel, n]) / span for kernel, n in ends.items()}
+    rows, below = [], float("inf")
+    for kernel in sorted(ends, key=lambda kernel: -places[kernel]):
+        below = min(places[kernel], below - APART)
+        dy = round(places[kernel] - below)
+        row = {"kernel": kernel, "n": ends[kernel], "y": values[kernel, ends[kernel]], "name": public_name(kernel)}
+        rows.append((row | {"strong": True}, dy))
+    return [
+        alt.Chart(alt.InlineData(values=[row]))
+        .mark_text(align="left", baseline="middle", dx=9, dy=dy, fontSize=12)
+        .encode(x="n:Q", y="y:Q", text="name:N", color=_kernel(drawn, alt.Color, "category", False))
+        for row, dy in rows
+    ]
+
+
+def sizes_axis(squares: list[int], *, names: int = 0) -> alt.X:
     """The axis of sizes: doublings, labelled with sizes that were measured: powers of two, and what is not near one.
+
+    ``names`` pixels at its right are free for the names of curves.
 
     >>> sizes_axis([64, 256, 512, 1000, 2047, 2048]).to_dict()["axis"]["values"]
     [64, 256, 512, 1000, 2048]
@@ -137,7 +170,8 @@ def sizes_axis(squares: list[int]) -> alt.X:
         labelExpr="datum.value",
         title="n (matrices n × n)",
     )
-    return alt.X("n:Q", axis=axis, scale=alt.Scale(type="log", base=2, nice=False, padding=10))
+    inside: Any = [10, {"expr": f"width - {names or 10}"}]
+    return alt.X("n:Q", axis=axis, scale=alt.Scale(type="log", base=2, nice=False, range=inside))
 
 
 def _yardstick(value: float, words: str, layers: list[alt.Chart], *, below: bool = False) -> list[alt.Chart]:
@@ -155,15 +189,19 @@ def _yardstick(value: float, words: str, layers: list[alt.Chart], *, below: bool
 
 
 def _cells(which: str, view: View, y: alt.Y) -> alt.Chart:
-    return alt.Chart(alt.NamedData("cells")).transform_filter(which).encode(x=sizes_axis(view.squares), y=y)
+    return (
+        alt.Chart(alt.NamedData("cells")).transform_filter(which).encode(x=sizes_axis(view.squares, names=NAMES), y=y)
+    )
 
 
 def _gflops(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     y = alt.Y("gflops:Q", title=None, axis=alt.Axis(tickCount=6, format="~s" if _huge(view) else ",~r"))
-    layers = marks(_cells("datum.square", view, y), drawn, legend=legend)
+    layers = marks(_cells("datum.square", view, y), drawn, still=legend)
     if view.peak and peak_in_sight(view):
         layers = _yardstick(view.peak, f"measured peak, {digits(view.peak)} GFLOPS", layers, below=True)
-    return alt.layer(*layers).properties(description="GFLOPS over n, one line a kernel")
+    return alt.layer(*layers, *names_at_ends(view, drawn, "gflops")).properties(
+        description="GFLOPS over n, one line a kernel"
+    )
 
 
 def _huge(view: View) -> bool:
@@ -172,9 +210,11 @@ def _huge(view: View) -> bool:
 
 def _ratio(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     y = alt.Y("ratio:Q", title=None, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True))
-    layers = marks(_cells("datum.square && isValid(datum.ratio)", view, y), drawn, legend=legend)
-    words = f"1: as fast as {view.reference or 'the reference'}"
-    return alt.layer(*_yardstick(1, words, layers)).properties(description="R over n, one line a kernel")
+    layers = marks(_cells("datum.square && isValid(datum.ratio)", view, y), drawn, still=legend)
+    words = f"1: as fast as {public_name(view.reference) if view.reference else 'the reference'}"
+    return alt.layer(*_yardstick(1, words, layers), *names_at_ends(view, drawn, "ratio")).properties(
+        description="R over n, one line a kernel"
+    )
 
 
 def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:
@@ -182,7 +222,8 @@ def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     axis = alt.Axis(values=decades(min(times), max(times)), labelExpr=SECONDS)
     domain = [min(times) / 1.6, max(times) * 1.6]
     y = alt.Y("time:Q", title=None, axis=axis, scale=alt.Scale(type="log", domain=domain, nice=False))
-    return alt.layer(*marks(_cells("datum.square", view, y), drawn, legend=legend)).properties(
+    layers = marks(_cells("datum.square", view, y), drawn, still=legend)
+    return alt.layer(*layers, *names_at_ends(view, drawn, "median_s", logarithmic=True)).properties(
         description="Median time over n on logarithmic axes, one line a kernel"
     )
 
@@ -197,19 +238,20 @@ def _shapes(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     scale = alt.Scale(type="log", nice=False, padding=24) if wide else alt.Scale(zero=True)
     x = alt.X("gflops:Q", title="GFLOPS" + (" (logarithmic)" if wide else ""), scale=scale,
               axis=alt.Axis(tickCount=5, labelOverlap="greedy", format=",~r"))  # fmt: skip
-    picked = alt.param(name="picked", value=[])
     colour = _kernel(drawn, alt.Color, "category", legend)
     points = (
         alt.Chart(alt.NamedData("cells"))
         .transform_filter(field)
+        .transform_filter("true" if legend else _SHOWN)
         .mark_point(filled=True, size=80)
         .encode(
             x=x, y=y,
-            **({"color": colour, "opacity": alt.value(1)} if legend else _looks(colour)),
+            color=colour,
+            opacity=alt.value(1) if legend else _FADED,
             shape=_kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], legend),
             tooltip=[alt.Tooltip(f"{name}:N") for name in TOOLTIP],
         )
     )  # fmt: skip
-    return alt.layer(points.add_params(picked)).properties(
+    return alt.layer(points.add_params(*parameters())).properties(
         description="GFLOPS of each shape, one point a kernel", height=max(80, 34 * len(shapes))
     )

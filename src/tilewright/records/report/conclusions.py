@@ -5,11 +5,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..bench import VERDICTS, BenchRecord
 from ..compare import MIN_SAMPLES, THRESHOLD, Status, against_reference, busy
-from .views import View, best_kernel, best_rung, is_library_call, is_measured, machine_name, spread, threads_of
-from .words import digits, finite, with_noun
+from .views import (
+    View,
+    best_kernel,
+    best_rung,
+    is_library_call,
+    is_measured,
+    is_reference,
+    machine_name,
+    spread,
+    threads_of,
+)
+from .words import digits, finite, public_name, with_noun
 
 
 def subject(view: View) -> BenchRecord | None:
@@ -18,27 +29,28 @@ def subject(view: View) -> BenchRecord | None:
 
 
 def bench_message(view: View) -> str:
-    """The view's message in one sentence: the subject's time against its reference, or that the samples do not tell."""
+    """The view's message: how fast the subject is beside its reference, or what is known where the samples do not tell."""
     record = subject(view)
     if record is None:
         fastest = max(view.measured, key=lambda r: r.gflops or 0, default=None)
         if fastest is None:
             return "No kernel has a result here."
-        return f"Only references were measured; {fastest.kernel} reaches {digits(fastest.gflops or 0)} GFLOPS."
-    name, where = record.kernel.replace("tilewright/", "tilewright."), _where(record)
+        return f"Only references were measured; {_name(fastest)} reaches {digits(fastest.gflops or 0)} GFLOPS."
+    name, where = _name(record), _where(record)
     if finite(record.ratio) is None:
         what = "reaches" if is_library_call(record.kernel) else "is the fastest kernel with"
         return f"{name} {what} {_rate(record)} {where}."
     (status, time, doubt), reference = against_reference(record), _reference(record)
     if status is Status.SAME:
-        return f"{name} takes the time of {reference}, to within {THRESHOLD:.0%}, {where}."
+        return f"{name} is as fast as {reference}, to within {THRESHOLD:.0%}, {where}."
     if status is Status.UNCLEAR or time is None:
         if time and not busy(record) and min(len(record.samples_s), len(record.reference_samples_s)) >= MIN_SAMPLES:
             theirs = spread(record.reference_samples_s)
-            doubt = f"its samples spread over {spread(record.samples_s)}, the reference’s over {theirs}"
-        return f"It is UNCLEAR whether {name} is faster than {reference} {where}: {doubt}."
-    share = f"{digits(time)} of" if time < 1 else f"{digits(time)} times"
-    return f"{name} takes {share} the time of {reference} {where}."
+            doubt = f"{name} took {spread(record.samples_s)}, and {public_name(record.reference or 'it')} {theirs}"
+        return f"{name} reaches {_rate(record)} {where}. Whether {reference} is slower is unclear: {doubt}."
+    if time < 1:
+        return f"{name} is {digits(1 / time)} times as fast as {reference} {where}."
+    return f"{name} reaches {1 / time:.0%} of the speed of {reference} {where}."
 
 
 def details(view: View) -> str:
@@ -47,14 +59,30 @@ def details(view: View) -> str:
     if record is None:
         return ""
     said = []
-    if finite(record.ratio) is not None:
-        proved = against_reference(record)[0] is not Status.UNCLEAR
-        said.append(f"It reaches {_rate(record)}" + (f" (R = {digits(record.ratio or 0)})." if proved else "."))
+    status = against_reference(record)[0]
+    if finite(record.ratio) is not None and status is not Status.UNCLEAR:
+        said.append(f"It reaches {_rate(record)} (R = {digits(record.ratio or 0)}).")
     said.append(_tally(view, record.kernel))
     best = best_rung(view)
     if best and best is not record:
-        said.append(f"The best rung is {best.kernel}: {_rate(best)} {_where(best)}.")
+        said.append(f"The best rung is {best.kernel}: {_rate(best)} {_where(best)}.{_beside_the_call(best, record)}")
     return " ".join(filter(None, said))
+
+
+def _beside_the_call(rung: BenchRecord, call: BenchRecord) -> str:
+    """Why a rung has a higher rate than the library's call at the same shape; empty where it has none."""
+    if rung.shape != call.shape or (rung.gflops or 0) <= (call.gflops or 0):
+        return ""
+    together = replace(rung, reference=call.kernel, reference_samples_s=call.samples_s)
+    status, time, _ = against_reference(together)
+    said = f" Its rate is higher than that of {_name(call)}, {digits(call.gflops or 0)} GFLOPS"
+    if status in (Status.UNCLEAR, Status.SAME) or time is None:
+        many = min(len(rung.samples_s), len(call.samples_s))
+        return (
+            f"{said}, but {many} samples of each do not prove a difference: they took {spread(rung.samples_s)} and "
+            f"{spread(call.samples_s)}, and the two were not measured in turns."
+        )
+    return f"{said}, also when the scatter of both is counted: the call's own choice of kernel is not the best here."
 
 
 def _where(record: BenchRecord) -> str:
@@ -63,10 +91,20 @@ def _where(record: BenchRecord) -> str:
     return f"{size} on {threads_of(record) or machine_name(record)}"
 
 
+def _name(record: BenchRecord) -> str:
+    """The call and libraries as their users know them, a rung by its whole name."""
+    known = is_library_call(record.kernel) or is_reference(record.kernel)
+    return public_name(record.kernel) if known else record.kernel
+
+
 def _reference(record: BenchRecord) -> str:
     """The reference, with the variant of the library that was the fastest at this shape, where several were tried."""
-    variants, name = record.environment.get("variants"), record.reference or "the reference"
-    return f"{name} at its best ({variants[name]})" if isinstance(variants, dict) and name in variants else name
+    variants, name = record.environment.get("variants"), record.reference
+    if name is None:
+        return "the reference"
+    if isinstance(variants, dict) and name in variants:
+        return f"{public_name(name)} at its best ({variants[name]})"
+    return public_name(name)
 
 
 def _rate(record: BenchRecord) -> str:

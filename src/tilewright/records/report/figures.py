@@ -46,7 +46,7 @@ def save_figures(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     shown = [view for section in views.sections(records) for view in views.views(section)]
-    drawn = kernel_styles(kernels_in_order(shown))
+    drawn = kernel_styles(kernels_in_order(shown), [kernel for view in shown for kernel in views.emphasised(view)])
     machines = len({view.section.machine for view in shown})
     written = []
     for i, view in enumerate(shown):

@@ -6,7 +6,8 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const articles = [...document.querySelectorAll("article.view")];
   const views = new Map(); // plot element → its Vega view
-  let picked = [];
+  let picked = []; // kernels that are singled out
+  let shown = []; // kernels that are drawn beside the emphasised ones
   let current = 0;
 
   function height(name, width) {
@@ -28,7 +29,6 @@
       const options = { ast: true, renderer: "svg", actions: false, config, tooltip: { disableDefaultStyle: true } };
       const result = await vegaEmbed(plot, spec, options);
       views.set(plot, result.view);
-      // The grey kernels have no colour to be found by in the legend: pointing at a mark singles its kernel out.
       result.view.addEventListener("mouseover", (event, item) => {
         if (item?.datum?.kernel) emphasise([...picked, item.datum.kernel]);
       });
@@ -39,7 +39,7 @@
   }
 
   function highlight(view, kernels) {
-    return view.signal("picked", kernels).runAsync();
+    return view.signal("picked", kernels).signal("shown", [...shown, ...kernels]).runAsync();
   }
 
   function emphasise(kernels) {
@@ -51,16 +51,22 @@
     }
   }
 
-  function pick(kernels) {
+  // Pressing an emphasised kernel singles it out; pressing another one draws it.
+  function choose(kernels, others) {
     picked = kernels;
+    shown = others;
     for (const legend of document.querySelectorAll(".legend")) {
       legend.classList.toggle("picking", picked.length > 0);
-      legend.querySelector(".all").hidden = picked.length === 0;
+      legend.querySelector(".all").hidden = picked.length + shown.length === 0;
       for (const button of legend.querySelectorAll("[data-kernel]")) {
-        button.setAttribute("aria-pressed", String(picked.includes(button.dataset.kernel)));
+        button.setAttribute("aria-pressed", String([...picked, ...shown].includes(button.dataset.kernel)));
       }
     }
     emphasise(picked);
+  }
+
+  function toggled(kernels, kernel) {
+    return kernels.includes(kernel) ? kernels.filter((k) => k !== kernel) : [...kernels, kernel];
   }
 
   function press(buttons, chosen) {
@@ -81,14 +87,15 @@
     for (const button of legend.querySelectorAll("[data-kernel]")) {
       const kernel = button.dataset.kernel;
       button.addEventListener("click", () => {
-        pick(picked.includes(kernel) ? picked.filter((k) => k !== kernel) : [...picked, kernel]);
+        if (button.classList.contains("other")) choose(picked, toggled(shown, kernel));
+        else choose(toggled(picked, kernel), shown);
       });
       button.addEventListener("pointerenter", (event) => {
         if (event.pointerType === "mouse") emphasise([...picked, kernel]);
       });
       button.addEventListener("pointerleave", () => emphasise(picked));
     }
-    legend.querySelector(".all").addEventListener("click", () => pick([]));
+    legend.querySelector(".all").addEventListener("click", () => choose([], []));
   }
   const tabs = [...document.querySelectorAll(".views button")];
   for (const tab of tabs) {

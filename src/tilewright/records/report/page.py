@@ -96,7 +96,7 @@ def _view(view: View, specs: dict[str, Any], styles: dict[str, Style], machines:
     on_curves = views.curves(view.measured)
     has_off_line_marks = any(r.m == r.n == r.k and (r.kernel, r.n) not in on_curves for r in view.measured)
     off_line_note = (
-        "Marks off a line are sizes so close to another size that the line goes through only one of them. "
+        "Of sizes that lie close together the line goes through one; the others are marks without a line. "
         if has_off_line_marks
         else ""
     )
@@ -425,9 +425,8 @@ def _chart(sweep: Sweep) -> Any:
     points = base.mark_point(filled=True, size=34, opacity=1).encode(color=colour, shape=shape)
     tooltips = [alt.Tooltip(f"{t}:N") for t in TOOLTIP]
     hover_targets = base.mark_point(filled=True, size=420, opacity=0).encode(tooltip=tooltips)
-    picked = alt.param(name="picked", value=[])  # the page's script sets it in every chart
     over = "n" if sweep.over_sizes else sweep.names[0]
-    return alt.layer(lines.add_params(picked), points, hover_targets).properties(
+    return alt.layer(lines.add_params(*charts.parameters()), points, hover_targets).properties(
         description=f"GFLOPS of {sweep.kernel} over {over}, one line a set of parameters"
     )
 

@@ -18,8 +18,6 @@ LIGHT = ("#1836be", "#7e2500", "#007f6b", "#6a3d73", "#8d52f4", "#b48a08", "#bf3
 DARK = ("#64abf6", "#eeab6a", "#139431", "#b448aa", "#9e58fe", "#eee40b", "#ee6692", "#40ecf6")
 GREYS_LIGHT = ("#4a4d52", "#74787f", "#8c9097")
 GREYS_DARK = ("#c6cad0", "#9da2aa", "#80858d")
-#: Kernels that are not emphasised; one grey has 3:1 contrast to both papers.
-BACKGROUND = "#8a8d93"
 MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down")
 #: With three greys these five give each of fifteen references a look of its own.
 DASHES = ([6, 3], [2, 3], [8, 3, 2, 3], [1, 2], [14, 4])

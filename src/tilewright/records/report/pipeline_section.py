@@ -134,7 +134,7 @@ def _legend(pipeline: Pipeline, y: float) -> str:
             height = 12 if kind != "ask" else 7
             drawn.append(titled_rectangle(_CLASSES[kind], x, y - 4 - height / 2, 16, height))
             drawn.append(svg_text(x + 22, y, words, "start"))
-            x += 46 + 6.2 * len(words)
+            x += 46 + 7.6 * len(words)
     return "".join(drawn)
 
 
@@ -313,15 +313,17 @@ def theme_variables(theme: str) -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): ([^;]+);", light + (dark if theme == "dark" else "")))
 
 
-def standalone_picture(svg: str, theme: str) -> str:
-    """A picture as a file that needs no page: with the page's style in it, its colours resolved for a theme."""
+def standalone_picture(svg: str, theme: str, *, size: float | None = None) -> str:
+    """A picture as a file that needs no page: with the page's style in it, its colours resolved for a theme. Its text has
+    the page's size, or ``size`` pixels, for a place that shows the picture small."""
     colours = theme_variables(theme)
     found = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', svg)
     assert found is not None
     width, height = int(found[1]) + 2 * MARGIN, float(found[2]) + 2 * MARGIN
     edges = f'viewBox="{-MARGIN} {-MARGIN} {width} {height:g}"'
     paper = f'<rect x="{-MARGIN}" y="{-MARGIN}" width="{width}" height="{height:g}" fill="var(--paper)"/>'
-    head = f"<style>{picture_rules()}</style><defs>{HATCHES}</defs>{paper}"
+    larger = f"text{{font-size:{size:g}px !important}}" if size else ""
+    head = f"<style>{picture_rules()}{larger}</style><defs>{HATCHES}</defs>{paper}"
     svg = re.sub(r'viewBox="[^"]*"', f'xmlns="http://www.w3.org/2000/svg" {edges}', svg, count=1)
     svg = svg.replace("</desc>", f"</desc>{head}", 1)
     return re.sub(r"var\(--([\w-]+)\)", lambda match: colours[match[1]].replace('"', "'"), svg) + "\n"

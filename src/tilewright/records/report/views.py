@@ -2,7 +2,7 @@
 
 A *section* is one machine, device, dtype and precision; a *view* of it is one thread count. A serial kernel is measured with
 one thread only, so the view of T threads shows every kernel at its largest thread count not above T. The rows of a view
-tell which kernels have colours, and which sizes a curve goes through.
+tell which kernels are drawn at first, and which sizes a curve goes through.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ def spread(samples: Sequence[float]) -> str:
 
 # ---- rows for charts -------------------------------------------------------------------------------------------------
 
-#: Charts draw up to this many kernels, references aside, in colour; of more kernels only the emphasised ones.
-FEW_KERNELS = 4
+#: Charts draw up to this many kernels at first; of more only the emphasised ones.
+FEW_KERNELS = 5
 #: Sizes closer than this part of the axis share one place on it: their marks overlap.
 ONE_PLACE = 1 / 80
 
@@ -279,16 +279,24 @@ def best_rung(view: View) -> BenchRecord | None:
 
 
 def emphasised(view: View) -> list[str]:
-    """The kernels that charts draw in colour: the library's call, the best rung and the references; of few kernels all.
+    """The kernels that charts draw at first: the library's call, the best rung and two references; of few kernels all.
 
-    More lines than that cannot be told apart: the page draws the others grey until the reader points at them or picks them.
+    More lines than that cannot be told apart: the page draws the others when the reader asks for them.
     """
-    kernels = [kernel for kernel in view.kernels if not is_reference(kernel)]
-    if len(kernels) <= FEW_KERNELS:
+    if len(view.kernels) <= FEW_KERNELS:
         return view.kernels
     best = best_rung(view)
-    coloured = [kernel for kernel in kernels if is_library_call(kernel)] + ([best.kernel] if best else [])
-    return coloured + [kernel for kernel in view.kernels if is_reference(kernel)]
+    coloured = [kernel for kernel in view.kernels if is_library_call(kernel)] + ([best.kernel] if best else [])
+    return coloured + references(view)
+
+
+def references(view: View) -> list[str]:
+    """The reference that most ratios are against, and the fastest other library in the largest shape; variants of the
+    reference, whose names begin as its own does, are no other library."""
+    first = view.reference or "none"
+    others = best_kernel(r for r in view.measured if is_reference(r.kernel) and not r.kernel.startswith(first))
+    chosen = (view.reference, others.kernel if others else None)
+    return [kernel for kernel in view.kernels if kernel in chosen]
 
 
 def curve_sizes(sizes: Iterable[int]) -> set[int]:

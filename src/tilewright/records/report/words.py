@@ -103,3 +103,27 @@ def small(value: float) -> str:
     ('3.1e-05', '0', '0.21')
     """
     return f"{value:.2g}"
+
+
+#: References by the names that their makers gave them.
+_PUBLIC = {
+    "openblas": "OpenBLAS",
+    "openblas_installed": "OpenBLAS installed",
+    "openblas_system": "system's OpenBLAS",
+    "mkl": "MKL",
+    "blis": "BLIS",
+    "torch": "PyTorch",
+    "cublas": "cuBLAS",
+}
+
+
+def public_name(kernel: str) -> str:
+    """A kernel's name for sentences and labels: that of a library, of the call as it is called, or a rung's short name.
+
+    >>> public_name("ref/openblas"), public_name("tilewright/matmul"), public_name("cpu/ikj")
+    ('OpenBLAS', 'tilewright.matmul', 'ikj')
+    """
+    folder, _, name = kernel.partition("/")
+    if folder == "ref":
+        return _PUBLIC.get(name, name)
+    return f"tilewright.{name}" if folder == "tilewright" else name or kernel

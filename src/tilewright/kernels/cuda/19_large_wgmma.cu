@@ -1,6 +1,6 @@
 /*
 idea = "A block multiplies a tile of 128×128: two wgmmas share each tile of B, and a byte that is copied is used twice as often."
-parent = "cuda/first_wgmma"
+parent = "cuda/copied_boxes"
 row = "S2"
 block = [128]
 grid = ["cdiv(m, BM) * cdiv(n, BN)"]
