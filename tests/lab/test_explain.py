@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from support import measured_rungs
-from tilewright.errors import HeaderError, RecordError, UsageError
+from tilewright.errors import CompileError, HeaderError, RecordError, UsageError
 from tilewright.kernels.catalog import cuda_catalog, load_cuda_file
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.lab.cli import app
@@ -284,6 +284,18 @@ def test_defects_end_with_code_1() -> None:
     assert "^ race, block (0, 0, 0), thread (0, 0, 0): writes" in shown
     assert "of a\n    (float32, shape (20, 20)" in shown, "an argument has its name"
     assert "argument 0" not in shown
+
+
+@pytest.mark.slow
+def test_a_kernel_of_blackwell_is_explained_for_its_card() -> None:
+    file = str(EXAMPLES / "blackwell_product.cu")
+    code, shown = command(file, "--gpu", "B200")
+    assert code == 0, shown
+    assert "Nothing found." in shown
+    assert "right: every element of c" in shown
+    assert "≈ 32 products by tcgen05.mma" in shown
+    with pytest.raises(CompileError, match="hint: tcgen05 needs sm_100a: choose a card that has it"):
+        command(file)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """PTX of other compilers than NVIDIA's for C++: Numba and Triton. Their kernels run right, are silent, name Python lines.
 
-The sources are ``data/numba_kernels.py`` and ``data/triton_kernels.py``, which also say how the PTX was made.
+The sources are ``data/numba_kernels.py``, ``data/triton_kernels.py`` and, for Blackwell, ``data/triton_blackwell.py``,
+which also say how the PTX was made.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.tensor_kernels import E2M1
 from tilewright.errors import UsageError
 from tilewright.simulator import Run, RunOptions, simulate
+from tilewright.simulator.findings import BY_THE_LETTER
 
 DATA = Path(__file__).parents[1] / "data"
 #: What Triton says that they need (``compiled.metadata.shared``), and two pointers to scratch memory that it adds.
@@ -108,6 +111,36 @@ def test_triton_defect_names_the_python_line() -> None:
     assert {(f.kind, f.file, f.line) for f in run.findings} == {
         ("out of bounds", "triton_kernels.py", line_of("triton_kernels.py", "tl.store(c + rows"))
     }
+
+
+def the_fence_that_triton_leaves_out(run: Run) -> bool:
+    """Triton sets the accumulator to 0 by tcgen05.st, and has no fence of tcgen05 before the first product."""
+    return [(f.kind, f.grade) for f in run.findings] == [("missing fence", BY_THE_LETTER)]
+
+
+def test_triton_multiplies_scaled_numbers_of_4_bits_on_blackwell() -> None:
+    """``tcgen05.mma`` with scales, which threads store in tensor memory."""
+    random, (m, n, k) = np.random.default_rng(4), (128, 64, 256)
+    codes = [random.integers(0, 16, (rows, k)) for rows in (m, n)]
+    powers = [random.integers(-1, 2, (rows, k // 32)) for rows in (m, n)]
+    args = []
+    for code, power in zip(codes, powers, strict=True):
+        args += [(code[:, ::2] | code[:, 1::2] << 4).astype(np.uint8), (power + 127).astype(np.uint8)]
+    a, b = (E2M1[code] * np.exp2(power.repeat(32, axis=1)) for code, power in zip(codes, powers, strict=True))
+    args += [np.zeros((m, n), np.float32), m, n, k, *SCRATCH]
+    run = simulate(text("triton_scaled"), "scaled", (1, 2), 128, args, RunOptions(outputs=[4], shared_bytes=20992))
+    assert the_fence_that_triton_leaves_out(run)
+    np.testing.assert_array_equal(run.arrays[4], a @ b.T)
+
+
+def test_triton_makes_tensor_maps_on_blackwell() -> None:
+    """``tensormap.replace`` of a map of zeros in shared memory, which is copied to scratch memory."""
+    m, n, k = 128, 64, 192
+    a, b, scratch = numbers(m, k, dtype=np.float16), numbers(n, k, dtype=np.float16), np.zeros(2 * 256, np.uint8)
+    args = [a, b, np.zeros((m, n), np.float32), m, n, k, scratch, None]
+    run = simulate(text("triton_descriptors"), "descriptors", (1, 2), 128, args, RunOptions(shared_bytes=61488))
+    assert the_fence_that_triton_leaves_out(run)
+    np.testing.assert_array_equal(run.arrays[2], a.astype(np.float64) @ b.T.astype(np.float64))
 
 
 @pytest.mark.parametrize("n", [16, 400, 512])

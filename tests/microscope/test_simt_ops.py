@@ -591,8 +591,8 @@ def test_moves_pack_and_unpack() -> None:
 
 @pytest.mark.parametrize(
     "instruction",
-    ["tex.2d.v4.f32.s32 {d}, {a}", "add.cc.u16 %h1, %h1, %h1", "tcgen05.wait::ld.sync.aligned", "tanh.approx.f64 %d1, %d2",
-     "lg2.approx.f64 %d1, %d2", "cvt.rn.e4m3x2.f32 %h1, %f1, %f2", "ld.global.b128 %rd1, [%rd2]", "frob.u32 {d}, {a}"],
+    ["tex.2d.v4.f32.s32 {d}, {a}", "add.cc.u16 %h1, %h1, %h1", "tcgen05.shift.cta_group::1.down [%r1]", "tanh.approx.f64 %d1, %d2",
+     "lg2.approx.f64 %d1, %d2", "cvt.rn.e4m3x2.f32 %h1, %f1, %f2", "ld.global.v2.b128 %rd1, [%rd2]", "frob.u32 {d}, {a}"],
 )  # fmt: skip
 def test_unknown_instructions_are_named(instruction: str) -> None:
     with pytest.raises(UnknownInstruction, match=instruction.split(" ")[0].replace(".", r"\.")):

@@ -20,7 +20,7 @@ from support.tensor_map_cases import MapCase, cases, stopped_cases, unit
 from support.twelve_kernels import DATA
 from tilewright.errors import OperandError, UnavailableError, UsageError
 from tilewright.simulator.findings import NEIGHBOURS
-from tilewright.simulator.machine.tensor_map import BoxedTensor
+from tilewright.simulator.machine.tensor_map import BoxedTensor, edited
 
 CASES = list(cases())
 Array = np.ndarray[Any, Any]
@@ -178,6 +178,7 @@ def test_integer_reductions() -> None:
 COPIED = """(MAP a, uint4* copy, float* y) {
   __shared__ alignas(128) float box[256]; __shared__ u64 b;
   if (threadIdx.x < 8) copy[threadIdx.x] = ((const uint4*)&a)[threadIdx.x];
+  asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
   __syncthreads();
   if (threadIdx.x == 0) {
     INIT(&b, 1);
@@ -199,6 +200,17 @@ def test_a_map_that_the_kernel_copies() -> None:
     run = run_async(COPIED, [tw.TensorMap(a, (16, 16)), np.zeros(32, np.uint32), np.zeros(256, np.float32)], 1, 256)
     assert run.findings == []
     np.testing.assert_array_equal(run.arrays[2], a[8:24].reshape(-1))
+
+
+@pytest.mark.parametrize("fence", ["release", "acquire"])
+def test_a_map_that_the_copy_engine_may_not_see(fence: str) -> None:
+    """A map that the kernel wrote, with one of the two fences left out."""
+    lines = COPIED.splitlines()
+    (left_out,) = (i for i, line in enumerate(lines) if f"tensormap::generic.{fence}" in line)
+    source = "\n".join(line for i, line in enumerate(lines) if i != left_out)
+    a = np.arange(1024, dtype=np.float32).reshape(64, 16)
+    run = run_async(source, [tw.TensorMap(a, (16, 16)), np.zeros(32, np.uint32), np.zeros(256, np.float32)], 1, 256)
+    assert [(f.kind, f"generic.{fence}" in f.text) for f in run.findings] == [("missing fence", True)]
 
 
 def test_a_map_and_a_pointer_share_their_array() -> None:
@@ -230,6 +242,29 @@ def test_the_bytes_hold_the_map() -> None:
     assert (t.address, t.sizes, t.strides, t.box) == (1 << 40, (64, 5, 3), (2, 128, 640), (32, 3, 2))
     assert (t.element_strides, t.type, t.swizzle, t.fill, t.box_bytes) == ((1, 1, 2), "f16", 64, "nan", 32 * 3 * 2)
     assert BoxedTensor.decode(bytes(128)) is None
+
+
+def test_a_map_is_made_of_zeros_field_by_field() -> None:
+    """PTX ISA, table 33: ranks count from 0, types and swizzles have numbers of their own."""
+    fields = [("global_address", 0, 1 << 40), ("rank", 0, 1), ("box_dim", 0, 32), ("box_dim", 1, 3), ("global_dim", 0, 64),
+              ("global_dim", 1, 5), ("global_stride", 0, 128), ("element_stride", 0, 1), ("element_stride", 1, 2),
+              ("elemtype", 0, 6), ("interleave_layout", 0, 0), ("swizzle_mode", 0, 2), ("fill_mode", 0, 1)]  # fmt: skip
+    data: bytes | None = bytes(128)
+    for field, ordinal, value in fields:
+        assert data is not None
+        data = edited(data, field, ordinal, value)
+    assert data is not None
+    found = BoxedTensor.decode(data)
+    assert found == BoxedTensor(1 << 40, (64, 5), (2, 128), (32, 3), (1, 2), "f16", 64, "nan")
+    assert edited(b"x" * 128, "rank", 0, 1) is None
+    for field, ordinal, value in (
+        ("rank", 0, 5),
+        ("elemtype", 0, 13),
+        ("swizzle_mode", 0, 4),
+        ("box_dim", 5, 1),
+        ("box_dim", 0, 512),
+    ):
+        assert edited(data, field, ordinal, value) is None
 
 
 MATRIX = np.zeros((16, 64), np.float32)

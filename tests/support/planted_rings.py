@@ -49,10 +49,17 @@ class Ring:
     grid: int = 1
     params: str = "const float* x, float* y"
     options: dict[str, Any] = field(default_factory=dict)
+    folder: Path = FOLDER
+    header: str = ""
+    arch: str = "sm_90a"
+    steps: int = STEPS
+    unrolled: bool = True
+    #: Arguments and result of twins that have others.
+    others: dict[str, tuple[list[Any], Any]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        return (FOLDER / self.source).read_text(encoding="utf-8")
+        return (self.folder / self.source).read_text(encoding="utf-8")
 
     @functools.cached_property
     def marks(self) -> dict[str, set[tuple[int, str]]]:
@@ -73,15 +80,16 @@ class Ring:
     @functools.cached_property
     def module(self) -> Module:
         names = [*self.twins, *self.marks]
-        first = self.params.replace("const __grid_constant__ ", "").split(",")[0].split()[-1]
+        given = ", ".join(param.split()[-1] for param in self.params.split(","))
         kernels = "".join(
-            f'extern "C" __global__ void {name}_{how}({self.params}) {{ run<{name}, {times}>({first}, y); }}\n'
+            f'extern "C" __global__ void {name}_{how}({self.params}) {{ run<{name}{f", {times}" * self.unrolled}>({given}); }}\n'
             for name in names
-            for how, times in UNROLLED.items()
+            for how, times in (UNROLLED if self.unrolled else {"rolled": 1}).items()
         )
-        text = f'{PRELUDE}enum {{ {", ".join(names)} }};\nconstexpr int STEPS = {STEPS};\n#line 1 "{self.source}"\n'
+        text = f"{PRELUDE}{self.header}enum {{ {', '.join(names)} }};\nconstexpr int STEPS = {self.steps};\n"
+        text += f'#line 1 "{self.source}"\n'
         try:
-            compiled = compile_source(text + self.text + kernels, name=self.source, arch="sm_90a")
+            compiled = compile_source(text + self.text + kernels, name=self.source, arch=self.arch)
         except UnavailableError as error:
             pytest.skip(f"no CUDA compiler: {error}")
         return parse_ptx(compiled.ptx)
@@ -89,7 +97,12 @@ class Ring:
     def run(self, name: str, how: str) -> Run:
         """The run of a variant, ``rolled`` or ``unrolled``."""
         options = RunOptions(max_steps=100_000, **self.options)
-        return simulate(self.module, f"{name}_{how}", self.grid, self.block, self.args, options)
+        args = self.others[name][0] if name in self.others else self.args
+        return simulate(self.module, f"{name}_{how}", self.grid, self.block, args, options)
+
+    def right_of(self, name: str) -> Any:
+        """The result of a twin."""
+        return self.others[name][1] if name in self.others else self.right
 
 
 def _bf16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -21,6 +21,7 @@ UNIT_COUNTERS: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
         "cycles": _CYCLES,
     },
     ("shared", "mbarrier"): {},
+    ("tensor memory", "tcgen05"): {},
     ("global", "tma load"): {
         "requests": ("smsp__inst_executed_op_tma_ld.sum", "copy engine, loads: instructions"),
         "sectors": (

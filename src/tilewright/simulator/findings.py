@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 #: An access outside every operand and variable.
 OUT_OF_BOUNDS = "out of bounds"
+#: Two accesses, one of them a write, that nothing orders.
+RACE = "race"
 #: Elements of an output that no thread wrote.
 UNWRITTEN_OUTPUT = "output never written"
 #: A read of memory that no thread wrote before.
@@ -23,14 +25,26 @@ BYTE_COUNT = "byte count"
 BARRIER_MISUSE = "barrier misuse"
 #: A write that the asynchronous proxy (copy engine, wgmma) cannot see, for want of a fence.
 MISSING_FENCE = "missing fence"
-#: A register that is read or written while a wgmma still uses it.
+#: A register that is read or written while a wgmma still uses it; tensor memory that is read before a tcgen05 operation has
+#: written it.
 ACCUMULATOR = "accumulator in flight"
-#: A descriptor of wgmma that does not describe the tile in shared memory.
+#: A descriptor of wgmma or tcgen05 that does not describe the tile in shared memory.
 DESCRIPTOR = "descriptor"
 #: A copy that writes beyond the row of the tensor, because it moves whole chunks of 16 bytes.
 NEIGHBOURS = "neighbours overwritten"
+#: Tensor memory that is not allocated or given back as PTX requires, or a tcgen05 instruction that the wrong threads issue.
+TCGEN05_MISUSE = "tcgen05 misuse"
 #: The kinds that only asynchronous kernels show.
-ASYNCHRONOUS = (WRONG_PARITY, BYTE_COUNT, BARRIER_MISUSE, MISSING_FENCE, ACCUMULATOR, DESCRIPTOR, NEIGHBOURS)
+ASYNCHRONOUS = (
+    WRONG_PARITY,
+    BYTE_COUNT,
+    BARRIER_MISUSE,
+    MISSING_FENCE,
+    ACCUMULATOR,
+    DESCRIPTOR,
+    NEIGHBOURS,
+    TCGEN05_MISUSE,
+)
 #: A block that may leave the kernel before another block of its cluster has accessed its shared memory.
 LEFT_EARLY = "block left early"
 #: The kinds that only kernels with clusters show.
@@ -51,7 +65,7 @@ KINDS = (
     "misaligned",
     UNWRITTEN_READ,
     UNWRITTEN_OUTPUT,
-    "race",
+    RACE,
     VOLATILE,
     "divergent barrier",
     "endless wait",

@@ -265,7 +265,7 @@ def observe(
         words=words,
         seconds=time.perf_counter() - start,
         resources=compiled.resources.get(entry) if compiled else None,
-        notes=[*notes, *cluster_notes(cluster)],
+        notes=[*notes, *survey.notes(), *cluster_notes(cluster)],
         approximate=approximate,
         printed=run.printed,
         pipeline=pipeline_of(log) if log else None,
@@ -307,6 +307,16 @@ class _Surveyor:
         if exact:
             return totals, parts, self.first.counters.approximate()
         return totals, [replace(part, exact=False) for part in parts], frozenset(totals)
+
+    def notes(self) -> list[str]:
+        """What is not counted because it is not known."""
+        products = self.first.counters.products_uncounted()
+        if not products:
+            return []
+        text = (
+            f"{APPROXIMATELY} {products:,} products by tcgen05.mma: what they read of shared memory, and how long they "
+        )
+        return [f"{text}keep the tensor cores busy, is not documented; no count and no bound includes it"]
 
     def verdict(self, run: Run, program: Program) -> tuple[bool, str]:
         """Whether the counts are those of the whole grid, and a text that says which blocks were counted."""

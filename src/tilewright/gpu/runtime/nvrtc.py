@@ -486,11 +486,28 @@ def _log(nvrtc: Any, program: Any) -> str:
     return log.decode(errors="replace").strip("\0\n ")
 
 
+#: Instructions that one generation of GPUs has: where, and a card of that generation.
+_GENERATIONS = {"tcgen05": ("sm_100a", "B200"), "wgmma": ("sm_90a", "H200")}
+
+
+def _other_architecture(log: str) -> list[str]:
+    """A hint where an instruction is that of another generation than the one that is compiled for.
+
+    >>> _other_architecture("Instruction 'tcgen05.alloc' not supported on .target 'sm_90a'")
+    ['hint: tcgen05 needs sm_100a: choose a card that has it (--gpu B200), or give arch="sm_100a"']
+    """
+    found = re.search(r"Instruction '(tcgen05|wgmma)[^']*' not supported on .target", log)
+    if found is None:
+        return []
+    arch, card = _GENERATIONS[found[1]]
+    return [f'hint: {found[1]} needs {arch}: choose a card that has it (--gpu {card}), or give arch="{arch}"']
+
+
 def _refusal(log: str, file: str) -> CompileError | UsageError:
     """The compiler's log; for a kernel's name that C++ does not know here, one line."""
     unknown = re.search(r"\A__nv_name_map\(\d+\): error: (.*)\n.*mangled_name (.*)", log)
     if unknown is None:
-        return CompileError(log)
+        return CompileError("\n".join([log, *_other_architecture(log)]))
     name = unknown[2].strip()
     if "non-__global__" in unknown[1]:
         return UsageError(f"{file}: {name} is not a kernel (__global__)")

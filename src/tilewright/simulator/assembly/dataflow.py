@@ -58,6 +58,8 @@ def pointers_written(program: Program) -> set[str] | None:
 
 def _writes_global(ins: Instruction) -> bool:
     """Whether an instruction may write global memory."""
+    if ins.parts[0] == "tensormap":
+        return "replace" not in ins.parts or "shared" not in ins.parts
     if ins.parts[0] == "cp":  # the copy engine, from shared to global memory
         return "bulk_group" in ins.parts
     return ins.parts[0] in (*_STORES, "atom") and not {"shared", "local", "param"} & set(ins.parts)

@@ -283,6 +283,11 @@ def synchronises_grid(code: Iterable[Instruction]) -> bool:
     return any(operand in ("%envreg1", "%envreg2") for ins in code for operand in ins.operands)
 
 
+def uses_tensor_memory(code: Iterable[Instruction]) -> bool:
+    """Whether a kernel uses tensor memory, which GPUs have from compute capability 10.0 on."""
+    return any(ins.parts[0] == "tcgen05" for ins in code)
+
+
 def is_ordered(ins: Instruction) -> bool:
     """Whether an instruction accesses memory in an order that others may rely on: an atomic, a volatile or ordered access,
     or an operation on a barrier object."""
@@ -294,7 +299,7 @@ def stores(ins: Instruction) -> bool:
     name = ins.parts[0]
     if name == "mbarrier":
         return not loads_anew(ins)
-    return name in ("st", "red", "cp", "stmatrix", "wgmma", "multimem") or name.startswith("tcgen")
+    return name in ("st", "red", "cp", "stmatrix", "wgmma", "multimem", "tensormap") or name.startswith("tcgen")
 
 
 def only_reads(ins: Instruction) -> bool:

@@ -27,6 +27,8 @@ from .instructions import (
 
 #: The most registers of one declaration, ``%r<N>``. Compilers number them as they need them, so large kernels have many.
 MOST_REGISTERS = 1 << 20
+#: A space, or the bracket of the first operand.
+_END_OF_OPCODE = re.compile(r"[\s{\[]")
 _LABEL = re.compile(rf"({NAME})\s*:(?!:)")
 _FUNCTION = re.compile(r"(?:\.(?:visible|extern|weak|common)\s+)*\.(entry|func)\b")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
@@ -224,7 +226,8 @@ class _Body:
         if found := re.match(r"@(!?)\s*([^\s]+)\s+", text):
             guard = (self.renamed(found[2]), found[1] == "!")
             text = text[found.end() :]
-        opcode, _, rest = text.replace("\t", " ").replace("\n", " ").partition(" ")
+        end = found.start() if (found := _END_OF_OPCODE.search(text)) else len(text)
+        opcode, rest = text[:end], text[end:].replace("\t", " ").replace("\n", " ")
         operands = tuple(self.renamed(t) for t in operand_tokens(rest))
         code = self.function.code
         outermost = self.calls[-1] if self.calls else None

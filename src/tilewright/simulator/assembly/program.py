@@ -220,9 +220,13 @@ _COUNTS = """
 2-2 ldmatrix stmatrix movmatrix
 2-3 ld ldu st red
 2-4 cvt createpolicy
-3-3 add sub add.cc sub.cc addc subc addc.cc subc.cc mul mul24 div rem min max and or xor shl shr copysign bmsk szext
+3-3 add sub add.cc sub.cc addc subc addc.cc subc.cc mul mul24 div rem and or xor shl shr copysign bmsk szext
 2-2 getctarank
 3-3 redux match vote mapa
+3-4 min max
+2-3 tensormap
+2-2 clusterlaunchcontrol
+0-9 tcgen05
 3-4 setp set
 3-5 atom
 4-4 mad mad24 fma sad mad.cc madc madc.cc shf bfe prmt fns dp4a dp2a selp slct mma
@@ -235,6 +239,8 @@ def check_operands(ins: Instruction) -> None:
     """Raises UsageError for an instruction with fewer operands than it takes, or more; unknown opcodes pass."""
     takes = _OF.get(f"{ins.parts[0]}.cc" if "cc" in ins.parts else ins.parts[0], f"0-{len(ins.operands)}")
     least, most = map(int, takes.split("-"))
+    if ins.parts[0] in ("min", "max") and ins.parts[-1] != "f32":  # only floats have a form of three
+        most = 3
     if not least <= len(ins.operands) <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
         raise UsageError(

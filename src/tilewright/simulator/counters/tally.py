@@ -286,11 +286,16 @@ class Counters:
 
     def approximate(self) -> frozenset[str]:
         """The counters, by the hardware's name, to which doubtful accesses add, and those of tensor cores where these also
-        set registers, as ptxas lets them do in kernels that have no other use for them, too."""
+        set registers, as ptxas lets them do in kernels that have no other use for them, too; and where products of
+        tensor memory are not counted."""
         found = {name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters()}
-        if self.machine.moves:
+        if self.machine.moves or self.products_uncounted():
             found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}
         return frozenset(found)
+
+    def products_uncounted(self) -> int:
+        """Products by ``tcgen05``, of whose work no counter is known."""
+        return sum(tally.requests for tally in self._seen.values() if tally.kind == "tcgen05")
 
     def total(self) -> dict[str, int]:
         """Every counter that is not 0, by the hardware's name."""

@@ -77,6 +77,14 @@ def mma_work(kind: str, m: int, k: int, *, xor: bool = False, instructions: int 
 
 #: Types of which one instruction is two on another type, with half of the bits of that type.
 _BITS_OF_TWO = {"e4m3": 8, "e5m2": 8, "s4": 4, "u4": 4}
+
+
+def tcgen05_work() -> UnitWork:
+    """``tcgen05.mma`` of a block or a pair: an instruction. What it asks of shared memory, and the cycles that it keeps the
+    tensor cores busy, are not documented and are not counted."""
+    return UnitWork("tensor memory", "tcgen05")
+
+
 #: Bits of an element of A.
 _BITS = {"tf32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "b1": 1} | _BITS_OF_TWO
 

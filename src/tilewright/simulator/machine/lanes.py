@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ..assembly.dataflow import compared_loads, demand_of, polling_loads
-from ..assembly.instructions import SIZES, Instruction, immediate, ptx_integer
+from ..assembly.instructions import SIZES, Instruction, immediate, ptx_integer, uses_tensor_memory
 from ..assembly.program import is_special
 from .clocks import Clocks
 from .launch import SimulatedLaunch
@@ -21,7 +21,9 @@ from .origins import Origins
 from .registers import RegisterPool, at_launch
 from .reports import Reports
 from .shadow import Shadow
-from .spaces import SHARED_GUARD, GlobalSpace, SharedSpace, Space, WindowSpace
+from .spaces import SHARED_GUARD, GlobalSpace, SharedSpace, Space, WindowSpace, address_in
+from .tensor_map_edits import TensorMapEdits
+from .tensor_memory import TensorMemory
 from .threads import Threads, special_register
 from .transfers import Transfers
 from .values import DTYPES, Array, Ints
@@ -45,15 +47,26 @@ class Lanes(Threads):
         self.windows = {name: self._window(name) for name in launch.layout_by_space}
         self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
         self.spaces |= self.windows
+        #: Whether the address of a shared variable names the rank of its block: code for a pair of blocks changes that.
+        self.names_ranks = self.cluster.size > 1 and any("cta_group::2" in ins.opcode for ins in launch.program.code)
         self.demand, self.compared = demand_of(launch.program), compared_loads(launch.program)
         self.polling = polling_loads(launch.program)
         registers = at_launch(launch.program.entry, self.threads, launch.options.registers)
         self.register_pool = RegisterPool(self.reports, registers)
         self.async_copies: Any = None  # AsyncCopies, created by the first cp.async
+        self.tensor_memory: TensorMemory | None = None
+        self.uses_tensor_memory = uses_tensor_memory(launch.program.code)
         self.mbarriers = Mbarriers(self, self.clocks, self.reports, self.windows["shared"].stride, launch.rounds)
         self.transfers = Transfers(self, self.clocks, self.reports, self.mbarriers, launch.program.code)
         self.origins = Origins()
+        self.tensor_map_edits = TensorMapEdits(self, self.clocks, self.reports)
         self.warpgroups = Warpgroups(self, self.clocks, self.reports, launch.program.code)
+
+    def use_tensor_memory(self) -> TensorMemory:
+        """Tensor memory, which the first instruction that uses it makes."""
+        if self.tensor_memory is None:
+            self.tensor_memory = TensorMemory(self, self.clocks, self.reports, self.mbarriers)
+        return self.tensor_memory
 
     def _window(self, name: str) -> WindowSpace:
         """A space other than global memory, with the values it has before the kernel starts, and a shadow."""
@@ -87,6 +100,8 @@ class Lanes(Threads):
                 region.shadow.clocks = self.clocks
         if self.async_copies is not None:
             self.async_copies.clear()
+        if self.tensor_memory is not None:
+            self.tensor_memory.clear()
         log = self.launch.options.log if first == 0 else None
         if log is not None:
             log.start(self)
@@ -95,6 +110,7 @@ class Lanes(Threads):
         self.transfers.clear()
         self.warpgroups.clear()
         self.origins.clear()
+        self.tensor_map_edits.clear()
         if self.shared.visits is not None:
             self.shared.visits.clear()
         self.register_pool.clear()
@@ -121,7 +137,7 @@ class Lanes(Threads):
     def register(self, name: str, ins: Instruction) -> Array:
         """The bits of a register over all lanes. Raises UsageError for one that is not declared."""
         found = self.registers.get(name)
-        if found is None:
+        if found is None or found.ndim > 1:
             kind = self.program.registers.get(name)
             if kind is None:
                 raise UsageError(f"{ins.place()}: unknown operand {name!r} of {ins.text}")
@@ -130,6 +146,12 @@ class Lanes(Threads):
             found = np.zeros(self.size, bool if kind == "pred" else f"u{SIZES[kind]}")
             self.registers[name] = found
         return found
+
+    def wide_register(self, name: str, ins: Instruction) -> Array:
+        """The bits of a register of 128 bits: (lanes, 2). Raises UsageError for any other."""
+        if self.program.registers.get(name) != "b128":
+            raise UsageError(f"{ins.place()}: {name!r} is no register of 128 bits in {ins.text}")
+        return self.registers.setdefault(name, np.zeros((self.size, 2), np.uint64))
 
     def width(self, name: str, ins: Instruction) -> int:
         """Bytes of a register."""
@@ -171,6 +193,8 @@ class Lanes(Threads):
                 raise UsageError(f"{ins.place()}: unknown operand {operand!r} of {ins.text}")
             number = self.address_of(name.strip(), ins) + distance
             value = np.array(number & ((1 << 8 * dtype.itemsize) - 1), f"u{dtype.itemsize}").view(dtype)
+            if self.names_ranks and name.strip() in self.windows["shared"].at:
+                value = address_in(np.full(self.size, value), self.cluster.rank)
         return value
 
     def address_of(self, name: str, ins: Instruction) -> int:

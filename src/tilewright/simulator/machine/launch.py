@@ -15,7 +15,14 @@ import numpy as np
 from ...errors import OperandError, UsageError
 from ...kernels.cuda_kernel import MOST_THREADS
 from ..assembly.dataflow import operand_names, pointers_written
-from ..assembly.instructions import SIZES, Variable, is_mbarrier_wait, loads_anew, synchronises_grid
+from ..assembly.instructions import (
+    SIZES,
+    Variable,
+    is_mbarrier_wait,
+    loads_anew,
+    synchronises_grid,
+    uses_tensor_memory,
+)
 from ..assembly.program import Program, found_once
 from ..findings import UNWRITTEN_OUTPUT
 from .arguments import (
@@ -36,6 +43,7 @@ from .printed import Printed
 from .reports import Findings
 from .shadow import CELL_BYTES, Shadow
 from .tensor_map import MAP_ALIGN, MAP_BYTES, TensorMap
+from .tensor_memory import TENSOR_MEMORY_BYTES
 from .threads import cluster_dimensions
 from .values import Array, Dim
 
@@ -273,6 +281,7 @@ class SimulatedLaunch:
         registers = sum(SIZES[k] for k in self.program.registers.values())
         a_thread = registers + sizes["argument"] + sizes["local"] * shadow + THREAD_OVERHEAD
         a_block = self.threads * a_thread + sizes["shared"] * shadow
+        a_block += TENSOR_MEMORY_BYTES * uses_tensor_memory(self.program.code)
         # The copy of a written array takes memory in full; of its shadow, only the pages that this run touches.
         share = min(1.0, LEAST_USED_PART_OF_A_PAGE * self.blocks.count / self.blocks.total)
         arrays = sum(r.nbytes * (1 + share * CELL_BYTES / self.grain) for r in self.regions.values() if r.shadow)

@@ -3,9 +3,10 @@
 Shared and local addresses are offsets, as in hardware; adding the base of a window far above global memory makes them
 generic. Shared variables keep their real offset modulo 1,024 (so banks are as on hardware), with unused bytes between them.
 
-A shared address below ``1 << RANK_BIT`` is in the lane's own block. ``(rank + 1) << RANK_BIT | offset`` is in the block of
-that rank in the lane's cluster (PTX ISA 5.1.6: the window shared::cta lies in shared::cluster). A block that leaves while
-others address its memory is a finding.
+A shared address below ``1 << RANK_BIT`` is in the lane's own block. ``(FIRST_RANK + rank) << RANK_BIT | offset`` is in the
+block of that rank in the lane's cluster (PTX ISA 5.1.6: the window shared::cta lies in shared::cluster). The lowest bit of
+the rank is bit RANK_BIT, as on hardware: code for a pair of blocks clears it to address the even one. A block that leaves
+while others address its memory is a finding.
 """
 
 # ruff: noqa: ARG002 - all spaces have the same methods, and not every space needs every argument
@@ -228,14 +229,14 @@ class WindowSpace(Space):
 
 # ---- shared memory of a cluster --------------------------------------------------------------------------------------
 
-#: The bits of an address from here on are the rank of a block in its cluster plus one; 0 is the own block.
-RANK_BIT = 24
+#: The bits of an address from here on are FIRST_RANK plus the rank of a block in its cluster; 0 is the own block.
+RANK_BIT, FIRST_RANK = 24, 64
 OFFSET = (1 << RANK_BIT) - 1
 
 
 def address_in(address: Array, rank: Array) -> Array:
     """The address of the same variable in the block of a rank."""
-    return np.asarray((address & address.dtype.type(OFFSET)) | ((rank.astype(address.dtype) + 1) << RANK_BIT))
+    return np.asarray((address & address.dtype.type(OFFSET)) | ((rank.astype(address.dtype) + FIRST_RANK) << RANK_BIT))
 
 
 class SharedSpace(WindowSpace):
@@ -249,12 +250,15 @@ class SharedSpace(WindowSpace):
             self.visits.look(self.reports.threads.every if sel is None else sel)
         if int(address.max()) <= OFFSET:
             return super().pieces(ins, address, nbytes, sel)
+        own = self.reports.threads.cluster.rank if sel is None else self.reports.threads.cluster.rank[sel]
+        if (address >> RANK_BIT == own + FIRST_RANK).all():
+            return super().pieces(ins, address & OFFSET, nbytes, sel)
         return self._across(ins, address, nbytes, sel)
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
         """Addresses as bytes of the region: of the copy of each lane's block, or of the block that they name."""
         if address.size and int(address.max()) > OFFSET:
-            blocks = self.reports.threads.cluster.block((address >> RANK_BIT) - 1, sel)
+            blocks = self.reports.threads.cluster.block((address >> RANK_BIT) - FIRST_RANK, sel)
             own = super().offsets(region, address & OFFSET, sel)
             return np.where(address > OFFSET, (address & OFFSET) + blocks * self.stride, own)
         return super().offsets(region, address, sel)
@@ -263,7 +267,7 @@ class SharedSpace(WindowSpace):
         """``pieces`` where some addresses are those of other blocks."""
         cluster: Cluster = self.reports.threads.cluster
         own = cluster.of_block if sel is None else cluster.of_block[sel]
-        rank = np.where(address > OFFSET, (address >> RANK_BIT) - 1, own % cluster.size)
+        rank = np.where(address > OFFSET, (address >> RANK_BIT) - FIRST_RANK, own % cluster.size)
         bad = (rank < 0) | (rank >= cluster.size)
         if bad.any():
             text = f"{self.missing_block(int(address[np.argmax(bad)]))}: {ins.text}"
@@ -283,13 +287,13 @@ class SharedSpace(WindowSpace):
 
     def names_block(self, address: int) -> bool:
         """Whether an address is in a block of the cluster."""
-        return address >> RANK_BIT <= self.reports.threads.cluster.size
+        return address <= OFFSET or 0 <= (address >> RANK_BIT) - FIRST_RANK < self.reports.threads.cluster.size
 
     def missing_block(self, address: int) -> str:
         """An address in a block that there is not, as text."""
         size = self.reports.threads.cluster.size
         rest = f"a cluster of {size}" if size > 1 else "a launch without clusters"
-        return f"shared memory of the block of rank {(address >> RANK_BIT) - 1} in {rest}"
+        return f"shared memory of the block of rank {(address >> RANK_BIT) - FIRST_RANK} in {rest}"
 
     def visit(self, ins: Instruction, lanes: Ints, there: Ints) -> None:
         """Note that these lanes access the shared memory of these blocks of the batch, which may be their own."""

@@ -98,6 +98,44 @@ class BoxedTensor:
         return _LAYOUT.pack(_MAGIC, self.address, *numbers, *kinds).ljust(MAP_BYTES, b"\0")
 
 
+#: Values of ``tensormap.replace`` for types, and for swizzles by their place in SWIZZLES (PTX ISA, table 33).
+_REPLACED_TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32", "tf32_ftz")
+_REPLACED_SWIZZLES = (0, 3, 2, 1)
+#: Place of the first number of each field among those of _LAYOUT, and how many there are.
+_PLACES = {
+    "global_address": (1, 1), "global_dim": (2, 5), "global_stride": (7, 4), "box_dim": (11, 5), "element_stride": (16, 5),
+    "rank": (21, 1), "elemtype": (22, 1), "swizzle_mode": (23, 1), "fill_mode": (24, 1),
+}  # fmt: skip
+
+
+def edited(data: bytes, field: str, ordinal: int, value: int) -> bytes | None:
+    """The 128 bytes of a map with one field changed as ``tensormap.replace`` does; None if they hold no map, or if the value
+    is none that can be run. Bytes that are all 0 are a map of which every field is still to be set, as Triton makes them.
+
+    >>> BoxedTensor.decode(edited(TensorMap(np.zeros((8, 8)), (8, 2)).encoded(0), "box_dim", 1, 4)).box
+    (2, 4)
+    """
+    numbers = list(_LAYOUT.unpack_from(data))
+    if not any(data):
+        numbers[0] = _MAGIC
+    if numbers[0] != _MAGIC:
+        return None
+    if field in ("interleave_layout", "swizzle_atomicity"):
+        return data if value == 0 else None
+    first, count = _PLACES[field]
+    if field == "rank":
+        value += 1
+    elif field == "elemtype":
+        value = TYPES.index(_REPLACED_TYPES[value]) if value < len(_REPLACED_TYPES) else -1
+    elif field == "swizzle_mode":
+        value = _REPLACED_SWIZZLES[value] if value < len(_REPLACED_SWIZZLES) else -1
+    most = {"rank": 5, "fill_mode": 1, "box_dim": 256, "element_stride": 8}.get(field, (1 << 64) - 1)
+    if not 0 <= ordinal < count or not 0 <= value <= most:
+        return None
+    numbers[first + ordinal] = value
+    return _LAYOUT.pack(*numbers).ljust(MAP_BYTES, b"\0")
+
+
 def element_bytes(kind: str) -> int:
     """Bytes of an element of a map's type."""
     return DTYPES[kind.removesuffix("_ftz")].itemsize

@@ -279,10 +279,13 @@ def _is_asynchronous(ins: Instruction) -> bool:
 
 
 def _name(transfer: Transfer) -> str:
-    return "the copy" if _is_asynchronous(transfer.ins) else transfer.ins.parts[0]
+    parts = transfer.ins.parts
+    return "the copy" if _is_asynchronous(transfer.ins) else ".".join(parts[:2]) if parts[0] == "tcgen05" else parts[0]
 
 
 def _remedy(transfer: Transfer) -> str:
+    if transfer.ins.parts[0] == "tcgen05":
+        return "tcgen05.commit and a wait for its mbarrier first"
     if not _is_asynchronous(transfer.ins):
         return f"{transfer.ins.parts[0]}.wait_group first"
     if transfer.writes:

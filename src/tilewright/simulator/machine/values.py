@@ -24,6 +24,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "tf32": np.dtype(np.float32),
     "f16x2": np.dtype(np.uint32),
     "bf16x2": np.dtype(np.uint32),
+    "f32x2": np.dtype(np.uint64),
 }
 
 

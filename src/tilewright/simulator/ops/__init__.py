@@ -4,6 +4,7 @@
 from . import (  # noqa: F401
     access,
     async_copy,
+    cluster_launch,
     compare,
     convert,
     floating,
@@ -11,6 +12,9 @@ from . import (  # noqa: F401
     mbarrier,
     miscellaneous,
     mma,
+    tcgen05,
+    tcgen05_mma,
+    tensor_map_edits,
     warp,
     wgmma,
 )

@@ -68,6 +68,8 @@ def entry(ins: Instruction) -> tuple[str, str] | None:
     name = f"{parts[0]}.cc" if "cc" in parts else parts[0]
     if parts[0] in ("st", "red") and parts[1:2] == ("async",):
         name += ".async"
+    if parts[:2] == ("tcgen05", "mma"):
+        name += ".mma"
     return next((key for key in ((name, parts[-1]), (name, "")) if key in TABLE), None)
 
 

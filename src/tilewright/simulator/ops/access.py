@@ -39,6 +39,7 @@ HINTS = {
     "evict_unchanged", "no_allocate", "64B", "128B", "256B", "cta", "gpu", "sys", "cluster", "weak", "level",
     "cache_hint", "entry", "func",
 }  # fmt: skip
+_VECTORS = ("v2", "v4", "v8")
 _ATOMIC = {"volatile", "relaxed", "acquire", "release", "mmio"}
 
 Address = Callable[["Ints | None"], Ints]
@@ -185,9 +186,10 @@ def _form(ins: Instruction) -> tuple[str, str, int, bool]:
     """Space, type, vector length and whether the access is volatile or ordered."""
     flags = ins.parts[1:-1]
     space = next((f for f in flags if f in _SPACES), "")
-    vector = int(next((f[1] for f in flags if f in ("v2", "v4")), "1"))
-    unknown = set(flags) - {*HINTS, *_ATOMIC, *_SPACES, "v2", "v4"}
-    if unknown:
+    vector = int(next((f[1] for f in flags if f in _VECTORS), "1"))
+    unknown = set(flags) - {*HINTS, *_ATOMIC, *_SPACES, *_VECTORS}
+    # 32 bytes, from compute capability 10.0 on, are loaded from and stored to global memory alone.
+    if unknown or vector * SIZES[ins.parts[-1]] > (32 if space == "global" else 16):
         raise UnknownInstruction(ins, "is a form of memory access that is not supported")
     return space, ins.parts[-1], vector, bool(_ATOMIC & set(flags))
 
@@ -269,6 +271,22 @@ def _ld(ins: Instruction, lanes: Lanes) -> Step:
     return visit(ins, lanes, space, "ld", size * vector, address(ins.operands[1], lanes, ins, space == "shared"), load)
 
 
+@step("ld", ("b128",))
+def _ld_wide(ins: Instruction, lanes: Lanes) -> Step:
+    space, _, vector, atomic = _form(ins)
+    if vector > 1 or atomic:
+        raise UnknownInstruction(ins, "is a form of memory access that is not supported")
+    out = lanes.wide_register(ins.operands[0], ins)
+
+    def load(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
+        note_read(ins, lanes, region, offsets, 16, sel)
+        out[slice(None) if sel is None else sel] = region.view(np.dtype(np.uint64))[
+            (offsets >> 3)[:, None] + np.arange(2)
+        ]
+
+    return visit(ins, lanes, space, "ld", 16, address(ins.operands[1], lanes, ins, space == "shared"), load)
+
+
 @step("st", TYPES)
 def _st(ins: Instruction, lanes: Lanes) -> Step:
     space, _, vector, atomic = _form(ins)
@@ -317,11 +335,24 @@ def _fence(ins: Instruction, lanes: Lanes) -> Step:
             raise UnknownInstruction(ins)
         if "mbarrier_init" in flags:
             return lanes.mbarriers.fence
+        if "tensormap" in flags:
+            return _fence_tensor_map(ins, lanes)
         return lanes.clocks.fence_proxy if "async" in flags else lambda sel: None
     restricted = {"sync_restrict", "shared"} if "sync_restrict" in flags else set()
     if flags - {"gl", "sys", "cta", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"} - restricted:
         raise UnknownInstruction(ins)
     return lambda sel: None
+
+
+def _fence_tensor_map(ins: Instruction, lanes: Lanes) -> Step:
+    """``fence.proxy.tensormap::generic``: a release of what these lanes know, or an acquire of the map at an address."""
+    edits = lanes.tensor_map_edits
+    if "release" in ins.parts and not ins.operands:
+        return lambda sel: edits.release(lanes.every if sel is None else sel)
+    if "acquire" not in ins.parts or len(ins.operands) != 2:
+        raise UnknownInstruction(ins)
+    where = address(ins.operands[0], lanes, ins, narrow=False)
+    return lambda sel: edits.acquire(lanes.every if sel is None else sel, where(sel))
 
 
 # ---- lock free -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -313,17 +313,23 @@ class CopyEngine:
         mask: int | None,
         work: UnitWork,
         reads: Sequence[Transfer] = (),
+        pair: bool = False,
     ) -> None:
-        """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier. ``put``
+        """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier; with
+        ``pair`` at that of the block of its pair whose rank is even, or odd, as that of ``barrier`` is. ``put``
         stores the bytes in the block at a given offset. ``work`` is what counters see of each block's copy. ``reads`` are
         the transfers of the source, which are pending as long as the copy."""
         receivers = self.blocks(mask, place, lane)
         if work.sectors:
             note_work(self.ins, self.lanes, work.to(len(receivers)), np.array([lane]))
         for block_offset in receivers:
-            target = barrier if not block_offset else self.lanes.mbarriers.at.get(barrier.offset + block_offset)
+            shift = block_offset
+            if pair and mask is not None:
+                block = (place.start + block_offset) // self.shared.stride
+                shift = ((block & ~1 | barrier.block & 1) - barrier.block) * self.shared.stride
+            target = barrier if not shift else self.lanes.mbarriers.at.get(barrier.offset + shift)
             if target is None:
-                self.lanes.mbarriers.find(self.ins, place.region, barrier.offset + block_offset, np.array([lane]))
+                self.lanes.mbarriers.find(self.ins, place.region, barrier.offset + shift, np.array([lane]))
                 continue
             if block_offset:  # the access to the barrier of the lane's own block is already noted
                 note_update(self.ins, self.lanes, target.region, np.array([target.offset]), 8, np.array([lane]))
@@ -378,13 +384,17 @@ class Window:
 
 
 class TensorCopy:
-    """The operands of one tensor copy: the tensor map and the coordinates of each lane."""
+    """The operands of one tensor copy: the tensor map and the coordinates of each lane.
+
+    A copy of four rows (``tile::gather4``, ``tile::scatter4``) has a column and four rows as coordinates.
+    """
 
     def __init__(self, ins: Instruction, lanes: Lanes, operand: str, rank: int) -> None:
         self.ins, self.lanes, self.rank = ins, lanes, rank
+        self.four = bool({"gather4", "scatter4"} & set(ins.parts))
         found = re.fullmatch(r"\[\s*([^,{]+?)\s*,\s*(\{[^}]*\})\s*\]", operand)
         names = operand_tokens(found[2][1:-1]) if found else []
-        if not found or len(names) != rank:
+        if not found or len(names) != (5 if self.four else rank) or (self.four and rank != 2):
             raise UnknownInstruction(ins, f"has no tensor map with {rank} coordinates in {operand}")
         self.map = address(f"[{found[1]}]", lanes, ins, narrow=False)
         self.coordinates = [lanes.source(name, "s32", ins) for name in names]
@@ -393,11 +403,14 @@ class TensorCopy:
     def tensor(self, at: int, lane: int) -> BoxedTensor:
         """The tensor whose map lies at a generic address. Raises UsageError if there is no map of this rank."""
         name = {0: "global", **{base >> 56: name for name, base in WINDOW.items()}}.get(at >> 56, "global")
-        space, at = self.lanes.spaces[name], at - WINDOW.get(name, 0)
+        generic, space, at = at, self.lanes.spaces[name], at - WINDOW.get(name, 0)
         region = space.holding(at, at + MAP_BYTES)
         data = b""
         if region is not None:
             first = int(space.offsets(region, np.array([at]), np.array([lane]))[0])
+            if region.written:
+                note_read(self.ins, self.lanes, region, np.array([first]), MAP_BYTES, np.array([lane]))
+                self.lanes.tensor_map_edits.check(self.ins, region, first, generic, lane)
             data = bytes(region.data[first : first + MAP_BYTES])
         if data not in self.decoded:
             tensor = BoxedTensor.decode(data) if len(data) == MAP_BYTES else None
@@ -415,6 +428,15 @@ class TensorCopy:
         columns = [values_of(c, active) for c in self.coordinates]
         lanes = zip(active.tolist(), addresses_of(self.map, active), zip(*columns, strict=True), strict=True)
         return [(lane, self.tensor(at, lane), tuple(place)) for lane, at, place in lanes]
+
+    def parts(
+        self, tensor: BoxedTensor, place: tuple[int, ...]
+    ) -> tuple[BoxedTensor, list[tuple[BoxedTensor, tuple[int, ...]]]]:
+        """The box as it lies in shared memory, and the boxes of the tensor of which it consists, with their coordinates."""
+        if not self.four:
+            return tensor, [(tensor, place)]
+        row = replace(tensor, box=(tensor.box[0], 1), element_strides=(1, 1))
+        return replace(row, box=(tensor.box[0], 4)), [(row, (place[0], y)) for y in place[1:]]
 
     def window(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> Window | None:
         """Where a box lies in global memory; None, and a finding, if the tensor reaches outside its array, or if the box
@@ -453,8 +475,11 @@ def tensor_copy(ins: Instruction, lanes: Lanes) -> Step:
     words = ins.opcode.split(".")
     rank = next((int(w[0]) for w in words if re.fullmatch(r"[1-5]d", w)), 0)
     rest = set(words[words.index("tensor") + 2 :])
-    if not rank or any(w.startswith(("im2col", "tile::", "cta_group")) for w in rest):
+    if not rank or any(w.startswith("im2col") for w in rest):
         raise UnknownInstruction(ins, "is a tensor copy of a mode that cannot be run (only .tile can)")
+    pair = "cta_group::2" in rest
+    rest -= {"cta_group::1", "cta_group::2"} if "mbarrier::complete_tx::bytes" in rest else set()
+    rest -= {"tile::gather4"} if "mbarrier::complete_tx::bytes" in rest or "prefetch" in words else {"tile::scatter4"}
     if "prefetch" in words:
         TensorCopy(ins, lanes, ins.operands[0], rank)
         return lambda sel: None
@@ -471,7 +496,7 @@ def tensor_copy(ins: Instruction, lanes: Lanes) -> Step:
         or len(ins.operands) < 3
     ):
         raise UnknownInstruction(ins, "is a form of tensor copy that is not supported")
-    return _load_box(ins, lanes, rank, "multicast::cluster" in modifiers)
+    return _load_box(ins, lanes, rank, "multicast::cluster" in modifiers, pair)
 
 
 def _view(region: Region, first: int, tensor: BoxedTensor) -> Array:
@@ -524,7 +549,7 @@ def _box_work(kind: str, tensor: BoxedTensor, window: Window | None, multicast: 
     return copy_work(kind, starts.size * moved, sectors)
 
 
-def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Step:
+def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool, pair: bool) -> Step:
     engine, copy = CopyEngine(ins, lanes), TensorCopy(ins, lanes, ins.operands[1], rank)
     into, barriers = (address(ins.operands[i], lanes, ins, narrow=True) for i in (0, 2))
     masks = lanes.source(ins.operands[3], "u16", ins) if multicast else None
@@ -533,13 +558,17 @@ def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Ste
         active = lanes.every if sel is None else sel
         chosen = [None] * active.size if masks is None else values_of(masks, active)
         rows = zip(copy.boxes(active), addresses_of(into, active), addresses_of(barriers, active), chosen, strict=True)
-        for (lane, tensor, at), target, wait, mask in rows:
+        for (lane, given, at), target, wait, mask in rows:
+            tensor, parts = copy.parts(given, at)
             place, barrier = engine.in_shared(target, tensor.shared_bytes, lane, BOX_ALIGN), engine.barrier(wait, lane)
             if place is None or barrier is None:
                 engine.count_as_arrived(barrier, tensor.box_bytes)
                 continue
-            window = copy.window(engine, tensor, at, lane)
-            chunks, data = _chunks(place, tensor), _gather(copy, engine, tensor, window, lane).reshape(-1, CHUNK)
+            windows = [copy.window(engine, part, where, lane) for part, where in parts]
+            gathered = [
+                _gather(copy, engine, part, window, lane) for (part, _), window in zip(parts, windows, strict=True)
+            ]
+            chunks, data = _chunks(place, tensor), np.concatenate(gathered).reshape(-1, CHUNK)
             box = Box(ins, tensor.counts[0] * tensor.itemsize // CHUNK, tensor.counts[1] if rank > 1 else 1)
             note = lanes.origins.writer(place.region, box)
             if lanes.mbarriers.log is not None:
@@ -547,10 +576,15 @@ def _load_box(ins: Instruction, lanes: Lanes, rank: int, multicast: bool) -> Ste
                 number = len(lanes.origins.boxes)
                 lanes.mbarriers.log.box(ins, number, tensor.swizzle, 16 * box.across, cells)
             put = partial(_scatter, _chunk_rows(place.region), chunks, data, note)
-            work = _box_work("load", tensor, window, multicast)
-            engine.load(lane, place, chunks, put, barrier=barrier, mask=mask, work=work)
+            work = _sum_of([_box_work("load", part, w, multicast) for (part, _), w in zip(parts, windows, strict=True)])
+            engine.load(lane, place, chunks, put, barrier=barrier, mask=mask, work=work, pair=pair)
 
     return load
+
+
+def _sum_of(works: list[UnitWork]) -> UnitWork:
+    """The work of one instruction that moves several boxes."""
+    return replace(works[0], bytes=sum(w.bytes for w in works), sectors=sum(w.sectors for w in works))
 
 
 def _scatter(rows: Array, chunks: Ints, data: Array, note: Callable[[Ints], None], block_offset: int) -> None:
@@ -594,24 +628,25 @@ def _store_box(ins: Instruction, lanes: Lanes, rank: int, operation: str) -> Ste
 
     def store(sel: Ints | None) -> None:
         active = lanes.every if sel is None else sel
-        for (lane, tensor, at), source in zip(copy.boxes(active), addresses_of(out_of, active), strict=True):
+        for (lane, given, at), source in zip(copy.boxes(active), addresses_of(out_of, active), strict=True):
+            tensor, parts = copy.parts(given, at)
             place = engine.in_shared(source, tensor.shared_bytes, lane, BOX_ALIGN)
-            window = copy.window(engine, tensor, at, lane)
-            if place is None or window is None or copy.begins_outside(engine, tensor, at, lane):
+            windows = [copy.window(engine, part, where, lane) for part, where in parts]
+            outside = any(copy.begins_outside(engine, part, where, lane) for part, where in parts)
+            if place is None or outside:
                 continue
-            chunks = _chunks(place, tensor)
-            if not window.empty:
-                read = chunks[_chunks_inside(tensor, window)]
+            for (part, _), window, chunks in zip(
+                parts, windows, np.split(_chunks(place, tensor), len(parts)), strict=True
+            ):
+                if window is None or window.empty:
+                    continue
+                read = chunks[_chunks_inside(part, window)]
                 lanes.transfers.join(lanes.transfers.read(ins, place.region, read, lane), lane)
-                work = _box_work("reduce" if operation else "store", tensor, window)
+                work = _box_work("reduce" if operation else "store", part, window)
                 note_work(ins, lanes, work, np.array([lane]))
-                box = (
-                    _chunk_rows(place.region)[chunks >> 4]
-                    .reshape(-1)
-                    .view(f"u{tensor.itemsize}")
-                    .reshape(tensor.counts[::-1])
-                )
-                _put_box(copy, engine, tensor, window, box, lane=lane, operation=operation)
+                box = _chunk_rows(place.region)[chunks >> 4].reshape(-1)
+                box = box.view(f"u{part.itemsize}").reshape(part.counts[::-1])
+                _put_box(copy, engine, part, window, box, lane=lane, operation=operation)
 
     return store
 

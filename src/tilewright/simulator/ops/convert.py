@@ -12,7 +12,7 @@ import numpy as np
 
 from ..assembly.instructions import SIZES, Instruction, operand_tokens
 from ..machine.lanes import Lanes
-from ..machine.spaces import RANK_BIT, WINDOW, address_in
+from ..machine.spaces import FIRST_RANK, RANK_BIT, WINDOW, address_in
 from ..machine.values import DTYPES, Array, Ints
 from ._table import (
     BITS,
@@ -41,15 +41,18 @@ from .rounding import (
     odd_sum,
     two_sum,
 )
+from .tensor_core import scales
 
 # ---- moves of values -------------------------------------------------------------------------------------------------
 
 
-@step("mov", (*INTS, *BITS, "f32", "f64", "pred"))
+@step("mov", (*INTS, *BITS, "b128", "f32", "f64", "pred"))
 def _mov(ins: Instruction, lanes: Lanes) -> Step:
     kind, (target, source) = ins.parts[-1], ins.operands
     if len(ins.parts) > 2:
         raise UnknownInstruction(ins)
+    if kind == "b128":
+        return _move_wide(ins, lanes)
     if target.startswith("{") or source.startswith("{"):
         return _pack_vector(ins, lanes)
 
@@ -93,11 +96,42 @@ def _pack_vector(ins: Instruction, lanes: Lanes) -> Step:
     return unpack
 
 
+def _move_wide(ins: Instruction, lanes: Lanes) -> Step:
+    """``mov.b128``: a register of 128 bits, or its two halves of 64."""
+    target, source = ins.operands
+    if target.startswith("{"):
+        outs, wide = (
+            [destination(lanes, ins, n, "b64")[0] for n in operand_tokens(target[1:-1])],
+            lanes.wide_register(source, ins),
+        )
+
+        def unpack(sel: Ints | None) -> None:
+            some = slice(None) if sel is None else sel
+            for i, out in enumerate(outs):
+                out[some] = wide[some, i]
+
+        return unpack
+    whole = lanes.wide_register(target, ins)
+    if not source.startswith("{"):
+        other = lanes.wide_register(source, ins)
+        return lambda sel: np.copyto(whole, other) if sel is None else whole.__setitem__(sel, other[sel])
+    halves_of = [lanes.source(n, "b64", ins) for n in operand_tokens(source[1:-1])]
+
+    def pack(sel: Ints | None) -> None:
+        some = slice(None) if sel is None else sel
+        for i, x in enumerate(halves_of):
+            whole[some, i] = x if x.ndim == 0 else x[some]
+
+    return pack
+
+
 # ---- conversions -----------------------------------------------------------------------------------------------------
 
 _INTEGERS = tuple(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 _REALS = ("f16", "bf16", "f32", "f64")
 _FP8_PAIRS = ("e4m3x2", "e5m2x2")
+#: Pairs of narrower floats, and of scales, from compute capability 10.0 on: the type that holds a pair, and bits of one.
+_NARROW_PAIRS = {"e2m3x2": ("b16", 8), "e3m2x2": ("b16", 8), "e2m1x2": ("b8", 4), "ue8m0x2": ("b16", 8)}
 _ROUND_TO_INTEGER: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint,
     "rzi": np.trunc,
@@ -164,7 +198,7 @@ def _to_float(to_kind: str, mode: str, out: Array, x: Array) -> None:
         put_halves(out, x.astype(np.float64), to_kind, mode)
 
 
-@step("cvt", (*_INTEGERS, *_REALS, *_FP8_PAIRS, "f16x2", "b32"))
+@step("cvt", (*_INTEGERS, *_REALS, *_FP8_PAIRS, *_NARROW_PAIRS, "f16x2", "bf16x2", "b32"))
 def _cvt(ins: Instruction, lanes: Lanes) -> Step:
     """``cvt``: chooses among packing, pairs of 8-bit floats, pairs of halves or tf32, and one number to one number."""
     if "pack" in ins.parts:
@@ -173,6 +207,8 @@ def _cvt(ins: Instruction, lanes: Lanes) -> Step:
     flags = set(ins.parts[1:-2])
     if flags - {*MODES, *_ROUND_TO_INTEGER, "ftz", "sat", "satfinite", "rna", "relu"}:
         raise UnknownInstruction(ins)
+    if to_kind in _NARROW_PAIRS or from_kind in _NARROW_PAIRS:
+        return _convert_narrow_pairs(ins, lanes, to_kind, from_kind, flags)
     if to_kind in _FP8_PAIRS or from_kind in _FP8_PAIRS:
         return _convert_fp8_pairs(ins, lanes, to_kind, from_kind, flags)
     if to_kind in ("f16x2", "bf16x2") or to_kind == "tf32":
@@ -313,6 +349,53 @@ def _convert_fp8_pairs(ins: Instruction, lanes: Lanes, to_kind: str, from_kind: 
     return elementwise(lanes, ins, ins.operands[0], "b16", narrow, sources)
 
 
+def _convert_narrow_pairs(ins: Instruction, lanes: Lanes, to_kind: str, from_kind: str, flags: set[str]) -> Step:
+    """Pairs of floats of 6 or 4 bits, or of scales, from two floats or a pair of bfloat16, the first to the upper part; and
+    back to pairs of half precision, or of bfloat16."""
+    pairs = to_kind if to_kind in _NARROW_PAIRS else from_kind
+    (container, bits), kind, relu = _NARROW_PAIRS[pairs], pairs[:-2], "relu" in flags
+    mask = np.uint8((1 << bits) - 1)
+
+    def positive(x: Array) -> Array:
+        return np.where(x <= 0, 0.0, x) if relu else x
+
+    if from_kind in _NARROW_PAIRS:
+        if to_kind != ("bf16x2" if kind == "ue8m0" else "f16x2") or flags - {"rn", "relu"}:
+            raise UnknownInstruction(ins)
+
+        def widen(out: Array, a: Array) -> None:
+            words = np.broadcast_to(np.asarray(a), out.shape).astype(np.uint16)
+            codes = np.stack([words, words >> np.uint16(bits)], axis=-1).astype(np.uint8) & mask
+            numbers = scales(codes, kind) if kind == "ue8m0" else decode(codes, kind)
+            put_halves(out, positive(numbers).reshape(-1), to_kind)
+
+        return elementwise(lanes, ins, ins.operands[0], to_kind, widen, [lanes.source(ins.operands[1], container, ins)])
+    modes = {"rz", "rp"} if kind == "ue8m0" else {"rn"}
+    count = {"f32": 2, "bf16x2": 1}.get(from_kind) if kind == "ue8m0" or from_kind == "f32" else None
+    if len(ins.operands) - 1 != count or flags - {*modes, "satfinite", "relu"} or "satfinite" not in flags:
+        raise UnknownInstruction(ins)
+
+    def narrow(out: Array, *inputs: Array) -> None:
+        both = np.empty((out.size, 2))
+        if from_kind == "f32":
+            both[:, 1], both[:, 0] = inputs
+        else:
+            both[...] = halves(inputs[0], from_kind).reshape(-1, 2)
+        codes = _powers_of_two(both, "rp" in flags) if kind == "ue8m0" else encode(positive(both), kind)
+        out[...] = (codes[:, 1].astype(np.uint16) << np.uint16(bits) | codes[:, 0]).astype(out.dtype)
+
+    sources = [lanes.source(o, from_kind, ins) for o in ins.operands[1:]]
+    return elementwise(lanes, ins, ins.operands[0], container, narrow, sources)
+
+
+def _powers_of_two(x: Array, up: bool) -> Array:
+    """The exponents of magnitudes as ``ue8m0``, rounded down or up to a power of two; NaN gives 255."""
+    fraction, exponent = np.frexp(np.abs(x))
+    exponent = exponent - 1 + (up & (fraction > 0.5))
+    codes = np.clip(np.where(x == 0, 0, exponent + 127), 0, 254).astype(np.uint8)
+    return np.where(np.isnan(x), np.uint8(255), np.where(np.isinf(x), np.uint8(254), codes))
+
+
 def _pack(ins: Instruction, lanes: Lanes) -> Step:
     """``cvt.pack.sat.u8.s32.b32 d, a, b, c``: b, a (both saturated) and the low bits of c, from the lowest bits upwards."""
     parts = ins.parts
@@ -360,7 +443,7 @@ def _isspacep(ins: Instruction, lanes: Lanes) -> Step:
     source = lanes.source(ins.operands[1], "s64", ins)
     if space == "shared" and "cluster" not in ins.parts:
         # Of shared memory only the own block's, by its own address or by that in the cluster.
-        own = (WINDOW["shared"] >> RANK_BIT) + lanes.cluster.rank + 1
+        own = (WINDOW["shared"] >> RANK_BIT) + lanes.cluster.rank + FIRST_RANK
 
         def compute(out: Array, a: Array, mine: Array) -> None:
             block = a >> np.int64(RANK_BIT)
@@ -392,7 +475,7 @@ def _mapa(ins: Instruction, lanes: Lanes) -> Step:
         if bad.any():
             text = f"a cluster has {lanes.cluster.size} blocks, and none of rank {int(r[np.argmax(bad)])}: {ins.text}"
             lanes.reports.report("out of bounds", ins, sel, bad, None, text)
-        out[slice(None) if sel is None else sel] = address_in(a, np.minimum(r, 127)) | window
+        out[slice(None) if sel is None else sel] = address_in(a, np.minimum(r, FIRST_RANK - 1)) | window
 
     return map_address
 
@@ -408,6 +491,6 @@ def _getctarank(ins: Instruction, lanes: Lanes) -> Step:
         a = address if sel is None or address.ndim == 0 else address[sel]
         own = lanes.cluster.rank if sel is None else lanes.cluster.rank[sel]
         there = (a.astype(np.int64) >> RANK_BIT) & 0xFF
-        out[slice(None) if sel is None else sel] = np.where(there == 0, own, there - 1)
+        out[slice(None) if sel is None else sel] = np.where(there == 0, own, there - FIRST_RANK)
 
     return rank

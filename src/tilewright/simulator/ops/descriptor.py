@@ -1,7 +1,9 @@
-"""Shared-memory descriptors of ``wgmma``, and the swizzles that they and tensor maps share (PTX ISA 9.7.16.5.1).
+"""Shared-memory descriptors of ``wgmma`` and ``tcgen05``, and the swizzles that they and tensor maps share.
 
-A descriptor tells where a tile of A or B lies in shared memory. Bits 0–13 are its address, bits 16–29 the leading
-offset, bits 32–45 the stride offset, all in units of 16 bytes; bits 49–51 are the base offset and bits 62–63 the swizzle.
+A descriptor of ``wgmma`` (PTX ISA 9.7.15.5.1) tells where a tile of A or B lies in shared memory. Bits 0–13 are its
+address, bits 16–29 the leading offset, bits 32–45 the stride offset, all in units of 16 bytes; bits 49–51 are the base
+offset and bits 62–63 the swizzle.
+That of ``tcgen05`` (9.7.16.4.1) has the swizzle in bits 61–63, by other numbers, and 1 in bits 46–48.
 With chunks of 16 bytes and w = 1, 2, 4 or 8 chunks in a swizzled row (no swizzle, 32, 64, 128 bytes), a chunk lies at
 
 - K-major, chunk c of row r (of A: of M; of B: of N): (r mod 8)·16·w + (r div 8)·stride + c·16, without swizzle + c·leading
@@ -22,6 +24,8 @@ from ..machine.values import Ints
 
 #: Swizzle mode → chunks of 16 bytes in a row; modes are those of the descriptor: none, 128, 64 and 32 bytes.
 CHUNKS = (1, 8, 4, 2)
+#: Swizzle of a descriptor of ``tcgen05`` → mode. Left out is 1: 128 bytes, of which 32 stay together.
+TCGEN05_MODES = {0: 0, 2: 1, 4: 2, 6: 3}
 #: Swizzle mode in words.
 SWIZZLES = ("no swizzle", "128-byte swizzle", "64-byte swizzle", "32-byte swizzle")
 
@@ -36,6 +40,21 @@ def swizzled(offsets: Ints, mode: int) -> Ints:
     """
     mask = (CHUNKS[mode] - 1) << 4
     return offsets ^ (offsets >> 3 & mask)
+
+
+def wrong_bits(bits: int) -> str:
+    """What is wrong with the fixed bits of a descriptor of ``tcgen05``, in words; empty if nothing is.
+
+    >>> wrong_bits(2 << 61 | 1 << 46), wrong_bits(2 << 61)
+    ('', 'bits 46 to 48 are 0, which must be 1')
+    """
+    if bits >> 46 & 7 != 1:
+        return f"bits 46 to 48 are {bits >> 46 & 7}, which must be 1"
+    if bits >> 61 == 1:
+        return "the swizzle of 128 bytes in units of 32 bytes (1) cannot be run"
+    if bits >> 61 not in TCGEN05_MODES:
+        return f"{bits >> 61} is no swizzle: 0, 2, 4 and 6 are"
+    return "bit 52, an absolute address, is for sm_103a alone" if bits >> 52 & 1 else ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +76,16 @@ class Descriptor:
         """
         start, leading, stride = (16 * (bits >> at & 0x3FFF) for at in (0, 16, 32))
         return cls(start, leading, stride, bits >> 49 & 7, bits >> 62 & 3)
+
+    @classmethod
+    def of_tcgen05(cls, bits: int) -> Descriptor:
+        """The descriptor of ``tcgen05`` that 64 bits hold; ``wrong_bits`` says whether they are one that can be run.
+
+        >>> Descriptor.of_tcgen05(2 << 61 | 1 << 46 | 64 << 32 | 0x40)
+        Descriptor(start=1024, leading=0, stride=1024, base=0, mode=1)
+        """
+        start, leading, stride = (16 * (bits >> at & 0x3FFF) for at in (0, 16, 32))
+        return cls(start, leading, stride, bits >> 49 & 7, TCGEN05_MODES.get(bits >> 61 & 7, 0))
 
     def chunks(self, rows: int, depth: int, transposed: bool) -> Ints:
         """Addresses of the chunks of 16 bytes of a tile: K-major (rows, depth), for ``transposed`` tiles MN-major, with

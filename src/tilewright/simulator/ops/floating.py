@@ -9,6 +9,7 @@ Their corner cases are the hardware's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -167,22 +168,43 @@ def on_double(
     return compute
 
 
+def _also_pairs(factory: Factory) -> Factory:
+    """A factory that also has ``f32x2`` (from compute capability 10.0 on): two floats in 64 bits, each computed apart."""
+
+    def paired(kind: str, flags: set[str]) -> Compute:
+        if kind != "f32x2":
+            return factory(kind, flags)
+        single = factory("f32", flags)
+
+        def compute(out: Array, *inputs: Array) -> None:
+            single(out.view(np.float32), *(np.array(np.broadcast_to(x, out.shape)).view(np.float32) for x in inputs))
+
+        return compute
+
+    return paired
+
+
 def _by(ufunc: Any) -> Callable[[str], Compute]:
     return lambda kind: apply_ufunc(ufunc)
 
 
-value("add", FLOATS, ROUND)(_exactly(_by(np.add), odd_sum, lambda a, b, r: a + b - r, lambda a, b: (a, b)))
-value("sub", FLOATS, ROUND)(
-    _exactly(_by(np.subtract), lambda a, b: odd_sum(a, -b), lambda a, b, r: a - b - r, lambda a, b: (a, -b))
+_FLOATS_AND_PAIRS = (*FLOATS, "f32x2")
+value("add", _FLOATS_AND_PAIRS, ROUND)(
+    _also_pairs(_exactly(_by(np.add), odd_sum, lambda a, b, r: a + b - r, lambda a, b: (a, b)))
 )
-value("mul", FLOATS, ROUND)(_exactly(_by(np.multiply), np.multiply, lambda a, b, r: a * b - r))
+value("sub", _FLOATS_AND_PAIRS, ROUND)(
+    _also_pairs(
+        _exactly(_by(np.subtract), lambda a, b: odd_sum(a, -b), lambda a, b, r: a - b - r, lambda a, b: (a, -b))
+    )
+)
+value("mul", _FLOATS_AND_PAIRS, ROUND)(_also_pairs(_exactly(_by(np.multiply), np.multiply, lambda a, b, r: a * b - r)))
 _fma = _exactly(
     lambda kind: fma32 if kind == "f32" else fma64,
     lambda a, b, c: odd_sum(a * b, c),
     lambda a, b, c, r: a * b + c - r,
     lambda a, b, c: (a * b, c),
 )
-value("fma", FLOATS, (*ROUND, "relu"))(_fma)
+value("fma", _FLOATS_AND_PAIRS, (*ROUND, "relu"))(_also_pairs(_fma))
 value("mad", ("f32", "f64"), ROUND)(_fma)
 value("abs", FLOATS, ("ftz",))(_exactly(_by(np.absolute), np.absolute))
 value("neg", FLOATS, ("ftz",))(_exactly(_by(np.negative), np.negative))
@@ -208,8 +230,8 @@ def _extreme(largest: bool) -> Callable[[str, set[str]], Compute]:
                 result = np.where(zero, signed, result)
             return result
 
-        def plain(out: Array, a: Array, b: Array) -> None:
-            out[...] = exact(a, b)
+        def plain(out: Array, a: Array, b: Array, *more: Array) -> None:
+            out[...] = functools.reduce(exact, more, exact(a, b))  # of three f32 from compute capability 10.0 on
 
         if kind == "f32":
             return on_single(flags, plain)

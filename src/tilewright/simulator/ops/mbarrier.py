@@ -162,7 +162,8 @@ def _arrive(ins: Instruction, lanes: Lanes, drop: bool) -> Step:
     extra = lanes.source(ins.operands[2], "u32", ins) if len(ins.operands) > 2 else None
     if expects and extra is None:
         raise UnknownInstruction(ins, "names no number of bytes")
-    release = "relaxed" not in ins.parts
+    # The order of accesses to tensor memory also follows from relaxed operations (PTX ISA 9.7.16.6.4).
+    release = "relaxed" not in ins.parts or lanes.uses_tensor_memory
 
     def arrive(barrier: Mbarrier, some: Ints) -> None:
         numbers = np.ones(some.size, np.int64) if extra is None or expects else _numbers(extra, some)
@@ -204,7 +205,7 @@ def _parity(ins: Instruction, lanes: Lanes) -> Callable[[Ints], Ints]:
 
 def _wait(ins: Instruction, lanes: Lanes) -> Step:
     out, parity = destination(lanes, ins, ins.operands[0], "pred")[0], _parity(ins, lanes)
-    acquire = "relaxed" not in ins.parts
+    acquire = "relaxed" not in ins.parts or lanes.uses_tensor_memory
 
     def wait(barrier: Mbarrier, some: Ints) -> None:
         done = np.array([barrier.passed(p) for p in (0, 1)])[parity(some)]

@@ -11,7 +11,8 @@ operand is one, the NaN is negative with an empty payload. Conversions from or t
 the payload.
 
 The 8-bit floats are e4m3 and e5m2 (PTX ISA 5.2.3, 9.7.9.21). e4m3 has no infinity and one NaN per sign, and reaches 448;
-e5m2 is half precision with a shorter mantissa, and reaches 57,344.
+e5m2 is half precision with a shorter mantissa, and reaches 57,344. e2m3, e3m2 and e2m1 have 6, 6 and 4 bits, and neither
+infinity nor NaN; they reach 7.5, 28 and 6.
 """
 
 from __future__ import annotations
@@ -272,17 +273,23 @@ def converted(bits: Array, source: str, target: str) -> Array:
     return (sign | payload | np.uint64(_QUIET[target])).astype(f"u{SIZES[target]}")
 
 
-# ---- 8-bit floats ----------------------------------------------------------------------------------------------------
+# ---- floats of 8 bits and fewer --------------------------------------------------------------------------------------
 
-#: Bits of the mantissa, the exponent of the least normal number, and the code of the largest finite one.
-_FORMATS = {"e4m3": (3, -6, 0x7E), "e5m2": (2, -14, 0x7B)}
+#: Bits of the mantissa, the exponent of the least normal number, the code of the largest finite one, and all bits.
+_FORMATS = {
+    "e4m3": (3, -6, 0x7E, 8),
+    "e5m2": (2, -14, 0x7B, 8),
+    "e2m3": (3, 0, 0x1F, 6),
+    "e3m2": (2, -2, 0x1F, 6),
+    "e2m1": (1, 0, 0x7, 4),
+}
 _NAN = 0x7F
 
 
 def _values(kind: str) -> Array:
-    """The value of each of the 256 codes, as float64 (256,)."""
-    mantissa, least, largest = _FORMATS[kind]
-    code = np.arange(128)
+    """The value of each code, as float64: (256,), (64,) or (16,)."""
+    mantissa, least, largest, bits = _FORMATS[kind]
+    code = np.arange(1 << (bits - 1))
     exponent, fraction = code >> mantissa, code & ((1 << mantissa) - 1)
     x = np.ldexp(fraction + (exponent > 0) * (1 << mantissa), np.maximum(exponent, 1) - 1 + least - mantissa)
     x[largest + 1 :] = np.nan
@@ -305,13 +312,15 @@ def decode(codes: Array, kind: str) -> Array:
 
 def encode(x: Array, kind: str) -> Array:
     """float64 → bytes, to nearest, ties to even; numbers beyond the largest value become that value (``.satfinite``).
+    Of a type without NaN, a NaN becomes the largest value.
 
     >>> encode(np.array([1.0, -1e9, 1.0625, 0.001]), "e4m3").tolist()
     [56, 254, 56, 1]
     """
-    mantissa, least, largest = _FORMATS[kind]
+    mantissa, least, largest, bits = _FORMATS[kind]
     positive = VALUES[kind][: largest + 1]
     size = np.minimum(np.abs(x), positive[-1])
     step = np.ldexp(1.0, np.maximum(np.frexp(size)[1] - 1, least) - mantissa)
     codes = np.searchsorted(positive, np.minimum(np.rint(size / step) * step, positive[-1])).astype(np.uint8)
-    return np.where(np.isnan(x), np.uint8(_NAN), codes | np.signbit(x).astype(np.uint8) << np.uint8(7))
+    nan = np.uint8(_NAN if bits == 8 else largest)
+    return np.where(np.isnan(x), nan, codes | np.signbit(x).astype(np.uint8) << np.uint8(bits - 1))

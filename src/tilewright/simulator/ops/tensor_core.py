@@ -7,7 +7,8 @@ factors: a product between 2 and 4 is not normalised first. A subnormal factor k
 the least normal number. F depends on the generation of the GPU, and so does the number of products in one sum.
 
 Sources: X. Xie et al., MMA-Sim (arXiv 2511.10909); F. Khattak and M. Mikaitis, arXiv 2512.07004. On an H200 the forms
-of compute capability 9.0 were recorded and compared in every bit (``tests/microscope/test_tensor_cores.py``).
+of compute capability 9.0 were recorded and compared in every bit (``tests/microscope/test_tensor_cores.py``). The rules of
+``tcgen05`` are those of MMA-Sim, whose authors had a B200; they were compared with no GPU here.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from .floating import halves
 from .rounding import NAN16, NAN32, VALUES, decode, fma64
 
 #: The exponent of the least normal number of each type that can be a factor or an accumulator.
-_LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14}
+_LEAST = {
+    "f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0,
+}  # fmt: skip
 #: Registers of a fragment hold this many elements in 32 bits (f64: in 64).
 PACKED = {"tf32": 1, "f64": 1, "f16": 2, "bf16": 2, "s8": 4, "u8": 4, "e4m3": 4, "e5m2": 4, "s4": 8, "u4": 8, "b1": 32}
 #: Types of 8-bit floats.
-NARROW = tuple(VALUES)
+NARROW = ("e4m3", "e5m2")
 #: NumPy's type for the results of each kind of sum.
 RESULTS = {"f32": np.float32, "f16": np.float16, "s32": np.int32, "f64": np.float64}
 #: The NaN that a sum gives.
@@ -53,11 +56,14 @@ class SumRule:
 
 
 def sum_rule(instruction: str, kind: str, capability: int = 90) -> SumRule:
-    """The rule of ``mma``, ``wmma`` or ``wgmma`` with factors of a type, on GPUs of a compute capability (80, 90, …).
+    """The rule of an instruction with factors of a type: of ``mma`` and ``wmma`` on GPUs of a compute capability (80, 90,
+    …), of ``wgmma`` on Hopper, of ``tcgen05`` on Blackwell.
 
     >>> sum_rule("wgmma", "e4m3"), sum_rule("mma", "f16", 80)
     (SumRule(fraction=13, span=32, kept=13, as_halves=False), SumRule(fraction=24, span=8, kept=23, as_halves=False))
     """
+    if instruction == "tcgen05":
+        return SumRule(25, 32)  # the whole of K
     if instruction == "wgmma":
         return SumRule(13, 32, 13) if kind in NARROW else SumRule(25, 8 if kind == "tf32" else 16)
     if capability >= 90:
@@ -150,11 +156,30 @@ def exponents(x: Array, kind: str) -> Array:
     return found
 
 
+def scales(codes: Array, kind: str) -> Array:
+    """Scales of blocks as float64: ``ue8m0``, powers of two of which 255 is NaN, or ``ue4m3``, whose sign is ignored.
+
+    >>> scales(np.array([127, 130], np.uint8), "ue8m0").tolist(), scales(np.array([0x38], np.uint8), "ue4m3").tolist()
+    ([1.0, 8.0], [1.0])
+    """
+    if kind == "ue4m3":
+        return np.abs(decode(codes, "e4m3"))
+    return np.where(codes == 255, np.nan, np.ldexp(1.0, codes.astype(np.int64) - 127))
+
+
 # ---- sums
 
 
-def fused_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], rule: SumRule) -> Array:
-    """One fused sum of the k products and the accumulator; arguments and result as of ``TensorProduct.sum``.
+def fused_sum(
+    a: Array,
+    b: Array,
+    c: Array,
+    kinds: tuple[str, str],
+    rule: SumRule,
+    shifts: tuple[Array, Array] | None = None,
+) -> Array:
+    """One fused sum of the k products and the accumulator; arguments and result as of ``TensorProduct.sum``. ``shifts`` are
+    exponents of scales by which rows of A (…, m) and columns of B (…, n) are multiplied.
 
     >>> a, b = np.ones((1, 2)), np.array([[1.0], [-2.0**-26]])
     >>> fused_sum(a, b, np.zeros((1, 1), np.float32), ("f16", "f16"), SumRule(25, 16)).item()
@@ -164,6 +189,10 @@ def fused_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], rule: SumRul
     a, b = a.reshape(-1, m, k), b.reshape(-1, k, n)
     wide = c.reshape(-1, m, n).astype(np.float64)
     ea, eb, ec = exponents(a, kinds[0]), exponents(b, kinds[1]), exponents(wide, _NAMES[c.dtype.char])
+    if shifts is not None:
+        of_a, of_b = shifts[0].reshape(-1, m, 1), shifts[1].reshape(-1, 1, n)
+        a, b = np.ldexp(a, of_a), np.ldexp(b, of_b)
+        ea, eb = np.where(a == 0, ea, ea + of_a).astype(np.int16), np.where(b == 0, eb, eb + of_b).astype(np.int16)
     finite = bool(np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(wide).all())
     out = np.empty(wide.shape, c.dtype)
     rows, batch = max(1, _SLAB // n), max(1, _SLAB // (m * n))
@@ -175,6 +204,30 @@ def fused_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], rule: SumRul
                 _replace_specials(total, a[mine], b[other], wide[mine])
             out[mine] = _rounded(total, rule, c.dtype == np.float16)
     return out.reshape(c.shape)
+
+
+def block_scaled_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], of_a: Array, of_b: Array) -> Array:
+    """A·B + C of block-scaled types, float32: numbers (…, m, k) and (…, k, n), scales of A (…, m, s) and of B (…, n, s).
+
+    With one scale a row it is a fused sum whose products have the scales' exponents. With several, the products of 16
+    elements are added exactly, scaled, and aligned by the exponents of their scales to 35 bits (MMA-Sim).
+    """
+    if of_a.shape[-1] == 1:
+        shifts = (np.frexp(of_a[..., 0])[1] - 1, np.frexp(of_b[..., 0])[1] - 1)
+        total = fused_sum(a, b, c, kinds, SumRule(25, a.shape[-1]), shifts)
+    else:
+        terms, exponents_of = [c.astype(np.float64)], [exponents(c.astype(np.float64), "f32").astype(np.int64)]
+        for i in range(a.shape[-1] // 16):
+            part, at = slice(16 * i, 16 * i + 16), i * of_a.shape[-1] * 16 // a.shape[-1]
+            x, y = of_a[..., at][..., :, None], of_b[..., at][..., None, :]
+            terms.append((a[..., part] @ b[..., part, :]) * x * y)
+            exponents_of.append(np.frexp(x)[1] + np.frexp(y)[1] - 2)
+        largest = np.maximum(np.maximum.reduce(np.broadcast_arrays(*exponents_of)), -300)
+        total64 = sum(np.trunc(np.ldexp(term, 35 - largest)) for term in terms)
+        total = _rounded(np.ldexp(total64, largest - 35), SumRule(35, 64), half=False)
+    nan_rows, nan_columns = (np.asarray(np.isnan(of).any(axis=-1)) for of in (of_a, of_b))
+    nan = nan_rows[..., :, None] | nan_columns[..., None, :]
+    return np.where(nan, _CANONICAL["f"], total).astype(np.float32)
 
 
 def _aligned(a: Array, b: Array, c: Array, ea: Array, eb: Array, ec: Array, fraction: int) -> Array:

@@ -14,6 +14,7 @@ from ..assembly.instructions import Instruction
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Ints, per_lane
 from ._table import Step, UnknownInstruction, check_modifiers, destination, one_of, step
+from .rounding import canonical
 
 #: The mask of a whole warp.
 WHOLE_WARP = 0xFFFFFFFF
@@ -186,6 +187,32 @@ def _redux(ins: Instruction, lanes: Lanes) -> Step:
         values = table.spread(np.broadcast_to(_active(value, sel), table.rows.shape))
         values = np.where(_members(table, _active(mask, sel)), values, out.dtype.type(start))
         out[slice(None) if sel is None else sel] = ufunc.reduce(values, axis=1, dtype=out.dtype)[table.rows]
+        lanes.sync_warp(sel, groups)
+
+    return reduce
+
+
+@step("redux", ("f32",))
+def _redux_floats(ins: Instruction, lanes: Lanes) -> Step:
+    """The least or largest float of a warp, or of the magnitudes (compute capability 10.0); with ``.NaN`` any NaN wins."""
+    flags = check_modifiers(ins, ("sync", "min", "max", "abs", "NaN"))
+    largest = one_of(ins, flags, ("min", "max")) == "max"
+    pick = (np.maximum if largest else np.minimum) if "NaN" in flags else (np.fmax if largest else np.fmin)
+    out = destination(lanes, ins, ins.operands[0], "f32")[0]
+    value, mask = lanes.source(ins.operands[1], "f32", ins), lanes.source(ins.operands[2], "u32", ins)
+    start = np.float32(-np.inf if largest else np.inf)
+
+    def reduce(sel: Ints | None) -> None:
+        groups = companions(ins, lanes, mask, sel)
+        table = Table(lanes, sel, groups)
+        given = np.broadcast_to(_active(value, sel), table.rows.shape)
+        values = table.spread(np.abs(given) if "abs" in flags else given)
+        members = _members(table, _active(mask, sel))
+        result = pick.reduce(np.where(members, values, start), axis=1)
+        if "NaN" not in flags:  # of NaN alone the result is NaN
+            result = np.where((np.isnan(values) | ~members).all(axis=1), np.float32(np.nan), result)
+        canonical(result)
+        out[slice(None) if sel is None else sel] = result[table.rows]
         lanes.sync_warp(sel, groups)
 
     return reduce

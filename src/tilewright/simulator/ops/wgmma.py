@@ -14,14 +14,14 @@ import numpy as np
 
 from ..assembly.instructions import Instruction, operand_tokens, ptx_integer
 from ..counters.work import wgmma_work
-from ..findings import DESCRIPTOR
 from ..machine.lanes import Lanes
 from ..machine.values import Array, Bools, Ints, per_lane
 from ..machine.warpgroups import Reading
 from ._table import Step, UnknownInstruction, destination, number_of, step
 from .access import note_work
-from .descriptor import CHUNKS, SWIZZLES, Descriptor
+from .descriptor import Descriptor
 from .mma import a_fragment, gathered, warps_of
+from .operand_tiles import check_descriptor, read_tile
 from .tensor_core import NARROW, RESULTS, TensorProduct, factors
 
 _INTEGERS = ("s8", "u8")
@@ -125,9 +125,9 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
         transposed = form.transposed[side]
         shape = (form.k, rows // elements) if transposed else (rows, _DEPTH // 16)
         descriptor = Descriptor.of(bits)
-        _check_descriptor(ins, lanes, descriptor, groups, side="AB"[side], shape=shape, transposed=transposed)
+        check_descriptor(ins, lanes, descriptor, groups[:, 0], side="AB"[side], shape=shape, transposed=transposed)
         chunks = descriptor.chunks(*shape, transposed)
-        data = _read(ins, lanes, chunks, groups, reading, side="AB"[side], mode=descriptor.mode)
+        data = read_tile(ins, lanes, chunks, groups[:, 0], reading, side="AB"[side], mode=descriptor.mode)
         data = data.reshape(len(groups), shape[0], -1)
         numbers = factors(data.view(f"u{_SIZES[kinds[side]]}"), kinds[side])
         if form.negate[side]:
@@ -169,66 +169,6 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
 def _predicate(ins: Instruction, lanes: Lanes, operand: str) -> Bools:
     number = ptx_integer(operand)
     return lanes.source(operand, "pred", ins) if number is None else np.array(bool(number))
-
-
-def _check_descriptor(
-    ins: Instruction, lanes: Lanes, d: Descriptor, groups: Ints, *, side: str, shape: tuple[int, int], transposed: bool
-) -> None:
-    """Report offsets that are no whole patterns of the descriptor's swizzle."""
-    wide = CHUNKS[d.mode]
-    pattern = 128 * wide  # bytes of eight rows
-    slabs = transposed and shape[1] > wide
-    wrong = ""
-    if d.mode and shape[0] > 8 and d.stride % pattern:
-        wrong = f"its stride offset, {d.stride} bytes, is no multiple of the {pattern} bytes"
-    elif d.mode and slabs and d.leading % pattern:
-        wrong = f"its leading offset, {d.leading} bytes, is no multiple of the {pattern} bytes"
-    elif d.mode and not d.base and d.start % pattern // (16 * wide) and not _starts_a_pattern(lanes, d, groups):
-        wrong = f"it starts in row {d.start % pattern // (16 * wide)}, and not at a multiple of the {pattern} bytes"
-    if wrong:
-        lead = groups[:, 0]
-        text = f"the descriptor of {side} has a {SWIZZLES[d.mode]}, but {wrong} of the pattern's 8 rows: {ins.text}"
-        lanes.reports.report(DESCRIPTOR, ins, lead, np.ones(lead.size, bool), None, text)
-
-
-def _starts_a_pattern(lanes: Lanes, d: Descriptor, groups: Ints) -> bool:
-    """Whether a tile begins where the pattern of the copy that wrote it does, although not at a multiple of its bytes. The
-    hardware swizzles by address on both sides, so what is read is what was written."""
-    shared = lanes.shared
-    first = int(shared.offsets(shared.region, np.array([d.start]), groups[:1, 0])[0])
-    row = lanes.origins.row(shared.region, first)
-    return row is not None and row % 8 == 0
-
-
-def _read(ins: Instruction, lanes: Lanes, tile: Ints, groups: Ints, reading: Reading, *, side: str, mode: int) -> Array:
-    """The chunks of 16 bytes of a tile, at these addresses of the shared memory of each group, as bytes (groups, …, 16).
-
-    What the product reads from now on is added to ``reading``, a transfer for each group.
-    """
-    chunks = tile.reshape(-1)
-    data = np.zeros((len(groups), chunks.size), "V16")
-    for row, leader in zip(data, groups[:, 0].tolist(), strict=True):
-        sel = np.full(chunks.size, leader)
-        for region, offsets, at in lanes.shared.pieces(ins, chunks, 16, sel):
-            found = lanes.origins.contradiction(region, offsets.reshape(tile.shape)) if at is None else None
-            if found is not None:
-                box, wrong = found
-                text = f"the descriptor of {side} does not describe the box that the copy at {box.ins.place(ins)} wrote"
-                text += f", whose rows have {16 * box.across} bytes: {ins.text}"
-                lanes.reports.report(DESCRIPTOR, ins, sel, wrong.reshape(-1), chunks, text)
-            if lanes.mbarriers.log is not None and at is None:
-                _note_operand(ins, lanes, offsets.reshape(tile.shape), side, mode)
-            reading.append((leader, lanes.transfers.read(ins, region, offsets, leader)))
-            row[slice(None) if at is None else at] = region.view(np.dtype("V16"))[offsets >> 4]
-    return data.view(np.uint8).reshape(len(groups), chunks.size, 16)
-
-
-def _note_operand(ins: Instruction, lanes: Lanes, offsets: Ints, side: str, mode: int) -> None:
-    """Record the first eight chunks that the tensor cores read as one group, and where they come from."""
-    places, origins, log = offsets[:8, 0], lanes.origins, lanes.mbarriers.log
-    if log is not None and origins.boxes:
-        start = places[0] // lanes.shared.stride * lanes.shared.stride
-        log.operand(ins, side, mode, places - start, origins.box[places >> 4], origins.number[places >> 4])
 
 
 def _lanes_of(groups: Ints) -> Ints | slice:

@@ -138,6 +138,8 @@ class Engine:
         self.lanes.mbarriers.report_left()
         self.lanes.transfers.end()
         self.lanes.register_pool.report()
+        if self.lanes.tensor_memory is not None and not self.stuck:
+            self.lanes.tensor_memory.end()
         if self.lanes.shared.visits is not None and not self.stuck:
             self.lanes.shared.visits.report()
 
@@ -368,6 +370,8 @@ class Engine:
     def _exit(self, sel: Ints | None) -> None:
         self.stillness.disturbed = True
         active = self.lanes.every if sel is None else sel
+        if self.lanes.tensor_memory is not None:
+            self.lanes.tensor_memory.leave(active)
         self.gathering.leave(active)
         self._push_behind(self.barriers.leave(active))
         self._push_behind(self.cluster_barriers.leave(active))
@@ -573,8 +577,8 @@ def _bind(
 def _steps(ins: Instruction, lanes: Lanes, has_fences: bool) -> list[Step]:
     """The step of an instruction and, in a program with fences, the steps that record what it publishes or learns."""
     step, parts, clocks = bind(ins, lanes), set(ins.parts), lanes.clocks
-    # Operations on an mbarrier, and fences of proxies, publish and learn by themselves.
-    if not has_fences or ins.parts[0] == "mbarrier" or {"proxy", "mbarrier_init"} & parts:
+    # Operations on an mbarrier or tensor memory, and fences of proxies, publish and learn by themselves.
+    if not has_fences or ins.parts[0] in ("mbarrier", "tcgen05") or {"proxy", "mbarrier_init"} & parts:
         return [step]
     wide, near = bool({"gl", "gpu", "sys"} & parts), "cluster" in parts
     fence: list[Step] = [partial(clocks.fence, wide=wide, near=near)] if fences(ins) else []
