@@ -154,13 +154,13 @@ class Advice:
         """All of it in one line; ``time`` makes text of seconds.
 
         >>> Advice(7, "pad the row", "wavefronts", 1024, 32, seconds=(4e-5, 3e-5)).sentence("{:.0e} s".format)
-        'pad the row: wavefronts 1,024 → 32, time 4e-05 s → 3e-05 s by the model'
+        'pad the row: wavefronts 1,024 → 32, least time 4e-05 s → 3e-05 s by the model'
         """
         parts = [self.with_costs]
         if self.seconds:
             before, after = self.seconds
             less = after < NO_LESS * before
-            parts.append(f"time {time(before)} → {time(after)} by the model" if less else "no less time by the model")
+            parts.append(f"least time {time(before)} → {time(after)} by the model" if less else "no less time by the model")
         return ", ".join(parts) + (f"; {self.tried}" if self.tried else "")
 
 
