@@ -62,7 +62,7 @@ def provenance(name: str, records: list[BenchRecord]) -> str:
 
 def reference_of(record: BenchRecord) -> str:
     """What R in a record refers to: it took OpenBLAS as it was installed before the bench knew its variants."""
-    return "NumPy's OpenBLAS " + ("at its best" if record.environment.get("variants") else "as installed")
+    return "NumPy's OpenBLAS " + ("with its fastest kernels" if record.environment.get("variants") else "as installed")
 
 
 def references_of(records: list[BenchRecord]) -> str:
@@ -118,8 +118,8 @@ def engine(*names: str) -> str:
     cores = "one core" if environment["cores"] == 1 else f"{environment['cores']} cores"
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
-        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R against the best of "
-        f"{references_of(records)} on as many threads. {DOUBT} {environment['processor']} "
+        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest of "
+        f"{references_of(records)} on as many threads, divided by ours. {DOUBT} {environment['processor']} "
         f"({environment['llvm_cpu']} to LLVM), {cores}. Record: {made}."
     )
 

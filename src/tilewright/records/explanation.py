@@ -160,7 +160,9 @@ class Advice:
         if self.seconds:
             before, after = self.seconds
             less = after < NO_LESS * before
-            parts.append(f"least time {time(before)} → {time(after)} by the model" if less else "no less time by the model")
+            parts.append(
+                f"least time {time(before)} → {time(after)} by the model" if less else "no less time by the model"
+            )
         return ", ".join(parts) + (f"; {self.tried}" if self.tried else "")
 
 

@@ -64,15 +64,15 @@ class PackedBlocks:
 
     @property
     def corner(self) -> int:
-        """Elements of a block from ``tile_at`` on."""
+        """The number of elements that a block has from ``tile_at`` on."""
         return self.block - self.tile_at
 
     def block_of(self, m: int) -> int:
-        """Elements of the block of A of one thread, for a product with m rows."""
+        """The number of elements of the block of A of one thread, for a product with m rows."""
         return min(self.block, (m + self.mr) * self.a_stride + self.corner) if self.shortens else self.block
 
     def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
-        """Elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
+        """The number of elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
         slivers, threads = -(-n // self.nr), threads or BLOCKS
         blocks = min(threads, -(-m // self.mr) * slivers)
         columns = min(n, self.nc) + min(threads, slivers) * self.nr  # panels of groups may each be wider by a sliver

@@ -201,8 +201,9 @@ def team_product(
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to ``target``,
       from element ``at`` on, ``ld`` apart;
     - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes these steps of columns of B;
-    - ``write(steps, a, a_stride, b, c, band, sliver, corner, near)`` multiplies a ``Band`` of rows, from pointer ``a`` on,
-      ``a_stride`` apart, by a ``Sliver`` of packed columns into C: these ``StepsOfK``. ``corner`` has room for a tile.
+    - ``write(steps, a, a_stride, b, c, band, sliver, corner, near)`` multiplies a ``Band`` of rows by a ``Sliver`` of packed
+      columns, over the ``StepsOfK``, and stores the product in C or adds it there. The rows begin at pointer ``a`` and are
+      ``a_stride`` apart. ``corner`` has room for a tile.
       ``write`` contains the loop over tiles, because each call of an inlined function counts references to its arrays.
 
     With ``in_place`` elements of A are what is packed, or whole words of them, and rows of A that need no packing are read

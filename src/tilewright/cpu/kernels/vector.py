@@ -79,7 +79,7 @@ buffer = codegen.stack_buffer(ROWS * KC)
 
 @codegen.njit(stays_apart=True, nogil=True)
 def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
-    """Rows of X, which is ``near`` or not, by ``y_live`` columns of Y, by the smallest generated loop that has as many."""
+    """Rows of X, which is ``near`` or not, by ``y_live`` columns of Y: the smallest generated loop for so many or more."""
     if y_live == 1 and near:
         near_dots_1(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
     elif y_live == 2 and near:
@@ -96,7 +96,7 @@ def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumu
 
 @codegen.njit(stays_apart=True, nogil=True)
 def update(near, steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
-    """``steps`` columns of X, scaled, to ``live`` rows of Z, by the smallest generated loop that has as many."""
+    """Add ``steps`` columns of X, scaled, to ``live`` rows of Z: the smallest generated loop for so many or more."""
     if steps == 1:
         update_last(count, x, x_row, y, y_row, y_column, z, z_row, live)
     elif steps == FEW_STEPS:

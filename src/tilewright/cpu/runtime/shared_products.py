@@ -1,11 +1,11 @@
 """The short way to share a product: threads that wait in machine code get their part from it, without Python code between.
 
-The long way (``runner``, ``Team.rally``) takes 40 µs for what surrounds a product, as long as two threads multiply matrices
-of 200³. It is needed where Python must wake threads, and for everything unusual. Here one call of machine code reads the
-arrays, posts the product to workers, wakes as many of those that sleep as the product is worth, computes its own share and
-waits for theirs: 2 µs in all for workers that stand by. No Python code runs meanwhile, so no interrupt can come between, and
-no worker need be claimed. The C front remembers how products of a shape are shared, and shares later ones without any Python
-code.
+The long way (``runner``, ``Team.rally``) takes 40 µs for what surrounds a product. In that time two threads multiply
+matrices of 200³. It is needed where Python must wake threads, and for everything unusual. Here one call of machine code
+reads the arrays, posts the product to workers, wakes as many of those that sleep as the product is worth, computes its
+own share and waits for theirs: 2 µs in all for workers that stand by. No Python code runs meanwhile, so no interrupt can
+come between, and no worker need be claimed. The C front remembers how products of a shape are shared, and shares later
+ones without any Python code.
 """
 
 from __future__ import annotations

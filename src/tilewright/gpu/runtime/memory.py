@@ -150,7 +150,7 @@ class Event:
 
     @property
     def is_reached(self) -> bool:
-        """Whether all work before it is done; does not wait."""
+        """Whether all work that was submitted before this event has finished. Returns at once."""
         if driver().cuEventQuery(self.event)[0] == _NOT_READY:
             return False
         call("the GPU", "cuEventQuery", self.event)

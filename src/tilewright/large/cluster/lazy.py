@@ -292,7 +292,7 @@ def lazy_product(
 
 
 def dask_matrix(name: str, value: Any) -> da.Array:
-    """A Dask array that can be an operand, from one or from what can be made one. Raises an error for any other."""
+    """The operand as a Dask array: ``value`` is one, or a matrix of which one can be made. Raises an error for any other."""
     array = da.asarray(value) if is_dask_collection(value) else da.from_array(admit(value, name))
     if array.ndim != 2:
         raise ShapeError(f"{name} has {array.ndim} dimensions, shape {array.shape}: a matrix has 2")

@@ -209,8 +209,9 @@ def fused_sum(
 def block_scaled_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], of_a: Array, of_b: Array) -> Array:
     """A·B + C of block-scaled types, float32: numbers (…, m, k) and (…, k, n), scales of A (…, m, s) and of B (…, n, s).
 
-    With one scale a row it is a fused sum whose products have the scales' exponents. With several, the products of 16
-    elements are added exactly, scaled, and aligned by the exponents of their scales to 35 bits (MMA-Sim).
+    With one scale a row it is a fused sum whose products have the scales' exponents. With several scales a row,
+    each group of 16 products is added exactly and scaled. All these sums, and C, are cut 35 bits below the largest exponent
+    (of the scales' products and of C), and then added (MMA-Sim).
     """
     if of_a.shape[-1] == 1:
         shifts = (np.frexp(of_a[..., 0])[1] - 1, np.frexp(of_b[..., 0])[1] - 1)
