@@ -187,6 +187,6 @@ def test_a_stale_document_is_found(build: ModuleType, tmp_path: Path, monkeypatc
 
 def test_links_from_documents_lead_somewhere(build: ModuleType) -> None:
     for path in build.documents():
-        words = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)  # code may have brackets
+        words = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)  # without code
         for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", words):
             assert (path.parent / link).exists(), f"{path.name}: {link}"
