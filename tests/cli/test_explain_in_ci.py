@@ -139,7 +139,7 @@ def test_annotations_and_sarif(explained: Callable[..., Answer], tmp_path: Path)
     assert log["version"] == "2.1.0"
     assert [result["ruleId"] for result in log["runs"][0]["results"]] == ["wrong-result"]
     assert explained(63, *options[:-1], "y = 2 * x") == Answer(0, "", "")
-    assert json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"] == [], "nothing found is said too"
+    assert json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"] == [], "no defect found is said too"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_explain_your_own_kernel() -> None:
     assert "race" not in second
     assert "race" not in third
     assert "bank conflicts" not in third
-    assert "nothing found" in third
+    assert "no defect found" in third
 
 
 @pytest.mark.slow

@@ -291,7 +291,7 @@ def test_a_kernel_of_blackwell_is_explained_for_its_card() -> None:
     file = str(EXAMPLES / "blackwell_product.cu")
     code, shown = command(file, "--gpu", "B200")
     assert code == 0, shown
-    assert "Nothing found." in shown
+    assert "No defect found." in shown
     assert "right: every element of c" in shown
     assert "≈ 32 products by tcgen05.mma" in shown
     with pytest.raises(CompileError, match="hint: tcgen05 needs sm_100a: choose a card that has it"):

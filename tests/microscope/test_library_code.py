@@ -96,7 +96,7 @@ def test_the_first_lines_of_explain_count_the_findings(capsys: Any) -> None:
         naive, formulas=[], occupancy=naive.occupancy | {"shared": 0}, verified=naive.verified | {"of": "all"}
     )
     defects = [Defect("race", 3, (0, 0, 0), (0, 0, 0), "text", grade=grade) for grade in (SURE, BY_THE_LETTER)]
-    for found, words in ((defects, "2 findings (1 sure, 1 by the letter of PTX)."), ([], "Nothing found.")):
+    for found, words in ((defects, "2 findings (1 sure, 1 by the letter of PTX)."), ([], "No defect found.")):
         show_explanations(Console(width=200), [replace(naive, defects=found)])
         shown = capsys.readouterr().out
         assert words in shown.splitlines()[:3]

@@ -94,10 +94,10 @@ def test_it_prints_in_80_columns() -> None:
     _, seen = transposed()
     lines = str(seen).splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0] == "transpose: nothing found; the block was run"
+    assert lines[0] == "transpose: no defect found; the block was run"
     assert any(line.split()[:3] == ["1,024", "8.0", "32"] for line in lines)
     assert not any("return x / 2" in line for line in lines), "a line that touches no memory is left out"
-    assert repr(seen) == "<Observation of transpose: nothing found; the block was run>"
+    assert repr(seen) == "<Observation of transpose: no defect found; the block was run>"
 
 
 @pytest.mark.slow

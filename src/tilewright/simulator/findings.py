@@ -120,10 +120,10 @@ def counted(grades: Sequence[str]) -> str:
     """The number of findings with these grades in words, by grade if some are not SURE.
 
     >>> counted([]), counted([SURE]), counted([SURE, IN_LIBRARY])
-    ('nothing found', '1 finding', "2 findings (1 sure, 1 in a library's code)")
+    ('no defect found', '1 finding', "2 findings (1 sure, 1 in a library's code)")
     """
     if not grades:
-        return "nothing found"
+        return "no defect found"
     count = f"{len(grades)} finding{'s' * (len(grades) > 1)}"
     if set(grades) == {SURE}:
         return count
