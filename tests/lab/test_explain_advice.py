@@ -197,7 +197,7 @@ def test_terminal_and_page_show_advice_with_its_line(cli, tmp_path: Path) -> Non
     said: Answer = cli("explain", "columns.cu", "-D", "ROWS=32", "--report", "e.html")
     assert said.code == 0
     words = " ".join(said.out.split())
-    assert "→ pad the row from 32 to 33 elements of 4 bytes: wavefronts ≈ 2,048 → 64, time " in words
+    assert "→ pad the row from 32 to 33 elements of 4 bytes: wavefronts ≈ 2,048 → 64, least time " in words
     assert "by the model; run again with tile[32][32 + 1]: 64 wavefronts, the same result" in words
     page = (tmp_path / "e.html").read_text(encoding="utf-8")
     assert '<span class="advice">pad the row from 32 to 33 elements' in page

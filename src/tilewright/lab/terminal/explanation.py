@@ -55,7 +55,9 @@ def _show(console: Console, e: Explanation) -> None:
     if e.about["idea"]:
         console.print(e.about["idea"], **_PLAIN)
     found = counted([defect.grade for defect in e.defects])
-    console.print(f"{found[:1].upper()}{found[1:]}.", style="bold red" if e.defects else "", **_PLAIN)
+    cheaper = len({(each.file, each.line) for each in e.advice if each.line})
+    more = f" {cheaper} line{'s'[: cheaper > 1]} could be cheaper (→ below)." if cheaper else ""
+    console.print(f"{found[:1].upper()}{found[1:]}.{more}", style="bold red" if e.defects else "", **_PLAIN)
     console.print()
     _show_bounds(console, e)
     _show_source(console, e)
