@@ -58,7 +58,7 @@ PAGES = {
     "cpu": Page("cpu-ladder-float32", 1000, "cpu", 1, 9, "OpenBLAS"),
     "strassen": Page("cpu-ladder-float32", 4096, "cpu", 10, 12, "OpenBLAS"),
     "cuda": Page(CUDA, 4096, "cuda", 1, 16, "cuBLAS"),
-    "hopper": Page(CUDA, 4096, "cuda", 17, 99, "cuBLAS"),
+    "hopper": Page(CUDA, 4096, "cuda", 17, 24, "cuBLAS"),
 }
 
 
