@@ -261,6 +261,15 @@ def operand_tokens(text: str) -> list[str]:
     return _TOKEN.findall(text)
 
 
+def elements_of(operand: str) -> list[str]:
+    """The elements of a vector; an operand that is none is its only element.
+
+    >>> elements_of("{%r1, %r2}"), elements_of("%r1")
+    (['%r1', '%r2'], ['%r1'])
+    """
+    return operand_tokens(operand[1:-1]) if operand.startswith("{") else [operand]
+
+
 # ---- what an instruction has to do with other threads ----------------------------------------------------------------
 
 _ORDERED = {"volatile", "acquire", "relaxed", "acq_rel", "mmio"}

@@ -14,11 +14,9 @@ from ..findings import MISSING_FENCE
 from .clocks import EPOCH, Clocks, stamped_by
 from .memory import Region
 from .reports import Reports, in_library_if_both
+from .tensor_map import MAP_BYTES
 from .threads import Threads
 from .values import Ints
-
-#: Bytes of a tensor map.
-MAP_BYTES = 128
 
 
 class TensorMapEdits:

@@ -85,9 +85,8 @@ class TensorOperation:
     form: tuple[object, ...] = ()
     number: int = 0
     turn: int = 0
-    issued: int = (
-        0  # stamps: of the lane at the issue, after the wait for an ld or st, and at the fence before_thread_sync
-    )
+    # Stamps of the lane: at the issue, after the wait for an ld or st, and at the fence before_thread_sync.
+    issued: int = 0
     waited: int = 0
     fenced: int = 0
 
@@ -143,13 +142,11 @@ class TensorMemory:
         # Lane → what its operations read of shared memory: before a commit; and after one, with the turn and its stamp then.
         self.reading: dict[int, list[Transfer]] = {}
         self.committed: dict[int, list[tuple[int, int, list[Transfer]]]] = {}
-        self.complete: dict[
-            int, list[tuple[int, int]]
-        ] = {}  # lane → turns that are complete, and who has waited for them
+        # Lane → turns that are complete, and who has waited for them.
+        self.complete: dict[int, list[tuple[int, int]]] = {}
         self.waiting: dict[int, list[TensorOperation]] = {}  # warp → its ld and st before the wait
-        self.unfenced: dict[
-            int, list[TensorOperation]
-        ] = {}  # warp → operations with no fence before_thread_sync after them
+        # Warp → operations with no fence before_thread_sync after them.
+        self.unfenced: dict[int, list[TensorOperation]] = {}
         self.after: dict[int, Ints] = {}  # warp → what it knew at its last fence after_thread_sync
         self.left: dict[int, Ints] = {}  # cluster → what threads knew that have left the kernel
 

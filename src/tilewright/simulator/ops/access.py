@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..assembly.instructions import SIZES, Instruction, operand_tokens, ptx_integer
+from ..assembly.instructions import SIZES, Instruction, elements_of, ptx_integer
 from ..counters.work import UnitWork
 from ..findings import BY_THE_LETTER, SURE, VOLATILE
 from ..machine.clocks import OBSERVED
@@ -194,10 +194,6 @@ def _form(ins: Instruction) -> tuple[str, str, int, bool]:
     return space, ins.parts[-1], vector, bool(_ATOMIC & set(flags))
 
 
-def _elements(operand: str) -> list[str]:
-    return operand_tokens(operand[1:-1]) if operand.startswith("{") else [operand]
-
-
 def _raw(kind: str, wide: int) -> str:
     """The integer type that moves a value between memory and a register; signed ones extend their sign."""
     return kind if kind[0] == "s" and SIZES[kind] < wide else f"u{8 * SIZES[kind]}"
@@ -240,7 +236,7 @@ def note_wanted(
 @step("ldu", TYPES)
 def _ld(ins: Instruction, lanes: Lanes) -> Step:
     space, kind, vector, atomic = _form(ins)
-    names, size = _elements(ins.operands[0]), SIZES[ins.parts[-1]]
+    names, size = elements_of(ins.operands[0]), SIZES[ins.parts[-1]]
     if len(names) != vector:
         raise UnknownInstruction(ins, f"names {len(names)} registers instead of {vector}")
     outs = []
@@ -290,7 +286,7 @@ def _ld_wide(ins: Instruction, lanes: Lanes) -> Step:
 @step("st", TYPES)
 def _st(ins: Instruction, lanes: Lanes) -> Step:
     space, _, vector, atomic = _form(ins)
-    names, size = _elements(ins.operands[1]), SIZES[ins.parts[-1]]
+    names, size = elements_of(ins.operands[1]), SIZES[ins.parts[-1]]
     if space == "const":
         raise UnknownInstruction(ins, "stores to constant memory")
     if len(names) != vector:

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, operand_tokens
+from ..assembly.instructions import Instruction, elements_of
 from ..counters.work import NOTHING
 from ..machine.lanes import Lanes
 from ..machine.transfers import chunks_of
@@ -37,8 +37,7 @@ def _cluster_launch_control(ins: Instruction, lanes: Lanes) -> Step:
 
         return ask
     if words[1:2] == ["query_cancel"] and words[2].startswith("get_first_ctaid") and words[-1] == "b128":
-        given = ins.operands[0]
-        names = [n for n in (operand_tokens(given[1:-1]) if given.startswith("{") else [given]) if n != "_"]
+        names = [name for name in elements_of(ins.operands[0]) if name != "_"]
         outs = [destination(lanes, ins, n, "b32")[0] for n in names]
 
         def name_block(sel: Ints | None) -> None:

@@ -6,7 +6,7 @@ other blocks of a cluster (9.7.9.23, 9.7.9.24).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -307,11 +307,7 @@ def _convert_pairs_or_tf32(ins: Instruction, lanes: Lanes, to_kind: str, flags: 
     mode = "rz" if "rz" in flags else "rn"
 
     def pair(out: Array, high: Array, low: Array) -> None:
-        both = np.empty((out.size, 2), np.float64)
-        both[:, 0], both[:, 1] = low, high
-        if "relu" in flags:
-            both = np.where(both <= 0, 0.0, both)
-        put_halves(out, both.reshape(-1), to_kind, mode)
+        put_halves(out, _positive(_pairs((high, low), "f32", out.size), flags).reshape(-1), to_kind, mode)
 
     return elementwise(lanes, ins, ins.operands[0], to_kind, pair, sources)
 
@@ -319,17 +315,14 @@ def _convert_pairs_or_tf32(ins: Instruction, lanes: Lanes, to_kind: str, flags: 
 def _convert_fp8_pairs(ins: Instruction, lanes: Lanes, to_kind: str, from_kind: str, flags: set[str]) -> Step:
     """Pairs of 8-bit floats from two floats (the first goes to the upper byte) or a pair of halves, and back."""
     pairs = to_kind if to_kind in _FP8_PAIRS else from_kind
-    kind, relu = pairs[:4], "relu" in flags
-
-    def positive(x: Array) -> Array:
-        return np.where(x <= 0, 0.0, x) if relu else x
+    kind = pairs[:4]
 
     if from_kind in _FP8_PAIRS:
         if to_kind != "f16x2" or flags - {"rn", "relu"}:
             raise UnknownInstruction(ins)
 
         def widen(out: Array, a: Array) -> None:
-            x = positive(decode(np.array(a, np.uint16, ndmin=1).view(np.uint8), kind))
+            x = _positive(decode(np.array(a, np.uint16, ndmin=1).view(np.uint8), kind), flags)
             put_halves(out, x, "f16x2")
 
         return elementwise(lanes, ins, ins.operands[0], "f16x2", widen, [lanes.source(ins.operands[1], "b16", ins)])
@@ -338,12 +331,8 @@ def _convert_fp8_pairs(ins: Instruction, lanes: Lanes, to_kind: str, from_kind: 
         raise UnknownInstruction(ins)
 
     def narrow(out: Array, *inputs: Array) -> None:
-        both = np.empty((out.size, 2))
-        if from_kind == "f32":
-            both[:, 1], both[:, 0] = inputs
-        else:
-            both[...] = halves(inputs[0], from_kind).reshape(-1, 2)
-        out[...] = encode(positive(both), kind).reshape(-1).view(np.uint16)
+        both = _pairs(inputs, from_kind, out.size)
+        out[...] = encode(_positive(both, flags), kind).reshape(-1).view(np.uint16)
 
     sources = [lanes.source(o, from_kind, ins) for o in ins.operands[1:]]
     return elementwise(lanes, ins, ins.operands[0], "b16", narrow, sources)
@@ -353,11 +342,8 @@ def _convert_narrow_pairs(ins: Instruction, lanes: Lanes, to_kind: str, from_kin
     """Pairs of floats of 6 or 4 bits, or of scales, from two floats or a pair of bfloat16, the first to the upper part; and
     back to pairs of half precision, or of bfloat16."""
     pairs = to_kind if to_kind in _NARROW_PAIRS else from_kind
-    (container, bits), kind, relu = _NARROW_PAIRS[pairs], pairs[:-2], "relu" in flags
+    (container, bits), kind = _NARROW_PAIRS[pairs], pairs[:-2]
     mask = np.uint8((1 << bits) - 1)
-
-    def positive(x: Array) -> Array:
-        return np.where(x <= 0, 0.0, x) if relu else x
 
     if from_kind in _NARROW_PAIRS:
         if to_kind != ("bf16x2" if kind == "ue8m0" else "f16x2") or flags - {"rn", "relu"}:
@@ -367,7 +353,7 @@ def _convert_narrow_pairs(ins: Instruction, lanes: Lanes, to_kind: str, from_kin
             words = np.broadcast_to(np.asarray(a), out.shape).astype(np.uint16)
             codes = np.stack([words, words >> np.uint16(bits)], axis=-1).astype(np.uint8) & mask
             numbers = scales(codes, kind) if kind == "ue8m0" else decode(codes, kind)
-            put_halves(out, positive(numbers).reshape(-1), to_kind)
+            put_halves(out, _positive(numbers, flags).reshape(-1), to_kind)
 
         return elementwise(lanes, ins, ins.operands[0], to_kind, widen, [lanes.source(ins.operands[1], container, ins)])
     modes = {"rz", "rp"} if kind == "ue8m0" else {"rn"}
@@ -376,16 +362,28 @@ def _convert_narrow_pairs(ins: Instruction, lanes: Lanes, to_kind: str, from_kin
         raise UnknownInstruction(ins)
 
     def narrow(out: Array, *inputs: Array) -> None:
-        both = np.empty((out.size, 2))
-        if from_kind == "f32":
-            both[:, 1], both[:, 0] = inputs
-        else:
-            both[...] = halves(inputs[0], from_kind).reshape(-1, 2)
-        codes = _powers_of_two(both, "rp" in flags) if kind == "ue8m0" else encode(positive(both), kind)
+        both = _pairs(inputs, from_kind, out.size)
+        codes = _powers_of_two(both, "rp" in flags) if kind == "ue8m0" else encode(_positive(both, flags), kind)
         out[...] = (codes[:, 1].astype(np.uint16) << np.uint16(bits) | codes[:, 0]).astype(out.dtype)
 
     sources = [lanes.source(o, from_kind, ins) for o in ins.operands[1:]]
     return elementwise(lanes, ins, ins.operands[0], container, narrow, sources)
+
+
+def _pairs(inputs: Sequence[Array], kind: str, count: int) -> Array:
+    """Pairs of numbers (count, 2), the lower part first: of two floats, the first of which is the upper part, or of a
+    register with two halves."""
+    both = np.empty((count, 2))
+    if kind == "f32":
+        both[:, 1], both[:, 0] = inputs
+    else:
+        both[...] = halves(inputs[0], kind).reshape(-1, 2)
+    return both
+
+
+def _positive(x: Array, flags: set[str]) -> Array:
+    """With ``.relu`` negative numbers are 0."""
+    return np.where(x <= 0, 0.0, x) if "relu" in flags else x
 
 
 def _powers_of_two(x: Array, up: bool) -> Array:

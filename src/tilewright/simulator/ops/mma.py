@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, operand_tokens
+from ..assembly.instructions import Instruction, elements_of
 from ..counters.work import mma_work
 from ..machine.lanes import Lanes
 from ..machine.memory import Region
@@ -165,7 +165,7 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
     m, k, product = form.m, form.k, form.product
     (a_kind, b_kind), d_kind = product.kinds, product.result
     raw = "b64" if a_kind == "f64" else "b32"
-    d, a, b, c = ([*operand_tokens(o[1:-1])] if o.startswith("{") else [o] for o in ins.operands)
+    d, a, b, c = map(elements_of, ins.operands)
     e, sums = PACKED[a_kind], m // (8 if d_kind == "f16" else 4)
     if [len(x) for x in (d, a, b, c)] != [sums, m * k // (32 * e), k // (4 * e), sums]:
         raise UnknownInstruction(ins, "has fragments whose size does not fit its shape")
@@ -194,7 +194,7 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
 def _matrices(ins: Instruction, vector: str) -> tuple[list[str], bool]:
     """The registers of a ldmatrix or stmatrix, and whether it transposes."""
     flags = set(ins.parts[1:]) - {"sync", "aligned", "m8n8", "shared", "cta", "b16", "trans"}
-    names = operand_tokens(vector[1:-1]) if vector.startswith("{") else [vector]
+    names = elements_of(vector)
     if flags != {f"x{len(names)}"} or len(names) not in (1, 2, 4) or "m8n8" not in ins.parts:
         raise UnknownInstruction(ins)
     return names, "trans" in ins.parts
@@ -335,7 +335,7 @@ class _Fragment:
 
     def names(self, ins: Instruction, operand: str) -> list[str]:
         """The registers of an operand. Raises UnknownInstruction if their number does not fit."""
-        found = operand_tokens(operand[1:-1]) if operand.startswith("{") else [operand]
+        found = elements_of(operand)
         # PTX lists eight registers for A and B of float16. These GPUs need two, four or eight of them, by the shape.
         need = 8 if self.kind == "f16" and self.role in "ab" else self.count
         if len(found) != need:

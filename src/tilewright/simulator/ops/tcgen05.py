@@ -24,7 +24,7 @@ from functools import partial
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, operand_tokens
+from ..assembly.instructions import Instruction, elements_of
 from ..findings import BY_THE_LETTER, OUT_OF_BOUNDS, TCGEN05_MISUSE
 from ..machine.lanes import Lanes
 from ..machine.mbarriers import Mbarrier
@@ -202,7 +202,7 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
     of_one, of_lanes, of_columns = _SHAPES[shape]
     registers, split, wide = times * of_one, number_of(ins, halves), 1 + len(packs)
     given, at = operands if loads else operands[::-1]
-    names = operand_tokens(given[1:-1]) if given.startswith("{") else [given]
+    names = elements_of(given)
     if len(names) != registers:
         raise UnknownInstruction(ins, f"names {len(names)} registers instead of {registers}")
     outs = [destination(lanes, ins, n, "b32")[0] for n in names] if loads else []
@@ -293,7 +293,7 @@ def leaders(ins: Instruction, lanes: Lanes, sel: Ints | None) -> Ints:
     return active[first]
 
 
-def blocks_of(lanes: Lanes, lane: int, pair: bool) -> list[int]:
+def blocks_used(lanes: Lanes, lane: int, pair: bool) -> list[int]:
     """The blocks of the batch whose tensor memory an operation of a lane uses: its own, or both of its pair in order."""
     block = int(lanes.of_block[lane])
     return [block & ~1, block | 1] if pair and lanes.cluster.size % 2 == 0 else [block]
@@ -353,7 +353,7 @@ def _copy(ins: Instruction, lanes: Lanes, words: list[str]) -> Step:
             lead = np.array([lane])
             check_descriptor(ins, lanes, d, lead, side="the copy", shape=(count, chunks), transposed=False)
             first, operation = base & 0xFFFF, TensorOperation(ins, "cp", lane, int(lanes.base_warp[lane]), pair)
-            blocks = blocks_of(lanes, lane, pair)
+            blocks = blocks_used(lanes, lane, pair)
             if not all(memory.in_bounds(ins, lane, b, first, 4 * chunks, "copies to") for b in blocks):
                 continue
             memory.begin(operation)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..assembly.instructions import Instruction, operand_tokens, ptx_integer
+from ..assembly.instructions import Instruction, operand_tokens
 from ..counters.work import tcgen05_work
 from ..findings import DESCRIPTOR, TCGEN05_MISUSE
 from ..machine.lanes import Lanes
@@ -33,7 +33,7 @@ from .access import address, note_work
 from .async_copy import words_of
 from .descriptor import Descriptor, wrong_bits
 from .operand_tiles import check_descriptor, read_tile
-from .tcgen05 import blocks_of, leaders, of_pair
+from .tcgen05 import blocks_used, leaders, of_pair
 from .tensor_core import RESULTS, TensorProduct, block_scaled_sum, factors, scales
 
 # ---- forms -----------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class _Shape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Form:
+class _ProductForm:
     """The words of an instruction: kind, whether it is one of a pair, ``.ws``, and scales of a row (0: none)."""
 
     kind: str
@@ -82,7 +82,7 @@ class _Form:
     scales: int
 
     @classmethod
-    def of(cls, ins: Instruction) -> _Form:
+    def of(cls, ins: Instruction) -> _ProductForm:
         """The form of an instruction. Raises UnknownInstruction for one that is not supported."""
         words = words_of(ins)[2:]
         kind = next((w.removeprefix("kind::") for w in words if w.startswith("kind::")), "")
@@ -152,7 +152,7 @@ class _Fold(NamedTuple):
         return np.ascontiguousarray(np.moveaxis(split, -2, -3)).reshape(*matrix.shape[:-2], self.parts * self.rows, -1)
 
 
-def _fold(form: _Form, m: int, lane: int) -> _Fold | None:
+def _fold(form: _ProductForm, m: int, lane: int) -> _Fold | None:
     """How D of each block lies that begins at a lane; None if it cannot begin there."""
     whole = slice(0, LANES // OF_CELL)
     rows = m // (1 + form.pair)
@@ -167,7 +167,7 @@ def _fold(form: _Form, m: int, lane: int) -> _Fold | None:
 class _Operands:
     """The operands of an instruction, bound to the lanes."""
 
-    def __init__(self, ins: Instruction, lanes: Lanes, form: _Form) -> None:
+    def __init__(self, ins: Instruction, lanes: Lanes, form: _ProductForm) -> None:
         given = list(ins.operands)
         self.in_tensor_memory = len(given) > 1 and given[1].startswith("[")
         if len(given) < (7 if form.scales else 5):
@@ -180,7 +180,7 @@ class _Operands:
         self.scales = [address(rest.pop(0), lanes, ins, narrow=True) for _ in range(2 if form.scales else 0)]
         masks = operand_tokens(rest.pop(0)[1:-1]) if rest[0].startswith("{") else []
         self.masks = [lanes.source(name, "u32", ins) for name in masks]
-        self.adds = _predicate(ins, lanes, rest.pop(0))
+        self.adds = lanes.source(rest.pop(0), "pred", ins)
         self.shift = number_of(ins, rest.pop(0)) if rest and not form.stationary else 0
         if masks and len(masks) != 4 * (1 + form.pair):
             raise UnknownInstruction(ins, f"has {len(masks)} words that disable lanes, and not {4 * (1 + form.pair)}")
@@ -195,14 +195,9 @@ class _Operands:
         return np.stack([np.asarray(c).astype(np.uint64) for c in columns], axis=1)
 
 
-def _predicate(ins: Instruction, lanes: Lanes, operand: str) -> Bools:
-    number = ptx_integer(operand)
-    return lanes.source(operand, "pred", ins) if number is None else np.array(bool(number))
-
-
 @step("tcgen05.mma")
 def _mma(ins: Instruction, lanes: Lanes) -> Step:
-    form = _Form.of(ins)
+    form = _ProductForm.of(ins)
     operands, memory = _Operands(ins, lanes, form), lanes.use_tensor_memory()
 
     def multiply(sel: Ints | None) -> None:
@@ -224,7 +219,7 @@ class _Product:
     """One product of several lanes, each for its block or pair, whose operands have the same values."""
 
     def __init__(
-        self, ins: Instruction, lanes: Lanes, form: _Form, operands: _Operands, some: Ints, values: list[int]
+        self, ins: Instruction, lanes: Lanes, form: _ProductForm, operands: _Operands, some: Ints, values: list[int]
     ) -> None:
         self.ins, self.lanes, self.form, self.some = ins, lanes, form, some
         self.memory, self.given = lanes.use_tensor_memory(), operands
@@ -236,7 +231,7 @@ class _Product:
         self.fold = fold or _Fold(1, LANES, slice(0, 8))
         if fold is None and not self.wrong:
             self.wrong = f"says that M is {self.shape.m}, and D begins at lane {self.d >> 16}"
-        self.blocks = [blocks_of(lanes, lane, form.pair) for lane in some.tolist()]
+        self.blocks = [blocks_used(lanes, lane, form.pair) for lane in some.tolist()]
         # Lanes of each block of the pair whose results are not stored.
         bits = np.array([word >> i & 1 for word in masks for i in range(32)], bool)
         self.disabled = bits.reshape(-1, LANES) if bits.size else None
@@ -398,14 +393,14 @@ class _Product:
         return scales(data[:, at : at + self.form.scales], self.shape.scale_kind)
 
 
-def _bits(kind: str, form: _Form) -> int:
+def _bits(kind: str, form: _ProductForm) -> int:
     """Bits of memory for an element."""
     if form.kind.startswith("mxf4"):
         return 4
     return {"tf32": 32, "f16": 16, "bf16": 16}.get(kind, 8)
 
 
-def _numbers(data: Array, kind: str, form: _Form) -> Array:
+def _numbers(data: Array, kind: str, form: _ProductForm) -> Array:
     """Chunks of 16 bytes (…, 16) → numbers (…, elements of a chunk)."""
     if kind == "e2m1":
         some = data if form.kind.startswith("mxf4") else data[..., :8]

@@ -15,7 +15,7 @@ import numpy as np
 from ..assembly.instructions import Instruction, operand_tokens, ptx_integer
 from ..counters.work import wgmma_work
 from ..machine.lanes import Lanes
-from ..machine.values import Array, Bools, Ints, per_lane
+from ..machine.values import Array, Ints, per_lane
 from ..machine.warpgroups import Reading
 from ._table import Step, UnknownInstruction, destination, number_of, step
 from .access import note_work
@@ -115,7 +115,7 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
     if form.from_registers and len(a_names) != 4:
         raise UnknownInstruction(ins, "has fragments whose size does not fit its shape")
     a_in = [lanes.source(name, "b32" if form.from_registers else "u64", ins) for name in a_names]
-    b_in, adds = lanes.source(ins.operands[2], "u64", ins), _predicate(ins, lanes, ins.operands[3])
+    b_in, adds = lanes.source(ins.operands[2], "u64", ins), lanes.source(ins.operands[3], "pred", ins)
 
     work = wgmma_work(form.n, from_registers=form.from_registers)
 
@@ -164,11 +164,6 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
             _put(outs, groups, kind, form.product.sum(A, B, C))
 
     return multiply
-
-
-def _predicate(ins: Instruction, lanes: Lanes, operand: str) -> Bools:
-    number = ptx_integer(operand)
-    return lanes.source(operand, "pred", ins) if number is None else np.array(bool(number))
 
 
 def _lanes_of(groups: Ints) -> Ints | slice:
