@@ -184,10 +184,12 @@ SHARED_NAMES = {
     "pack_b": "each kernel packs B in its own order",
     "write": "what a kernel of the engine gives team_product, which writes its tiles to C",
     "workspace": "what a kernel of the engine declares",
+    "suits": "what a kernel of the engine declares",
     "one_level": "the same step of two rungs that differ in it",
     "matmul": "the same product, of arrays in memory, of Dask arrays, of PyTorch's and of JAX's",
     "einsum": "the same contraction, of any arrays and of PyTorch's",
     "grouped_matmul": "the same product, of any arrays and of PyTorch's",
+    "gram": "the same product, of any arrays and of PyTorch's",
     "main": "what `python -m` runs",
     "gpu_at": "arrays.libraries imports it only when it is called",
     "device_of": "arrays.libraries imports it only when it is called",
@@ -218,7 +220,7 @@ def shared_names(sources: Mapping[str, str]) -> tuple[set[str], set[str]]:
     return {n for n in classes if classes.count(n) > 1}, {n for n in functions if functions.count(n) > 1}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_different_things_never_share_a_name() -> None:
     classes, functions = shared_names({name: path.read_text(encoding="utf-8") for name, path in MODULES.items()})
     assert not classes

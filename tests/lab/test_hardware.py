@@ -33,7 +33,7 @@ def test_the_raw_page() -> None:
 
 
 def test_the_source_page() -> None:
-    (name, tiled), (other, vec) = measure.read_source(SOURCE)
+    (name, tiled), (other, vec) = measure.read_instructions(SOURCE)
     assert (name, other) == ("tiled", "vec")
     assert [(i.offset, i.text.split()[0], i.counts) for i in tiled] == [
         (0, "LDC", {"executed": 128}),
@@ -53,13 +53,13 @@ DISASSEMBLY = """.text.tiled:
 
 
 def test_counts_by_source_line() -> None:
-    instructions = measure.read_source(SOURCE)[0][1]
-    lines = measure.by_line(instructions, disassembly.parse_sass(DISASSEMBLY)["tiled"])
+    instructions = measure.read_instructions(SOURCE)[0][1]
+    lines = measure.counts_by_line(instructions, disassembly.parse_sass(DISASSEMBLY)["tiled"])
     assert lines["k.cu", 7] == {"executed": 512, "sectors": 1024, "wavefronts": 512}
     assert list(lines) == [("k.cu", 3), ("k.cu", 7)]
     for other in (DISASSEMBLY.replace("LDG.E", "STG.E"), DISASSEMBLY.replace("0290", "02a0")):
         with pytest.raises(UnavailableError, match="the disassembly is of another binary"):
-            measure.by_line(instructions, disassembly.parse_sass(other)["tiled"])
+            measure.counts_by_line(instructions, disassembly.parse_sass(other)["tiled"])
 
 
 def test_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.records.explanation import Access
-from tilewright.simulator.counters.advice import Change, advice, changes, swizzled, turns
+from tilewright.simulator.counters.advice import Change, advice, changes, line_turns, with_swizzle
 
 COLUMN = Access(
     1, "shared", "ld", 4, 32, 4096, wavefronts=1024, conflicts=992, least=32, lanes=list(range(0, 4096, 128))
@@ -55,16 +55,21 @@ def test_rows_of_matrices_are_padded_by_bytes() -> None:
 
 
 def test_a_swizzle_takes_no_memory() -> None:
-    change = swizzled(COLUMN)
+    change = with_swizzle(COLUMN)
     assert change is not None
     assert (change.row_bytes, change.after.wavefronts) == (0, 32)
-    assert swizzled(replace(COLUMN, lanes=list(range(0, 4224, 132)), wavefronts=32)) is None
+    assert with_swizzle(replace(COLUMN, lanes=list(range(0, 4224, 132)), wavefronts=32)) is None
 
 
 def test_a_turn_of_the_pipe_for_each_line() -> None:
     """Of 32 lines, and of one with four sectors; the copy engine takes none."""
     near = replace(STRIDED, lanes=list(range(0, 128, 4)), sectors=40)
-    assert (turns(STRIDED), turns(near), turns(replace(STRIDED, kind="tma load")), turns(COLUMN)) == (320, 10, 0, 1024)
+    assert (
+        line_turns(STRIDED),
+        line_turns(near),
+        line_turns(replace(STRIDED, kind="tma load")),
+        line_turns(COLUMN),
+    ) == (320, 10, 0, 1024)
 
 
 def test_what_saves_next_to_nothing_is_not_advised() -> None:

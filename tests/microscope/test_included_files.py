@@ -15,7 +15,7 @@ from support.measured_rungs import smallest
 from tilewright.gpu.runtime import nvrtc
 from tilewright.gpu.runtime.nvrtc import compile_kernel, compile_source
 from tilewright.kernels.catalog import cuda_catalog
-from tilewright.lab.explain.measure import CountedInstruction, by_line
+from tilewright.lab.explain.measure import CountedInstruction, counts_by_line
 from tilewright.records.explanation import Access, read_explanations
 from tilewright.records.source_rows import excerpt, source_rows
 from tilewright.simulator.assembly import source_files
@@ -223,7 +223,7 @@ def test_machine_code_stands_where_the_ptx_does() -> None:
     assert [(ins.file, ins.line) for ins in code] == [(library, 3), ("k.cu", 10)]
     assert [(ins.users.file, ins.users.line) for ins in code] == [("tile.cuh", 5), ("k.cu", 10)]
     counted = [CountedInstruction(ins.offset, ins.opcode, {"sectors": 4}) for ins in code]
-    assert by_line(counted, code) == {("tile.cuh", 5): {"sectors": 4}, ("k.cu", 10): {"sectors": 4}}
+    assert counts_by_line(counted, code) == {("tile.cuh", 5): {"sectors": 4}, ("k.cu", 10): {"sectors": 4}}
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ from .assembly.program import Program, link
 from .assembly.ptxas import MachineAccesses, PtxAccess, match_accesses, ptx_accesses
 from .assembly.source_files import file_label, included_texts
 from .compiled_launch import cluster_notes, compiler_findings, launch_findings, registers_at_launch
-from .counters.advice import Change, changes, neighbours, turns
+from .counters.advice import Change, changes, line_turns, neighbours
 from .counters.sectors import WARP, Ints
 from .counters.tally import Counters, Survey, by_line
 from .findings import Finding, counted
@@ -274,7 +274,7 @@ def observe(
         shared_bytes=options.shared_bytes,
         included=included_texts([*labels, *(access.file for access in accesses)], source.name),
         advice=changes(parts, neighbours(in_ptx, source.name)),
-        turns=sum(map(turns, parts)),
+        turns=sum(map(line_turns, parts)),
     )
 
 

@@ -49,7 +49,7 @@ class Requirement:
     bound: float
 
     def __str__(self) -> str:
-        return f"{self.measure} {self.relation} {number_text(self.bound)}"
+        return f"{self.measure} {self.relation} {_number_text(self.bound)}"
 
     def holds(self, value: float) -> bool:
         """Whether a value of the measure keeps to it."""
@@ -137,7 +137,7 @@ def broken_requirements(
         else:
             value = counters.get(requirement.measure, 0)
             kept = requirement.holds(value)
-            found = None if kept else BrokenRequirement(requirement, f"it is {number_text(value)}", [])
+            found = None if kept else BrokenRequirement(requirement, f"it is {_number_text(value)}", [])
         broken += [found] if found else []
     return broken
 
@@ -179,7 +179,7 @@ def _broken_by_accesses(
         for place in sorted(blamed, key=lambda place: -blamed[place])
     ]
     mark = "" if all(access.exact for access in counted) else f"{APPROXIMATELY} "
-    return BrokenRequirement(requirement, f"it is {mark}{number_text(total)}", places)
+    return BrokenRequirement(requirement, f"it is {mark}{_number_text(total)}", places)
 
 
 def _value(accesses: Sequence[Access], field: str, divisor: str) -> float:
@@ -191,13 +191,13 @@ def _words(here: Sequence[Access], value: float, measure: str) -> str:
     kinds = ", ".join(dict.fromkeys(f"{access.space} {access.kind}" for access in here))
     inside = ", ".join(dict.fromkeys(access.inside for access in here if access.inside))
     called = f"; called from here: {inside}" if inside else ""
-    return f"{number_text(value)} {measure.replace('_', ' ')} ({kinds}{called})"
+    return f"{_number_text(value)} {measure.replace('_', ' ')} ({kinds}{called})"
 
 
-def number_text(value: float) -> str:
+def _number_text(value: float) -> str:
     """A whole number in full, any other with six digits.
 
-    >>> number_text(1024.0), number_text(4.125), number_text(0)
+    >>> _number_text(1024.0), _number_text(4.125), _number_text(0)
     ('1,024', '4.125', '0')
     """
     return f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"

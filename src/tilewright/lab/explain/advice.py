@@ -20,7 +20,7 @@ from typing import Any
 from ...errors import TilewrightError
 from ...gpu.runtime.cubin import Resources
 from ...records.explanation import Access, Advice, Bound
-from ...simulator.counters.advice import Change, swizzled
+from ...simulator.counters.advice import Change, with_swizzle
 from ...simulator.gpus import GpuModel
 from ...simulator.microscope import Observation
 from ...simulator.occupancy import Occupancy, occupancy
@@ -94,7 +94,7 @@ def _fitting(change: Change, card: GpuModel, resident: Occupancy) -> Change:
     longer = round(resident.shared * (1 + change.more_bytes / change.row_bytes))
     if occupancy(card, resident.threads, resident.registers, longer).blocks == resident.blocks:
         return change
-    other = swizzled(change.before)
+    other = with_swizzle(change.before)
     return other if other and other.after.wavefronts <= change.after.wavefronts else change
 
 

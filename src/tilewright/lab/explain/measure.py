@@ -110,7 +110,7 @@ def _counted(
     a, b = launch.args[:2]
     by_place = {
         _place(file_label(file, str(kernel.path)), line): {name: counts[name] for name in BY_LINE if counts[name]}
-        for (file, line), counts in by_line(profile.instructions, code).items()
+        for (file, line), counts in counts_by_line(profile.instructions, code).items()
         if file
     }
     verdict = verified(kernel, a, b, profile.arrays[result]).as_dict()
@@ -224,7 +224,7 @@ def profile(
         profiles = _merged(profiles, totals)
     if lines:
         sections = [*chosen, *(part for section in _SECTIONS for part in ("--section", section))]
-        _add_instructions(profiles, read_source(_page(sections, command, "source", timeout)))
+        _add_instructions(profiles, read_instructions(_page(sections, command, "source", timeout)))
     return profiles
 
 
@@ -398,10 +398,10 @@ def read_raw(text: str) -> list[Profile]:
     return profiles
 
 
-def read_source(text: str) -> list[tuple[str, list[CountedInstruction]]]:
+def read_instructions(text: str) -> list[tuple[str, list[CountedInstruction]]]:
     """Read the CSV of ``--page source``: for each launch its kernel's name, and its instructions in order.
 
-    >>> read_source('Kernel Name,k,\\nAddress,Source,Instructions Executed\\n0x7f10,"  EXIT",4\\n')
+    >>> read_instructions('Kernel Name,k,\\nAddress,Source,Instructions Executed\\n0x7f10,"  EXIT",4\\n')
     [('k', [CountedInstruction(offset=0, text='EXIT', counts={'executed': 4})])]
     """
     launches: list[tuple[str, list[CountedInstruction]]] = []
@@ -423,7 +423,7 @@ def read_source(text: str) -> list[tuple[str, list[CountedInstruction]]]:
     return launches
 
 
-def by_line(
+def counts_by_line(
     instructions: Iterable[CountedInstruction], code: Iterable[MachineInstruction]
 ) -> dict[tuple[str, int], Counter[str]]:
     """File and source line, in the user's files → sums over its instructions; ``code`` is the disassembly of the same binary

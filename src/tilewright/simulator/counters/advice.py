@@ -59,7 +59,7 @@ class Change:
     @property
     def saved_turns(self) -> int:
         """Turns of the memory pipe that it saves."""
-        return turns(self.before) - turns(self.after)
+        return line_turns(self.before) - line_turns(self.after)
 
     def __str__(self) -> str:
         unit, before, after = self.costs
@@ -102,7 +102,7 @@ def changes(parts: Sequence[Access], wide: Mapping[Place, int]) -> list[Change]:
         if change := advice(a, aligned.get(_place(a), 1), shared):
             alike.setdefault((a.file, a.line, a.space, a.kind, change.text), []).append(change)
     found = map(_together, alike.values())
-    least = WORTH * sum(map(turns, parts))
+    least = WORTH * sum(map(line_turns, parts))
     return [change for change in found if change.saved_turns >= least]
 
 
@@ -123,12 +123,12 @@ def _together(several: Sequence[Change]) -> Change:
     return replace(first, before=before, after=after)
 
 
-def turns(access: Access) -> int:
+def line_turns(access: Access) -> int:
     """Turns of a multiprocessor's memory pipe: wavefronts of shared memory, or lines of 128 bytes that requests of global
     and local memory touch, as the example does. What the copy engine moves takes none.
 
     >>> lanes = list(range(0, 4096, 128))
-    >>> turns(Access(1, "global", "ld", 4, 10, 1280, sectors=320, least=40, lanes=lanes))
+    >>> line_turns(Access(1, "global", "ld", 4, 10, 1280, sectors=320, least=40, lanes=lanes))
     320
     """
     if access.space == "shared":
@@ -177,11 +177,11 @@ def _padded(access: Access, lanes: Ints, others: Iterable[Access] = ()) -> Chang
     return Change(f"pad the row {change}", access, after, pitch, more * nbytes)
 
 
-def swizzled(access: Access) -> Change | None:
+def with_swizzle(access: Access) -> Change | None:
     """The same row with its columns exchanged, which takes no memory, if that costs fewer wavefronts.
 
     >>> column = Access(1, "shared", "ld", 4, 32, 4096, wavefronts=1024, conflicts=992, lanes=list(range(0, 4096, 128)))
-    >>> print(swizzled(column))
+    >>> print(with_swizzle(column))
     store column c of row r at column c ^ r % 32 (elements of 4 bytes): wavefronts 1,024 → 32
     """
     lanes, nbytes = np.array([access.lanes], np.int64) + access.origin, access.nbytes

@@ -56,7 +56,7 @@ from ..plan.stream import StreamPlan
 from .peers import LentBlock, Peers
 from .place import Events
 from .rates import copy_workers, read_rate
-from .staging import CachedSources, Chunks, Ring, pieces, shaped
+from .staging import CachedSources, Chunks, Ring, chunk_parts, shaped
 
 # ---- the steps of a product ------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class GpuPlace:
         self._out.after(after)
         begun = self._out.mark()
         address, jobs = self._slots["c", store.c], []
-        for part in pieces(rows, columns, self._dtype.itemsize, self._chunk):
+        for part in chunk_parts(rows, columns, self._dtype.itemsize, self._chunk):
             staged = shaped(chunk := self._rings[1].take(), self._dtype, *part)
             self._gpu.pages.lock(chunk)
             self._out.copy_out(staged, address)
@@ -266,7 +266,7 @@ class GpuPlace:
         """Submit a job for each part of the block, with a chunk, to the threads that copy."""
         self._sources.begin(load)
         size = min(self._chunk, max(LEAST_PART, own.nbytes // self._workers))
-        parts = list(pieces(*self._grid.where(load.block), self._dtype.itemsize, size))
+        parts = list(chunk_parts(*self._grid.where(load.block), self._dtype.itemsize, size))
         address, left, jobs = own.address, itertools.count(1 - len(parts)), []
 
         def copy_in(rows: slice, columns: slice, chunk: np.ndarray[Any, Any], address: int) -> Event:

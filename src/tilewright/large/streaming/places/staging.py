@@ -77,7 +77,7 @@ class Ring:
             self._pages.give_back(chunk)
 
 
-def pieces(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:
+def chunk_parts(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:
     """Parts of a rectangle that fit in a chunk and are contiguous in a slot: whole rows, or pieces of a longer row."""
     width = min(columns.stop - columns.start, max(1, chunk // itemsize))
     step = max(1, chunk // (width * itemsize))

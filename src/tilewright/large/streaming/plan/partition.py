@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from .grid import ORDERS, Tile
 
 
-def rectangles(down: int, across: int, count: int) -> tuple[int, int]:
+def _rectangles(down: int, across: int, count: int) -> tuple[int, int]:
     """The number of regions down and across with which the largest region has the fewest tiles; among equals, those
     that need the fewest rows of A and columns of B."""
     shapes = [(p, count // p) for p in range(1, count + 1) if count % p == 0]
@@ -22,7 +22,7 @@ def strips(down: int, across: int, count: int) -> tuple[int, int]:  # noqa: ARG0
 
 
 #: Ways to share C among places: each takes tiles down, tiles across and places, and returns regions down and regions across.
-PARTITIONS = {"rectangles": rectangles, "strips": strips}
+PARTITIONS = {"rectangles": _rectangles, "strips": strips}
 
 
 def stated_regions(partition: str) -> tuple[int, int] | None:

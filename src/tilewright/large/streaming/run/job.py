@@ -488,7 +488,7 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
         product = opened_product(stack, a, b, options.dtype, options.axes)
         refuse_overlap(out, a=product.a, b=product.b)
         check_partition(options.partition)
-        target = array_for(product) if out is None else matrix_of(out, product)
+        target = array_for(product) if out is None else _matrix_of(out, product)
         placement = place_product(product.sources, product.dtype, options, get_threads())
         check_regions(options.partition, placement.names)
         compute = functools.partial(compute_here, placement)
@@ -600,7 +600,7 @@ def array_for(product: Product) -> np.ndarray[Any, Any]:
         raise MemoryLimitError(f"C would be {m}×{n} {product.dtype}, more than an address can reach") from None
 
 
-def matrix_of(out: Any, product: Product) -> Any:
+def _matrix_of(out: Any, product: Product) -> Any:
     """The caller's array for a result of other axes than two as the matrix that is written; anything else as it is. Raises
     ShapeError, and UsageError for an array of which no matrix can be made without a copy."""
     shape = product.result_shape
