@@ -10,7 +10,7 @@ import difflib
 import functools
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,28 +19,29 @@ from tilewright.kernels.catalog import catalog, cuda_catalog
 from tilewright.kernels.cuda_kernel import CudaKernel
 from tilewright.records.bench import BenchRecord
 
-from .common import ROOT, command, lines_of, linked, made_by, records_of, table
+from .common import ROOT, command, lines_of, linked, records_of, table
 
 #: The record of the CUDA ladder, and what ``benchmarks/record_course.py`` counted of every rung.
 CUDA, COUNTED = "cuda-ladder-h200", "course-counts"
+#: The compute capability in the header of a kernel with instructions that Hopper alone has.
+HOPPER = "9.0a"
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the course: its record, the size n of its products, and the first and last of its rungs, by number."""
+    """A page of the course: its record, the size n of its products, their library, and which rungs of a device it has."""
 
     record: str
     size: int
-    device: str
-    first: int
-    last: int
     library: str
+    device: str
+    has: Callable[[Any], bool]
 
     @functools.cached_property
     def rungs(self) -> list[str]:
-        """Its rungs in reading order."""
+        """Its rungs in reading order. A new rung is on a page as soon as it was counted."""
         kernels = catalog() if self.device == "cpu" else cuda_catalog()
-        return [k.name for k in kernels.values() if is_rung(k) and self.first <= k.order <= self.last]
+        return [k.name for k in kernels.values() if is_rung(k) and k.name in counts() and self.has(k)]
 
     @functools.cached_property
     def measured(self) -> dict[str, BenchRecord]:
@@ -55,10 +56,10 @@ class Page:
 
 #: File of the page → what is on it. A recursion differs from its leaf only in products that are larger than the leaf.
 PAGES = {
-    "cpu": Page("cpu-ladder-float32", 1000, "cpu", 1, 9, "OpenBLAS"),
-    "strassen": Page("cpu-ladder-float32", 4096, "cpu", 10, 12, "OpenBLAS"),
-    "cuda": Page(CUDA, 4096, "cuda", 1, 16, "cuBLAS"),
-    "hopper": Page(CUDA, 4096, "cuda", 17, 24, "cuBLAS"),
+    "cpu": Page("cpu-ladder-float32", 1000, "OpenBLAS", "cpu", lambda kernel: not kernel.over),
+    "strassen": Page("cpu-ladder-float32", 4096, "OpenBLAS", "cpu", lambda kernel: kernel.over),
+    "cuda": Page(CUDA, 4096, "cuBLAS", "cuda", lambda kernel: kernel.capability != HOPPER),
+    "hopper": Page(CUDA, 4096, "cuBLAS", "cuda", lambda kernel: kernel.capability == HOPPER),
 }
 
 
@@ -76,7 +77,7 @@ def page_of(name: str) -> Page:
 
 
 def rungs() -> list[str]:
-    """The rungs of both ladders, page after page."""
+    """The rungs of both ladders that were counted, page after page."""
     return [name for page in PAGES.values() for name in page.rungs]
 
 
@@ -254,17 +255,16 @@ def gain(name: str) -> str:
     own, parent = page.measured.get(name), kernel_of(name).parent
     if own is None:
         return f"**Measured.** No record has this rung yet. {_counted(name)}".rstrip()
-    said = f"**Measured.** {rate(own)} {_unit(page)}, {share(own)} of {page.library}"
+    said = (
+        f"**Measured.** The rung reaches {rate(own)} {_unit(page)}. This is {share(own)} of the speed of {page.library}"
+    )
     before = page.measured.get(parent or "")
     if before and before.dtype == own.dtype and before.precision == own.precision:
-        said += f": {factor(own, before)} times `{parent}`"
+        said += f", and {factor(own, before)} times that of `{parent}`"
+    elif before and before.dtype == own.dtype:
+        said += f" with the same rounding of operands; `{parent}` does not round its operands"
     elif before:
-        said += f", in {own.dtype}; `{parent}` is for {before.dtype}"
-        said = (
-            said
-            if before.dtype != own.dtype
-            else said.rpartition(", in")[0] + f" of the same rounding; `{parent}` rounds nothing"
-        )
+        said += f" in {own.dtype}; `{parent}` is for {before.dtype}"
     return f"{said}. {_counted(name)}".rstrip()
 
 
@@ -273,7 +273,7 @@ def on_threads(name: str) -> str:
     page = page_of(name)
     most = max(r.threads for r in records_of(page.record))
     several, one = page.at(page.size, most)[name], page.measured[name]
-    return f"On {most} threads it reaches {rate(several)} GFLOPS, {factor(several, one)} times its rate on one."
+    return f"On {most} threads this rung reaches {rate(several)} GFLOPS, {factor(several, one)} times as many as on one thread."
 
 
 def glance(file: str) -> str:
@@ -281,7 +281,7 @@ def glance(file: str) -> str:
     page = PAGES[file]
     on_cpu = page.device == "cpu"
     head = ["rung", _unit(page), f"of {page.library}", "× parent"]
-    counts = ["loads for a multiply-add"] if on_cpu else ["sectors", "turns", "registers", "warps"]
+    counts = ["loads per multiply-add"] if on_cpu else ["sectors", "wavefronts", "registers", "warps"]
     names = page.rungs
     above = kernel_of(names[0]).parent
     if file == "strassen" and above:
@@ -301,22 +301,30 @@ def glance(file: str) -> str:
 def _legend(file: str) -> str:
     page = PAGES[file]
     first = records_of(page.record)[0]
-    where = made_by(page.record)
+    where = first.environment.get("gpu") or first.environment["processor"]
+    record = f"[record](../benchmarks/{page.record}.jsonl), made by `{command(first.environment)}`"
+    of = f"products of {page.size:,} × {page.size:,} matrices"
+    parent = (
+        f"**× parent** is the speed divided by that of the rung's parent, and **of {page.library}** compares it with that "
+        f"library."
+    )
     if page.device == "cpu":
-        said = f"Products of {page.size:,} × {page.size:,} matrices in {first.dtype}, on one thread. {where}"
-        return said if file == "strassen" else f"{said} Loads: {_counts_record()}"
+        said = f"The speed is that of {of} in {first.dtype} on one thread of an {where} ({record}). {parent}"
+        loads = f"Loads and multiply-adds are instructions of the inner loop's machine code ({_counts_record()})."
+        return said if file == "strassen" else f"{said} {loads}"
     depth = max(counts()[name]["k"] for name in page.rungs)
     return (
-        f"Products of {page.size:,} × {page.size:,} matrices. Sectors of 32 bytes that are read from global memory, and "
-        f"turns that shared memory takes for reads, for 1,000 multiply-adds; registers of a thread; warps at once on a "
-        f"multiprocessor, of 64. Speed: {where} Counts, which do not depend on k and were taken with k = {depth}: "
-        f"{_counts_record()}"
+        f"The speed is that of {of} on an {where} ({record}). {parent}\n\n"
+        f"**Sectors** of 32 bytes are read from global memory, and **wavefronts** are the passes that shared memory needs "
+        f"for reads. Both are given for 1,000 multiply-adds. **Registers** are those of one thread, and **warps** are "
+        f"resident on a multiprocessor, which can hold 64. These figures do not depend on k, and were counted with "
+        f"k = {depth} ({_counts_record()})."
     )
 
 
 def _counts_record() -> str:
     environment, _ = lines_of(COUNTED)
-    return f"{linked(COUNTED)}, made by `{command(environment)}`."
+    return f"{linked(COUNTED)}, made by `{command(environment)}`"
 
 
 def _unit(page: Page) -> str:
@@ -357,9 +365,12 @@ def counts() -> Mapping[str, dict[str, Any]]:
     return {line["kernel"]: line for line in lines}
 
 
-#: Reads of global memory and turns of shared memory, among the names of a GPU's counters.
+#: Sectors of reads of global memory, and wavefronts of reads of shared memory, among the names of a GPU's counters.
 SECTORS = re.compile(r"l1tex__t_sectors_pipe_lsu_mem_global_op_ld\.|read_sectors_mem_global_op_tma_ld\.")
-TURNS = re.compile(r"wavefronts_mem_shared_op_(ld|ldsm|gmma)\.")
+#: Those of ``ldmatrix`` have a counter of their own besides, and are in that of loads too.
+WAVEFRONTS = re.compile(r"wavefronts_mem_shared_op_(ld|gmma)\.")
+#: Bank conflicts of loads from shared memory, and of all accesses to it.
+OF_LOADS, OF_ALL = (re.compile(rf"data_bank_conflicts_pipe_lsu_mem_shared{kind}\.") for kind in ("_op_ld", ""))
 
 
 def _per_thousand(line: dict[str, Any], pattern: re.Pattern[str]) -> str:
@@ -376,7 +387,7 @@ def _cells(name: str) -> list[str]:
         return [f"{loop['loads'] / loop['multiplies']:.2f}" if loop else "–"]
     if not line:
         return ["–"] * 4
-    counted = (_per_thousand(line, pattern) or "–" for pattern in (SECTORS, TURNS))
+    counted = (_per_thousand(line, pattern) or "–" for pattern in (SECTORS, WAVEFRONTS))
     return [*counted, str(line["registers"]), str(line["warps"])]
 
 
@@ -387,18 +398,19 @@ def _short(value: float) -> str:
 def _counted(name: str) -> str:
     line = counts().get(name, {})
     if loop := line.get("loop"):
-        return f"**Counted** in its machine code: {loop['loads']} loads for {loop['multiplies']} multiply-adds."
+        loads, multiplies = loop["loads"], loop["multiplies"]
+        return f"**Counted.** Its inner loop has {loads} load instructions for {multiplies} multiply-add instructions."
     if not line or "loop" in line:
         return ""
-    sectors, turns, registers, warps = _cells(name)
-    said = f"**Counted** for 1,000 multiply-adds: {sectors} sectors from global memory"
-    if turns != "–":
-        said += f", {turns} turns of shared memory"
-        if line["conflicts"]:
-            said += (
-                f" and {_short(1000 * line['conflicts'] / (line['m'] * line['n'] * line['k']))} more for bank conflicts"
-            )
-    return f"{said}. A thread has {registers} registers, and {warps} of 64 warps run at once on a multiprocessor."
+    sectors, wavefronts, registers, warps = _cells(name)
+    said = f"**Counted.** For 1,000 multiply-adds the rung reads {sectors} sectors from global memory"
+    if wavefronts != "–":
+        said += f", and takes {wavefronts} wavefronts to read shared memory"
+    if of_loads := _per_thousand(line, OF_LOADS):
+        said += f", {of_loads} of them because of bank conflicts"
+    elif of_writes := _per_thousand(line, OF_ALL):
+        said += f". Bank conflicts of writes to shared memory take {of_writes} wavefronts"
+    return f"{said}. A thread has {registers} registers, and {warps} warps are resident on a multiprocessor."
 
 
 def stale_counts() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 from pathlib import Path
@@ -58,9 +59,36 @@ def test_a_gain_is_the_quotient_of_two_rates_and_a_share_that_of_r(course: Modul
     page = course.PAGES["hopper"]
     own, parent = page.measured["cuda/producer"], page.measured["cuda/large_wgmma"]
     said = course.gain("cuda/producer")
-    assert f"{own.gflops / 1000:.0f} TFLOPS, {100 * own.ratio:.0f} % of cuBLAS" in said
-    assert f": {own.gflops / parent.gflops:.2f} times `cuda/large_wgmma`." in said
+    assert f"{own.gflops / 1000:.0f} TFLOPS. This is {100 * own.ratio:.0f} % of the speed of cuBLAS" in said
+    assert f", and {own.gflops / parent.gflops:.2f} times that of `cuda/large_wgmma`." in said
     assert "`cuda/tf32` is for float32" in course.gain("cuda/bf16")  # no gain over another dtype
+
+
+def test_bank_conflicts_are_a_part_of_the_wavefronts_of_reads(course: ModuleType) -> None:
+    line, per = course.counts()["cuda/thread_tile"], 1000 / (4096 * 4096 * 512)
+    reads, conflicts = (
+        per * line["counters"][f"l1tex__data_{name}_mem_shared_op_ld.sum"]
+        for name in ("pipe_lsu_wavefronts", "bank_conflicts_pipe_lsu")
+    )
+    assert f"{reads:.1f} wavefronts to read shared memory, {conflicts:.2f} of them because of" in course.gain(
+        line["kernel"]
+    )
+    assert "Bank conflicts of writes to shared memory take 0.98" in course.gain("cuda/dgemm_column")
+
+
+def test_a_counter_of_matrix_loads_is_not_added_to_that_of_loads(course: ModuleType) -> None:
+    """The profiler counts them in both."""
+    counters = course.counts()["cuda/bf16"]["counters"]
+    (found,) = (name for name in counters if course.WAVEFRONTS.search(name))
+    assert found.endswith("mem_shared_op_ld.sum")
+    assert any("ldsm" in name for name in counters)
+
+
+def test_a_rung_is_on_a_page_as_soon_as_it_was_counted(course: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {name: line for name, line in course.counts().items() if name != "cuda/multicast"}
+    monkeypatch.setattr(course, "counts", lambda: known)
+    page = dataclasses.replace(course.PAGES["hopper"])
+    assert page.rungs == [name for name in course.PAGES["hopper"].rungs if name != "cuda/multicast"]
 
 
 def paragraphs(text: str) -> list[str]:

@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 
 from support import browser
-from tilewright.kernels.catalog import catalog, cuda_catalog
 
 ROOT = Path(__file__).parents[2]
 NEEDS_MKDOCS = pytest.mark.skipif(
@@ -57,7 +56,7 @@ def test_the_course_has_every_rung_in_its_order(monkeypatch: pytest.MonkeyPatch)
         assert re.findall(r"^### `(.+)`$", written, re.MULTILINE) == page.rungs
         for kind in ("rung", "gain"):
             assert re.findall(rf"^<!-- generated: {kind} (.+) -->$", written, re.M) == page.rungs
-    assert {*course.rungs()} == {k.name for k in (*catalog().values(), *cuda_catalog().values()) if course.is_rung(k)}
+    assert {*course.rungs()} == {*course.counts()}, "a rung that was counted needs a section in docs/course"
 
 
 def loaded(name: str) -> ModuleType:

@@ -4,7 +4,7 @@ from tilewright.kernels import kernel
 
 
 @kernel(
-    idea="Three loops i, j, p with a scalar sum: B is read down a column, one cache line for each element used.",
+    idea="Three loops i, j, p with a scalar sum: each element of B that the inner loop reads lies in another cache line.",
     row="S1.3",
 )
 def naive(a, b, c):

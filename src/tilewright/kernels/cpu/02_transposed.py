@@ -6,7 +6,7 @@ from tilewright.kernels import kernel
 
 
 @kernel(
-    idea="Copy B transposed first, so that the inner loop walks both operands along cache lines.",
+    idea="Transpose B into a copy first, so that the inner loop reads both operands along cache lines.",
     row="S1.4",
     parent="cpu/naive",
     workspace=lambda m, n, k: n * k,

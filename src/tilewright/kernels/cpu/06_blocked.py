@@ -16,7 +16,7 @@ BLOCK = 128
 
 
 @kernel(
-    idea="Keep a 256×128 block of C in the cache: each copied element of A is used 128 times, each of B 256 times.",
+    idea="Keep a 256×128 block of C in the cache: each copied element of A is used 128 times, and each of B 256 times.",
     row="S1.7",
     parent="cpu/ikj_threads",
     shared="rows",

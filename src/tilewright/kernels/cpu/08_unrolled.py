@@ -35,7 +35,7 @@ def multiply_2x4(rows, a, b, c):
 
 
 @kernel(
-    idea="Unroll 2 rows × 4 steps of k: each vector of B feeds two rows, each vector of C is stored once for 4 steps.",
+    idea="Unroll 2 rows × 4 steps of k: a vector of B is used for two rows, a vector of C is stored once in 4 steps.",
     row="S1.9",
     parent="cpu/aligned",
     shared="rows",

@@ -80,7 +80,7 @@ def add_corner(corner, nr, c, accumulate):
 
 
 @kernel(
-    idea="Keep a tile of C in registers for KC steps of k, its shape taken from the machine's register file.",
+    idea="Keep a tile of C in registers for KC steps of k; the machine's vector registers determine its shape.",
     row="S1.10, S1.11",
     parent="cpu/unrolled",
     shared="tiles",

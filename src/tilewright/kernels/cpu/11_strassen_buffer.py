@@ -14,7 +14,7 @@ from tilewright.kernels import kernel, recursion
 
 
 @kernel(
-    idea="Cut the temporaries of all levels from one buffer, and add each product as soon as it is computed.",
+    idea="Take the temporaries of all levels from one buffer, and add each product as soon as it is computed.",
     row="S1.14",
     parent="cpu/strassen",
     over="cpu/register_tile",

@@ -14,7 +14,7 @@ from tilewright.kernels import kernel, recursion
 
 
 @kernel(
-    idea="Winograd's variant: reuse sums of sums, 15 additions instead of 18, two temporaries a level.",
+    idea="Winograd's variant reuses sums of sums: 15 additions instead of 18, and two temporaries for each level.",
     row="S1.15",
     parent="cpu/strassen_buffer",
     over="cpu/register_tile",

@@ -1,5 +1,5 @@
 /*
-idea = "Neighbouring threads on neighbouring columns: a warp's 32 loads of B are 32 consecutive floats, and A's is one broadcast."
+idea = "Neighbouring threads take neighbouring columns, so the 32 loads of B by a warp read 32 consecutive floats, and its 32 loads of A read one element."
 parent = "cuda/uncoalesced"
 row = "S0.2, S0.3, S0.4"
 block = ["BLOCK_X", "BLOCK_Y"]

@@ -1,5 +1,5 @@
 /*
-idea = "A block copies TILE×TILE tiles of A and B to shared memory: each element fetched is used TILE times, so 32 times fewer are fetched."
+idea = "A block copies TILE×TILE tiles of A and B to shared memory and uses each element TILE times, so it reads TILE times fewer elements from global memory."
 parent = "cuda/coalesced"
 row = "S0.5, S0.6, S1.17, S2"
 block = ["TILE", "TILE"]

@@ -1,5 +1,5 @@
 /*
-idea = "A thread computes ROWS rows of C: in a step it reads one element of B and ROWS of A for ROWS multiply-adds."
+idea = "A thread computes ROWS rows of a column of C: at each step of k it reads one element of B and ROWS elements of A for ROWS multiply-adds."
 parent = "cuda/shared_tile"
 row = "S0.7, S0.8"
 block = ["TILE", "TILE // ROWS"]

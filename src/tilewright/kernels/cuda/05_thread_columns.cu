@@ -1,5 +1,5 @@
 /*
-idea = "A thread computes COLS consecutive elements of a row of C: they share one element of A, and their elements of B are one wide load."
+idea = "A thread computes COLS consecutive elements of a row of C: all of them use the same element of A, and one wide load reads the elements of B."
 parent = "cuda/shared_tile"
 row = "S2, S4"
 block = ["BN // COLS", "BM"]

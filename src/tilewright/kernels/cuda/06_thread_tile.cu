@@ -1,5 +1,5 @@
 /*
-idea = "A thread computes a TM×TN tile of C: TM + TN elements read from shared memory feed TM·TN multiply-adds."
+idea = "A thread computes a TM×TN tile of C: at each step of k it reads TM + TN elements from shared memory for TM·TN multiply-adds."
 parent = "cuda/thread_columns"
 row = "S1.18, S2, S4"
 block = ["BN // TN", "BM // TM"]

@@ -1,5 +1,5 @@
 /*
-idea = "A is transposed on its way to shared memory, so that every access, global or shared, can move 4 elements in 128 bits."
+idea = "The kernel transposes A on its way to shared memory, so that every access to global or shared memory can move 4 elements in 128 bits."
 parent = "cuda/thread_tile"
 row = "S4, S2"
 block = ["BN // TN", "BM // TM"]

@@ -1,5 +1,5 @@
 /*
-idea = "Two tiles of each operand in shared memory: while one is multiplied the next is loaded, and a tile costs one barrier, not two."
+idea = "Shared memory holds two tiles of each operand: the next tile is loaded while the other one is multiplied, and each tile needs one barrier instead of two."
 parent = "cuda/vectorised"
 row = "S1.20"
 block = ["BN // TN", "BM // TM"]

@@ -1,5 +1,5 @@
 /*
-idea = "Each warp has a tile of its own in the block's, and a thread's elements are quads adjacent to those of neighbouring lanes: no bank conflicts."
+idea = "Each warp computes its own part of the block's tile, and neighbouring lanes read neighbouring groups of 4 elements, so there are no bank conflicts."
 parent = "cuda/double_buffer"
 row = "S2, S4"
 block = ["BM // WM * (BN // WN) * 32"]

@@ -1,5 +1,5 @@
 /*
-idea = "Asynchronous copies go from global to shared memory, several tiles ahead, and take no registers."
+idea = "Asynchronous copies bring tiles from global to shared memory several tiles ahead, without using registers."
 parent = "cuda/warp_tile"
 row = "S1.20, S4"
 block = ["BM // WM * (BN // WN) * 32"]

@@ -1,5 +1,5 @@
 /*
-idea = "Hardly anything but multiply-adds: 8×16 for each thread, down one column and up the next, with accumulators in the register bank that A is not in."
+idea = "A thread computes 8×16 elements of C, down one column and up the next, so that each multiply-add finds one operand of the last one again and avoids conflicts between register banks."
 parent = "cuda/async_copy"
 row = "S0.9, S1.20, S2"
 block = ["BM // WM * (BN // WN) * 32"]

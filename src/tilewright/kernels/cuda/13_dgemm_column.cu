@@ -1,5 +1,5 @@
 /*
-idea = "A thread owns a whole column of the tile of C: no other thread needs its elements of B, which go straight to registers; only A is shared."
+idea = "A thread computes a whole column of the tile of C: no other thread needs its elements of B, so it loads them into registers, and only A is in shared memory."
 parent = "cuda/dgemm_normal"
 row = "S3.3, S3.4"
 block = ["H"]

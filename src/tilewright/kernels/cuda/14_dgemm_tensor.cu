@@ -1,5 +1,5 @@
 /*
-idea = "The tensor cores multiply float64 too: a warp computes 16×8 elements of C over MMA_K steps of k by one instruction, with the pipeline of the fastest float32 rung."
+idea = "Tensor cores multiply float64 too: a warp computes 16×8 elements of C over MMA_K steps of k with one instruction, and copies run ahead as in cuda/register_banks."
 parent = "cuda/dgemm_column"
 row = "S3"
 block = ["BM // WM * (BN // WN) * 32"]

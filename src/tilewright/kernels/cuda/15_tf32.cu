@@ -1,5 +1,5 @@
 /*
-idea = "Tensor cores multiply float32 rounded to 10 bits of fraction, not 23: several times the rate, with elements 8,192 times coarser."
+idea = "Tensor cores multiply float32 numbers that are rounded from 23 to 10 bits of fraction (TF32), at several times the rate of float32."
 parent = "cuda/register_banks"
 row = ""
 block = ["BM // WM * (BN // WN) * 32"]

@@ -1,5 +1,5 @@
 /*
-idea = "Tensor cores multiply operands that are bfloat16 in memory: half the bytes, and twice the products of an instruction, summed in float32."
+idea = "Tensor cores multiply operands that are bfloat16 in memory: half the bytes of float32, twice as many multiply-adds in an instruction, and sums in float32."
 parent = "cuda/tf32"
 row = ""
 entry = "bf16_tensor"

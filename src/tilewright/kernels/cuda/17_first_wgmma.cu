@@ -1,5 +1,5 @@
 /*
-idea = "Four warps multiply by one instruction, wgmma, which reads both operands from shared memory: no thread loads fragments."
+idea = "Four warps multiply with one instruction, wgmma, which reads both operands from shared memory, so that no thread loads operands into registers."
 parent = "cuda/bf16"
 row = "S2"
 block = [128]

@@ -1,5 +1,5 @@
 /*
-idea = "The copy engine fills shared memory with boxes of A and B: one thread asks for them, and no thread computes an address."
+idea = "The copy engine copies boxes of A and B to shared memory: one thread requests them, and no thread computes addresses of elements."
 parent = "cuda/first_wgmma"
 row = "S2"
 block = [128]

@@ -1,5 +1,5 @@
 /*
-idea = "A block multiplies a tile of 128×128: two wgmmas share each tile of B, and a byte that is copied is used twice as often."
+idea = "A block computes a tile of 128×128: two wgmma instructions use each tile of B, so that each copied byte is used twice as often."
 parent = "cuda/copied_boxes"
 row = "S2"
 block = [128]

@@ -1,5 +1,5 @@
 /*
-idea = "A warp of its own asks for copies, several stages ahead of the warps that multiply: memory and tensor cores work at once."
+idea = "A separate warp requests the copies, several stages ahead of the warps that multiply, so that memory and tensor cores work at the same time."
 parent = "cuda/large_wgmma"
 row = "S2"
 block = [160]

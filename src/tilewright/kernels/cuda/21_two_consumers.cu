@@ -1,5 +1,5 @@
 /*
-idea = "Two groups multiply a tile of 128×256, with registers that the producer gives up, and wgmmas of the next step begin before the last have ended."
+idea = "Two warpgroups multiply a tile of 128×256 with registers that the producer's warps give up, and they start the wgmma of the next step before the last one has ended."
 parent = "cuda/producer"
 row = "S2"
 block = [384]

@@ -1,5 +1,5 @@
 /*
-idea = "Two blocks, one tile above the other, form a cluster: each copies half of a tile of B into the shared memory of both."
+idea = "Two blocks form a cluster and compute tiles one above the other: each block copies half of a tile of B into the shared memory of both."
 parent = "cuda/persistent"
 row = "S2"
 persistent = true

@@ -1,5 +1,5 @@
 /*
-idea = "C leaves through shared memory: the copy engine stores whole rows of 128 bytes while the next tile is multiplied."
+idea = "The kernel writes its tile of C to shared memory, and the copy engine stores it in whole rows of 128 bytes while the next tile is multiplied."
 parent = "cuda/multicast"
 row = "S2"
 persistent = true
