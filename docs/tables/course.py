@@ -273,7 +273,7 @@ def on_threads(name: str) -> str:
     page = page_of(name)
     most = max(r.threads for r in records_of(page.record))
     several, one = page.at(page.size, most)[name], page.measured[name]
-    return f"On {most} threads this rung reaches {rate(several)} GFLOPS, {factor(several, one)} times as many as on one thread."
+    return f"On {most} threads this rung reaches {rate(several)} GFLOPS, {factor(several, one)} times its rate on one."
 
 
 def glance(file: str) -> str:

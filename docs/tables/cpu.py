@@ -26,7 +26,7 @@ def rate(record: BenchRecord | None) -> str:
 
 
 def doubt(record: BenchRecord) -> str:
-    """A mark of interrogation where samples are too few or too scattered to say which of the two is faster."""
+    """A mark of interrogation where samples are too few or too scattered to say which is faster."""
     return "?" if is_unclear(record) else ""
 
 
@@ -49,14 +49,14 @@ def provenance(name: str, records: list[BenchRecord]) -> str:
     first = records[0]
     environment = first.environment
     known = {r.threads: r.peak_gflops for r in records if r.peak_gflops}
-    peaks = ", ".join(f"{peak:.0f} GFLOPS on {threads(count)}" for count, peak in sorted(known.items()))
+    peaks = " and ".join(f"{peak:.0f} GFLOPS on {threads(count)}" for count, peak in sorted(known.items()))
     kernels = environment["blas_kernels"].get("openblas", "unknown")
     return (
-        f"{first.dtype}, n = {SIZE}: GFLOPS, and in brackets R: the time of {reference_of(first)} on "
-        f"the same number of threads, divided by ours. "
-        f"{environment['processor']} ({environment['llvm_cpu']} to LLVM; {kernels} kernels in OpenBLAS), "
-        f"{environment['cores']} cores; measured FMA peak {peaks}. Record: "
-        f"{linked(name)}, made by `{command(environment)}`. {DOUBT}"
+        f"The table has GFLOPS for {first.dtype} and n = {SIZE}, and R in brackets: the time of {reference_of(first)}, "
+        f"on the same number of threads, divided by the time of the kernel. Above 1 the kernel is faster. {DOUBT}\n\n"
+        f"The machine is an {environment['processor']} with {environment['cores']} cores. LLVM, the compiler, calls it "
+        f"{environment['llvm_cpu']}, and OpenBLAS chooses its {kernels} kernels for it. The measured peak of fused "
+        f"multiply-adds is {peaks}. Record: {linked(name)}, made by `{command(environment)}`."
     )
 
 
@@ -78,12 +78,12 @@ def forced_openblas() -> str:
     parts = []
     for dtype in dict.fromkeys(r.dtype for r in records):
         ours = [r for r in records if r.dtype == dtype and r.kernel == "cpu/register_tile" and r.ratio is not None]
-        parts.append(f"- {dtype}: " + ", ".join(f"{r.ratio:.2f} at {r.n} on {threads(r.threads)}" for r in ours))
+        parts.append(f"- {dtype}: " + ", ".join(f"{r.ratio:.2f} at n = {r.n} on {threads(r.threads)}" for r in ours))
     chosen = records_of("cpu-ladder-float32")[0].environment["blas_kernels"]["openblas"]
     forced = records[0].environment["blas_kernels"]["openblas"]
     said = (
-        f"OpenBLAS does not know this processor and takes its {chosen} kernels. With those for AVX-512 "
-        f"(`OPENBLAS_CORETYPE={forced}`) it is faster, and R of the register tile is "
+        f"OpenBLAS does not know this processor and chooses its {chosen} kernels. With its kernels for AVX-512 "
+        f"(`OPENBLAS_CORETYPE={forced}`) it is faster. Compared with these, `cpu/register_tile` has the following R "
         f"([record](../benchmarks/cpu-openblas-avx512.jsonl)):"
     )
     return "\n".join([said, "", *parts])

@@ -62,11 +62,14 @@ def tera(record: BenchRecord | None) -> str:
 def gpu_provenance(name: str, records: list[BenchRecord]) -> str:
     first = records[0].environment
     peaks = {r.dtype: r.peak_gflops for r in records if r.peak_gflops}
-    measured = ", ".join(f"{dtype} {peak / 1000:.1f}" for dtype, peak in peaks.items())
+    measured = " and ".join(f"{peak / 1000:.1f} TFLOPS in {dtype}" for dtype, peak in peaks.items())
+    refused = any(r.verdict == "unsupported" for r in records)
     return (
-        f"TFLOPS, and in brackets R: the time of cuBLAS {first['blas'].get('cublas', '')} divided by ours, in the same run. "
-        f"{first['gpu']}, driver {first['driver']}, kernels compiled by {first['nvrtc']}"
-        f"{'; measured peaks in TFLOPS: ' * bool(measured)}{measured}. "
+        f"The tables have TFLOPS, and R in brackets: the time of cuBLAS {first['blas'].get('cublas', '')} divided by the "
+        f"time of the kernel, both measured in the same run. Above 1 the kernel is faster."
+        f"{' **refused** means that the kernel cannot multiply matrices of this size.' * refused}\n\n"
+        f"The GPU is an {first['gpu']} with driver {first['driver']}. The kernels were compiled by {first['nvrtc']}. "
+        f"{f'The measured peaks are {measured}. ' * bool(measured)}"
         f"Record: {linked(name)}, made by `{command(first)}`."
     )
 
@@ -78,9 +81,10 @@ def fastest(name: str) -> str:
     for dtype in ("float32", "float64"):
         of = [r for r in records if r.dtype == dtype and r.n in GPU_SIZES]
         best = {n: max((r for r in of if r.n == n), key=lambda r: r.ratio or 0) for n in dict.fromkeys(r.n for r in of)}
-        listed = ", ".join(f"{r.ratio:.2f} at {n:,}" for n, r in sorted(best.items()) if n >= 1000)
-        parts.append(f"{dtype} {listed}")
-    return f"The fastest rung against cuBLAS (R above 1 is faster): {'; '.join(parts)}."
+        listed = ", ".join(f"{r.ratio:.2f} at n = {n:,}" for n, r in sorted(best.items()) if n >= 1000)
+        parts.append(f"- {dtype}: {listed}")
+    said = "The time of cuBLAS divided by the time of the fastest rung (above 1 the rung is faster) is, for each size:"
+    return "\n".join([said, "", *parts])
 
 
 def _asked(dtype: str) -> str:
@@ -402,7 +406,11 @@ def sweep(names: list[str], *params: str) -> str:
         rows.append([*map(str, chosen), str(first.about["registers"]), resident(first), *rates])
     first = measured[0]
     made = "; ".join(f"[record](../benchmarks/{name}.jsonl), made by `{command_of(name)}`" for name in names)
-    return f"{table(rows)}\n\nGFLOPS of `{first.kernel}` by n, {first.environment['gpu']}; {made}."
+    return (
+        f"{table(rows)}\n\nThe columns for each n have GFLOPS of `{first.kernel}` on an {first.environment['gpu']}, the "
+        f"highest of each column in bold. Registers are those of one thread, and warps are resident on a multiprocessor "
+        f"({made})."
+    )
 
 
 def sweep_rate(record: BenchRecord | None, best: float) -> str:
@@ -441,9 +449,10 @@ def counted(name: str) -> str:
             rows.append([f"`{launch['kernel']}`", f"{launch['m']:,}", f"{launch['blocks']:,}", *cells])
     first = launches[0]["environment"]
     return (
-        f"{table(rows)}\n\nWavefronts of shared loads and stores, as predicted and how many more each of three launches "
-        f"counted: at most {most['ld']:.1%} more for loads, {most['st']:.0%} for stores. In the other "
-        f"{len(launches) - len(rows) + 1} of {len(launches)} cases all are as predicted. "
+        f"{table(rows)}\n\nThe columns **loads** and **stores** have the predicted wavefronts of loads and stores in shared "
+        f"memory. The columns **more** have the additional wavefronts that the hardware counted in each of three launches: "
+        f"at most {most['ld']:.1%} more for loads, and {most['st']:.0%} more for stores. The table leaves out "
+        f"{len(launches) - len(rows) + 1} of {len(launches)} cases, in which the hardware counted what was predicted. "
         f"{first['gpu']}, ncu {first['ncu'].split()[1]}, {first['compiler']}; "
         f"[record](../benchmarks/{name}.jsonl), made by `python benchmarks/record_rungs.py`."
     )
