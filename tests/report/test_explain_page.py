@@ -53,11 +53,11 @@ def words(page: str) -> str:
 
 def test_headline_says_rate_bound_and_waste():
     assert explain_page.headline(uncoalesced()) == (
-        "cuda/uncoalesced at 64 on H200: at best 1,833 GFLOPS (0.286 µs, 2.7% of the arithmetic), held back by "
-        "L1 and shared memory; line 15 moves 6.6 times the sectors that would do."
+        "cuda/uncoalesced at 64 on H200: at best 1,833 GFLOPS (0.286 µs, 2.7% of the arithmetic peak), held back by "
+        "L1 and shared memory; line 15 moves 6.6 times as many sectors as necessary."
     )
     assert explain_page.headline(coalesced()).endswith("; no access moves more than its bytes need.")
-    assert "takes 16.5 times the wavefronts that would do" in explain_page.headline(shared_tile())
+    assert "takes 16.5 times as many wavefronts as necessary" in explain_page.headline(shared_tile())
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_comparison_names_the_fastest_and_the_slowest():
     names = explain_page.labels(THREE)
     assert names == ["cuda/uncoalesced", "cuda/coalesced", "cuda/shared_tile"]
     assert explain_page.comparison(THREE, names) == (
-        "cuda/coalesced can be fastest: at best 8,299 GFLOPS, held back by L1 and shared memory. "
-        "That is 17 times the 487 of cuda/shared_tile, held back by the same."
+        "cuda/coalesced has the highest bound: 8,299 GFLOPS, held back by L1 and shared memory. "
+        "This is 17 times the bound of cuda/shared_tile, 487 GFLOPS, held back by the same resource."
     )
     mixed = [uncoalesced(), coalesced(96)]
     said = explain_page.comparison(mixed, explain_page.labels(mixed))
@@ -125,9 +125,9 @@ def test_labels_say_no_more_than_tells_them_apart():
 
 
 def test_verdict_counts_defects_and_says_what_was_run():
-    verified = "The result is verified, its error 0.013 of the bound."
+    verified = "The result is verified, with an error of 0.013 of the bound."
     fine = explain_page.verdict(coalesced())
-    assert (fine.words, fine.bad) == (f"{verified} No defect was seen. Every block was run.", False)
+    assert (fine.words, fine.bad) == (f"{verified} No defect was found. Every block was run.", False)
     said = [(verified, False), ("Defects: 1 × race.", True), ("Every block was run.", False)]
     assert list(explain_page.verdict(with_defect(coalesced())).sentences) == said
     wrong = replace(coalesced(), verified={"ok": False, "reason": "row 3 was never written", "error_over_bound": 1e9})
@@ -150,7 +150,7 @@ def test_occupancy_in_words():
     assert explain_page.occupancy_sentence(replace(bare(), occupancy=too_much)) == (
         "This launch does not fit a multiprocessor, limited by shared memory."
     )
-    assert explain_page.occupancy_sentence(bare()) == "Not known for this GPU."
+    assert explain_page.occupancy_sentence(bare()) == "The occupancy is not known for this GPU."
 
 
 # ---- the page ----
@@ -196,7 +196,7 @@ def test_the_page_of_one_has_every_part():
         "What limits cuda/shared_tile on H200",
         "race byte 212 of shared a_tile",
         "first seen in block 0, 0, 0, thread 33, 0, 0",
-        "32 lanes ask for 32 different words of 4 bytes; 32 of them lie in bank 0: 32 wavefronts, 1 would do.",
+        "32 lanes request 32 different words of 4 bytes; 32 of them lie in bank 0: 32 wavefronts; 1 would be enough.",
         "What limits it",
         "281,216 turns at 261 billion a second",
         "2 blocks on each multiprocessor",

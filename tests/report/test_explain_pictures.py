@@ -64,7 +64,7 @@ def test_margin_has_cost_requests_and_waste():
     # 67,584 turns of the L1 cache, and 16,384 requests: each takes one at least.
     assert cost.wasted / 100 == pytest.approx(1 - 16384 / 67584, rel=1e-3)
     assert [panel.facts for panel in loop.panels] == [
-        "262,144 sectors for 8,192 requests, 32 each; 32,768 would do.",
+        "262,144 sectors for 8,192 requests, 32 each; 32,768 would be enough.",
         "8,192 sectors for 8,192 requests, 1 each.",
     ]
     assert [d.kind for d in loop.defects] == ["race"]
@@ -86,7 +86,7 @@ def test_instructions_that_do_alike_are_one_panel_and_the_rest_is_counted():
     alike = [access(8, "global", "ld", lambda i, s=s: 4 * i + s, 4, 10, 4) for s in (0, 128, 4096)]
     (panel,) = next(line for line in source_view.source_view(explanation("k", "\n" * 9 + "x", 32, *alike), "e").body
                     if line.number == 8).panels  # fmt: skip
-    assert panel.title == "Global loads, 4 bytes a lane: 3 instructions alike"
+    assert panel.title == "Global loads, 4 bytes per lane: 3 similar instructions"
     assert panel.facts == "120 sectors for 30 requests, 4 each."
     many = [access(8, "global", "ld", lambda i, s=s: 4 * s * i, 4 + s, 10, 4) for s in range(2, 12)]
     line = next(
@@ -104,7 +104,7 @@ def test_a_dearest_request_is_called_that():
     made = replace(uncoalesced(), accesses=[both])
     (panel,) = next(line for line in source_view.source_view(made, "e").body if line.costs).panels
     assert "16.5 each" in panel.facts
-    assert panel.facts.endswith("The picture shows the dearest.")
+    assert panel.facts.endswith("The picture shows the most expensive one.")
 
 
 def test_what_lies_on_no_line_of_the_source_is_shown_all_the_same():
@@ -154,26 +154,26 @@ def test_sectors_are_those_that_the_microscope_counts(lanes: list[int | None], n
     ("seen", "caption"),
     [
         (access(1, "global", "ld", lambda i: 4 * i, 4, 1, 4),
-         "32 lanes ask for 128 bytes side by side in 4 sectors: the fewest that hold them."),
+         "32 lanes request 128 bytes side by side in 4 sectors, the fewest possible."),
         (access(1, "global", "ld", lambda i: 4000 * i, 32, 1, 4),
-         "32 lanes ask for 128 bytes, 4,000 bytes apart, in 32 sectors: 4 would do."),
+         "32 lanes request 128 bytes, 4,000 bytes apart, in 32 sectors; 4 would be enough."),
         (access(1, "global", "ld", lambda i: 0, 1, 1, 1),
-         "32 lanes ask for the same 4 bytes in 1 sector: the fewest that hold them."),
+         "32 lanes request the same 4 bytes in 1 sector, the fewest possible."),
         (access(1, "global", "st", lambda i: 4 * i if i == 7 else None, 1, 1, 1),
-         "1 lane asks for 4 bytes in 1 sector: the fewest that hold them."),
-        (access(1, "local", "ld", lambda i: 16, 4, 1, 4), "32 lanes ask for 128 bytes in 4 sectors."),
+         "1 lane requests 4 bytes in 1 sector, the fewest possible."),
+        (access(1, "local", "ld", lambda i: 16, 4, 1, 4), "32 lanes request 128 bytes in 4 sectors."),
         (access(1, "shared", "ld", lambda i: 4 * i, 1, 1, 1),
-         "32 lanes ask for 32 different words of 4 bytes, no two of them in one bank: 1 wavefront, the fewest possible."),
+         "32 lanes request 32 different words of 4 bytes, no two of them in one bank: 1 wavefront, the fewest possible."),
         (access(1, "shared", "ld", lambda i: 128 * i, 32, 1, 1),
-         "32 lanes ask for 32 different words of 4 bytes; 32 of them lie in bank 0: 32 wavefronts, 1 would do."),
+         "32 lanes request 32 different words of 4 bytes; 32 of them lie in bank 0: 32 wavefronts; 1 would be enough."),
         (access(1, "shared", "ld", lambda i: 64, 1, 1, 1),
-         "32 lanes ask for one word of 4 bytes, a broadcast: 1 wavefront, the fewest possible."),
+         "32 lanes request one word of 4 bytes, a broadcast: 1 wavefront, the fewest possible."),
         (access(1, "shared", "st", lambda i: 16 * i, 4, 1, 4, 16),
-         "32 lanes ask for 32 different words of 16 bytes, served in 4 passes, no two of a pass in one bank: "
+         "32 lanes request 32 different words of 16 bytes in 4 groups of lanes, no two of a group in one bank: "
          "4 wavefronts, the fewest possible."),
         (access(1, "shared", "st", lambda i: 16 + 128 * i, 32, 1, 4, 16),
-         "32 lanes ask for 32 different words of 16 bytes, served in 4 passes; 8 of a pass lie in banks 4–7: "
-         "32 wavefronts, 4 would do."),
+         "32 lanes request 32 different words of 16 bytes in 4 groups of lanes; 8 of a group lie in banks 4–7: "
+         "32 wavefronts; 4 would be enough."),
     ],
 )  # fmt: skip
 def test_pictures_say_in_words_what_they_draw(seen: Access, caption: str):

@@ -27,6 +27,7 @@ from tilewright.records.report.pipeline_section import (
     pipeline_pictures,
     swizzle_picture,
 )
+from tilewright.records.report.words import with_noun
 
 
 def classes(picture: Picture | None) -> list[str]:
@@ -47,7 +48,7 @@ def test_every_span_is_drawn_from_its_begin_to_its_end() -> None:
         assert float(box.get("x", 0)) == pytest.approx(LEFT + span.begin * unit, abs=1)
         assert float(box.get("width", 0)) == pytest.approx(((span.end or 0) - span.begin) * unit, abs=1.5)
         assert (box.findtext("title") or "").startswith(span.words)
-    assert drawn.caption == "Block (0, 0, 0), with 2 stages. Waiting in 9 ticks: warp 4 58%, warps 0–3 22%."
+    assert drawn.caption == "Block (0, 0, 0), with 2 stages. Waiting time in 9 ticks: warp 4 58%, warps 0–3 22%."
 
 
 @pytest.mark.slow
@@ -74,8 +75,8 @@ def test_the_phases_of_a_barrier_are_drawn_with_what_they_lack() -> None:
     assert words.count("512") == sum(event.bytes == 512 for event in full.events)
     assert words.count("goes on") == 2
     assert drawn.caption == (
-        "A phase of full[0] needs 1 arrival and the bytes that were announced. In the first 12 events 3 phases complete; "
-        "then phase 3 lacks 1 arrival."
+        "A phase of full[0] needs 1 arrival and the expected bytes. In the first 12 events 3 phases complete; "
+        "then phase 3 still needs 1 arrival."
     )
     other = phase_picture(empty, "e")
     assert other is not None
@@ -103,7 +104,7 @@ def test_chunks_of_a_column_lie_in_as_many_banks_as_the_swizzle_allows(swizzle: 
     assert drawn is not None
     assert classes(drawn).count("word") == 8
     assert len(classes(drawn)) == 64
-    assert f"lies in {8 // turns} groups of banks: {turns} turn" in drawn.caption
+    assert f"lies in {with_noun(8 // turns, 'group')} of four banks, which takes {turns} wavefront" in drawn.caption
 
 
 def test_a_product_that_reads_by_another_swizzle_stands_out() -> None:
@@ -112,7 +113,7 @@ def test_a_product_that_reads_by_another_swizzle_stands_out() -> None:
     assert "word late" not in classes(right)
     assert right is not None
     assert right.caption.endswith("wgmma at line 9 reads chunk 0 of rows 0 to 7 as one group of A. They lie in 8 groups "
-                                  "of banks: 1 turn.")  # fmt: skip
+                                  "of four banks, which takes 1 wavefront.")  # fmt: skip
     assert (classes(wrong).count("word"), classes(wrong).count("word late")) == (4, 4)
     assert wrong is not None
     assert wrong.caption.endswith("by a descriptor with 64-byte swizzle, and reads 4 others.")
@@ -121,7 +122,7 @@ def test_a_product_that_reads_by_another_swizzle_stands_out() -> None:
 def test_pictures_have_a_name_and_say_in_words_what_they_draw() -> None:
     shown = pipeline_pictures(in_code(), "e0-pipeline")
     assert [one.title for one in shown] == [
-        "Who waits for whom",
+        "Which warps wait, and for what",
         "The phases of <full>: stage 0 is full",
         "A tile with the 128-byte swizzle",
     ]

@@ -370,7 +370,7 @@ def test_a_page_begins_with_the_machine_that_was_busy():
     quiet, why = matmul(512, 0.5), "ref/openblas took 23 times as long on 2 threads as on 1"
     starving = replace(matmul(1000, 0.02), environment={**quiet.environment, "starved": why})
     page = report.render([quiet, starving])
-    first = f"The machine was busy: R is unknown (?) for 1 of 2 cells. Such as tilewright/matmul at 1000: {why}."
+    first = f"The machine was busy: R is unknown (?) for 1 of 2 cells. For example, tilewright/matmul at 1000: {why}."
     assert page.index("</h1>") < page.index(first) < page.index("is unclear:") < page.index("<main>")
     assert f"at n = 1000 on 2 threads. Whether OpenBLAS is slower is unclear: {why}." in page
     view = view_of([quiet, starving])
@@ -394,7 +394,7 @@ def test_without_the_library_the_message_is_of_the_best_rung():
     assert conclusions.bench_message(view).startswith(
         "cpu/strassen_winograd reaches 240 GFLOPS, 83% of the measured peak at n = 8192 on 2 threads. Whether OpenBLAS is "
     )
-    assert conclusions.details(view).startswith("Of 17 sizes: ")
+    assert conclusions.details(view).startswith("Verdicts at 17 sizes: ")
     assert "higher than that of" not in conclusions.details(view)
 
 
@@ -402,7 +402,7 @@ def test_without_the_library_the_message_is_of_the_best_rung():
     ("samples", "words"),
     [
         ([0.8, 0.9, 1.0, 1.1], "but 4 samples of each do not prove a difference: they took 800 ms … 1.10 s and 1.00 s"),
-        ([0.5, 0.501, 0.502, 0.503], "also when the scatter of both is counted: the call's own choice"),
+        ([0.5, 0.501, 0.502, 0.503], "even if the scatter of both is taken into account. So the call does not choose"),
     ],
 )
 def test_a_rung_ahead_of_the_call_is_explained(samples, words):

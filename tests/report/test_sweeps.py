@@ -65,7 +65,7 @@ def test_only_kernels_with_several_sets_in_one_cell() -> None:
 def test_the_later_record_of_a_cell_counts() -> None:
     (sweep,) = found([cell(ROWS, 64, 1e-6, ROWS=2), cell(ROWS, 64, 2e-3, ROWS=4), cell(ROWS, 64, 4e-3, ROWS=2)])
     assert len(sweep.records) == 2
-    assert page.sweep_conclusion(sweep).startswith("At 64, ROWS=4 is fastest, ×2.00 the rate of ROWS=2")
+    assert page.sweep_conclusion(sweep).startswith("At 64, ROWS=4 is fastest, 2.00 times as fast as ROWS=2")
 
 
 def test_sets_are_in_the_order_of_their_values_the_parameter_with_most_first() -> None:
@@ -79,7 +79,7 @@ def test_of_many_sets_the_fastest_are_shown_and_that_is_said() -> None:
     records = [replace(r, median_s=r.params["leaf"], gflops=1 / r.params["leaf"]) for r in records]
     (sweep,) = found(records)
     assert [leaf for (leaf,) in sweep.sets] == list(range(1, MOST_SETS + 1))
-    assert f"Shown are the fastest {MOST_SETS} of 30 combinations." in page.sweep_conclusion(sweep)
+    assert f"Only the fastest {MOST_SETS} of 30 combinations are shown." in page.sweep_conclusion(sweep)
     assert "Shown" not in page.sweep_conclusion(found(blocks(64))[0])
 
 
@@ -140,7 +140,7 @@ def test_the_table_says_what_a_set_needs_and_does() -> None:
         ((2,), "781 (78%)", False), ((8,), "1,074 (107%)", True),
     ]  # fmt: skip
     assert dict(zip(made.headings, made.rows[1].details, strict=True)) == {
-        "threads a block": "128", "registers": "40", "shared bytes": "8,192", "resident warps": "48 of 64",
+        "threads per block": "128", "registers": "40", "shared bytes": "8,192", "resident warps": "48 of 64",
         "limited by": "registers", "global load sectors": "7.81", "shared load requests": "35.2",
     }  # fmt: skip
 
@@ -159,8 +159,8 @@ def test_a_record_that_does_not_know_leaves_its_place_empty() -> None:
 
 def test_conclusion_says_where_another_set_is_best() -> None:
     records = [cell(ROWS, n, t * 1e-3, ROWS=r) for n, r, t in ((64, 2, 1), (64, 8, 2), (128, 2, 2), (128, 8, 1))]
-    assert page.sweep_conclusion(found(records)[0]).endswith("Best by size: ROWS=2 at 64; ROWS=8 at 128.")
-    assert "Best by size" not in page.sweep_conclusion(found(blocks(64, 128))[0])
+    assert page.sweep_conclusion(found(records)[0]).endswith("Fastest at each size: ROWS=2 at 64; ROWS=8 at 128.")
+    assert "Fastest at each size" not in page.sweep_conclusion(found(blocks(64, 128))[0])
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------

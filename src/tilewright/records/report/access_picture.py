@@ -91,7 +91,7 @@ def access_picture(access: Access, ident: str) -> Picture | None:
     caption = _caption(access, touched, asked)
     placed = _place(asked)
     parts = [lane_boxes(access.lanes), _links(touched, placed), *_sectors(asked, placed)]
-    name = f"What one warp asks of {access.space} memory"
+    name = f"What one warp requests from {access.space} memory"
     kind = "access wasteful" if access.space == "global" and _best(asked) < len(asked) else "access"
     return Picture(drawing(ident, name, caption, SECTORS_BOTTOM + 46, parts, kind), caption, len(asked))
 
@@ -110,7 +110,7 @@ def lane_boxes(lanes: Sequence[int | None]) -> str:
     drawn = [svg_text(0, LANES_TOP - 7, "lanes of one warp", "start")]
     for lane, at in enumerate(lanes):
         idle = "" if at is not None else " idle"
-        words = "takes no part" if at is None else f"byte {at:,}"
+        words = "inactive" if at is None else f"byte {at:,}"
         drawn.append(
             titled_rectangle(
                 "lane" + idle, lane * LANE + 1, LANES_TOP, LANE - 2, LANES_BOTTOM - LANES_TOP, f"lane {lane}: {words}"
@@ -185,7 +185,7 @@ def _sectors(asked: dict[int, list[tuple[int, int]]], placed: _Placed) -> list[s
             drawn.append(titled_rectangle("unmoved", left + 0.5, SECTORS_TOP, placed.width - 1, height, "not moved"))
             continue
         used = sum(end - begin for begin, end in asked[sector])
-        hover = f"sector at byte {sector * SECTOR:,}: {used} of 32 bytes asked for"
+        hover = f"sector at byte {sector * SECTOR:,}: {used} of 32 bytes requested"
         if used < SECTOR:
             drawn.append(titled_rectangle("moved", left + 0.5, SECTORS_TOP, placed.width - 1, height, hover))
         for begin, end in asked[sector]:
@@ -239,10 +239,10 @@ def _caption(access: Access, touched: Touched, asked: dict[int, list[tuple[int, 
     used, best = _used(asked), _best(asked)
     sectors = with_noun(len(asked), "sector")
     what = _arrangement(access, with_noun(used, "byte"))
-    verdict = ": the fewest that hold them" if best == len(asked) else f": {best} would do"
+    verdict = ", the fewest possible" if best == len(asked) else f"; {best} would be enough"
     if access.space == "local":
         verdict = ""  # its layout is the hardware's: no other would be better
-    return f"{with_noun(active, 'lane')} {'ask' if active > 1 else 'asks'} for {what} in {sectors}{verdict}."
+    return f"{with_noun(active, 'lane')} {'request' if active > 1 else 'requests'} {what} in {sectors}{verdict}."
 
 
 def _arrangement(access: Access, used: str) -> str:

@@ -87,7 +87,9 @@ def _chart(view: View, records: Sequence[BenchRecord], drawn: dict[str, Style]) 
     x, y = sizes_axis(sizes), alt.Y("error:Q", title=None, scale=scale, axis=alt.Axis(values=ticks, format="~r"))
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y)
     layers = [*_guide(guide, x, y), *marks(base, drawn, tooltip=TOOLTIP)]
-    return alt.layer(*layers).properties(description="Typical error over n on logarithmic axes, one line a kernel")
+    return alt.layer(*layers).properties(
+        description="Typical error over n on logarithmic axes, with a line for each kernel"
+    )
 
 
 def _sums_in_dtype(view: View) -> bool:

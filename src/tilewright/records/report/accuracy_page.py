@@ -132,7 +132,7 @@ def no_digit(dtype: str) -> float:
 def _row(each: MeasuredAccuracy) -> dict[str, Any]:
     most = no_digit(each.dtype)
     error = most if each.componentwise is None or not each.as_ieee else each.componentwise
-    promise = "" if each.over_promise is None else f"{shortly(each.over_promise)} of what is promised"
+    promise = "" if each.over_promise is None else f"{shortly(each.over_promise)} of its own bound"
     again = f"{each.flagged / each.parts:.1%} of C" if each.flagged is not None and each.parts else ""
     texts = [each.path, f"{distribution_text(each.distribution)}, n = {each.n:,}", error_text(each)]
     texts += [
@@ -181,7 +181,7 @@ def _over_size(rows: _Rows, _: int, base: alt.Chart, drawn: dict[str, Style]) ->
         *_named_bound(bound.transform_filter(f"datum.n == {sizes[0]}"), align="left", dx=2, dy=14),
     ]
     return alt.layer(*layers).properties(
-        description="Largest error over n on logarithmic axes, one line a path, and the classical bound dashed"
+        description="Largest error over n on logarithmic axes, with a line for each path, and the classical bound dashed"
     )
 
 
@@ -195,7 +195,7 @@ def _over_span(rows: _Rows, k: int, base: alt.Chart, drawn: dict[str, Style]) ->
     layers = marks(base.encode(x=x, y=y), drawn, tooltip=TOOLTIP)
     named = _named_bound(bound.encode(x=alt.value("width")), align="right", dx=-4, dy=-8)
     return alt.layer(_dashed(bound.mark_rule), *layers, *named).properties(
-        description="Largest error over binades, one line a path, and the classical bound dashed"
+        description="Largest error over binades, with a line for each path, and the classical bound dashed"
     )
 
 

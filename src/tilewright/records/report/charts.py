@@ -200,7 +200,7 @@ def _gflops(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     if view.peak and peak_in_sight(view):
         layers = _yardstick(view.peak, f"measured peak, {digits(view.peak)} GFLOPS", layers, below=True)
     return alt.layer(*layers, *names_at_ends(view, drawn, "gflops")).properties(
-        description="GFLOPS over n, one line a kernel"
+        description="GFLOPS over n, with a line for each kernel"
     )
 
 
@@ -213,7 +213,7 @@ def _ratio(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     layers = marks(_cells("datum.square && isValid(datum.ratio)", view, y), drawn, still=legend)
     words = f"1: as fast as {public_name(view.reference) if view.reference else 'the reference'}"
     return alt.layer(*_yardstick(1, words, layers), *names_at_ends(view, drawn, "ratio")).properties(
-        description="R over n, one line a kernel"
+        description="R over n, with a line for each kernel"
     )
 
 
@@ -224,12 +224,12 @@ def _time(view: View, drawn: dict[str, Style], legend: bool) -> Any:
     y = alt.Y("time:Q", title=None, axis=axis, scale=alt.Scale(type="log", domain=domain, nice=False))
     layers = marks(_cells("datum.square", view, y), drawn, still=legend)
     return alt.layer(*layers, *names_at_ends(view, drawn, "median_s", logarithmic=True)).properties(
-        description="Median time over n on logarithmic axes, one line a kernel"
+        description="Median time over n on logarithmic axes, with a line for each kernel"
     )
 
 
 def _shapes(view: View, drawn: dict[str, Style], legend: bool) -> Any:
-    """One row a shape, one point a kernel: shapes that differ in more than size have no common axis."""
+    """One row a shape, with a point for each kernel: shapes that differ in more than size have no common axis."""
     shapes = shapes_without_curve(view)
     field = alt.FieldOneOfPredicate(field="shape", oneOf=shapes)
     y = alt.Y("shape:N", title=None, sort=shapes, axis=alt.Axis(labelLimit=240, grid=True, labelOverlap=False))
@@ -253,5 +253,5 @@ def _shapes(view: View, drawn: dict[str, Style], legend: bool) -> Any:
         )
     )  # fmt: skip
     return alt.layer(points.add_params(*parameters())).properties(
-        description="GFLOPS of each shape, one point a kernel", height=max(80, 34 * len(shapes))
+        description="GFLOPS of each shape, with a point for each kernel", height=max(80, 34 * len(shapes))
     )

@@ -80,9 +80,11 @@ def _beside_the_call(rung: BenchRecord, call: BenchRecord) -> str:
         many = min(len(rung.samples_s), len(call.samples_s))
         return (
             f"{said}, but {many} samples of each do not prove a difference: they took {spread(rung.samples_s)} and "
-            f"{spread(call.samples_s)}, and the two were not measured in turns."
+            f"{spread(call.samples_s)}, and the two were not measured alternately."
         )
-    return f"{said}, also when the scatter of both is counted: the call's own choice of kernel is not the best here."
+    return (
+        f"{said}, even if the scatter of both is taken into account. So the call does not choose the best kernel here."
+    )
 
 
 def _where(record: BenchRecord) -> str:
@@ -119,7 +121,7 @@ def _tally(view: View, kernel: str) -> str:
         return ""
     counts = ", ".join(f"{status} at {number}" for status in Status if (number := judged.count(status)))
     what = "sizes" if all(r.m == r.n == r.k for r in view.measured) else "shapes"
-    return f"Of {len(judged)} {what}: {counts}."
+    return f"Verdicts at {len(judged)} {what}: {counts}."
 
 
 def verdicts(records: Sequence[BenchRecord]) -> str:
@@ -151,7 +153,7 @@ def busy_machine(records: Sequence[BenchRecord]) -> str:
         return ""
     record, why = affected[-1]
     cells = f"{len(affected):,} of {with_noun(len(records), 'cell')}"
-    return f"The machine was busy: R is unknown (?) for {cells}. Such as {record.kernel} at {record.shape}: {why}."
+    return f"The machine was busy: R is unknown (?) for {cells}. For example, {record.kernel} at {record.shape}: {why}."
 
 
 def wrong_results(records: Sequence[BenchRecord]) -> list[BenchRecord]:

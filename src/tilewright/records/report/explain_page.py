@@ -306,7 +306,7 @@ def _launch(e: Explanation) -> dict[str, Any]:
         "grid": _extent(e.launch.get("grid"), "blocks"),
         "block": _extent(e.launch.get("block"), "threads"),
         "in all": f"{blocks} of {threads}" if blocks and threads else "",
-        "dynamic shared memory": _counted(e.launch.get("shared_bytes"), "byte", " a block"),
+        "dynamic shared memory": _counted(e.launch.get("shared_bytes"), "byte", " per block"),
         "parameters": ", ".join(f"{name} = {value}" for name, value in e.params.items()),
         "dtype": e.dtype,
     }
@@ -315,9 +315,9 @@ def _launch(e: Explanation) -> dict[str, Any]:
 def _resources(e: Explanation) -> dict[str, Any]:
     resources = e.resources
     return {
-        "registers": _counted(resources.get("registers"), "register", " a thread"),
-        "static shared memory": _counted(resources.get("shared_bytes"), "byte", " a block"),
-        "local memory": _counted(resources.get("local_bytes"), "byte", " a thread"),
+        "registers": _counted(resources.get("registers"), "register", " per thread"),
+        "static shared memory": _counted(resources.get("shared_bytes"), "byte", " per block"),
+        "local memory": _counted(resources.get("local_bytes"), "byte", " per thread"),
         "largest block": _counted(resources.get("max_threads"), "thread"),
     }
 
@@ -368,7 +368,7 @@ def occupancy_limits(e: Explanation) -> list[dict[str, Any]]:
 KIB = 1024
 
 #: For each resource, the title of its axis, and how many registers or bytes are one unit on it.
-AXES = {"registers": ("registers a thread", 1), "shared": ("KiB of shared memory a block", KIB)}
+AXES = {"registers": ("registers per thread", 1), "shared": ("KiB of shared memory per block", KIB)}
 
 
 def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] | None:
@@ -493,7 +493,7 @@ def roofline(explanation: Explanation) -> dict[str, Any] | None:
     x = _domain([*(level.intensity for level in kernel_levels), *ridges])
     y = _domain([gflops, peak or 4 * gflops])
     axes: dict[str, Any] = {
-        "x": alt.X("x:Q", title="operations a byte", scale=_log(x), axis=_axis(x)),
+        "x": alt.X("x:Q", title="operations per byte", scale=_log(x), axis=_axis(x)),
         "y": alt.Y("y:Q", title="GFLOPS", scale=_log(y), axis=_axis(y, grid=True)),
     }
     layers = [_lines(roofs, peak, x, axes), *_names(roofs, peak, x, y, axes), *_points(kernel_levels, gflops, x, axes)]
@@ -545,12 +545,12 @@ def _points(kernel_levels: Sequence[Level], gflops: float, x: Span, axes: dict[s
     cover the roofs."""
     rows: list[dict[str, Any]] = [
         {"x": level.intensity, "y": gflops, "limits": level.is_limit, "words": f"{level.short}: {shortly(level.intensity)}",
-         "memory": level.name, "operations a byte": shortly(level.intensity), "GFLOPS": shortly(gflops)}
+         "memory": level.name, "operations per byte": shortly(level.intensity), "GFLOPS": shortly(gflops)}
         for level in kernel_levels
     ]  # fmt: skip
     base = alt.Chart(alt.InlineData(values=rows)).encode(**axes)
     drawn = [base.mark_line(style="join")]
-    tips = [alt.Tooltip(f"{name}:N") for name in ("memory", "operations a byte", "GFLOPS")]
+    tips = [alt.Tooltip(f"{name}:N") for name in ("memory", "operations per byte", "GFLOPS")]
     for style, rule in (("level", "!datum.limits"), ("limit", "datum.limits")):
         drawn.append(base.transform_filter(rule).mark_point(style=style, size=90).encode(tooltip=tips))
     for i, row in enumerate(rows):
@@ -616,13 +616,13 @@ def headline(e: Explanation) -> str:
     if e.is_product and not e.flops:
         return f"{where}: there is nothing to multiply."
     if e.reason_without_rate:
-        return f"{where}: no rate, for {e.reason_without_rate}{_waste(e)}."
+        return f"{where}: no rate is given, because {e.reason_without_rate}{_waste(e)}."
     if bound and not e.is_product:
         return f"{where}: at best {duration(bound.seconds)}, held back by {bound.name}{_waste(e)}."
     if bound is None or not gflops:
         return f"{where}: this GPU’s rates are not known, so no time is predicted{_waste(e)}."
     peak = finite(e.gpu.get("peak_gflops"))
-    share = f", {_percent(gflops / peak)} of the arithmetic" if peak and bound.unit != "operations" else ""
+    share = f", {_percent(gflops / peak)} of the arithmetic peak" if peak and bound.unit != "operations" else ""
     rate = f"{digits(gflops)} GFLOPS ({duration(bound.seconds)}{share})"
     return f"{where}: at best {rate}, held back by {bound.name}{_waste(e)}."
 
@@ -639,26 +639,25 @@ def _waste(e: Explanation) -> str:
     if not worst.cost > worst.least > 0:
         return "; no access moves more than its bytes need"
     verb = "takes" if worst.space == "shared" else "moves"
-    return f"; {worst.place} {verb} {shortly(worst.cost / worst.least)} times the {worst.unit} that would do"
+    return f"; {worst.place} {verb} {shortly(worst.cost / worst.least)} times as many {worst.unit} as necessary"
 
 
 def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str:
     """The headline of several kernels of one size: which has the highest predicted rate, and which the lowest."""
     rated = [(rate, e, name) for e, name in zip(explanations, names, strict=True) if (rate := finite(e.gflops))]
     if len({e.shape for _, e, _ in rated}) > 1:
-        return "Of several sizes: a larger one keeps more of the card busy, so that their rates are not compared."
+        return "The sizes differ. A larger product keeps more of the GPU busy, so the rates are not compared."
     if len(rated) < 2:
         return " ".join(headline(e) for e in explanations[:1])
     best, worst = max(rated, key=lambda r: r[0]), min(rated, key=lambda r: r[0])
     named = [name for _, _, name in (best, worst)]
     bounds = [e.bound.name if e.bound else "" for _, e, _ in (best, worst)]
-    first = f"{named[0]} can be fastest: at best {digits(best[0])} GFLOPS, held back by {bounds[0]}."
+    first = f"{named[0]} has the highest bound: {digits(best[0])} GFLOPS, held back by {bounds[0]}."
     if best[0] == worst[0]:
-        return f"{first} So are the others."
-    by = "the same" if bounds[0] == bounds[1] else bounds[1]
-    return (
-        f"{first} That is {shortly(best[0] / worst[0])} times the {digits(worst[0])} of {named[1]}, held back by {by}."
-    )
+        return f"{first} All others have the same bound."
+    by = "the same resource" if bounds[0] == bounds[1] else bounds[1]
+    times = shortly(best[0] / worst[0])
+    return f"{first} This is {times} times the bound of {named[1]}, {digits(worst[0])} GFLOPS, held back by {by}."
 
 
 @dataclass(frozen=True)
@@ -689,11 +688,11 @@ def verdict(e: Explanation) -> Verdict:
     elif e.verified.get("ok"):
         of = f" in {e.verified['of']}" if e.verified.get("of") else ""
         result = f"The result is verified{of}" + (
-            f", its error {small(error)} of the bound" if error is not None else ""
+            f", with an error of {small(error)} of the bound" if error is not None else ""
         )
     else:
         result = f"The result was not verified{reason}"
-    seen = "Defects: " + ", ".join(f"{n} × {kind}" for kind, n in kinds.items()) if kinds else "No defect was seen"
+    seen = "Defects: " + ", ".join(f"{n} × {kind}" for kind, n in kinds.items()) if kinds else "No defect was found"
     parts = ((result, wrong), (seen, bool(kinds)), (run_words(e), False))
     return Verdict(tuple((f"{text.rstrip('.')}.", bad) for text, bad in parts if text))
 
@@ -705,7 +704,7 @@ def run_words(e: Explanation) -> str:
 
 
 #: Resources of a multiprocessor in words.
-RESOURCES = {"threads": "threads", "registers": "registers", "shared": "shared memory", "blocks": "blocks at most"}
+RESOURCES = {"threads": "threads", "registers": "registers", "shared": "shared memory", "blocks": "the most blocks"}
 
 
 def occupancy_sentence(e: Explanation) -> str:
@@ -713,7 +712,7 @@ def occupancy_sentence(e: Explanation) -> str:
     o = e.occupancy
     warps, most = finite(o.get("warps")), finite(o.get("max_warps"))
     if warps is None or not most:
-        return "Not known for this GPU."
+        return "The occupancy is not known for this GPU."
     limiting = [RESOURCES.get(name, str(name)) for name in o.get("limiting") or []]
     because = f", limited by {' and '.join(limiting)}" if limiting else ""
     if not warps:

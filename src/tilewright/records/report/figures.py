@@ -24,10 +24,10 @@ from .words import digits
 FORMATS = ("svg", "png")
 THEMES = ("light", "dark")
 TITLES = {
-    "gflops": "GFLOPS (2mnk over the median time)",
-    "ratio": "R: reference's median time over ours; above 1 ours is faster",
+    "gflops": "GFLOPS (2mnk divided by the median time)",
+    "ratio": "R: the reference's median time divided by the kernel's; above 1 the kernel is faster",
     "time": "Median time of one product",
-    "shapes": "GFLOPS, shape by shape (m × n × k)",
+    "shapes": "GFLOPS for each shape m × n × k",
 }
 
 

@@ -24,7 +24,7 @@ from .charts import finished, sizes_axis
 from .ladder import Ladder, Step, ladder_of
 from .palette import DARK, DASHES, LIGHT, MARKS, SOLID, Style, config, kernel_styles
 from .views import View, curve_sizes, is_measured, is_reference, params_text, spread, threads_of, varied
-from .words import digits, duration, factor, finite, shortly, small, table_time, with_noun
+from .words import digits, duration, finite, shortly, small, table_time, with_noun
 
 
 def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
@@ -96,7 +96,7 @@ def _view(view: View, specs: dict[str, Any], styles: dict[str, Style], machines:
     on_curves = views.curves(view.measured)
     has_off_line_marks = any(r.m == r.n == r.k and (r.kernel, r.n) not in on_curves for r in view.measured)
     off_line_note = (
-        "Of sizes that lie close together the line goes through one; the others are marks without a line. "
+        "Of sizes that lie close together, the line goes through one, and the others are marks without a line. "
         if has_off_line_marks
         else ""
     )
@@ -427,7 +427,7 @@ def _chart(sweep: Sweep) -> Any:
     hover_targets = base.mark_point(filled=True, size=420, opacity=0).encode(tooltip=tooltips)
     over = "n" if sweep.over_sizes else sweep.names[0]
     return alt.layer(lines.add_params(*charts.parameters()), points, hover_targets).properties(
-        description=f"GFLOPS of {sweep.kernel} over {over}, one line a set of parameters"
+        description=f"GFLOPS of {sweep.kernel} over {over}, with a line for each set of parameters"
     )
 
 
@@ -489,7 +489,11 @@ def set_table(sweep: Sweep) -> SetTable:
 def _details(record: BenchRecord) -> dict[str, str]:
     """By heading: the resources of a record's launch, resident warps, and transactions for 1000 multiply-adds."""
     about, found = record.about, {}
-    for name, heading in (("threads", "threads a block"), ("registers", "registers"), ("shared_bytes", "shared bytes")):
+    for name, heading in (
+        ("threads", "threads per block"),
+        ("registers", "registers"),
+        ("shared_bytes", "shared bytes"),
+    ):
         if (value := finite(about.get(name))) is not None:
             found[heading] = shortly(value)
     warps, most = finite(about.get("resident_warps")), finite(about.get("max_warps"))
@@ -522,16 +526,16 @@ def sweep_conclusion(sweep: Sweep) -> str:
     first, last = ranked[0], ranked[-1]
     text = f"At {first.shape}, {params_text(first, sweep.names)} is fastest"
     if len(ranked) > 1:
-        text += f", {factor(_rate(first) / _rate(last))} the rate of {params_text(last, sweep.names)}"
+        text += f", {digits(_rate(first) / _rate(last))} times as fast as {params_text(last, sweep.names)}"
     sizes_of_best: dict[str, list[int]] = {}
     for n in sweep.squares if sweep.over_sizes else ():
         best = max((r for r in sweep.curve_records() if r.n == n), key=_rate)
         sizes_of_best.setdefault(params_text(best, sweep.names), []).append(n)
     if len(sizes_of_best) > 1:
         parts = (f"{params} at {', '.join(map(str, sizes))}" for params, sizes in sizes_of_best.items())
-        text += ". Best by size: " + "; ".join(parts)
+        text += ". Fastest at each size: " + "; ".join(parts)
     if sweep.measured_sets > len(sweep.sets):
-        text += f". Shown are the fastest {len(sweep.sets)} of {with_noun(sweep.measured_sets, 'combination')}"
+        text += f". Only the fastest {len(sweep.sets)} of {with_noun(sweep.measured_sets, 'combination')} are shown"
     return text + "."
 
 

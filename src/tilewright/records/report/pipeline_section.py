@@ -39,8 +39,8 @@ _CLASSES = {
     "early": "word late",
 }
 _LEGEND = {
-    "ask": "asks for copies",
-    "copy": "a copy is under way",
+    "ask": "requests copies",
+    "copy": "a copy runs",
     "full": "the stage is full",
     "work": "works with the stage",
     "multiply": "multiplies",
@@ -64,7 +64,7 @@ def pipeline_picture(pipeline: Pipeline, ident: str) -> Picture | None:
         parts += [_span(pipeline, span, tops[row.name], unit) for span in row.spans]
     parts.append(_legend(pipeline, bottom + 22))
     caption = pipeline_caption(pipeline)
-    return Picture(drawing(ident, "Who waits for whom", caption, bottom + 34, parts), caption)
+    return Picture(drawing(ident, "Which warps wait, and for what", caption, bottom + 34, parts), caption)
 
 
 def pipeline_caption(pipeline: Pipeline) -> str:
@@ -75,10 +75,10 @@ def pipeline_caption(pipeline: Pipeline) -> str:
     waits = [f"{row.name} {_waiting(row, pipeline.ticks):.0%}" for row in warps]
     with_stages = f", with {with_noun(stages, 'stage')}" if stages else ""
     ever = [row.name for row in warps if any(span.end is None for span in row.spans)]
-    end = f" For ever: {', '.join(ever)}." if ever else ""
+    end = f" These wait for ever: {', '.join(ever)}." if ever else ""
     early = [row.name for row in warps if any(map(pipeline.is_early, row.spans))]
-    end += f" Working with a stage that a copy is still filling: {', '.join(early)}." if early else ""
-    return f"{pipeline.block.capitalize()}{with_stages}. Waiting in {ticks}: {', '.join(waits)}.{end}"
+    end += f" These work with a stage that a copy still fills: {', '.join(early)}." if early else ""
+    return f"{pipeline.block.capitalize()}{with_stages}. Waiting time in {ticks}: {', '.join(waits)}.{end}"
 
 
 def _waiting(row: PipelineRow, ticks: float) -> float:
@@ -204,10 +204,11 @@ def swizzle_caption(tile: SwizzledTile) -> str:
         wrong = sum(at != right for at, right in zip(tile.reads, tile.group, strict=False))
         means = f"chunk {tile.column} of {rows} as one group of {tile.operand}"
         by = f"by a descriptor with {tile.reader_swizzle}"
-        return f"{copy} wgmma{line} means to read {means} {by}, and reads {wrong} others."
+        return f"{copy} wgmma{line} should read {means}, but {by} it reads {wrong} other chunks."
     turns = bank_turns(tile.group)
-    lie = f"in {len({at // CHUNK % PLACES for at in tile.group})} groups of banks: {with_noun(turns, 'turn')}"
-    best = "" if turns <= 1 else "; 1 would do"
+    groups = with_noun(len({at // CHUNK % PLACES for at in tile.group}), "group")
+    lie = f"in {groups} of four banks, which takes {with_noun(turns, 'wavefront')}"
+    best = "" if turns <= 1 else "; 1 would be enough"
     if tile.reads:
         read = f"wgmma{line} reads chunk {tile.column} of {rows} as one group of {tile.operand}"
         return f"{copy} {read}. They lie {lie}{best}."
@@ -222,13 +223,13 @@ def tile_name(tile: SwizzledTile) -> str:
 # ---- all pictures ----------------------------------------------------------------------------------------------------
 
 _TICKS = (
-    "A tick is a copy, or what a warp does between two waits. Ticks do not measure time: each event stands at the first "
-    "tick that the barriers allow. A line leads from what completes a phase to the warps that waited for it."
+    "A tick is a copy, or what a warp does between two waits. Ticks do not measure time: each event is drawn at the first "
+    "tick that the barriers allow. A line leads from the event that completes a phase to the warps that waited for it."
 )
-_PHASES = "The first events in the order of the run, and what the phase still lacks after each."
+_PHASES = "The first events in the order of the run, and the arrivals and bytes that the phase still needs after each."
 _TILE = (
-    "Lines of 128 bytes of shared memory, as the copy engine wrote them. Filled: a chunk of each of eight rows, as tensor "
-    "cores read them at once."
+    "Lines of 128 bytes of shared memory, as the copy engine wrote them. The filled chunks, one of each of eight rows, are "
+    "read by the tensor cores together."
 )
 
 
@@ -245,7 +246,7 @@ def pipeline_pictures(pipeline: Pipeline | None, ident: str) -> list[TitledPictu
     """Timeline, phases of barriers, and tiles that differ; ``ident`` is an identifier that nothing else of the page has."""
     if pipeline is None:
         return []
-    drawn = [("Who waits for whom", _TICKS, pipeline_picture(pipeline, f"{ident}-time"))]
+    drawn = [("Which warps wait, and for what", _TICKS, pipeline_picture(pipeline, f"{ident}-time"))]
     for i, history in enumerate(pipeline.barriers):
         drawn.append((phase_title(history), _PHASES, phase_picture(history, f"{ident}-phases-{i}")))
     for i, tile in enumerate(_different(pipeline.tiles)):
@@ -377,10 +378,10 @@ def phase_caption(history: BarrierHistory) -> str:
     """The events in words: what a phase needs, and which phases were completed."""
     done = max(event.phase for event in history.events)
     brought = any(event.what == "bytes" for event in history.events)
-    needs = with_noun(history.count, "arrival") + (" and the bytes that were announced" if brought else "")
+    needs = with_noun(history.count, "arrival") + (" and the expected bytes" if brought else "")
     last = history.events[-1]
     left = [with_noun(last.pending, "arrival")] * bool(last.pending) + [f"{last.bytes:,} bytes"] * bool(last.bytes)
-    after = f"; then phase {done} lacks {' and '.join(left)}" if left else ""
+    after = f"; then phase {done} still needs {' and '.join(left)}" if left else ""
     complete = f"{done} phases complete" if done > 1 else "1 phase completes" if done else "no phase completes"
     first = f"In the first {len(history.events)} events" if len(history.events) > 1 else "At its first event"
     return f"A phase of {history.name} needs {needs}. {first} {complete}{after}."

@@ -198,9 +198,9 @@ def _charts(lines: _Lines, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]
 
 _GIGABYTES = "datum.value >= 1000 ? format(datum.value / 1000, ',~r') + ' TB' : format(datum.value, ',~r') + ' GB'"
 _DESCRIPTIONS = {
-    "efficiency": "Efficiency over the number of workers, one line a product",
-    "time": "Time over the number of workers on logarithmic axes, one line a product, each with its ideal time dashed",
-    "bytes": "Bytes that a worker moves over the number of workers, one line a product, each with its least bytes dashed",
+    "efficiency": "Efficiency over the number of workers, with a line for each product",
+    "time": "Time over the number of workers, with a line for each product and a dashed line for its ideal time",
+    "bytes": "Bytes of a worker over the number of workers, with a line for each product and dashed lines for the fewest",
 }
 
 

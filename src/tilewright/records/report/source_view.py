@@ -236,7 +236,7 @@ def _line(
         tokens,
         [_cost(access, longest) for access in by_memory(accesses)],
         [_panel(group, f"{anchor}-{i}") for i, group in enumerate(alike[:MOST])],
-        f"{with_noun(len(alike) - MOST, 'kind')} of access more, each cheaper than these." if len(alike) > MOST else "",
+        f"{with_noun(len(alike) - MOST, 'more kind')} of access, each cheaper than these." if len(alike) > MOST else "",
         _measured(explanation.measured, f"{place[0]}:{place[1]}" if place[0] else str(place[1])),
         defects,
         [each.sentence(duration) for each in explanation.advice if place[1] and (each.file, each.line) == place],
@@ -279,16 +279,16 @@ def _panel(group: list[Access], ident: str) -> Panel:
     kind = _KINDS.get(total.kind, total.kind)
     title = f"{total.space.capitalize()} {kind}"
     if total.nbytes:
-        title += f", {with_noun(total.nbytes, 'byte')} a lane"
+        title += f", {with_noun(total.nbytes, 'byte')} per lane"
     if len(group) > 1:
-        title += f": {len(group)} instructions alike"
+        title += f": {len(group)} similar instructions"
     facts = f"{with_noun(total.cost, total.unit[:-1])} for {with_noun(total.requests, 'request')}"
     if total.requests > 1:
         facts += f", {shortly(total.cost / total.requests)} each"
     if total.cost > total.least > 0:
-        facts += f"; {total.least:,} would do"
+        facts += f"; {total.least:,} would be enough"
     drawn = (bank_picture if total.space == "shared" else access_picture)(group[0], ident)
-    dearest = " The picture shows the dearest." if drawn and drawn.cost * total.requests > total.cost else ""
+    dearest = " The picture shows the most expensive one." if drawn and drawn.cost * total.requests > total.cost else ""
     inside = ", ".join(dict.fromkeys(access.inside for access in group if access.inside))
     called = f" Called from here: {inside}." if inside else ""
     return Panel(title, f"{facts}.{dearest}{called}", drawn)
@@ -318,7 +318,7 @@ def _number(value: Any) -> str:
 BANKS = 32
 BANK = 4  # bytes of a bank a turn
 
-LEFT = 62
+LEFT = 96
 COLUMN = (WIDTH - LEFT) / BANKS
 
 
@@ -384,11 +384,11 @@ def bank_picture(access: Access, ident: str) -> Picture | None:
     unit = max(BANK, access.nbytes)
     parts, top = [], 0.0
     for number, one in enumerate(served, 1):
-        title = f"pass {number} of {len(served)}: {_span(one.lanes)}" if len(served) > 1 else ""
+        title = f"group {number} of {len(served)}: {_span(one.lanes)}" if len(served) > 1 else ""
         drawn, top = _pass(one, unit, top, title)
         parts += drawn
     caption = _caption(served, unit)
-    name = "What one warp asks of the banks of shared memory"
+    name = "What one warp requests from the banks of shared memory"
     return Picture(drawing(ident, name, caption, top + 2, parts), caption, sum(one.turns for one in served))
 
 
@@ -407,12 +407,12 @@ def _pass(one: Pass, unit: int, top: float, title: str) -> tuple[list[str], floa
     drawn.append(f'<path class="banks" d="{edges}"/>')
     every = 1 if height > 14 else 4
     for turn in range(0, one.turns, every):
-        drawn.append(svg_text(0, top + (turn + 0.5) * height + 4, f"turn {turn + 1}", "start"))
+        drawn.append(svg_text(0, top + (turn + 0.5) * height + 4, f"wavefront {turn + 1}", "start"))
     wide = unit // BANK * COLUMN
     for column, stack in enumerate(one.stacks):
         for turn, (word, lanes) in enumerate(stack):
             x, y = LEFT + column * wide, top + turn * height
-            hover = f"{_span(lanes)}: the {unit}-byte word at byte {word * unit:,}, turn {turn + 1}"
+            hover = f"{_span(lanes)}: the {unit}-byte word at byte {word * unit:,}, wavefront {turn + 1}"
             drawn.append(
                 titled_rectangle("word" if turn == 0 else "word late", x + 1, y + 1, wide - 2, height - 2, hover)
             )
@@ -443,16 +443,17 @@ def _caption(served: Sequence[Pass], unit: int) -> str:
     turns = sum(one.turns for one in served)
     wanted: dict[int, None] = dict.fromkeys(word for one in served for stack in one.stacks for word, _ in stack)
     active = sum(len(one.lanes) for one in served)
-    what = f"{with_noun(active, 'lane')} {'ask' if active > 1 else 'asks'} for "
+    what = f"{with_noun(active, 'lane')} {'request' if active > 1 else 'requests'} "
     what += f"{len(wanted)} different words of {unit} bytes" if len(wanted) > 1 else f"one word of {unit} bytes"
-    apart = f", served in {with_noun(len(served), 'pass', 'passes')}" if len(served) > 1 else ""
+    apart = f" in {len(served)} groups of lanes" if len(served) > 1 else ""
+    whose = "a group" if len(served) > 1 else "them"
     if turns == len(served):
-        why = f"no two of {'a pass' if len(served) > 1 else 'them'} in one bank" if len(wanted) > 1 else "a broadcast"
+        why = f"no two of {whose} in one bank" if len(wanted) > 1 else "a broadcast"
         return f"{what}{apart}, {why}: {with_noun(turns, 'wavefront')}, the fewest possible."
     worst, bank = _busiest(served)
     banks = f"bank {bank}" if unit == BANK else f"banks {bank}–{bank + unit // BANK - 1}"
-    whose = "a pass" if len(served) > 1 else "them"
-    return f"{what}{apart}; {worst} of {whose} lie in {banks}: {with_noun(turns, 'wavefront')}, {len(served)} would do."
+    conflict = f"{worst} of {whose} lie in {banks}"
+    return f"{what}{apart}; {conflict}: {with_noun(turns, 'wavefront')}; {len(served)} would be enough."
 
 
 def _busiest(served: Sequence[Pass]) -> tuple[int, int]:

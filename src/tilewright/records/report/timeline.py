@@ -456,22 +456,22 @@ def sentence(timeline: Timeline, summaries: Sequence[Summary]) -> str:
     shares = [share(summary.compute_s, summary.total_s) for summary in summaries]
     does = "computes" if timeline.predicted else "computed"
     if len(summaries) == 1:
-        words += [f"{_subject(summaries[0])} {does} for {shares[0]} of it.", _exposed(timeline, summaries[0])]
+        words += [f"{_subject(summaries[0])} {does} for {shares[0]} of this time.", _exposed(timeline, summaries[0])]
     elif summaries:
         low, high = (share(s.compute_s, s.total_s) for s in _extremes(summaries))
-        words.append(f"The {len(summaries)} places {does} for {low} to {high} of it.")
+        words.append(f"The {len(summaries)} devices {does} for {low} to {high} of this time.")
     return _UNIT.sub("\u00a0", " ".join(filter(None, words)))
 
 
 def _took(timeline: Timeline) -> str:
     expected = timeline.expected.get("total_s")
     if timeline.predicted:
-        return f"The plan expects {duration(timeline.total_s)}; nothing has run."
+        return f"The plan predicts {duration(timeline.total_s)}. Nothing has run."
     planned = f" The plan predicted {duration(expected)}." if expected else ""
     if timeline.complete:
-        return f"It took {duration(timeline.total_s)}.{planned}"
+        return f"The product took {duration(timeline.total_s)}.{planned}"
     done = f"{timeline.before + timeline.finished} of {with_noun(timeline.tiles, 'tile')}"
-    return f"It was stopped after {duration(timeline.total_s)}, with {done} finished.{planned}"
+    return f"The product was stopped after {duration(timeline.total_s)}, with {done} finished.{planned}"
 
 
 def _subject(summary: Summary) -> str:
@@ -485,7 +485,7 @@ def _exposed(timeline: Timeline, summary: Summary) -> str:
     parts = (
         (summary.first_s, "before the first step"),
         (summary.between_s, "between steps"),
-        (summary.last_s, "after the last"),
+        (summary.last_s, "after the last step"),
     )
     spans = [f"{duration(seconds)} {where}" for seconds, where in parts if seconds > 1e-4 * summary.total_s]
     if not spans:
