@@ -93,7 +93,7 @@ def test_instructions_that_do_alike_are_one_panel_and_the_rest_is_counted():
         x for x in source_view.source_view(explanation("k", "\n" * 9 + "x", 32, *many), "e").body if x.number == 8
     )
     assert len(line.panels) == source_view.MOST
-    assert line.more == "4 kinds of access more, each cheaper than these."
+    assert line.more == "4 more kinds of access, each cheaper than these."
     assert line.panels[0].facts.startswith("150 sectors")
 
 

@@ -116,7 +116,7 @@ def test_a_product_that_reads_by_another_swizzle_stands_out() -> None:
                                   "of four banks, which takes 1 wavefront.")  # fmt: skip
     assert (classes(wrong).count("word"), classes(wrong).count("word late")) == (4, 4)
     assert wrong is not None
-    assert wrong.caption.endswith("by a descriptor with 64-byte swizzle, and reads 4 others.")
+    assert wrong.caption.endswith("but its descriptor says 64-byte swizzle, so it reads 4 other chunks.")
 
 
 def test_pictures_have_a_name_and_say_in_words_what_they_draw() -> None:

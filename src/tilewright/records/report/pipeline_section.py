@@ -203,8 +203,8 @@ def swizzle_caption(tile: SwizzledTile) -> str:
     if tile.contradicted:
         wrong = sum(at != right for at, right in zip(tile.reads, tile.group, strict=False))
         means = f"chunk {tile.column} of {rows} as one group of {tile.operand}"
-        by = f"by a descriptor with {tile.reader_swizzle}"
-        return f"{copy} wgmma{line} should read {means}, but {by} it reads {wrong} other chunks."
+        why = f"its descriptor says {tile.reader_swizzle}, so it reads {wrong} other chunks"
+        return f"{copy} wgmma{line} should read {means}, but {why}."
     turns = bank_turns(tile.group)
     groups = with_noun(len({at // CHUNK % PLACES for at in tile.group}), "group")
     lie = f"in {groups} of four banks, which takes {with_noun(turns, 'wavefront')}"
