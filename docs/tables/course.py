@@ -315,8 +315,8 @@ def _legend(file: str) -> str:
     depth = max(counts()[name]["k"] for name in page.rungs)
     return (
         f"The speed is that of {of} on an {where} ({record}). {parent}\n\n"
-        f"**Sectors** of 32 bytes are read from global memory, and **wavefronts** are those that shared memory needs for "
-        f"reads. Both are given for 1,000 multiply-adds. **Registers** are those of one thread, and **warps** are "
+        f"**Sectors** of 32 bytes are read from global memory. **Wavefronts** are the steps in which shared memory serves "
+        f"reads, with one word of each bank in a step. Both are given for 1,000 multiply-adds. **Registers** are those of one thread, and **warps** are "
         f"resident on a multiprocessor, which can hold 64. These figures do not depend on k, and were counted with "
         f"k = {depth} ({_counts_record()})."
     )

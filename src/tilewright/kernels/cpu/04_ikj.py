@@ -8,7 +8,7 @@ from tilewright.kernels import kernel
 
 
 @kernel(
-    idea="Exchange the loops to i, p, j: a row of C sums multiples of rows of B, which are contiguous and vectorised.",
+    idea="Exchange the loops to i, p, j: a row of C is a sum of multiples of rows of B, computed with vectors.",
     row="S1.5",
     parent="cpu/transposed_simd",
 )

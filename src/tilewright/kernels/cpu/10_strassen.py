@@ -11,7 +11,7 @@ from tilewright.kernels import kernel, recursion
 
 
 @kernel(
-    idea="Strassen's scheme: 7 half-size products and 18 additions replace 8 products, with new temporaries.",
+    idea="Strassen's scheme: 7 half-size products and 18 additions replace 8 products, and need new temporaries.",
     row="S1.13",
     parent="cpu/register_tile",
     over="cpu/register_tile",

@@ -1,5 +1,5 @@
 /*
-idea = "One thread computes each element of C and neighbouring threads take neighbouring rows, so the 32 loads of A by a warp read 32 different sectors."
+idea = "Each thread computes one element of C and neighbouring threads take neighbouring rows, so the 32 loads of A by a warp read 32 different sectors."
 row = "S2, S1.16"
 block = ["BLOCK_X", "BLOCK_Y"]
 grid = ["cdiv(m, BLOCK_X)", "min(cdiv(n, BLOCK_Y), 65535)"]

@@ -1,5 +1,5 @@
 /*
-idea = "Shared memory holds two tiles of each operand: the next tile is loaded while the other one is multiplied, and each tile needs one barrier instead of two."
+idea = "Shared memory holds two tiles of each operand: one is multiplied while the next one is loaded, and each tile needs one barrier instead of two."
 parent = "cuda/vectorised"
 row = "S1.20"
 block = ["BN // TN", "BM // TM"]

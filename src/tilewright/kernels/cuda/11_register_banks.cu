@@ -1,5 +1,5 @@
 /*
-idea = "A thread computes 8×16 elements of C, down one column and up the next, so that each multiply-add finds one operand of the last one again and avoids conflicts between register banks."
+idea = "A thread computes 8×16 elements of C in an order in which each multiply-add reuses an operand of the one before it, so that reads of registers do not conflict."
 parent = "cuda/async_copy"
 row = "S0.9, S1.20, S2"
 block = ["BM // WM * (BN // WN) * 32"]

@@ -1,5 +1,5 @@
 /*
-idea = "A block computes a W×H tile of C over all of k, 2·W·H·k operations for W·H + W·k + k·H accesses, so square tiles need the fewest accesses."
+idea = "A block computes a W×H tile of C over all of k with 2·W·H·k operations and W·H + W·k + k·H accesses, so square tiles need the fewest accesses for an operation."
 parent = "cuda/register_rows"
 row = "S3.1, S3.2"
 block = ["H", "W // ROWS"]

@@ -1,5 +1,5 @@
 /*
-idea = "Four warps multiply with one instruction, wgmma, which reads both operands from shared memory, so that no thread loads operands into registers."
+idea = "Four warps multiply with one instruction, wgmma, which reads both operands from shared memory, so that they need not be in registers."
 parent = "cuda/bf16"
 row = "S2"
 block = [128]

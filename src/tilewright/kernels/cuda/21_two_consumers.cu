@@ -1,5 +1,5 @@
 /*
-idea = "Two warpgroups multiply a tile of 128×256 with registers that the producer's warps give up, and they start the wgmma of the next step before the last one has ended."
+idea = "Two warpgroups multiply a tile of 128×256 with registers that the producer's warps give up, and the wgmma of the next step starts before that of the current step has ended."
 parent = "cuda/producer"
 row = "S2"
 block = [384]

@@ -1,5 +1,5 @@
 /*
-idea = "One block for each multiprocessor computes tile after tile, in an order in which blocks share rows of A and columns of B in the L2 cache, and copies go on while it stores C."
+idea = "One block for each multiprocessor computes tile after tile, in an order that lets blocks share rows of A and columns of B in the L2 cache, and copies go on while it stores C."
 parent = "cuda/two_consumers"
 row = "S2"
 persistent = true
