@@ -1,6 +1,6 @@
-"""The figures of the course: the speed of each rung of a page as a percentage of the library's, as bars with their values.
+"""Draws the figures of the course: bars with the speed of each rung of a page as a percentage of the library's.
 
-A figure is 400 pixels wide, so a phone shows it as it is. Its text is not smaller than 12 pixels.
+A figure is 400 pixels wide, so that a phone shows it in its full size. Its text has at least 12 pixels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HUNDRED = 168
 
 
 def save(folder: Path) -> list[Path]:
-    """Writes the figure of every page, for light and for dark paper."""
+    """Write the figure of every page, for light and for dark paper."""
     written = []
     for file, page in course.PAGES.items():
         for theme in ("light", "dark"):
@@ -29,15 +29,14 @@ def save(folder: Path) -> list[Path]:
 
 
 def drawn(page: course.Page, theme: str) -> str:
-    """The figure of a page as a file."""
+    """Return the figure of a page as the text of a file."""
     ink, hue = INK[theme], (DARK if theme == "dark" else LIGHT)[0]
     measured = [page.measured[name] for name in page.rungs if name in page.measured]
     bottom = TOP + ROW * len(measured)
     best = max(measured, key=lambda record: record.ratio or 0)
     title = f"From {course.share(measured[0])} to {course.share(best)} of {page.library}"
-    under = (
-        f"{'GFLOPS' if page.device == 'cpu' else 'TFLOPS'}, and percent of {page.library} (dashed): n = {page.size:,}"
-    )
+    unit = "GFLOPS" if page.device == "cpu" else "TFLOPS"
+    under = f"{unit} and percent of {page.library} (dashed: 100 %), n = {page.size:,}"
     at_hundred = NAMES + HUNDRED
     parts = [
         f'<rect width="{WIDTH}" height="{bottom + 12}" fill="{ink["paper"]}"/>',

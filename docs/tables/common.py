@@ -1,4 +1,4 @@
-"""Records, tables, and where a figure is from. Links are those of a page in docs/."""
+"""Reads records, writes tables, and says which record a figure is from. Links are those of a page in docs/."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def records_of(name: str) -> list[BenchRecord]:
 
 
 def text_of(path: Path) -> str:
-    """A record, which may be compressed."""
+    """Return the text of a record, which may be compressed."""
     if path.suffix != ".xz" and path.is_file():
         return path.read_text(encoding="utf-8")
     return lzma.decompress(path.with_name(path.name.removesuffix(".xz") + ".xz").read_bytes()).decode()
 
 
 def lines_of(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The environment in the first line of a record, and its other lines."""
+    """Return the environment in the first line of a record, and its other lines."""
     first, *others = map(json.loads, text_of(RECORDS / f"{name}.jsonl").splitlines())
     return first["environment"], others
 
@@ -48,11 +48,11 @@ def made_by(name: str) -> str:
 
 
 def command(environment: dict[str, Any]) -> str:
-    """The command that made a record; a script that was moved since is named where it lies now."""
+    """Return the command that made a record. A script that was moved since then has its present path."""
     return re.sub(r"\btests/(?=record_\w+\.py)", "benchmarks/", environment["command"])
 
 
 def linked(name: str) -> str:
-    """A link to a record."""
+    """Return a link to a record."""
     packed = "" if (RECORDS / f"{name}.jsonl").is_file() else ".xz"
     return f"[{name}](../benchmarks/{name}.jsonl{packed})"

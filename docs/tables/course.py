@@ -1,6 +1,6 @@
-"""The course from rung to rung: the code of each kernel, its difference from its parent, and what was measured and counted.
+"""Makes the course: the code of each rung, its difference from its parent, and what was measured and counted of it.
 
-A page has one record, one size and, on the CPU, one thread: every figure of it is of these.
+All figures of a page are from one record, at one size and, on the CPU, on one thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ HOPPER = "9.0a"
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the course: its record, the size n of its products, their library, and which rungs of a device it has."""
+    """A page of the course: its record, the size n of its products, the library to which it compares, its device,
+    and a function that says which rungs of the device belong to it."""
 
     record: str
     size: int
@@ -39,17 +40,17 @@ class Page:
 
     @functools.cached_property
     def rungs(self) -> list[str]:
-        """Its rungs in reading order. A new rung is on a page as soon as it was counted."""
+        """The rungs of the page in reading order. A new rung is on a page as soon as it was counted."""
         kernels = catalog() if self.device == "cpu" else cuda_catalog()
         return [k.name for k in kernels.values() if is_rung(k) and k.name in counts() and self.has(k)]
 
     @functools.cached_property
     def measured(self) -> dict[str, BenchRecord]:
-        """Kernel → its record at the page's size; on the CPU on one thread."""
+        """The record of each kernel at the page's size, and on the CPU on one thread."""
         return self.at(self.size)
 
     def at(self, size: int, threads: int = 1) -> dict[str, BenchRecord]:
-        """Kernel → its record at a size: of the kernels of one page each has one dtype."""
+        """Return the record of each kernel at a size. Each kernel of a page has one dtype."""
         records = records_of(self.record)
         return {r.kernel: r for r in records if r.m == r.n == r.k == size and r.threads == threads and r.gflops}
 
@@ -64,7 +65,8 @@ PAGES = {
 
 
 def is_rung(kernel: Kernel | CudaKernel) -> bool:
-    """Whether a kernel of the catalogs is on the ladder: the one for the CPU also has the engine's and references."""
+    """Return whether a kernel of the catalogs is on the ladder. The catalog for the CPU also has the engine's
+    kernels and references."""
     return kernel.device == "cuda" or kernel.is_rung
 
 
@@ -77,7 +79,7 @@ def page_of(name: str) -> Page:
 
 
 def rungs() -> list[str]:
-    """The rungs of both ladders that were counted, page after page."""
+    """Return the rungs of both ladders that were counted, page after page."""
     return [name for page in PAGES.values() for name in page.rungs]
 
 
@@ -138,7 +140,7 @@ MOST_LINES = 40
 
 
 def excerpt(name: str) -> list[str]:
-    """The inner loop of a kernel, as its file has it, without what it is indented by."""
+    """Return the inner loop of a kernel as its file has it, without its indentation."""
     return _part(name, *LOOPS[name], FROM.get(name))
 
 
@@ -169,7 +171,7 @@ def _source(name: str) -> str:
 
 
 def code(name: str) -> list[str]:
-    """The lines of a kernel's code, without its header or docstring."""
+    """Return the lines of a kernel's code, without its header or docstring."""
     source = _source(name)
     if name.startswith("cpu/"):
         tree = ast.parse(source)
@@ -193,7 +195,8 @@ def _compared(name: str) -> list[str]:
 
 
 def difference(name: str) -> list[str]:
-    """How the code differs from its parent's, as lines of a diff; empty for a rung without a parent."""
+    """Return the difference of a kernel's code from its parent's, as lines of a diff. It is empty for a rung without
+    a parent."""
     parent = kernel_of(name).parent
     if parent is None:
         return []
@@ -230,7 +233,7 @@ def _fenced(language: str, lines: list[str]) -> str:
 
 
 def rung(name: str) -> str:
-    """The idea of a rung with a link to its file, its inner loop, and the difference from its parent."""
+    """Return the idea of a rung with a link to its file, its inner loop, and the difference from its parent."""
     kernel = kernel_of(name)
     source = kernel.path.relative_to(ROOT / "src").as_posix()
     parts = [
@@ -250,7 +253,7 @@ def rung(name: str) -> str:
 
 
 def gain(name: str) -> str:
-    """What a rung was measured at, as a share of the library, and over its parent; and what was counted of it."""
+    """Return the measured rate of a rung, compared with the library and with its parent, and what was counted of it."""
     page = page_of(name)
     own, parent = page.measured.get(name), kernel_of(name).parent
     if own is None:
@@ -269,7 +272,7 @@ def gain(name: str) -> str:
 
 
 def on_threads(name: str) -> str:
-    """The rate on all threads of the record over that on one."""
+    """Return a sentence that compares the rate on all threads of the record with the rate on one thread."""
     page = page_of(name)
     most = max(r.threads for r in records_of(page.record))
     several, one = page.at(page.size, most)[name], page.measured[name]
@@ -277,7 +280,7 @@ def on_threads(name: str) -> str:
 
 
 def glance(file: str) -> str:
-    """Every rung of a page in a table: what was measured, and what was counted."""
+    """Return a table of every rung of a page, with what was measured and what was counted."""
     page = PAGES[file]
     on_cpu = page.device == "cpu"
     head = ["rung", _unit(page), f"of {page.library}", "× parent"]
@@ -316,9 +319,9 @@ def _legend(file: str) -> str:
     return (
         f"The speed is that of {of} on an {where} ({record}). {parent}\n\n"
         f"**Sectors** of 32 bytes are read from global memory. **Wavefronts** are the steps in which shared memory serves "
-        f"reads, with one word of each bank in a step. Both are given for 1,000 multiply-adds. **Registers** are those of one thread, and **warps** are "
-        f"resident on a multiprocessor, which can hold 64. These figures do not depend on k, and were counted with "
-        f"k = {depth} ({_counts_record()})."
+        f"reads, with one word of each bank in a step. Both are given for 1,000 multiply-adds. **Registers** are those of "
+        f"one thread, and **warps** are resident on a multiprocessor, which can hold 64. These figures do not depend on k, "
+        f"and were counted with k = {depth} ({_counts_record()})."
     )
 
 
@@ -332,13 +335,14 @@ def _unit(page: Page) -> str:
 
 
 def rate(record: BenchRecord) -> str:
-    """GFLOPS on the CPU, TFLOPS on a GPU, with three digits."""
+    """Return GFLOPS on the CPU, or TFLOPS on a GPU, with three digits."""
     value = record.gflops / (1 if record.device == "cpu" else 1000)
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def share(record: BenchRecord) -> str:
-    """The speed as a percentage of the library's, from R, for which both were measured in turns."""
+    """Return the speed as a percentage of the library's. It follows from R, for which both were measured
+    alternately."""
     percent = 100 * (record.ratio or 0)
     return f"{percent:.{0 if percent >= 9.95 else 1}f} %"
 
@@ -349,7 +353,7 @@ def factor(own: BenchRecord, before: BenchRecord) -> str:
 
 
 def conflicts(file: str, beside: tuple[int, ...], *names: str) -> str:
-    """The same rungs at the page's size and at others near it, where caches behave differently."""
+    """Return a table of some rungs at the page's size and at sizes near it, for which caches behave differently."""
     page = PAGES[file]
     sizes = sorted((page.size, *beside))
     of = {size: page.at(size) for size in sizes}
@@ -360,7 +364,7 @@ def conflicts(file: str, beside: tuple[int, ...], *names: str) -> str:
 
 @functools.cache
 def counts() -> Mapping[str, dict[str, Any]]:
-    """Kernel → what was counted of it."""
+    """Return what was counted of each kernel."""
     _, lines = lines_of(COUNTED)
     return {line["kernel"]: line for line in lines}
 
@@ -414,5 +418,5 @@ def _counted(name: str) -> str:
 
 
 def stale_counts() -> list[str]:
-    """The rungs whose source is another than the one that was counted."""
+    """Return the rungs whose source differs from the source that was counted."""
     return [name for name in rungs() if counts().get(name, {}).get("source") != kernel_of(name).source_hash]

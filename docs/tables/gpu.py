@@ -83,7 +83,7 @@ def fastest(name: str) -> str:
         best = {n: max((r for r in of if r.n == n), key=lambda r: r.ratio or 0) for n in dict.fromkeys(r.n for r in of)}
         listed = ", ".join(f"{r.ratio:.2f} at n = {n:,}" for n, r in sorted(best.items()) if n >= 1000)
         parts.append(f"- {dtype}: {listed}")
-    said = "The time of cuBLAS divided by the time of the fastest rung (above 1 the rung is faster) is, for each size:"
+    said = "R of the fastest rung at each size, the time of cuBLAS divided by that of the rung (above 1 the rung is faster):"
     return "\n".join([said, "", *parts])
 
 

@@ -1,4 +1,4 @@
-"""Every record under ``benchmarks/``: on which machine it was made, and by which command."""
+"""Lists every record under ``benchmarks/``: on which machine it was made, and with which command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .common import RECORDS, command, table, text_of
 
 
 def records() -> str:
-    """A row a file, in alphabetical order."""
+    """Return a table with a row for each file, in alphabetical order."""
     rows = [["record", "machine", "made by"]]
     for path in sorted(RECORDS.glob("*.json*")):
         environment = _environment(text_of(path), lines=path.suffix in (".jsonl", ".xz"))

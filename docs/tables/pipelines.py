@@ -1,4 +1,4 @@
-"""Pictures of asynchronous kernels for their chapter, of runs in the microscope, as its page draws them."""
+"""Makes pictures of asynchronous kernels for the page about them, from runs in the microscope."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEPTH = 6 * 64
 
 @functools.cache
 def ring() -> Pipeline:
-    """Seven rows in the ring of two stages."""
+    """Return the pipeline of seven rows in the ring of two stages."""
     x = np.zeros((7, 128), np.float32)
     return _seen(
         tw.microscope(ROOT / "examples" / "ring_of_copies.cu", "ring", 1, 160, [x, np.zeros(128, np.float32), 7])
@@ -39,7 +39,7 @@ def ring() -> Pipeline:
 
 @functools.cache
 def product(descriptor: str = DESCRIPTOR) -> Pipeline:
-    """One tile of a product in bf16, with a descriptor of A."""
+    """Return the pipeline of one tile of a product in bf16, with a given descriptor of A."""
     source = (KERNELS / "product.cu").read_text(encoding="utf-8")
     assert DESCRIPTOR in source
     maps = [tw.TensorMap(np.zeros((128, DEPTH), np.uint16), (128, 64), swizzle=128, data_type="bf16") for _ in "ab"]
@@ -52,7 +52,7 @@ def product(descriptor: str = DESCRIPTOR) -> Pipeline:
 
 
 def copied(swizzle: int) -> SwizzledTile:
-    """A tile as a copy with a swizzle writes it."""
+    """Return a tile as a copy with a swizzle writes it."""
     width = (swizzle or 128) // 4
     x = tw.TensorMap(np.zeros((32, width), np.float32), (32, width), swizzle=swizzle)
     args = [x, np.zeros((width, 32), np.float32), 32, width]
@@ -76,14 +76,14 @@ PICTURES: dict[str, Callable[[str], Picture | None]] = {
 
 
 def drawn(name: str, theme: str) -> str:
-    """A picture as a file."""
+    """Return a picture as the text of a file."""
     picture = PICTURES[name](name)
     assert picture is not None
     return standalone_picture(str(picture.svg), theme)
 
 
 def save(folder: Path) -> list[Path]:
-    """Writes every picture, for light and for dark paper."""
+    """Write every picture, for light and for dark paper."""
     written = []
     for name in PICTURES:
         for theme in ("light", "dark"):

@@ -1,4 +1,5 @@
-"""Pictures for the course, as the page of ``tilewright explain --report`` draws them: one warp's access, and timelines."""
+"""Makes pictures for the course as the page of ``tilewright explain --report`` draws them: accesses of one warp, and
+timelines."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ TEXT = 15.5
 
 
 def save(folder: Path) -> list[Path]:
-    """Writes every picture, for light and for dark paper."""
+    """Write every picture, for light and for dark paper."""
     written = []
     for name, (kernel, size, space) in WARPS.items():
         (explained,) = run_explanations(ExplainRequest([kernel], size=str(size)))

@@ -1,8 +1,9 @@
-"""Records, explanations, timelines, points of scaling or accuracies in, one self-contained page out.
+"""Makes self-contained HTML pages and pictures from records, explanations, timelines, points of scaling and accuracies.
 
-Nothing here measures or multiplies: a file from any machine renders on any laptop, so this package imports ``records``,
-``errors`` and the verdicts of ``records.compare`` and nothing else of Tilewright. A page holds everything it needs and asks
-no network for anything. What draws it (Jinja2, Altair, vl-convert) is in the ``lab`` extra, loaded at the first call.
+Nothing in this package measures or multiplies, so a file from any machine can be shown on any other. The package
+imports ``records``, ``errors`` and the verdicts of ``records.compare``, and nothing else of Tilewright. A page contains
+everything that it needs, and makes no request to a network. The libraries that draw it (Jinja2, Altair, vl-convert)
+belong to the ``lab`` extra, and are imported at the first call.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ __all__ = [
 
 
 def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
-    """The page, as HTML text.
+    """Returns the page of bench records as HTML text.
 
-    Records may come from several files, machines, dtypes and thread counts: each machine and dtype becomes a
-    section, each thread count a view of it. Raises RecordError for no records, UnavailableError without the
+    Records may come from several files, machines, dtypes and thread counts. Each machine and dtype becomes a section,
+    and each thread count a view of the section. Raises RecordError for no records, and UnavailableError without the
     ``lab`` extra.
     """
     return _lab("page").render(records, title=title)
 
 
 def write_page(records: Sequence[BenchRecord], path: str | Path, *, title: str | None = None) -> Path:
-    """Writes the page to ``path``, whole or not at all, and returns the path.
+    """Writes the page of bench records to ``path``, whole or not at all, and returns the path.
 
     Raises what ``render`` raises, and OSError.
     """
@@ -60,19 +61,21 @@ def write_page(records: Sequence[BenchRecord], path: str | Path, *, title: str |
 
 
 def render_explanation(explanations: Sequence[Explanation], *, title: str | None = None) -> str:
-    """The page of one or several explanations, as HTML text.
+    """Returns the page of one or several explanations as HTML text.
 
-    The source with what each line costs in its margin, a picture of one warp's access behind it, bounds,
-    roofline, occupancy, counters and formulas; several are compared at the top. Everything except the charts
-    works without JavaScript. Raises RecordError for no explanations, UnavailableError without the ``lab`` extra.
+    The page shows the source with the cost of each line in its margin, pictures of one warp's accesses, bounds,
+    roofline, occupancy, counters and formulas. If there are several explanations, a table at the top compares them.
+    Everything except the charts works without JavaScript. Raises RecordError for no explanations, and UnavailableError
+    without the ``lab`` extra.
     """
     return _lab("explain_page").render_explanation(explanations, title=title)
 
 
 def write_explanation(explanations: Sequence[Explanation], path: str | Path, *, title: str | None = None) -> Path:
-    """Writes that page to ``path``, whole or not at all, and returns the path.
+    """Writes the page of explanations to ``path``, whole or not at all, and returns the path.
 
-    Raises what ``render_explanation`` raises, and OSError. From the file that ``tilewright explain --json`` writes:
+    Raises what ``render_explanation`` raises, and OSError. To make the page of a file that ``tilewright explain
+    --json`` wrote:
 
         from tilewright.records.explanation import read_explanations
         from tilewright.records.report import write_explanation
@@ -89,39 +92,42 @@ def save_figures(
     *,
     themes: Sequence[str] = ("light",),
 ) -> list[Path]:
-    """Writes the charts as still pictures and returns their paths.
+    """Writes the charts of bench records as still pictures, and returns their paths.
 
-    The first view is ``gflops.svg``, ``ratio.svg``, ``time.svg``, ``ladder.svg`` (and ``shapes.svg`` where
-    products were not square); file names of further views end in the view's name, and ``-dark`` marks the theme
-    ``"dark"``. Raises RecordError for no records, UsageError for an unknown format or theme, UnavailableError
-    without the ``lab`` extra.
+    The pictures of the first view are ``gflops.svg``, ``ratio.svg``, ``time.svg`` and ``ladder.svg``, and
+    ``shapes.svg`` if products were not square. File names of further views end in the view's name, and ``-dark`` marks
+    the theme ``"dark"``. Raises RecordError for no records, UsageError for an unknown format or theme, and
+    UnavailableError without the ``lab`` extra.
     """
     return _lab("figures").save_figures(records, directory, formats, themes=themes)
 
 
 def pipeline_html(pipeline: Pipeline, ident: str) -> str:
-    """The pictures of an asynchronous kernel as a part of another page, such as a notebook's: who waits for whom, the phases
-    of barriers, swizzled tiles. Empty if there are none; ``ident`` is an identifier that nothing else of the page has.
+    """Returns the pictures of an asynchronous kernel as HTML for another page, such as a notebook's: its timeline, the
+    phases of its barriers, and its swizzled tiles.
 
-    Raises UnavailableError without the ``lab`` extra.
+    The result is empty if there are no pictures. ``ident`` is an identifier that nothing else on the page has. Raises
+    UnavailableError without the ``lab`` extra.
     """
     return _lab("pipeline_section").pipeline_html(pipeline, ident)
 
 
 def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) -> str:
-    """The page of one or several timelines, as HTML text.
+    """Returns the page of one or several timelines as HTML text.
 
-    For each place its tracks over time: what was computed, what was waited for, and measured times next to planned ones.
-    The picture needs no JavaScript; with it the reader can zoom in, and point at a bar for its name, time and rate. Raises
-    RecordError for no timelines, UnavailableError without the ``lab`` extra.
+    For each place (a device), the page shows its tracks over time: what was computed, what was waited for, and measured
+    times next to planned ones. The picture needs no JavaScript. With JavaScript the reader can enlarge it, and point at
+    a bar to see its name, time and rate. Raises RecordError for no timelines, and UnavailableError without the ``lab``
+    extra.
     """
     return _lab("timeline").render_timeline(timelines, title=title)
 
 
 def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: str | None = None) -> Path:
-    """Writes that page to ``path``, whole or not at all, and returns the path.
+    """Writes the page of timelines to ``path``, whole or not at all, and returns the path.
 
-    Raises what ``render_timeline`` raises, and OSError. From the file that ``tilewright multiply --timeline`` writes:
+    Raises what ``render_timeline`` raises, and OSError. To make the page of a file that ``tilewright multiply
+    --timeline`` wrote:
 
         from tilewright.records.report import write_timeline
         from tilewright.records.timeline import read_timelines
@@ -132,27 +138,29 @@ def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: st
 
 
 def save_timeline(timeline: Timeline, path: str | Path, *, themes: Sequence[str] = ("light",)) -> list[Path]:
-    """Writes the picture of a timeline, all of its time, as SVG to ``path`` and returns the paths.
+    """Writes the picture of a whole timeline as SVG to ``path``, and returns the paths of all themes.
 
-    ``-dark`` at the end of the name marks the theme ``"dark"``. Raises UsageError for an unknown theme, UnavailableError
-    without the ``lab`` extra, OSError.
+    ``-dark`` at the end of the file's name marks the theme ``"dark"``. Raises UsageError for an unknown theme,
+    UnavailableError without the ``lab`` extra, and OSError.
     """
     return _lab("timeline").save_timeline(timeline, path, themes=themes)
 
 
 def render_scaling(points: Sequence[ScalingPoint], *, title: str | None = None) -> str:
-    """The page of products that were simulated on clusters of growing size, as HTML text.
+    """Returns the page of products that were simulated on clusters of growing size, as HTML text.
 
-    Efficiency, time and bytes over the number of workers, up to how many they scale and what limits them. Raises RecordError
-    for no points, UnavailableError without the ``lab`` extra.
+    The page shows efficiency, time and bytes over the number of workers. It also says up to how many workers the
+    products scale, and what limits them. Raises RecordError for no points, and UnavailableError without the ``lab``
+    extra.
     """
     return _lab("scaling").render_scaling(points, title=title)
 
 
 def write_scaling_page(points: Sequence[ScalingPoint], path: str | Path, *, title: str | None = None) -> Path:
-    """Writes that page to ``path``, whole or not at all, and returns the path.
+    """Writes the page of simulated products to ``path``, whole or not at all, and returns the path.
 
-    Raises what ``render_scaling`` raises, and OSError. From the file that ``tilewright scale --json`` writes:
+    Raises what ``render_scaling`` raises, and OSError. To make the page of a file that ``tilewright scale --json``
+    wrote:
 
         from tilewright.records.scaling import read_scaling
         from tilewright.records.report import write_scaling_page
@@ -163,18 +171,19 @@ def write_scaling_page(points: Sequence[ScalingPoint], path: str | Path, *, titl
 
 
 def render_accuracy(records: Sequence[AccuracyRecord], *, title: str | None = None) -> str:
-    """The page of records of ``benchmarks/record_accuracy.py``, as HTML text.
+    """Returns the page of records that ``benchmarks/record_accuracy.py`` made, as HTML text.
 
-    For each dtype of each record the errors of every path over size, over span and by distribution, beside the classical
-    bound, and the grades. Raises RecordError for no records, UnavailableError without the ``lab`` extra.
+    For each dtype of each record, the page shows the errors of every path over size, over span and by distribution,
+    compared with the classical bound. It also shows the grades. Raises RecordError for no records, and UnavailableError
+    without the ``lab`` extra.
     """
     return _lab("accuracy_page").render_accuracy(records, title=title)
 
 
 def write_accuracy_page(records: Sequence[AccuracyRecord], path: str | Path, *, title: str | None = None) -> Path:
-    """Writes that page to ``path``, whole or not at all, and returns the path.
+    """Writes the page of accuracy records to ``path``, whole or not at all, and returns the path.
 
-    Raises what ``render_accuracy`` raises, and OSError:
+    Raises what ``render_accuracy`` raises, and OSError. To make the page of a record:
 
         from tilewright.records.accuracy import read_accuracy
         from tilewright.records.report import write_accuracy_page
@@ -187,7 +196,7 @@ def write_accuracy_page(records: Sequence[AccuracyRecord], path: str | Path, *, 
 def write_trace(timeline: Timeline, path: str | Path) -> Path:
     """Writes a timeline as a trace that https://ui.perfetto.dev opens, and returns the path.
 
-    Raises UnavailableError without the ``lab`` extra, OSError.
+    Raises UnavailableError without the ``lab`` extra, and OSError.
     """
     return _lab("timeline").write_trace(timeline, path)
 

@@ -1,7 +1,8 @@
-"""One warp's access as a picture: its 32 lanes, and below them the memory that they access.
+"""Draws one warp's access: its 32 lanes, and below them the memory that they access.
 
-Global and local memory move sectors of 32 bytes, four to an aligned line of 128: requested bytes are filled, the other
-bytes of their sectors are hatched. Colours are the page's, by class; shared memory is drawn by ``bank_picture``.
+Global and local memory move sectors of 32 bytes, four in each aligned line of 128 bytes. Requested bytes are filled,
+and the other bytes of their sectors are hatched. Colours are classes of the page's style. ``bank_picture`` draws shared
+memory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Touched = list[list[tuple[int, int]] | None]
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing, the sentence that says the same, and what the request in it costs (sectors, wavefronts) if it shows one."""
+    """A drawing, a sentence with the same content, and the cost in sectors or wavefronts of the request that it
+    shows, if any."""
 
     svg: Markup
     caption: str
@@ -41,9 +43,8 @@ class Picture:
 
 
 def ranges(access: Access) -> Touched:
-    """The bytes that each lane accesses.
-
-    In local memory word i of 32 neighbouring threads lies side by side: a lane's address counts its own bytes only.
+    """Return the range of bytes that each lane accesses. In local memory, word i of 32 neighbouring threads lies side
+    by side, and a lane's address counts only the lane's own bytes.
 
     >>> place = dict(line=1, kind="ld", requests=1, bytes=256, lanes=[0, 8, None])
     >>> ranges(Access(space="global", nbytes=8, **place))
@@ -80,9 +81,10 @@ def asked_bytes(touched: Touched) -> dict[int, list[tuple[int, int]]]:
 
 
 def access_picture(access: Access, ident: str) -> Picture | None:
-    """The picture of the example request of an access to global or local memory; None where it has none.
+    """Return the picture of the example request of an access to global or local memory, or None if the access has no
+    example.
 
-    ``ident`` is an identifier that no other picture of the page has.
+    ``ident`` is an identifier that no other picture on the page has.
     """
     touched = ranges(access)
     asked = asked_bytes(touched)
@@ -97,7 +99,7 @@ def access_picture(access: Access, ident: str) -> Picture | None:
 
 
 def drawing(ident: str, name: str, caption: str, height: float, parts: Iterable[str], kind: str = "access") -> Markup:
-    """An SVG element with a name and a description for screen readers; ``parts`` are markup already."""
+    """Return an SVG element with a name and a description for screen readers. ``parts`` are markup already."""
     head = Markup(
         '<svg class="{kind}" viewBox="0 0 {w} {h:g}" role="img" aria-labelledby="{id}-t {id}-d">'
         '<title id="{id}-t">{name}</title><desc id="{id}-d">{caption}</desc>'
@@ -106,7 +108,7 @@ def drawing(ident: str, name: str, caption: str, height: float, parts: Iterable[
 
 
 def lane_boxes(lanes: Sequence[int | None]) -> str:
-    """The 32 lanes of a warp as a row of numbered boxes; the box of an inactive lane has no fill."""
+    """Return the 32 lanes of a warp as a row of numbered boxes. The box of an inactive lane has no fill."""
     drawn = [svg_text(0, LANES_TOP - 7, "lanes of one warp", "start")]
     for lane, at in enumerate(lanes):
         idle = "" if at is not None else " idle"
@@ -123,7 +125,7 @@ def lane_boxes(lanes: Sequence[int | None]) -> str:
 def titled_rectangle(
     kind: str, x: float, y: float, width: float, height: float, hover: str = "", *, radius: float = 2
 ) -> str:
-    """An SVG rectangle, with a text that appears under the pointer."""
+    """Return an SVG rectangle with a text that appears under the pointer."""
     title = f"<title>{marked(hover)}</title>" if hover else ""
     shape = f'class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.8):.1f}" height="{height:.1f}"'
     return f'<rect {shape} rx="{radius:g}">{title}</rect>' if title else f'<rect {shape} rx="{radius:g}"/>'

@@ -1,7 +1,8 @@
-"""The typical error of results over the size, next to that of one running sum (docs/accuracy.md).
+"""Shows the typical error of results over the size, next to that of one running sum (docs/accuracy.md).
 
-The error is ‖C − A·B‖ over ‖A·B‖ in units of u, half the distance from 1 to the dtype's next number: rounding the
-exact result has 0.42. Only verified results are shown here; the head of the page lists the wrong ones.
+The error is ‖C − A·B‖ divided by ‖A·B‖, in units of u, half the distance from 1 to the next larger number of the dtype.
+An exact result that is rounded once has an error of 0.42 u. Only verified results are shown here. The top of the page
+lists the wrong ones.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class ErrorTable:
-    """Kernels down, sizes across; ``unit`` is u in words, ``running`` what is expected of one running sum."""
+    """A table of errors: a row for each kernel, a column for each size. ``unit`` is u in words, and ``running`` has
+    the expected errors of one running sum."""
 
     unit: str
     columns: tuple[str, ...]
@@ -41,7 +43,8 @@ class ErrorTable:
 
 
 def running_sum(k: int) -> float:
-    """The typical error in units of u of one running sum over k: a product passes through k/2 roundings on average.
+    """Return the expected typical error, in units of u, of one running sum over k: a term passes through k/2 roundings
+    on average.
 
     >>> round(running_sum(1024), 1), round(running_sum(4096), 1)
     (9.6, 19.2)
@@ -50,7 +53,8 @@ def running_sum(k: int) -> float:
 
 
 def in_units(record: BenchRecord) -> float | None:
-    """The typical error of a record in units of its dtype's u, where it has one above zero."""
+    """Return the typical error of a record in units of u of its dtype, or None if the record has no error above
+    zero."""
     error = finite(record.rms_error)
     return error * 2.0 ** -UNITS[record.dtype] if error and record.dtype in UNITS else None
 
@@ -61,7 +65,7 @@ def known(view: View) -> list[BenchRecord]:
 
 
 def unit_text(dtype: str) -> str:
-    """u in words.
+    """Return u as text.
 
     >>> unit_text("float32")
     '2⁻²⁴'
@@ -70,7 +74,7 @@ def unit_text(dtype: str) -> str:
 
 
 def error_charts(view: View, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]:
-    """The specification of the chart ``error``, where errors of two sizes are known."""
+    """Return the specification of the chart ``error``, if the errors of at least two sizes are known."""
     records = known(view)
     return {"error": finished(_chart(view, records, drawn))} if len({r.n for r in records}) > 1 else {}
 
@@ -114,7 +118,7 @@ def _row(r: BenchRecord) -> dict[str, Any]:
 
 
 def error_table(view: View) -> ErrorTable | None:
-    """Errors in units of u of the sizes that are known, or None."""
+    """Return the table of the known errors in units of u, or None if there are none."""
     records = known(view)
     if not records:
         return None

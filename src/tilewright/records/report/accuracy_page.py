@@ -1,4 +1,5 @@
-"""The page of accuracy: errors of every path over size, span and distribution, beside the classical bound, and grades."""
+"""Makes the page of accuracy: grades, and the errors of every path over size, span and distribution, compared with
+the classical bound."""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ def _specification(draw: Callable[..., Any], products: _Products, drawn: dict[st
 
 
 def no_digit(dtype: str) -> float:
-    """The error, in units of u, from which no digit is right: an error as large as |A||B|. Larger ones are drawn there."""
+    """Return the error, in units of u, from which no digit is right: an error as large as |A||B|. Larger errors are
+    drawn at this value."""
     return 2.0 ** -UNITS.get(dtype, -24)
 
 
@@ -148,7 +150,7 @@ def _row(each: MeasuredAccuracy) -> dict[str, Any]:
 
 
 def error_text(each: MeasuredAccuracy) -> str:
-    """The largest error, as the tooltip and the table have it."""
+    """Return the largest error as text for the tooltip and the table."""
     if not each.as_ieee:
         return "not as IEEE"
     if each.componentwise is None:
@@ -267,7 +269,7 @@ def distribution_text(name: str) -> str:
 
 
 def path_text(path: str) -> str:
-    """A path's name without a comma, so that it can stand in a list.
+    """Return a path's name without a comma, so that a list in a sentence can contain it.
 
     >>> path_text('tilewright, "highest"')
     'tilewright "highest"'
@@ -276,7 +278,7 @@ def path_text(path: str) -> str:
 
 
 def number_text(value: float) -> str:
-    """Three digits; as a power of ten where that is shorter.
+    """Return a number with three digits, or as a power of ten if that is shorter.
 
     >>> [number_text(value) for value in (0.0641, 1024.0, 1.9e12, 4.46e-5)]
     ['0.0641', '1,024', '1.9e12', '4.5e-5']
@@ -288,7 +290,7 @@ def number_text(value: float) -> str:
 
 
 def grades_sentence(grades: Sequence[AccuracyGrade]) -> str:
-    """Which path has which grade."""
+    """Return a sentence that says which path has which grade."""
     of = {letter: [each.path for each in grades if each.grade == letter] for letter in GRADES}
     said = [f"Grade {letter}: {sentence_list(of[letter])}" for letter in GRADES[:3] if of[letter]]
     if of["–"]:
@@ -297,7 +299,8 @@ def grades_sentence(grades: Sequence[AccuracyGrade]) -> str:
 
 
 def size_sentence(products: _Products) -> str:
-    """The errors of the largest products, beside the classical bound and those of the smallest ones."""
+    """Return a sentence on the errors of the largest products, compared with the classical bound and with the
+    smallest products."""
     known = [each for each in products if each.componentwise is not None]
     if not known:
         return ""
@@ -320,7 +323,8 @@ def size_sentence(products: _Products) -> str:
 
 
 def span_sentence(products: _Products) -> str:
-    """Which paths keep the classical bound at every span, and from which span on the others do not."""
+    """Return a sentence that says which paths keep the classical bound at every span, and from which span on the
+    others do not."""
     widest = max((each.binades or 0 for each in products), default=0)
     keep, lose = _kept(products)
     said = [f"{sentence_list(keep)} {_keeps(keep)} the classical bound up to {widest} binades"] if keep else []
@@ -333,7 +337,8 @@ def span_sentence(products: _Products) -> str:
 
 
 def distribution_sentence(products: _Products) -> str:
-    """Which paths keep the classical bound for all operands, and for which operands the others do not."""
+    """Return a sentence that says which paths keep the classical bound for all operands, and for which operands the
+    others do not."""
     keep, lose = _kept(products)
     count = len({each.distribution for each in products})
     said = (
@@ -349,7 +354,8 @@ def distribution_sentence(products: _Products) -> str:
 
 
 def keeps_bound(each: MeasuredAccuracy) -> bool:
-    """Whether no element is farther off than k·u·(|A||B|), and infinities and NaN are where they belong."""
+    """Return whether every error is at most k·u·(|A||B|), and infinities and NaN are in the elements in which IEEE
+    arithmetic has them."""
     return each.as_ieee and each.componentwise is not None and each.componentwise <= each.k
 
 

@@ -1,9 +1,9 @@
-"""The charts, as Vega-Lite specifications that Altair writes.
+"""Makes the charts as Vega-Lite specifications, with Altair.
 
-Every chart draws the rows of ``views.chart_rows``, which the page stores once a view under the name ``cells``.
-Colours come by name from the theme's configuration (``palette.config``), so one specification serves light
-and dark; the page's own legend sets the parameters ``picked``, kernels that are singled out, and ``shown``, kernels that are
-drawn beside the emphasised ones.
+Every chart draws the rows of ``views.chart_rows``. The page stores them once for each view, under the name ``cells``.
+Colours come by name from the theme's configuration (``palette.config``), so one specification serves light and dark.
+The page's legend sets two parameters: ``picked`` has the kernels that are highlighted, and ``shown`` the kernels that
+are drawn in addition to the emphasised ones.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SECONDS = (
 
 
 def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict[str, dict[str, Any]]:
-    """Name → specification of each chart that this view has data for: gflops, ratio, time, shapes.
+    """Return the specification of each chart that the view has data for, by name: gflops, ratio, time, shapes.
 
-    Curves need two sizes of square products; everything else is shown shape by shape in ``shapes``. Emphasised kernels
-    have their names at the ends of their curves. With ``legend`` it is for a picture that stands alone: only emphasised
-    kernels have curves, and shapes have a legend.
+    A curve needs square products of at least two sizes. All other products are shown shape by shape in ``shapes``.
+    Emphasised kernels have their names at the ends of their curves. With ``legend`` the chart is for a picture without
+    a page: only emphasised kernels have curves, and shapes have a legend.
     """
     made: dict[str, Any] = {}
     squares = view.squares
@@ -52,20 +52,20 @@ def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict
 
 
 def shapes_without_curve(view: View) -> list[str]:
-    """The shapes that no curve shows: those not square, or all when there is one size only."""
+    """Return the shapes that no curve shows: those that are not square, or all shapes if there is only one size."""
     curved = set(view.squares) if len(view.squares) > 1 else set()
     shapes = [s for s in view.shapes if any((r.m, r.n, r.k) == s for r in view.measured)]
     return [str(m) if m == n == k else f"{m} × {n} × {k}" for m, n, k in shapes if not (m == n == k and m in curved)]
 
 
 def peak_in_sight(view: View) -> bool:
-    """Whether the measured peak is drawn."""
+    """Return whether the measured peak is drawn."""
     fastest = max((r.gflops or 0 for r in view.measured), default=0)
     return bool(view.peak) and (view.peak or 0) <= PEAK_IN_SIGHT * fastest
 
 
 def finished(chart: Any) -> dict[str, Any]:
-    """The specification of a chart as wide as its container, without the theme's configuration."""
+    """Return the specification of a chart as wide as its container, without the theme's configuration."""
     spec = chart.properties(width="container").to_dict()
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     spec.pop("config", None)  # the theme's, at drawing time
@@ -73,7 +73,7 @@ def finished(chart: Any) -> dict[str, Any]:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """The powers of ten from just below ``low`` to just above ``high``."""
+    """Return the powers of ten from just below ``low`` to just above ``high``."""
     return [10.0**d for d in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
 
 
@@ -85,10 +85,11 @@ def _kernel(drawn: dict[str, Style], channel: type, values: list[Any] | str, leg
 def marks(
     base: alt.Chart, drawn: dict[str, Style], *, still: bool = False, tooltip: Sequence[str] = TOOLTIP
 ) -> list[alt.Chart]:
-    """Lines, points on them, and wide unseen points that are easy to hit with a finger, of the rows of ``views.chart_rows``.
+    """Return lines, points on them, and wide invisible points that are easy to hit with a finger, for the rows of
+    ``views.chart_rows``.
 
-    Emphasised kernels are drawn, and those in the parameter ``shown``; while any is in ``picked``, the others fade. In a
-    ``still`` picture nothing can be picked.
+    Emphasised kernels are drawn, and those in the parameter ``shown``. If any kernel is in ``picked``, the others fade.
+    In a ``still`` picture nothing can be picked.
     """
     colour = _kernel(drawn, alt.Color, "category", False)
     shape = _kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], False)
@@ -112,7 +113,8 @@ _FADED = (
 
 
 def parameters() -> list[Any]:
-    """What the page's script sets in every chart: the kernels that are singled out, and the others that the reader added."""
+    """Return the parameters that the page's script sets in every chart: the highlighted kernels, and those that the
+    reader added."""
     return [alt.param(name="picked", value=[]), alt.param(name="shown", value=[])]
 
 
@@ -121,7 +123,8 @@ NAMES, APART, HEIGHT = 128, 15, 300
 
 
 def names_at_ends(view: View, drawn: dict[str, Style], field: str, *, logarithmic: bool = False) -> list[alt.Chart]:
-    """The names of emphasised kernels beside the last points of their curves, moved apart where they would overlap.
+    """Return the names of emphasised kernels next to the last points of their curves, moved apart if they would
+    overlap.
 
     ``field`` is the attribute of a record that is drawn along y.
     """
@@ -153,9 +156,9 @@ def names_at_ends(view: View, drawn: dict[str, Style], field: str, *, logarithmi
 
 
 def sizes_axis(squares: list[int], *, names: int = 0) -> alt.X:
-    """The axis of sizes: doublings, labelled with sizes that were measured: powers of two, and what is not near one.
+    """Return the axis of sizes. Its labels are measured sizes: powers of two, and sizes that are not near one.
 
-    ``names`` pixels at its right are free for the names of curves.
+    ``names`` pixels on its right are free for the names of curves.
 
     >>> sizes_axis([64, 256, 512, 1000, 2047, 2048]).to_dict()["axis"]["values"]
     [64, 256, 512, 1000, 2048]

@@ -1,5 +1,5 @@
-"""The sentences at the top of the page of bench records: which kernel is faster, what is wrong, whether the machine was
-busy."""
+"""Writes the sentences at the top of the page of bench records: which kernel is faster, what is wrong, and whether
+the machine was busy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from .words import digits, finite, public_name, with_noun
 
 
 def subject(view: View) -> BenchRecord | None:
-    """What the page is about: the library's call in its largest shape, or else the best rung."""
+    """Return the record that the page is about: the library's call in its largest shape, or else the best rung."""
     return best_kernel(r for r in view.measured if is_library_call(r.kernel)) or best_rung(view)
 
 
 def bench_message(view: View) -> str:
-    """The view's message: how fast the subject is beside its reference, or what is known where the samples do not tell."""
+    """Return the view's message: how fast the subject is compared with its reference, or what is known if the
+    samples do not decide."""
     record = subject(view)
     if record is None:
         fastest = max(view.measured, key=lambda r: r.gflops or 0, default=None)
@@ -54,7 +55,8 @@ def bench_message(view: View) -> str:
 
 
 def details(view: View) -> str:
-    """The text below the message: the rate, how often the subject is faster than its reference, and the best rung."""
+    """Return the text below the message: the rate, how often the subject is faster than its reference, and the best
+    rung."""
     record = subject(view)
     if record is None:
         return ""
@@ -125,7 +127,7 @@ def _tally(view: View, kernel: str) -> str:
 
 
 def verdicts(records: Sequence[BenchRecord]) -> str:
-    """How many results are right, and the verdicts of the others.
+    """Return a sentence with the number of results that are right, and the verdicts of the others.
 
     >>> from tilewright.records.bench import BenchRecord
     >>> done = BenchRecord("cpu/ikj", "cpu", 8, 8, 8, "float32", "ok", median_s=1e-6, gflops=1.0)
@@ -147,7 +149,7 @@ def verdicts(records: Sequence[BenchRecord]) -> str:
 
 
 def busy_machine(records: Sequence[BenchRecord]) -> str:
-    """A sentence if the machine was busy: how many cells it affected, and an example; empty otherwise."""
+    """Return a sentence if the machine was busy: how many cells it affected, and an example. It is empty otherwise."""
     affected = [(r, why) for r in records if (why := busy(r))]
     if not affected:
         return ""
@@ -157,5 +159,5 @@ def busy_machine(records: Sequence[BenchRecord]) -> str:
 
 
 def wrong_results(records: Sequence[BenchRecord]) -> list[BenchRecord]:
-    """The records of wrong results, which the page shows before all others."""
+    """Return the records of wrong results, which the page shows before all others."""
     return [r for r in records if r.verdict == "wrong"]

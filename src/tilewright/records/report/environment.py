@@ -57,7 +57,7 @@ _BYTES = (
 
 @dataclass(frozen=True)
 class Item:
-    """A fact: either a text or facts below it."""
+    """A fact: either a text, or facts below it."""
 
     name: str
     text: str = ""
@@ -74,7 +74,7 @@ class MachineFacts:
 
 
 def machines(records: Iterable[BenchRecord]) -> list[MachineFacts]:
-    """The machines in order of appearance."""
+    """Return the machines in the order in which they first appear."""
     groups: dict[str, list[BenchRecord]] = {}
     for record in records:
         groups.setdefault(machine_key(record), []).append(record)
@@ -87,7 +87,7 @@ def machines(records: Iterable[BenchRecord]) -> list[MachineFacts]:
 
 
 def items(facts: dict[str, Any]) -> tuple[Item, ...]:
-    """A dictionary as facts, the important first; values that are None were not known and are left out.
+    """Return a dictionary as facts, the important ones first. Values that are None were not known, and are left out.
 
     >>> [i.name for i in items({"zeta": 1, "processor": "Xeon", "gone": None})]
     ['processor', 'zeta']
@@ -115,7 +115,7 @@ def _line(value: Any) -> str:
 
 
 def value_text(key: str, value: Any) -> str:
-    """A value in words; counts of bytes in their unit.
+    """Return a value as text, with numbers of bytes in a suitable unit.
 
     >>> value_text("memory_total", 16 << 30), value_text("isa", ["avx2", "fma"]), value_text("fma", True)
     ('16 GiB', 'avx2, fma', 'yes')

@@ -118,8 +118,8 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class CounterRow:
-    """A row of either table: two numbers, of which the ``second`` is compared with the ``first``. ``match`` is ✓, a
-    difference, or empty if there is nothing to compare."""
+    """A row of the table of counters or of formulas: two numbers, of which the ``second`` is compared with the
+    ``first``. ``match`` is ✓, a difference, or empty if there is nothing to compare."""
 
     name: str
     words: str
@@ -135,8 +135,8 @@ class CounterRow:
 
 
 def counters(explanation: Explanation) -> list[CounterRow]:
-    """A row for each counter: ``first`` is the microscope's count, ``second`` the measurement of a GPU. Counters that were
-    only measured come last."""
+    """Return a row for each counter. ``first`` is the microscope's count, and ``second`` the measurement of a GPU.
+    Counters that were only measured come last."""
     measured = (explanation.measured or {}).get("counters") or {}
     names = dict.fromkeys([*explanation.counters, *measured])
     return [
@@ -151,7 +151,7 @@ def _marked(name: str, explanation: Explanation, measured: Any) -> tuple[str, st
 
 
 def formulas(explanation: Explanation) -> list[CounterRow]:
-    """A row for each formula: ``first`` is its value, ``second`` the microscope's count."""
+    """Return a row for each formula. ``first`` is its value, and ``second`` the microscope's count."""
     return [CounterRow(f.row, f.what, f.text, *_compared(f.value, f.counted)) for f in explanation.formulas]
 
 
@@ -183,7 +183,7 @@ def _match(first: float | None, second: float | None) -> str:
 
 
 def counter_words(name: str) -> str:
-    """A hardware counter's name in words; empty for one that is not known here.
+    """Return a hardware counter's name in words, or an empty text for an unknown counter.
 
     >>> counter_words("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")
     'global loads, sectors: 32 bytes moved each'
@@ -209,7 +209,7 @@ def counter_words(name: str) -> str:
 
 
 def totals_row(e: Explanation) -> dict[str, Any]:
-    """A row of the comparison: sums over all accesses, and what each multiply-add costs of them."""
+    """Return a row of the comparison of kernels: sums over all accesses, and the same for each multiply-add."""
     sectors, wavefronts = sum(a.sectors for a in e.accesses), sum(a.wavefronts for a in e.accesses)
     steps = e.m * e.n * e.k
     warps, most = finite(e.occupancy.get("warps")), finite(e.occupancy.get("max_warps"))
@@ -240,7 +240,8 @@ def _wrong(e: Explanation) -> str:
 
 
 def bars(e: Explanation) -> list[dict[str, Any]]:
-    """Every bound by falling time, with its length in percent of the longest; empty where no time is predicted."""
+    """Return every bound, the longest time first, with its length in percent of the longest. The list is empty if no
+    time is predicted."""
     ordered = sorted([] if e.reason_without_rate else e.bounds, key=lambda bound: -bound.seconds)
     longest = ordered[0].seconds if ordered else 0
     return [
@@ -256,7 +257,8 @@ def bars(e: Explanation) -> list[dict[str, Any]]:
 
 
 def time_part_rows(e: Explanation) -> list[dict[str, Any]]:
-    """The parts of the predicted time in their order, with their share in percent; empty where none is predicted."""
+    """Return the parts of the predicted time in their order, each with its part in percent. The list is empty if no
+    time is predicted."""
     if not (whole := e.predicted_seconds):
         return []
     return [
@@ -286,7 +288,8 @@ _MADE = ("command", "compiler", "arch", "tilewright", "git", "time", "operands")
 
 
 def facts(e: Explanation) -> list[tuple[str, tuple[Item, ...]]]:
-    """Launch, resources, GPU and how this was made, as headed lists of facts; what is not known is left out."""
+    """Return the facts of an explanation in groups with headings: launch, resources, GPU, and how it was made.
+    Unknown facts are left out."""
     measured = (e.measured or {}).get("environment") or {}
     made = {key: e.environment[key] for key in _MADE if key in e.environment}
     listed = [
@@ -349,7 +352,7 @@ def _seconds(value: Any) -> str:
 
 
 def occupancy_limits(e: Explanation) -> list[dict[str, Any]]:
-    """The number of blocks that each resource alone would allow, and whether it is the limiting one."""
+    """Return the number of blocks that each resource alone would allow, and whether this resource is the limit."""
     limiting = e.occupancy.get("limiting") or []
     return [
         {
@@ -372,10 +375,8 @@ AXES = {"registers": ("registers per thread", 1), "shared": ("KiB of shared memo
 
 
 def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] | None:
-    """Resident warps over ``resource``, "registers" a thread or "shared" memory a block, with the kernel's own need marked.
-
-    None where the explanation has no curve.
-    """
+    """Return the chart of resident warps over ``resource``: "registers" of a thread, or "shared" memory of a block.
+    The kernel's own need is marked. Returns None if the explanation has no curve."""
     title, unit = AXES[resource]
     curve = [(finite(at), finite(warps)) for at, warps in explanation.occupancy.get(f"by_{resource}") or []]
     rows = [{"x": at / unit, "y": warps} for at, warps in curve if at is not None and warps is not None]
@@ -436,7 +437,7 @@ DISTINCT_FACTOR = 1.5
 
 @dataclass(frozen=True)
 class Level:
-    """The kernel's intensity at one memory, in operations a byte, and the memory's GB/s, None where it has no roof."""
+    """The kernel's intensity at one memory, in operations per byte, and the memory's GB/s (None if it has no roof)."""
 
     name: str
     intensity: float
@@ -454,11 +455,11 @@ class Level:
 
 
 def memory_levels(explanation: Explanation) -> list[Level]:
-    """A level for each bound that counts bytes, by rising intensity.
+    """Return a level for each bound that counts bytes, by rising intensity.
 
-    The bytes of the L1 bound exceed the requested sectors if shared memory shares it, or if requests do not fill a
-    wavefront. If no other level is within a factor of DISTINCT_FACTOR, the requested sectors are a level of their own,
-    without a roof.
+    The L1 bound counts more bytes than the requested sectors if shared memory has a part in it, or if requests do not
+    fill a wavefront. If no other level is within a factor of DISTINCT_FACTOR, the requested sectors are a level of
+    their own, without a roof.
     """
     found = [
         Level(
@@ -477,12 +478,12 @@ def memory_levels(explanation: Explanation) -> list[Level]:
 
 
 def arithmetic_bound(explanation: Explanation) -> Bound | None:
-    """The bound that counts operations."""
+    """Return the bound that counts operations."""
     return next((b for b in explanation.bounds if b.unit == "operations" and b.rate > 0), None)
 
 
 def roofline(explanation: Explanation) -> dict[str, Any] | None:
-    """The chart, both axes logarithmic; None where the GPU's rates are not known."""
+    """Return the roofline chart, with both axes logarithmic, or None if the GPU's rates are not known."""
     kernel_levels, gflops = memory_levels(explanation), finite(explanation.gflops)
     roofs = sorted(((level.short, level.gbs) for level in kernel_levels if level.gbs), key=lambda roof: -roof[1])
     if not roofs or not gflops:
@@ -565,7 +566,7 @@ def _points(kernel_levels: Sequence[Level], gflops: float, x: Span, axes: dict[s
 
 
 def gpu_name(explanation: Explanation) -> str:
-    """The GPU that it is for, in words."""
+    """Return the name of the GPU for which the explanation was made."""
     return str(explanation.gpu.get("name") or "an unnamed GPU")
 
 
@@ -577,7 +578,7 @@ def shape_words(explanation: Explanation) -> str:
 
 
 def labels(explanations: Sequence[Explanation]) -> list[str]:
-    """The shortest names that differ: the kernel, then where needed its size, GPU and parameters."""
+    """Return the shortest names that differ: the kernel, and if necessary its size, GPU and parameters."""
 
     def parts(e: Explanation) -> tuple[str, ...]:
         params = ", ".join(f"{name} {value}" for name, value in e.params.items())
@@ -610,7 +611,7 @@ def explanation_title(explanations: Sequence[Explanation]) -> str:
 
 
 def headline(e: Explanation) -> str:
-    """What limits the kernel, the rate that this allows, and what it wastes, in one sentence."""
+    """Return one sentence: what limits the kernel, the rate that this allows, and what the kernel wastes."""
     where = f"{e.kernel} at {shape_words(e)} on {gpu_name(e)}"
     bound, gflops = e.bound, finite(e.gflops)
     if e.is_product and not e.flops:
@@ -643,7 +644,8 @@ def _waste(e: Explanation) -> str:
 
 
 def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str:
-    """The headline of several kernels of one size: which has the highest predicted rate, and which the lowest."""
+    """Return the headline of several kernels of one size: which has the highest bound of the rate, and which the
+    lowest."""
     rated = [(rate, e, name) for e, name in zip(explanations, names, strict=True) if (rate := finite(e.gflops))]
     if len({e.shape for _, e, _ in rated}) > 1:
         return "The sizes differ. A larger product keeps more of the GPU busy, so the rates are not compared."
@@ -662,7 +664,8 @@ def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the result is right, which defects were seen and what was run: sentences, each with whether it is bad."""
+    """Sentences that say whether the result is right, which defects were found and what was run. Each has a flag
+    that says whether it is bad."""
 
     sentences: tuple[tuple[str, bool], ...]
 
@@ -678,7 +681,7 @@ class Verdict:
 
 
 def verdict(e: Explanation) -> Verdict:
-    """Whether the kernel is right, what was seen and what was run, a sentence each."""
+    """Return whether the kernel is right, what was found and what was run, with a sentence for each."""
     kinds = Counter(defect.kind for defect in e.defects)
     wrong = e.verified.get("ok") is False
     error = finite(e.verified.get("error_over_bound"))
@@ -698,7 +701,7 @@ def verdict(e: Explanation) -> Verdict:
 
 
 def run_words(e: Explanation) -> str:
-    """How much of the launch was run to count it."""
+    """Return a sentence that says how much of the launch was run to count it."""
     words = str(e.run.get("words") or "")
     return f"Counts are estimates: {words}" if e.run.get("exact") is False else words[:1].upper() + words[1:]
 
@@ -708,7 +711,7 @@ RESOURCES = {"threads": "threads", "registers": "registers", "shared": "shared m
 
 
 def occupancy_sentence(e: Explanation) -> str:
-    """How many warps are resident and why not more."""
+    """Return a sentence that says how many warps are resident, and what limits them."""
     o = e.occupancy
     warps, most = finite(o.get("warps")), finite(o.get("max_warps"))
     if warps is None or not most:
@@ -726,7 +729,8 @@ def occupancy_sentence(e: Explanation) -> str:
 
 
 def theme(name: str) -> dict[str, Any]:
-    """Vega-Lite's configuration of a theme, with a style for roofs, for what limits, for what does not, and for curves."""
+    """Return Vega-Lite's configuration of a theme, with styles for roofs, for the limit, for other points, and for
+    curves."""
     settings = config(name, {})
     ink, asked = INK[name], (DARK if name == "dark" else LIGHT)[0]
     settings["style"] |= {

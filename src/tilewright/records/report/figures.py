@@ -1,4 +1,4 @@
-"""The charts as still pictures, for a README or a paper: drawn by vl-convert, without browser or network."""
+"""Draws the charts as still pictures for a README or a paper, with vl-convert, without a browser or a network."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def _specs(view: views.View, drawn: dict[str, Style]) -> dict[str, dict[str, Any
 
 
 def staircase(stairs: Ladder, label: str, drawn: dict[str, Style]) -> dict[str, Any]:
-    """One bar a rung, from its parent's rate to its own, with the gain beside it."""
+    """Return the chart of the ladder: a bar for each rung, from its parent's rate to its own, with the gain next to
+    it."""
     rows: list[dict[str, Any]] = [
         {
             "kernel": step.kernel,

@@ -1,4 +1,5 @@
-"""Makes a page of a template, style sheets, scripts and data, with a policy against requests; writes it atomically."""
+"""Makes a page from a template, style sheets, scripts and data, and writes it atomically. The page's policy forbids
+requests."""
 
 from __future__ import annotations
 
@@ -26,10 +27,8 @@ VEGALITE = "6.4"
 
 
 def page(template: str, *, data: Any, script: str, styles: Sequence[str], charts: bool = True, **values: Any) -> str:
-    """A page as text: ``template`` filled with ``values``, its style sheets, and ``data`` as JSON for its ``script``.
-
-    ``charts=False`` leaves out the libraries that draw charts.
-    """
+    """Return a page as text: ``template`` filled with ``values``, style sheets, and ``data`` as JSON for its
+    ``script``. ``charts=False`` leaves out the libraries that draw charts."""
     own = _asset("scroll.js") + _asset(script)
     scripts = [_libraries(), own] if charts else [own]
     text = (
@@ -48,7 +47,7 @@ def page(template: str, *, data: Any, script: str, styles: Sequence[str], charts
 
 
 def write_whole(text: str, path: str | Path) -> Path:
-    """Writes into a file beside ``path``, then moves it there: a reader never sees half a page."""
+    """Write text to a file next to ``path``, then move this file to ``path``, so that no reader sees half a page."""
     path = Path(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -98,7 +97,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def legible_data(data: Any) -> Any:
-    """JSON values with control characters in texts made visible."""
+    """Return JSON values in whose texts control characters are visible."""
     if isinstance(data, dict):
         return {legible_data(key): legible_data(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -107,7 +106,7 @@ def legible_data(data: Any) -> Any:
 
 
 def marked(text: Any) -> Markup:
-    """Any text for a page or a picture: escaped, with control characters as visible text."""
+    """Return text that is escaped for a page or a picture, with control characters made visible."""
     return escape(legible(str(text)))
 
 

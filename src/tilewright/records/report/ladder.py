@@ -1,4 +1,4 @@
-"""The ladder on the page of bench records: the rate of each rung compared with its parent's."""
+"""Makes the ladder on the page of bench records, which compares the rate of each rung with its parent's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Step:
-    """One rung; ``before`` and ``after`` are GFLOPS of parent and rung in one shape, None if unknown. ``unclear``: their
-    samples do not tell which one is faster."""
+    """One rung. ``before`` and ``after`` are GFLOPS of the parent and of the rung in one shape, None if unknown.
+    ``unclear`` is true if their samples do not decide which one is faster."""
 
     kernel: str
     idea: str
@@ -32,7 +32,7 @@ class Step:
 
     @property
     def gain(self) -> float | None:
-        """GFLOPS of the rung over its parent's, where both are known."""
+        """GFLOPS of the rung divided by those of its parent, if both are known."""
         return self.after / self.before if self.before and self.after else None
 
     @property
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The steps in reading order and the shape most of them were compared in."""
+    """The steps in reading order, and the shape in which most of them are compared."""
 
     shape: str
     steps: tuple[Step, ...]
@@ -55,7 +55,7 @@ class Ladder:
 
     @property
     def climb(self) -> str:
-        """The gain from the first rung to the best in a sentence; empty where no two rungs share a shape."""
+        """A sentence with the gain from the first rung to the best; empty if no two rungs have a shape in common."""
         here = [(s.after, s.kernel) for s in self.steps if s.after and not s.elsewhere]
         if not here:
             return ""
@@ -64,12 +64,12 @@ class Ladder:
 
 
 def ladder_of(view: View) -> Ladder | None:
-    """The staircase of a view; None when no record names its kernel's parent or idea.
+    """Return the ladder of a view, or None if no record names its kernel's parent or idea.
 
-    Each step is taken in the largest shape in which most steps can be compared, at the largest thread count
-    that rung and parent share. Where the rung runs on more threads than its parent ever does, threads are what the step
-    adds, and each is taken at its own largest count. A step that cannot be compared there is taken in its own largest
-    shape and says so.
+    A step compares a rung with its parent in the largest shape in which most steps can be compared, at the largest
+    number of threads that both have. If the rung runs on more threads than its parent does in any record, the step adds
+    threads, and each of the two is taken at its own largest number of threads. A step that cannot be compared in the
+    common shape is compared in its own largest shape, which it names.
     """
     limit = view.threads or max(r.threads for r in view.records)
     runs: dict[str, list[BenchRecord]] = {}

@@ -1,4 +1,5 @@
-"""The source of a kernel with its counters in the margin, as a table that notebooks show; it needs no other library."""
+"""Shows the source of a kernel with its counters in the margin, as a table for notebooks that needs no other
+library."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ _LEFT = f"{_CELL};text-align:left"
 
 
 def listing_html(title: str, rows: Sequence[SourceRow], below: Sequence[str]) -> str:
-    """The rows that have something to show under a title, and the lines ``below`` them; colours are the notebook's."""
+    """Return the rows that have something to show, under a title and above the lines ``below``. The colours are the
+    notebook's."""
     lines, file = [], ""
     for row in excerpt(rows):
         if row is None:

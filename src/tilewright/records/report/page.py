@@ -77,8 +77,8 @@ def write_page(records: Sequence[BenchRecord], path: str | Path, *, title: str |
 
 
 def kernels_in_order(all_views: Sequence[View]) -> list[str]:
-    """Every kernel of the page once, because a kernel has one colour in all views: rungs in the order of the ladder, other
-    kernels as they first appear, references last."""
+    """Return every kernel of the page once, because a kernel has one colour in all views. Rungs come in the order of
+    the ladder, then other kernels as they first appear, and references last."""
     first = {r.kernel: r for view in reversed(all_views) for r in view.records}
     position = {kernel: i for i, kernel in enumerate(dict.fromkeys(r.kernel for v in all_views for r in v.records))}
     return sorted(first, key=lambda k: (is_reference(k), views.rungs_order(first[k]), position[k]))
@@ -519,7 +519,8 @@ def _rate_text(record: BenchRecord | None) -> str:
 
 
 def sweep_conclusion(sweep: Sweep) -> str:
-    """The fastest set where most were measured, how far the slowest is behind, and which set is best at other sizes."""
+    """Return a sentence on a sweep: the fastest set of parameters where most were measured, how many times as fast
+    as the slowest it is, and which set is fastest at each size."""
     ranked = sorted((r for r in sweep.records if r.shape == sweep.shape and is_measured(r)), key=lambda r: -_rate(r))
     if not ranked:
         return "None of these has a verified time."
@@ -540,7 +541,7 @@ def sweep_conclusion(sweep: Sweep) -> str:
 
 
 def sweep_views(found: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """The values of the template for each sweep."""
+    """Return the values of the template for each sweep."""
     return [
         {
             "chart": f"sweep-{i}",

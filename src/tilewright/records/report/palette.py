@@ -1,9 +1,9 @@
-"""Colours, marks and chart themes, the same for a kernel wherever it appears.
+"""Colours, marks and themes of charts. A kernel has the same style wherever it appears on a page.
 
-There are eight hues, each in a tone for light and one for dark paper. Every tone has 3:1 contrast to its paper, and
-readers without red, green or blue cones can tell the hues apart; they were found by search, and a test checks both. The
-ninth kernel takes the first hue again with another mark, and the legend singles out any line, so that no kernel is
-identified by colour alone. References are grey and dashed.
+There are eight hues, each with a tone for light paper and one for dark paper. Every tone has a contrast of 3:1 to its
+paper, and readers without red, green or blue cones can distinguish the hues. A search found the hues, and a test checks
+both properties. The ninth kernel takes the first hue again with another mark. The legend highlights any line, so that
+colour is never the only way to identify a kernel. References are grey and dashed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INK = {
 
 @dataclass(frozen=True)
 class Style:
-    """How one kernel is drawn."""
+    """How one kernel is drawn: its colours, mark and dash."""
 
     light: str
     dark: str
@@ -59,7 +59,8 @@ class Style:
 
 
 def kernel_styles(kernels: Sequence[str], first: Iterable[str] = ()) -> dict[str, Style]:
-    """A style for each kernel, by its place among the rungs or among the references; those in ``first`` take the first hues.
+    """Return a style for each kernel, by its position among the rungs or among the references. The kernels in ``first``
+    take the first hues.
 
     >>> drawn = kernel_styles(["cpu/naive", "cpu/ikj", "ref/mkl"])
     >>> drawn["cpu/naive"].light != drawn["cpu/ikj"].light, drawn["ref/mkl"].dash
@@ -78,7 +79,7 @@ def kernel_styles(kernels: Sequence[str], first: Iterable[str] = ()) -> dict[str
 
 
 def config(theme: str, drawn: dict[str, Style]) -> dict[str, Any]:
-    """Vega-Lite's configuration of a theme; ``range.category`` holds the kernels' colours in their order."""
+    """Return Vega-Lite's configuration of a theme. ``range.category`` has the kernels' colours in their order."""
     ink = INK[theme]
     return {
         "background": None,

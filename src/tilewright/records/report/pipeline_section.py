@@ -1,11 +1,12 @@
-"""The pictures of an asynchronous kernel, for the page of an explanation and for notebooks.
+"""Draws the pictures of an asynchronous kernel, for the page of an explanation and for notebooks.
 
-The timeline has warps and stages from top to bottom, ticks from left to right. A line leads from what completes a phase to
-the warps that waited for it. The phases of each barrier are drawn with what they still lack.
+The timeline has warps and stages from top to bottom, and ticks from left to right. A line leads from the event that
+completes a phase to the warps that waited for it. The phases of each barrier are drawn with the arrivals and bytes that
+they still need.
 
-A swizzled tile is drawn as lines of 128 bytes of shared memory, with the chunk of the tile that lies in each place of 16
-bytes. The eight places of a line belong to eight groups of four banks. Tensor cores read eight rows of 16 bytes at once;
-these should lie in eight different groups of banks.
+A swizzled tile is drawn as lines of 128 bytes of shared memory, with the chunk of the tile that lies in each 16 bytes.
+The eight positions of a line belong to eight groups of four banks. Tensor cores read eight rows of 16 bytes together,
+which should lie in eight different groups of banks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ _LEGEND = {
 
 
 def pipeline_picture(pipeline: Pipeline, ident: str) -> Picture | None:
-    """The timeline of a pipeline; None if nothing waited. ``ident`` is an identifier that only this picture has."""
+    """Return the timeline of a pipeline, or None if no warp waited. ``ident`` is an identifier that only this
+    picture has."""
     if not pipeline.rows:
         return None
     bottom = TIME_TOP + len(pipeline.rows) * (ROW_HEIGHT + ROW_GAP)
@@ -68,7 +70,7 @@ def pipeline_picture(pipeline: Pipeline, ident: str) -> Picture | None:
 
 
 def pipeline_caption(pipeline: Pipeline) -> str:
-    """The timeline in words: who fills and who uses the stages, and for which part of the ticks warps wait."""
+    """Return the timeline in words: the stages, and the part of the ticks that each warp waits."""
     stages = sum(row.kind == "stage" for row in pipeline.rows)
     warps = [row for row in pipeline.rows if row.kind == "warps"]
     ticks = f"{'' if pipeline.whole else 'the first '}{pipeline.ticks:g} ticks"
@@ -154,8 +156,8 @@ MOST_LINES = 16
 
 
 def swizzle_picture(tile: SwizzledTile, ident: str) -> Picture | None:
-    """The first rows of a tile as a copy put them; None if there are none. ``ident`` is an identifier that no other picture
-    of the page has."""
+    """Return the picture of the first rows of a tile as a copy wrote them, or None if there are none. ``ident`` is
+    an identifier that no other picture on the page has."""
     held = {at: (row, column) for row, cells in enumerate(tile.cells) for column, at in enumerate(cells)}
     lines = sorted({at // LINE for at in [*held, *tile.reads]})[:MOST_LINES]
     if not lines:
@@ -186,7 +188,8 @@ def swizzle_picture(tile: SwizzledTile, ident: str) -> Picture | None:
 
 
 def bank_turns(places: list[int]) -> int:
-    """The turns that chunks at these bytes take: the most of them that lie in one group of four banks.
+    """Return the number of wavefronts that chunks at these bytes take: the largest number of them in one group of four
+    banks.
 
     >>> bank_turns([0, 144, 288]), bank_turns([0, 128, 256])
     (1, 3)
@@ -195,7 +198,7 @@ def bank_turns(places: list[int]) -> int:
 
 
 def swizzle_caption(tile: SwizzledTile) -> str:
-    """The picture in words."""
+    """Return the picture of a tile in words."""
     how = f"with a {tile.swizzle}-byte swizzle" if tile.swizzle else "without a swizzle"
     copy = f"The copy{f' at line {tile.line}' if tile.line else ''} wrote rows of {tile.row_bytes:,} bytes {how}."
     rows = f"rows {tile.row} to {tile.row + max(0, len(tile.group) - 1)}"
@@ -216,7 +219,7 @@ def swizzle_caption(tile: SwizzledTile) -> str:
 
 
 def tile_name(tile: SwizzledTile) -> str:
-    """A heading for a tile."""
+    """Return a heading for a tile."""
     return f"A tile with the {tile.swizzle}-byte swizzle" if tile.swizzle else "A tile without a swizzle"
 
 
@@ -243,7 +246,8 @@ class TitledPicture:
 
 
 def pipeline_pictures(pipeline: Pipeline | None, ident: str) -> list[TitledPicture]:
-    """Timeline, phases of barriers, and tiles that differ; ``ident`` is an identifier that nothing else of the page has."""
+    """Return the timeline, the phases of barriers, and one of each kind of tile. ``ident`` is an identifier that
+    nothing else on the page has."""
     if pipeline is None:
         return []
     drawn = [("Which warps wait, and for what", _TICKS, pipeline_picture(pipeline, f"{ident}-time"))]
@@ -267,7 +271,7 @@ def _different(tiles: list[SwizzledTile]) -> Iterator[SwizzledTile]:
 
 
 def pipeline_html(pipeline: Pipeline, ident: str) -> str:
-    """The pictures as a part of another page, with their own style, for light and for dark paper."""
+    """Return the pictures as a part of another page, with their own style, for light and for dark paper."""
     shown = []
     for one in pipeline_pictures(pipeline, ident):
         head = f"<p><b>{marked(one.title)}</b><br>{marked(one.note)}</p>"
@@ -303,20 +307,23 @@ def _css() -> str:
 
 
 def picture_rules() -> str:
-    """The rules of the page's style for pictures; they use the variables of a theme."""
+    """Return the rules for pictures from the page's style. They use the variables of a theme."""
     return "".join(line for line in _css().splitlines() if line.startswith(".access") and "min-width" not in line)
 
 
 def theme_variables(theme: str) -> dict[str, str]:
-    """The variables of the page's style by name: those for light paper, and for ``"dark"`` overlaid by those for dark."""
+    """Return the variables of the page's style by name: those for light paper, replaced for ``"dark"`` by those for
+    dark paper."""
     dark = "".join(re.findall(r"prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}", _css(), re.DOTALL))
     light = "".join(re.findall(r"^:root \{(.*?)\}", _css(), re.DOTALL | re.MULTILINE))
     return dict(re.findall(r"--([\w-]+): ([^;]+);", light + (dark if theme == "dark" else "")))
 
 
 def standalone_picture(svg: str, theme: str, *, size: float | None = None) -> str:
-    """A picture as a file that needs no page: with the page's style in it, its colours resolved for a theme. Its text has
-    the page's size, or ``size`` pixels, for a place that shows the picture small."""
+    """Return a picture as a file that needs no page: it contains the page's style, with the colours of a theme.
+
+    Its text has the page's size, or ``size`` pixels for a place that shows the picture small.
+    """
     colours = theme_variables(theme)
     found = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', svg)
     assert found is not None
@@ -344,7 +351,8 @@ WIDEST = 120
 
 
 def phase_picture(history: BarrierHistory, ident: str) -> Picture | None:
-    """The events of a barrier; None if there are none. ``ident`` is an identifier that no other picture of the page has."""
+    """Return the picture of the events of a barrier, or None if there are none. ``ident`` is an identifier that no
+    other picture on the page has."""
     events = history.events
     if not events:
         return None
@@ -370,12 +378,12 @@ def phase_picture(history: BarrierHistory, ident: str) -> Picture | None:
 
 
 def phase_title(history: BarrierHistory) -> str:
-    """A heading for the events of a barrier."""
+    """Return a heading for the events of a barrier."""
     return f"The phases of {history.name}{f': {history.role}' if history.role else ''}"
 
 
 def phase_caption(history: BarrierHistory) -> str:
-    """The events in words: what a phase needs, and which phases were completed."""
+    """Return the events of a barrier in words: what a phase needs, and which phases were completed."""
     done = max(event.phase for event in history.events)
     brought = any(event.what == "bytes" for event in history.events)
     needs = with_noun(history.count, "arrival") + (" and the expected bytes" if brought else "")

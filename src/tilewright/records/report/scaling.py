@@ -1,4 +1,5 @@
-"""The page of ``tilewright scale``: efficiency, time and bytes over the number of workers, and where scaling stops."""
+"""Makes the page of ``tilewright scale``: efficiency, time and bytes over the number of workers, and where scaling
+stops."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ def write_scaling_page(points: Sequence[ScalingPoint], path: str | Path, *, titl
 
 
 def scaling_sentence(lines: _Lines) -> str:
-    """Up to how many workers each product keeps at least half of its efficiency, and what limits it beyond that."""
+    """Return a sentence that says up to how many workers each product keeps at least half of its efficiency, and
+    what limits it beyond that."""
     kept: dict[str, list[str]] = {}
     never: dict[str, list[str]] = {}
     limits: dict[str, list[str]] = {}

@@ -1,4 +1,5 @@
-"""The source with the cost of each line in the margin, and for each line with accesses a picture of one warp's access."""
+"""Shows the source with the cost of each line in the margin. Each line with accesses has a picture of one warp's
+access."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _TOKENS = re.compile(
 
 
 def cuda_tokens(source: str) -> Iterator[tuple[str, str]]:
-    """CUDA C++ as (kind, text): comment, string, directive, numeral, cuda, keyword, or empty for everything else.
+    """Return CUDA C++ as pairs (kind, text). A kind is comment, string, directive, numeral, cuda, keyword, or empty for
+    all other text.
 
     >>> [(kind, text) for kind, text in cuda_tokens("int i = threadIdx.x; // row") if kind]
     [('keyword', 'int'), ('cuda', 'threadIdx'), ('comment', '// row')]
@@ -61,7 +63,7 @@ def cuda_tokens(source: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class LineCost:
-    """What one line costs one kind of memory; ``needed`` and ``wasted`` are percents of the longest bar."""
+    """The cost of one line in one kind of memory. ``needed`` and ``wasted`` are percents of the longest bar."""
 
     amount: str
     unit: str
@@ -73,7 +75,7 @@ class LineCost:
 
 @dataclass(frozen=True)
 class Panel:
-    """Accesses of a line that are alike, with the picture of one."""
+    """Similar accesses of a line, with the picture of one of them."""
 
     title: str
     facts: str
@@ -82,7 +84,8 @@ class Panel:
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the source; ``number`` is 0 for accesses without a line; ``open`` shows its pictures from the beginning."""
+    """A line of the source. ``number`` is 0 for accesses without a line, and ``open`` says whether its pictures are
+    shown at first."""
 
     number: int
     tokens: list[tuple[str, str]]
@@ -122,7 +125,7 @@ _NOWHERE = [("comment", "// not in this file")]
 
 
 def source_view(explanation: Explanation, ident: str) -> SourceView:
-    """The view of an explanation; ``ident`` is an identifier that no other one of the page has."""
+    """Return the view of an explanation. ``ident`` is an identifier that no other view on the page has."""
     coloured = _by_line(explanation.source)
     longest = max((turns(a) for a in by_memory(explanation.accesses)), default=0)
     dearest = _dearest(explanation.accesses)
@@ -184,12 +187,12 @@ def _by_line(source: str) -> list[list[tuple[str, str]]]:
 
 
 def turns(access: Access) -> float:
-    """What an access costs the L1 cache and shared memory, in wavefronts."""
+    """Return what an access costs the L1 cache and shared memory, in wavefronts."""
     return _turns(access, access.cost)
 
 
 def waste(access: Access) -> float:
-    """The part of ``turns`` that the best arrangement of the same bytes would save."""
+    """Return the part of ``turns`` that the best arrangement of the same bytes would save."""
     return turns(access) - _turns(access, min(access.least, access.cost))
 
 
@@ -208,7 +211,7 @@ def _dearest(accesses: Iterable[Access]) -> _Place | None:
 
 
 def by_memory(accesses: Iterable[Access]) -> list[Access]:
-    """One access for each line and memory, with the sums of all; its example is that of the first."""
+    """Return one access for each line and memory, with the sums of all accesses and the example of the first."""
     found: dict[tuple[str, int, str], list[Access]] = {}
     for access in accesses:
         found.setdefault((access.file, access.line, access.space), []).append(access)
@@ -318,20 +321,21 @@ def _number(value: Any) -> str:
 BANKS = 32
 BANK = 4  # bytes of a bank a turn
 
-LEFT = 96
+LEFT = 102
 COLUMN = (WIDTH - LEFT) / BANKS
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Lanes served together: ``stacks`` has, for each bank or group of banks, its words by turn, each with its lanes."""
+    """Lanes that are served together. ``stacks`` has the words of each bank or group of banks, one for each
+    wavefront, each with its lanes."""
 
     lanes: list[int]
     stacks: list[list[tuple[int, list[int]]]]
 
     @property
     def turns(self) -> int:
-        """Wavefronts that it takes: the number of words that the busiest bank serves."""
+        """The number of wavefronts that the group takes: the number of words that the busiest bank serves."""
         return max(len(stack) for stack in self.stacks)
 
 
@@ -372,9 +376,9 @@ def _stacks(
 
 
 def bank_picture(access: Access, ident: str) -> Picture | None:
-    """The picture of the example request of an access to shared memory; None where it has none.
+    """Return the picture of the example request of an access to shared memory, or None if the access has no example.
 
-    ``ident`` is an identifier that no other picture of the page has.
+    ``ident`` is an identifier that no other picture on the page has.
     """
     served = passes(access.kind, access.nbytes, access.lanes)
     if (

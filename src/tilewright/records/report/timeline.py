@@ -47,7 +47,8 @@ KINDS = ("a", "b", "c", "d", "x")
 
 @dataclass(frozen=True)
 class Bar:
-    """A piece, or several consecutive ones that are too short to be drawn separately; ``pieces`` is their number."""
+    """A piece of work in a track, or several consecutive ones that are too short to be drawn separately. ``pieces``
+    is their number."""
 
     start_s: float
     end_s: float
@@ -60,7 +61,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class DrawnTrack:
-    """A track as it is drawn: ``bars`` in ``rows``, or its ``density``, the number of pieces of each kind at a time."""
+    """A track as it is drawn: as ``bars`` in ``rows``, or as its ``density``, the number of pieces of each kind at a
+    time."""
 
     name: str
     unit: str = ""
@@ -71,12 +73,12 @@ class DrawnTrack:
 
     @property
     def height(self) -> int:
-        """Pixels."""
+        """The height in pixels."""
         return 40 if self.density else self.rows * (ROW + GAP) - GAP
 
 
 def piece_rows(pieces: Sequence[Piece]) -> list[int]:
-    """A row for each piece, so that no two pieces of a row overlap; ``pieces`` are sorted by their beginnings.
+    """Return a row for each piece, so that no two pieces of a row overlap. ``pieces`` are sorted by their beginnings.
 
     >>> piece_rows([Piece("cpu", "copy in", "", *span) for span in ((0, 2), (1, 3), (2, 4))])
     [0, 1, 0]
@@ -94,7 +96,7 @@ def piece_rows(pieces: Sequence[Piece]) -> list[int]:
 
 
 def tracks(timeline: Timeline, place: str, most: int) -> list[DrawnTrack]:
-    """The tracks of a place in their order, each with about ``most`` bars at most."""
+    """Return the tracks of a place in their order, each with about ``most`` bars or fewer."""
     found = timeline.tracks(place)
     tones = _tones(found.get(COMPUTE, []))
     return [_track_data(timeline, name, pieces, tones, most) for name, pieces in found.items()]
@@ -167,7 +169,8 @@ def _density(timeline: Timeline, pieces: Sequence[Piece], kinds: Sequence[str], 
 
 
 def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
-    """The gaps in which nothing was computed; where there are many, those too short to be seen are left out."""
+    """Return the gaps in which nothing was computed. If there are many, gaps that are too short to be seen are left
+    out."""
     total = timeline.total_s
     steps = union((piece.start_s, piece.end_s) for piece in timeline.tracks(place).get(COMPUTE, []))
     ends = [0.0, *(end for _, end in steps)]
@@ -179,7 +182,7 @@ def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
 
 
 def paths(track: DrawnTrack, total_s: float) -> dict[str, str]:
-    """Kind → the path of a track's bars or density, from 0 to WIDTH."""
+    """Return the path of a track's bars or density for each kind, from 0 to WIDTH."""
     return _areas(track) if track.density else _boxes(track, total_s)
 
 
@@ -204,7 +207,7 @@ def _boxes(track: DrawnTrack, total_s: float) -> dict[str, str]:
 
 
 def rectangle_path(x: float, y: float, width: float, height: float) -> str:
-    """A rectangle as a path of SVG."""
+    """Return a rectangle as an SVG path."""
     return f"M{x:.2f} {y:g}h{width:.2f}v{height:g}h{-width:.2f}z"
 
 
@@ -226,7 +229,8 @@ def _areas(track: DrawnTrack) -> dict[str, str]:
 
 
 def as_data(track: DrawnTrack) -> dict[str, Any]:
-    """A track as JSON values: bars as flat lists of µs from the beginning, µs long, row, kind, name, amount and pieces."""
+    """Return a track as JSON values. Bars are flat lists: µs from the beginning, length in µs, row, kind, name,
+    amount and pieces."""
     data: dict[str, Any] = {
         "name": track.name,
         "unit": track.unit,
@@ -338,7 +342,7 @@ def _track(timeline: Timeline, place: str, track: DrawnTrack, summary: Track) ->
 
 
 def idle(timeline: Timeline, place: str, track: DrawnTrack) -> str:
-    """The path of the gaps in which nothing was computed; those too short to be seen are left out."""
+    """Return the path of the gaps in which nothing was computed. Gaps that are too short to be seen are left out."""
     scale = WIDTH / (timeline.total_s or 1.0)
     spans = [(start * scale, (end - start) * scale) for start, end in gaps(timeline, place)]
     return "".join(rectangle_path(x, 0, width, track.height) for x, width in spans if width > 0.3)
@@ -425,10 +429,8 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
 
 @dataclass(frozen=True)
 class TimeRow:
-    """A row of the table: its name, what each place did, and what the plan predicted; ``part`` of the row above it.
-
-    A cell is a value and a note in smaller letters.
-    """
+    """A row of the table: its name, what each place did, and what the plan predicted. ``part`` says that it is a
+    part of the row above. A cell is a value and a note in smaller letters."""
 
     name: str
     cells: list[tuple[str, str]]
@@ -449,7 +451,7 @@ def timeline_title(timeline: Timeline) -> str:
 
 
 def sentence(timeline: Timeline, summaries: Sequence[Summary]) -> str:
-    """How long it took, and how much of that nothing was computed."""
+    """Return how long the product took, and for how much of this time nothing was computed."""
     words = [_took(timeline)]
     if timeline.before and not timeline.predicted:
         words.append(f"{timeline.before} of {with_noun(timeline.tiles, 'tile')} were finished by an earlier run.")
@@ -501,7 +503,7 @@ def _extremes(summaries: Sequence[Summary]) -> tuple[Summary, Summary]:
 
 
 def time_table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow]:
-    """Times, then each track's share of the time and its rate."""
+    """Return the rows of times, then each track's part of the time and its rate."""
     plan = {} if timeline.predicted else timeline.expected
     exposed = [plan.get(name, 0.0) for name in ("first_s", "exposed_s", "last_s")]
     waited = None if not plan else sum(exposed)
@@ -558,7 +560,7 @@ def share(part: float, whole: float) -> str:
 
 
 def ticks(total_s: float) -> list[tuple[float, str]]:
-    """Round numbers of seconds within a time, as a share of it and in words.
+    """Return round numbers of seconds within a time, each as a fraction of the time and as text.
 
     >>> [words for _, words in ticks(1.0)]
     ['0 s', '0.2 s', '0.4 s', '0.6 s', '0.8 s', '1.0 s']
@@ -581,7 +583,8 @@ def ticks(total_s: float) -> list[tuple[float, str]]:
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
-    """The trace as JSON values: complete events ("X"), in µs from the start, and metadata ("M") with the tracks' names."""
+    """Return the trace as JSON values: complete events ("X") in µs from the start, and metadata ("M") with the names
+    of the tracks."""
     events: list[dict[str, Any]] = []
     tids = itertools.count(1)  # one for each track of all places: a viewer may take a thread's number for its name
     for pid, place in enumerate(timeline.places, 1):

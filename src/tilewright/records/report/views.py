@@ -34,24 +34,25 @@ MOST_CELLS = 50_000
 
 
 def is_reference(kernel: str) -> bool:
-    """References are kernels too, named ``ref/…``."""
+    """Return whether a kernel is a reference: their names begin with ``ref/``."""
     return kernel.startswith("ref/")
 
 
 def is_library_call(kernel: str) -> bool:
-    """``tilewright/matmul`` is no rung of the ladder: it runs the kernel that its plan chooses."""
+    """Return whether a kernel is the library's call. ``tilewright/matmul`` is no rung of the ladder: it runs the
+    kernel that its plan chooses."""
     return kernel.startswith("tilewright/")
 
 
 def rungs_order(record: BenchRecord) -> float:
-    """A kernel's place on the ladder; infinity where the record names none, so that such kernels come last."""
+    """Return a kernel's position on the ladder, or infinity if the record has none, so that such kernels come last."""
     order = finite(record.about.get("order"))
     return float("inf") if order is None else order
 
 
 @dataclass(frozen=True)
 class Section:
-    """Everything measured on one machine and device with one dtype and precision."""
+    """All records of one machine and device with one dtype and precision."""
 
     machine: str
     device: str
@@ -61,7 +62,8 @@ class Section:
 
     @property
     def thread_counts(self) -> list[int]:
-        """Largest first. Thread counts do not apply to a GPU, which has one view."""
+        """The numbers of threads, the largest first. A GPU has one view, because numbers of threads do not apply to
+        it."""
         return sorted({r.threads for r in self.records}, reverse=True) if self.device == "cpu" else [_ANY]
 
     @property
@@ -77,7 +79,8 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True)
 class View:
-    """One thread count of a section: one record a kernel and shape, in ladder order, references last."""
+    """One number of threads of a section, with one record for each kernel and shape, in the order of the ladder,
+    references last."""
 
     section: Section
     threads: int | None
@@ -104,7 +107,7 @@ class View:
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
-        """Squares first, by size; then the others, by operations."""
+        """The squares first, by size, then the other shapes, by operations."""
         shapes = {(r.m, r.n, r.k) for r in self.records}
         return sorted(shapes, key=lambda s: (not s[0] == s[1] == s[2], s[0] * s[1] * s[2], s))
 
@@ -127,7 +130,7 @@ class View:
 
     @property
     def reference(self) -> str | None:
-        """The reference most ratios are against."""
+        """The reference of most ratios."""
         names = Counter(r.reference for r in self.records if r.reference and not is_reference(r.kernel))
         return names.most_common(1)[0][0] if names else None
 
@@ -143,7 +146,7 @@ def threads_of(record: BenchRecord) -> str:
 
 
 def machine_name(record: BenchRecord) -> str:
-    """Processor or GPU as the environment names it."""
+    """Return the processor or GPU that the environment names."""
     keys = ("gpu", "processor") if record.device != "cpu" else ("processor", "cpu")
     for key in (*keys, "cpu", "machine", "host", "hostname"):
         value = record.environment.get(key)
@@ -155,7 +158,8 @@ def machine_name(record: BenchRecord) -> str:
 
 
 def machine_names(records: Iterable[BenchRecord]) -> dict[str, str]:
-    """``machine_key`` → a unique name: a processor that occurs again with other libraries gets a number."""
+    """Return a unique name for each ``machine_key``. A processor that occurs again with other libraries gets a
+    number."""
     first: dict[str, str] = {}
     for record in records:
         first.setdefault(machine_key(record), machine_name(record))
@@ -167,7 +171,7 @@ def machine_names(records: Iterable[BenchRecord]) -> dict[str, str]:
 
 
 def machine_key(record: BenchRecord) -> str:
-    """What must agree for two records to come from the same machine with the same libraries."""
+    """Return a key that is equal for two records if they are from the same machine with the same libraries."""
     return json.dumps(_stable(record.environment), sort_keys=True, default=str)
 
 
@@ -178,7 +182,8 @@ def _stable(value: Any) -> Any:
 
 
 def sections(records: Iterable[BenchRecord]) -> list[Section]:
-    """Records by machine, device, dtype and precision, in order of appearance. Raises RecordError for too many cells."""
+    """Return the records by machine, device, dtype and precision, in the order in which these appear. Raises
+    RecordError for too many cells."""
     groups: dict[tuple[str, str, str, str], list[BenchRecord]] = {}
     for record in records:
         derived = record.with_rates() if record.median_s is None else record
@@ -196,7 +201,7 @@ def sections(records: Iterable[BenchRecord]) -> list[Section]:
 
 
 def views(section: Section) -> list[View]:
-    """One view a thread count, the widest first."""
+    """Return one view for each number of threads, the largest first."""
     ladder = sorted(section.records, key=lambda r: (is_reference(r.kernel), rungs_order(r)))
     result = []
     for threads in section.thread_counts:
@@ -210,7 +215,8 @@ def views(section: Section) -> list[View]:
 
 
 def best_of_cells(records: Iterable[BenchRecord]) -> list[BenchRecord]:
-    """One record for each kernel and shape: the latest of repeated measurements, the fastest of several parameter sets."""
+    """Return one record for each kernel and shape: the latest of repeated measurements, and the fastest of several
+    sets of parameters."""
     latest = {record.cell: record for record in records}
     best: dict[tuple[Any, ...], BenchRecord] = {}
     for record in latest.values():
@@ -223,10 +229,8 @@ def best_of_cells(records: Iterable[BenchRecord]) -> list[BenchRecord]:
 
 
 def varied(records: Iterable[BenchRecord]) -> dict[str, tuple[str, ...]]:
-    """Kernel → the parameters that have several values in one cell: these were swept.
-
-    Parameters that differ only from size to size, as tuned ones do, were not.
-    """
+    """Return for each kernel the parameters that have several values in one cell. These were varied on purpose.
+    Parameters that differ only from size to size, such as tuned ones, were not."""
     groups: dict[tuple[Any, ...], list[BenchRecord]] = {}
     for record in records:
         groups.setdefault(record.cell[:-1], []).append(record)  # the cell without its parameters
@@ -251,7 +255,7 @@ def _rank(record: BenchRecord) -> tuple[int, float]:
 
 
 def spread(samples: Sequence[float]) -> str:
-    """From the best to the worst sample.
+    """Return the range from the best to the worst sample as text.
 
     >>> spread([0.010, 0.011, 0.012])
     '10.0 ms … 12.0 ms'
@@ -274,15 +278,14 @@ def best_kernel(records: Iterable[BenchRecord]) -> BenchRecord | None:
 
 
 def best_rung(view: View) -> BenchRecord | None:
-    """The fastest kernel of the largest shape, references and the library's call aside."""
+    """Return the fastest kernel of the largest shape, without references and the library's call."""
     return best_kernel(r for r in view.measured if not is_reference(r.kernel) and not is_library_call(r.kernel))
 
 
 def emphasised(view: View) -> list[str]:
-    """The kernels that charts draw at first: the library's call, the best rung and two references; of few kernels all.
-
-    More lines than that cannot be told apart: the page draws the others when the reader asks for them.
-    """
+    """Return the kernels that charts draw at first: the library's call, the best rung and two references, or all
+    kernels if they are few. More lines cannot be distinguished. The page draws the others when the reader asks for
+    them."""
     if len(view.kernels) <= FEW_KERNELS:
         return view.kernels
     best = best_rung(view)
@@ -291,8 +294,8 @@ def emphasised(view: View) -> list[str]:
 
 
 def references(view: View) -> list[str]:
-    """The reference that most ratios are against, and the fastest other library in the largest shape; variants of the
-    reference, whose names begin as its own does, are no other library."""
+    """Return the reference of most ratios, and the fastest other library in the largest shape. A variant of the
+    reference, whose name begins with the reference's name, is not another library."""
     first = view.reference or "none"
     others = best_kernel(r for r in view.measured if is_reference(r.kernel) and not r.kernel.startswith(first))
     chosen = (view.reference, others.kernel if others else None)
@@ -338,7 +341,7 @@ def chart_rows(view: View) -> list[dict[str, Any]]:
 
 
 def curves(records: Iterable[BenchRecord]) -> set[tuple[str, int]]:
-    """Kernel and size of each square product that a curve goes through."""
+    """Return kernel and size of each square product that a curve goes through."""
     sizes: dict[str, set[int]] = {}
     for r in records:
         if r.m == r.n == r.k:

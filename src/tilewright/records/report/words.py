@@ -1,4 +1,4 @@
-"""Numbers as text: three significant digits and a unit."""
+"""Writes numbers as text, with three significant digits and a unit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ TOO_SHORT_S = 1e-5
 
 
 def finite(value: float | None) -> float | None:
-    """The value as a float, or None where it is no finite number: records from other programs may hold NaN or text.
+    """Return the value as a float, or None if it is not a finite number. Records from other programs may hold NaN or
+    text.
 
     >>> finite(float("nan")) is None, finite(2)
     (True, 2.0)
@@ -21,7 +22,7 @@ def finite(value: float | None) -> float | None:
 
 
 def digits(value: float) -> str:
-    """Three significant digits without an exponent, thousands separated.
+    """Return a number with three significant digits, without an exponent, and with separated thousands.
 
     >>> [digits(v) for v in (0.5512, 25.53, 766.4, 12345.6, 2.0)]
     ['0.551', '25.5', '766', '12,346', '2.00']
@@ -35,7 +36,7 @@ def digits(value: float) -> str:
 
 
 def shortly(value: float) -> str:
-    """At most three significant digits, without zeros at the end.
+    """Return a number with at most three significant digits, without zeros at the end.
 
     >>> [shortly(v) for v in (32.0, 16.5, 0.3951, 7.002, 12345.0)]
     ['32', '16.5', '0.395', '7', '12,345']
@@ -45,7 +46,7 @@ def shortly(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Time with its unit: µs below 0.1 ms, ms below 1 s, seconds from there.
+    """Return a time with its unit: µs below 0.1 ms, ms below 1 s, and seconds above.
 
     >>> [duration(t) for t in (4.2e-6, 5.5e-4, 0.0255, 5.47, 83.2)]
     ['4.20 µs', '0.550 ms', '25.5 ms', '5.47 s', '83.2 s']
@@ -58,7 +59,7 @@ def duration(seconds: float) -> str:
 
 
 def table_time(seconds: float) -> str:
-    """Time as the table shows it: in ms below 1 s, and ``< 0.01 ms`` for what is too short to compare.
+    """Return a time as the table shows it: in ms below 1 s, and ``< 0.01 ms`` if it is too short to be compared.
 
     >>> table_time(3e-6), table_time(5e-5), table_time(10.2)
     ('< 0.01 ms', '0.050 ms', '10.2 s')
@@ -69,7 +70,7 @@ def table_time(seconds: float) -> str:
 
 
 def factor(gain: float) -> str:
-    """A factor as text: two decimals below 10, fewer above.
+    """Return a factor as text: with two decimals below 10, and fewer above.
 
     >>> factor(1.082), factor(0.4), factor(23.4), factor(211.7)
     ('×1.08', '×0.40', '×23.4', '×212')
@@ -79,7 +80,7 @@ def factor(gain: float) -> str:
 
 
 def with_noun(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun.
+    """Return a number with its noun in the singular or plural.
 
     >>> with_noun(1, "thread"), with_noun(2, "thread")
     ('1 thread', '2 threads')
@@ -88,7 +89,7 @@ def with_noun(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def sentence_list(words: Sequence[str]) -> str:
-    """Several as a list in a sentence.
+    """Return several texts as a list in a sentence.
 
     >>> sentence_list(["a", "b", "c"]), sentence_list(["a"])
     ('a, b and c', 'a')
@@ -97,7 +98,7 @@ def sentence_list(words: Sequence[str]) -> str:
 
 
 def small(value: float) -> str:
-    """An error as text, with at most two significant digits.
+    """Return an error as text with at most two significant digits.
 
     >>> small(3.1e-5), small(0), small(0.21)
     ('3.1e-05', '0', '0.21')
@@ -118,7 +119,8 @@ _PUBLIC = {
 
 
 def public_name(kernel: str) -> str:
-    """A kernel's name for sentences and labels: that of a library, of the call as it is called, or a rung's short name.
+    """Return a kernel's name for sentences and labels: a library's name, the library's call as users write it, or the
+    short name of a rung.
 
     >>> public_name("ref/openblas"), public_name("tilewright/matmul"), public_name("cpu/ikj")
     ('OpenBLAS', 'tilewright.matmul', 'ikj')
