@@ -143,7 +143,7 @@ def test_a_place_that_computes_nothing_and_a_run_in_which_nothing_happened():
     empty = replace(tiny(), pieces=[], seconds=0.0, finished=0)
     assert (empty.total_s, empty.places) == (0, [])
     assert "stopped after" in said(empty)
-    assert "Nothing happened that was recorded" in report.render_timeline([empty])
+    assert "The record has no events" in report.render_timeline([empty])
 
 
 def test_the_sentence_says_where_the_time_went():
@@ -159,13 +159,13 @@ def test_the_sentence_says_where_the_time_went():
     stopped = said(replace(tiny(), tiles=12, before=3, finished=4))
     assert "stopped after 10.0 s, with 7 of 12 tiles finished" in stopped
     assert "3 of 12 tiles were finished by an earlier run" in stopped
-    assert "nothing has run" in said(replace(tiny(), predicted=True))
+    assert "Nothing has run" in said(replace(tiny(), predicted=True))
 
 
 def test_several_places_are_told_apart():
     idle = [Piece("cuda:1", "compute", "C[0, 0] step 0", 0.0, 1.0)]
     both = with_pieces(tiny("cuda:0"), *idle)
-    assert "The 2 places computed for 10.0% to 50.0% of it" in said(both)
+    assert "The 2 devices computed for 10.0% to 50.0% of this time" in said(both)
     found = time_table(both, [both.summary(place) for place in both.places])
     assert [cell[0] for cell in next(row for row in found if row.name == "copy in busy").cells] == ["50.0%", "–"]
     page = report.render_timeline([both])
