@@ -139,10 +139,9 @@ def peers() -> str:
     *most, last = [LINES[k] for k in LINES if any(r.kernel == k for r in records) and k != "tilewright/matmul"]
     names = f"{', '.join(most)} and {last}" if most else last
     return (
-        f"{table(rows)}\n\nThe first number is the GFLOPS of `tw.matmul(a, b, out=c)`. The number in brackets is R, the "
-        f"time of the fastest of {names} on the same number of threads, divided by the time of Tilewright. Tilewright is "
-        f"faster if R is above 1. A question mark means that the samples do not decide which is faster, Tilewright or "
-        f"OpenBLAS at its best, which uses the fastest of its kernels for this processor. All times are medians. "
-        f"Processor: {environment['processor']} (LLVM calls it {environment['llvm_cpu']}), "
+        f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)` and, in brackets, R: the time of the fastest "
+        f"of {names}, on the same number of threads, divided by Tilewright's. Tilewright is faster where R is above 1. A "
+        f"question mark means that the samples do not decide between Tilewright and OpenBLAS at its best, with the "
+        f"fastest of its kernels for this processor. Medians. {environment['processor']} ({environment['llvm_cpu']} to LLVM), "
         f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
     )
