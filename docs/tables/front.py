@@ -139,9 +139,9 @@ def peers() -> str:
     *most, last = [LINES[k] for k in LINES if any(r.kernel == k for r in records) and k != "tilewright/matmul"]
     names = f"{', '.join(most)} and {last}" if most else last
     return (
-        f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)` and, in brackets, R: the time of the fastest "
-        f"of {names}, on as many threads, divided by Tilewright's. Tilewright is faster if R > 1. A "
+        f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)` and, in brackets, R: the time of the "
+        f"fastest of {names}, with the same number of threads, divided by Tilewright's. Tilewright is faster if R > 1. A "
         f"question mark means that the samples do not decide between Tilewright and OpenBLAS at its best, with the "
-        f"fastest of its kernels for this processor. Medians. {environment['processor']} ({environment['llvm_cpu']} to LLVM), "
+        f"fastest of its kernels for this processor. Times are medians. {environment['processor']}, "
         f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
     )
