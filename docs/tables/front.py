@@ -140,7 +140,7 @@ def peers() -> str:
     names = f"{', '.join(most)} and {last}" if most else last
     return (
         f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)` and, in brackets, R: the time of the "
-        f"fastest of {names}, with the same number of threads, divided by Tilewright's. Tilewright is faster if R > 1. A "
+        f"fastest of {names}, with the same number of threads, divided by Tilewright's. Above 1, Tilewright is faster. A "
         f"question mark means that the samples do not decide between Tilewright and OpenBLAS at its best, with the "
         f"fastest of its kernels for this processor. Times are medians. {environment['processor']}, "
         f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
