@@ -1,4 +1,4 @@
-"""``info``, the facts of this machine, and ``ladder``, the list of kernels."""
+"""The commands ``info``, which shows facts about this machine, and ``ladder``, which lists the kernels."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def info_command(
     ] = False,
     json_file: Json = None,
 ) -> None:
-    """What this machine is, and what it reaches.
+    """Show what this machine is and how fast it is.
 
-    Peak, bandwidth, and how long a program waits for its first product are measured; the system reports the rest.
+    The command measures the peak, the bandwidth, and how long a program waits for its first product. The system reports
+    the rest.
     """
     from ...cpu.engine import dots
     from ...cpu.runtime.machine_code import describe_code
@@ -74,9 +75,8 @@ def info_command(
 
 @app.command("ladder")
 def ladder_command(json_file: Json = None) -> None:
-    """All kernels in reading order, with their ideas.
-
-    First the ladder, then the engine's kernels, then the references.
+    """List all kernels in reading order with their ideas: first the ladder, then the engine's kernels, then the
+    references.
     """
     from ...kernels import Kernel
     from ...kernels.catalog import catalog, cuda_catalog, cuda_engine

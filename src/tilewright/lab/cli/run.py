@@ -1,4 +1,4 @@
-"""``run``: a program whose products of NumPy are computed by Tilewright."""
+"""The command ``run``: runs a program whose NumPy products are computed by Tilewright."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Program = Annotated[
 def run_command(program: _Program) -> None:
     """Run a Python program while Tilewright multiplies for NumPy.
 
-    Every a @ b of the program is computed as after tilewright.accelerate_numpy().
+    Every a @ b in the program is computed as after a call of tilewright.accelerate_numpy().
     """
     from ...errors import UsageError
 

@@ -1,4 +1,4 @@
-"""``scale``: how a product scales on a cluster, simulated."""
+"""The command ``scale``: simulates how a product scales on a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from ...errors import UsageError
 from .application import Console, app, check_writeable
 
-#: The most workers of a cluster: with more, a simulation takes minutes.
+#: The most workers of a cluster, because a simulation with more takes minutes.
 MOST_WORKERS = 4096
 
 _Sizes = Annotated[
@@ -76,13 +76,14 @@ def scale_command(
     weak: _Weak = False,
     json_file: _Record = None,
 ) -> None:
-    """How a product scales on a cluster of given rates, simulated.
+    """Simulate how a product scales on a cluster with given rates.
 
-    Nothing is multiplied. For each number of workers the product is planned as a run on a cluster would be, and the run is
-    simulated: tiles, the bytes of every block, and the time in which workers wait.
+    Nothing is multiplied. For each number of workers, the product is planned as for a run on a cluster, and that run is
+    simulated: its tiles, the bytes of every block, and the time in which workers wait.
 
-    Efficiency is the share of the operations that all workers could do in that time. A worker moves bytes into and out of
-    its memory; beside them are the least for its tiles. A plan uses fewer workers where more would not be 10 % faster.
+    Efficiency is the part of the operations which all workers could do in that time that the product needs. The table
+    shows the bytes that a worker moves into and out of its memory, and the fewest bytes with which its tiles can be
+    computed. A plan uses fewer workers than given if more would make the product less than 10 % faster.
 
     Example: tilewright scale 131072 --workers 4,16,64 --where workers
     """
@@ -125,7 +126,8 @@ def scale_command(
 
 
 def parse_rate(name: str, text: str, unit: str) -> float:
-    """A number a second, with or without its ``unit``. Raises UsageError that names the option.
+    """Parse a rate per second, with or without its ``unit``. Raises UsageError, which names the option, if the text is
+    no rate.
 
     >>> parse_rate("flops", "50TFLOPS", "FLOPS"), parse_rate("link", "1.5 GB/s", "B/s"), parse_rate("link", "50e9", "B/s")
     (50000000000000.0, 1500000000.0, 50000000000.0)
