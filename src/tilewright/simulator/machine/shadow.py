@@ -1,11 +1,12 @@
-"""The threads that wrote and read each cell of memory: finds races, and reads of bytes that no thread has written.
+"""Remembers which threads wrote and read each cell of memory, to find races and reads of bytes that no thread has
+written.
 
 Every cell has the stamps (see ``clocks``) of its last writer, of two of its readers and of the last atomic or volatile
-write, each with its instruction. Two accesses that nothing orders are a race if one of them writes and changes the value;
-writing the value that is already there (a flag set by all threads) is no race. Atomic and volatile accesses do not race
-with one another, but with plain ones they do; a thread that updates a cell by an atomic has seen all earlier atomics on
-it. Only two readers are remembered, so a write that races only with a third one of the same warp can be missed. There
-are no false reports.
+write, each with its instruction. Two accesses that nothing orders are a race if one of them writes and changes the
+value. Writing the value that is already there (such as a flag that all threads set) is no race. Atomic and volatile
+accesses do not race with one another, but they do race with plain ones. A thread that updates a cell by an atomic is
+ordered after all earlier atomics on the cell. Only two readers are remembered. So a write that races only with a third
+reader of the same warp can be missed. A race that is reported is never false.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from numpy.typing import NDArray
 from .clocks import EPOCH, Clocks, other_thread, other_warp
 from .values import Bools, Ints
 
-#: The writer's stamp of a cell that only atomic or volatile writes have changed: it counts as written, but never races.
+#: The writer's stamp of a cell that only atomic or volatile writes have changed. Such a cell counts as written, but never
+#: races.
 EXEMPT = np.int64(1)
-#: Bytes of shadow per cell.
+#: The bytes of shadow for each cell.
 CELL_BYTES = 36
 
 
 @dataclass(frozen=True)
 class Party:
-    """The other access of a race: what it did, its stamp, the index of its instruction, and the byte that both touch,
-    counted from the first byte of the present access."""
+    """The other access of a race: what it did, its stamp, the index of its instruction, and the first byte that both
+    touch, counted from the first byte of the current access."""
 
     did: str
     stamp: int
@@ -37,7 +39,7 @@ class Party:
 
 @dataclass
 class Remembered:
-    """The last access of one sort to each cell: its stamp and the index of its instruction."""
+    """The last access of one kind to each cell: its stamp and the index of its instruction."""
 
     did: str
     stamp: Ints
@@ -45,13 +47,13 @@ class Remembered:
 
 
 class Shadow:
-    """What is remembered of ``nbytes`` bytes of memory, in cells of ``grain`` bytes."""
+    """The shadow of ``nbytes`` bytes of memory, in cells of ``grain`` bytes."""
 
     clocks: Clocks  # of the lanes whose accesses it sees; set when a batch begins
 
     def __init__(self, nbytes: int, grain: int, across_blocks: bool) -> None:
         self.grain, self.across_blocks = grain, across_blocks
-        #: Whether it holds nothing before the first write.
+        #: Whether the memory has no contents before the first write.
         self.starts_empty = not across_blocks
         cells = -(-nbytes // grain) + 16
         # The last writer, the last reader, another reader (of another warp if there is one), and after the first
@@ -60,13 +62,13 @@ class Shadow:
             Remembered(did, np.zeros(cells, np.int64), np.zeros(cells, np.int32)) for did in ("wrote", "read", "read")
         ]
         self.conflict: tuple[list[Remembered], Ints] | None = None
-        #: After the first volatile access of shared memory: the last that wrote and the last that read each cell, and the
-        #: cells that a loop polls.
+        #: After the first volatile access to shared memory: for each cell the last volatile write and the last volatile
+        #: read; and the cells that a loop polls.
         self.volatiles: list[Remembered] = []
         self.polled: NDArray[np.bool_] = np.zeros(0, bool)
-        #: The number of the transfer under way (see ``transfers``) that writes or reads each cell; 0 for none.
+        #: For each cell the number of the transfer (see ``transfers``) that currently writes or reads it; 0 for none.
         self.busy: NDArray[np.int32] | None = None
-        #: The number of the last ``cp.async`` to each cell; it is under way as long as the cell has no writer.
+        #: For each cell the number of the last ``cp.async`` to it. It is under way as long as the cell has no writer.
         self.copies: NDArray[np.int32] | None = None
 
     @property
