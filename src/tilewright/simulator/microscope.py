@@ -1,7 +1,7 @@
 """Runs any CUDA kernel on the CPU and reports its results, its memory transactions by source line, and its defects.
 
-All blocks of a grid are run, or a sample of them: corners, edges and inner blocks, chosen in two ways whose counts are
-compared. An ``Observation`` holds what was seen of one launch, and prints it.
+All blocks of a grid are run, or a sample of them: corners, edges and inner blocks. The sample makes two choices of
+inner blocks, whose counts are compared. An ``Observation`` holds what was observed in one launch, and can be printed.
 """
 
 from __future__ import annotations
@@ -87,67 +87,68 @@ def microscope(
     max_bytes: int = MAX_BYTES,
     progress: Progress | None = None,
 ) -> Observation:
-    """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
+    """Run a CUDA kernel on the CPU, without a GPU, and observe what it does.
 
     Parameters
     ----------
     source : str or path or kernel
-        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file, or a kernel of another library: one
+        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; or a kernel of another library: a kernel
         that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that has its PTX (``given_kernels`` lists
-        them). A ``.cu`` may have host code, ``main`` and ``<<<…>>>``: nvcc compiles it where it is installed, else
-        it is left out.
+        them). A ``.cu`` may have host code, such as ``main`` and ``<<<…>>>``. If nvcc is installed it compiles such a
+        file; otherwise the host code is left out.
     kernel : str, optional
-        The name of the kernel's function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a
-        template. It is needed only if there are several.
+        The name of the kernel's function in C++, such as ``"ns::scale"``, or ``"scale<8>"`` for an instance of a
+        template. It is needed only if the source has several kernels.
     grid : int or sequence of int, default: 1
         The number of blocks along x, y, z.
     block : int or sequence of int, optional
-        The number of threads per block along x, y, z. By default it is what the kernel was compiled for, else 32.
+        The number of threads per block along x, y, z. By default it is the number for which the kernel was compiled, or
+        32 if it was compiled for none.
     args : sequence, default: ()
-        The kernel's parameters in order: NumPy arrays, which are copied, numbers, tensor maps, and lists of these
-        and of further lists. A list is a structure or an array with these members in order, and arrays in it are
-        pointers. Where the parameter is a pointer, list or tensor map lies in global memory. Of a kernel of another
-        library they are as it is called there, without what that library adds.
+        The kernel's parameters in order: NumPy arrays (which are copied), numbers, tensor maps, and lists of these and
+        of further lists. A list is a structure or an array with these members in order; arrays in it are passed as
+        pointers. If the parameter is a pointer, the list or tensor map lies in global memory. For a kernel of another
+        library, the parameters are those of a call through that library, without those that the library adds.
     arch : str
         The architecture for which CUDA C++ is compiled, such as "sm_90a".
     include : sequence of paths, default: ()
-        Folders of headers, for the compiler.
+        Folders with headers for the compiler.
     defines : mapping of str to value, optional
-        Macros, for the compiler.
+        Macros for the compiler.
     cluster : int or sequence of int, optional
         The number of blocks of a cluster along x, y, z, for a kernel that was compiled without one.
     shared_bytes : int, optional
-        Bytes of dynamic shared memory. By default as much as the library of the kernel says, else none.
+        The bytes of dynamic shared memory of a block. By default they are what the kernel's library says, or 0.
     constants : mapping of str to array or number, optional
         The values of ``__constant__`` and ``__device__`` variables.
     outputs : sequence of int, default: ()
-        The positions in ``args`` of arrays that the kernel must write in full.
+        The positions in ``args`` of arrays of which the kernel must write every element.
     sampled : bool, default: False
-        Whether to run only blocks at corners, at edges and some inner ones, and to scale the counts to the grid.
-        ``Observation.exact`` says whether blocks of one kind gave the same counts.
+        Whether to run only blocks at corners and edges and some inner ones, and to scale the counts to the whole grid.
+        ``Observation.exact`` says whether blocks of the same kind gave the same counts.
     max_steps : int
-        The steps after which a run is stopped, with a finding.
+        The number of steps after which a run is stopped, with a finding.
     max_bytes : int
-        The bytes of memory that a run may need; one that needs more is refused.
+        The most bytes of memory that a run may need; a run that needs more is refused.
     progress : function, optional
-        Is called as ``progress(done, all)`` with the number of blocks.
+        A function that is called as ``progress(done, all)`` with the number of blocks done and of all blocks.
 
     Returns
     -------
     Observation
-        The arrays as the kernel left them, the counters by source line, and what is wrong. PTX is assembled, so
-        that the counts are those of its binary.
+        The arrays after the run, the counters by source line, and the defects that were found. PTX is assembled, so
+        that the counts are those of the binary.
 
     Raises
     ------
     CompileError
-        The compiler refuses the source; the message quotes it.
+        The compiler rejects the source; the message quotes the compiler.
     UsageError
-        PTX, an instruction, arguments or a launch that cannot be run, or an object without PTX.
+        PTX, an instruction, arguments or a launch cannot be run, or an object has no PTX.
     OperandError
-        An argument of a type that cannot be used.
+        An argument has a type that cannot be used.
     UnavailableError
-        The compiler is not installed (PTX needs none).
+        The compiler is not installed (PTX needs no compiler).
 
     Examples
     --------
@@ -208,8 +209,9 @@ def microscope(
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The text of a kernel, the name of its file, and the result of compiling it; ``compiled`` is None for PTX that cannot
-    be assembled. ``reason`` says why, or why that of PTX may not fuse accesses to shared memory as a GPU's driver does."""
+    """The text of a kernel, the name of its file, and the result of compiling it. ``compiled`` is None for PTX that
+    cannot be assembled; then ``reason`` says why. For PTX that was assembled, ``reason`` may say why the result may not
+    fuse accesses to shared memory as a GPU's driver does."""
 
     text: str
     name: str
@@ -227,7 +229,8 @@ def observe(
     *,
     sampled: bool = False,
 ) -> Observation:
-    """``microscope`` for a kernel that is compiled and linked; ignores ``blocks``, ``observer``, ``log`` of ``options``."""
+    """Do what ``microscope`` does, for a kernel that is compiled and linked. The fields ``blocks``, ``observer`` and
+    ``log`` of ``options`` are ignored."""
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     kernel = compiled.readable(entry) if compiled else demangled(entry)
@@ -390,17 +393,17 @@ _TEMPLATE = r"\btemplate\s*<[^;{{}}]*__global__[^;{{}}]*\b{}\s*\("
 
 # ---- blocks that represent a grid ------------------------------------------------------------------------------------
 
-#: Along an axis of this many blocks or fewer, every block is run.
+#: Along an axis with at most this many blocks, every block is run.
 FEW = 4
 
 
 @dataclass(frozen=True)
 class BlockSample:
-    """Blocks of a grid by linear index, ascending, and how many blocks each represents in each of two choices.
+    """Blocks of a grid by linear index, in ascending order, and how many blocks each represents in each of two choices.
 
-    A grid is divided along each axis into its first block, its last (which may extend beyond the edge of a matrix) and
-    inner blocks. The two choices take different inner blocks: if both predict the same counts, blocks of one kind behave
-    alike, unless :func:`why_sample_may_mislead` gives a reason why others may not.
+    Along each axis a grid is divided into its first block, its last block (which may extend beyond the edge of a
+    matrix), and inner blocks. The two choices have different inner blocks. If both predict the same counts, blocks of
+    the same kind behave alike, unless :func:`why_sample_may_mislead` gives a reason why others may not.
     """
 
     blocks: Ints
@@ -408,8 +411,8 @@ class BlockSample:
     total: int
 
     def warp_weights(self, choice: int, threads: int) -> _Weights:
-        """For ``Counters``: a function of warp numbers that returns how many warps each represents, in blocks of ``threads``
-        threads."""
+        """Make the function that ``Counters`` needs: it takes warp numbers and returns how many warps each represents,
+        for blocks of ``threads`` threads."""
         return _Weights(self.blocks, self.weights[choice], -(-threads // WARP))
 
 
@@ -424,7 +427,7 @@ class _Weights:
 
 
 def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1, 1, 1)) -> BlockSample:
-    """The sample of a grid, in whole clusters of blocks: clusters at corners and edges, and some inner ones.
+    """Choose a sample of a grid, in whole clusters of blocks: clusters at corners and edges, and some inner ones.
 
     >>> some = sample_blocks((100, 50, 1))
     >>> len(some.blocks), *(int(w.sum()) for w in some.weights), some.total
@@ -449,10 +452,11 @@ def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1
 
 
 def why_sample_may_mislead(program: Program) -> str:
-    """Why the counts of the whole grid may differ from what a sample predicts, although its two choices of blocks
-    predict the same; empty if there is no reason.
+    """The reason why the counts of the whole grid may differ from the sample's prediction, even if its two choices of
+    blocks predict the same; empty if there is no reason.
 
-    Work that blocks distribute among themselves by global atomics, or wait for, depends on which blocks run.
+    For example, if blocks distribute work among themselves by global atomics, or wait for one another, their work
+    depends on which blocks are run.
     """
     for ins in program.code:
         # Only instructions that read global memory again matter; an atomic whose result is not used cannot steer a block.
@@ -494,49 +498,49 @@ def _axis_sample(size: int, choice: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the microscope saw of one launch; prints as the source with its counters in the margin.
+    """What the microscope observed in one launch. Printed, it shows the source with its counters in the margin.
 
     Attributes
     ----------
     kernel, file, source : str
-        The name of the kernel, of its file, and its text.
+        The name of the kernel, the name of its file, and its source.
     arrays : tuple
-        One entry per argument: the arrays as the kernel left them, None for numbers.
+        One entry for each argument: the array after the run, or None if the argument is no array.
     counters : dict of str to int
-        Totals under the hardware's names.
+        The totals of all counters, under the hardware's names.
     accesses : list of Access
-        The same by source line: requests, sectors, wavefronts, bank conflicts.
+        The counts for each source line: requests, sectors, wavefronts, bank conflicts.
     findings : list of Finding
-        What is wrong: kind, source line, block, thread and a text.
+        The defects that were found: kind, source line, block, thread and a text.
     run : Run
         How the run ended.
-    exact : bool
-        False if the run was stopped, if accesses of the binary could not be matched, or if the counts of a sample
-        may not hold for the whole grid.
+    How the run ended, as a ``Run``.
+        False if the run was stopped, if accesses of the binary could not be matched with the PTX, or if the counts of a
+        sample may not hold for the whole grid.
     words : str
-        Which blocks were counted, in words.
+        A text that says which blocks were counted.
     seconds : float
-        How long the run took here, in seconds.
+        The seconds that the run took on this machine.
     resources : Resources or None
-        Registers and memory of the binary; None for PTX that cannot be assembled.
+        The registers and memory of the binary; None for PTX that cannot be assembled.
     notes : list of str
-        How the counts may differ from the binary's.
+        Texts that say how the counts may differ from those of the binary.
     included : dict of str to str
-        The texts of included files with accesses or findings.
+        The texts of included files that have accesses or findings.
     printed : str
         What the kernel's threads printed.
     approximate : frozenset of str
-        The counters that are not exact.
+        The names of the counters that are not exact.
     pipeline : Pipeline or None
-        What one block did at its mbarriers; None if it has none.
+        What one block did at its mbarriers; None if the kernel has none.
     grid, block : tuple of int
-        Those of the launch.
+        The grid and the block of the launch.
     shared_bytes : int
-        Bytes of dynamic shared memory of the launch.
+        The bytes of dynamic shared memory of a block.
     advice : list of Change
-        What would make lines cheaper.
+        Changes that would make lines cheaper.
     turns : int
-        The turns of the multiprocessors' memory pipes, some of which the advice saves.
+        The turns of the multiprocessors' memory pipes that all accesses take; advice can save some of them.
     """
 
     kernel: str
@@ -564,25 +568,26 @@ class Observation:
 
     @property
     def ok(self) -> bool:
-        """Whether the kernel ended and nothing was found."""
+        """Whether the kernel ended and no defect was found."""
         return self.run.complete and not self.findings
 
     @property
     def defects(self) -> list[Defect]:
-        """The findings as records have them: an included file has its label, the kernel's own none."""
+        """The findings in the form of records: a finding in an included file has the file's label, one in the kernel's
+        own file has none."""
         return [
             Defect(f.kind, f.line, f.block, f.thread, f.text, file_label(f.file, self.file), f.grade)
             for f in self.findings
         ]
 
     def require(self, **requirements: float | str) -> Observation:
-        """Raise an error unless the launch keeps to all requirements.
+        """Raise an error unless the launch satisfies all requirements.
 
         Parameters
         ----------
         **requirements : number or str
-            A number means equality, a text is a comparison: ``"<= 4.1"``. The names are listed below. Without any,
-            ``findings=0`` is meant.
+            A number means equality; a text is a comparison, such as ``"<= 4.1"``. The names are listed below. Without
+            any requirement, ``findings=0`` is required.
 
         Returns
         -------
@@ -592,23 +597,24 @@ class Observation:
         Raises
         ------
         RequirementError
-            A requirement is broken. It is an AssertionError.
+            The launch does not satisfy a requirement. This error is also an AssertionError.
         UsageError
-            An unknown name.
+            A name is unknown.
 
         Notes
         -----
-        - ``findings``: findings, without those in a library's code; ``all_findings`` counts these too,
-          ``sure_findings`` neither them nor those by the letter of PTX;
-        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: of shared
+        - ``findings``: the number of findings, except those in a library's code. ``all_findings`` includes these;
+          ``sure_findings`` excludes these and those by the letter of PTX;
+        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: counts of shared
           memory;
-        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: of global and local memory;
-          ``local_sectors``: of local memory, where registers are spilled to;
+        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: counts of global and local memory;
+          ``local_sectors``: only of local memory, to which registers are spilled;
         - any counter by the hardware's name, as in ``require(**{"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum":
           32})``.
 
-        Over least means: over what the same bytes would cost at best. A ratio is that of all accesses together, and
-        a launch without any breaks it. So does a run that was stopped.
+        "Over least" divides a count by the least that accesses to the same bytes could cost. A ratio is computed from
+        all accesses together. A launch without such accesses does not satisfy a requirement on it. A run that was
+        stopped satisfies no requirement.
 
         Examples
         --------
@@ -731,7 +737,7 @@ class _Copy:
 
 
 class PipelineTiming:
-    """Cuts the run into intervals, and gives each its time."""
+    """Divides the run of a block into intervals, and gives each interval its begin and end in ticks."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
@@ -925,7 +931,8 @@ class PipelineTiming:
     # ---- barriers
 
     def histories(self) -> list[BarrierHistory]:
-        """The first events at the barriers of the first stage; without stages at the first barriers that are waited for."""
+        """The first events at the barriers of the first stage; if there are no stages, at the first barriers for which
+        warps wait."""
         waited = [e.barrier for e in self.log.events if e.what in ("pass", "stuck") and e.barrier in self.own]
         chosen = list(dict.fromkeys(waited))
         if self.stages:
@@ -994,7 +1001,7 @@ def _line(event: LoggedEvent | None) -> int:
 
 
 def source_line(ins: Instruction) -> int:
-    """The source line of an instruction: that of the call, if it is in a function that was inlined."""
+    """The source line of an instruction; if it is in a function that was inlined, the line of the call."""
     outer = next((call for call in reversed(ins.calls) if not call.in_library), None)
     return outer.line if outer is not None else ins.users.line
 
@@ -1003,12 +1010,12 @@ def source_line(ins: Instruction) -> int:
 
 
 def has_mbarriers(code: Iterable[Instruction]) -> bool:
-    """Whether instructions use mbarriers, so that there is a pipeline to record."""
+    """Whether a kernel uses mbarriers, so that there is a pipeline to record."""
     return any(ins.parts[0] == "mbarrier" for ins in code)
 
 
 def pipeline_of(log: EventLog) -> Pipeline | None:
-    """The data of the pictures; None if the block used no mbarriers and copied no boxes."""
+    """The data of a pipeline's pictures; None if the block used no mbarriers and copied no boxes."""
     tiles = [_tile(tile) for tile in log.tiles[:TILES]]
     if not any(event.what in ("pass", "stuck") for event in log.events):
         return Pipeline(log.block, 0, log.whole, [], [], tiles) if tiles else None

@@ -78,7 +78,7 @@ class Shadow:
 
     @property
     def by(self) -> NDArray[np.int32]:
-        """The instruction that wrote each cell."""
+        """The index of the instruction that wrote each cell last."""
         return self.sorts[0].by
 
     def reset(self) -> None:
@@ -92,19 +92,19 @@ class Shadow:
                 numbers.fill(0)
 
     def busy_cells(self) -> NDArray[np.int32]:
-        """``busy``, made at the first use."""
+        """The array ``busy``, which is created at the first use."""
         if self.busy is None:
             self.busy = np.zeros(self.writer.size, np.int32)
         return self.busy
 
     def copied_cells(self) -> NDArray[np.int32]:
-        """``copies``, made at the first use."""
+        """The array ``copies``, which is created at the first use."""
         if self.copies is None:
             self.copies = np.zeros(self.writer.size, np.int32)
         return self.copies
 
     def being_copied(self, cells: Ints) -> Bools | None:
-        """Which cells a ``cp.async`` under way is still writing; None for none."""
+        """Which of these cells a ``cp.async`` is still writing; None if none."""
         if self.copies is None:
             return None
         coming = self.writer[cells] == 0
@@ -113,7 +113,7 @@ class Shadow:
         return np.asarray(coming) if coming.any() else None
 
     def refine(self, nbytes: int) -> None:
-        """Make cells as small as the smallest access seen."""
+        """Divide the cells until they are as small as the smallest access so far."""
         times, self.grain = self.grain // nbytes, nbytes
         self.polled = np.repeat(self.polled, times)
         for sort in (*self.sorts, *self.volatiles):
@@ -124,7 +124,7 @@ class Shadow:
             self.copies = np.repeat(self.copies, times)
 
     def cells(self, offsets: Ints, nbytes: int, clock: Ints) -> tuple[Ints, Ints]:
-        """The cells of each access, and the clock of its thread, both (n,) or (n, cells of an access)."""
+        """The cells of each access, and the stamp of its thread; both are (n,) or (n, cells of an access)."""
         if nbytes < self.grain:
             self.refine(nbytes)
         first = offsets // self.grain if self.grain > 1 else offsets
@@ -152,7 +152,8 @@ class Shadow:
         return bad
 
     def read(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a read by instruction ``index``; returns which cells no thread wrote, and on which it races with a write."""
+        """Note a read by instruction ``index``. Returns which cells no thread has written, and on which cells the read
+        races with a write."""
         race = self._clashes(cells, clock, [self.sorts[0], *self.sorts[3:]])
         _, last, second = self.sorts[:3]
         clocks = self.clocks
@@ -171,8 +172,9 @@ class Shadow:
         return self.writer[cells] == 0, race
 
     def write(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a write by instruction ``index``; returns on which cells it races with an earlier access, and which cells
-        another thread writes in the same instruction (all but the last thread find a stamp that is not theirs)."""
+        """Note a write by instruction ``index``. Returns on which cells it races with an earlier access, and which
+        cells another thread writes in the same instruction (every thread but the last one finds a stamp that is not its
+        own)."""
         before = self._clashes(cells, clock, self.sorts)
         self.writer[cells], self.by[cells] = clock, index
         last = self.writer[cells]
@@ -182,7 +184,8 @@ class Shadow:
         return before, together
 
     def update(self, cells: Ints, clock: Ints, index: int) -> Bools:
-        """Note an atomic or volatile write by instruction ``index``; returns on which cells it races with a plain access."""
+        """Note an atomic or volatile write by instruction ``index``; returns on which cells it races with a plain
+        access."""
         if len(self.sorts) == 3:
             stamp, by = np.zeros_like(self.writer), np.zeros_like(self.by)
             self.sorts.append(Remembered("updated", stamp, by))
@@ -194,8 +197,9 @@ class Shadow:
         return race
 
     def volatile(self, cells: Ints, clock: Ints, index: int, writes: bool) -> tuple[Bools, bool]:
-        """Note a volatile access of shared memory by instruction ``index``; returns on which cells nothing orders it after
-        a volatile access by another thread, one of the two being a write, and whether all such threads are of its warp."""
+        """Note a volatile access to shared memory by instruction ``index``. Returns on which cells nothing orders it
+        after another thread's volatile access, if one of the two is a write; and whether all such threads are of the
+        same warp."""
         self._watch_volatiles()
         wrote, read = self.volatiles
         now, quiet = np.broadcast_to(clock, cells.shape), self.polled[cells]
@@ -209,7 +213,8 @@ class Shadow:
         return race, within_warp
 
     def poll(self, cells: Ints) -> None:
-        """Note that a loop waits until these cells change: volatile accesses of them are how threads signal one another."""
+        """Note that a loop waits until these cells change. Threads signal one another by volatile accesses to such
+        cells."""
         self._watch_volatiles()
         self.polled[cells] = True
 
@@ -222,7 +227,8 @@ class Shadow:
             ]
 
     def party(self, access: int) -> Party | None:
-        """The other access of a race that the last call found; ``access`` is the position in it of the lane that races."""
+        """The other access of a race that the last call found. ``access`` is the position, in that call, of the lane
+        that races."""
         before, clock = self.conflict or ([], np.zeros(0, np.int64))
         for sort in before:
             stamps, by = np.atleast_1d(sort.stamp[access]), np.atleast_1d(sort.by[access])
