@@ -1,7 +1,9 @@
-"""The chosen kernel, and the base of every plan: a decision about one problem that prints itself, predicts its time, runs.
+"""The chosen kernel, and the base class of every plan. A plan is a decision about one problem; it can be printed,
+predicts its time, and can be run.
 
-Each path has a plan class with what only this path decides: threads on the host (``cpu.plan``), the order of operands on a
-GPU (``gpu.arrays.plan``), how a product larger than a memory is cut (``large.streaming.plan``). What they share is here.
+Each way to compute has a plan class for what only it decides: threads on the host (``cpu.plan``), the order of operands
+on a GPU (``gpu.arrays.plan``), how a product larger than a memory is divided (``large.streaming.plan``). This module
+has what all of them share.
 """
 
 from __future__ import annotations
@@ -16,17 +18,17 @@ from .problem import Problem
 
 #: A ``Kernel`` of the CPU, or a ``CudaKernel``.
 AnyKernel = TypeVar("AnyKernel")
-#: The printed lines of a plan: labels and texts.
+#: The printed lines of a plan, as labels and texts.
 Rows = list[tuple[str, str]]
-#: What a plan says of an invariant product.
+#: The line in which a plan says that its product is invariant.
 INVARIANT_ROW = ("bits", "those of a row of C follow from that row of A and from B alone")
 
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[AnyKernel]):
-    """A kernel, the dtype in which it computes, and all of its parameters. ``why``: the reason for the kernel.
-    ``reasons``: those for the parameters, as text, or as a function that makes it on demand, which takes longer than
-    choosing."""
+    """A kernel, the dtype in which it computes, and all of its parameters. ``why`` is the reason for the kernel.
+    ``reasons`` are those for the parameters: a text, or a function that makes the text when it is needed, because
+    making it takes longer than choosing."""
 
     kernel: AnyKernel
     compute: str
@@ -36,7 +38,7 @@ class Choice(Generic[AnyKernel]):
 
     @property
     def why_params(self) -> str:
-        """The reasons for the parameters."""
+        """The reasons for the parameters, as text."""
         return self.reasons if isinstance(self.reasons, str) else self.reasons()
 
 
@@ -50,7 +52,7 @@ class Plan(ABC):
     choice : Choice
         The kernel that computes it, with its parameters and the reasons.
     device : str
-        The place where it runs: "cpu", "cuda:0", or several of them.
+        The device on which it runs: "cpu", "cuda:0", or several GPUs. "cpu", "cuda:0", or several of them.
     """
 
     if TYPE_CHECKING:  # subclasses are dataclasses: a property here would count as the default of their field
@@ -65,11 +67,11 @@ class Plan(ABC):
     @property
     @abstractmethod
     def predicted_s(self) -> float | None:
-        """Predicted seconds of the product; None where there is no model or no measured rate."""
+        """The predicted seconds of the product; None if there is no model or no measured rate."""
 
     @abstractmethod
     def rows(self) -> Rows:
-        """What this path decides beyond the kernel, as labels and texts."""
+        """What this way to compute decides besides the kernel, as labels and texts."""
 
     @property
     def kernel(self) -> Any:
@@ -78,7 +80,7 @@ class Plan(ABC):
 
     @property
     def compute(self) -> str:
-        """The dtype in which the kernel works."""
+        """The dtype in which the kernel computes."""
         return self.choice.compute
 
     @property
@@ -88,7 +90,7 @@ class Plan(ABC):
 
     @property
     def title(self) -> str:
-        """The first line of ``str()``."""
+        """The first line of the printed plan."""
         return str(self.problem)
 
     def __repr__(self) -> str:
@@ -109,14 +111,14 @@ class Plan(ABC):
 
     @property
     def all_rows(self) -> Rows:
-        """The kernel, and ``rows``: what is printed below the title."""
+        """The kernel and ``rows``, which are printed below the title."""
         chosen = self.choice
         kernel = [("kernel", f"{chosen.kernel.name}: {chosen.kernel.idea}"), ("because", chosen.why)] if chosen else []
         return [*kernel, *self.rows()]
 
 
 def rate_text(problem: Problem, seconds: float) -> str:
-    """A predicted time, and the rate that follows from it.
+    """A predicted time and the rate that follows from it, as text.
 
     >>> rate_text(Problem(1000, 1000, 1000), 0.01)
     '10 ms, 200 GFLOPS'

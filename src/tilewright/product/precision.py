@@ -1,9 +1,11 @@
-"""What callers ask of a product's error, and how large it can be for each element: |C − Ĉ| ≤ bound · (|A||B|).
+"""Determines what precision callers request, and how large the error of each element can be: |C − Ĉ| ≤ bound ·
+(|A||B|).
 
-A *path* is a way to compute: the dtype of the operands, and the dtype in which they are multiplied. Its bound depends on
-these two and on k alone, and holds where nothing overflows or underflows. ``precision`` is resolved here: a number takes the
-cheapest path whose bound is not above it, and "fast" the cheapest whose bound is not above ``fast_bound``. A new path is one
-line in ``PATHS``, and its error in ``_sums_error`` if no sum of IEEE arithmetic has it.
+A *path* is a way to compute a product: the dtype of the operands, and the dtype in which they are multiplied. Its error
+bound depends only on these two and on k. It holds if nothing overflows or underflows. ``precision`` selects a path: a
+number selects the cheapest path whose bound is not larger, and "fast" the cheapest path whose bound is not larger than
+``fast_bound``. To add a path, add a line to ``PATHS``, and its error to ``_sums_error`` if it is not that of a sum in
+IEEE arithmetic.
 
 The sources are Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 2.2, 3.1, 3.5 and 3.6 (complex
 numbers), and for sums of tensor cores Khattak & Mikaitis, arXiv 2512.07004. ``docs/error-bounds.md`` derives the bounds.
@@ -25,31 +27,32 @@ from .residues import CLASSICAL, MOST_K, REALS_PER_ELEMENT, RESIDUES_IN, residue
 
 ALGORITHMS = ("classical", "strassen")
 PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast", "invariant")
-#: The precision with the error bound of "standard" whose bits are invariant: those of a row of C depend only on that row
-#: of A and on B, not on m or the number of threads.
+#: The precision of invariant products. It has the error bound of "standard". In addition, the bits of a row of C depend
+#: only on that row of A and on B, and not on m or the number of threads.
 INVARIANT = "invariant"
-#: The environment variable with which every product of "standard" precision is invariant: any value but 0.
+#: The environment variable that makes every product of "standard" precision invariant, with any value but 0.
 INVARIANT_VARIABLE = "TILEWRIGHT_INVARIANT"
 
-#: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
+#: The names of precisions that only GPUs have, with the dtype of the operands and the dtype in which they are multiplied.
 GPU_PRECISIONS = {"tf32": ("float32", "tf32")}
-#: float32 products from operands of float16: SPLIT represents each number by two float16, ROUNDED by one. PLANES: the
-#: matrices of float16 for each operand.
+#: The dtypes in which float32 products are computed from operands of float16: SPLIT represents each number by two float16,
+#: and ROUNDED by one. PLANES has the number of float16 matrices for each operand.
 SPLIT, ROUNDED = "float16x2", "float16x1"
 PLANES = {SPLIT: 2, ROUNDED: 1}
-#: The dtypes of float64 and complex128 products that are computed from residues with the classical bound. The header
-#: of the kernel declares RESIDUES only.
+#: The dtypes in which float64 and complex128 products are computed from residues, with the classical error bound. The
+#: header of the kernel declares only RESIDUES.
 RESIDUES, COMPLEX_RESIDUES = "int8x13", "complex_int8x14"
 
-#: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
+#: For each dtype without kernels of its own, the dtype in which it is computed, which represents its values exactly.
 COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}
-#: The dtypes in which ``precision="highest"`` computes: the product of two inputs of fewer than 27 bits is exact in them.
+#: For each dtype, the dtype in which ``precision="highest"`` computes. The product of two inputs of fewer than 27 bits is
+#: exact in it.
 WIDEST = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
 
 
 def check_words(precision: str | float, algorithm: str) -> None:
-    """Raises UsageError for an unknown precision or algorithm, a number that bounds no error, and for a precision that the
-    algorithm does not have."""
+    """Raise UsageError for an unknown precision or algorithm, for a number that is no error bound, and for a precision
+    that the algorithm does not have."""
     for name, word, known in (("algorithm", algorithm, ALGORITHMS), ("precision", precision, PRECISIONS)):
         if name == "precision" and not isinstance(word, str):
             check_precision(word)
@@ -64,14 +67,15 @@ def check_words(precision: str | float, algorithm: str) -> None:
 
 @functools.cache
 def are_all_invariant() -> bool:
-    """Whether ``$TILEWRIGHT_INVARIANT`` asks for it; read once."""
+    """Whether ``$TILEWRIGHT_INVARIANT`` makes all products invariant; the variable is read once."""
     return os.environ.get(INVARIANT_VARIABLE, "0") not in ("", "0")
 
 
 def asked_precision(precision: str | float, *, invariant: bool = False) -> str | float:
-    """The precision that is planned for: "invariant" for "standard" if that is asked for, here or by the environment.
+    """The precision for which a product is planned. It is "invariant" instead of "standard" if the caller or the
+    environment requests that.
 
-    Raises UsageError for a precision that has no invariant products.
+    Raises UsageError for a precision that cannot be invariant.
     """
     if precision == "standard":
         return INVARIANT if invariant or are_all_invariant() else precision
@@ -81,18 +85,20 @@ def asked_precision(precision: str | float, *, invariant: bool = False) -> str |
 
 
 def is_error_goal(precision: str | float) -> bool:
-    """True for "fast" and for numbers: the planner looks for the cheapest path whose error bound keeps them."""
+    """True for "fast" and for numbers, for which the planner looks for the cheapest path whose error bound satisfies
+    them."""
     return precision == "fast" or not isinstance(precision, str)
 
 
 def takes_fastest(precision: str | float) -> bool:
-    """Whether all dtypes of ``computed_on_gpu`` keep this precision, so that the fastest of them is taken, not the first."""
+    """Whether all dtypes of ``computed_on_gpu`` satisfy this precision, so that the fastest of them is used instead of
+    the first."""
     return is_error_goal(precision) or precision in GPU_PRECISIONS
 
 
 # ---- the bounds of errors --------------------------------------------------------------------------------------------
 
-#: The unit roundoff: the largest relative error of one rounding to nearest.
+#: The unit roundoff of each dtype: the largest relative error of one rounding to nearest.
 UNIT = {
     "bfloat16": 2.0**-8,
     "float16": 2.0**-11,
@@ -111,8 +117,8 @@ def _fewer_residues(dtype: str) -> dict[str, str]:
     return {f"{moduli} residues": name for name, moduli in fewer.items()}
 
 
-#: For operands of each dtype the words of ``precision`` with a path of their own, the cheapest first, and the dtype in
-#: which it multiplies. "narrow", "rounded" and those of residues are no words that callers can give.
+#: For operands of each dtype: the names of ``precision`` that have their own path, the cheapest first, and the dtype in
+#: which that path multiplies. Callers cannot give "narrow", "rounded" and the names of residues.
 PATHS = {
     "cpu": {
         "float16": {"standard": "float32", "highest": "float64"},
@@ -139,7 +145,7 @@ _AT_ONCE = {"tf32": 8, "float16": 16, "float16x1": 16, "bfloat16": 16}
 
 @dataclass(frozen=True)
 class Path:
-    """A way to compute a product: the word of ``precision`` that takes it, its dtype, and its bound."""
+    """A way to compute a product: its name in ``precision``, its dtype, and its error bound."""
 
     word: str
     compute: str
@@ -150,8 +156,8 @@ class Path:
 
 
 def path_bound(dtype: str, compute: str, k: int) -> float:
-    """The bound of a product of operands of ``dtype`` that is computed in ``compute`` and has ``dtype``; infinity where none
-    is known. On a GPU ``compute`` "float16" and "bfloat16" have sums of float32.
+    """The error bound of a product whose operands and result are of ``dtype``, if it is computed in ``compute``;
+    infinity if no bound is known. On a GPU, products in "float16" and "bfloat16" are summed in float32.
 
     >>> f"{path_bound('float32', 'float32', 1000):.1e}", f"{path_bound('float64', 'float32', 1000):.1e}"
     ('6.0e-05', '6.0e-05')
@@ -175,13 +181,15 @@ def path_bound(dtype: str, compute: str, k: int) -> float:
 
 
 def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part: int) -> float:
-    """The bound of a product in blocks: operands have the dtypes ``stored``, C has ``result``, and blocks are multiplied in
-    ``compute``. k is cut into parts of at most ``part``; each is summed by itself, and the sums are added one by one.
+    """The error bound of a product in blocks. The operands have the dtypes ``stored``, C has the dtype ``result``, and
+    blocks are multiplied in ``compute``. k is divided into parts of at most ``part``; each part is summed separately,
+    and the sums are added one by one.
 
-    Products of integers and bool are exact, modulo the integers' size; sums of complex numbers keep the classical bound, in
-    whatever parts. Of others a product of two elements passes through the roundings of its own part, and at most one for
-    each further part: with s parts these are part + s - 1 roundings, where a single running sum would have k. Operands that
-    ``compute`` does not represent are rounded as they are read, and C is rounded once where its dtype is the narrower one.
+    Products of integers and bool are exact, modulo the size of the integers. Sums of complex numbers satisfy the
+    classical bound, whatever the parts are. In other dtypes a product of two elements passes through the roundings of
+    its own part, and at most one rounding for each further part. With s parts these are part + s - 1 roundings, while a
+    single running sum would have k. Operands that ``compute`` cannot represent are rounded when they are read. C is
+    rounded once if its dtype is narrower.
 
     >>> whole, cut = (blocks_bound(("float32",) * 2, "float32", "float32", 10**6, part) for part in (10**6, 1000))
     >>> f"{whole:.1e}", f"{cut:.1e}"
@@ -206,7 +214,7 @@ def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part:
 
 
 def dtype_of_blocks(compute: str) -> str:
-    """The dtype of blocks that are multiplied in ``compute``: float16 parts are those of float32."""
+    """The dtype of the blocks that are multiplied in ``compute``; for float16 parts it is float32."""
     return "float32" if compute.startswith("float16x") else compute
 
 
@@ -216,9 +224,10 @@ def _bits(dtype: str) -> int:
 
 
 def fast_bound(k: int) -> float:
-    """What ``precision="fast"`` promises: 1.01 · 2⁻¹⁰ + k · 2⁻²⁴, that of operands with 10 bits of mantissa.
+    """The error bound of ``precision="fast"``: 1.01 · 2⁻¹⁰ + k · 2⁻²⁴, which is that of operands with 10 bits of
+    mantissa.
 
-    It is no less than the bound of "standard", which "fast" promises where that is wider.
+    If the bound of "standard" is wider, it is that bound.
 
     >>> f"{fast_bound(4096):.2e}"
     '1.23e-03'
@@ -227,7 +236,7 @@ def fast_bound(k: int) -> float:
 
 
 def check_precision(precision: object) -> None:
-    """Raises UsageError for a number that is no bound of a relative error."""
+    """Raise UsageError for a number that is no bound of a relative error."""
     if isinstance(precision, bool) or not is_real(precision) or not float(precision) > 0:
         raise UsageError(
             f"precision {precision!r:.80}: must be a word, or a positive number, which bounds the error relative to |A||B|"
@@ -246,7 +255,8 @@ def known_paths(place: str, dtype: str, k: int) -> tuple[Path, ...]:
 
 
 def paths_within(precision: str | float, place: str, dtype: str, k: int) -> tuple[Path, ...]:
-    """The paths that keep ``precision``, "fast" or a number, the cheapest first. Raises UsageError where none does.
+    """The paths that satisfy ``precision``, which is "fast" or a number; the cheapest is first. Raises UsageError if
+    there is none.
 
     >>> [path.compute for path in paths_within(1e-4, "gpu", "float32", 500)]
     ['float32', 'float64']
@@ -268,7 +278,8 @@ def paths_within(precision: str | float, place: str, dtype: str, k: int) -> tupl
 
 
 def promised_bound(precision: str | float, place: str, dtype: str, result: str, k: int) -> float:
-    """What a product of operands of ``dtype`` promises that is stored as ``result``. Raises UsageError where nothing is.
+    """The error bound that is guaranteed for a product of operands of ``dtype`` that is stored as ``result``. Raises
+    UsageError if there is no bound.
 
     >>> promised_bound("tf32", "gpu", "float32", "float32", 8) == path_bound("float32", "tf32", 8)
     True
@@ -289,7 +300,7 @@ def promised_bound(precision: str | float, place: str, dtype: str, result: str, 
 
 
 def bound_rows(place: str, dtype: str, compute: str, k: int) -> list[tuple[str, str]]:
-    """What a plan says of the bounds: that of the product, and those of the paths that were not chosen.
+    """The lines of a plan about error bounds: the bound of the product, and those of the paths that were not chosen.
 
     >>> bound_rows("cpu", "float32", "float32", 1000)
     [('error', 'at most 6e-05·|A||B| in float32; not chosen: 6e-08·|A||B| in float64')]

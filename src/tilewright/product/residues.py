@@ -1,6 +1,6 @@
-"""Products of float64 and complex128 from residues of whole numbers: the moduli, and how accurate a product is.
+"""Products of float64 and complex128 that are computed from residues of whole numbers: the moduli, and the error bound.
 
-``docs/error-bounds.md`` derives the bound of the error, section "float64 from int8".
+``docs/error-bounds.md``, section "float64 from int8", derives the error bound.
 """
 
 from __future__ import annotations
@@ -8,35 +8,36 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-#: Real numbers of an element.
+#: The number of real numbers in an element.
 REALS_PER_ELEMENT = {"float64": 1, "complex128": 2}
 
 
 class Residues(NamedTuple):
-    """A dtype whose numbers are represented by residues modulo ``moduli`` numbers. A complex element has two residues for
-    each modulus, one for each of its real numbers."""
+    """A dtype whose numbers are represented by residues modulo ``moduli`` different numbers. A complex element has two
+    residues for each modulus, one for each of its real numbers."""
 
     dtype: str
     moduli: int
 
 
-#: The dtypes of float64 and complex128 products that are computed from residues.
+#: The dtypes in which float64 and complex128 products are computed from residues.
 RESIDUES_IN = {f"int8x{count}": Residues("float64", count) for count in range(5, 14)} | {
     f"complex_int8x{count}": Residues("complex128", count) for count in range(5, 15)
 }
-#: ``MODULUS`` in ``gpu/kernels/residues.cuh``. Of complex numbers −1 is a square modulo each of them.
+#: The moduli, which are ``MODULUS`` in ``gpu/kernels/residues.cuh``. Those for complex numbers are chosen so that −1 is a
+#: square modulo each of them.
 MODULI = {
     "float64": (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197),
     "complex128": (241, 233, 229, 221, 205, 197, 193, 181, 173, 157, 149, 137, 113, 109, 101),
 }
-#: The number of moduli from which on the classical bound holds.
+#: The smallest number of moduli with which the classical error bound holds.
 CLASSICAL = {"float64": 13, "complex128": 14}
 #: With fewer moduli the promised bound is this many times the error of rounding a line of equal magnitudes, so that products
 #: whose magnitudes are uneven need not be flagged.
 _ROOM = 48
 #: The unit roundoff of float64.
 _UNIT = 2.0**-53
-#: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
+#: The largest k. With it, the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
 MOST_K = 65536
 #: The largest norm: float64 rounds smaller numbers to whole ones by one addition.
 _LARGEST = 2.0**51 - 2
@@ -45,10 +46,12 @@ _BOUND_BITS = 7
 
 
 def largest_norm(moduli: int, dtype: str = "float64") -> float:
-    """The largest 2-norm N of a line of scaled numbers such that residues determine the sums of products of whole numbers.
+    """The largest 2-norm N of a row or column of scaled numbers with which the residues determine the sums of products
+    of whole numbers.
 
-    Rounding changes each of n numbers by at most ½, and a line's norm by at most ½·√n. By Cauchy and Schwarz a sum of
-    products of two rounded lines is at most (N + ½·√n)². This is below half the product of the moduli, by 2⁻¹⁵ of it.
+    Rounding changes each of n numbers by at most ½, and so the norm of the row or column by at most ½·√n. By the
+    Cauchy–Schwarz inequality, a sum of products of two rounded ones is at most (N + ½·√n)². N is chosen so that this is
+    less than half the product of the moduli, with a margin of 2⁻¹⁵ of it.
 
     >>> [f"{math.log2(largest_norm(moduli)):.2f}" for moduli in (6, 12, 13)]
     ['23.41', '46.90', '50.76']
@@ -60,10 +63,11 @@ def largest_norm(moduli: int, dtype: str = "float64") -> float:
 
 
 def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The bound of |C - Ĉ| / (|A||B|) for each element; of complex numbers it holds for the real and for the imaginary part.
+    """The bound of |C - Ĉ| / (|A||B|) for each element. For complex numbers it holds for the real and for the imaginary
+    part.
 
-    With at least ``CLASSICAL`` moduli it is the classical bound. With fewer it is ``_ROOM`` times the relative error of
-    rounding to whole numbers a line of equal magnitudes that has the largest norm.
+    With at least ``CLASSICAL`` moduli it is the classical bound. With fewer moduli it is 48 times the relative error of
+    rounding to whole numbers a row of equal magnitudes that has the largest norm.
 
     >>> f"{residue_bound(4096, 13):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 6):.1e}"
     ('4.5e-13', '7.7e-08', '2.8e-04')
@@ -76,15 +80,16 @@ def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
 
 
 def check_factor(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The factor of the check that the kernel makes for each part of C (``Call.factor`` in
+    """The factor in the check that the kernel makes for each part of C (``Call.factor`` in
     ``gpu/kernels/residue_sums.cuh``).
 
-    ``residue_bound`` holds where the factor times the sums of magnitudes of the rounded lines is at most the sampled lower
-    bound of |A||B|; other parts of C are flagged. Both sides are scaled by the powers of two of the lines (``Line.bits`` in
-    ``write_residues.cu``). Infinity for a k so short that every part is flagged.
+    ``residue_bound`` holds if this factor times the sums of magnitudes of the rounded rows and columns is at most the
+    sampled lower bound of |A||B|. Other parts of C are flagged. Both sides are scaled by the powers of two of the rows
+    and columns (``Line.bits`` in ``write_residues.cu``). The factor is infinite for a k so short that every part is
+    flagged.
 
-    The largest element of a scaled line is at least N / (2·√n): the power of two is the largest possible. Of a number of
-    at least 1/128 of that, as the lower bound has, rounding changes no more than ½.
+    The largest element of a scaled row is at least N / (2·√n), because the power of two is the largest possible. The
+    lower bound uses numbers of at least 1/128 of that. Rounding changes such a number by no more than ½.
     """
     terms = k * REALS_PER_ELEMENT[dtype]
     cut = 1 + 2.0**_BOUND_BITS * math.sqrt(terms) / largest_norm(moduli, dtype)

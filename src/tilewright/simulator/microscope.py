@@ -514,7 +514,7 @@ class Observation:
         The defects that were found: kind, source line, block, thread and a text.
     run : Run
         How the run ended.
-    How the run ended, as a ``Run``.
+    exact : bool
         False if the run was stopped, if accesses of the binary could not be matched with the PTX, or if the counts of a
         sample may not hold for the whole grid.
     words : str
