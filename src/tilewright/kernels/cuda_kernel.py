@@ -113,7 +113,7 @@ MOST_THREADS = 1024
 MOST_BLOCK = (1024, 1024, 64)
 MOST_GRID = (2**31 - 1, 65535, 65535)
 
-#: The name that stands for the number of elements in 128 bytes, in a kernel's boxes, steps and times.
+#: The name for the number of elements in 128 bytes, in expressions of a kernel's boxes, steps and times.
 LINE = "LINE"
 #: The names that an expression for a time may use, besides the parameters and LINE; ``header`` explains them.
 TIMED = (

@@ -454,7 +454,7 @@ def busy(record: BenchRecord) -> str:
     """The sign in a record's samples that the machine was busy, so that its R means nothing; empty if there is no such
     sign.
 
-    Scattered samples are no such sign if R is much larger than their scatter.
+    Scattered samples do not count as such a sign if R is much further from 1 than they scatter.
 
     >>> def record(*samples):
     ...     return BenchRecord("cpu/ikj", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples),

@@ -32,8 +32,8 @@ def strassen_buffer(a, b, c, team, *, leaf=2048):
 def one_level(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, buffer: np.ndarray, team: Any, multiply: Callable[..., None]
 ) -> None:
-    """Compute one level. Its temporaries are taken from the start of ``buffer``; ``multiply`` uses the remainder for
-    the next levels."""
+    """Compute one level of the recursion. Its temporaries are taken from the start of ``buffer``; ``multiply`` uses the
+    remainder for the next levels."""
     a11, a12, a21, a22 = recursion.quarters(a)
     b11, b12, b21, b22 = recursion.quarters(b)
     c11, c12, c21, c22 = recursion.quarters(c)

@@ -22,8 +22,8 @@ SAMPLE_S = 0.01
 WARM_S = 0.002
 #: A product that takes at least this many seconds needs no warm-up before its samples.
 LONG_S = 0.1
-#: To choose a variant of a library, each is timed TRIALS times, on the first rows of A. They are so many that a product
-#: takes about TRIAL_S seconds, but at least FEWEST_ROWS.
+#: To choose a variant of a library, each is timed TRIALS times, on the first rows of A. The number of rows is chosen so
+#: that a product takes about TRIAL_S seconds, but is at least FEWEST_ROWS.
 TRIALS, FEWEST_ROWS, TRIAL_S = 3, 256, 0.05
 #: A library's first call for a shape may compile code. A first call that takes longer than this many seconds is not
 #: repeated.

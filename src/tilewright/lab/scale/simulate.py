@@ -379,8 +379,8 @@ class _Run:
             )
             for number, region in enumerate(regions)
         ]
-        #: For each row of blocks of A, and each column of blocks of B, the workers whose regions need it: they share its
-        #: blocks.
+        #: For each row of blocks of A, and each column of blocks of B, the workers whose regions need it. Its blocks are
+        #: divided among these workers.
         self._owners: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
         for axis, number in itertools.product((0, 1), range(len(plan.regions)) if at_workers else ()):
             for strip in sorted({tile[axis] for tile in plan.regions[number]}):

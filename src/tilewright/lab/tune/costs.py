@@ -76,14 +76,16 @@ class MeasuredWay(NamedTuple):
 
 
 class MeasuredLaunches(NamedTuple):
-    """The measured ways of one or several record files, ordered by product, and the GPU on which they were measured."""
+    """The measured ways to compute products in one or several record files, ordered by product, and the GPU on which
+    they were measured."""
 
     ways: list[MeasuredWay]
     card: Card
 
 
 def read_together(paths: Sequence[Path]) -> MeasuredLaunches:
-    """Read the measured ways of several files. Raises UsageError if the files were measured on different GPUs."""
+    """Read the measured ways to compute products from several files. Raises UsageError if the files were measured on
+    different GPUs."""
     first, *others = map(read_record, paths)
     ways = list(first.ways)
     for each in others:
@@ -95,8 +97,8 @@ def read_together(paths: Sequence[Path]) -> MeasuredLaunches:
 
 
 def read_record(path: Path) -> MeasuredLaunches:
-    """Read the measured ways of a file, which may be compressed (``.xz``). Ways in a dtype that their kernel no longer
-    multiplies are skipped."""
+    """Read the measured ways to compute products from a file, which may be compressed (``.xz``). Ways in a dtype that
+    their kernel no longer multiplies are skipped."""
     multiplied = {(kernel.name, dtype) for kernel in cuda_engine().values() for dtype in kernel.dtypes}
     with lzma.open(path, "rt") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
         header = json.loads(next(file))
@@ -146,8 +148,8 @@ class Model:
         return self._program.finish(self._prepared, None, costs)
 
     def errors(self, costs: Costs) -> Column:
-        """The logarithm of predicted over measured time for each way. Raises ZeroDivisionError if a predicted time is
-        not positive."""
+        """The logarithm of predicted over measured time, for each measured way to compute a product. Raises
+        ZeroDivisionError if a predicted time is not positive."""
         with np.errstate(all="ignore"):
             found: Column = np.log((self.seconds(costs) + self.others) / self.measured)
         if not np.isfinite(found).all():
@@ -256,7 +258,8 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, record: MeasuredLaunches, seed: int = 1) -> Split:
-        """Divide the ways at random; all ways of a product are in the same set."""
+        """Divide the measured ways to compute products at random into three sets; all ways to compute one product are
+        in the same set."""
         products = np.array([way.product for way in record.ways])
         drawn = np.random.default_rng(seed).random(products.max(initial=0) + 1)[products]
         last = FIT_SHARE + DECIDING_SHARE
@@ -294,7 +297,8 @@ class Fit:
         self.weights = best[self.products] / self.measured
 
     def predicted(self, changed: Mapping[str, Costs] | None = None) -> Column:
-        """The predicted times of all ways, with all their launches; ``changed`` has other costs for some kernels."""
+        """The predicted times of all measured ways to compute products, including all launches; ``changed`` has other
+        costs for some kernels."""
         found = self.others.copy()
         for name, model in self.models.items():
             costs = (changed or {}).get(name) or self.costs[name]

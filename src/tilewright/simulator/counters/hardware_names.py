@@ -26,8 +26,8 @@ _IN_SPACE = {
     "global": ("ld", "st", "atom", "red", "cp.async"),
     "local": ("ld", "st"),
 }
-#: The fields of a tally that each memory space counts, with the counter's name, in which ``{}`` stands for the kind, and
-#: its label.
+#: The fields of a tally that each memory space counts, with the counter's name, in which ``{}`` is the place of the kind,
+#: and its label.
 FIELDS = {
     "shared": {
         "requests": ("smsp__inst_executed_op_shared_{}.sum", "requests: instructions, counted per warp"),
