@@ -1,2 +1,1 @@
-"""The public calls on arrays. They take operands from NumPy, from a GPU's library or in lists, and return their
-product."""
+"""The public calls on arrays: operands come in, as NumPy, a GPU's library or a list has them, and their product goes out."""

@@ -1,9 +1,9 @@
-"""Computes ``einsum`` and similar calls, which sum products over labelled axes, as products of matrices.
+"""``einsum`` and what is like it: sums of products over labelled axes, as products of matrices.
 
-A contraction has four stages. The subscripts become a plan (``plan_einsum``), which is cached; each operand is read
-once; and ``matmul`` multiplies two operands at a time. ``product.contraction`` decides how two operands are multiplied,
-``cpu.contraction`` does it, and ``contraction_plan`` decides the order of the products. Arrays of other libraries are
-permuted and reshaped by their own library.
+A contraction goes through four stages: subscripts → a plan (``plan_einsum``), which is cached → the operands, each
+read once → products of two at a time, by ``matmul``. ``product.contraction`` decides how two operands are multiplied,
+``cpu.contraction`` does it, and ``contraction_plan`` orders the products. Arrays of other libraries are permuted and
+reshaped by their library.
 """
 
 from __future__ import annotations
@@ -88,67 +88,64 @@ def einsum(
     precision: str | float = "standard",
     memory: float | str | None = None,
 ) -> Any:
-    """Compute the sum of products that subscripts describe, with the semantics of ``numpy.einsum``.
+    """The sum of products that subscripts describe, with the semantics of ``numpy.einsum``.
 
-    In ``einsum("ij,jk->ik", a, b)``, labels name the axes of each operand. The labels that the output lacks are summed.
-    Without ``->``, the output has the labels that occur once, in alphabetical order. ``...`` stands for any number of
-    axes, which are broadcast; an axis of length 1 is broadcast, too. If an operand has a label twice, its diagonal is
-    taken. Any character can be a label. ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of labels instead.
+    ``einsum("ij,jk->ik", a, b)``: each operand's axes are named by labels, of which those that the output lacks are
+    summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
+    axes, which broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any
+    characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them.
 
     Parameters
     ----------
     *operands : str, then arrays; or arrays and lists of labels in turn
-        The subscripts and the arrays. Arrays are of NumPy or another library, on the host or on a GPU.
+        The subscripts and the arrays, of NumPy or another library, on the host or a GPU.
     out : array, optional
-        The array that receives the result, cast by the ``same_kind`` rule, and is returned. It may have any strides and
-        byte order.
+        Receives the result, cast by the ``same_kind`` rule, and is returned. It may have any strides and byte
+        order.
     optimize : bool or str or path, default: True
-        The order in which pairs of operands are multiplied, as ``numpy.einsum_path`` and ``opt_einsum.contract_path``
-        return it. A bool, or the name of an optimiser, has no effect.
+        The order in which pairs of operands are multiplied, as ``numpy.einsum_path`` and
+        ``opt_einsum.contract_path`` give it. A bool, or the name of an optimiser, changes nothing.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``. It holds for each product of two operands. With
-        "highest", intermediate results have the wider dtype, too.
+        The error that is promised: see ``matmul``. It holds for each product of two operands; with "highest"
+        intermediate results have the wider dtype, too.
     memory : int or str, optional
-        The most memory that the call may add to this process, in bytes or as a text such as "4GiB". The notes say which
-        memory counts.
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB". The notes say what
+        counts.
 
     Returns
     -------
     array, or scalar
-        The contraction; ``out`` itself if it was given. The result never shares memory with an operand. The order of
-        its axes in memory is the one that needs the fewest copies, as for NumPy's results. If the result has no axes,
-        NumPy's arrays give a scalar.
+        The contraction; ``out`` itself if it was given. It never shares memory with an operand. Its axes lie in
+        whatever order takes the fewest copies, as those of NumPy's do. Without any axis NumPy's arrays give a
+        scalar.
 
     Raises
     ------
     UsageError
-        The subscripts or ``precision`` cannot be understood.
+        Subscripts or a ``precision`` that cannot be understood.
     ShapeError
-        Axes with the same label have different lengths, or ``out`` has another shape.
+        A label whose axes have different lengths, or an ``out`` of another shape.
     DTypeError
-        A dtype cannot be multiplied, or cannot be cast to that of ``out``.
+        A dtype that cannot be multiplied, or cannot be cast to that of ``out``.
     OperandError
-        An operand is no usable array, or operands are on different devices.
+        No usable array, or operands on different devices.
     MemoryLimitError
-        Even the smallest slices need more than ``memory``.
+        No slices are small enough for ``memory``.
 
     Notes
     -----
-    Dtypes are those of ``matmul``, promoted over all operands. Integers wrap around, and bool products are logical.
-    Intermediate results of float16 and bfloat16 are float32. Arrays of Python objects and of long double are multiplied
-    by NumPy. Arrays of other libraries are permuted by their own library and multiplied by ``matmul``, which records
-    gradients if their library does.
+    dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate
+    results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other
+    libraries are permuted by their library and multiplied by ``matmul``, with gradients where that has them.
 
-    Three or more operands are multiplied two by two, in the order that ``opt_einsum`` finds if it is installed, and
-    otherwise ``numpy.einsum_path``. Each of these products is a product of matrices, or a batch of them. They are read
-    where they are in memory, or copied in parts of at most 32 MiB. ``plan_einsum`` shows how. A result of more than 32
-    MiB does not own its memory. The memory is cached for later results after the last reference to the result is
-    deleted.
+    Three operands or more are multiplied two by two, in the order that ``opt_einsum`` finds where it is installed,
+    and ``numpy.einsum_path`` elsewhere. Each such product is one of matrices, or a batch of them, which are read
+    where they lie or copied in pieces of at most 32 MiB. ``plan_einsum`` says how. A result of more than 32 MiB
+    does not own its memory, which is cached for later ones when its last reference goes.
 
-    ``memory`` limits the sum of intermediate results and copies of NumPy's arrays. It does not count the result, the
-    workspace of kernels, and the operands of bool and of 16 bits that ``matmul`` converts to float32. To stay within
-    the limit, labels are divided into slices, whose sums are added in a fixed order, so that the bits do not depend on
-    the number of threads.
+    ``memory`` bounds intermediate results and copies of NumPy's arrays together, beside the result, the workspace
+    of kernels, and what ``matmul`` converts of bool and of 16 bits to float32. To keep it, labels are cut into
+    slices, whose sums are added in a fixed order, so bits do not depend on threads.
 
     Examples
     --------
@@ -176,33 +173,33 @@ def plan_einsum(
     precision: str | float = "standard",
     memory: float | str | None = None,
 ) -> ContractionPlan:
-    """Return the plan that ``einsum`` with these arguments runs; nothing is multiplied.
+    """What ``einsum`` with these arguments runs; nothing is multiplied.
 
     Parameters
     ----------
     *operands : str, then arrays or tuples of int; or these and lists of labels in turn
-        The subscripts and NumPy arrays. A tuple is a shape, and means an array of float64.
+        The subscripts and NumPy's arrays. A tuple is a shape, and stands for an array of float64.
     out : array, optional
         The array that would receive the result.
     optimize : bool or str or path, default: True
         The order in which pairs of operands are multiplied: see ``einsum``.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``.
+        The error that is promised: see ``matmul``.
     memory : int or str, optional
-        The most memory that the call may add to this process, in bytes or as a text such as "4GiB".
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB".
 
     Returns
     -------
     ContractionPlan
-        The object that the call runs. Its text shows the order of products, and for each product its subscripts, its
-        size as a product of matrices, which operands are copied, and the kernel.
+        The object that the call runs. Its text has the order of products, and for each one its subscripts, its size
+        as a product of matrices, which operands are copied, and the kernel.
 
     Raises
     ------
     OperandError
-        An array is of another library than NumPy.
+        An array of another library than NumPy.
     TilewrightError
-        Any error that ``einsum`` raises before it multiplies.
+        What ``einsum`` raises before it multiplies.
 
     Examples
     --------
@@ -273,10 +270,10 @@ def tensordot(
     memory: float | str | None = None,
     overwrite: bool = False,
 ) -> Any:
-    """Compute the sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
+    """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
 
-    ``a``, ``b`` and ``out`` may be paths of files, or arrays larger than memory. Then the call is ``multiply(a, b, out,
-    axes=axes)``, which writes ``out`` block by block and returns it.
+    ``a``, ``b`` and ``out`` may be paths of files, and arrays larger than memory: then it is ``multiply(a, b, out,
+    axes=axes)``, which writes ``out`` block by block, and returns it.
 
     Parameters
     ----------
@@ -285,33 +282,31 @@ def tensordot(
     b : array, or path
         The right operand.
     axes : int, or two lists of int, default: 2
-        The axes that are summed. A number means this many last axes of ``a`` and first axes of ``b``. Two lists of
-        axes, or two axes, are summed in pairs. With 0 the result is the outer product.
+        The axes that are summed: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes,
+        or two axes, which are summed in pairs. With 0 the result is the outer product.
     out : array, or path, optional
-        The array that receives the result, cast by the ``same_kind`` rule, and is returned. A file appears under its
-        name only when it is complete.
+        Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``.
+        The error that is promised: see ``matmul``.
     memory : int or str, optional
-        The most memory that the call may add to this process, in bytes or as a text such as "4GiB". If it is given,
-        ``multiply`` computes the product.
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB". With it the product
+        is computed by ``multiply``.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. If False, an existing file is refused.
+        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
 
     Returns
     -------
     array, or scalar
-        The axes of ``a`` that are not summed, then those of ``b``; ``out`` itself if it was given. Dtypes are as for
-        ``einsum``.
+        The other axes of ``a``, then those of ``b``; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
     Raises
     ------
     ShapeError
-        Axes have different lengths, or ``out`` has another shape.
+        Axes of different lengths, or an ``out`` of another shape.
     UsageError
-        An axis does not exist.
+        Axes that are not there.
     TilewrightError
-        Any error that ``einsum`` raises, and for files any error that ``multiply`` raises.
+        What ``einsum`` raises, and of files what ``multiply`` raises.
 
     Examples
     --------
@@ -348,35 +343,35 @@ def vecdot(
 @overload
 def vecdot(a: Operand, b: Operand, /, out: OutT, *, axis: int = -1, precision: str | float = "standard") -> OutT: ...
 def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str | float = "standard") -> Any:
-    """Compute the dot products of vectors along an axis, with ``a`` conjugated, as ``numpy.vecdot`` and the array API
-    do.
+    """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API have
+    them.
 
     Parameters
     ----------
     a : array of shape (…, n)
-        The left operand; its axis of length n is ``axis``. The other axes are broadcast with those of ``b``.
+        The left operand, with n at ``axis``. The other axes broadcast with those of ``b``.
     b : array of shape (…, n)
         The right operand.
     out : array of shape (…), optional
-        The array that receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
     axis : int, default: -1
         The axis of each operand that is summed.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``.
+        The error that is promised: see ``matmul``.
 
     Returns
     -------
     array of shape (…), or scalar
-        The dot products; ``out`` itself if it was given. Dtypes are as for ``einsum``.
+        The dot products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
     Raises
     ------
     ShapeError
-        n or the batch does not match, or an operand is a scalar.
+        A mismatch of n or of the batch, or a scalar operand.
     UsageError
         There is no such axis.
     TilewrightError
-        Any error that ``einsum`` raises.
+        What ``einsum`` raises.
 
     Examples
     --------
@@ -419,30 +414,30 @@ def matvec(a: ArrayLike, x: ArrayLike, /, out: None = None, *, precision: str | 
 @overload
 def matvec(a: Operand, x: Operand, /, out: OutT, *, precision: str | float = "standard") -> OutT: ...
 def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
-    """Compute products of matrices and vectors, as ``numpy.matvec`` does.
+    """The products of matrices and vectors, as ``numpy.matvec``.
 
     Parameters
     ----------
     a : array of shape (…, m, n)
-        The matrices. Leading axes are broadcast with those of ``x``.
+        The matrices. Leading axes broadcast with those of ``x``.
     x : array of shape (…, n)
         The vectors.
     out : array of shape (…, m), optional
-        The array that receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``.
+        The error that is promised: see ``matmul``.
 
     Returns
     -------
     array of shape (…, m)
-        The products; ``out`` itself if it was given. Dtypes are as for ``einsum``.
+        The products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
     Raises
     ------
     ShapeError
-        n or the batch does not match, or an operand has too few axes.
+        A mismatch of n or of the batch, or too few axes.
     TilewrightError
-        Any error that ``einsum`` raises.
+        What ``einsum`` raises.
 
     Examples
     --------
@@ -478,30 +473,30 @@ def vecmat(x: ArrayLike, a: ArrayLike, /, out: None = None, *, precision: str | 
 @overload
 def vecmat(x: Operand, a: Operand, /, out: OutT, *, precision: str | float = "standard") -> OutT: ...
 def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
-    """Compute products of vectors, which are conjugated, and matrices, as ``numpy.vecmat`` does.
+    """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``.
 
     Parameters
     ----------
     x : array of shape (…, n)
-        The vectors. Leading axes are broadcast with those of ``a``.
+        The vectors. Leading axes broadcast with those of ``a``.
     a : array of shape (…, n, m)
         The matrices.
     out : array of shape (…, m), optional
-        The array that receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``.
+        The error that is promised: see ``matmul``.
 
     Returns
     -------
     array of shape (…, m)
-        The products; ``out`` itself if it was given. Dtypes are as for ``einsum``.
+        The products; ``out`` itself if it was given. dtypes are as for ``einsum``.
 
     Raises
     ------
     ShapeError
-        n or the batch does not match, or an operand has too few axes.
+        A mismatch of n or of the batch, or too few axes.
     TilewrightError
-        Any error that ``einsum`` raises.
+        What ``einsum`` raises.
 
     Examples
     --------
@@ -523,32 +518,31 @@ def multi_dot(arrays: Sequence[Operand], *, out: None = None, precision: str | f
 @overload
 def multi_dot(arrays: Sequence[Operand], *, out: OutT, precision: str | float = "standard") -> OutT: ...
 def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float = "standard") -> Any:
-    """Compute the product of a chain of matrices in the order that needs the fewest operations, as
-    ``numpy.linalg.multi_dot`` does.
+    """The product of a chain of matrices, in the order that takes the fewest operations, as
+    ``numpy.linalg.multi_dot``.
 
     Parameters
     ----------
     arrays : list of arrays
-        Two or more matrices. The first may be a vector, which counts as a row, and the last may be a vector, which
-        counts as a column.
+        Two matrices or more. The first and the last may be vectors: a row and a column.
     out : array, optional
-        The array that receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``. It holds for each product of two operands.
+        The error that is promised: see ``matmul``. It holds for each product of two operands.
 
     Returns
     -------
     array, or scalar
-        The product; ``out`` itself if it was given. Dtypes are those of ``matmul``.
+        The product; ``out`` itself if it was given. dtypes are those of ``matmul``.
 
     Raises
     ------
     ShapeError
-        Two neighbouring matrices do not match, or an operand has another number of axes.
+        A mismatch of two neighbours, or other axes.
     UsageError
-        There are fewer than two arrays.
+        Fewer than two arrays.
     TilewrightError
-        Any error that ``matmul`` raises.
+        What ``matmul`` raises.
 
     Notes
     -----
@@ -591,9 +585,8 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
 
 @functools.lru_cache(maxsize=256)
 def chain_order(sides: tuple[int, ...]) -> dict[tuple[int, int], int]:
-    """Find the order of multiplications with the fewest multiply-adds for a chain of matrices with sides[i]×sides[i +
-    1] elements (Cormen et al., Introduction to Algorithms, 4th ed., 14.2). For each part of the chain, the result has
-    the last matrix of the first of the two factors that are multiplied last.
+    """Of each stretch of a chain of matrices, sides[i]×sides[i + 1] each, the last matrix of the first factor of its
+    product, with the fewest multiply-adds in all (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
 
     >>> chain_order((10, 100, 5, 50))[0, 2], chain_order((100, 5, 50, 10))[0, 2]
     (1, 0)

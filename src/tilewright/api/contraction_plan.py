@@ -1,5 +1,5 @@
-"""Plans of contractions: how each operand is read, the order of products, how each product is computed, and slices that
-limit memory. A plan is what ``einsum`` runs; ``print`` shows it.
+"""Plans of contractions: what becomes of each operand, the order of products, how each is computed, and slices that bound
+memory. A plan is what ``einsum`` runs, and prints itself.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ from .matmul import matmul, plan
 
 @dataclass(frozen=True, eq=False)
 class ContractionStep:
-    """One product of two operands. ``left`` and ``right`` are their positions in the list of operands that remain; the
-    result is appended to that list. ``dtype`` is the dtype of the result. ``plain`` is true if both operands have this
-    dtype, too, and the result is a new array."""
+    """One product of two operands, ``left`` and ``right`` in the list of those that are left; the result is appended
+    to it. ``dtype``: that of the result. ``plain``: both operands have it, too, and the result is a new array."""
 
     left: int
     right: int
@@ -54,12 +53,13 @@ class ContractionStep:
 
     @property
     def subscripts(self) -> Subscripts:
-        """The subscripts of this product."""
+        """What it computes."""
         return Subscripts((self.layout.x, self.layout.y), self.layout.output)
 
     @cached_property
     def way(self) -> Callable[[np.ndarray, np.ndarray], Any] | None:
-        """A function that multiplies into a new array; None if more is copied than NumPy copies quickly in one call."""
+        """The function that multiplies into a new array where nothing is copied, or so little that NumPy copies it at
+        once."""
         layout = self.layout
         m, n, k, batch = layout.shape
         if layout.is_elementwise:
@@ -73,12 +73,11 @@ class ContractionStep:
 
     @property
     def is_inner(self) -> bool:
-        """Whether the step is a dot product of two vectors that is summed in parts."""
+        """Whether it is the product of two vectors that is summed by parts."""
         return is_summed_by_parts(self.layout)
 
     def bytes_moved(self, alone: bool) -> int:
-        """The bytes that copies read and write. With ``alone`` also those of the product itself, which is then not a
-        product of matrices."""
+        """Bytes that are read and written by copies; ``alone``: and by the product, if it is none of matrices."""
         m, n, k, batch = self.layout.shape
         x, y, c = batch * m * k, batch * n * k, batch * m * n
         copied = (self.layout.x_copied, x), (self.layout.y_copied, y), (self.layout.c_copied, c)
@@ -87,14 +86,14 @@ class ContractionStep:
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of the step; if nothing is summed, only multiplications."""
+        """Multiplications and additions; where nothing is summed, multiplications alone."""
         m, n, k, batch = self.layout.shape
         return m * n * k * batch * (2 if self.layout.k else 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ContractionPlan:
-    """The plan of a contraction; ``print`` shows it.
+    """A contraction, as it will run; ``print`` shows it.
 
     Attributes
     ----------
@@ -107,23 +106,23 @@ class ContractionPlan:
     inner : dtype
         The dtype of intermediate results.
     readings : tuple of Reading
-        How each operand is read: diagonals, sums of single axes, and dropped axes.
+        How each operand is read.
     steps : tuple of ContractionStep
-        The products of two operands; with ``slices``, those of one slice.
+        The products of two operands; with ``slices`` those of one slice.
     path : tuple of pairs of int
-        The order of the products, as ``numpy.einsum_path`` returns it.
+        The order of the products, as ``numpy.einsum_path`` gives it.
     precision : str or float
-        The error bound that each product satisfies.
+        The error that is promised.
     slices : tuple of (str, int)
-        The labels that are divided to limit memory, with the number of indices in a slice.
+        The labels that are cut to bound memory, with the indices of a slice.
     memory : int or None
-        The limit on memory, in bytes.
+        The bound, in bytes.
     path_by : str
-        What determined the order of the products.
+        What found the order.
     copy_limit : int
-        The most bytes of an operand that are copied at once.
+        The bytes of a piece that is copied.
     by_numpy : bool
-        Whether the contraction is so small that NumPy computes it in one loop.
+        Whether it is so small that NumPy's one loop computes it.
     """
 
     subscripts: Subscripts
@@ -142,26 +141,25 @@ class ContractionPlan:
 
     @property
     def operations(self) -> int:
-        """The operations of all steps in all slices."""
+        """Operations of all steps, of all slices."""
         return sum(step.operations for step in self.steps) * self.count_of_slices
 
     @property
     def count_of_slices(self) -> int:
-        """The number of slices, for each of which the steps are run."""
+        """How often the steps run."""
         return math.prod(-(-self.sizes[label] // block) for label, block in self.slices)
 
     @cached_property
     def largest_intermediate(self) -> int:
-        """The bytes of the largest intermediate result; 0 if there is none."""
+        """Bytes of the largest result but the last; 0 without any."""
         sizes = {**self.sizes, **dict(self.slices)}
         found = [_elements(step.layout.output, sizes) * step.dtype.itemsize for step in self.steps[:-1]]
         return max(found, default=0)
 
     @property
     def predicted_s(self) -> float | None:
-        """The predicted seconds of the contraction. They are the predicted times of the products of matrices, and the
-        time in which copies, elementwise products and dot products move their bytes at the measured bandwidth. None if
-        the rate of a product is not measured."""
+        """Predicted seconds: of the products of matrices, and of the bytes that copies, products of elements and inner
+        products move, by the measured bandwidth; None if the rate of a product is not measured."""
         total, moved = 0.0, 0
         for step in self.steps:
             step_plan = self._plan_of_step(step)
@@ -256,7 +254,7 @@ class ContractionPlan:
     # ---- what runs
 
     def run(self, operands: Sequence[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
-        """Compute the contraction of arrays like those for which it was planned, into ``out`` or a new array."""
+        """The contraction of arrays like those that it was planned for, into ``out`` or a new array."""
         if self.slices:
             return self._run_slices(operands, out)
         if self.by_numpy:
@@ -382,8 +380,7 @@ def plan_of_arrays(
     memory: float | str | None,
     optimize: Any = True,
 ) -> ContractionPlan:
-    """Make the plan for these arrays, into ``out`` if it is an array. Raises any error that ``einsum`` raises before it
-    multiplies."""
+    """The plan for these arrays, into ``out`` if it is one. Raises what ``einsum`` raises before it multiplies."""
     limit = None
     if memory is not None:
         from ..large.streaming.places.places import parse_bytes  # imported only here: few contractions are limited
@@ -398,8 +395,8 @@ def plan_of_arrays(
 
 
 def path_given(optimize: Any, count: int) -> tuple[tuple[int, int], ...] | None:
-    """Convert the argument ``optimize`` to a path of products of two operands at a time; None if it leaves the order to
-    the plan. Raises UsageError if it is no path.
+    """The path in the argument ``optimize`` as products of two at a time; None where it leaves the order to the plan. Raises
+    UsageError.
 
     >>> path_given(["einsum_path", (0, 2), (0, 1)], 3), path_given("greedy", 3)
     (((0, 2), (0, 1)), None)
@@ -601,8 +598,8 @@ def row_major_strides(labels: str, sizes: dict[str, int], itemsize: int) -> dict
 def order_of_products(
     subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[tuple[int, int], ...], str]:
-    """Find the order in which pairs of operands are multiplied; returns it and what determined it. The result of each
-    product is appended to the operands that remain."""
+    """Which two operands are multiplied first, then, and so on, and what found it. The result of each product is put
+    behind the operands that are left."""
     if len(shapes) <= 2:
         return ((0, 1),) * (len(shapes) - 1), "none: there is one order"
     return _path_of_many(subscripts, shapes)
@@ -726,7 +723,7 @@ def _step_labels(subscripts: Subscripts, readings: tuple[Reading, ...], path: tu
 def labels_of_products(
     subscripts: Subscripts, readings: tuple[Reading, ...], path: tuple[tuple[int, int], ...]
 ) -> list[tuple[str, str, str]]:
-    """For each product, the labels of both operands and of the result."""
+    """The labels of both operands and of the result of each product."""
     left = [reading.result for reading in readings]
     found = []
     for i, j in path:
@@ -763,7 +760,7 @@ def _peak(
 
 
 def einsum_by_numpy(subscripts: Subscripts, operands: Sequence[np.ndarray], out: Any) -> Any:
-    """Let NumPy compute the contraction, in one loop over all labels."""
+    """What NumPy computes, in one loop over all labels."""
     number = {label: place for place, label in enumerate(dict.fromkeys("".join(subscripts.inputs)))}
     arguments: list[Any] = []
     for x, labels in zip(operands, subscripts.inputs, strict=True):

@@ -1,4 +1,4 @@
-"""``gemm`` computes C ← α·A·B + β·C in place, as BLAS defines it."""
+"""``gemm``: C ← α·A·B + β·C in place, as BLAS means it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 def gemm(alpha: complex, a: Operand, b: Operand, beta: complex, c: ArrayT) -> ArrayT:
-    """Compute C ← α·A·B + β·C in place, as BLAS defines it.
+    """C ← α·A·B + β·C in place, as BLAS means it.
 
     Parameters
     ----------
     alpha : number
-        The factor α. It is converted to the dtype of A·B. For integers and bool, the factor must be a number that their
-        dtype can represent, so 0.5 is refused. If α is 0, the operands are not read.
+        The factor α, which is converted to the dtype of A·B. Integers and bool take only factors that they can
+        represent, so not 0.5. With 0 the operands are not read.
     a : array of shape (m, k)
-        The left operand: an array of NumPy, or a tensor of PyTorch on the host.
+        The left operand, of NumPy, or a tensor of PyTorch on the host.
     b : array of shape (k, n)
         The right operand.
     beta : number
-        The factor β. It is converted to the dtype of C. If β is 0, C is not read, so a NaN in C is overwritten.
+        The factor β, which is converted to the dtype of C. With 0 C is not read: NaN in it is overwritten.
     c : array of shape (m, n)
-        The matrix that receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the
-        operands. It must be a tensor of PyTorch if the operands are.
+        Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands. It is a
+        tensor of PyTorch if the operands are.
 
     Returns
     -------
@@ -40,11 +40,11 @@ def gemm(alpha: complex, a: Operand, b: Operand, beta: complex, c: ArrayT) -> Ar
     Raises
     ------
     ShapeError
-        k does not match, or ``c`` has another shape than A·B.
+        A mismatch of k, or a ``c`` of another shape.
     DTypeError
-        A dtype cannot be multiplied, or cannot be cast to that of ``c``.
+        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
     OperandError
-        An argument is no usable matrix, or ``c`` is read-only.
+        No usable matrix, or a ``c`` that is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number.
 

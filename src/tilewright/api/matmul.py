@@ -1,4 +1,4 @@
-"""The library's call ``matmul``: it makes a problem of the operands, plans it, runs the plan and returns the result."""
+"""The library call: operands → problem → plan → run → result."""
 
 from __future__ import annotations
 
@@ -159,111 +159,107 @@ def matmul(
     invariant: bool = False,
     verify: bool = False,
 ) -> Any:
-    """Compute the matrix product of ``a`` and ``b``, with the semantics of ``matmul`` in the array API.
+    """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
 
-    The result is an array of the operands' library: NumPy, PyTorch, CuPy, JAX or any other with DLPack. Arrays on a GPU
-    are multiplied on that GPU. Two lists of arrays are multiplied pair by pair, and give a list.
+    The result is an array of the operands' library: of NumPy, PyTorch, CuPy, JAX or any other with DLPack. Arrays
+    on a GPU are multiplied there. Two lists of arrays are multiplied one by one, and give a list.
 
     Parameters
     ----------
     a : array of shape (…, m, k) or (k,), or list of arrays
-        The left operand, with any strides and byte order. Leading axes are broadcast with those of ``b``.
+        The left operand, with any strides and byte order. Leading axes broadcast with those of ``b``.
     b : array of shape (…, k, n) or (k,), or list of arrays
         The right operand.
     out : array of shape (…, m, n), optional
-        The array that receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the
-        operands, and have any strides and byte order. For lists of operands, ``out`` is a list.
+        Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands, and have
+        any strides and byte order. For lists of operands it is a list.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: "standard", "ieee", "highest", "fast", "tf32" or "invariant", or a
-        number, which is the largest error of an element relative to |A||B|. The notes below define them.
+        The error that is promised: "standard", "ieee", "highest", "fast", "tf32" or "invariant", or a number, the
+        largest error of an element relative to |A||B|. The notes below say what each means.
     algorithm : str, default: "classical"
-        "strassen" needs fewer multiplications if the product is large enough to become faster. Its error bound is wider
-        and normwise; ``plan`` prints it. "strassen" is for float32 and float64.
+        "strassen" takes fewer multiplications where the product is large enough to gain by it, with a wider,
+        normwise error bound, which ``plan`` prints. It is for float32 and float64.
     device : str, optional
-        Where arrays in the host's memory are multiplied: "cpu", "cuda" (on as many GPUs as make the product faster),
-        "cuda:1" or "cuda:0,1". GPUs multiply them block by block, as ``multiply`` does, in float32 or float64. So the
-        matrices may be larger than the GPUs' memory.
+        Where to multiply arrays of the host's memory: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or
+        "cuda:0,1". GPUs multiply block by block, as ``multiply`` does, also what is larger than their memory, in
+        float32 or float64.
     out_dtype : dtype or str, optional
-        The dtype of the result, if it is not that of the operands; for example int32 for int8, or float32 for bfloat16.
-        The product is rounded to this dtype only, not to that of the operands before. If ``out`` is given, the result
-        is then cast to the dtype of ``out``.
+        The dtype of the result, if not that of the operands: such as int32 for int8, float32 for bfloat16. The
+        product is not rounded before. With ``out`` the result is then cast to the dtype of ``out``.
     alpha : float, default: 1
         A factor of the product.
     beta : float, default: 0
-        A factor of ``out``, which is added to the product. ``out`` is read only if ``beta`` is not 0.
+        A factor of ``out``, which is added. ``out`` is read unless it is 0.
     bias : array of shape (n,), optional
-        A vector that is added to each row of the product: one number for each column.
+        Is added: one number for each column.
     activation : str, optional
-        A function that is applied to each element: "relu", "gelu" (by erf) or "silu".
+        A function of each element: "relu", "gelu" (by erf) or "silu".
     scale_a : array of shape (m,), (m, 1) or (), or (m, ⌈k/128⌉), optional
-        Factors of the rows of ``a``. For float8 on a GPU, there may be one factor for each row and each 128 elements of
-        k.
+        Factors of the rows of ``a``. On a GPU, for float8, also those of each row and 128 of k.
     scale_b : array of shape (n,) or (), or (⌈k/128⌉, ⌈n/128⌉), optional
-        Factors of the columns of ``b``. For float8 on a GPU, there may be one factor for each block of 128×128
-        elements.
+        Factors of the columns of ``b``. On a GPU, for float8, also those of blocks of 128×128.
     invariant : bool, default: False
-        The same as ``precision="invariant"``. ``$TILEWRIGHT_INVARIANT=1`` makes every product of "standard" precision
-        invariant.
+        The same as ``precision="invariant"``. ``$TILEWRIGHT_INVARIANT=1`` asks for it in every such product.
     verify : bool, default: False
-        Whether to check the product afterwards, in O(n²) operations on the host, and to log the error: see
+        Whether to check the product afterwards, in O(n²) operations on the host, and log the error: see
         ``tilewright.verify``.
 
     Returns
     -------
     array of shape (…, m, n)
-        activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``), without the axis that
-        was added to a vector; ``out`` itself if it was given. The whole expression is computed before it is rounded
-        once, to the result's dtype. Two vectors give a scalar, which is of NumPy's type if they are NumPy arrays.
+        activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``), without the axis
+        that was added to a vector; ``out`` itself if it was given. All of it is computed before the one rounding to
+        the result's dtype. Two vectors give a scalar, of NumPy's type if they are NumPy's.
 
     Raises
     ------
     ShapeError
-        k or the batch does not match, an operand is a scalar, or ``out`` has another shape.
+        A mismatch of k or of the batch, a scalar operand, an ``out`` of another shape.
     DTypeError
-        A dtype cannot be multiplied, or cannot be cast to the requested dtype.
+        A dtype that cannot be multiplied, or cannot be cast to the one asked for.
     OperandError
-        An operand is no usable matrix, or operands are on different devices.
+        No usable matrix, or operands on different devices.
     UsageError
-        ``precision`` or ``algorithm`` is unknown, or no way to compute the product satisfies the bound.
+        An unknown ``precision`` or ``algorithm``, or a bound that nothing keeps.
     MemoryLimitError
-        There is too little memory for the result, on the host or on a GPU.
+        Too little memory for the result, on the host or on a GPU.
     VerificationError
-        ``verify`` finds that the product is wrong.
+        A product that ``verify`` finds wrong.
 
     Notes
     -----
-    **Dtypes** are promoted as the operands' library promotes them. float32, float64, complex numbers and integers (with
-    wrap-around) have kernels. float16 is computed in float32 and rounded once; the product of bool is logical. NumPy
-    multiplies long double and Python objects (arrays and lists of them, by their own ``*`` and ``+``). It also
-    multiplies everything if no machine code was built; ``plan`` says so. Subclasses of arrays are treated as plain
-    arrays. Tensors of PyTorch can be multiplied only by tensors; their products have gradients.
+    **Dtypes** promote as the operands' library promotes them. float32, float64, complex and integers (with
+    wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is the logical product. long
+    double and Python objects (arrays and lists of them, by their own ``*`` and ``+``) are multiplied by NumPy, and
+    so is everything where no machine code was built; ``plan`` says so. Subclasses count as plain arrays. Tensors of
+    PyTorch are multiplied by tensors alone, and have gradients.
 
     **Special values.** NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.
 
-    **A matrix of 64 or more rows and its transpose**, in the same memory, have a symmetric product. Only one triangle
-    of it is computed; on a GPU only if a kernel can do so. A real result equals its transpose in every bit. On the host
-    ``gram`` guarantees this for complex numbers, too.
+    **A matrix of 64 rows or more and its transpose**, in the same memory, have a symmetric product: one triangle is
+    computed, on a GPU where a kernel can. It equals its transpose in every bit if it is real; on the host ``gram``
+    promises that for complex numbers, too.
 
-    **Precision.** "standard" is the classical error bound, with the unit roundoff of the dtype. "ieee" has the same
-    bound, and always uses IEEE multiply-adds, even if a GPU could satisfy the bound faster in another way. "highest"
-    computes float16, bfloat16, float32 and complex64 in float64 or complex128, and rounds once. For a number, such as
-    1e-4, the fastest way to compute whose error bound is not larger is used. "fast" has the bound 1.01·2⁻¹⁰ + k·2⁻²⁴,
-    or that of "standard" if that is wider. So float64 may be computed in float32, and float32 on a GPU in tf32. "tf32"
-    allows float32 operands to be rounded to 10 bits of mantissa on a GPU, for tensor cores. ``plan`` prints the bounds.
+    **Precision.** "standard" is the classical bound in the dtype's own roundoff. "ieee" has the same bound, by IEEE
+    multiply-adds also where a GPU could keep it faster in another way. "highest" computes float16, bfloat16,
+    float32 and complex64 in float64 or complex128 and rounds once. A number, such as 1e-4, takes the fastest way
+    whose bound is not above it. "fast" is 1.01·2⁻¹⁰ + k·2⁻²⁴, or the bound of "standard" where that is wider:
+    float64 may then be computed in float32, and float32 on a GPU in tf32. "tf32" may round float32 operands on a
+    GPU to 10 bits of mantissa, for tensor cores. ``plan`` prints the bounds.
 
-    **Invariant products** satisfy the bound of "standard". In addition, on one kind of machine, the bits of a row of
-    the result depend only on that row of ``a`` and on ``b``. They do not depend on the number of rows, their position,
-    their strides, or the batch. So a request to a model gets the same answer, whatever other requests are computed with
-    it. Products of few rows may take longer.
+    **Invariant products**: within the bound of "standard" the bits of a row of the result follow from that row of
+    ``a`` and from ``b`` alone, on one kind of machine: not from the number of rows, their place, their strides, or
+    the batch. So a request to a model gets the same answer, whichever others are computed with it. Few rows may
+    take longer.
 
-    **On a GPU** the call uses the caller's current stream. It returns when the work is submitted, and does not wait for
-    it. The dtypes on a GPU are float32, float64, bfloat16, float16, int8, float8 (e4m3fn, e5m2, or one of each), and
-    the complex dtypes. Sums of bfloat16 and float16 are computed in float32 and rounded once. Sums of int8 are int8
-    with wrap-around, or exact with ``out_dtype="int32"``. A product of float8 is bfloat16 by default. A tensor core,
-    which keeps 13 bits, sums each 128 elements of k, and these sums are added in float32. With "fast" the tensor core
-    sums all of k. ``torch.compile`` can trace the call; ``tilewright.torch`` says more. Lists of one dtype are
-    multiplied in one launch for up to 512 products of any shapes, if that is predicted to be faster than one launch for
-    each. Then the results may share one allocation.
+    **On a GPU** the call uses the caller's current stream, returns when the work is submitted, and does not wait
+    for it. There are float32, float64, bfloat16, float16, int8 and float8 (e4m3fn, e5m2, or one of each), and the
+    complex dtypes. Sums of bfloat16 and float16 are float32, rounded once; those of int8 are int8 with wrap-around,
+    or exact with ``out_dtype="int32"``. A product of float8 is bfloat16 by default: each 128 of k are summed by a
+    tensor core, which keeps 13 bits, and these sums in float32; with "fast" the tensor core sums all of k.
+    ``torch.compile`` traces the call; ``tilewright.torch`` has more. Lists of one dtype take one launch for up to
+    512 products of any shapes, where that is predicted to be faster than one launch each; the results may then
+    share one allocation.
 
     Examples
     --------
@@ -487,37 +483,38 @@ def plan(
     scale_b: Any = None,
     invariant: bool = False,
 ) -> Plan:
-    """Return the plan that ``matmul`` with these arguments would run, with its reasons; nothing is multiplied.
+    """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
 
-    If only ``alpha``, ``beta`` and ``out`` are given, matrices on the host are multiplied by ``gemm(alpha, a, b, beta,
-    out)``, and the plan is that of ``gemm``, even for dtypes that only ``gemm`` accepts. A batch times one matrix is
-    planned as one product of all rows, if all rows are equally far apart in memory. ``plan_multiply`` plans products of
-    files and of matrices larger than memory.
+    With ``alpha``, ``beta`` and ``out`` and nothing else, matrices on the host are multiplied by ``gemm(alpha, a,
+    b, beta, out)``, and the plan is that of this call, also for dtypes that only ``gemm`` takes. A batch times one
+    matrix is planned as one product of all rows, where they lie equally far apart. ``plan_multiply`` plans products
+    of files and of matrices larger than memory.
 
     Parameters
     ----------
     a : array of shape (…, m, k) or (k,), or tuple of int
-        The left operand, on the host or on a GPU. A tuple is a shape, and means an array of float64 on the host.
+        The left operand, on the host or on a GPU. A tuple is a shape, and stands for an array of float64 on the
+        host.
     b : array of shape (…, k, n) or (k,), or tuple of int
         The right operand.
     out : array of shape (…, m, n), optional
         The array that would receive the result.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``.
+        The error that is promised: see ``matmul``.
     algorithm : str, default: "classical"
         "classical" or "strassen": see ``matmul``.
     device : str, optional
-        Where arrays in the host's memory are multiplied: see ``matmul``.
+        Where to multiply arrays of the host's memory: see ``matmul``.
     alpha : number, default: 1
         A factor of the product.
     beta : number, default: 0
-        A factor of ``out``, which is added to the product.
+        A factor of ``out``, which is added.
     out_dtype : dtype or str, optional
-        The dtype of the result, if it is not that of the operands.
+        The dtype of the result, if not that of the operands.
     bias : array of shape (n,), optional
-        A vector that is added to each row of the product: one number for each column.
+        Is added: one number for each column.
     activation : str, optional
-        A function that is applied to each element: "relu", "gelu" (by erf) or "silu".
+        A function of each element: "relu", "gelu" (by erf) or "silu".
     scale_a : array, optional
         Factors of the rows of ``a``: see ``matmul``.
     scale_b : array, optional
@@ -528,13 +525,13 @@ def plan(
     Returns
     -------
     Plan
-        The object that the call runs. ``print`` shows all of it: kernel, reasons, threads, predicted time and error
+        The object that the call runs. ``print`` shows all of it: kernel, reasons, threads, predicted time, error
         bound.
 
     Raises
     ------
     TilewrightError
-        Any error that the call raises before it multiplies.
+        What the call raises before it multiplies.
 
     Examples
     --------
@@ -600,7 +597,7 @@ def plan(
 
 
 def is_list_of_matrices(value: Any) -> bool:
-    """Whether a value is a list, not empty, of arrays with at least two axes.
+    """Whether it is a list, not empty, of arrays with at least two axes.
 
     >>> import numpy as np
     >>> is_list_of_matrices([np.eye(2), np.eye(3)]), is_list_of_matrices([[1, 2], [3, 4]])
@@ -620,7 +617,7 @@ def multiply_lists(
     device: str | None,
     out_dtype: Any,
 ) -> list[Any]:
-    """Call ``product`` for each pair of arrays. Raises ShapeError for lists of different lengths."""
+    """The ``product`` of each pair of arrays. Raises ShapeError for lists of unequal lengths."""
     if len(a) != len(b) or (out is not None and not (isinstance(out, list) and len(out) == len(a))):
         given = "" if out is None else f", out is {f'one of {len(out)}' if isinstance(out, list) else 'no list'}"
         raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}{given}: both must have the same length")

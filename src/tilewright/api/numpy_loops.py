@@ -1,4 +1,4 @@
-"""The public call ``accelerate_numpy``, after which the engine computes NumPy's own products in the whole process."""
+"""The public call that has NumPy's own products computed by the engine, in the whole process."""
 
 from __future__ import annotations
 
@@ -49,15 +49,13 @@ _count = 0
 
 
 class Acceleration:
-    """What ``accelerate_numpy`` returns: a context manager. Its method ``undo`` ends the acceleration before the block
-    ends."""
+    """What ``accelerate_numpy`` returns: a context manager, whose ``undo`` ends the acceleration earlier."""
 
     def __init__(self) -> None:
         self._is_on = True
 
     def undo(self) -> None:
-        """End this acceleration. NumPy uses its own loops again when all accelerations have ended. A second call does
-        nothing."""
+        """End this acceleration. NumPy has its own loops again when all have ended. A second call does nothing."""
         run_on_thread(self._end)
 
     def _end(self) -> None:
@@ -78,29 +76,28 @@ class Acceleration:
 
 
 def accelerate_numpy() -> Acceleration:
-    """Let Tilewright compute NumPy's ``matmul``, and so ``a @ b``, in all threads of this process.
+    """Have NumPy's ``matmul``, and so ``a @ b``, computed by Tilewright, in all threads of this process.
 
-    NumPy still checks, casts and broadcasts the operands. So subclasses, ``out``, ``axes``, ``dtype``, errors and
-    warnings behave as in NumPy. Only the loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced, and
-    only for products that Tilewright computes faster. NumPy still computes products of bool, long double and Python
-    objects, and products of a matrix of floats and its own transpose. Sums of floats may differ in the last bits; those
-    of integers are the same.
+    NumPy still checks, casts and broadcasts the operands: subclasses, ``out``, ``axes``, ``dtype``, errors and
+    warnings are its own. Only the loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced, and only
+    products are ours that are faster here. bool, long double and Python objects, and floats of a matrix times its
+    own transposed, stay NumPy's. Sums of floats may differ in the last bits; those of integers are the same.
 
-    Functions that do not call ``matmul`` are not changed: ``np.dot``, ``np.inner``, ``np.tensordot``, plain
-    ``np.einsum``, and LAPACK. ``python -m tilewright run script.py`` runs a whole program in this way.
+    What does not call ``matmul`` stays NumPy's: ``np.dot``, ``np.inner``, ``np.tensordot``, plain ``np.einsum``,
+    LAPACK. ``python -m tilewright run script.py`` runs a whole program like this.
 
     Returns
     -------
     Acceleration
-        The acceleration lasts until its ``undo()`` is called, or until the end of a ``with`` block. Calls can be
-        nested: NumPy uses its own loops again when the last acceleration has ended. Products use as many threads as
-        ``get_threads`` says. If that is 1 at the first call, products of up to about 320³ use one thread later, too.
+        It holds until its ``undo()`` is called, or to the end of a ``with`` block. Calls nest: NumPy has its own
+        loops again when the last one has ended. Products use as many threads as ``get_threads`` says; if that is 1
+        at the first call, products of up to about 320³ keep to one thread later, too.
 
     Raises
     ------
     UnavailableError
-        The C front was not built, there is no machine code, or ``$TILEWRIGHT_INVARIANT`` is set, because these loops do
-        not compute invariant products.
+        The C front was not built, there is no machine code, or ``$TILEWRIGHT_INVARIANT`` is set, which these loops
+        cannot keep.
 
     Examples
     --------

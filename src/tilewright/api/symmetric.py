@@ -1,4 +1,4 @@
-"""Symmetric products: of a matrix and its transpose, and others that the caller knows to be symmetric."""
+"""Products that are symmetric: of a matrix and its transpose, and others of which the caller knows it."""
 
 from __future__ import annotations
 
@@ -48,60 +48,56 @@ def gram(
     dtype: Any = None,
     overwrite: bool = False,
 ) -> Any:
-    """Compute the Gram matrix of the columns of ``a``, Aᴴ·A, or of its rows, A·Aᴴ. For a batch, each matrix gives its
-    own Gram matrix.
+    """The Gram matrix of the columns of ``a``: Aᴴ·A, or of its rows: A·Aᴴ. Matrix by matrix for a batch.
 
-    The result equals its transpose in every bit; with ``conjugate`` it equals its conjugate transpose, and its diagonal
-    is real. From 64 rows on, only one triangle is computed; it is copied to the other triangle while it is in a cache.
-    ``a`` and ``out`` may be paths of files, or matrices larger than memory, as in ``multiply``. Then ``a`` is read
-    block by block; it is read only once if the result fits into ``memory``.
+    The result equals its transpose in every bit, with ``conjugate`` its conjugate transpose, and then has a real
+    diagonal. One triangle of it is computed, from 64 rows on, and copied to the other one while it is in a cache.
+    ``a`` and ``out`` may be paths of files, and matrices larger than memory, as in ``multiply``: then ``a`` is read
+    block by block, once if the result fits into ``memory``.
 
     Parameters
     ----------
     a : array of shape (…, m, n), or path
-        The matrix, or a batch of matrices. long double and Python objects are not accepted.
+        The matrix, or a batch of them. long double and Python objects are not accepted.
     out : array of shape (…, n, n) or (…, m, m), or path, optional
-        The array that receives the result, cast by the ``same_kind`` rule, and is returned. A file appears under its
-        name only when it is complete.
+        Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete.
     rows : bool, default: False
         Whether to multiply rows: A·Aᴴ.
     conjugate : bool, default: True
-        Whether to conjugate. If False, the result is Aᵀ·A, or A·Aᵀ.
+        Whether to conjugate: without it the result is Aᵀ·A, or A·Aᵀ.
     precision : str or float, default: "standard"
-        The error bound that the result satisfies: see ``matmul``. If ``a`` is read block by block, only "standard" is
-        possible.
+        The error that is promised: see ``matmul``. Products that are read block by block have "standard" alone.
     center : bool, default: False
-        Whether to subtract the mean of each column first (with ``rows``, of each row), block by block.
+        Whether to subtract the mean of each column (with ``rows`` of each row), block by block.
     ddof : int, optional
-        If it is given, the result is divided by m − ``ddof``. With ``center`` and ``ddof`` 1 the result is the
-        covariance of the columns, computed in one pass and without cancellation.
+        Divides by m − ``ddof``. With ``center`` and 1 the result is the covariance of the columns, in one pass and
+        without cancellation.
     memory : int or str, optional
-        The most memory that the call may add to this process, in bytes or as a text such as "4GiB".
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB".
     dtype : dtype or str, optional
-        The dtype of the result, if it is not that of the operands; for example "float64" for integers.
+        The dtype of the result, if not that of the operands: such as "float64" for integers.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. If False, an existing file is refused.
+        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
 
     Returns
     -------
     array of shape (…, n, n), or (…, m, m) with ``rows``
-        The Gram matrix, as an array of the library of ``a``; ``out`` itself if it was given. Integers wrap around.
+        The Gram matrix, of the library of ``a``; ``out`` itself if it was given. Integers wrap around.
 
     Raises
     ------
     ShapeError
-        ``a`` has fewer than two axes, or ``out`` has another shape.
+        Less than two axes, or an ``out`` of another shape.
     TilewrightError
-        Any error that ``matmul`` or ``multiply`` raises.
+        What ``matmul`` and ``multiply`` raise.
 
     Notes
     -----
     ``memory``, ``dtype``, ``center`` and ``ddof`` are for matrices of two axes on the host.
 
-    ``matmul(a.T, a)`` also computes only one triangle, if both operands are the same memory. For arrays of other
-    libraries on the host, ``gram`` computes that product. It does so for real arrays on a GPU, too. From 64 rows on,
-    some kernels for Hopper compute one triangle; other kernels compute all of C. Complex arrays on a GPU are multiplied
-    like any other two matrices.
+    ``matmul(a.T, a)`` computes one triangle, too, where both operands are the same memory. Arrays of other
+    libraries on the host have that product. So have those on a GPU: real ones of 64 rows or more, of which kernels
+    of Hopper compute one triangle, and others all of C. Complex arrays on a GPU have a general product.
 
     Examples
     --------
@@ -164,27 +160,26 @@ def syrk(
     conjugate: bool = False,
     lower: bool | None = None,
 ) -> ArrayT:
-    """Compute C ← α·A·Aᵀ + β·C in place, as BLAS defines ``syrk``; or with ``conjugate``, C ← α·A·Aᴴ + β·C, as it
-    defines ``herk``.
+    """C ← α·A·Aᵀ + β·C in place, as BLAS means ``syrk``, or with ``conjugate`` ``herk``: α·A·Aᴴ + β·C.
 
     Parameters
     ----------
     alpha : number
-        The factor α. It must be real with ``conjugate``.
+        The factor α; real with ``conjugate``.
     a : array of shape (n, k), or (k, n) with ``transposed``
-        The matrix, an array of NumPy.
+        The matrix, of NumPy.
     beta : number
-        The factor β. It must be real with ``conjugate``. If β is 0, C is not read.
+        The factor β; real with ``conjugate``. With 0 C is not read.
     c : array of shape (n, n)
-        The matrix that receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
     transposed : bool, default: False
-        Whether the product is Aᵀ·A (with ``conjugate`` Aᴴ·A).
+        Whether the product is Aᵀ·A, or Aᴴ·A.
     conjugate : bool, default: False
         Whether to conjugate the transposed factor. The diagonal of C then becomes real.
     lower : bool, optional
-        Which triangle of C, including the diagonal, is read and written: the lower (True) or the upper (False). If
-        None, C must be symmetric (Hermitian with ``conjugate``). Then its lower triangle is read, unless ``beta`` is 0,
-        and both triangles are written.
+        The triangle of C, with the diagonal, that is read and written: the lower or the upper one. With None C must
+        be symmetric (Hermitian with ``conjugate``): its lower triangle is read, unless ``beta`` is 0, and both are
+        written.
 
     Returns
     -------
@@ -194,11 +189,11 @@ def syrk(
     Raises
     ------
     ShapeError
-        ``a`` is no matrix, or ``c`` has another shape.
+        An ``a`` that is no matrix, or a ``c`` of another shape.
     DTypeError
-        A dtype cannot be multiplied, or cannot be cast to that of ``c``.
+        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
     OperandError
-        An argument is no usable matrix, or ``c`` is read-only.
+        No usable matrix, or a ``c`` that is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number, or not real with ``conjugate``.
 
@@ -230,29 +225,29 @@ def gemmt(
     conjugate: bool = False,
     lower: bool | None = None,
 ) -> ArrayT:
-    """Compute C ← α·A·B + β·C in place if the caller knows that A·B is symmetric; only one triangle of A·B is computed.
+    """C ← α·A·B + β·C in place where the caller knows that A·B is symmetric: only one triangle is computed.
 
-    MKL and BLAS 3.12 call it ``gemmt`` and ``gemmtr``. If A·B is not symmetric, the triangle that is computed is still
-    right. So with ``lower`` True or False, the call computes one half of any square product.
+    MKL and BLAS 3.12 have it as ``gemmt`` and ``gemmtr``. If A·B is not symmetric, the triangle that is computed is
+    right all the same: with ``lower`` true or false this is a product of which one half is wanted.
 
     Parameters
     ----------
     alpha : number
-        The factor α. It must be real with ``conjugate``.
+        The factor α; real with ``conjugate``.
     a : array of shape (n, k)
-        The left operand, an array of NumPy.
+        The left operand, of NumPy.
     b : array of shape (k, n)
         The right operand.
     beta : number
-        The factor β. It must be real with ``conjugate``. If β is 0, C is not read.
+        The factor β; real with ``conjugate``. With 0 C is not read.
     c : array of shape (n, n)
-        The matrix that receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by the ``same_kind`` rule, and is returned.
     conjugate : bool, default: False
         Whether A·B is Hermitian. The diagonal of C then becomes real.
     lower : bool, optional
-        Which triangle of C, including the diagonal, is read and written: the lower (True) or the upper (False). If
-        None, C must be symmetric (Hermitian with ``conjugate``). Then its lower triangle is read, unless ``beta`` is 0,
-        and both triangles are written.
+        The triangle of C, with the diagonal, that is read and written: the lower or the upper one. With None C must
+        be symmetric (Hermitian with ``conjugate``): its lower triangle is read, unless ``beta`` is 0, and both are
+        written.
 
     Returns
     -------
@@ -262,11 +257,11 @@ def gemmt(
     Raises
     ------
     ShapeError
-        k does not match, the product is not square, or ``c`` has another shape.
+        A mismatch of k, a product that is not square, or a ``c`` of another shape.
     DTypeError
-        A dtype cannot be multiplied, or cannot be cast to that of ``c``.
+        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
     OperandError
-        An argument is no usable matrix, or ``c`` is read-only.
+        No usable matrix, or a ``c`` that is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number, or not real with ``conjugate``.
 

@@ -44,14 +44,14 @@ class Kernel:
     name : str
         Its name, such as "cpu/ikj".
     order : int
-        The place in the reading order: the number of a rung's file, or what a kernel of the engine declares. Among the
-        engine's kernels for a dtype, a plan takes the one of the highest order whose ``suits(m, n, k)`` is true; if
-        there is none, the one of the highest order without ``suits``. It never takes a rung, because the ladder is for
+        The place in the reading order: the number of a rung's file, or what a kernel of the engine declares. Of the
+        engine's kernels with the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds;
+        if none holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for
         reading.
     function : function
         ``function(a, b, c)`` computes C = A·B for float arrays of shapes (m, k), (k, n), (m, n); it writes every
-        element of C and never reads C first. A kernel that has ``over`` gets a fourth argument, and a ``team`` kernel
-        gets further ones: see the notes.
+        element of C and never reads C first. A kernel ``over`` another one gets a fourth argument, and a ``team``
+        kernel others: see the notes.
     path : Path
         The file.
     idea : str
@@ -63,70 +63,68 @@ class Kernel:
     dtypes : tuple of str
         The dtypes that it multiplies.
     sums : mapping of str to str
-        For some of these dtypes, the wider dtype in which products are summed. C may have that dtype, too.
+        For some of them the wider dtype of their sums: C may have that dtype, too.
     shared : str
-        How the work may be divided among threads: "serial" (not at all), "rows" or "tiles" of C, or "team" (the kernel
-        divides it).
+        How C may be cut among threads: "serial", "rows", "tiles" or "team".
     grain : tuple of two int
-        Rows and columns of the tile at whose multiples C should be divided among threads.
+        The tile that cuts among threads should respect.
     strided : bool
         Whether operands may have any strides.
     over : str or None
-        The name of the kernel that computes the products of this one. A recursion such as Strassen's has one.
+        The kernel that this one multiplies with, such as a recursion.
     compiled : bool
         Whether Numba compiles the function.
     fastmath : frozenset of str
-        LLVM's fast-math flags: the changes to floating-point arithmetic that the compiler may make.
+        The liberties with floating-point arithmetic that LLVM is given.
     params : dict
-        Its numerical parameters, such as tile sizes or the leaf of a recursion.
+        Its numbers: tile sizes, leaf.
     tunable : frozenset of str
-        The names of the ``params`` that can be set at each call.
+        Those of ``params`` that can be set at each call.
     error_bound : function or None
-        For algorithms without the classical componentwise error bound. It takes m, n, k and the parameters, and returns
-        a factor f with max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None if the classical bound holds.
+        For algorithms without the classical componentwise bound: of m, n, k and the parameters, a factor f with
+        max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None where the classical bound holds.
     workspace : function or None
-        It takes m, n, k and returns the number of elements that the kernel allocates on one thread. For a ``team``
-        kernel it takes the number of threads as an optional fourth argument.
+        Of m, n, k, the elements that the kernel allocates on one thread; of a ``team`` kernel also of the number of
+        threads, a fourth argument that may be left out.
     space : str
         The dtype of the workspace, if it is not that of C.
     counters : function or None
-        It takes m, n, k and returns the number of counters of a ``team`` kernel. Without it the kernel has one counter.
+        Of m, n, k, the number of counters of a ``team`` kernel; one if it is not declared.
     in_place : bool
-        Whether it reads rows of A without packing them if their strides allow that (``cpu.engine.jobs.lies_well``).
+        Whether it packs no rows of A that lie well (``cpu.engine.jobs.lies_well``).
     suits : function or None
         Whether the kernel is meant for m, n, k.
     for_many : tuple of str and function, or None
-        The name of another kernel that computes the same bits, and a function of m, n, k, threads and itemsize that
-        says whether it is used instead of this one.
+        Another kernel with the same bits, and where it takes the place of this one: of m, n, k, threads, itemsize.
     adds : bool
         Whether it can add the product to C.
     triangle : bool
         Whether it can compute one triangle of a symmetric C.
     available : bool
-        False if this machine lacks instructions that the kernel needs.
+        False where this machine lacks the instructions that the kernel is for.
     blocking : Blocking or None
-        The result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and blocks
-        depend on nothing else; then ``tilewright tune`` can search for a better blocking.
+        The result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and
+        blocks follow from it alone: then ``tilewright tune`` may search for a better one.
     variants : function or None
-        For a library that has several kernels for the same product. It takes a dtype and returns functions ``(a, b,
-        c)`` by name; the first calls the library as it is installed. The bench takes the fastest of them for each
-        shape.
+        For a library with several kernels for one product: of a dtype, functions ``(a, b, c)`` by name, the first
+        of which is the library as installed. The bench takes the fastest of them for each shape.
     source : bytes
         The kernel's file at the time of the declaration.
 
-    If a kernel has ``over``, its fourth argument is a team of threads with three functions: ``multiply``, which runs
-    the kernel named by ``over``, ``add`` and ``subtract``. Each takes ``(x, y, out)``.
+    Notes
+    -----
+    A kernel ``over`` another one gets a team of threads with ``multiply`` (that kernel), ``add`` and ``subtract``,
+    each ``(x, y, out)``.
 
-    All threads of a team call a ``team`` kernel at the same time, as ``function(a, b, c, space, counters)``. ``space``
-    is one workspace for all threads together: ``workspace(m, n, k)`` uninitialised elements that begin on a 64-byte
-    boundary. ``counters`` begins with ``counters(m, n, k)`` 64-bit zeros, by which the threads divide the work
-    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``). Two more numbers follow. The first has two bits: whether to
-    add the product to C, for a kernel that ``adds``; and whether C is known to be symmetric, for a kernel that then
-    computes only a ``triangle`` of it (``cpu.engine.triangle``). The second is the number of threads that were asked to
-    work. The kernel must compute the right result with any number of threads, in whatever order they begin. A thread
-    for which others wait must not allocate memory: if the allocation failed, the others would wait forever. Ctrl-C sets
-    all counters to 2^40, at any moment. Then every thread must return soon, and must access only its operands and
-    ``space`` until it does.
+    A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``.
+    ``space`` is ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised.
+    ``counters`` are ``counters(m, n, k)`` 64-bit zeros, by which the threads share the work
+    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``), followed by two more: bits that say whether to add the
+    product to C, for a kernel that ``adds``, and whether C is known to be symmetric, for one that then computes a
+    ``triangle`` of it (``cpu.engine.triangle``); and the number of threads that were asked to work. The kernel must
+    be right with any number of threads, in whatever order they begin. A thread that others wait for must not
+    allocate: if the allocation failed, the others would wait forever. Ctrl-C sets all counters to 2^40 at any
+    moment: then every thread must return soon, and access only its operands and ``space``.
     """
 
     name: str
@@ -173,9 +171,8 @@ class Kernel:
         return f"<Kernel {self.name}>"
 
     def workspace_bytes(self, m: int, n: int, k: int, dtype: str, threads: int | None = None) -> int:
-        """The bytes of workspace that the kernel allocates, on one thread or for a whole team, to compute a C of
-        ``dtype``. ``threads`` is the size of the team; it matters only for a kernel that ``adds``, which needs less for
-        a smaller team."""
+        """Bytes that the kernel allocates on one thread, or for a whole team, to compute a C of ``dtype``. ``threads`` is
+        the size of the team; only a kernel that ``adds`` needs less for a smaller one."""
         if self.workspace is None:
             return 0
         itemsize = itemsize_of(self.space or dtype)
@@ -185,23 +182,22 @@ class Kernel:
 
     @property
     def device(self) -> str:
-        """The part of the name before the slash: "cpu" or "ref" for the package's kernels, "my" for a user's file."""
+        """ "cpu" or "ref", or "my" for a user's file: the part of the name before the slash."""
         return self.name.split("/")[0]
 
     @property
     def is_reference(self) -> bool:
-        """Whether it calls a vendor's library."""
+        """Whether it is a vendor's library."""
         return self.device == "ref"
 
     @property
     def is_rung(self) -> bool:
-        """Whether its file lies in the ladder's folder. The engine's kernels, references and users' kernels are not
-        rungs."""
+        """Whether its file lies in the ladder's folder: not the engine's, not a reference, not a user's own."""
         return self.path.parent == PACKAGE / "kernels" / "cpu"
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a record stores about the kernel, so that a report can be made without it."""
+        """What a record repeats, so that a report does not need the kernel."""
         return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
 
 

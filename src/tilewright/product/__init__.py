@@ -1,1 +1,1 @@
-"""Describes a product before a kernel is chosen: it takes arrays, and gives checked operands, sizes and dtypes."""
+"""What a product is before anybody chooses how to compute it: arrays come in, checked operands, sizes and dtypes go out."""

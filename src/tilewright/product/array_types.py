@@ -1,7 +1,7 @@
 """The types of arrays in the signatures of public calls. Type checkers read this module; no program imports it.
 
-NumPy is the only library of arrays that is named here; ``Array`` describes tensors of PyTorch and arrays of CuPy and
-JAX. So a type checker knows that the product of two ``torch.Tensor`` is a ``torch.Tensor``.
+No library of arrays is named here but NumPy: tensors of PyTorch and arrays of CuPy and JAX are what ``Array`` describes.
+So a product of two ``torch.Tensor`` is a ``torch.Tensor``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Checks operands. A matrix is a NumPy array of a dtype that can be multiplied; it is checked once, when it is passed
-in.
+"""What a matrix is to Tilewright: a NumPy array of a dtype that can be multiplied, checked once when it is passed in.
 
-The matrix type of row S1.1 (docs/sources.md) aligned its storage to 64 bytes. Every function of it refused an object
-that was not initialised or was already destroyed. Here ``aligned_empty`` and ``aligned_copy`` give such storage. Only
-``admit`` refuses an operand: it names the argument and the reason, before anything is computed.
+The matrix type of S1.1 (docs/sources.md) aligned its storage to 64 bytes and refused, in every function, an object that
+was not initialised or already destroyed. Here ``aligned_empty`` and ``aligned_copy`` give such storage, and ``admit`` is
+the one place that refuses: by the argument's name, with the reason, before anything is computed.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: type[ScalarT] | np.dtype[
 @overload
 def aligned_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]: ...
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
-    """Make an uninitialised C-ordered array whose first element lies on a 64-byte boundary (row S1.1 of
-    docs/sources.md).
+    """An uninitialised C-ordered array whose first element lies on a 64-byte boundary (S1.1).
 
     Parameters
     ----------
@@ -68,14 +66,14 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDAr
     Returns
     -------
     array
-        A NumPy array. Its elements have undefined values.
+        A NumPy array. Its elements are whatever was in memory.
 
     Raises
     ------
     UsageError
-        The shape is negative, or larger than any memory.
+        A shape that no memory has.
     DTypeError
-        The dtype is of Python objects, or has elements of 0 bytes.
+        A dtype of Python objects or of no bytes.
 
     Examples
     --------
@@ -100,9 +98,8 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDAr
 
 
 def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """Make a vector in memory that is mapped for it alone. The memory returns to the system when the last array over it
-    is freed. Memory from ``malloc`` may stay with the process after it is freed. Raises MemoryError if there is not
-    enough memory."""
+    """A vector in memory of its own, which returns to the system when the last array over it is freed. Memory that
+    ``malloc`` frees may stay with the process. Raises MemoryError."""
     try:
         memory = mmap.mmap(-1, max(1, size * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -113,20 +110,20 @@ def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
 
 
 def aligned_copy(array: np.ndarray, dtype: Any = None) -> np.ndarray:
-    """Make a C-ordered, 64-byte aligned copy of ``array``, converted to ``dtype`` if one is given."""
+    """A C-ordered, 64-byte aligned copy of ``array``, converted to ``dtype`` where one is given."""
     copy = aligned_empty(array.shape, array.dtype if dtype is None else dtype)
     np.copyto(copy, array, casting="unsafe")
     return copy
 
 
 def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
-    """Convert the argument ``name`` to a NumPy array of a numeric dtype. If it already is one, it is not copied.
+    """The argument ``name`` as a NumPy array of a numeric dtype, without a copy where it already is one.
 
-    Accepts what NumPy accepts: arrays, subclasses, nested lists, and objects with ``__array__``, the buffer protocol or
-    DLPack. With ``by_numpy`` it also accepts the dtypes that only NumPy multiplies. Of Python objects it accepts only
-    an array or a list, so that an arbitrary object is not treated as a matrix by mistake. Raises OperandError for a
-    value that holds no usable matrix (None, masked, sparse, released, closed, on another device), ShapeError for a
-    scalar that is a Python object, and DTypeError for a dtype that cannot be multiplied.
+    Takes what NumPy takes: arrays, subclasses, nested lists, objects with ``__array__``, the buffer protocol or DLPack.
+    ``by_numpy``: also of the dtypes that only NumPy multiplies; of Python objects only an array or a list, so that an
+    arbitrary object is not silently treated as a matrix. Raises OperandError for what holds no usable matrix (None,
+    masked, sparse, released, closed, on another device), ShapeError for a scalar that is a Python object, and DTypeError
+    for a dtype that has no product here.
     """
     if type(value) is np.ndarray and value.base is None and value.dtype in _ADMITTED and 0 not in value.strides:
         return value  # most operands end here: the checks below would slow small products down
@@ -199,8 +196,7 @@ _CONVERT = "convert it to bool, integers, float16, float32, float64, complex64 o
 
 
 def array_or_shape(value: Any, name: str) -> np.ndarray:
-    """Do what ``admit`` does. For a tuple of whole numbers, return an array of float64 of that shape, whose elements
-    are never read."""
+    """``admit``; for a tuple of whole numbers an array of float64 of that shape, whose elements are never read."""
     if not (isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value)):
         return admit(value, name, by_numpy=True)
     shape = tuple(int(size) for size in value)
@@ -249,12 +245,11 @@ def _refuse_closed(array: np.ndarray, name: str) -> None:
 def admit_out(
     out: Any, shape: tuple[int, ...], dtype: np.dtype, name: str = "out", *, by_numpy: bool = False
 ) -> np.ndarray:
-    """Check the argument ``name``, which is to receive a result of ``shape`` and ``dtype``; returns it as a plain array
-    over the same memory.
+    """The argument ``name`` that receives a result of ``shape`` and ``dtype``, as a plain array over the same memory.
 
-    With ``by_numpy`` it may also be an array of Python objects. Raises OperandError unless it is an ndarray in which no
-    two elements share memory; ReadOnlyError if it cannot be written; ShapeError unless its shape is ``shape``; and
-    DTypeError if NumPy's ``same_kind`` rule forbids the cast.
+    ``by_numpy``: also an array of Python objects. Raises OperandError unless it is an ndarray, each element of which has a
+    place of its own in memory, ReadOnlyError where it cannot be written, ShapeError unless its shape is ``shape``,
+    DTypeError where NumPy's ``same_kind`` rule forbids the cast.
     """
     if not isinstance(out, np.ndarray) or is_masked(out):
         raise OperandError(f"{name} must be a numpy.ndarray, got {type(out).__name__}")
@@ -296,7 +291,7 @@ def _overlaps_itself(array: np.ndarray) -> bool:
 
 
 def is_real(value: object) -> TypeGuard[float]:
-    """Whether a value is a single real number that a float can hold.
+    """Whether it is a single real number that a float can hold.
 
     >>> is_real(1), is_real(10**400), is_real(1j), is_real(np.ones(2))
     (True, False, False, False)
@@ -308,8 +303,8 @@ def is_real(value: object) -> TypeGuard[float]:
 
 
 def is_masked(value: object) -> bool:
-    """Whether a value is a masked array. ``numpy.ma`` is not imported for this, because that takes 0.05 s: if no module
-    has imported it, no masked array can exist.
+    """Whether it is a masked array. Importing ``numpy.ma`` takes 0.05 s; where it is not imported, no masked
+    array can exist.
 
     >>> is_masked(np.ones(2)), is_masked(np.ma.masked_array([1, 2], [True, False]))
     (False, True)
@@ -328,11 +323,10 @@ def is_known(dtype: np.dtype) -> bool:
 
 
 def dtype_of(dtype: Any, where: object) -> np.dtype:
-    """Convert ``dtype``, which may also be a name of the package ml_dtypes, to a dtype of NumPy. ``where`` has the
-    first words of an error message.
+    """``dtype`` as one of NumPy's, also where it is the name of one of ml_dtypes. ``where``: the first words of an
+    error message.
 
-    Raises DTypeError for a value that is no dtype, and UnavailableError for a name of ml_dtypes if that package is not
-    installed."""
+    Raises DTypeError for what is no dtype, UnavailableError for a name of ml_dtypes where that is not installed."""
     if isinstance(dtype, str) and dtype in ML_DTYPES:
         try:
             import ml_dtypes
@@ -346,9 +340,8 @@ def dtype_of(dtype: Any, where: object) -> np.dtype:
 
 
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The dtype of a product of arrays of these dtypes. It is that of ``numpy.result_type``. If that function knows
-    none, as for bfloat16 and int64, it is the dtype to which ``numpy.matmul`` converts both. Raises DTypeError if there
-    is none.
+    """The dtype of a product of arrays of these dtypes: that of ``numpy.result_type``, or if it knows none, as for bfloat16
+    and int64, the one to which ``numpy.matmul`` converts both. Raises DTypeError where there is none.
 
     >>> promoted(np.dtype("int8"), np.dtype("float16")), promoted(np.dtype("uint64"), np.dtype("int64"))
     (dtype('float16'), dtype('float64'))
@@ -363,9 +356,9 @@ def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
 
 
 def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
-    """The dtype that a caller requests as ``out_dtype``, and the dtype in which to multiply, which holds both the
-    result and ``product``, the promoted dtype of the operands. Raises DTypeError if ``product`` cannot be cast to the
-    requested dtype by the ``same_kind`` rule.
+    """The dtype that a caller asks for as ``out_dtype``, and the one in which to multiply for it: it holds both ``product``,
+    the promoted dtype of the operands, and the result. Raises DTypeError where the one does not cast to the other by the
+    ``same_kind`` rule.
 
     >>> asked_dtype("int32", np.dtype(np.int8)), asked_dtype("float32", np.dtype(np.float64))
     ((dtype('int32'), dtype('int32')), (dtype('float32'), dtype('float64')))
@@ -379,8 +372,7 @@ def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
 
 
 def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert ``array`` to native byte order and ``dtype``, with aligned elements; returns ``array`` itself if nothing
-    must change."""
+    """``array`` in native byte order, aligned to its elements and of ``dtype``; itself where it already is."""
     if array.dtype == dtype and array.dtype.isnative and array.flags.aligned:
         return array
     return array.astype(dtype if dtype.isnative else dtype.newbyteorder("="))
@@ -392,8 +384,8 @@ def as_row_major(array: np.ndarray) -> np.ndarray:
 
 
 def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray | None:
-    """The batch ``a`` as one tall matrix, as a view: one product of this matrix and ``b`` computes the whole batch.
-    None if ``b`` is a batch, too, or if the rows of ``a``, or of the result ``c``, are not all equally far apart.
+    """The batch ``a`` as one tall matrix, a view: one product of it by ``b`` computes the whole batch. None if
+    ``b`` is a batch, too, or if rows of ``a``, or of the result ``c``, do not all lie equally far apart.
 
     >>> a, b = np.ones((5, 3, 4)), np.ones((4, 2))
     >>> rows_of_batch(a, b).shape, rows_of_batch(a[:, ::2], b)
@@ -413,8 +405,8 @@ GRAM_LEAST = 64
 
 
 def is_gram(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether ``b`` is ``a`` transposed, matrix by matrix, in the same memory. Then their product is symmetric. False
-    for matrices of fewer than 64 rows, for which that makes no difference.
+    """Whether ``b`` is ``a`` transposed, matrix by matrix, in the same memory: then their product is symmetric. False for
+    matrices of fewer than 64 rows, for which it makes no difference.
 
     >>> x = np.ones((100, 200))
     >>> is_gram(x, x.T), is_gram(x.T, x), is_gram(x, x[::-1].T), is_gram(x[:50], x[:50].T)
@@ -434,7 +426,7 @@ def is_gram(a: np.ndarray, b: np.ndarray) -> bool:
 def writeable_alias(array: np.ndarray) -> np.ndarray:
     """An array over the memory of ``array`` that is not marked read-only.
 
-    Kernels never write their inputs, but Numba would compile each kernel once more for read-only arrays.
+    A kernel never writes its inputs, but Numba would compile each kernel once more for arrays with the mark.
     """
     return array if array.flags.writeable else np.asarray(_Alias(array))
 
@@ -448,8 +440,7 @@ class _Alias:
 
 
 def can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
-    """Whether a kernel can write into ``target``: it must have dtype ``compute`` and native byte order, be aligned, and
-    share no memory with the operands."""
+    """Whether the kernel can write into ``target``: of dtype ``compute``, native, aligned, disjoint from the operands."""
     if target.dtype != compute or not target.dtype.isnative or not target.flags.aligned:
         return False
     return not any(np.may_share_memory(target, x) for x in operands)

@@ -1,9 +1,7 @@
-"""The chosen kernel, and the base class of every plan. A plan is a decision about one problem; it can be printed,
-predicts its time, and can be run.
+"""The chosen kernel, and the base of every plan: a decision about one problem that prints itself, predicts its time, runs.
 
-Each way to compute has a plan class for what only it decides: threads on the host (``cpu.plan``), the order of operands
-on a GPU (``gpu.arrays.plan``), how a product larger than a memory is divided (``large.streaming.plan``). This module
-has what all of them share.
+Each path has a plan class with what only this path decides: threads on the host (``cpu.plan``), the order of operands on a
+GPU (``gpu.arrays.plan``), how a product larger than a memory is cut (``large.streaming.plan``). What they share is here.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ INVARIANT_ROW = ("bits", "those of a row of C follow from that row of A and from
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[AnyKernel]):
-    """A kernel, the dtype in which it computes, and all of its parameters. ``why`` is the reason for the kernel.
-    ``reasons`` are those for the parameters: a text, or a function that makes the text when it is needed, because
-    making it takes longer than choosing."""
+    """A kernel, the dtype in which it computes, and all of its parameters. ``why``: the reason for the kernel.
+    ``reasons``: those for the parameters, as text, or as a function that makes it on demand, which takes longer than
+    choosing."""
 
     kernel: AnyKernel
     compute: str
@@ -38,7 +36,7 @@ class Choice(Generic[AnyKernel]):
 
     @property
     def why_params(self) -> str:
-        """The reasons for the parameters, as text."""
+        """The reasons for the parameters."""
         return self.reasons if isinstance(self.reasons, str) else self.reasons()
 
 
@@ -52,7 +50,7 @@ class Plan(ABC):
     choice : Choice
         The kernel that computes it, with its parameters and the reasons.
     device : str
-        The device on which it runs: "cpu", "cuda:0", or several GPUs. "cpu", "cuda:0", or several of them.
+        The place where it runs: "cpu", "cuda:0", or several of them.
     """
 
     if TYPE_CHECKING:  # subclasses are dataclasses: a property here would count as the default of their field
@@ -67,11 +65,11 @@ class Plan(ABC):
     @property
     @abstractmethod
     def predicted_s(self) -> float | None:
-        """The predicted seconds of the product; None if there is no model or no measured rate."""
+        """Predicted seconds of the product; None where there is no model or no measured rate."""
 
     @abstractmethod
     def rows(self) -> Rows:
-        """What this way to compute decides besides the kernel, as labels and texts."""
+        """What this path decides beyond the kernel, as labels and texts."""
 
     @property
     def kernel(self) -> Any:
@@ -90,7 +88,7 @@ class Plan(ABC):
 
     @property
     def title(self) -> str:
-        """The first line of the printed plan."""
+        """The first line of ``str()``."""
         return str(self.problem)
 
     def __repr__(self) -> str:
@@ -111,14 +109,14 @@ class Plan(ABC):
 
     @property
     def all_rows(self) -> Rows:
-        """The kernel and ``rows``, which are printed below the title."""
+        """The kernel, and ``rows``: what is printed below the title."""
         chosen = self.choice
         kernel = [("kernel", f"{chosen.kernel.name}: {chosen.kernel.idea}"), ("because", chosen.why)] if chosen else []
         return [*kernel, *self.rows()]
 
 
 def rate_text(problem: Problem, seconds: float) -> str:
-    """A predicted time and the rate that follows from it, as text.
+    """A predicted time, and the rate that follows from it.
 
     >>> rate_text(Problem(1000, 1000, 1000), 0.01)
     '10 ms, 200 GFLOPS'

@@ -1,4 +1,4 @@
-"""The problem of a matrix product, C[m×n] = α·A[m×k]·B[k×n] + β·C, and its least cost."""
+"""The matrix-product problem: C[m×n] = α·A[m×k]·B[k×n] + β·C, and what it costs at least."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ITEMSIZES = {
 
 @functools.cache  # plans ask some twenty times
 def itemsize_of(dtype: str) -> int:
-    """The bytes of an element of a dtype, given by its name.
+    """Bytes of an element of a dtype, by its name.
 
     >>> itemsize_of("bfloat16"), itemsize_of("float64")
     (2, 8)
@@ -47,8 +47,7 @@ def itemsize_of(dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """One product, or a batch of ``batch`` products of the same shape. Its fields are plain numbers and texts, so that
-    it can be hashed, compared and printed."""
+    """One product, or a batch of ``batch`` products of the same shape. Plain numbers: hashable, comparable, printable."""
 
     m: int
     n: int
@@ -67,14 +66,12 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """The floating-point operations of the classical algorithm. For a symmetric C they are those of one triangle
-        with the diagonal."""
+        """Floating-point operations of the classical algorithm; of a symmetric C, for one triangle and the diagonal."""
         return 2 * self.k * self.batch * (self.m * (self.m + 1) // 2 if self.symmetry else self.m * self.n)
 
     @property
     def bytes_least(self) -> int:
-        """The bytes that must be moved at least: A and B are read once, and C is written once (and read, unless beta is
-        0)."""
+        """Bytes that must move at least: A and B read once, C written once (and read, unless beta is 0)."""
         c_passes = 1 if self.beta == 0 else 2
         operands = self.m * self.k + (0 if self.symmetry == "gram" else self.k * self.n)
         elements = operands + c_passes * self.m * self.n
@@ -82,7 +79,7 @@ class Problem:
 
     @property
     def intensity(self) -> float:
-        """The operations for each byte that must be moved, which is the horizontal axis of a roofline."""
+        """Operations per byte that must move: the horizontal axis of a roofline."""
         return self.flops / self.bytes_least if self.bytes_least else 0.0
 
     def __str__(self) -> str:
@@ -93,10 +90,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class ProductShapes:
-    """How the shapes of two operands of ``matmul`` combine: to one product, or to a batch that broadcasts.
+    """How the shapes of two operands of ``matmul`` combine: one product, or a batch that broadcasts.
 
-    ``result`` is the shape that the caller gets; it lacks the axis that was added to a vector, as the array API defines
-    for matmul.
+    ``result`` is the shape that the caller gets: without the axis that was added to a vector, as array-API matmul says.
     """
 
     m: int
@@ -107,10 +103,10 @@ class ProductShapes:
 
 
 def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
-    """Combine two shapes by the rules of array-API ``matmul``. Raises ShapeError if they do not match.
+    """Combine two shapes by the rules of array-API ``matmul``. Raises ShapeError.
 
-    A 1-D ``a`` is a row and a 1-D ``b`` is a column; the axis that is added to it is removed from the result. The axes
-    before the last two are broadcast.
+    A 1-D ``a`` is a row, a 1-D ``b`` a column, and the axis added to it is dropped from the result; axes before the last
+    two broadcast.
 
     >>> combine_shapes((5, 1, 3, 4), (7, 4, 2)).result
     (5, 7, 3, 2)
@@ -140,8 +136,8 @@ def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
 
 @dataclass(frozen=True)
 class GroupedShapes:
-    """How the shapes of a product of groups combine. ``grouped_axis`` is the axis that the offsets divide among the
-    groups: "m", "n" or "k", or "" for two batches. Its size is the total over all groups."""
+    """How the shapes of a product of groups combine. ``grouped_axis`` is the axis that the offsets divide among the groups:
+    "m", "n" or "k", or "" for two batches. Its size is the total over all groups."""
 
     grouped_axis: str
     groups: int
@@ -152,7 +148,7 @@ class GroupedShapes:
 
 
 def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> GroupedShapes:
-    """Combine the shapes of two operands and of the ends of groups. Raises ShapeError if they do not match.
+    """Combine the shapes of two operands and of the ends of groups. Raises ShapeError.
 
     >>> combine_grouped_shapes((10, 4), (3, 4, 5), (3,))
     GroupedShapes(grouped_axis='m', groups=3, m=10, n=5, k=4, result=(10, 5))
@@ -182,8 +178,7 @@ def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> Grouped
 
 
 def merged_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The stride of all axes merged into one. None if they cannot be merged, because an outer stride is not the length
-    times the stride of the next axis.
+    """The stride of all axes merged into one; None where they cannot be: an outer stride is not length · stride of the next.
 
     >>> merged_stride((2, 3, 4), (120, 40, 10)), merged_stride((2, 3), (5, 1)), merged_stride((2, 1), (7, 3))
     (10, None, 7)
@@ -204,8 +199,8 @@ Part = tuple[Any, ...]
 def multiply_groups(
     shapes: GroupedShapes, ends: list[int], result: np.ndarray, multiply: Callable[[Part, Part, np.ndarray], object]
 ) -> None:
-    """Write each group's product into its part of the result, by calling ``multiply`` with parts of a and b; write
-    zeros after the last group. ``ends`` are those that ``checked_ends`` returns."""
+    """Have each group's product written into its part of the result, by ``multiply`` of parts of a and b, and zeros into
+    what follows the last group. ``ends``: of ``checked_ends``."""
     for of_a, of_b, of_c in _group_parts(shapes, ends):
         multiply(of_a, of_b, result[of_c])
     rest = slice(ends[-1] if ends else 0, None)
@@ -226,7 +221,7 @@ def _group_parts(shapes: GroupedShapes, ends: list[int]) -> Iterator[tuple[Part,
 
 
 def checked_ends(shapes: GroupedShapes, offsets: Any) -> list[int]:
-    """Check the ends of groups; returns them. Raises OperandError or ShapeError if they are not the ends of groups."""
+    """The ends of groups. Raises OperandError and ShapeError for those of no groups."""
     ends = np.asarray(offsets)
     if ends.dtype.kind not in "iu" and ends.size:
         raise OperandError(f"offsets is an array of {ends.dtype}: the ends of groups must be whole numbers")

@@ -1,6 +1,6 @@
-"""Products of float64 and complex128 that are computed from residues of whole numbers: the moduli, and the error bound.
+"""Products of float64 and complex128 from residues of whole numbers: the moduli, and how accurate a product is.
 
-``docs/error-bounds.md``, section "float64 from int8", derives the error bound.
+``docs/error-bounds.md`` derives the bound of the error, section "float64 from int8".
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ REALS_PER_ELEMENT = {"float64": 1, "complex128": 2}
 
 
 class Residues(NamedTuple):
-    """A dtype whose numbers are represented by residues modulo ``moduli`` different numbers. A complex element has two
-    residues for each modulus, one for each of its real numbers."""
+    """A dtype whose numbers are represented by residues modulo ``moduli`` numbers. A complex element has two residues for
+    each modulus, one for each of its real numbers."""
 
     dtype: str
     moduli: int
@@ -46,12 +46,10 @@ _BOUND_BITS = 7
 
 
 def largest_norm(moduli: int, dtype: str = "float64") -> float:
-    """The largest 2-norm N of a row or column of scaled numbers with which the residues determine the sums of products
-    of whole numbers.
+    """The largest 2-norm N of a line of scaled numbers such that residues determine the sums of products of whole numbers.
 
-    Rounding changes each of n numbers by at most ½, and so the norm of the row or column by at most ½·√n. By the
-    Cauchy–Schwarz inequality, a sum of products of two rounded ones is at most (N + ½·√n)². N is chosen so that this is
-    less than half the product of the moduli, with a margin of 2⁻¹⁵ of it.
+    Rounding changes each of n numbers by at most ½, and a line's norm by at most ½·√n. By Cauchy and Schwarz a sum of
+    products of two rounded lines is at most (N + ½·√n)². This is below half the product of the moduli, by 2⁻¹⁵ of it.
 
     >>> [f"{math.log2(largest_norm(moduli)):.2f}" for moduli in (6, 12, 13)]
     ['23.41', '46.90', '50.76']
@@ -63,11 +61,10 @@ def largest_norm(moduli: int, dtype: str = "float64") -> float:
 
 
 def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The bound of |C - Ĉ| / (|A||B|) for each element. For complex numbers it holds for the real and for the imaginary
-    part.
+    """The bound of |C - Ĉ| / (|A||B|) for each element; of complex numbers it holds for the real and for the imaginary part.
 
-    With at least ``CLASSICAL`` moduli it is the classical bound. With fewer moduli it is 48 times the relative error of
-    rounding to whole numbers a row of equal magnitudes that has the largest norm.
+    With at least ``CLASSICAL`` moduli it is the classical bound. With fewer it is ``_ROOM`` times the relative error of
+    rounding to whole numbers a line of equal magnitudes that has the largest norm.
 
     >>> f"{residue_bound(4096, 13):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 6):.1e}"
     ('4.5e-13', '7.7e-08', '2.8e-04')
@@ -80,16 +77,15 @@ def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
 
 
 def check_factor(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The factor in the check that the kernel makes for each part of C (``Call.factor`` in
+    """The factor of the check that the kernel makes for each part of C (``Call.factor`` in
     ``gpu/kernels/residue_sums.cuh``).
 
-    ``residue_bound`` holds if this factor times the sums of magnitudes of the rounded rows and columns is at most the
-    sampled lower bound of |A||B|. Other parts of C are flagged. Both sides are scaled by the powers of two of the rows
-    and columns (``Line.bits`` in ``write_residues.cu``). The factor is infinite for a k so short that every part is
-    flagged.
+    ``residue_bound`` holds where the factor times the sums of magnitudes of the rounded lines is at most the sampled lower
+    bound of |A||B|; other parts of C are flagged. Both sides are scaled by the powers of two of the lines (``Line.bits`` in
+    ``write_residues.cu``). Infinity for a k so short that every part is flagged.
 
-    The largest element of a scaled row is at least N / (2·√n), because the power of two is the largest possible. The
-    lower bound uses numbers of at least 1/128 of that. Rounding changes such a number by no more than ½.
+    The largest element of a scaled line is at least N / (2·√n): the power of two is the largest possible. Of a number of
+    at least 1/128 of that, as the lower bound has, rounding changes no more than ½.
     """
     terms = k * REALS_PER_ELEMENT[dtype]
     cut = 1 + 2.0**_BOUND_BITS * math.sqrt(terms) / largest_norm(moduli, dtype)

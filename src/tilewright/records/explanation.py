@@ -251,8 +251,8 @@ class Explanation:
 
     @property
     def shape(self) -> str:
-        """The shape as text: ``1000`` for a square product, otherwise for example ``6x2000x4`` (m × n × k). For a
-        kernel that is no product, blocks and threads, such as ``8/256``."""
+        """``1000`` for a square product, ``6x2000x4`` (m × n × k) otherwise; the blocks and threads of a kernel that is no
+        product, such as ``8/256``."""
         if not self.is_product:
             return f"{self.launch.get('blocks')}/{self.launch.get('threads')}"
         return str(self.n) if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"

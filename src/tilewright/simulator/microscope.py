@@ -87,68 +87,67 @@ def microscope(
     max_bytes: int = MAX_BYTES,
     progress: Progress | None = None,
 ) -> Observation:
-    """Run a CUDA kernel on the CPU, without a GPU, and observe what it does.
+    """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
 
     Parameters
     ----------
     source : str or path or kernel
-        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file; or a kernel of another library: a kernel
+        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file, or a kernel of another library: one
         that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that has its PTX (``given_kernels`` lists
-        them). A ``.cu`` may have host code, such as ``main`` and ``<<<…>>>``. If nvcc is installed it compiles such a
-        file; otherwise the host code is left out.
+        them). A ``.cu`` may have host code, ``main`` and ``<<<…>>>``: nvcc compiles it where it is installed, else
+        it is left out.
     kernel : str, optional
-        The name of the kernel's function in C++, such as ``"ns::scale"``, or ``"scale<8>"`` for an instance of a
-        template. It is needed only if the source has several kernels.
+        The name of the kernel's function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a
+        template. It is needed only if there are several.
     grid : int or sequence of int, default: 1
         The number of blocks along x, y, z.
     block : int or sequence of int, optional
-        The number of threads per block along x, y, z. By default it is the number for which the kernel was compiled, or
-        32 if it was compiled for none.
+        The number of threads per block along x, y, z. By default it is what the kernel was compiled for, else 32.
     args : sequence, default: ()
-        The kernel's parameters in order: NumPy arrays (which are copied), numbers, tensor maps, and lists of these and
-        of further lists. A list is a structure or an array with these members in order; arrays in it are passed as
-        pointers. If the parameter is a pointer, the list or tensor map lies in global memory. For a kernel of another
-        library, the parameters are those of a call through that library, without those that the library adds.
+        The kernel's parameters in order: NumPy arrays, which are copied, numbers, tensor maps, and lists of these
+        and of further lists. A list is a structure or an array with these members in order, and arrays in it are
+        pointers. Where the parameter is a pointer, list or tensor map lies in global memory. Of a kernel of another
+        library they are as it is called there, without what that library adds.
     arch : str
         The architecture for which CUDA C++ is compiled, such as "sm_90a".
     include : sequence of paths, default: ()
-        Folders with headers for the compiler.
+        Folders of headers, for the compiler.
     defines : mapping of str to value, optional
-        Macros for the compiler.
+        Macros, for the compiler.
     cluster : int or sequence of int, optional
         The number of blocks of a cluster along x, y, z, for a kernel that was compiled without one.
     shared_bytes : int, optional
-        The bytes of dynamic shared memory of a block. By default they are what the kernel's library says, or 0.
+        Bytes of dynamic shared memory. By default as much as the library of the kernel says, else none.
     constants : mapping of str to array or number, optional
         The values of ``__constant__`` and ``__device__`` variables.
     outputs : sequence of int, default: ()
-        The positions in ``args`` of arrays of which the kernel must write every element.
+        The positions in ``args`` of arrays that the kernel must write in full.
     sampled : bool, default: False
-        Whether to run only blocks at corners and edges and some inner ones, and to scale the counts to the whole grid.
-        ``Observation.exact`` says whether blocks of the same kind gave the same counts.
+        Whether to run only blocks at corners, at edges and some inner ones, and to scale the counts to the grid.
+        ``Observation.exact`` says whether blocks of one kind gave the same counts.
     max_steps : int
-        The number of steps after which a run is stopped, with a finding.
+        The steps after which a run is stopped, with a finding.
     max_bytes : int
-        The most bytes of memory that a run may need; a run that needs more is refused.
+        The bytes of memory that a run may need; one that needs more is refused.
     progress : function, optional
-        A function that is called as ``progress(done, all)`` with the number of blocks done and of all blocks.
+        Is called as ``progress(done, all)`` with the number of blocks.
 
     Returns
     -------
     Observation
-        The arrays after the run, the counters by source line, and the defects that were found. PTX is assembled, so
-        that the counts are those of the binary.
+        The arrays as the kernel left them, the counters by source line, and what is wrong. PTX is assembled, so
+        that the counts are those of its binary.
 
     Raises
     ------
     CompileError
-        The compiler rejects the source; the message quotes the compiler.
+        The compiler refuses the source; the message quotes it.
     UsageError
-        PTX, an instruction, arguments or a launch cannot be run, or an object has no PTX.
+        PTX, an instruction, arguments or a launch that cannot be run, or an object without PTX.
     OperandError
-        An argument has a type that cannot be used.
+        An argument of a type that cannot be used.
     UnavailableError
-        The compiler is not installed (PTX needs no compiler).
+        The compiler is not installed (PTX needs none).
 
     Examples
     --------
@@ -498,49 +497,49 @@ def _axis_sample(size: int, choice: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the microscope observed in one launch. Printed, it shows the source with its counters in the margin.
+    """What the microscope saw of one launch; prints as the source with its counters in the margin.
 
     Attributes
     ----------
     kernel, file, source : str
-        The name of the kernel, the name of its file, and its source.
+        The name of the kernel, of its file, and its text.
     arrays : tuple
-        One entry for each argument: the array after the run, or None if the argument is no array.
+        One entry per argument: the arrays as the kernel left them, None for numbers.
     counters : dict of str to int
-        The totals of all counters, under the hardware's names.
+        Totals under the hardware's names.
     accesses : list of Access
-        The counts for each source line: requests, sectors, wavefronts, bank conflicts.
+        The same by source line: requests, sectors, wavefronts, bank conflicts.
     findings : list of Finding
-        The defects that were found: kind, source line, block, thread and a text.
+        What is wrong: kind, source line, block, thread and a text.
     run : Run
         How the run ended.
     exact : bool
-        False if the run was stopped, if accesses of the binary could not be matched with the PTX, or if the counts of a
-        sample may not hold for the whole grid.
+        False if the run was stopped, if accesses of the binary could not be matched, or if the counts of a sample
+        may not hold for the whole grid.
     words : str
-        A text that says which blocks were counted.
+        Which blocks were counted, in words.
     seconds : float
-        The seconds that the run took on this machine.
+        How long the run took here, in seconds.
     resources : Resources or None
-        The registers and memory of the binary; None for PTX that cannot be assembled.
+        Registers and memory of the binary; None for PTX that cannot be assembled.
     notes : list of str
-        Texts that say how the counts may differ from those of the binary.
+        How the counts may differ from the binary's.
     included : dict of str to str
-        The texts of included files that have accesses or findings.
+        The texts of included files with accesses or findings.
     printed : str
         What the kernel's threads printed.
     approximate : frozenset of str
-        The names of the counters that are not exact.
+        The counters that are not exact.
     pipeline : Pipeline or None
-        What one block did at its mbarriers; None if the kernel has none.
+        What one block did at its mbarriers; None if it has none.
     grid, block : tuple of int
-        The grid and the block of the launch.
+        Those of the launch.
     shared_bytes : int
-        The bytes of dynamic shared memory of a block.
+        Bytes of dynamic shared memory of the launch.
     advice : list of Change
-        Changes that would make lines cheaper.
+        What would make lines cheaper.
     turns : int
-        The turns of the multiprocessors' memory pipes that all accesses take; advice can save some of them.
+        The turns of the multiprocessors' memory pipes, some of which the advice saves.
     """
 
     kernel: str
@@ -568,26 +567,25 @@ class Observation:
 
     @property
     def ok(self) -> bool:
-        """Whether the kernel ended and no defect was found."""
+        """Whether the kernel ended and nothing was found."""
         return self.run.complete and not self.findings
 
     @property
     def defects(self) -> list[Defect]:
-        """The findings in the form of records: a finding in an included file has the file's label, one in the kernel's
-        own file has none."""
+        """The findings as records have them: an included file has its label, the kernel's own none."""
         return [
             Defect(f.kind, f.line, f.block, f.thread, f.text, file_label(f.file, self.file), f.grade)
             for f in self.findings
         ]
 
     def require(self, **requirements: float | str) -> Observation:
-        """Raise an error unless the launch satisfies all requirements.
+        """Raise an error unless the launch keeps to all requirements.
 
         Parameters
         ----------
         **requirements : number or str
-            A number means equality; a text is a comparison, such as ``"<= 4.1"``. The names are listed below. Without
-            any requirement, ``findings=0`` is required.
+            A number means equality, a text is a comparison: ``"<= 4.1"``. The names are listed below. Without any,
+            ``findings=0`` is meant.
 
         Returns
         -------
@@ -597,24 +595,23 @@ class Observation:
         Raises
         ------
         RequirementError
-            The launch does not satisfy a requirement. This error is also an AssertionError.
+            A requirement is broken. It is an AssertionError.
         UsageError
-            A name is unknown.
+            An unknown name.
 
         Notes
         -----
-        - ``findings``: the number of findings, except those in a library's code. ``all_findings`` includes these;
-          ``sure_findings`` excludes these and those by the letter of PTX;
-        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: counts of shared
+        - ``findings``: findings, without those in a library's code; ``all_findings`` counts these too,
+          ``sure_findings`` neither them nor those by the letter of PTX;
+        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: of shared
           memory;
-        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: counts of global and local memory;
-          ``local_sectors``: only of local memory, to which registers are spilled;
+        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: of global and local memory;
+          ``local_sectors``: of local memory, where registers are spilled to;
         - any counter by the hardware's name, as in ``require(**{"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum":
           32})``.
 
-        "Over least" divides a count by the least that accesses to the same bytes could cost. A ratio is computed from
-        all accesses together. A launch without such accesses does not satisfy a requirement on it. A run that was
-        stopped satisfies no requirement.
+        Over least means: over what the same bytes would cost at best. A ratio is that of all accesses together, and
+        a launch without any breaks it. So does a run that was stopped.
 
         Examples
         --------

@@ -113,10 +113,10 @@ def bench_command(
     resume: _Resume = False,
     report_file: _Page = None,
 ) -> None:
-    """Measure kernels in alternation with the vendors' libraries.
+    """Measure kernels in turns with the vendors' libraries.
 
-    Every result is verified before its time counts. After Ctrl-C the records of finished cells are kept, and --resume
-    continues the run. The exit code is 1 if a result is wrong.
+    Every result is verified before its time counts. Ctrl-C keeps the cells that are finished, and --resume continues.
+    The exit code is 1 if a result is wrong.
     """
     from ..bench import session
     from ..terminal import BenchProgress, show_bench

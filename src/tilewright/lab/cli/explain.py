@@ -171,18 +171,18 @@ def explain_command(
 
     A CUDA kernel needs no GPU: it runs on the CPU, instruction by instruction. Races, accesses out of bounds and other
     mistakes are reported at their source lines. The result of a matrix product is verified, also at a small odd size.
-    The result of any other kernel is verified if --expect says what it must be.
+    The result of another kernel is verified if --expect gives the right one.
 
-    To explain any kernel: tilewright explain my.cu::scale --grid 8 --block 128 --arg x:float32:1024 --arg
-    y:float32:1024 --arg n=1024 --expect "y = 2 * x"
+    Any kernel: tilewright explain my.cu::scale --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024
+    --arg n=1024 --expect "y = 2 * x"
 
-    A kernel on the CPU is timed and verified. It is compared with a cost model and, if Linux gives access to them, with
-    the processor's counters. The model has the operations for each access of its tile and blocks, the bytes through
-    each cache, and the instructions of its inner loop. A kernel on the CPU takes the options --size, --dtype,
-    --threads, --seed and --json.
+    A kernel on the CPU is timed and verified. It is compared with a cost model (operations an access of its tile and
+    blocks, bytes through each cache, instructions of its inner loop) and with the processor's counters, if Linux gives
+    access to them. Its options are --size, --dtype, --threads, --seed and --json.
 
-    The exit code is 1 if the kernel is wrong, breaks a requirement, or cannot be launched on the GPU. It is 2 if
-    --max-steps stopped a run. After Ctrl-C, finished explanations are kept.
+    The exit code is 1 if something is wrong, breaks a requirement, or cannot be launched on the card, and 2 if a run was
+    stopped by --max-steps.
+    After an interrupt, finished explanations are kept.
     """
     device = _device(kernels)
     _refuse(context, device)
@@ -377,9 +377,9 @@ def occupancy_command(
         list[str] | None, typer.Option(metavar="NAME", help="The card, such as T4. Repeatable. Default: all known.")
     ] = None,
 ) -> None:
-    """Show how many blocks a multiprocessor holds, and what limits their number.
+    """How many blocks a multiprocessor holds, and what limits it.
 
-    A block that no GPU can launch, because it has too many threads or registers or too much shared memory, is refused.
+    A block that no card can launch (too many threads, registers, or too much shared memory) is refused.
     """
     from ...simulator.gpus import GPUS, find_gpu
     from ...simulator.occupancy import occupancy as occupancy_of

@@ -19,10 +19,9 @@ def info_command(
     ] = False,
     json_file: Json = None,
 ) -> None:
-    """Show what this machine is and how fast it is.
+    """What this machine is, and what it reaches.
 
-    The command measures the peak, the bandwidth, and how long a program waits for its first product. The system reports
-    the rest.
+    Peak, bandwidth, and how long a program waits for its first product are measured; the system reports the rest.
     """
     from ...cpu.engine import dots
     from ...cpu.runtime.machine_code import describe_code
@@ -75,8 +74,9 @@ def info_command(
 
 @app.command("ladder")
 def ladder_command(json_file: Json = None) -> None:
-    """List all kernels in reading order with their ideas: first the ladder, then the engine's kernels, then the
-    references.
+    """All kernels in reading order, with their ideas.
+
+    First the ladder, then the engine's kernels, then the references.
     """
     from ...kernels import Kernel
     from ...kernels.catalog import catalog, cuda_catalog, cuda_engine

@@ -66,10 +66,10 @@ def gram_command(
     dry_run: _DryRun = False,
     json_file: _Record = None,
 ) -> None:
-    """Compute the Gram matrix Aᴴ·A of a matrix in a file, or its covariance.
+    """The Gram matrix Aᴴ·A of a file, or its covariance.
 
-    The matrix may be larger than memory. A Gram matrix takes half of the operations of a product. If C fits in memory,
-    each element of A is read once. The plan is shown before anything runs.
+    Files may be larger than memory. It takes half of the operations of a product. If C fits in memory, each element of A is
+    read once. The plan is shown before anything runs.
 
     Example: tilewright gram x.zarr -o covariance.npy --center --ddof 1 --memory 4GiB
     """

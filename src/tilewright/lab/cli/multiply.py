@@ -165,13 +165,13 @@ def multiply_command(
 ) -> None:
     """Multiply matrices in files of any size: C = A·B.
 
-    The plan is shown before anything runs: the tiles of C, the bytes that will be read and written, and the predicted
-    time. A product that cannot fit in memory is refused at once.
+    The plan is shown before anything runs: how C is cut into tiles, what will be read and written, and how long it will
+    take. A product that cannot fit in memory is refused at once.
 
     After an interruption (Ctrl-C, a full disk, kill -9) the finished tiles are kept. The same command with --resume
     continues, unless A or B have changed. Without --resume the product begins again.
 
-    If the file of C exists, the command refuses to run; with --overwrite it replaces the file.
+    If the file C exists, the command refuses to run; --overwrite replaces the file.
 
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """

@@ -26,8 +26,8 @@ def compare_command(
 ) -> None:
     """Compare two record files: what became faster or slower.
 
-    Every cell that both files contain is FASTER, SLOWER, SAME or UNCLEAR; the raw samples decide. Records of different
-    machines are refused. The exit code is 1 if a cell became slower or wrong, or is missing in the second file.
+    Every cell that both files have is FASTER, SLOWER, SAME or UNCLEAR, judged from the raw samples. Files of different
+    machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
     """
     from ...records.bench import read_records
     from ...records.compare import compare
@@ -65,11 +65,11 @@ def report_command(
     ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
 ) -> None:
-    """Make one self-contained page from record files.
+    """One self-contained page from record files.
 
-    The page holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page
-    that explain also makes. Timelines give a picture of when each step of a streamed product ran. Records of scaling
-    and of accuracy give their own charts.
+    It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
+    explain, timelines a picture of when each piece of a streamed product ran, points of scaling and records of accuracy
+    their own charts.
     """
     from ...records.accuracy import KIND as ACCURACY
     from ...records.accuracy import read_accuracy

@@ -17,7 +17,7 @@ _Program = Annotated[
 def run_command(program: _Program) -> None:
     """Run a Python program while Tilewright multiplies for NumPy.
 
-    Every a @ b in the program is computed as after a call of tilewright.accelerate_numpy().
+    Every a @ b of the program is computed as after tilewright.accelerate_numpy().
     """
     from ...errors import UsageError
 

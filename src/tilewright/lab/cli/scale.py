@@ -76,14 +76,13 @@ def scale_command(
     weak: _Weak = False,
     json_file: _Record = None,
 ) -> None:
-    """Simulate how a product scales on a cluster with given rates.
+    """How a product scales on a cluster of given rates, simulated.
 
-    Nothing is multiplied. For each number of workers, the product is planned as for a run on a cluster, and that run is
-    simulated: its tiles, the bytes of every block, and the time in which workers wait.
+    Nothing is multiplied. For each number of workers the product is planned as a run on a cluster would be, and the run is
+    simulated: tiles, the bytes of every block, and the time in which workers wait.
 
-    Efficiency is the part of the operations which all workers could do in that time that the product needs. The table
-    shows the bytes that a worker moves into and out of its memory, and the fewest bytes with which its tiles can be
-    computed. A plan uses fewer workers than given if more would make the product less than 10 % faster.
+    Efficiency is the share of the operations that all workers could do in that time. A worker moves bytes into and out of
+    its memory; beside them are the least for its tiles. A plan uses fewer workers where more would not be 10 % faster.
 
     Example: tilewright scale 131072 --workers 4,16,64 --where workers
     """

@@ -57,14 +57,13 @@ def tune_command(
 ) -> None:
     """Find the best parameters of a kernel on this machine.
 
-    CUDA kernels: the combinations that the header allows are tried in random order until the budget is used up. Then
-    the best eight are measured in alternation. The best combination is cached for this kernel, GPU and dtype, and is
-    used at sizes near the measured one.
+    CUDA kernels: the combinations that the header allows are tried in random order until the budget is used up. Then the
+    best eight are measured in turns. The best one is cached for this kernel, GPU, dtype and sizes near this one.
 
-    CPU kernels: tile and blocks are computed from the caches, and similar choices are measured in alternation with
-    them. The best choice is cached for this machine, for all dtypes and sizes, if it is faster by more than the noise.
+    CPU kernels: tile and blocks are computed from the caches, and choices near them are measured in turns with them. The
+    best one is cached for this machine, for all dtypes and sizes, if it is faster by more than the noise.
 
-    Each result is verified. The exit code is 1 if a result is wrong.
+    Each result is verified. The exit code is 1 if one is wrong.
     """
     from ..terminal import TuneProgress, show_tuned, show_tuned_blocking
     from ..tune import session as tune_session

@@ -147,11 +147,10 @@ def element_bytes(kind: str) -> int:
 
 
 class TensorMap:
-    """An array as the copy engine addresses it, and the box of it that one copy moves.
+    """An array as the copy engine sees it, and the box of it that one copy moves.
 
-    It is passed for a kernel's parameter ``const __grid_constant__ CUtensorMap`` or for a pointer to such a map. It can
-    also be a member of a list that is passed as a structure or array. Elements that a load reads outside the array have
-    the value ``oob_fill``.
+    It is the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap``, for a pointer to such a
+    map, or a member of a list that is passed as a structure or array. Outside the array a load gives ``oob_fill``.
 
     Parameters
     ----------
@@ -161,18 +160,18 @@ class TensorMap:
         The sides of the box, in elements, at most 256 each, in the order of the array's dimensions: outermost
         first, as in ``cuda.core``.
     shape : sequence of int, optional
-        The sides of a part of the array, to which the map is limited. By default it is the whole array.
+        The sides of a part of the array. By default it is the whole array.
     strides : sequence of int, optional
         The strides of that part, in bytes.
     offset : int, default: 0
         The byte at which that part begins.
     element_strides : sequence of int, optional
-        If the value along a dimension is s, a copy moves every s-th element of a box along that dimension.
+        With s, a copy moves every s-th element of a box along that dimension.
     data_type : str, optional
-        The type of the elements, if it is not that of the array: "bf16" for an array of 16-bit integers, "tf32" for
+        The type of the elements, where the array's own does not say it: "bf16" for 16-bit words, "tf32" for
         float32.
     swizzle : int, default: 0
-        0, 32, 64 or 128: the bytes of a row within which the swizzle exchanges chunks of 16 bytes in shared memory.
+        0, 32, 64 or 128: bytes of the rows within which chunks of 16 bytes change places in shared memory.
     oob_fill : str, default: "zero"
         What a load gives outside the array: "zero" or "nan".
 
