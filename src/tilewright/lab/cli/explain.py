@@ -1,4 +1,5 @@
-"""``explain``: what a kernel does, and why it is as fast as it is. The kernel's name decides for which device."""
+"""The command ``explain``: what a kernel does, and why it is as fast as it is. The kernel's name decides whether it is
+explained for the CPU or for a GPU."""
 
 from __future__ import annotations
 
