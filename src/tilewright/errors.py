@@ -39,7 +39,8 @@ class UsageError(TilewrightError, ValueError):
 
 
 class KernelFileError(UsageError):
-    """A file without a kernel of its own; below its first line the message has what to paste into the file."""
+    """A file without a kernel of its own, or one whose launch is not described. Below its first line the message has what to
+    paste into the file or the terminal."""
 
     multiline = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,7 +110,8 @@ def test_ptx_is_explained_for_a_card(cli: Cli, file: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "say how it is launched, such as --grid 8"),
+        ([], "say how the kernel is launched"),
+        (["--grid", "4", "--arg", "n=3"], "scale takes 4 arguments, got 1"),
         ([*LAUNCH, "n=127", "--size", "64"], "--size is for products of matrices"),
         ([*LAUNCH, "n"], "'n' is not an argument: give NAME=NUMBER"),
         ([*LAUNCH, "n=127", "--expect", "z = x"], "expect: z is no array among the arguments: x, y"),
@@ -123,6 +125,37 @@ def test_what_is_refused(cli: Cli, file: Path, options: list[str], words: str) -
     code, _, err = cli("explain", f"{file}::scale", *options)
     assert code == 2
     assert re.search(words, err)
+
+
+def test_a_launch_that_is_not_described_is_answered_by_a_command(cli: Cli, tmp_path: Path) -> None:
+    """The kernel's parameters as the source has them, not a mangled name; and a command that works as it is printed."""
+    path = tmp_path / "scale.cu"
+    path.write_text(SOURCE.partition("extern")[0])
+    code, _, err = cli("explain", str(path))
+    assert code == 2
+    assert "\n    scale(const float* x, float* y, float a, int n)\n" in err
+    assert "_Z" not in err
+    assert "header" not in err
+    command = err.partition("tilewright explain")[2].partition("\n\n")[0]
+    words = ["explain", *shlex.split(command.replace("\\\n", " "))]
+    assert words[1] == f"{path}::scale"
+    assert words[-1] == "n=1024"
+    code, out, _ = cli(*words, "--expect", "y = a * x")
+    assert "right: every element of y" in out
+
+
+def test_the_kernels_of_a_file_are_listed(cli: Cli, file: Path) -> None:
+    for name in (str(file), f"{file}::nothing"):
+        code, _, err = cli("explain", name)
+        assert code == 2
+        assert "Its kernels are\n\n    scale(const float* x, float* y, float a, int n)\n    other()\n" in err
+
+
+def test_a_product_without_a_header_is_asked_for_one(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text("__global__ void mine(const float* a, const float* b, float* c, int m, int n, int k) {}")
+    _, _, err = cli("explain", str(path))
+    assert "has no header" in err
 
 
 @pytest.mark.slow

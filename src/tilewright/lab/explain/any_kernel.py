@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UnavailableError, UsageError
+from ...errors import KernelFileError, UnavailableError, UsageError
 from ...gpu.runtime.cubin import Resources
 from ...gpu.runtime.nvrtc import architectures, compiler
 from ...host.machine import machine
+from ...kernels.header import code_of
 from ...records.explanation import Explanation
 from ...records.unit_counters import TENSOR_CYCLES
 from ...simulator.counters.sectors import SECTOR
@@ -38,6 +40,7 @@ from ..inputs.launches import (
     options_in,
     options_of_file,
 )
+from ..inputs.signatures import BYTES, Signature, signatures
 from .advice import Rerun, advice_of
 from .cuda import (
     ArithmeticUnit,
@@ -87,7 +90,19 @@ def is_explained_alone(path: Path, kernel: str | None, options: LaunchOptions, l
     given = kernel is not None or launch_file is not None or options != LaunchOptions() or path.suffix != ".cu"
     if given or not path.is_file():
         return given
-    return _beside(path).is_file() or options_in(read_source(path), None) != LaunchOptions()
+    source = read_source(path)
+    return _beside(path).is_file() or options_in(source, None) != LaunchOptions() or _has_no_product(source)
+
+
+def _has_no_product(source: str) -> bool:
+    """Whether a source has kernels, none of which has the parameters of a product, and no header of a product."""
+    header = source.removesuffix(code_of(source))
+    found = signatures(source)
+    return (
+        bool(found)
+        and not re.search(r"^\s*(idea|grid|block)\s*=", header, re.M)
+        and not any(s.is_product for s in found)
+    )
 
 
 def _beside(path: Path) -> Path:
@@ -109,8 +124,7 @@ def explain_any(
     """
     text, card = read_source(kernel.path), find_gpu(gpu)
     options = _options(kernel, text)
-    if options.grid is None and not options.args:
-        raise UsageError(f"{kernel.path}: {_what_to_give(kernel)}")
+    _check_described(kernel, text, options)
     arguments = arguments_of(options.args, seed)
     constants = arguments_of(options.constants, seed)
     grid, block = options.grid or (1,), options.block
@@ -142,12 +156,39 @@ def _options(kernel: AnyKernel, text: str) -> LaunchOptions:
     return kernel.options.over(options_of_file(file, kernel.kernel).over(options) if file else options)
 
 
-def _what_to_give(kernel: AnyKernel) -> str:
-    name = f" {kernel.kernel}" if kernel.kernel else ""
-    return (
-        "say how it is launched, such as --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024:zeros --arg n=1024 "
-        f"--expect 'y = 2 * x'; or write these options into a comment '// explain{name}: --grid …' of the file, or into "
-        f"{_beside(kernel.path).name}"
+def _check_described(kernel: AnyKernel, text: str, options: LaunchOptions) -> None:
+    """Raises KernelFileError, with a command to begin with, if neither grid nor arguments are given, or if the kernel has
+    another number of parameters."""
+    every = signatures(text)
+    base = (kernel.kernel or "").partition("<")[0]
+    found = [s for s in every if not base or base in (s.name, s.name.rpartition("::")[2])]
+    if options.grid is None and not options.args:
+        wrong = f"no kernel {base} is seen in it" if every and not found else "say how the kernel is launched"
+        raise KernelFileError(f"{kernel.path}: {wrong}. {_example(kernel, found or every)}")
+    if len(found) == 1 and found[0].is_certain and not is_ptx(text):
+        wanted, given = len(found[0].parameters), len(options.args)
+        if wanted != given:
+            wrong = f"{found[0].name} takes {wanted} argument{'s' * (wanted != 1)}, got {given}"
+            raise KernelFileError(f"{kernel.path}: {wrong}. {_example(kernel, found)}")
+
+
+def _example(kernel: AnyKernel, found: Sequence[Signature]) -> str:
+    """The signatures of kernels, a command that launches the first, and what else can be given."""
+    if not found:
+        return "Give --grid, --block, and an --arg for each parameter, such as x:float32:1024 for an array, or n=1024"
+    several = len(found) > 1
+    listed = "\n".join(f"    {signature}" for signature in found)
+    of_kernel = kernel.kernel if kernel.kernel and not several else None
+    command = found[0].command(kernel.path, of_kernel)
+    unknown_sizes = " BYTES stands for the size of a type that is not known here." if BYTES in command else ""
+    begin = (
+        f"Begin with this command{' for the first' * several}, and change its sizes and values to yours.{unknown_sizes}"
+    )
+    comment = f"into a comment '// explain: --grid …' of {kernel.path.name}, or into {_beside(kernel.path).name}"
+    more = f"Add --expect 'NAME = EXPRESSION' to have an array compared. You can also write the options {comment}."
+    what = "Its kernels are" if several else "The kernel is"
+    return "\n\n".join(
+        [what, listed, textwrap.fill(begin, 78), textwrap.indent(command, "    "), textwrap.fill(more, 78)]
     )
 
 
