@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_right_kernel(cli: Cli, file: Path) -> None:
     code, out, _ = cli("explain", f"{file}::scale", *LAUNCH, "n=127", "--expect", "3 * x")
     assert code == 0
-    assert out.startswith("scale on H200\n")
+    assert out.startswith("scale.cu::scale on H200\n")
     assert "result    right: every element of y" in out
     assert "At best" in out
     assert "GFLOPS" not in out
@@ -60,7 +60,7 @@ def test_a_wrong_one_and_its_record(cli: Cli, file: Path, tmp_path: Path) -> Non
     code, _, _ = cli("explain", f"{file}::scale", *wrong, "--json", str(tmp_path / "record.json"))
     assert code == 1
     (e,) = read_explanations(tmp_path / "record.json")
-    assert (e.kernel, e.is_product, e.shape, [d.kind for d in e.defects]) == ("scale", False, "4/32", [])
+    assert (e.kernel, e.is_product, e.shape, e.defects) == ("scale", False, "4 blocks of 32 threads", [])
     assert e.verified["reason"].startswith("128 of 128 elements differ, the first y[0]: ")
 
 
@@ -142,6 +142,29 @@ def test_a_launch_that_is_not_described_is_answered_by_a_command(cli: Cli, tmp_p
     assert words[-1] == "n=1024"
     code, out, _ = cli(*words, "--expect", "y = a * x")
     assert "right: every element of y" in out
+
+
+def test_kernels_of_one_name_are_told_apart_by_their_files(cli: Cli, tmp_path: Path) -> None:
+    """In the table of the terminal and on the page; files of one name by their folders. The launch is in words."""
+    comment = f"// explain scale: {' '.join([*LAUNCH, 'n=127'])}\n"
+    files = [tmp_path / name for name in ("one.cu", "old/two.cu", "new/two.cu")]
+    for path in files:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(comment + SOURCE.partition("extern")[0])
+    code, out, _ = cli("explain", *map(str, files), "--brief", "--report", str(tmp_path / "page.html"))
+    assert code == 0
+    table = re.sub(r"^(\S+)( .*)\n(::\S+) *$", r"\1\3\2", out, flags=re.MULTILINE)  # a name may be in two lines
+    rows = [line.split()[:3] for line in table.splitlines() if "::" in line]
+    names = ["one.cu::scale", "old/two.cu::scale", "new/two.cu::scale"]
+    assert rows == [[name, "4", "32"] for name in names]
+    heads = [line.split() for line in out.splitlines()[:2]]
+    assert "threads" in heads[0]
+    assert heads[1][:4] == ["kernel", "blocks", "a", "block"]
+    assert "GFLOPS" not in out
+    assert "Time at best: a lower bound." in out
+    page = re.sub(r"<wbr>|&#8203;|\u200b", "", (tmp_path / "page.html").read_text())
+    assert all(name in page for name in names)
+    assert "time at best" in page
 
 
 def test_the_kernels_of_a_file_are_listed(cli: Cli, file: Path) -> None:

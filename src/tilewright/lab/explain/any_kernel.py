@@ -47,6 +47,7 @@ from .cuda import (
     ExplainRequest,
     LeastWork,
     card_facts,
+    file_names,
     occupancy_facts,
     predicted_time,
     stopped_notes,
@@ -215,14 +216,16 @@ def explain_files(
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
     explanations = []
-    for name in request.kernels:
-        named = named_kernel(name)
+    each_named = [(name, named_kernel(name)) for name in request.kernels]
+    files = file_names([named[0] for _, named in each_named if named])
+    for name, named in each_named:
         if named is None:
             raise UsageError(f"{name}: explain it without the others, for it is no file of CUDA or PTX")
         kernel = AnyKernel(*named, options, launch_file, request.include, request.defines)
         with progress(name) as blocks:
             how: dict[str, Any] = {"gpu": request.gpu, "whole": request.whole, "seed": request.seed}
-            explanations.append(explain_any(kernel, max_steps=request.max_steps, progress=blocks, **how))
+            explanation = explain_any(kernel, max_steps=request.max_steps, progress=blocks, **how)
+        explanations.append(dataclasses.replace(explanation, file=files[kernel.path]))
         finished(explanations[-1])
     return explanations
 

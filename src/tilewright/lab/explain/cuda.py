@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -730,15 +730,33 @@ def run_explanations(
         for kernel, chosen in sets
         for shape in shapes or _default_sizes(sets, card)
     ]
+    files = file_names([each.kernel.path for each in prepared])
     explanations = []
     for each in prepared:
         with progress(each.kernel.name) as blocks:
             explanation = explain_launch(each, seed=request.seed, max_steps=request.max_steps, progress=blocks)
+        explanation = dataclasses.replace(explanation, file=files[each.kernel.path])
         if request.measure:
             explanation = dataclasses.replace(explanation, measured=measured(each.kernel, explanation, request.seed))
         explanations.append(explanation)
         finished(explanation)
     return explanations
+
+
+def file_names(paths: Iterable[Path]) -> dict[Path, str]:
+    """A name for each file: its own, after as many of its folders as needed where two have the same.
+
+    >>> file_names([Path("mine/old/k.cu"), Path("mine/new/k.cu"), Path("mine/other.cu")]).values()
+    dict_values(['old/k.cu', 'new/k.cu', 'other.cu'])
+    """
+    different = dict.fromkeys(paths)
+    names = {}
+    for path in different:
+        others = [other for other in different if other != path]
+        lengths = range(1, len(path.parts) + 1)
+        length = next((n for n in lengths if all(o.parts[-n:] != path.parts[-n:] for o in others)), len(path.parts))
+        names[path] = "/".join(path.parts[-length:])
+    return names
 
 
 def _default_sizes(sets: Sequence[tuple[CudaKernel, Mapping[str, int]]], card: GpuModel) -> list[Shape]:
