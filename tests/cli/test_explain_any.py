@@ -167,6 +167,24 @@ def test_kernels_of_one_name_are_told_apart_by_their_files(cli: Cli, tmp_path: P
     assert "time at best" in page
 
 
+def test_the_help_has_a_group_for_each_purpose(cli: Cli) -> None:
+    text = cli("explain", "--help").out
+    groups = re.split(r"^(\w[^\n]*):\n", text.partition("KERNEL <")[2], flags=re.MULTILINE)[1:]
+    options = [re.findall(r"^  (?:-\w, )?(--[\w-]+)", group, re.MULTILINE) for group in groups[1::2]]
+    assert dict(zip(groups[::2], options, strict=True)) == {
+        "Launch of a matrix product": ["--size", "--param"],
+        "Launch of any other kernel": [
+            *("--grid", "--block", "--arg", "--expect", "--shared", "--constant", "--launch"),
+        ],
+        "GPU and run": ["--gpu", "--whole", "--max-steps", "--seed", "--measure"],
+        "CUDA compiler": ["--include", "--define"],
+        "What is shown": ["--brief", "--json", "--report"],
+        "Checks in CI": ["--require", "--sarif", "--annotations"],
+        "A kernel on the CPU": ["--dtype", "--threads"],
+        "Other options": ["--help"],
+    }
+
+
 def test_the_kernels_of_a_file_are_listed(cli: Cli, file: Path) -> None:
     for name in (str(file), f"{file}::nothing"):
         code, _, err = cli("explain", name)
