@@ -1,4 +1,5 @@
-// explain: --grid 4x4 --block 32x8 --arg in:float32:128x128 --arg out:float32:128x128 --arg n=128 --expect "out = in.T"
+// explain: --grid 4x4 --block 32x8 --expect "out = in.T"
+// explain: --arg in:float32:128x128 --arg out:float32:128x128 --arg n=128
 
 // The transpose of an n×n matrix, n a multiple of 32. A block of 32×8 threads moves one tile of 32×32 elements.
 template <int ROW>  // the length of a row of the tile: 33 avoids the bank conflicts of 32
