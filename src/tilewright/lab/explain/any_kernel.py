@@ -1,6 +1,6 @@
-"""Explains any CUDA kernel: what it does to memory, what limits it, and, if it was said what must result, whether it does.
+"""Explains any CUDA kernel: what it does to memory, what limits it, and whether its result is what the user expects.
 
-``explain_any`` takes a file of CUDA C++ with or without host code, or PTX, and the options of its launch.
+``explain_any`` takes a file of CUDA C++, which may contain host code, or of PTX, and the options of the launch.
 """
 
 from __future__ import annotations
@@ -56,16 +56,18 @@ from .cuda import (
     work_of,
 )
 
-#: A launch of more threads is sampled, unless every block is asked for.
+#: In a launch of more threads than this, only a sample of the blocks is run, unless all blocks are asked for.
 MOST_THREADS_RUN = 1 << 22
-#: The relative error that a right result may have, by the bytes of its elements.
+#: The largest relative error of a right result, by the number of bytes of an element.
 TOLERANCE = {1: 0.2, 2: 2e-2, 4: 1e-4, 8: 1e-10}
 
 
 @dataclass(frozen=True)
 class AnyKernel:
-    """A kernel's file, its name there, the options of its launch, and those of the compiler. ``launch_file``: a Python file
-    with options of the launch; without one FILE_launch.py beside FILE.cu is taken if it is there."""
+    """A kernel's file, its name in the file, the options of its launch, and those of the compiler.
+
+    ``launch_file`` is a Python file with options of the launch. If it is None, ``FILE_launch.py`` in the folder of
+    ``FILE.cu`` is read, if it exists."""
 
     path: Path
     kernel: str | None
@@ -76,7 +78,7 @@ class AnyKernel:
 
 
 def named_kernel(name: str) -> tuple[Path, str | None] | None:
-    """The file and the kernel in ``FILE.cu::KERNEL`` or ``FILE.ptx``; None for a name that is of another form.
+    """The file and the kernel that a name such as ``FILE.cu::KERNEL`` or ``FILE.ptx`` has; None for any other name.
 
     >>> named_kernel("a/k.cu::ns::scale<8>"), named_kernel("k.ptx"), named_kernel("cuda/coalesced")
     ((PosixPath('a/k.cu'), 'ns::scale<8>'), (PosixPath('k.ptx'), None), None)
@@ -86,8 +88,10 @@ def named_kernel(name: str) -> tuple[Path, str | None] | None:
 
 
 def is_explained_alone(path: Path, kernel: str | None, options: LaunchOptions, launch_file: Path | None) -> bool:
-    """Whether a file is that of any kernel, and not of a product with a header: the kernel is named, or an option of the
-    launch is given, in the command, the file or a Python file."""
+    """Whether a file is explained by ``explain_any``, and not as a matrix product whose header describes the launch.
+
+    So it is if the kernel is named, if an option of the launch is given in the command, the file or a Python file, or if
+    no kernel in the file has the parameters of a product."""
     given = kernel is not None or launch_file is not None or options != LaunchOptions() or path.suffix != ".cu"
     if given or not path.is_file():
         return given
@@ -119,9 +123,10 @@ def explain_any(
     max_steps: int = MAX_STEPS,
     progress: Progress | None = None,
 ) -> Explanation:
-    """Explain a kernel on a card. The launch is sampled if it has more threads than MOST_THREADS_RUN and not ``whole``.
+    """Explain a kernel for a GPU.
 
-    Raises UsageError for options that are missing or wrong, and what ``microscope`` raises.
+    If the launch has more than MOST_THREADS_RUN threads, a sample of its blocks is run; with ``whole`` all blocks are.
+    Raises UsageError if options are missing or wrong, and what ``microscope`` raises.
     """
     text, card = read_source(kernel.path), find_gpu(gpu)
     options = _options(kernel, text)
@@ -212,7 +217,7 @@ def explain_files(
     finished: Callable[[Explanation], None] = lambda explanation: None,
     progress: Callable[[str], AbstractContextManager[Progress]],
 ) -> list[Explanation]:
-    """An explanation for each kernel of a request, as ``run_explanations`` makes them of products."""
+    """An explanation for each kernel of a request. ``run_explanations`` does the same for matrix products."""
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
     explanations = []
