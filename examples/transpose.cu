@@ -1,7 +1,7 @@
 // explain: --grid 4x4 --block 32x8 --expect "out = in.T"
 // explain: --arg in:float32:128x128 --arg out:float32:128x128 --arg n=128
 
-// The transpose of an n×n matrix, n a multiple of 32. A block of 32×8 threads moves one tile of 32×32 elements.
+// Transposes an n×n matrix, n a multiple of 32. A block of 32×8 threads moves a tile of 32×32.
 template <int ROW>  // the length of a row of the tile: 33 avoids the bank conflicts of 32
 __global__ void transpose(const float* in, float* out, int n)
 {
