@@ -165,6 +165,7 @@ def test_kernels_of_one_name_are_told_apart_by_their_files(cli: Cli, tmp_path: P
     page = re.sub(r"<wbr>|&#8203;|\u200b", "", (tmp_path / "page.html").read_text())
     assert all(name in page for name in names)
     assert "time at best" in page
+    assert "3 launches of kernels that are not matrix products" in page
 
 
 def test_the_help_has_a_group_for_each_purpose(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""``explain``: what a kernel does, and why it is as fast as it is. The kernel's name decides for which device."""
+"""The commands ``explain`` and ``occupancy``. A kernel's name tells whether it is explained for a GPU or on the CPU."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def explain_command(
     check_writeable("sarif", sarif_file)
     check_different_files(json=json_file, report=report_file, sarif=sarif_file)
     if annotations and str(json_file) == "-":
-        raise UsageError("annotations: are printed on standard output, as --json - is")
+        raise UsageError("annotations: --annotations and --json - both print on standard output, give one of them")
     asked = [required_in(text) for text in require or []]
     sources = _sources(kernels) if asked or sarif_file or annotations else {}
     request = ExplainRequest(
@@ -376,7 +376,7 @@ def _device(kernels: list[str]) -> str:
     devices = {name: "cpu" if of_cpu(name) else "cuda" for name in kernels}
     if len(set(devices.values())) > 1:
         listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise UsageError(f"kernels of one device can be explained together, got {listed}")
+        raise UsageError(f"explain kernels of one device together, got {listed}")
     return devices[kernels[0]]
 
 
@@ -395,7 +395,7 @@ def _refuse_of_products(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(
-                f"--{name} is for products of matrices; of any other kernel --grid and --arg give the sizes"
+                f"--{name} is for products of matrices; for any other kernel --grid and --arg give the sizes"
             )
 
 
@@ -443,16 +443,17 @@ def _write(explanations: list[Explanation], json_file: Path | None, report_file:
 
 @app.command("occupancy")
 def occupancy_command(
-    threads: Annotated[int, typer.Argument(metavar="THREADS", help="Threads of a block, such as 256.")],
-    registers: Annotated[int, typer.Option(metavar="NUMBER", help="Registers of a thread.")] = 0,
-    shared: Annotated[int, typer.Option(metavar="BYTES", help="Shared memory of a block, static and dynamic.")] = 0,
+    threads: Annotated[int, typer.Argument(metavar="THREADS", help="The threads of a block, such as 256.")],
+    registers: Annotated[int, typer.Option(metavar="NUMBER", help="The registers of a thread.")] = 0,
+    shared: Annotated[int, typer.Option(metavar="BYTES", help="The shared memory of a block, static and dynamic.")] = 0,
     gpu: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="The card, such as T4. Repeatable. Default: all known.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A GPU, such as T4. Repeatable. Default: all that are known."),
     ] = None,
 ) -> None:
-    """How many blocks a multiprocessor holds, and what limits it.
+    """Show how many blocks a multiprocessor holds, and what limits their number.
 
-    A block that no card can launch (too many threads, registers, or too much shared memory) is refused.
+    A block that no GPU can launch is refused: one with too many threads or registers, or too much shared memory.
     """
     from ...simulator.gpus import GPUS, find_gpu
     from ...simulator.occupancy import occupancy as occupancy_of

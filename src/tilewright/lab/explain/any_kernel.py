@@ -225,7 +225,7 @@ def explain_files(
     files = file_names([named[0] for _, named in each_named if named])
     for name, named in each_named:
         if named is None:
-            raise UsageError(f"{name}: explain it without the others, for it is no file of CUDA or PTX")
+            raise UsageError(f"{name}: explain it without the others, because it is not a file of CUDA C++ or PTX")
         kernel = AnyKernel(*named, options, launch_file, request.include, request.defines)
         with progress(name) as blocks:
             how: dict[str, Any] = {"gpu": request.gpu, "whole": request.whole, "seed": request.seed}

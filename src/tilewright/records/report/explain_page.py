@@ -652,6 +652,8 @@ def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str
     rated = [(rate, e, name) for e, name in zip(explanations, names, strict=True) if (rate := finite(e.gflops))]
     if len({e.shape for _, e, _ in rated}) > 1:
         return "Of several sizes: a larger one keeps more of the card busy, so that their rates are not compared."
+    if not any(e.is_product for e in explanations):
+        return f"{len(explanations)} launches of kernels that are not matrix products. The table has the least time of each."
     if len(rated) < 2:
         return " ".join(headline(e) for e in explanations[:1])
     best, worst = max(rated, key=lambda r: r[0]), min(rated, key=lambda r: r[0])
