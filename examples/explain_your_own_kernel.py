@@ -1,10 +1,10 @@
-"""Run your own CUDA kernel on the CPU: find its defects, and count what each line asks of memory. No GPU is needed.
+"""Run your own CUDA kernel on the CPU: find its defects, and count the memory accesses of each line. No GPU is needed.
 
     python examples/explain_your_own_kernel.py [SIDE]
 
-Needs the extra `cuda`. SIDE is the number of tiles along each side of the matrix, 2 if it is not given. The kernels
-transpose a matrix by tiles of 32×32 in shared memory. The first has a defect, the second is right but slow, the third
-is right.
+The script needs the extra `cuda`. SIDE is the number of tiles along each side of the matrix; the default is 2. The script
+runs three versions of a kernel that transposes a matrix by tiles of 32×32 in shared memory. The first version has a
+defect, the second is right but slow, and the third is right and fast.
 """
 
 import sys
@@ -24,7 +24,7 @@ extern "C" __global__ void transpose(const float* x, float* y, int n)
 }
 """
 
-#: The three versions, as macros of the source: with a pitch of 33 the elements of a column lie in different banks.
+#: The macros of the three versions. With a pitch of 33, the elements of a column are in different banks.
 VERSIONS = {
     "without a barrier": {"PITCH": 32, "BARRIER": ""},
     "columns in one bank": {"PITCH": 32, "BARRIER": "__syncthreads();"},
@@ -37,7 +37,7 @@ def main(side: int = 2) -> None:
     listing = ""
     x = np.arange(n * n, dtype=np.float32).reshape(n, n)
     for title, macros in VERSIONS.items():
-        # The arguments of the kernel in order: arrays are copied, and seen.arrays has them as the kernel left them.
+        # `args` are the kernel's arguments in order. Arrays are copied; seen.arrays has their contents after the launch.
         seen = tw.microscope(
             SOURCE, "transpose", grid=(side, side), block=(32, 32), args=[x, np.zeros_like(x), n], defines=macros
         )

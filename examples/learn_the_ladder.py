@@ -1,9 +1,9 @@
-"""Climb the ladder on this machine: what each rung changes, and what it gains over its parent here.
+"""Measure the kernels of the ladder on this machine, and print what each changes and how much faster it is than its parent.
 
     python examples/learn_the_ladder.py [SIZE] [RUNG ...]
 
-Needs the extra `lab`. SIZE is 500 if it is not given; RUNG is a name such as ikj, by default all rungs of the CPU. Every
-result is verified before its time counts.
+The script needs the extra `lab`. SIZE is n of n × n matrices; the default is 500. RUNG is the name of a kernel, such as
+ikj; the default is all kernels of the ladder for the CPU. Every result is verified before its time counts.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("rungs", nargs="*")
     asked = parser.parse_args()
 
-    # tw.ladder() has every kernel by name; a rung's parent is the rung that it improves on.
+    # tw.ladder() has every kernel by name. The parent of a kernel is the kernel that it improves on.
     ladder = {name: kernel for name, kernel in tw.ladder().items() if kernel.is_rung}
     names = [name for name in ladder if not asked.rungs or name.removeprefix("cpu/") in asked.rungs]
     if not names:

@@ -1,9 +1,9 @@
-"""Multiply two matrices in files within a limit of memory, and check the result.
+"""Multiply two matrices in files within a memory limit, and check the result.
 
     python examples/multiply_files.py [SIZE] [MEMORY] [FOLDER]
 
-SIZE is 2000 and MEMORY "64MiB" if they are not given; FOLDER is a temporary one, which is removed in the end. With a folder
-of your own, interrupt the script with Ctrl-C and start it again: it continues where it was.
+The default of SIZE is 2000, and that of MEMORY is "64MiB". By default the files are in a temporary folder, which is removed
+at the end. If you pass a FOLDER, you may interrupt the script with Ctrl-C and start it again: it continues where it stopped.
 """
 
 import sys
@@ -32,13 +32,13 @@ def main(size: int = 2000, memory: str = "64MiB", folder: str | None = None) -> 
         a, b = written(place / "a.npy", size, seed=1), written(place / "b.npy", size, seed=2)
         c = place / "c.npy"
 
-        # What will be done, before anything is: tiles, bytes that are moved, and the predicted time.
+        # The plan says what will be done: the tiles, the bytes that are copied, and the predicted time.
         print(tw.plan_multiply(a, b, out=c, memory=memory, device="cpu", resume=True))
 
-        # Without device= the GPUs are used, where there are any.
+        # Without device="cpu" the product would use the GPUs of the machine, if it has any.
         tw.multiply(a, b, out=c, memory=memory, device="cpu", resume=True)
 
-        # 5 rows and 50 columns of C, where they cross, are compared with NumPy's product in float64.
+        # 5 × 50 elements of C are compared with NumPy's product in float64.
         left, right, result = (np.load(path, mmap_mode="r") for path in (a, b, c))
         rows, columns = (np.linspace(0, size - 1, count).astype(int) for count in (5, 50))
         exact = left[rows].astype(float) @ right[:, columns].astype(float)

@@ -1,10 +1,10 @@
-"""What a type checker knows of Tilewright's calls: the type of a result follows from those of the operands.
+"""Show what a type checker knows about Tilewright's functions: it derives the type of a result from the operands.
 
     python examples/typed.py
     mypy --strict examples/typed.py
 
-Each `assert_type` is an error of the type checker if the type is another one. When the program runs, it does nothing, and
-the asserts on values show that the types are true.
+The type checker reports an error at an `assert_type` if the type is not the stated one. When the program runs, `assert_type`
+does nothing, and the assert statements show that the values have the stated types.
 """
 
 import tempfile

@@ -1,9 +1,9 @@
-"""What a type checker knows of products of PyTorch's tensors and JAX's arrays: they are tensors and arrays.
+"""Show what a type checker knows about products of PyTorch tensors and of JAX arrays: they are tensors and JAX arrays.
 
     python examples/typed_frameworks.py
     mypy --strict examples/typed_frameworks.py
 
-Needs PyTorch and JAX. Each `assert_type` is an error of the type checker if the type is another one.
+The script needs PyTorch and JAX. The type checker reports an error at an `assert_type` if the type is not the stated one.
 """
 
 from typing import assert_type

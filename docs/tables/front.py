@@ -139,9 +139,9 @@ def peers() -> str:
     *most, last = [LINES[k] for k in LINES if any(r.kernel == k for r in records) and k != "tilewright/matmul"]
     names = f"{', '.join(most)} and {last}" if most else last
     return (
-        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest of {names}, on "
-        f"the same number of threads, divided by ours. Above 1 ours is faster. A question mark means that the samples "
-        f"do not decide between ours and OpenBLAS at its best, which uses the fastest of its kernels for this "
-        f"processor. Times are medians. {environment['processor']} ({environment['llvm_cpu']} to LLVM), "
+        f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)` and, in brackets, R: the time of the "
+        f"fastest of {names}, with the same number of threads, divided by Tilewright's. Above 1, Tilewright is faster. A "
+        f"question mark means that the samples do not decide between Tilewright and OpenBLAS at its best, with the "
+        f"fastest of its kernels for this processor. Times are medians. {environment['processor']}, "
         f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
     )

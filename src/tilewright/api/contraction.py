@@ -702,7 +702,7 @@ def _is_stored(x: Any) -> bool:
 
 #: The function for arrays of known subscripts, shapes, strides and dtypes.
 _short_ways: dict[tuple[Any, ...], Callable[..., Any]] = {}
-#: The most of them.
+#: The most functions that are cached for arrays of known subscripts, shapes, strides and dtypes.
 MOST_SHORT_WAYS = 4096
 #: The characters that NumPy's subscripts have.
 _OF_NUMPY = set(string.ascii_letters + ",->. ")

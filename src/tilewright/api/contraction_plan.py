@@ -357,15 +357,14 @@ def _copied_dtype(plan_: ContractionPlan, x: np.ndarray, y: np.ndarray) -> np.dt
 
 # ---- how a plan is made ----------------------------------------------------------------------------------------------
 
-#: The most combinations of all indices for which NumPy's one loop over them is faster than sums and products one by
-#: one.
+#: The most combinations of all indices for which NumPy's single loop over them is faster than separate sums and products.
 MOST_BY_NUMPY = 1024
 
-#: The most elements of an operand that is copied at once, by NumPy: as many as take less time than the Python code that
-#: copies in pieces, 0.1 ms.
+#: The most elements of an operand that NumPy copies in one call. Copying them takes less than 0.1 ms, the time of the
+#: Python code that copies in parts.
 MOST_AT_ONCE = 1 << 15
 
-#: What a plan depends on of an array: shape, strides and dtype.
+#: The properties of an array on which a plan depends: shape, strides and dtype.
 ArrayKey = tuple[tuple[int, ...], tuple[int, ...], np.dtype]
 
 
@@ -585,7 +584,7 @@ def _strides_read(
 
 
 def row_major_strides(labels: str, sizes: dict[str, int], itemsize: int) -> dict[str, int]:
-    """The strides, in bytes, of each label of a C-ordered array."""
+    """The strides, in bytes, for each label of a C-ordered array."""
     strides = {}
     for label in reversed(labels):
         strides[label] = itemsize

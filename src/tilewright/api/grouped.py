@@ -1,4 +1,5 @@
-"""Products of groups, such as those of a mixture of experts: each expert's tokens are multiplied by its own weights."""
+"""Multiplies groups of rows, such as those of a mixture of experts, in which each expert's tokens are multiplied by its
+own weights."""
 
 from __future__ import annotations
 
@@ -245,5 +246,5 @@ def _compiled(a: Any, b: Any, offsets: Any = None, **others: Any) -> Any:
     return grouped_product(a, b, offsets)
 
 
-#: By this attribute ``torch.compile`` finds what it traces instead of a function.
+#: ``torch.compile`` traces the function in this attribute instead of this call.
 grouped_matmul._torchdynamo_inline = _compiled  # type: ignore[attr-defined]

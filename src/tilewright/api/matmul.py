@@ -377,7 +377,7 @@ def _compiled(
     )
 
 
-#: By this attribute ``torch.compile`` finds what it traces instead of a function; it cannot trace machine code.
+#: ``torch.compile`` traces the function in this attribute instead of this call, because it cannot trace machine code.
 matmul._torchdynamo_inline = _compiled  # type: ignore[attr-defined]
 
 

@@ -21,8 +21,8 @@ from ..host.limits import get_threads
 from ..product.precision import are_all_invariant
 from .matmul import matmul
 
-#: NumPy's functions whose loops are replaced, in the order in which ``native/loops.c`` counts them. The last two exist from
-#: NumPy 2.2 on.
+#: NumPy's functions whose loops are replaced, in the order in which ``native/loops.c`` numbers them. The last two exist
+#: since NumPy 2.2.
 UFUNCS = ("matmul", "vecdot", "matvec", "vecmat")
 #: These conjugate their first operand, which no kernel does: complex products stay NumPy's.
 _CONJUGATING = ("vecdot", "vecmat")

@@ -1,4 +1,5 @@
-"""The ladder: one kernel a file, to be read in order; and how a kernel declares itself (``declared``, ``header``)."""
+"""The ladder: one kernel in each file, to be read in order. ``declared`` and ``header`` say how a kernel declares
+itself."""
 
 from .declared import FLOATS, NUMERIC, Kernel, Sharing, kernel
 

@@ -1,17 +1,20 @@
-"""The tile and the blocks of the engine: computed from this machine's registers and caches, or found by a search here.
+"""The sizes of the engine's tile and blocks. They are computed from this machine's registers and caches, or found by a
+search on this machine.
 
-The tile is four vectors wide and as many rows high as the registers hold: 6×4 if these are 32. If they are 16 it is 4×3,
-which took 2 to 8 % less than 3×4 on Zen 3: a step reads less of B, which streams from L2. The blocks follow from L1, L2 and
-L3 of the machine, for elements of 8 bytes (with 4 bytes, MC is twice as large):
+The tile is four vectors wide and has as many rows as the registers allow. With 32 registers it has 6 rows. With 16
+registers it is only three vectors wide and has 4 rows: on Zen 3 this tile took 2 to 8 % less time than 3 rows of four
+vectors, because a step reads less of B, which streams from L2. The sizes of the blocks follow from the machine's L1, L2
+and L3. For elements of 8 bytes (with 4 bytes, MC is twice as large):
 
-    KC   a sliver of B (KC × 4 vectors, also where the tile has fewer) takes 1/8 of L2 and a panel of A (MR × KC) half of L1,
-         at most: the larger the better, for C is read and written k/KC times
-    MC   a block of A (MC × KC) takes a third of L2: slivers of B and tiles of C stream through the rest (with two thirds,
-         products of 1,000 to 3,000 took 0.5 to 2 % longer on Zen 4; with a sixth, as long as with a third)
-    NC   a panel of B (KC × NC) takes a quarter of L3, for there are two of them
+    KC   A sliver of B (KC × 4 vectors, even if the tile is narrower) takes at most 1/8 of L2, and a sliver of A (MR × KC) at
+         most half of L1. KC is as large as these allow, because C is read and written k/KC times.
+    MC   A block of A (MC × KC) takes a third of L2. Slivers of B and tiles of C pass through the rest. With two thirds,
+         products of 1,000 to 3,000 took 0.5 to 2 % longer on Zen 4; with a sixth they took as long as with a third.
+    NC   A panel of B (KC × NC) takes a quarter of L3, because there are two panels at a time.
 
-A kernel calls ``blocking()`` when its module is loaded, and is compiled for the result. ``tilewright tune`` loads modules
-again with other blockings, measures them in turns with the analytic one, and stores a faster one for later processes.
+A kernel calls ``blocking()`` when its module is loaded, and is compiled for the result. ``tilewright tune`` loads
+modules again with other blockings, and measures these in alternation with the computed one. It stores a faster one for
+later processes.
 """
 
 from __future__ import annotations
@@ -29,18 +32,20 @@ from ..host import sources
 from ..host.disk import CacheFile, fingerprint
 from ..host.machine import BUILD_LEVEL, Machine, machine
 
-#: Columns of a panel of B at most, however large the last cache is.
+#: The most columns of a panel of B, however large the last cache is.
 MOST_COLUMNS = 4096
-#: KC is a multiple of this: a cache line of 4-byte elements.
+#: KC is a multiple of this number of steps, which are one cache line of 4-byte elements.
 STEPS = 16
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """A tile of ``mr`` rows by ``nv`` vectors, whose loop is unrolled by ``unroll`` steps, and the sizes of its blocks.
+    """A tile of ``mr`` rows by ``nv`` vectors, the number of steps by which its loop is unrolled (``unroll``), and the
+    sizes of its blocks.
 
-    ``kc`` is in steps of k, for elements of 4 bytes or less; ``kc_of_8_bytes``, at most ``kc``, is for larger elements. A
-    block of A may take ``block_bytes`` and a panel of B ``panel_bytes``: MC and NC follow from these.
+    ``kc`` is the number of steps of k for elements of 4 bytes or less. ``kc_of_8_bytes``, which is at most ``kc``, is
+    for larger elements. A block of A may take ``block_bytes`` and a panel of B ``panel_bytes``: MC and NC follow from
+    these.
     """
 
     vector_bits: int
@@ -53,22 +58,24 @@ class Blocking:
     panel_bytes: int
 
     def mc(self, kc: int) -> int:
-        """Rows of a block of A that is ``kc`` steps long, of 8-byte elements: whole tiles."""
+        """Rows of a block of A that is ``kc`` steps long and has 8-byte elements, in whole tiles."""
         return max(4 * self.mr, self.block_bytes // (8 * kc) // self.mr * self.mr)
 
     def nc(self, kc: int, nr: int) -> int:
-        """Columns of a panel of B that is ``kc`` steps long, of 8-byte elements: whole tiles of ``nr`` columns."""
+        """Columns of a panel of B that is ``kc`` steps long and has 8-byte elements, in whole tiles of ``nr``
+        columns."""
         return max(nr, min(MOST_COLUMNS, self.panel_bytes // (8 * kc)) // nr * nr)
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The sizes under the names that the field uses, for records and for texts."""
+        """The sizes as a dictionary, under the names that the field uses; records and messages show them."""
         mc, nc = self.mc(self.kc), self.nc(self.kc, self.nv * self.vector_bits // 32)
         steps = {"kc": self.kc, "kc_of_8_bytes": self.kc_of_8_bytes}
         return {"mr": self.mr, "nv": self.nv, "unroll": self.unroll, **steps, "mc": mc, "nc": nc}
 
     def sound(self, here: Machine) -> bool:
-        """Whether code compiled for it is correct, and fits the registers and caches of a machine."""
+        """Whether code compiled for this blocking is correct, and its blocks fit the registers and caches of a
+        machine."""
         if not all(type(value) is int and value > 0 for value in astuple(self)):
             return False
         _, l2, l3 = caches(here)
@@ -86,7 +93,7 @@ class Blocking:
 
 
 def caches(here: Machine) -> tuple[int, int, int]:
-    """Bytes of L1, L2 and L3; small ones if they are not known."""
+    """Bytes of L1, L2 and L3; small sizes are assumed if they are not known."""
     return here.l1d or 32 << 10, here.l2 or 256 << 10, here.l3 or 8 << 20
 
 
@@ -95,7 +102,8 @@ def _registers(here: Machine) -> int:
 
 
 def tallest(here: Machine, nv: int) -> int:
-    """Rows of the tallest tile of ``nv`` vectors: the tile, its shorter side and one vector of the longer fit the registers.
+    """Rows of the tallest tile of ``nv`` vectors that fits the registers. Registers hold the tile, one vector for each
+    row or each column of vectors, whichever are fewer, and one vector more.
 
     >>> tallest(machine(), 4) in (3, 6)
     True
@@ -105,7 +113,8 @@ def tallest(here: Machine, nv: int) -> int:
 
 
 def analytic(here: Machine, *, nv: int = 0) -> Blocking:
-    """The blocking that the module's docstring describes, for a machine; ``nv`` chooses a tile of another width."""
+    """The blocking that the module's docstring describes, computed for a machine; ``nv`` sets another width of the
+    tile."""
     nv = nv or (4 if _registers(here) > 16 else 3)
     bits, mr = here.vector_bits or 128, tallest(here, nv)
     l1, l2, l3 = caches(here)
@@ -122,7 +131,8 @@ _tried: ContextVar[Blocking | None] = ContextVar("tried", default=None)
 
 
 def blocking() -> Blocking:
-    """The blocking to compile a kernel for: the one under trial, else the one in force.
+    """The blocking to compile a kernel for: the candidate of a search while one is tried, otherwise that of this
+    process.
 
     >>> blocking().mr * blocking().nv < 32
     True
@@ -132,23 +142,24 @@ def blocking() -> Blocking:
 
 @functools.cache
 def in_force() -> Blocking:
-    """The blocking of this process: the one that a search stored on this machine, else the analytic one.
+    """The blocking of this process: the one that a search stored on this machine, otherwise the computed one.
 
-    It stays the same even if a search stores another one meanwhile.
+    It does not change if a search stores another one while the process runs.
     """
     found = None if os.environ.get(BUILD_LEVEL) else stored_blocking()  # a library is for every machine of its level
     return found.blocking if found else analytic(machine())
 
 
 def has_analytic_tile() -> bool:
-    """Whether the tile in force is the one of every machine with these registers, which built machine code has."""
+    """Whether this process uses the computed tile. The built machine code has that tile, on every machine with these
+    registers."""
     tiles = [(x.vector_bits, x.mr, x.nv, x.unroll) for x in (in_force(), analytic(machine()))]
     return tiles[0] == tiles[1]
 
 
 @contextlib.contextmanager
 def use_candidate(candidate: Blocking) -> Iterator[None]:
-    """Within the block, ``blocking()`` returns the candidate."""
+    """Within the ``with`` block, ``blocking()`` returns the candidate."""
     token = _tried.set(candidate)
     try:
         yield
@@ -161,7 +172,8 @@ def use_candidate(candidate: Blocking) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StoredBlocking:
-    """A blocking that a search stored; ``found`` has the kernel, dtype, shape, threads and ``ratio`` of the search."""
+    """A blocking that a search stored. ``found`` says what the search measured: kernel, dtype, shape, threads, and how
+    many times as fast the blocking is (``ratio``)."""
 
     blocking: Blocking
     found: dict[str, Any]
@@ -176,7 +188,8 @@ def store_blocking(chosen: Blocking, found: dict[str, Any]) -> Path | None:
 
 
 def stored_blocking() -> StoredBlocking | None:
-    """The blocking stored on this machine with the same sources; None if there is none, or it is not sound."""
+    """The blocking that is stored on this machine for the sources of this package; None if there is none, or if it is
+    not sound here."""
     return _kept_in().read_as(_sound)
 
 
@@ -191,7 +204,7 @@ def forget_blocking() -> bool:
 
 
 def describe() -> str:
-    """The blocking in force, in a line.
+    """The blocking of this process, as one line of text.
 
     >>> describe().startswith(f"{blocking().mr} rows × {blocking().nv} vectors")
     True

@@ -1,4 +1,5 @@
-"""Every kernel by name: the ladder's rungs, the engine's kernels, references, and kernels in a user's files.
+"""Finds every kernel by name: the rungs of the ladder, the engine's kernels, the references, and kernels in a user's
+files.
 
 There is no list of kernels: a kernel is found because its file lies in one of the folders below.
 """
@@ -26,7 +27,7 @@ from .declared import split_name
 if TYPE_CHECKING:
     from .cuda_kernel import CudaKernel
 
-#: A kernel for the CPU, whole: what a file without one is shown.
+#: A complete kernel for the CPU; the error about a file without a kernel shows it as an example.
 TEMPLATE = """\
 from tilewright.kernels import kernel
 
@@ -71,7 +72,7 @@ def catalog() -> dict[str, Kernel]:
 
 @functools.cache
 def engine() -> dict[str, Kernel]:
-    """The engine's kernels alone by name: those to which ``matmul`` dispatches on the CPU."""
+    """The engine's kernels for the CPU by name; ``matmul`` dispatches to them."""
     return {kernel.name: kernel for kernel in _kernels_in(_ENGINE)}
 
 
@@ -83,14 +84,15 @@ def _kernels_in(folder: str) -> list[Kernel]:
 
 @functools.cache
 def cuda_engine() -> dict[str, CudaKernel]:
-    """The engine's CUDA kernels by name: ``matmul`` dispatches to them, and they are no rungs of the ladder."""
+    """The engine's CUDA kernels by name. ``matmul`` dispatches to them; they are not rungs of the ladder."""
     kernels = [_engine_kernel(path) for path in _engine_files()]
     return {k.name: k for k in kernels}
 
 
 @functools.cache
 def cuda_engine_for(dtype: str) -> tuple[CudaKernel, ...]:
-    """Those that multiply a dtype. Other headers are not read: all of them take a tenth of a second."""
+    """The engine's CUDA kernels that multiply a dtype. Only their headers are parsed, because parsing the headers of
+    all kernels takes a tenth of a second."""
     named = (path for path in _engine_files() if re.search(rf'^dtypes = \[.*"{dtype}"', path.read_text("utf-8"), re.M))
     return tuple(map(_engine_kernel, named))
 
@@ -107,7 +109,8 @@ def cuda_catalog() -> dict[str, CudaKernel]:
 
 
 def load_cuda_file(path: str | Path) -> CudaKernel:
-    """A user's own kernel from a ``.cu`` file anywhere. Raises UsageError for a file without a header, or a wrong one."""
+    """Load a user's own kernel from a ``.cu`` file anywhere on disk. Raises UsageError if the file has no header, or a
+    wrong one."""
     path = Path(path).resolve()
     if not path.is_file():
         raise UsageError(f"kernel file {path} does not exist")
@@ -127,7 +130,8 @@ def _cuda_kernel(path: Path, folder: str) -> CudaKernel:
 
 
 def load_file(path: str | Path) -> Kernel:
-    """A user's own kernel from a ``.py`` file anywhere. Raises UsageError for a file that declares none."""
+    """Load a user's own kernel from a ``.py`` file anywhere on disk. Raises UsageError if the file declares no
+    kernel."""
     path = Path(path).resolve()
     if not path.is_file():
         raise UsageError(f"kernel file {path} does not exist")
@@ -136,7 +140,7 @@ def load_file(path: str | Path) -> Kernel:
 
 
 def remade(kernel: Kernel, chosen: Blocking) -> Kernel:
-    """The same kernel with another blocking: its file is loaded again."""
+    """Load a kernel's file again, for another blocking, and return that kernel."""
     # The module's name is part of the names in the machine code, so each blocking needs a module name of its own.
     with use_candidate(chosen):
         return _loaded(kernel.path, f"tilewright_blocking_{fingerprint(chosen)}_{kernel.path.stem}")
@@ -179,8 +183,8 @@ def find(names: Iterable[str], *, device: Literal["cuda"]) -> list[CudaKernel]: 
 def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel] | list[CudaKernel]:
     """Kernels by name (``cpu/ikj``, or ``ikj`` for short) or by path of a user's file, in the order of ``names``.
 
-    Without names: the ladder of ``device``, without the engine's kernels. Raises UsageError for an unknown name, with a
-    suggestion, and for a kernel of another device.
+    Without names it returns the ladder of ``device``, without the engine's kernels. Raises UsageError for an unknown
+    name, with a suggestion, and for a kernel of another device.
     """
     known: dict[str, Any] = dict(catalog()) if device == "cpu" else cuda_catalog() | cuda_engine()
     chosen = [_find_one(name, device, known) for name in names]
@@ -203,9 +207,10 @@ def _find_one(name: str, device: str, known: dict[str, Any]) -> Any:
 
 
 def did_you_mean_kernel(name: str, names: Iterable[str], listed: Iterable[str] | None = None) -> str:
-    """``did_you_mean`` for kernels of several devices: a name without a device is compared with the names after "/".
+    """Suggest kernels whose names are similar to ``name``, as ``did_you_mean`` does. A name without a device is
+    compared with the part of each name after "/".
 
-    Where none is similar, the hint lists ``listed``, by default all ``names``.
+    If no name is similar, the hint lists ``listed``, which is all of ``names`` by default.
 
     >>> did_you_mean_kernel("coalescd", ["cpu/packed", "cuda/coalesced", "cuda/tf32"])
     'did you mean cuda/coalesced?'
@@ -226,7 +231,7 @@ def tunable() -> list[str]:
 
 
 def reference(name: str) -> Kernel:
-    """A vendor library by name (``openblas``, ``mkl``, …), installed or not."""
+    """The kernel of a vendor's library by name (``openblas``, ``mkl``, …), whether or not that library is installed."""
     known = {k.name.split("/")[1]: k for k in catalog().values() if k.is_reference}
     short = name.removeprefix("ref/")
     if short not in known:

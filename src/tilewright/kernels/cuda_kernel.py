@@ -1,9 +1,10 @@
-"""A CUDA kernel as its file declares it, how it is launched for a size, and the fitted numbers in its predicted times.
+"""A CUDA kernel as its file declares it, its launch for a given size, and the fitted constants (costs) in its predicted
+times.
 
-A header names its ``costs``, and ``gpu/kernels/costs/CARD.json`` has their values, one table for each card that was
-measured, which ``benchmarks/fit_costs.py`` fits to measured launches. A table in the user's cache, fitted to the card at
-hand, precedes that of the package. A card without a table takes that of an H200. Rates of memory are those with the
-datasheet rate of an H200: where they count, expressions scale them by ``memory_ratio``.
+A header names the kernel's ``costs``. ``gpu/kernels/costs/CARD.json`` has their values, one table for each GPU that was
+measured; ``benchmarks/fit_costs.py`` fits them to measured launches. A table in the user's cache, fitted to the user's
+GPU, takes precedence over the package's. A GPU without a table uses that of an H200. Rates of memory in a table assume
+the bandwidth of an H200; expressions scale them by ``memory_ratio`` where memory matters.
 """
 
 from __future__ import annotations
@@ -26,37 +27,37 @@ from .expression import Expression, Expressions, Parameter
 # ---- fitted costs ----------------------------------------------------------------------------------------------------
 
 TABLES = PACKAGE / "gpu" / "kernels" / "costs"
-#: The table of cards that have none.
+#: The table of costs for GPUs that have none of their own.
 BASE = "h200"
 
 
 class HasCosts(Protocol):
-    """A kernel: its name, and the names of its costs."""
+    """A kernel's name and the names of its costs."""
 
     @property
     def name(self) -> str:
-        """As tables have it."""
+        """The kernel's name, as in the tables of costs."""
         ...
 
     @property
     def costs(self) -> tuple[str, ...]:
-        """In the order of its header."""
+        """The names of its costs, in the order of the header."""
         ...
 
 
 class CostTable(NamedTuple):
-    """The costs of kernels by their names."""
+    """The costs of kernels, by the kernels' names."""
 
     kernels: Mapping[str, Mapping[str, float]]
 
     def costs_of(self, kernel: HasCosts) -> dict[str, float]:
-        """The value of each cost that the kernel's header names. Raises KeyError for one that the table lacks."""
+        """The value of each cost that the kernel's header names. Raises KeyError if the table lacks one of them."""
         known = self.kernels[kernel.name] if kernel.costs else {}
         return {name: known[name] for name in kernel.costs}
 
 
 def table_of(card: str) -> str:
-    """The table for a card of this name.
+    """The name of the table for a GPU of this name: its own, otherwise that of an H200.
 
     >>> table_of("NVIDIA H200"), table_of("NVIDIA GeForce RTX 5090")
     ('h200', 'h200')
@@ -66,7 +67,7 @@ def table_of(card: str) -> str:
 
 
 def own_table(card: str) -> str:
-    """The name that a card's own table has.
+    """The name of a table that belongs to this GPU alone.
 
     >>> own_table("NVIDIA H100 80GB HBM3")
     'h100-80gb-hbm3'
@@ -76,8 +77,9 @@ def own_table(card: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def cost_table(name: str) -> CostTable:
-    """The table of this name: of the user's cache, else of the package. A kernel that a cached one lacks has the costs of
-    the package. It is read once in a process; a table that is fitted later is for the next one."""
+    """The table of this name: from the user's cache if there is one, otherwise from the package. If the cached table
+    lacks a kernel, that kernel has the costs of the package. A process reads the table once, so a table that is fitted
+    later takes effect in the next process."""
     path = _in_package(name)
     packaged = _table(json.loads((path if path.is_file() else _in_package(BASE)).read_bytes()))
     cached = cached_table(name)
@@ -91,7 +93,7 @@ def cost_table(name: str) -> CostTable:
 
 
 def cached_table(name: str) -> CacheFile:
-    """The file of a table that was fitted here."""
+    """The cache file of a table that was fitted on this machine."""
     return CacheFile("costs", f"{name}.json")
 
 
@@ -105,14 +107,15 @@ def _table(known: Mapping[str, Any]) -> CostTable:
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 
-#: What every GPU since compute capability 3.0 can launch: threads a block; threads along x, y, z; blocks along x, y, z.
+#: What every GPU since compute capability 3.0 can launch: the most threads of a block, the most threads along x, y and z,
+#: and the most blocks along x, y and z.
 MOST_THREADS = 1024
 MOST_BLOCK = (1024, 1024, 64)
 MOST_GRID = (2**31 - 1, 65535, 65535)
 
-#: In boxes, steps and times of a kernel, the elements of 128 bytes.
+#: The name for the number of elements in 128 bytes, in expressions of a kernel's boxes, steps and times.
 LINE = "LINE"
-#: The names that a time may use, besides the parameters and LINE; ``header`` explains them.
+#: The names that an expression for a time may use, besides the parameters and LINE; ``header`` explains them.
 TIMED = (
     *("m", "n", "k", "batch", "parts", "part", "size", "out_size", "sms", "memory_ratio", "int8_rate", "blocks"),
     *("lines", "a_start", "b_start", "a_down", "b_across", "c_down", "a_vector", "b_vector", "finished", "scaled"),
@@ -123,27 +126,29 @@ Dim3 = tuple[int, int, int]
 
 
 class UnitRates(NamedTuple):
-    """What a multiprocessor does in a clock: ``float64`` operations of its units, and multiply-adds of its tensor cores by
-    mma.sync, of float64 (those of the units, where it has no such tensor cores) and of int8."""
+    """What one multiprocessor does in a clock. ``float64``: operations of its float64 units. ``float64_tensor`` and
+    ``int8_tensor``: multiply-adds of its tensor cores by mma.sync; a GPU without float64 tensor cores has the rate of
+    its units."""
 
     float64: int
     float64_tensor: int
     int8_tensor: int
 
 
-#: By compute capability. Units: NVIDIA's CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions". Tensor
-#: cores: the dense rates in NVIDIA's whitepapers of A100, H100, GA102, Ada and RTX Blackwell, over multiprocessors and boost
-#: clock. Of int8 by mma.sync from 9.0 on, where these are rates of other instructions, those of 8.0 are assumed.
+#: The rates by compute capability. Rates of the units are from NVIDIA's CUDA C++ Programming Guide, "Throughput of Native
+#: Arithmetic Instructions". Rates of tensor cores are the dense rates in NVIDIA's whitepapers of A100, H100, GA102, Ada
+#: and RTX Blackwell, divided by multiprocessors and boost clock. For int8 from 9.0 on, those papers give the rate of other
+#: instructions than mma.sync, so the rate of 8.0 is assumed.
 UNIT_RATES = {"8.0": UnitRates(32, 64, 2048), "9.0": UnitRates(64, 128, 2048), "10.0": UnitRates(64, 64, 2048)}
 #: Those of all others that the engine has kernels for: 8.6, 8.9 and 12.0, and GPUs on chips with other processors.
 _OTHER_UNIT_RATES = UnitRates(2, 2, 1024)
 
 
 class Card(NamedTuple):
-    """A GPU, as far as predicted times depend on it; by default an H200.
+    """The facts about a GPU on which predicted times depend; the defaults describe an H200.
 
-    ``sms``: multiprocessors. ``memory_ratio``: the bandwidth of an H200's memory over that of this GPU's. ``table``: the
-    name of its table of costs (see ``costs``). ``capability``: its compute capability.
+    ``sms``: the number of multiprocessors. ``memory_ratio``: the bandwidth of an H200's memory divided by that of this
+    GPU's memory. ``table``: the name of its table of costs. ``capability``: its compute capability.
     """
 
     name: str = ""
@@ -154,7 +159,7 @@ class Card(NamedTuple):
 
     @property
     def rates(self) -> UnitRates:
-        """What a multiprocessor does in a clock.
+        """What one of its multiprocessors does in a clock.
 
         >>> Card().rates.float64_tensor, Card(capability="8.9").rates.float64_tensor
         (128, 2)
@@ -163,12 +168,14 @@ class Card(NamedTuple):
 
     @property
     def facts(self) -> tuple[int, float, int]:
-        """What times may use of it: ``sms``, ``memory_ratio`` and ``int8_rate`` (see TIMED)."""
+        """The values of ``sms``, ``memory_ratio`` and ``int8_rate``, which expressions for times may use (see
+        TIMED)."""
         return self.sms, self.memory_ratio, self.rates.int8_tensor
 
     @classmethod
     def of(cls, name: str, sms: int, memory_clock_khz: int, bus_bits: int, capability: str = "9.0") -> Card:
-        """The card whose memory has this clock and bus, as its driver says; if that is 0, like that of an H200.
+        """The card with this name, these multiprocessors, and this memory clock and bus width, as the driver reports
+        them. If clock or width is 0, the memory is assumed to be as fast as an H200's.
 
         >>> round(Card.of("NVIDIA H100 80GB HBM3", 132, 2_619_000, 5120).memory_ratio, 3)
         1.467
@@ -180,7 +187,8 @@ class Card(NamedTuple):
 
 @dataclass(frozen=True)
 class Launch:
-    """The size of a launch: blocks, and threads of a block, along x, y, z; bytes of dynamic shared memory of a block."""
+    """The size of a launch: the numbers of blocks (``grid``) and of threads in a block (``block``) along x, y and z,
+    and a block's bytes of dynamic shared memory."""
 
     grid: Dim3
     block: Dim3
@@ -188,20 +196,21 @@ class Launch:
 
     @property
     def blocks(self) -> int:
-        """Blocks in all: 0 if C has no elements, and nothing is to be launched."""
+        """The number of blocks of the launch. It is 0 if C has no elements; then nothing is launched."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Parameters that suit some sizes better than the defaults. ``rate`` is their speed in percent of the defaults', if all
-    multiprocessors have work to the end; ``when`` is a condition on m, n, k and parameters, and in the engine on the
-    ``size`` of elements and whether only a ``triangle`` of C is computed, under which they may be taken."""
+    """Parameters that suit some sizes better than the defaults. ``rate`` is their speed in percent of the defaults'
+    speed, at sizes that keep all multiprocessors busy to the end. ``when`` is the condition under which they may be
+    used. It is over m, n, k and the parameters; for the engine's kernels also over the ``size`` of elements and
+    ``triangle``, which says whether only a triangle of C is computed."""
 
     rate: int
     when: Expression
@@ -210,10 +219,12 @@ class Preset:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CudaKernel:
-    """What a ``.cu`` declares in its header, and its source. The fields are the keys of the header (see ``header``).
+    """A CUDA kernel: what its ``.cu`` file declares in its header, and its source. The fields are the keys of the
+    header (see ``header``).
 
-    ``source`` was read from the file once and is what runs. A ``capability`` is, for
-    example, "7.5" or "9.0a". ``costs`` has the ``unfitted`` ones too.
+    ``source`` was read from the file once; this text is what is compiled, even if the file is edited later. A
+    ``capability`` is a compute capability, for example "7.5" or "9.0a". ``costs`` includes the costs that the header
+    lists as ``unfitted``.
     """
 
     name: str
@@ -266,8 +277,8 @@ class CudaKernel:
 
     @property
     def in_engine(self) -> bool:
-        """Whether it is a kernel of the engine: ``matmul`` chooses it by its predicted time, and instead of m, n and k it
-        takes a structure with layouts, batch and parts of k."""
+        """Whether it is a kernel of the engine. ``matmul`` chooses such a kernel by its predicted time. Its function
+        takes a structure with layouts, batch and parts of k instead of m, n and k."""
         return bool(self.time)
 
     @property
@@ -277,16 +288,17 @@ class CudaKernel:
 
     @property
     def tunable(self) -> frozenset[str]:
-        """The names of its parameters, all of which can be set."""
+        """The names of its parameters, all of which tuning can set."""
         return frozenset(self.params)
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a record repeats, so that a report does not need the kernel."""
+        """What a record stores about the kernel, so that a report can be made without it."""
         return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
 
     def checked(self, params: Mapping[str, int]) -> dict[str, int]:
-        """All parameters: ``params``, else the defaults. Raises UsageError for an unknown name or a forbidden value."""
+        """The complete parameters: the given ``params``, and the defaults for all others. Raises UsageError for an
+        unknown name or a forbidden value."""
         if {*map(type, params.values())} <= {int}:
             return dict(_checked(self, tuple(params.items())))
         return self._checked(params)
@@ -307,9 +319,10 @@ class CudaKernel:
         return chosen
 
     def preset(self, m: int, n: int, k: int, sms: int) -> Preset | None:
-        """The preset for a size, on a GPU of ``sms`` multiprocessors; None where the defaults are best.
+        """The preset to use for a size on a GPU of ``sms`` multiprocessors; None if the defaults are best.
 
-        It is the one whose busiest multiprocessor is done first: its time is its blocks times their tile over the rate.
+        The choice is the preset with the shortest estimated time. This time is the number of blocks on the busiest
+        multiprocessor times the elements of their tile, divided by the preset's rate.
         """
 
         def time(preset: Preset) -> float:
@@ -323,14 +336,14 @@ class CudaKernel:
         return None if best is defaults else best
 
     def fits(self, capability: str) -> bool:
-        """Whether a GPU of that compute capability, such as "9.0", can run it."""
+        """Whether a GPU of this compute capability, such as "9.0", can run the kernel."""
         least = self.capability.rstrip("af")
         same = least == capability
         return same if least != self.capability else _number(capability) >= _number(least)
 
     def box(self, operand: str, itemsize: int, params: Mapping[str, int], m: int = 1 << 30) -> tuple[int, int]:
-        """The rows and columns of the box of an operand whose elements have ``itemsize`` bytes, in a product whose A has
-        ``m`` rows; see ``boxes``."""
+        """The rows and columns of an operand's box (see ``boxes`` in ``header``). The operand's elements have
+        ``itemsize`` bytes, and A has ``m`` rows."""
         rows, columns = self._box_sides[operand].of({**params, LINE: 128 // itemsize, "m": m})
         return rows, columns
 
@@ -339,21 +352,24 @@ class CudaKernel:
         return {operand: Expressions(sides) for operand, sides in self.boxes.items()}
 
     def step_of_k(self, itemsize: int, params: Mapping[str, int]) -> int:
-        """Elements of k of which the parts of a long k consist; 0 where k is not cut."""
+        """The number of elements of k of which the parts of a long k are multiples; 0 if the kernel does not split
+        k."""
         return 0 if self.step is None else self.step(**params, **{LINE: 128 // itemsize})
 
     def triangle_blocks(self, params: Mapping[str, int], m: int, k: int) -> int:
-        """The blocks of a launch that computes only the lower triangle of a symmetric C of ``m`` rows; 0 where it cannot."""
+        """The number of blocks of a launch that computes only the lower triangle of a symmetric C of ``m`` rows; 0 if
+        the kernel cannot do that."""
         return 0 if self.triangle is None else self.triangle(m=m, n=m, k=k, **params)
 
     def shared_to_finish(self, params: Mapping[str, int], vectors: int) -> int:
-        """Bytes of shared memory that it needs besides ``shared`` for an epilogue with so many vectors that have a number
-        for each column.
+        """Bytes of shared memory that the kernel needs in addition to ``shared``, for an epilogue with this number of
+        vectors that have one number for each column.
         """
         return 0 if self.finishes is None else vectors * self.finishes(**params)
 
     def holds(self, m: int, n: int, k: int, **params: int) -> frozenset[str]:
-        """The macros of ``given`` whose conditions hold for a size, if the operands lie at multiples of 16 bytes."""
+        """The macros of ``given`` whose conditions hold for a size. It is assumed that all operands begin at multiples
+        of 16 bytes."""
         values = {"m": m, "n": n, "k": k} | self.params | params
         return frozenset(name for name, condition in self.given.items() if condition(**values))
 
@@ -362,14 +378,15 @@ class CudaKernel:
         return Expressions((*self.grid, *self.block, self.shared))
 
     def launch(self, m: int, n: int, k: int, **params: int) -> Launch:
-        """How to launch it for C[m×n] = A[m×k]·B[k×n]; ``params`` are those that differ from the defaults.
+        """The launch of the kernel for C[m×n] = A[m×k]·B[k×n]; ``params`` are the parameters that differ from the
+        defaults.
 
-        Raises UsageError for parameters it cannot take, and where the header asks for what no GPU can launch.
+        Raises UsageError for parameters that the kernel cannot take, and if no GPU can launch what the header asks for.
         """
         return self.launch_with(self.checked(params), m, n, k)
 
     def launch_with(self, checked: Mapping[str, int], m: int, n: int, k: int) -> Launch:
-        """The same with all parameters, which were ``checked``."""
+        """The launch with all parameters given, which ``checked`` has returned."""
         values = {"m": m, "n": n, "k": k, **checked}
         *sizes, shared = self._launch_sizes.of(values)
         grid, block = _three(sizes[: len(self.grid)]), _three(sizes[len(self.grid) :])
@@ -387,8 +404,8 @@ class CudaKernel:
         return launch
 
     def launch_on(self, sms: int, m: int, n: int, k: int, **params: int) -> Launch:
-        """``launch`` on a GPU of ``sms`` multiprocessors: of a persistent kernel there is a block for each of them at most,
-        or PER_SM, in whole clusters."""
+        """The launch on a GPU of ``sms`` multiprocessors. A persistent kernel gets at most one block for each
+        multiprocessor, or PER_SM blocks if it has this parameter, in whole clusters."""
         launch = self.launch(m, n, k, **params)
         if not self.persistent:
             return launch
@@ -402,8 +419,9 @@ def _checked(kernel: CudaKernel, params: tuple[tuple[str, int], ...]) -> Mapping
 
 
 def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
-    """The most blocks of a persistent kernel: as many as run at once, PER_SM on a multiprocessor, in whole clusters. Of
-    larger clusters than pairs some multiprocessors find no part, since a cluster lies in one group of them.
+    """The most blocks with which a persistent kernel is launched: as many as run at once, PER_SM on each
+    multiprocessor, in whole clusters. If clusters are larger than two blocks, some multiprocessors stay without one,
+    because a cluster must lie in one group of multiprocessors (GPC).
 
     >>> blocks_at_once(132, {"CLUSTER": 2}), blocks_at_once(132, {"SPLIT": 4}), blocks_at_once(2, {"SPLIT": 4})
     (132, 120, 4)
@@ -414,8 +432,8 @@ def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
 
 
 def launched(blocks: int, sms: int, params: Mapping[str, int]) -> int:
-    """The blocks of a launch of a persistent kernel that has so much work for: in whole clusters, at most as many as run at
-    once.
+    """The number of blocks with which a persistent kernel is launched that has work for ``blocks``: in whole clusters,
+    at most as many as run at once.
 
     >>> launched(50, 132, {"NEAR": 16}), launched(500, 132, {})
     (64, 132)

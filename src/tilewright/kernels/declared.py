@@ -1,8 +1,9 @@
-"""How a kernel for the CPU declares itself: a Python function under the ``@kernel`` decorator, alone in its file.
+"""How a kernel for the CPU declares itself: it is a Python function with the ``@kernel`` decorator, alone in its file.
 
-The decorator states what no compiler can know: the idea in a sentence, the parent kernel that it improves on, the row of
-``docs/sources.md`` that it implements. Runner, bench, tests, report and documents read that, so **adding a kernel means
-adding one file**. A user's own file with this decorator, anywhere on disk, is a first-class kernel too.
+The decorator states what no compiler can know: the idea in a sentence, the parent kernel that it improves on, and the
+row of ``docs/sources.md`` that it implements. Runner, bench, tests, report and documents read this declaration, so
+**adding a kernel means adding one file**. A user's own file with this decorator, anywhere on disk, declares a kernel
+that can be used in the same ways.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from ..host.sources import PACKAGE
 from ..product.problem import itemsize_of
 from .blocking import Blocking
 
-#: How a kernel may be shared among threads: not at all; by bands of rows of C; by rectangles of C; by itself.
+#: How a kernel may be divided among threads: not at all ("serial"), by bands of rows of C ("rows"), by rectangles of C
+#: ("tiles"), or by the kernel itself ("team").
 Sharing = Literal["serial", "rows", "tiles", "team"]
 
 FLOATS = ("float32", "float64")
-#: Every dtype that a kernel of plain loops can multiply: complex numbers, and integers with wrap-around.
+#: Every dtype that a kernel of plain loops can multiply. Integers wrap around at overflow.
 NUMERIC = (
     *FLOATS,
     "complex64",
@@ -211,7 +213,7 @@ def kernel(
     name: str | None = None,
     **declared: Any,
 ) -> Callable[[Callable[..., None]], Kernel]:
-    """Declare the decorated function to be a kernel; the other keywords are the fields of ``Kernel``.
+    """Declare that the decorated function is a kernel; the other keywords are the fields of ``Kernel``.
 
     The name is ``<folder>/<file name without its number>`` unless ``name`` is given. Keyword-only arguments of the
     function are its parameters, with their defaults.
@@ -231,7 +233,8 @@ def kernel(
 
 
 def split_name(stem: str) -> tuple[int, str]:
-    """``"03_blocked"`` → (3, "blocked"): the number is for reading order only."""
+    """Split a file's name into number and name: ``"03_blocked"`` → (3, "blocked"). The number sets only the reading
+    order."""
     match = re.fullmatch(r"(?:(\d+)_)?(\w+)", stem)
     if match is None:
         raise UsageError(f"kernel file {stem!r}: the name must be letters, digits and underscores")

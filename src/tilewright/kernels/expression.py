@@ -1,8 +1,8 @@
-"""Arithmetic as text in a kernel's header. Expressions of integers give grid, block, memory and parameters; expressions of
-real numbers give times.
+"""Arithmetic expressions that a kernel's header contains as text. Expressions of integers give grid, block, memory and
+parameters; expressions of real numbers give times.
 
-A header may come from any file, so an expression is run as Python only after it has been parsed, and every node found to be
-one of the few kinds of arithmetic. ``gpu.planning.columns`` evaluates many expressions at once, on arrays.
+A header may come from any file. So an expression is first parsed, and run as Python only if every node is one of the
+few kinds of arithmetic that are allowed. ``gpu.planning.columns`` evaluates many expressions at once, on arrays.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 from ..errors import UsageError, did_you_mean
 
-#: Characters of an expression at most, of whole numbers and of real ones: none needs more, and long ones can exhaust the
-#: parser.
+#: The most characters of an expression of whole numbers, and of one of real numbers. No kernel needs more, and very long
+#: expressions can exhaust the parser.
 LONGEST, LONGEST_REAL = 300, 400
 
 
 def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up: how many tiles of b cover a.
+    """a / b, rounded up: how many tiles of size b cover a.
 
     >>> cdiv(33, 32), cdiv(32, 32), cdiv(0, 32)
     (2, 1, 0)
@@ -39,7 +39,7 @@ _ARGUMENTS = {"min": (2, 9), "max": (2, 9), "cdiv": (2, 2), "sqrt": (1, 1)}
 _REAL = frozenset({"sqrt"})
 _ARITHMETIC = ast.Add | ast.Sub | ast.Mult | ast.FloorDiv | ast.Mod | ast.Div
 _COMPARISONS = ast.Eq | ast.NotEq | ast.Lt | ast.LtE | ast.Gt | ast.GtE
-#: The only functions that an expression can call; Python's built-in ones are removed.
+#: All functions that an expression can call; Python's built-in functions are not available.
 EVAL_GLOBALS: dict[str, Any] = {**_FUNCTIONS, "__builtins__": {}}
 
 #: Names that have a meaning in every expression.
@@ -59,7 +59,8 @@ class Expression:
 
     @classmethod
     def parse(cls, text: str | float, names: Iterable[str], *, real: bool = False) -> Expression:
-        """Raises UsageError for anything that is not arithmetic over ``names``: of whole numbers, or of ``real`` ones.
+        """Parse an expression over ``names``: of whole numbers, or with ``real`` of real numbers. Raises UsageError for
+        anything that is not arithmetic.
 
         >>> Expression.parse("sqrt(n) / 2e3", ["n"], real=True)(n=4)
         0.001
@@ -82,7 +83,7 @@ class Expression:
         return self.of(values)
 
     def of(self, values: Mapping[str, Any]) -> Any:
-        """Like calling it, with the values as a mapping, which is not copied."""
+        """The value of the expression; ``values`` is a mapping, which is not copied."""
         try:
             return eval(_code(self.text), EVAL_GLOBALS, values)  # every node has been checked
         except ZeroDivisionError:
@@ -107,7 +108,7 @@ class Expressions:
         self._text = f"({''.join(f'{each.text}, ' for each in self._several)})"
 
     def of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The value of each. Raises UsageError where one divides by zero."""
+        """The value of each expression. Raises UsageError if one of them divides by zero."""
         try:
             found: tuple[Any, ...] = eval(_code(self._text), EVAL_GLOBALS, values)  # each of them has been checked
         except ZeroDivisionError:
@@ -154,17 +155,17 @@ def _code(checked: str) -> CodeType:
 
 # ---- parameters of CUDA kernels, as their headers declare them -------------------------------------------------------
 
-#: How the name of a macro looks.
+#: The form of a macro's name, as a regular expression.
 MACRO = r"[A-Z][A-Z0-9_]*"
 
 
 class WrongHeaderError(Exception):
-    """A header that is missing or wrong; the message does not name the file yet."""
+    """A header is missing or wrong; the message does not name the file yet."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number of the kernel that can be chosen: its default and the values it may take."""
+    """A parameter of a kernel: its name, its default and the values that it may have."""
 
     name: str
     default: int
@@ -180,7 +181,7 @@ class Parameter:
 
 
 def parameter_of(name: str, table: Any) -> Parameter:
-    """The parameter that a header describes by this table. Raises WrongHeaderError."""
+    """Read a parameter from its table in a header. Raises WrongHeaderError if the table is wrong."""
     key = f"params.{name}"
     if not re.fullmatch(MACRO, name) or name in RESERVED:
         raise WrongHeaderError(f"{key}: a parameter becomes a macro, so its name must be capitals, such as TILE")

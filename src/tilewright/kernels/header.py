@@ -1,4 +1,5 @@
-"""CUDA kernels describe themselves: the first block comment of a ``.cu`` is TOML that says what no compiler can.
+"""CUDA kernels describe themselves. The first block comment of a ``.cu`` file is TOML, and states what no compiler can
+know.
 
     /*
     idea = "What it does differently, in a sentence."
@@ -7,79 +8,90 @@
     block = ["TILE", "TILE"]                        # threads along x, y, z
     grid = ["cdiv(n, TILE)", "cdiv(m, TILE)"]       # blocks along x, y, z
     shared = "2 * TILE * TILE * 4"                  # bytes of dynamic shared memory at launch; default 0
-    entry = "my_kernel"                             # its function; default: the only one, or as the file
+    entry = "my_kernel"                             # its function; default: the only one, or the one named as the file
     dtypes = ["float32"]                            # of the operands; this is the default
-    capability = "7.5"                              # least compute capability; "9.0a" for what only that one has
-    constraints = ["TILE * TILE <= 1024"]           # true of every allowed combination of parameters
-    stores = ["float32"]                            # results that an engine's kernel also stores, not of float64
-    precision = "tf32"                              # what operands are rounded to; default "standard": nothing
-    spills = ["sm_80"]                              # architectures where not all registers fit; default none
+    capability = "7.5"                              # least compute capability; "9.0a" if only that one can run it
+    constraints = ["TILE * TILE <= 1024"]           # true for every allowed combination of parameters
+    stores = ["float32"]                            # further dtypes of C that an engine's kernel can store, except
+                                                    # for operands of float64
+    precision = "tf32"                              # the format to which operands are rounded; default: "standard", none
+    spills = ["sm_80"]                              # architectures on which the compiler must spill registers
     adds = true                                     # compiled with ACCUMULATE it adds to C (see prelude.cuh); default false
     notes = ["Anything else worth knowing."]
-    suits = "n >= 8"                                # where matmul prefers it to the rungs below; default: where none does.
-                                                    # Of the engine's kernels (also over batch): where it is considered
-    tile = ["TILE", "TILE"]                         # width and height of the part of C whose reads a block shares
-    invariant = "SPLIT == 1"                        # parameters with which an element of C has the bits that its row of A
-                                                    # and its column of B give, in any product
-    triangle = ["BM", "BN", "1"]                    # rows, columns and blocks of a tile where only the lower triangle of a
-                                                    # symmetric C is computed; the columns must divide the rows
+    suits = "n >= 8"                                # the sizes for which it is preferred to earlier kernels; for an
+                                                    # engine's kernel (with batch as a further name), those for which
+                                                    # it is considered
+    tile = ["TILE", "TILE"]                         # width and height of the part of C that a block computes
+    invariant = "SPLIT == 1"                        # parameters with which the bits of an element of C depend only on its
+                                                    # row of A and its column of B, in any product
+    triangle = ["BM", "BN", "1"]                    # rows, columns and blocks of a tile, if only the lower triangle of a
+                                                    # symmetric C is computed; rows must be a multiple of columns
 
-    persistent = true                               # a block takes one part of C after another; default false
+    persistent = true                               # each block computes one part of C after another; default false
 
     [boxes]                                         # operands come as tensor maps: the rows and columns of the box of a copy
-    a = ["BM", "LINE"]                              # of A, whose rows lie in memory one after another
-    a_down = ["LINE", "64"]                         # of A whose columns do, as it lies; without this key it is copied first
-                                                    # LINE: the elements of 128 bytes; m may stand here too
+    a = ["BM", "LINE"]                              # for an A whose rows are contiguous
+    a_down = ["LINE", "64"]                         # for an A whose columns are contiguous; without this key A is copied
+                                                    # first. LINE is the number of elements in 128 bytes; m is known, too
 
-    [strides]                                       # operands come as pointers and strides; what it reads as it lies: "any"
-    a = "either"                                    # strides, or what follows along "rows", "columns" or "either" way; and
-    b = "rows"                                      # lists = "either", if it takes lists (see gpu/kernels/lists.cuh); padded
-    c = "rows"                                      # if copies are faster that it may read to the end of a vector
+    [strides]                                       # operands come as pointers and strides; what it reads uncopied:
+    a = "either"                                    # "any" strides, or contiguous "rows", "columns" or "either" of them;
+    b = "rows"                                      # lists = "either" if it takes lists (see gpu/kernels/lists.cuh);
+    c = "rows"                                      # padded = … if it is faster when it may read whole vectors
 
-    step = "BK"                                     # a long k may be cut into parts, whole steps of so many elements
-    costs = ["rate"]                                # fitted numbers in its times; tables have their values (see ``costs``)
-    unfitted = ["launch_s"]                         # more of them, which a fit leaves as they are
-    [time]                                          # predicted seconds of a launch: expressions of real numbers, each over
+    step = "BK"                                     # k may be divided into parts of a multiple of these elements
+    costs = ["rate"]                                # names of fitted constants in its times; tables have their values
+    unfitted = ["launch_s"]                         # further constants, which a fit does not change
+    [time]                                          # predicted seconds of a launch: expressions of real numbers over
     tiles = "cdiv(blocks, sms) * part / rate"       # those above it, costs, parameters, LINE and ``cuda_kernel.TIMED``
-    seconds = "launch_s + tiles"                    # the last
+    seconds = "launch_s + tiles"                    # the last one is the time
 
-    [formulas]                                      # counts by hand, for whole blocks; explain compares its own with them
+    [formulas]                                      # counts by hand, for whole blocks; explain compares its counts with them
     global_load_sectors = "m * n // 32 * k * 5"
 
-    [given]                                         # macros for sizes that need less code; each also says that
-    C_ALIGNED = "n % 4 == 0"                        # addresses are multiples of 16 bytes
+    [given]                                         # macros for sizes that need less code. Each is defined only if
+    C_ALIGNED = "n % 4 == 0"                        # addresses are multiples of 16 bytes, too
 
     [[presets]]                                     # parameters for sizes at which the defaults leave multiprocessors idle
-    rate = 80                                       # their speed at large sizes, in percent of the defaults'; needs a tile
-    when = "m * n < 65536"                          # where matmul may take them; default everywhere
+    rate = 80                                       # their speed at large sizes, in percent of the defaults'; needs ``tile``
+    when = "m * n < 65536"                          # the sizes for which matmul may use them; default: all sizes
     params = { TILE = 16 }
 
     [params]                                        # each becomes a macro of the source
     TILE = { default = 32, values = [8, 16, 32] }   # or { default = 32, min = 8, max = 64, step = 8 }
     */
 
-Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile`` and the formulas are arithmetic
-over m, n, k and the parameters (see ``expression``), and so is ``when``; ``suits`` is over m, n and k. A list for
-``params``, or for one of them, stands for several presets. A formula is named after what it counts: ``global`` or
-``shared``, ``load`` or ``store``, ``requests`` or ``sectors`` (of shared memory ``wavefronts``). A macro of ``given`` is
-set where the condition holds; without it the kernel must be right for every size and address. Lines with ``//`` or ``#``
-may precede the comment.
+Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile``, the formulas and ``when``
+are arithmetic over m, n, k and the parameters (see ``expression``); ``suits`` is over m, n and k only. If ``params`` of
+a preset, or one of its values, is a list, the table describes one preset for each entry. The name of a formula says
+what it counts. It joins ``global`` or ``shared``, ``load`` or ``store``, and ``requests`` or ``sectors`` (for shared
+memory ``requests`` or ``wavefronts``). A macro of ``given`` is defined where its condition holds. Compiled without the
+macro, the kernel must be right for every size and address. Lines that begin with ``//`` or ``#`` may precede the
+comment.
 
-The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, row-major, and sets C[m×n] = A[m×k]·B[k×n] for
-any m, n, k ≥ 0. One that ``adds`` computes C += A·B if compiled with ACCUMULATE; then with k = 0 it leaves C unchanged.
+The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, with row-major matrices, and sets C[m×n] =
+A[m×k]·B[k×n] for any m, n, k ≥ 0. If the header says ``adds``, the function computes C += A·B when it is compiled with
+ACCUMULATE; with k = 0 it then leaves C unchanged.
 
-An operand in ``boxes`` is a tensor map, ``const __grid_constant__ TensorMap a`` (of ``hopper.cuh``), in place of a pointer:
-of three dimensions, the first of one matrix, in swizzles of 128 bytes, with zeros beyond the edges. Its rows must be
-multiples of 16 bytes and not empty; other shapes are refused. A ``persistent`` kernel gets at most a block for each
-multiprocessor, or PER_SM, in whole clusters of CLUSTER · BESIDE · SPLIT · NEAR, which are its parameters. The
-engine's kernels with ``boxes`` or ``strides`` take more: ``gpu.runtime.engine_product`` says what.
+An operand listed in ``boxes`` is passed as a tensor map, ``const __grid_constant__ TensorMap a`` (see ``hopper.cuh``),
+instead of a pointer. The map has three dimensions, of which the third counts matrices. It uses swizzles of 128 bytes,
+and reads zeros beyond the edges. Rows of the operand must be a multiple of 16 bytes long, and not empty; other shapes
+are refused. A ``persistent`` kernel gets at most one block for each multiprocessor, or PER_SM blocks if it has this
+parameter. The blocks are whole clusters; a cluster has CLUSTER · BESIDE · SPLIT · NEAR blocks, which are parameters,
+too. The engine's kernels with ``boxes`` or ``strides`` take further arguments, which ``gpu.runtime.engine_product``
+describes.
 
-In its times ``part`` is the elements of k in one of ``parts``, ``size`` and ``out_size`` the bytes of an element that is
-read and stored, ``blocks`` those of the launch, ``sms``, ``memory_ratio`` and ``int8_rate`` facts of the GPU (``Card``,
-``UnitRates``); rows of A and B begin at multiples of ``a_start`` and ``b_start`` bytes, which are 128 at most, and ``lines``
-is 1 where both are. ``a_down`` and ``c_down`` are 1 where columns of A or C follow each other in memory, ``b_across`` where
-rows of B do; ``a_vector`` and ``b_vector`` are the most bytes that one access may have.
-``finished``: it applies an epilogue, which needs ``finishes`` bytes of shared memory for each vector. ``scaled``: in blocks.
+Expressions for times may use these names. ``part`` is the elements of k in each of the ``parts`` of k. ``size`` and
+``out_size`` are the bytes of an element that is read and of one that is stored. ``blocks`` is the number of blocks of
+the launch. ``sms``, ``memory_ratio`` and ``int8_rate`` are facts of the GPU (``Card``, ``UnitRates``).
+
+Rows of A and B begin at multiples of ``a_start`` and ``b_start`` bytes, which are 128 at most; ``lines`` is 1 if both
+are 128. ``a_down`` and ``c_down`` are 1 if the elements of a column of A or C follow each other in memory, and
+``b_across`` is 1 if those of a row of B do. ``a_vector`` and ``b_vector`` are the most bytes that one access to A or B
+can have.
+
+``finished`` is 1 if the kernel applies an epilogue. ``finishes`` is an entry of the header: the bytes of shared memory
+that the epilogue needs for each vector. ``scaled`` is 1 if the operands are scaled in blocks.
 """
 
 from __future__ import annotations
@@ -96,7 +108,7 @@ from ..host.sources import PACKAGE
 from .cuda_kernel import LINE, TIMED, CudaKernel, Preset
 from .expression import MACRO, RESERVED, Expression, WrongHeaderError, parameter_of
 
-#: A header that suits a kernel of 32 × 32 threads a block, one for each element of C.
+#: A header for a kernel with blocks of 32 × 32 threads, each of which computes one element of C.
 TEMPLATE = """\
 /*
 idea = "what it does differently"
@@ -119,9 +131,10 @@ _FUNCTION = r"\b__global__\b(?:[^;{}()]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*
 
 
 def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
-    """The kernel in the file ``path``; ``entry`` is its function if the header names none and the file has several.
+    """Read the kernel in the file ``path``. ``entry`` names its function if the header does not and the file has
+    several.
 
-    Raises HeaderError with the file, the key and the rule if the header is missing or wrong.
+    Raises HeaderError, which names the file, the key and the rule, if the header is missing or wrong.
     """
     try:
         source = path.read_text(encoding="utf-8-sig")
@@ -139,7 +152,7 @@ def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
 
 
 def check_launches(kernel: CudaKernel) -> None:
-    """Raises WrongHeaderError where the defaults of a kernel, or a preset, cannot be launched."""
+    """Raise WrongHeaderError if the defaults of a kernel, or one of its presets, cannot be launched."""
     for what, params in (
         ("its own defaults are", {}),
         *((f"presets[{i}] is", preset.params) for i, preset in enumerate(kernel.presets)),
@@ -151,7 +164,7 @@ def check_launches(kernel: CudaKernel) -> None:
 
 
 def code_of(source: str) -> str:
-    """A source without its header, which the compiler does not read.
+    """A source without its header, because the compiler does not need the header.
 
     >>> code_of("/* idea = 'x' */ int x;")
     ' int x;'
@@ -398,8 +411,9 @@ class _Header:
 
 
 def presets_of(key: str, table: Any, expression: Callable[[str, Any], Expression]) -> Iterator[Preset]:
-    """The presets that a header describes by this table: each combination of the lists in ``params``, which may itself be a
-    list of tables. ``expression(key, text)`` checks a condition. Raises WrongHeaderError."""
+    """Read the presets that one table of a header describes: one for each combination of the lists in ``params``.
+    ``params`` may itself be a list of tables. ``expression(key, text)`` checks and parses a condition. Raises
+    WrongHeaderError if the table is wrong."""
     known = isinstance(table, dict) and {"rate", "params"} <= set(table) <= {"rate", "when", "params"}
     sets = _listed(table["params"]) if known else []
     if (

@@ -1,11 +1,12 @@
-"""What several CPU rungs share: copies of blocks between a matrix and a buffer. No rung's idea is here."""
+"""Functions that several CPU rungs share: they copy blocks between a matrix and a buffer. None of them is the idea of a
+rung."""
 
 from tilewright.cpu.codegen import njit
 
 
 @njit(nogil=True)
 def load_block(source, row, column, block):
-    """Copy the block of ``source`` that starts at (row, column) into ``block``, zeros beyond the matrix's edge."""
+    """Copy the block of ``source`` that starts at (row, column) into ``block``, with zeros beyond the matrix's edge."""
     height, width = block.shape
     rows = min(height, source.shape[0] - row)
     columns = min(width, source.shape[1] - column)
@@ -18,7 +19,7 @@ def load_block(source, row, column, block):
 
 @njit(nogil=True)
 def store_block(block, target, row, column):
-    """Copy the part of ``block`` that lies inside ``target``, from (row, column) on."""
+    """Copy the part of ``block`` that lies inside ``target`` to ``target``, from (row, column) on."""
     height, width = block.shape
     for r in range(min(height, target.shape[0] - row)):
         for s in range(min(width, target.shape[1] - column)):
@@ -27,7 +28,8 @@ def store_block(block, target, row, column):
 
 @njit(nogil=True, fastmath={"contract"})
 def multiply_block(rows, size, a, b, c):
-    """c += a·b for the first ``rows`` rows, in ikj order; k and n are ``size``, which is faster as a constant."""
+    """Add a·b to the first ``rows`` rows of c, in the loop order i, k, j. k and n are ``size``, because the compiler
+    makes faster loops of a constant."""
     for i in range(rows):
         for p in range(size):
             scale = a[i, p]

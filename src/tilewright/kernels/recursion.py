@@ -1,7 +1,9 @@
-"""What the three Strassen rungs share: quarters, odd edges and the error bound. The schedules are in their files.
+"""What the three Strassen rungs share: quarters, odd edges and the error bound. The order of the operations is in each
+rung's file.
 
-The schemes halve all three dimensions. An odd dimension is peeled: the scheme multiplies the even core, and the base kernel
-computes the rest as thin products: a column of A with a row of B, a column of C, and a row of C.
+The schemes halve all three dimensions. If a dimension is odd, the scheme multiplies the largest part with even
+dimensions. The base kernel computes the remainder as thin products: a column of A times a row of B, a column of C, and
+a row of C.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ def quarters(x: np.ndarray) -> Quarters:
 
 
 def is_leaf(m: int, n: int, k: int, leaf: int) -> bool:
-    """Whether a product is small enough for the base kernel: another level would not pay."""
+    """Whether a product is so small that the base kernel computes it, because another level would not be faster."""
     return min(m, n, k) <= max(leaf, 1)
 
 
 def halvings(m: int, n: int, k: int, leaf: int) -> int:
-    """How often the recursion halves.
+    """The number of times that the recursion halves the dimensions.
 
     >>> halvings(4096, 4096, 4096, 2048), halvings(5000, 100, 5000, 2048)
     (1, 0)
@@ -41,9 +43,10 @@ def halvings(m: int, n: int, k: int, leaf: int) -> int:
 
 
 def multiply_peeled(a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, multiply_even: Callable[..., None]) -> None:
-    """c = a·b, by ``multiply_even(a, b, c)`` on the largest core with even dimensions and thin products around it.
+    """Compute c = a·b: ``multiply_even(a, b, c)`` multiplies the largest part with even dimensions, and thin products
+    compute the remainder.
 
-    ``team`` has ``multiply``, ``add`` and ``subtract``, each of which all threads share.
+    ``team`` has the functions ``multiply``, ``add`` and ``subtract``; all threads work on each call.
     """
     (m, k), n = a.shape, b.shape[1]
     me, ne, ke = m - m % 2, n - n % 2, k - k % 2
@@ -60,12 +63,14 @@ def multiply_peeled(a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, mult
 
 
 def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
-    """Higham's bound (Accuracy and Stability of Numerical Algorithms, 2nd ed., section 23.2.2) for a halving scheme.
+    """Make a function that computes Higham's error bound for a scheme that halves the dimensions (Accuracy and
+    Stability of Numerical Algorithms, 2nd ed., section 23.2.2).
 
-    max|C − Ĉ| ≤ [growth^L · (k₀² + linear·k₀) − linear·k] · u · max|A| · max|B| after L levels down to k₀ = k/2^L. The
-    result computes the factor of u · max|A| · max|B| without the subtracted term, so it is slightly larger. The growth is
-    12 for Strassen's scheme (linear term 5) and 18 for Winograd's (6). Without a level it is None: then the classical
-    componentwise bound of the base kernel holds.
+    The bound is max|C − Ĉ| ≤ [growth^L · (k₀² + linear·k₀) − linear·k] · u · max|A| · max|B| after L levels down to k₀
+    = k/2^L. The function returns the factor of u · max|A| · max|B| without the subtracted term, so it is slightly
+    larger than the bound. ``growth`` is 12 and ``linear`` 5 for Strassen's scheme; they are 18 and 6 for Winograd's.
+    The function returns None if there is no level, because then the classical componentwise bound of the base kernel
+    holds.
     """
 
     def bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
@@ -79,7 +84,8 @@ def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
 
 
 def buffer_size(m: int, n: int, k: int, *, leaf: int) -> int:
-    """Elements for one half-size temporary each of A, B and C on every level: about (mk + kn + mn)/3."""
+    """The elements of a buffer that holds one half-size temporary each of A, B and C for every level: about (mk + kn +
+    mn)/3."""
     total = 0
     while not is_leaf(m, n, k, leaf):
         m, n, k = m // 2, n // 2, k // 2
@@ -90,11 +96,11 @@ def buffer_size(m: int, n: int, k: int, *, leaf: int) -> int:
 def multiply_in_one_buffer(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, team: Any, leaf: int, one_level: Callable[..., None]
 ) -> None:
-    """c = a·b by a scheme whose temporaries, on all levels, are cut from one buffer.
+    """Compute c = a·b by a scheme whose temporaries, on all levels, lie in one buffer.
 
-    ``one_level(a, b, c, buffer, team, multiply)`` does one level for matrices with even dimensions. It takes its
-    temporaries from the start of ``buffer``, and multiplies quarters, or sums of quarters, by ``multiply(x, y, out,
-    rest)`` with the rest of it. ``team`` is that of ``multiply_peeled``.
+    ``one_level(a, b, c, buffer, team, multiply)`` computes one level, for matrices with even dimensions. It takes its
+    temporaries from the start of ``buffer``. It multiplies quarters, or sums of quarters, by ``multiply(x, y, out,
+    rest)``, where ``rest`` is the remainder of the buffer. ``team`` is as in ``multiply_peeled``.
     """
 
     def multiply(x: np.ndarray, y: np.ndarray, out: np.ndarray, rest: np.ndarray) -> None:

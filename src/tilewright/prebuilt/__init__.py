@@ -1,1 +1,1 @@
-"""The engine's machine code, built before it is needed: ``python -m tilewright.prebuilt``."""
+"""Builds the engine's machine code before it is needed: ``python -m tilewright.prebuilt``."""

@@ -1,10 +1,11 @@
-"""Build the engine's machine code: ``python -m tilewright.prebuilt [LEVEL …]``, by default for this machine's best level.
+"""Builds the engine's machine code. The command is ``python -m tilewright.prebuilt [LEVEL …]``; by default it builds
+for this machine's best level of instructions.
 
-Numba translates the functions of ``entries`` to LLVM's representation, without optimising or running any; then all that
-belong to a kernel are linked, optimised once and written as an object, by several processes. The system's C compiler links
-the objects and ``support.c`` to a shared library of one level in ``built/``, beside a list of the functions and of the
-numbers that the library reads (``cpu.codegen.setting``). Objects stay there, so that after a change of one kernel only its
-own is built again. The C front is built, too (``native``).
+Numba translates the functions of ``entries`` to LLVM's representation; it neither optimises nor runs them. Then all
+functions that belong to one kernel are linked, optimised once and written as an object file. Several processes do this.
+The system's C compiler links the objects and ``support.c`` to a shared library for one level, in ``built/``. A file
+next to the library lists its functions and the numbers that it reads (``cpu.codegen.setting``). Object files are kept,
+so that after a change of one kernel only this kernel is built again. The C front (``native``) is built, too.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from .tools import BuildError, c_compiler, put
 Say = Callable[[str], object]
 
 
-#: With these variables every build of the same sources has the same bytes: Numba's order of names is that of their hashes.
+#: With these variables, every build of the same sources has the same bytes, because Numba orders names by their hashes.
 SAME_EACH_TIME = {"PYTHONHASHSEED": "0"}
-#: The functions that belong to no kernel take as long to build as a kernel with so many dtypes.
+#: The functions that belong to no kernel take as long to build as a kernel with this number of dtypes.
 WEIGHT_OF_OTHERS = 14
 
 
@@ -51,7 +52,7 @@ WEIGHT_OF_OTHERS = 14
 def build(
     levels: Sequence[InstructionLevel], folder: Path = BUILT, jobs: int | None = None, say: Say = print
 ) -> list[Path]:
-    """Build a library for each level. Raises BuildError where there is no C compiler, or a step fails."""
+    """Build a library for each level. Raises BuildError if there is no C compiler, or if a step fails."""
     if not levels:
         return []
     compilers = [c_compiler(level.arch) for level in levels]
@@ -111,14 +112,15 @@ def _objects(level: InstructionLevel, folder: Path, jobs: int, say: Say) -> list
 
 
 def own_sources() -> dict[str, list[Path]]:
-    """For each kernel of the engine, and for the functions that belong to none, the files that only these need."""
+    """The source files that only one kernel of the engine needs, for each kernel; and those that only the functions
+    without a kernel need."""
     kernels = {kernel.name: [kernel.path] for kernel in engine().values()}
     return {NO_KERNEL: [kernel.path for kernel in (KERNEL, FOR_VECTORS, BEFORE_VECTORS)], **kernels}
 
 
 def even_shares(kernels: Sequence[str], jobs: int) -> list[list[str]]:
-    """The kernels in at most so many shares that take about the same time: kernels with the most dtypes come first,
-    and each goes to the share with the least so far.
+    """Divide kernels among at most ``jobs`` processes, so that all take about the same time: kernels with the most
+    dtypes come first, and each goes to the process with the least work so far.
 
     >>> even_shares([], 2)
     []
@@ -134,7 +136,8 @@ def even_shares(kernels: Sequence[str], jobs: int) -> list[list[str]]:
 
 
 def translate() -> None:
-    """Compile kernels, each given as ``NAME=PATH``: to an object ``PATH.o`` and a list of its functions, ``PATH.json``."""
+    """Compile kernels, each given as ``NAME=PATH``, to an object ``PATH.o`` and a list of its functions,
+    ``PATH.json``."""
     level = level_named(os.environ[BUILD_LEVEL])
     from ..cpu.runtime.entries import entries  # imports Numba
     from .translate import Translator
@@ -148,8 +151,9 @@ def translate() -> None:
 
 
 def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = print) -> list[InstructionLevel]:
-    """Build the libraries of these levels, by default of this machine's best one, that are not of these sources. Returns
-    all of these levels, built or not. Raises BuildError as ``build``, and for a level that there is not."""
+    """Build the libraries of these levels that are not up to date; by default only that of this machine's best level.
+    Returns all of these levels, whether or not they were built now. Raises BuildError as ``build`` does, and for a
+    level that does not exist."""
     known = {level.name: level for level in LEVELS}
     if wrong := [name for name in names if name not in known]:
         raise BuildError(f"there is no level {wrong[0]}; {did_you_mean(wrong[0], known)}")
@@ -166,7 +170,7 @@ def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tilewright.prebuilt", description="Build the engine's machine code, or the kernels of GPUs."
     )
@@ -196,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # Build the C front ``tilewright._native``: one file for every CPython from 3.11 on (abi3), or for one without a GIL.
 
 
-#: The oldest CPython whose interface is asked for.
+#: The oldest CPython whose stable interface the extension uses.
 LIMITED_API = "0x030B0000"
 FLAGS = (
     *("-O2", "-std=c11", "-fPIC", "-shared", "-fvisibility=hidden"),
@@ -205,12 +209,13 @@ FLAGS = (
 
 
 def file_name() -> str:
-    """The extension's file: abi3, but an interpreter without a GIL has no stable interface."""
+    """The file name of the extension. It is of the stable interface (abi3), which interpreters without a GIL do not
+    have."""
     return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}" if is_free_threaded() else "_native.abi3.so"
 
 
 def python_tag() -> str:
-    """The tags of a wheel with the extension: interpreter and interface."""
+    """The tags of interpreter and interface for a wheel with the extension."""
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
     return f"{version}-{version}t" if is_free_threaded() else "cp311-abi3"
 
@@ -221,15 +226,17 @@ def is_free_threaded() -> bool:
 
 
 def native_file(arch: str) -> Path:
-    """Where the extension is built; that for another architecture not where this interpreter looks for its own."""
+    """The path at which the extension is built. For another architecture it is not where this interpreter would load
+    it."""
     return PACKAGE / file_name() if arch == platform.machine() else BUILT / arch / file_name()
 
 
 def build_native(say: Callable[[str], object] = print, arch: str = platform.machine()) -> Path | None:
-    """Build the extension, unless it is of these sources. None without Python's headers. Raises BuildError without a C
-    compiler. The headers are this machine's for another architecture of 64 bits, too: the interface is the same.
+    """Build the extension, unless it is up to date. Returns None if Python's headers are missing. Raises BuildError if
+    there is no C compiler. This machine's headers are also used for another 64-bit architecture, because the interface
+    is the same.
 
-    With ``$CFLAGS``, such as those of sanitizers, it is always built, with these flags too.
+    If ``$CFLAGS`` is set, for example for sanitizers, the extension is always built, with these flags in addition.
     """
     target, key, more = native_file(arch), front_key(), shlex.split(os.environ.get("CFLAGS", ""))
     if not more and target.is_file() and key.encode() in target.read_bytes():

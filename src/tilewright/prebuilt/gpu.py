@@ -1,8 +1,8 @@
-"""Build the archive of an architecture: the engine's kernels for its GPUs, compiled before a product needs them.
+"""Builds the archive of an architecture: the engine's kernels for its GPUs, compiled before a product needs them.
 
-Which kernels these are, the planner says: it plans products of all dtypes, layouts and alignments with random sizes, and
-what each of them would launch is noted in place of being loaded. Of the kernels that multiply, every set of parameters that
-was chosen is compiled for every layout and alignment that was met.
+The planner determines which kernels these are. It plans products of all dtypes, layouts and alignments with random
+sizes. Each kernel that a product would launch is noted instead of loaded. For kernels that multiply, every set of
+parameters that was chosen is compiled for every layout and alignment that occurred.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SAMPLES, _MOST_BYTES = 8, 1 << 19
 #: Of Zstandard: the most it has.
 _LEVEL = 22
 
-#: The GPUs of an architecture that products are planned for: compute capability, name, multiprocessors, and the clock (kHz)
+#: The GPUs of an architecture for which products are planned: compute capability, name, multiprocessors, and the clock (kHz)
 #: and the width (bits) of the memory.
 GPUS = {
     "sm_80": ("8.0", [("NVIDIA A100-SXM4-80GB", 108, 1_593_000, 5120)]),
@@ -57,9 +57,9 @@ GPUS = {
     "sm_100a": ("10.0", [("NVIDIA B200", 148, 3_996_000, 8192)]),
     "sm_120a": ("12.0", [("NVIDIA GeForce RTX 5090", 170, 14_001_000, 512)]),
 }
-#: Products that are planned of each dtype, GPU and pair of layouts.
+#: The number of products that are planned for each dtype, GPU and pair of layouts.
 COUNT = 2000
-#: Dtype and precision of the operands, and dtype of the result.
+#: The dtype and the precision of the operands, and the dtype of the result, for which products are planned.
 CASES: tuple[Case, ...] = (
     ("bfloat16", "standard", None),
     ("float16", "standard", None),
@@ -111,7 +111,7 @@ def build_archive(
     jobs: int | None = None,
     say: Say = print,
 ) -> Path:
-    """Build the archive of an architecture; returns its path. Raises BuildError for one that is not known."""
+    """Build the archive of an architecture; returns its path. Raises BuildError for an unknown architecture."""
     if arch not in GPUS:
         raise BuildError(f"no GPU is known for {arch!r}; {did_you_mean(arch, GPUS)}")
     say(f"planning products for {arch} …")
@@ -121,7 +121,7 @@ def build_archive(
 def write_archive(
     arch: str, wanted: Sequence[Request], folder: Path = BUILT, jobs: int | None = None, say: Say = print
 ) -> Path:
-    """Compile these kernels, and put the archive into a folder; returns its path."""
+    """Compile these kernels, and write the archive to a folder; returns its path."""
     begun, jobs = time.perf_counter(), jobs or machine().usable_cores
     say(f"building {archive_name(arch)}: {len(wanted)} kernels, in {jobs} processes …")
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def write_archive(
 
 
 def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list[Request]:
-    """The kernels that random products ask for, in the order of the cases."""
+    """The kernels that random products need, in the order of the cases."""
     capability, gpus = GPUS[arch]
     with requests() as asked:
         for (name, *facts), (dtype, precision, out_dtype) in itertools.product(gpus, cases):
@@ -203,8 +203,9 @@ def _strides(shape: tuple[int, int], down: bool) -> tuple[int, int]:
 
 
 def every_set(wanted: Iterable[Request]) -> list[Request]:
-    """These kernels, and for each kernel and its types every set of parameters that was seen, with every set of other macros
-    that was seen: which parameters are the fastest changes with the size."""
+    """Add to these kernels further sets of parameters. For each kernel and its types, every set of parameters that
+    occurred is combined with every set of other macros that occurred, because the fastest parameters depend on the
+    size."""
     kernels = {kernel.path: kernel for kernel in cuda_engine().values()}
     groups: dict[Any, tuple[dict[Any, None], dict[Any, None]]] = defaultdict(lambda: ({}, {}))
     found = dict.fromkeys(wanted)

@@ -29,17 +29,17 @@ class Array(Protocol):
 
 #: An operand in memory: an array of any library, or lists of numbers.
 Operand = ArrayLike | Array
-#: A matrix in a file, by its path or its URL.
+#: The path or the URL of a matrix in a file.
 Path = str | os.PathLike[str]
 
 #: The type of both operands, and of the result.
 ArrayT = TypeVar("ArrayT", bound=Array)
 #: The type of ``out``, which the call returns.
 OutT = TypeVar("OutT")
-#: The dtype of one operand, or the one that the caller asks for.
+#: The dtype of one operand, or the dtype that the caller requests.
 ScalarT = TypeVar("ScalarT", bound=np.generic)
-#: The dtype of both operands. It is a list of dtypes, because a checker would take int32 and float32 together for a
-#: ``ScalarT`` which is either; their product is float64.
+#: The dtype of both operands. It is a list of dtypes. With ``ScalarT``, a checker would accept int32 and float32 together
+#: as either of the two, although their product is float64.
 SameT = TypeVar(
     "SameT",
     np.bool,
@@ -60,7 +60,8 @@ SameT = TypeVar(
 
 #: An array of one axis.
 Vector = np.ndarray[tuple[int], np.dtype[SameT]]
-#: An array whose number of axes a checker does not know: no other shape is one of ``Never``. NumPy's own stubs do the same.
+#: An array whose number of axes a checker does not know; no other shape consists of ``Never``. NumPy's own stubs do the
+#: same.
 UnknownShape = np.ndarray[tuple[Never, Never, Never, Never, Never], np.dtype[SameT]]
 #: An array whose dtype a checker does not know, or of which it only knows the kind.
 UnknownDType = NDArray[

@@ -22,25 +22,27 @@ from ..errors import ShapeError, UsageError
 from .problem import merged_stride
 
 Sizes = Mapping[str, int]
-#: Strides of an operand in bytes, by label.
+#: The strides of an operand in bytes, by label.
 Strides = Mapping[str, int]
 
-#: Bytes of a copy of a part of an operand, at most, if the caller sets no limit.
+#: The most bytes of a copied part of an operand, if the caller sets no limit.
 COPY_BYTES = 32 << 20
-#: The least rows, columns and depth of products for which an operand is read in parts, one for each index of an outer
-#: label, rather than copied: each of these products packs the other operand again.
+#: An operand can be read in parts, one for each index of an outer label, instead of being copied. This is done only for
+#: products with at least this many rows, columns and steps of k, because each of them packs the other operand again.
 LEAST_LOOPED = 256
-#: The same for products that are so small that nothing is packed.
+#: The same limit for products that are so small that nothing is packed.
 LEAST_LOOPED_UNPACKED = 64
-#: Elements of a result that count as much as copied ones, if its last axis is not the last of the output.
+#: If the last axis of a result is not the last of the output, each element of the result counts as this many copied
+#: elements.
 RESULT_COPY = 2.0
-#: Tiles of a result with so few rows, which are longer, are on many pages. Its elements count as so many copied ones:
-#: a batch of 57 × 1518 × 36 of float64 took 32 ms, and 11 ms with rows and columns exchanged.
+#: FEW_ROWS and LONG_ROWS are for results with at most FEW_ROWS rows and more columns than that, because their tiles lie on
+#: many pages. Each element of such a result counts as LONG_ROWS copied elements: a batch of 57 × 1518 × 36 of float64 took
+#: 32 ms, and 11 ms with rows and columns exchanged.
 FEW_ROWS, LONG_ROWS = 64, 3.0
-#: The most elements of operands and result of a product of matrices that is not packed.
+#: The most elements of operands and result, together, of a product of matrices that is not packed.
 MOST_UNPACKED = 100_000
-#: The least lengths of two vectors whose outer product is computed as one of matrices with k = 1: it writes C by whole
-#: vectors, up to four times as fast as loops over short axes that broadcast.
+#: If two vectors have at least this length, their outer product is computed as a product of matrices with k = 1. This
+#: writes C by whole vectors, up to four times as fast as loops over short axes that broadcast.
 LEAST_OUTER = 8
 
 # ---- subscripts ------------------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def tensordot_axes(axes: Any, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[l
 
 @functools.lru_cache(maxsize=1024)
 def sizes_of(subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]) -> dict[str, int]:
-    """The size of each label. An axis of length 1 broadcasts. Raises ShapeError.
+    """The size of each label. An axis of length 1 is broadcast. Raises ShapeError if sizes do not match.
 
     >>> sizes_of(Subscripts(("ij", "jk"), "ik"), ((2, 3), (1, 4)))
     {'i': 2, 'j': 3, 'k': 4}

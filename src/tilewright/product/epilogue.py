@@ -14,7 +14,7 @@ from ..errors import DTypeError, ShapeError, UsageError, did_you_mean
 from .operands import admit, asked_dtype, is_real, promoted
 
 ACTIVATIONS = ("relu", "gelu", "silu")
-#: Steps of k, and columns of B, that have one scale where scales are given by blocks.
+#: The number of steps of k, and of columns of B, that have one scale, if scales are given by blocks.
 BLOCK = 128
 
 
@@ -57,7 +57,7 @@ class Epilogue:
 
     @classmethod
     def of(cls, out: Any, alpha: Any, beta: Any, bias: Any, activation: Any, scale_a: Any, scale_b: Any) -> Epilogue:
-        """The checked epilogue of a product into ``out``. Raises UsageError.
+        """Make and check the epilogue of a product into ``out``. Raises UsageError if an argument is wrong.
 
         >>> Epilogue.of(None, 2, 0, None, None, 0.5, None).alpha
         1.0

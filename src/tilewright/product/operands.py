@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
     from .array_types import ScalarT
 
-#: Alignment in bytes of storage that is allocated here: a cache line, and the widest vector of the supported machines.
+#: The alignment in bytes of memory that is allocated here: a cache line, which is also the widest vector of the supported
+#: machines.
 ALIGNMENT = 64
 
-#: Dtypes that NumPy knows by these names only when the package ml_dtypes is imported.
+#: Dtypes whose names NumPy knows only after the package ml_dtypes is imported.
 ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-#: NumPy's dtypes that kernels multiply. They multiply bfloat16, too (``is_known``).
+#: The dtypes of NumPy that kernels multiply. Kernels also multiply bfloat16 (``is_known``).
 DTYPES = (
     "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -313,7 +314,7 @@ def is_masked(value: object) -> bool:
 
 
 def is_known(dtype: np.dtype) -> bool:
-    """Whether kernels may multiply arrays of a dtype, in any byte order.
+    """Whether kernels can multiply arrays of this dtype, in any byte order.
 
     >>> is_known(np.dtype(">f4")), is_known(np.dtype("S4"))
     (True, False)
@@ -378,7 +379,7 @@ def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def as_row_major(array: np.ndarray) -> np.ndarray:
-    """``array`` if it is C-contiguous, else an aligned C-ordered copy."""
+    """``array`` itself if it is C-contiguous, otherwise an aligned C-ordered copy."""
     return array if array.flags.c_contiguous else aligned_copy(array)
 
 
@@ -399,7 +400,7 @@ def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> 
     return a.reshape(-1, a.shape[-1])
 
 
-#: Rows of C from which it is worth looking whether it is symmetric. The C front has the same number.
+#: The number of rows of C from which on it is checked whether C is symmetric. The C front has the same number.
 GRAM_LEAST = 64
 
 

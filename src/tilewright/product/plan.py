@@ -16,9 +16,9 @@ from .problem import Problem
 
 #: A ``Kernel`` of the CPU, or a ``CudaKernel``.
 AnyKernel = TypeVar("AnyKernel")
-#: The printed lines of a plan: labels and texts.
+#: The printed lines of a plan, as labels and texts.
 Rows = list[tuple[str, str]]
-#: What a plan says of an invariant product.
+#: The line in which a plan says that its product is invariant.
 INVARIANT_ROW = ("bits", "those of a row of C follow from that row of A and from B alone")
 
 
@@ -78,7 +78,7 @@ class Plan(ABC):
 
     @property
     def compute(self) -> str:
-        """The dtype in which the kernel works."""
+        """The dtype in which the kernel computes."""
         return self.choice.compute
 
     @property

@@ -25,25 +25,26 @@ from .residues import CLASSICAL, MOST_K, REALS_PER_ELEMENT, RESIDUES_IN, residue
 
 ALGORITHMS = ("classical", "strassen")
 PRECISIONS = ("standard", "highest", "ieee", "tf32", "fast", "invariant")
-#: The precision with the error bound of "standard" whose bits are invariant: those of a row of C depend only on that row
-#: of A and on B, not on m or the number of threads.
+#: The precision of invariant products. It has the error bound of "standard". In addition, the bits of a row of C depend
+#: only on that row of A and on B, and not on m or the number of threads.
 INVARIANT = "invariant"
-#: The environment variable with which every product of "standard" precision is invariant: any value but 0.
+#: The environment variable that makes every product of "standard" precision invariant, with any value but 0.
 INVARIANT_VARIABLE = "TILEWRIGHT_INVARIANT"
 
-#: Words of precision that only GPUs have: the dtype of the operands, and that in which they are multiplied.
+#: The names of precisions that only GPUs have, with the dtype of the operands and the dtype in which they are multiplied.
 GPU_PRECISIONS = {"tf32": ("float32", "tf32")}
-#: float32 products from operands of float16: SPLIT represents each number by two float16, ROUNDED by one. PLANES: the
-#: matrices of float16 for each operand.
+#: The dtypes in which float32 products are computed from operands of float16: SPLIT represents each number by two float16,
+#: and ROUNDED by one. PLANES has the number of float16 matrices for each operand.
 SPLIT, ROUNDED = "float16x2", "float16x1"
 PLANES = {SPLIT: 2, ROUNDED: 1}
-#: The dtypes of float64 and complex128 products that are computed from residues with the classical bound. The header
-#: of the kernel declares RESIDUES only.
+#: The dtypes in which float64 and complex128 products are computed from residues, with the classical error bound. The
+#: header of the kernel declares only RESIDUES.
 RESIDUES, COMPLEX_RESIDUES = "int8x13", "complex_int8x14"
 
-#: dtypes without kernels of their own, and the dtype in which they are computed, which represents their values exactly.
+#: For each dtype without kernels of its own, the dtype in which it is computed, which represents its values exactly.
 COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "bool": "float32"}
-#: The dtypes in which ``precision="highest"`` computes: the product of two inputs of fewer than 27 bits is exact in them.
+#: For each dtype, the dtype in which ``precision="highest"`` computes. The product of two inputs of fewer than 27 bits is
+#: exact in it.
 WIDEST = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
 
 
@@ -92,7 +93,7 @@ def takes_fastest(precision: str | float) -> bool:
 
 # ---- the bounds of errors --------------------------------------------------------------------------------------------
 
-#: The unit roundoff: the largest relative error of one rounding to nearest.
+#: The unit roundoff of each dtype: the largest relative error of one rounding to nearest.
 UNIT = {
     "bfloat16": 2.0**-8,
     "float16": 2.0**-11,
@@ -111,8 +112,8 @@ def _fewer_residues(dtype: str) -> dict[str, str]:
     return {f"{moduli} residues": name for name, moduli in fewer.items()}
 
 
-#: For operands of each dtype the words of ``precision`` with a path of their own, the cheapest first, and the dtype in
-#: which it multiplies. "narrow", "rounded" and those of residues are no words that callers can give.
+#: For operands of each dtype: the names of ``precision`` that have their own path, the cheapest first, and the dtype in
+#: which that path multiplies. Callers cannot give "narrow", "rounded" and the names of residues.
 PATHS = {
     "cpu": {
         "float16": {"standard": "float32", "highest": "float64"},

@@ -14,8 +14,8 @@ from ..errors import OperandError, ShapeError
 from .residues import REALS_PER_ELEMENT, RESIDUES_IN
 
 Shape = tuple[int, ...]
-#: What is known of C: that it equals its transpose, since B is A transposed ("gram") or for another reason ("symmetric");
-#: that it equals its conjugate transpose ("hermitian"); or nothing.
+#: What is known about C. "gram": C equals its transpose, because B is A transposed. "symmetric": C equals its transpose
+#: for another reason. "hermitian": C equals its conjugate transpose. "": nothing is known.
 Symmetry = Literal["", "gram", "symmetric", "hermitian"]
 
 
@@ -61,7 +61,7 @@ class Problem:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """The bytes of one element."""
         return itemsize_of(self.dtype)
 
     @property
@@ -192,7 +192,7 @@ def merged_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | Non
 
 # ---- where groups lie in the host's memory: what the ends of groups say of operands and result -----------------------
 
-#: A part of an array: indices of its axes.
+#: A part of an array, as indices of its axes.
 Part = tuple[Any, ...]
 
 

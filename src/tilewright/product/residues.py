@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-#: Real numbers of an element.
+#: The number of real numbers in an element.
 REALS_PER_ELEMENT = {"float64": 1, "complex128": 2}
 
 
@@ -20,23 +20,24 @@ class Residues(NamedTuple):
     moduli: int
 
 
-#: The dtypes of float64 and complex128 products that are computed from residues.
+#: The dtypes in which float64 and complex128 products are computed from residues.
 RESIDUES_IN = {f"int8x{count}": Residues("float64", count) for count in range(5, 14)} | {
     f"complex_int8x{count}": Residues("complex128", count) for count in range(5, 15)
 }
-#: ``MODULUS`` in ``gpu/kernels/residues.cuh``. Of complex numbers −1 is a square modulo each of them.
+#: The moduli, which are ``MODULUS`` in ``gpu/kernels/residues.cuh``. Those for complex numbers are chosen so that −1 is a
+#: square modulo each of them.
 MODULI = {
     "float64": (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197),
     "complex128": (241, 233, 229, 221, 205, 197, 193, 181, 173, 157, 149, 137, 113, 109, 101),
 }
-#: The number of moduli from which on the classical bound holds.
+#: The smallest number of moduli with which the classical error bound holds.
 CLASSICAL = {"float64": 13, "complex128": 14}
 #: With fewer moduli the promised bound is this many times the error of rounding a line of equal magnitudes, so that products
 #: whose magnitudes are uneven need not be flagged.
 _ROOM = 48
 #: The unit roundoff of float64.
 _UNIT = 2.0**-53
-#: The most of k, so that the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
+#: The largest k. With it, the sums of a modulus are below 2^30, and the quotients that the kernel computes are exact.
 MOST_K = 65536
 #: The largest norm: float64 rounds smaller numbers to whole ones by one addition.
 _LARGEST = 2.0**51 - 2

@@ -1,1 +1,1 @@
-"""Evidence as plain data: bench records, explanations, timelines."""
+"""Records of evidence as plain data: of benchmarks, explanations, timelines and others."""

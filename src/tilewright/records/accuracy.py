@@ -1,6 +1,7 @@
-"""How accurate products are, as plain data: JSON Lines that ``benchmarks/record_accuracy.py`` writes.
+"""Records of how accurate products are, as plain data: JSON Lines that ``benchmarks/record_accuracy.py`` writes.
 
-The first line says where they were measured, each further one is a product of one path, or the grade of a path.
+The first line says where they were measured. Each further line is one product, or the grade of a path; a path is a way
+to compute a product.
 """
 
 from __future__ import annotations
@@ -29,22 +30,24 @@ from .json_data import (
 )
 
 SCHEMA = 1
-#: The kind of the first line, of a product and of a grade.
+#: The kinds of lines: the first line, a product, and a grade.
 KIND, PRODUCT, GRADE = "accuracy header", "accuracy", "accuracy grade"
-#: The strictest bound that a path keeps, and what it is called where it keeps none.
+#: The grades of a path: the strictest bound that it satisfies, or "–" if it satisfies none.
 GRADES = ("A", "B", "C", "–")
-#: The binades along k of the distribution "graded" where its name does not say them.
+#: The number of binades over which the distribution "graded" extends along k, if its name does not say it.
 GRADED = 40
 
 
 @dataclass(frozen=True)
 class MeasuredAccuracy:
-    """One product of one path; its errors are in units of the dtype's unit roundoff, and None where they are no numbers.
+    """One product of one path. Its errors are in units of the dtype's unit roundoff; an error that is not a number is
+    None.
 
-    They are the largest of an element, relative to |A||B| (``componentwise``), to the norms of its row and column, and to
-    the norms of A and B; and the root mean square relative to that of A·B. ``as_ieee``: infinities and NaN are where IEEE
-    arithmetic has them. ``over_promise`` is the largest error over what the path promises, if it promises anything;
-    ``flagged`` of the ``parts`` of C were computed from the operands themselves.
+    The errors are the largest of any element, relative to |A||B| (``componentwise``), to the norms of the element's row
+    and column, and to the norms of A and B; and the root mean square error relative to that of A·B. ``as_ieee`` says
+    whether infinities and NaN are where IEEE arithmetic has them. ``over_promise`` is the largest error over the bound
+    that the path promises, if it promises one. ``flagged`` of the ``parts`` of C were computed from the operands
+    themselves.
     """
 
     path: str
@@ -65,7 +68,8 @@ class MeasuredAccuracy:
 
     @property
     def binades(self) -> int | None:
-        """How many binades a row of A and a column of B span along k, where the distribution is a graded one.
+        """The number of binades over which a row of A and a column of B extend along k, if the distribution is a graded
+        one.
 
         >>> fields = dict.fromkeys(("componentwise", "by_lines", "normwise", "rms"), 1.0)
         >>> MeasuredAccuracy("a", "float32", "graded:60", 8, 8, 8, as_ieee=True, **fields).binades
@@ -77,7 +81,8 @@ class MeasuredAccuracy:
 
 @dataclass(frozen=True)
 class AccuracyGrade:
-    """The grade of a path, from products of ``sizes``: ``over`` has for each bound A, B and C the largest error over it."""
+    """The grade of a path, from products of ``sizes``. ``over`` has for each of the bounds A, B and C the largest ratio
+    of an error to it."""
 
     path: str
     dtype: str
@@ -90,7 +95,7 @@ class AccuracyGrade:
 
 @dataclass(frozen=True)
 class AccuracyRecord:
-    """A file: what was measured, the grades, and where."""
+    """The contents of a file: the measured products, the grades, and where they were measured."""
 
     products: tuple[MeasuredAccuracy, ...]
     grades: tuple[AccuracyGrade, ...]
@@ -136,10 +141,10 @@ _GRADE_RULES = {
 
 
 def read_accuracy(path: str | Path) -> AccuracyRecord:
-    """The record in a file.
+    """Read the accuracy record in a file.
 
-    Raises RecordError for a file that is missing, damaged, of another kind or without a product; it names the line and the
-    field.
+    Raises RecordError, which names the line and the field, for a file that is missing, damaged, of another kind or
+    without a product.
     """
     lines = enumerate(read_text(path, "a record of accuracy").split("\n"), 1)
     (first, head), *rest = [(f"{path}:{number}", line) for number, line in lines if line.strip()] or [(str(path), "")]

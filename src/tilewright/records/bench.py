@@ -1,8 +1,9 @@
-"""Bench records as plain data: one JSON object a line, readable on any machine, never half-written.
+"""Bench records as plain data: one JSON object in each line. Any machine can read them, and a file never ends in half a
+record.
 
-A record says what was run (kernel, shape, dtype, threads, parameters), what came out (verdict, error, raw samples) and
-where (environment). Everything else is derived from it: medians, ratios, charts and the
-comparison of two files.
+A record says what was run (kernel, shape, dtype, threads, parameters), what the result was (verdict, error, raw
+samples), and where it was run (environment). Medians, ratios, charts and the comparison of two files are all computed
+from records.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class BenchRecord:
-    """One cell of a benchmark: one kernel, one shape, one dtype, one thread count.
+    """One cell of a benchmark: one kernel, one shape, one dtype, and one number of threads.
 
-    Times are in seconds, rates in GFLOPS; every algorithm counts as 2·m·n·k operations.
-    ``ratio`` is the reference's median over the kernel's: above 1 the kernel is faster. ``about`` repeats what the kernel
-    declares (``idea``, ``parent``, ``row``, ``order``), so that a report needs no kernel to be installed. ``rms_error`` is
-    ‖C − A·B‖ over ‖A·B‖ (Frobenius, of a sample of C): unlike a largest error it does not grow with the sample.
+    Times are in seconds and rates in GFLOPS. For every algorithm 2·m·n·k operations are counted. ``ratio`` is the
+    reference's median time over the kernel's; if it is above 1, the kernel is faster. ``about`` has what the kernel
+    declares (``idea``, ``parent``, ``row``, ``order``), so that a report can be made where the kernel is not installed.
+    ``rms_error`` is ‖C − A·B‖ over ‖A·B‖ (Frobenius norms of a sample of C). Unlike a largest error, it does not grow
+    with the size of the sample.
     """
 
     kernel: str
@@ -90,12 +92,12 @@ class BenchRecord:
 
     @property
     def flops(self) -> int:
-        """Operations of the classical product, 2·m·n·k, also for kernels that do fewer."""
+        """The operations of the classical product, 2·m·n·k, even for kernels that do fewer."""
         return 2 * self.m * self.n * self.k
 
     @property
     def cell(self) -> tuple[Any, ...]:
-        """What must agree for two records to measure the same thing."""
+        """What must be equal in two records that measure the same cell."""
         params = json.dumps(self.params, sort_keys=True)
         return (
             self.kernel,
@@ -111,11 +113,11 @@ class BenchRecord:
 
     @property
     def shape(self) -> str:
-        """``1000`` for a square product, ``6x2000x4`` (m × n × k) otherwise."""
+        """The shape as text: ``1000`` for a square product, otherwise for example ``6x2000x4`` (m × n × k)."""
         return str(self.n) if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
 
     def with_rates(self) -> BenchRecord:
-        """The same record with median, GFLOPS, peak fraction and ratio derived from its raw samples."""
+        """The record with its median, GFLOPS, fraction of the peak and ratio, computed from its raw samples."""
         if not self.samples_s:
             return self
         median = statistics.median(self.samples_s)
@@ -127,7 +129,8 @@ class BenchRecord:
 
 
 def to_line(record: BenchRecord) -> str:
-    """One record as one line of JSON, without the line's end. NaN and infinity become null, because JSON has neither."""
+    """Convert a record to one line of JSON, without a line feed. NaN and infinity become null, because JSON has
+    neither."""
     return dumped(_finite(asdict(record)))
 
 
@@ -162,7 +165,8 @@ _ABOUT_RULES = {"order": nullable(NUMBER), **dict.fromkeys(("idea", "parent", "r
 
 
 def from_line(line: str, where: str = "record") -> BenchRecord:
-    """The record on one line. Raises RecordError, which names ``where``, for a field that breaks its rule."""
+    """Read the record on one line. Raises RecordError, which names ``where`` the line is from, for a field that breaks
+    its rule."""
     data = parse_json(line, where, "record file")
     if not isinstance(data, dict) or data.get("kind") != "bench":
         kind = data.get("kind") if isinstance(data, dict) else type(data).__name__
@@ -180,10 +184,11 @@ def from_line(line: str, where: str = "record") -> BenchRecord:
 
 
 def read_records(path: str | Path) -> list[BenchRecord]:
-    """Every record of a file, in order.
+    """Read every record of a file, in order.
 
-    Raises RecordError for a file that is missing, empty, damaged or of another kind; it names the line and the field. Times
-    and rates that no product can have (negative, infinite, zero seconds) are refused here, so no other code checks them.
+    Raises RecordError, which names the line and the field, for a file that is missing, empty, damaged or of another
+    kind. Times and rates that no product can have (negative, infinite, zero seconds) are refused, so other code does
+    not check them.
     """
     path = Path(path)
     records = _parsed(_bytes_of(path), path)
@@ -210,13 +215,14 @@ def _parsed(data: bytes, path: Path) -> list[BenchRecord]:
 
 
 class Writer:
-    """Writes records line by line into ``path``; at every moment the file on the disk consists of whole lines.
+    """Writes records line by line to ``path``. At every moment the file on disk consists of whole lines.
 
     Each line is on the disk before the next measurement starts, so an interrupted run keeps every finished cell. With
-    ``resume`` the file's earlier records stay and are in ``done``; an incomplete last line, which only a crash can leave,
-    is cut off, and a file that is not a record file is refused and not changed. The path ``-`` is standard output.
+    ``resume``, the file's earlier records are kept, and are in ``done``. If the last line is incomplete, which only a
+    crash can cause, it is removed. A file that is not a record file is refused and not changed. The path ``-`` means
+    standard output.
 
-    Raises RecordError for a file that cannot be read or written.
+    Raises RecordError if the file cannot be read or written.
     """
 
     def __init__(self, path: str | Path, *, resume: bool = False) -> None:
@@ -276,13 +282,13 @@ class Writer:
 
 
 def write_records(path: str | Path, records: Iterable[BenchRecord]) -> None:
-    """Write all records into a new file."""
+    """Write all records to a new file."""
     with Writer(path) as writer:
         for record in records:
             writer.write(record)
 
 
-#: Environment keys that differ from cell to cell of one run.
+#: The keys of the environment that differ between cells of one run.
 VOLATILE = (
     *("time", "clock_mhz_before", "clock_mhz_after", "memory_clock_mhz", "power_w", "temperature_c", "throttled"),
     *("kernel_source", "variants", "starved"),

@@ -1,15 +1,18 @@
-"""Compares samples of times: two sets of benchmark records, or a kernel and its reference in one record.
+"""Compares samples of times: those of two sets of benchmark records, or those of a kernel and its reference in one
+record.
 
-Machines are shared and noisy, and two files come from different runs, so a verdict (faster, slower, the same, or unclear)
-needs proof. Times are first divided by those of the reference that ran interleaved with them, where both files have the
-same one: a slower machine slows down both. Intervals assume no distribution, because four samples have no shape to assume:
-they are order statistics of all quotients new/old (Hodges and Lehmann, Estimates of location based on rank tests, 1963),
-whose coverage comes from the exact distribution of Mann and Whitney's statistic. With few samples the two sets must also
-not overlap, and the ratio of their medians must exceed the spread of each, its largest sample over its smallest.
+Machines are shared and noisy, and two files come from different runs. So a verdict (faster, slower, the same, or
+unclear) needs statistical proof. If both files have the same reference, times are first divided by those of the
+reference, which ran alternately with them: a slower machine slows down both. Intervals assume no distribution of the
+times, because four samples do not show one. They are order statistics of all quotients new/old (Hodges and Lehmann,
+Estimates of location based on rank tests, 1963), and their coverage follows from the exact distribution of Mann and
+Whitney's statistic. With few samples, two more conditions hold: the two sets must not overlap, and the ratio of their
+medians must exceed the spread of each set, which is its largest sample over its smallest.
 
-A busy machine can take most of a library's time on several threads, and then R, the reference's time over the kernel's,
-says nothing of the kernel. Two signs of it make a verdict UNCLEAR: more threads took longer than fewer (``starved``; the
-bench writes that into the record), and samples that scatter too widely for their median to mean anything.
+On a busy machine, other programs can slow down a library on several threads so much that R, the reference's time over
+the kernel's, says nothing about the kernel. Two signs of this make a verdict UNCLEAR. One is that more threads took
+longer than fewer (``starved``, which the bench writes into the record). The other is that samples scatter so widely
+that their median means nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +30,19 @@ from .bench import VERDICTS, BenchRecord
 
 # ---- confidence intervals --------------------------------------------------------------------------------------------
 
-#: Wanted coverage. Too few samples cannot reach it: four against four give 97.1 % at most.
+#: The coverage that an interval should have. A few samples cannot reach it: four against four reach at most 97.1 %.
 CONFIDENCE = 0.99
 
 
 def ratio_interval(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
-    """(low, high, coverage) of the factor by which ``after`` exceeds ``before``, both of positive numbers.
+    """The interval (low, high, coverage) of the factor by which ``after`` exceeds ``before``; both contain positive
+    numbers.
 
-    Exact for independent samples of any distribution, if the two distributions differ by a factor alone. The coverage is
-    at least ``confidence``. With too few samples for that, the interval is the widest possible, from the smallest to the
-    largest quotient, and its coverage is smaller.
+    It is exact for independent samples of any distribution, if the two distributions differ only by a factor. The
+    coverage is at least ``confidence``. If there are too few samples for that, the interval is the widest possible,
+    from the smallest to the largest quotient, and its coverage is smaller.
 
     >>> low, high, coverage = ratio_interval([1.0, 1.1, 1.2, 1.3], [2.0, 2.2, 2.4, 2.6])
     >>> round(low, 2), round(high, 2), round(coverage, 3)
@@ -83,11 +87,12 @@ def _mann_whitney_counts(n: int, m: int) -> list[int]:
 
 Cell = tuple[Any, ...]
 
-#: Changes within this fraction are none.
+#: Changes within this fraction count as no change.
 THRESHOLD = 0.03
-#: With fewer samples on a side there is no verdict: noise alone separates two samples from two in one case of three.
+#: With fewer samples on either side there is no verdict: noise alone separates two samples from two others in one case of
+#: three.
 MIN_SAMPLES = 3
-#: With fewer samples on a side, the difference must also exceed the spread of each side.
+#: With fewer samples on either side, the difference must also exceed the spread of each side.
 FEW_SAMPLES = 8
 
 #: Environment keys that must agree for times to be comparable, and what they are called.
@@ -99,7 +104,7 @@ _DRIFT = 0.05
 
 
 class Status(StrEnum):
-    """What became of a cell. ``WRONG`` and ``LOST`` count as regressions, as ``SLOWER`` does."""
+    """The result of comparing a cell. ``WRONG`` and ``LOST`` count as regressions, as ``SLOWER`` does."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -114,10 +119,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class ComparedCell:
-    """One cell. ``ratio`` is new time over old, above 1 is slower; ``low`` and ``high`` are its interval.
+    """One compared cell. ``ratio`` is the new time over the old one, so above 1 means slower; ``low`` and ``high`` are
+    its interval.
 
-    ``basis`` says which times: "reference" (in units of the reference's time) or "time" (seconds). ``drift`` is the
-    reference's own new time over its old one. All are None, or "", where one of the two times is missing.
+    ``basis`` says how the times were measured: "reference" (in units of the reference's time) or "time" (in seconds).
+    ``drift`` is the reference's own new time over its old one. All of them are None, or "", if one of the two times is
+    missing.
     """
 
     status: Status
@@ -133,14 +140,14 @@ class ComparedCell:
 
     @property
     def record(self) -> BenchRecord:
-        """The record that says which cell this is: the new one if there is one."""
+        """The record that identifies the cell: the new one if there is one, otherwise the old one."""
         record = self.new or self.old
         assert record is not None
         return record
 
     @property
     def change_percent(self) -> float | None:
-        """How much more time the new one takes, in percent: −20 takes a fifth less."""
+        """How much longer the new time is, in percent: −20 means a fifth less time."""
         return None if self.ratio is None else 100 * (self.ratio - 1)
 
     @property
@@ -151,22 +158,24 @@ class ComparedCell:
         return 100 * (self.low - 1), 100 * (self.high - 1)
 
     def slower_than(self, threshold: float) -> bool:
-        """Whether it is proved to be slower, and its ratio exceeds 1 by more than ``threshold``."""
+        """Whether the cell is proved to be slower, with a ratio that exceeds 1 by more than ``threshold``."""
         return self.status is Status.SLOWER and self.ratio is not None and self.ratio > 1 + threshold
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows in the order of the old records, then the cells that only the new records have; notes for the reader."""
+    """All compared cells in the order of the old records, then the cells that only the new records have; and notes for
+    the reader."""
 
     rows: tuple[ComparedCell, ...]
     notes: tuple[str, ...]
     threshold: float
 
     def slower(self, threshold: float | None = None) -> list[ComparedCell]:
-        """The regressions: wrong or lost cells, and those slower by more than ``threshold`` (a fraction).
+        """The regressions: wrong or lost cells, and cells that are slower by more than ``threshold`` (a fraction).
 
-        Raises UsageError for a threshold below that of the comparison, which did not look for such small changes.
+        Raises UsageError for a threshold below that of the comparison, because the comparison did not look for such
+        small changes.
         """
         limit = self.threshold if threshold is None else _checked(threshold)
         if limit < self.threshold:
@@ -176,7 +185,8 @@ class Comparison:
         return [row for row in self.rows if row.status in failed or row.slower_than(limit)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Rows, notes and threshold as plain JSON values; a cell is named by its kernel, shape, dtype and threads."""
+        """Cells, notes and threshold as plain JSON values. A cell is identified by its kernel, shape, dtype and
+        threads."""
         return {
             "threshold": self.threshold,
             "notes": list(self.notes),
@@ -190,20 +200,20 @@ class Comparison:
         }
 
     def counts(self) -> dict[Status, int]:
-        """How many rows have each status that occurs."""
+        """The number of cells with each status that occurs."""
         return {status: n for status in Status if (n := sum(row.status is status for row in self.rows))}
 
 
 def compare(old: Sequence[BenchRecord], new: Sequence[BenchRecord], *, threshold: float = THRESHOLD) -> Comparison:
-    """Every cell of two sets of records with a verdict; a change within ``threshold`` (a fraction) counts as none.
+    """Compare two sets of records; returns every cell with a verdict. A change within ``threshold`` (a fraction) counts
+    as no change.
 
-    FASTER and SLOWER need at least three samples on each side, an interval that excludes "no change", a
-    change beyond the threshold, and with few samples sets that do not overlap, with a ratio of their medians that
-    exceeds the spread of each. SAME needs an interval within the threshold. Everything else is UNCLEAR.
+    FASTER and SLOWER need at least three samples on each side, an interval that excludes "no change", and a change
+    beyond the threshold. With few samples, the two sets must also not overlap, and the ratio of their medians must
+    exceed the spread of each set. SAME needs an interval within the threshold. Everything else is UNCLEAR.
 
-    Raises RecordError if the two are not comparable: no common cell, or another processor, GPU, number of
-    usable cores, kind of operands, or version of the reference. Raises UsageError for a threshold outside
-    [0, 1).
+    Raises RecordError if the two sets are not comparable: they have no common cell, or another processor, GPU, number
+    of usable cores, kind of operands, or version of the reference. Raises UsageError for a threshold outside [0, 1).
 
     >>> def cell(*samples):
     ...     return [BenchRecord("cpu/naive", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples))]
@@ -262,7 +272,7 @@ def _timed_row(old: BenchRecord, new: BenchRecord, threshold: float) -> Compared
 
 
 def judge(before: Sequence[float], after: Sequence[float], threshold: float) -> tuple[Status, str]:
-    """The verdict on two sets of positive times, and why it is UNCLEAR."""
+    """The verdict on two sets of positive times, and if it is UNCLEAR the reason."""
     count = min(len(before), len(after))
     if count < MIN_SAMPLES:
         return Status.UNCLEAR, f"{count} of at least {MIN_SAMPLES} samples needed"
@@ -401,18 +411,20 @@ def _row_notes(rows: Sequence[ComparedCell]) -> list[str]:
 
 # ---- a kernel and its reference --------------------------------------------------------------------------------------
 
-#: Threads that take this many times as long as fewer of them do, and WAKE_S longer for each, are starved. On quiet machines
-#: libraries were up to 1.21 times as slow on two threads (products bound by memory), and up to 200 µs slower beyond that
-#: (small products that are cut into many jobs).
+#: Threads are starved if they take STARVED times as long as fewer threads do, and WAKE_S seconds longer for each thread.
+#: On quiet machines, libraries were up to 1.21 times as slow on two threads (products that memory limits), and up to 200
+#: µs slower than that (small products that are divided into many jobs).
 STARVED, WAKE_S = 1.25, 125e-6
-#: With this factor between the quartiles of few samples their median is doubtful, and so is R if it may be off by it.
+#: If the quartiles of a few samples differ by this factor, their median is doubtful. So is R, if an error of this factor
+#: could change its verdict.
 WIDE = 2.0
 
 
 def against_reference(record: BenchRecord) -> tuple[Status, float | None, str]:
-    """The verdict on a record's times against its reference's, the kernel's time over the reference's (1/R), and the doubt.
+    """Compare a record's times with those of its reference. Returns the verdict, the kernel's time over the reference's
+    (1/R), and the doubt.
 
-    The time is None where either has no samples; the doubt is empty unless the verdict is UNCLEAR.
+    The time is None if either has no samples; the doubt is empty unless the verdict is UNCLEAR.
 
     >>> def record(*samples):
     ...     return BenchRecord("cpu/ikj", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples),
@@ -434,14 +446,15 @@ def against_reference(record: BenchRecord) -> tuple[Status, float | None, str]:
 
 
 def is_unclear(record: BenchRecord) -> bool:
-    """Whether the samples do not tell the kernel from its reference."""
+    """Whether the samples do not show if the kernel or its reference is faster."""
     return against_reference(record)[0] is Status.UNCLEAR
 
 
 def busy(record: BenchRecord) -> str:
-    """Why a record's samples show a machine that was busy, so that its R means nothing; empty if they do not.
+    """The sign in a record's samples that the machine was busy, so that its R means nothing; empty if there is no such
+    sign.
 
-    Samples that are scattered do not matter where R is far beyond their scatter.
+    Scattered samples do not count as such a sign if R is much further from 1 than they scatter.
 
     >>> def record(*samples):
     ...     return BenchRecord("cpu/ikj", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples),
@@ -467,8 +480,9 @@ def busy(record: BenchRecord) -> str:
 
 
 def starved(name: str, threads: int, samples: Sequence[float], on_fewer: Mapping[int, Sequence[float]]) -> str:
-    """Whether ``samples`` of a product on ``threads`` threads are proved to be slower than those ``on_fewer``, by more than
-    waking threads can cost: a sentence that says so, else an empty text. No thread may lack a core of its own.
+    """Whether ``samples`` of a product on ``threads`` threads are proved to be slower than those ``on_fewer`` threads,
+    by more than waking threads can cost. Returns a sentence that says so, otherwise an empty text. The machine must
+    have a core for each of the threads.
 
     >>> starved("ref/openblas", 2, [0.02, 0.03, 0.02, 0.02], {1: [1e-3, 1.1e-3, 1e-3, 1e-3]})
     'ref/openblas took 20 times as long on 2 threads as on 1'

@@ -1,7 +1,7 @@
-"""The record of ``explain`` for a kernel, as plain data: one JSON object, readable on any machine.
+"""The record of ``explain`` for a kernel, as plain data: one JSON object, which any machine can read.
 
-Counts come from the microscope (or from formulas, where they say so) and need no GPU; ``measured`` holds the counters of a
-real GPU, if the kernel was also measured. Terminal and page show only what is in here.
+Counts come from the microscope (or from formulas, where the record says so) and need no GPU. ``measured`` holds the
+counters of a real GPU, if the kernel was also measured. Terminal and page show only what is in this record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .pipeline import Pipeline, check_pipeline, pipeline_from
 
 SCHEMA = 1
 KIND = "explain"
-#: A time that is shorter by less is no less.
+#: If a time becomes shorter by less than this factor, it counts as not shorter.
 NO_LESS = 0.99
 #: The mark of a count that is not exact.
 APPROXIMATELY = "≈"
@@ -46,15 +46,16 @@ APPROXIMATELY = "≈"
 
 @dataclass(frozen=True)
 class Access:
-    """What one source line did to one memory, all warps of the launch together, with accesses of one width.
+    """The accesses of one source line to one memory space with one width, for all warps of the launch together.
 
-    ``space`` is global, shared or local; ``kind`` is ld, st, atom, red, cp.async, ldmatrix or stmatrix; ``nbytes`` is what
-    one lane moves. A request is one instruction of one warp. Global and local memory move ``sectors`` of 32 bytes, shared
-    memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is what they would cost at
-    best: the sectors that the different bytes of each request would fill, or the wavefronts without conflicts.
+    ``space`` is global, shared or local. ``kind`` is ld, st, atom, red, cp.async, ldmatrix or stmatrix. ``nbytes`` is
+    the bytes that one lane moves. A request is one instruction of one warp. Global and local memory move ``sectors`` of
+    32 bytes. Shared memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is what
+    the accesses would cost at best: the sectors that the distinct bytes of each request would fill, or the wavefronts
+    without conflicts.
 
-    ``lanes`` is an example, the request that costs most: the byte address that each of the 32 lanes accesses, less
-    ``origin``, a multiple of 128; None for a lane that does not take part.
+    ``lanes`` is an example, the most expensive request. It has the byte address that each of the 32 lanes accesses,
+    minus ``origin``, a multiple of 128; None for a lane that does not take part.
     """
 
     line: int
@@ -75,12 +76,12 @@ class Access:
 
     @property
     def place(self) -> str:
-        """Its line for a sentence, with the file if that is included."""
+        """The source line as text for a sentence, with the file if it is an included one."""
         return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
 
     @property
     def cost(self) -> int:
-        """Sectors, or wavefronts of shared memory."""
+        """The cost: wavefronts in shared memory, sectors elsewhere."""
         return self.wavefronts if self.space == "shared" else self.sectors
 
     @property
@@ -91,8 +92,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Formula:
-    """A count by the formula of a source, and the microscope's count. ``row`` cites docs/sources.md, for example "S0.3".
-    ``value`` is None if the formula does not apply to this kernel."""
+    """A count by a formula of one of the sources, beside the microscope's count. ``row`` cites docs/sources.md, for
+    example "S0.3". ``value`` is None if the formula does not apply to this kernel."""
 
     row: str
     what: str
@@ -103,7 +104,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Bound:
-    """The least time that one resource allows: ``amount`` of ``unit`` at ``rate`` of them a second."""
+    """The least time that one resource allows: ``amount`` of ``unit``, at ``rate`` a second."""
 
     name: str
     amount: float
@@ -118,8 +119,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class TimePart:
-    """A part of the time that a launch is predicted to take: launch, fill, steady state or epilogue. ``because`` says what
-    takes that long."""
+    """A part of the time that a launch is predicted to take: launch, fill, steady state or epilogue. ``because`` says
+    what takes this part of the time."""
 
     name: str
     seconds: float
@@ -128,10 +129,11 @@ class TimePart:
 
 @dataclass(frozen=True)
 class Advice:
-    """What would make a line cheaper, or for line 0 the kernel: ``unit``, such as wavefronts, ``before`` and ``after``.
+    """A change that would make a line cheaper, or for line 0 the whole kernel. ``unit`` is what becomes fewer, such as
+    wavefronts; ``before`` and ``after`` are their numbers.
 
-    ``seconds``: the times before and after by the model of the card, None where it predicts none. ``tried``: what a run of
-    the changed source showed, empty if there was none.
+    ``seconds`` are the times before and after by the model of the GPU, or None if it predicts none. ``tried`` says what
+    a run of the changed source showed; empty if there was no such run.
     """
 
     line: int
@@ -146,12 +148,12 @@ class Advice:
 
     @property
     def with_costs(self) -> str:
-        """The advice, and the cost before and after."""
+        """The advice with the cost before and after, as text."""
         mark = "" if self.exact else f"{APPROXIMATELY} "
         return f"{self.text}: {self.unit} {mark}{self.before:,} → {self.after:,}" if self.unit else self.text
 
     def sentence(self, time: Callable[[float], str]) -> str:
-        """All of it in one line; ``time`` makes text of seconds.
+        """The whole advice in one line; ``time`` converts seconds to text.
 
         >>> Advice(7, "pad the row", "wavefronts", 1024, 32, seconds=(4e-5, 3e-5)).sentence("{:.0e} s".format)
         'pad the row: wavefronts 1,024 → 32, least time 4e-05 s → 3e-05 s by the model'
@@ -168,7 +170,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Defect:
-    """A defect that the microscope found; ``block`` and ``thread`` are the first in which it occurred."""
+    """A defect that the microscope found. ``block`` and ``thread`` are the first ones in which it occurred."""
 
     kind: str
     line: int
@@ -180,13 +182,14 @@ class Defect:
 
     @property
     def place(self) -> str:
-        """Its line for a sentence, with the file if that is included."""
+        """The source line as text for a sentence, with the file if it is an included one."""
         return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A kernel, a size and a GPU: what it does to memory, what limits it, and the least time it can take.
+    """The explanation of a kernel at one size on one GPU: how it uses memory, what limits it, and the least time that
+    it can take.
 
     The dicts have these keys:
 
@@ -197,16 +200,16 @@ class Explanation:
     - ``occupancy``: blocks, warps, max_warps, fraction, limiting, limits (by resource); by_registers and by_shared are lists
       of pairs (registers or bytes, resident warps).
     - ``counters``: the hardware's name → count.
-    - ``run``: blocks_run, blocks_total, complete, exact, words, seconds.
+    - ``run``: blocks_run, blocks_total, complete, exact, words (which blocks were counted), seconds.
     - ``verified``: ok (None: not checked), reason, error_over_bound, of (what was compared), at (the size at which it is
       wrong, if not this one).
     - ``measured``: counters, by_line, environment, verified; None if the kernel was not measured on a GPU.
     - ``included``: the text of each included file that has accesses or defects.
 
     ``printed`` is what the kernel's threads printed. ``approximate`` lists the ``counters`` that are not exact.
-    ``pipeline`` is what one block did at its mbarriers, None if it has none. ``predicted`` are the parts of the time of a
-    pipelined kernel, empty for others and if the rates of the card were not measured. ``advice`` is what would make lines
-    cheaper.
+    ``pipeline`` is what one block did at its mbarriers; None if the kernel has none. ``predicted`` has the parts of the
+    predicted time of a pipelined kernel. It is empty for other kernels, and if the rates of the GPU were not measured.
+    ``advice`` has the changes that would make lines cheaper.
     """
 
     kernel: str
@@ -243,7 +246,7 @@ class Explanation:
 
     @property
     def is_product(self) -> bool:
-        """Whether the kernel multiplies matrices; of any other, m, n and k are 0."""
+        """Whether the kernel multiplies matrices. For any other kernel m, n and k are 0."""
         return self.m > 0
 
     @property
@@ -264,29 +267,31 @@ class Explanation:
 
     @property
     def flops(self) -> int:
-        """2·m·n·k, for every algorithm."""
+        """The operations of the product: 2·m·n·k, for every algorithm."""
         return 2 * self.m * self.n * self.k
 
     @property
     def bound(self) -> Bound | None:
-        """What limits the kernel: the resource that takes longest; None if the GPU's rates are not known."""
+        """The bound that limits the kernel: that of the resource that needs the most time; None if the GPU's rates are
+        not known."""
         return max(self.bounds, key=lambda bound: bound.seconds, default=None)
 
     @property
     def predicted_seconds(self) -> float | None:
-        """The time that the launch is predicted to take; None where none is predicted, or it is not meaningful."""
+        """The time that the launch is predicted to take; None if no time is predicted, or if it means nothing."""
         known = self.predicted and not self.reason_without_rate
         return sum(part.seconds for part in self.predicted) if known else None
 
     @property
     def busy_multiprocessors(self) -> tuple[int, int]:
-        """The number of multiprocessors that get a block of the launch, and of all multiprocessors of the card."""
+        """The number of multiprocessors that get a block of the launch, and the number of all multiprocessors of the
+        GPU."""
         sms = self.gpu.get("sms") or 0
         return min(sms, self.launch.get("blocks") or 0), sms
 
     @property
     def launchable(self) -> bool:
-        """Whether a multiprocessor of the card has room for one block."""
+        """Whether a multiprocessor of the GPU can hold one block."""
         return self.occupancy.get("blocks") != 0
 
     @property
@@ -302,7 +307,7 @@ class Explanation:
 
     @property
     def reason_without_rate(self) -> str:
-        """Why the kernel has no meaningful rate; empty where the rate of ``bound`` is valid."""
+        """The reason why the kernel has no meaningful rate; empty if the rate of ``bound`` is valid."""
         if not self.launchable:
             names = {"shared": "shared memory"}
             limiting = " and ".join(names.get(name, name) for name in self.occupancy.get("limiting", []))
@@ -314,7 +319,8 @@ class Explanation:
 
     @property
     def gflops(self) -> float | None:
-        """The rate that the bound allows; None where it is not known or not meaningful (see ``reason_without_rate``)."""
+        """The rate in GFLOPS that the bound allows; None if it is not known or not meaningful (see
+        ``reason_without_rate``)."""
         bound = None if self.reason_without_rate else self.bound
         return self.flops / bound.seconds / 1e9 if bound and bound.seconds else None
 
@@ -324,11 +330,11 @@ class Explanation:
 
     @property
     def advised(self) -> list[tuple[str, int, str]]:
-        """File, line and text of the advice for lines, with the costs."""
+        """File, line and text of the advice for each line, with the costs."""
         return [(each.file, each.line, each.with_costs) for each in self.advice if each.line]
 
     def as_dict(self) -> dict[str, Any]:
-        """The object that is written to a file."""
+        """The explanation as the object that is written to a file."""
         return asdict(self)
 
 
@@ -340,7 +346,8 @@ _LATER = {"predicted": TimePart, "advice": Advice}
 
 
 def from_dict(data: Any, where: str) -> Explanation:
-    """An explanation from its parsed JSON; ``where`` names the file. Raises RecordError for anything else."""
+    """Make an explanation from its parsed JSON; ``where`` names the file. Raises RecordError if the data are no
+    explanation."""
     if not isinstance(data, dict) or data.get("kind") != KIND:
         actual = data.get("kind") if isinstance(data, dict) else data
         raise RecordError(f"{where}: kind must be {KIND!r}, got {value_excerpt(actual)}")
@@ -365,9 +372,9 @@ def _with_known_fields(cls: Any, data: dict[str, Any]) -> Any:
 
 
 def read_explanations(path: str | Path) -> list[Explanation]:
-    """Every explanation of a file, one JSON object or a list of them.
+    """Read every explanation of a file, which holds one JSON object or a list of them.
 
-    Raises RecordError for a file that holds none, and for a field that breaks its rule, which it names.
+    Raises RecordError for a file without explanations, and for a field that breaks its rule, which the error names.
     """
     data = parse_json(read_text(path, "an explanation"), str(path), "explanation")
     several = isinstance(data, list)
@@ -381,7 +388,7 @@ def read_explanations(path: str | Path) -> list[Explanation]:
 
 
 def holds_explanations(path: str | Path) -> bool:
-    """Whether a file holds explanations, and not bench records; false where it cannot be read."""
+    """Whether a file holds explanations and not bench records; false if it cannot be read."""
     try:
         data = parse_json(read_text(path, "an explanation"), str(path), "explanation")
     except RecordError:
@@ -391,7 +398,8 @@ def holds_explanations(path: str | Path) -> bool:
 
 
 def to_json(explanations: Iterable[Explanation]) -> str:
-    """One explanation as an object, several as a list. Raises ValueError for infinities, which JSON does not have."""
+    """Convert explanations to JSON: one becomes an object, several become a list. Raises ValueError for infinities,
+    which JSON does not have."""
     items = [explanation.as_dict() for explanation in explanations]
     return dumped(items[0] if len(items) == 1 else items, indent=1) + "\n"
 
@@ -482,7 +490,7 @@ _FIELD_RULES: dict[str, dict[str, Rule]] = {
 
 
 def check_explanation(data: Mapping[str, Any], where: str) -> None:
-    """Raises RecordError for the first field of an explanation that breaks its rule; ``where`` names the file."""
+    """Raise RecordError for the first field of an explanation that breaks its rule; ``where`` names the file."""
     check_fields(data, _RULES, where)
     for name, rules in _FIELD_RULES.items():
         check_fields(data.get(name) or {}, rules, where, f"{name}.")

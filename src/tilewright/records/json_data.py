@@ -1,7 +1,8 @@
-"""JSON files of any origin: each field is checked by its rule, and an error is one line that names file, line and field.
+"""Reads JSON files of any origin. Each field is checked by its rule; an error is one line that names file, line and
+field.
 
-They may come from another machine, from another version, or be written by hand. Data that pass their rules need no other
-check: numbers are finite and of a size that can be computed with, and nothing is nested deeply.
+Files may come from another machine or another version, or be written by hand. Data that pass their rules need no other
+check: numbers are finite and not too large for computations, and nothing is nested deeply.
 """
 
 from __future__ import annotations
@@ -15,26 +16,29 @@ from typing import Any, NamedTuple, TypeVar
 from ..errors import RecordError
 from .legible import json_escaped
 
-#: The largest whole number that is accepted; no count reaches it.
+#: The largest whole number that is accepted; no real count reaches it.
 LARGEST_COUNT = 2**63 - 1
-#: Times in seconds, and other numbers, are 0 or lie between these, so that they can divide and be drawn on logarithmic axes.
+#: Times in seconds, and some other numbers, must be 0 or lie between these two, so that a program can divide by them and
+#: draw them on logarithmic axes.
 LEAST_S, MOST_S = 1e-12, 1e12
 LEAST, MOST = 1e-100, 1e100
-#: The most levels of nested objects and lists, where such are allowed.
+#: The most levels of nested objects and lists, in fields that may have such.
 DEEPEST = 16
 
 Record = TypeVar("Record")
 
 
 class Rule(NamedTuple):
-    """``words``: what a field must be, for messages, after "must be". ``holds(value)``: whether a value is that."""
+    """``words`` says what a field must be; messages put it after "must be". ``holds(value)`` says whether a value
+    satisfies the rule."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
 def parse_json(text: str | bytes, where: str, what: str) -> Any:
-    """The data of the JSON ``text``. For other text raises RecordError, which names ``where`` and ``what`` it should be."""
+    """Parse the JSON ``text``. For any other text, raises RecordError, which names ``where`` it is from and ``what`` it
+    should be."""
     try:
         return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
     except (ValueError, RecursionError) as error:
@@ -43,7 +47,7 @@ def parse_json(text: str | bytes, where: str, what: str) -> Any:
 
 
 def read_text(path: str | Path, what: str) -> str:
-    """All of a file; raises RecordError where it cannot be read as text."""
+    """Read the whole text of a file; raises RecordError if it cannot be read as text."""
     try:
         return Path(path).read_bytes().decode("utf-8")
     except OSError as error:
@@ -53,19 +57,20 @@ def read_text(path: str | Path, what: str) -> str:
 
 
 def dumped(data: Any, *, indent: int | None = None) -> str:
-    """``data`` as JSON that is safe to show in a terminal. Raises ValueError for NaN and infinities, which JSON lacks."""
+    """Convert ``data`` to JSON that is safe to show on a terminal. Raises ValueError for NaN and infinities, which JSON
+    lacks."""
     return json_escaped(json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False))
 
 
 def check_fields(data: Mapping[str, Any], rules: Mapping[str, Rule], where: str, part: str = "") -> None:
-    """Raises RecordError for the first field of ``data`` that breaks its rule; an absent field breaks none."""
+    """Raise RecordError for the first field of ``data`` that breaks its rule. A field that is absent breaks no rule."""
     for name, (words, holds) in rules.items():
         if name in data and not holds(data[name]):
             raise RecordError(f"{where}: {part}{name} must be {words}, got {value_excerpt(data[name])}")
 
 
 def holds_kind(path: str | Path, kind: str) -> bool:
-    """Whether the first line of a file is an object of this kind; false where it cannot be read."""
+    """Whether the first line of a file is an object of this kind; false if the file cannot be read."""
     try:
         with Path(path).open("rb") as file:
             data = parse_json(file.readline(), str(path), kind)
@@ -75,15 +80,16 @@ def holds_kind(path: str | Path, kind: str) -> bool:
 
 
 def check_kind(data: Mapping[str, Any], kind: str, schema: int, where: str) -> None:
-    """Raises RecordError for an object of another kind or schema."""
+    """Raise RecordError for an object of another kind or schema."""
     if data.get("kind") != kind or data.get("schema") != schema:
         actual = f"{value_excerpt(data.get('kind'))} of schema {value_excerpt(data.get('schema'))}"
         raise RecordError(f"{where}: kind must be {kind!r} of schema {schema}, got {actual}")
 
 
 def from_fields(record: Callable[..., Record], data: Mapping[str, Any], where: str, **given: Any) -> Record:
-    """An object of the dataclass ``record``: the fields that are ``given``, and the others of it that ``data`` have; what
-    ``data`` have beside them, as of a later version, is ignored. Raises RecordError where a field is missing."""
+    """Make an object of the dataclass ``record``. Its fields have the values ``given``, and otherwise those in
+    ``data``. Other entries of ``data``, such as those of a later version, are ignored. Raises RecordError if a field is
+    missing."""
     known = {field.name for field in fields(record)} - given.keys()  # type: ignore[arg-type]  # a dataclass
     try:
         return record(**given, **{name: value for name, value in data.items() if name in known})
@@ -92,7 +98,7 @@ def from_fields(record: Callable[..., Record], data: Mapping[str, Any], where: s
 
 
 def value_excerpt(value: Any) -> str:
-    """The first 80 characters of a value.
+    """The first 80 characters of a value, as text.
 
     >>> value_excerpt("x" * 1000)[:5]
     "'xxxx"
@@ -109,27 +115,27 @@ def value_excerpt(value: Any) -> str:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 to ``LARGEST_COUNT``."""
+    """Whether a value is a whole number from 0 to ``LARGEST_COUNT``."""
     return type(value) is int and 0 <= value <= LARGEST_COUNT
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a finite number of a size that can be computed with."""
+    """Whether a value is a finite number that is neither too large nor too small for computations."""
     return isinstance(value, int | float) and not isinstance(value, bool) and (LEAST <= abs(value) <= MOST or not value)
 
 
 def is_seconds(value: Any) -> bool:
-    """Whether it is a time that a clock can measure, or 0."""
+    """Whether a value is a time in seconds that a clock can measure, or 0."""
     return is_number(value) and (LEAST_S <= value <= MOST_S or not value)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a text, a finite number, true, false or null."""
+    """Whether a value is a text, a finite number, true, false or null."""
     return value is None or isinstance(value, str | bool) or is_finite(value)
 
 
 def is_finite(value: Any) -> bool:
-    """Whether it is a number that a double can represent."""
+    """Whether a value is a number that a double can represent."""
     try:
         return isinstance(value, int | float) and float(value) - float(value) == 0
     except OverflowError:
@@ -137,7 +143,7 @@ def is_finite(value: Any) -> bool:
 
 
 def is_tame(value: Any) -> bool:
-    """Whether it has at most ``DEEPEST`` levels and only plain values in them."""
+    """Whether a value has at most ``DEEPEST`` levels, with only plain values in them."""
     level = [value]
     for _ in range(DEEPEST):
         inside: list[Any] = []
@@ -153,12 +159,12 @@ def is_tame(value: Any) -> bool:
 
 
 def nullable(rule: Rule) -> Rule:
-    """The same rule, but null is allowed too."""
+    """Make a rule that accepts null and what ``rule`` accepts."""
     return Rule(f"{rule.words} or null", lambda value: value is None or rule.holds(value))
 
 
 def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | None = None) -> Rule:
-    """The rule for a list of ``least`` to ``most`` items: ``holds`` is true for each of them."""
+    """Make the rule for a list of ``least`` to ``most`` items, for each of which ``holds`` is true."""
 
     def all_hold(value: Any) -> bool:
         return (
@@ -169,7 +175,7 @@ def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | N
 
 
 def mapping(words: str, holds: Callable[[Any], bool]) -> Rule:
-    """The rule for an object: ``holds`` is true for each of its values."""
+    """Make the rule for an object, for each of whose values ``holds`` is true."""
     return Rule(words, lambda value: isinstance(value, dict) and all(map(holds, value.values())))
 
 
@@ -177,7 +183,7 @@ COUNT = Rule("a whole number from 0 to 2^63 - 1", is_count)
 TEXT = Rule("text", lambda value: isinstance(value, str))
 TRUTH = Rule("true or false", lambda value: isinstance(value, bool))
 NUMBER = Rule("a finite number", is_number)
-#: Rates, shares and errors.
+#: The rule for rates, fractions and errors.
 POSITIVE = Rule("a finite number, not negative", lambda value: is_number(value) and value >= 0)
 TIMES = many("a list of finite numbers above 0, in seconds", lambda value: is_seconds(value) and value > 0)
 OBJECT = Rule(

@@ -1,8 +1,9 @@
-"""Text of any origin, made safe to show: names of kernels, files and datasets, fields of records, messages of errors.
+"""Makes text of any origin safe to show: names of kernels, files and datasets, fields of records, and messages of
+errors.
 
-A terminal obeys control characters: an ESC in the name of a file can move the cursor, rewrite lines that were printed
-before, or set the window's title. Marks of text direction make a text look different from what it is, and two separators
-end a line of JavaScript. All of these are shown as their escapes.
+A terminal executes control characters: an ESC in the name of a file can move the cursor, overwrite lines that were
+printed before, or set the window's title. Characters for text direction make a text look different from what it is, and
+two separators end a line of JavaScript. All of these are shown as escapes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _FOUND = re.compile(f"[{_UNSAFE}]")
 
 
 def legible(text: str) -> str:
-    r"""``text`` with control characters as text; tabs and ends of lines stay.
+    r"""Replace control characters in ``text`` by visible escapes; tabs and line feeds stay.
 
     >>> print(legible("plain \x1b[31mred\x1b[0m \u202etxt"))
     plain \x1b[31mred\x1b[0m \u202etxt
@@ -24,7 +25,7 @@ def legible(text: str) -> str:
 
 
 def json_escaped(text: str) -> str:
-    r"""JSON with the same characters as JSON's own escapes, so that it means the same and can be shown.
+    r"""Replace the same characters in JSON by JSON's own escapes, so that it means the same and is safe to show.
 
     >>> print(json_escaped('["\x9b\u2028"]'))
     ["\u009b\u2028"]

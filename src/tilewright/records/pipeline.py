@@ -1,7 +1,9 @@
-"""The pipeline of an asynchronous kernel as plain data: timelines of warps and stages, phases of barriers, swizzled tiles.
+"""The pipeline of an asynchronous kernel as plain data: timelines of warps and stages, phases of barriers, swizzled
+tiles.
 
-The microscope records it in a run of one block. Times are ticks and not seconds: an event stands at the first tick that the
-barriers allow. A copy takes one tick, and so does what a warp does between two waits; to ask for copies takes ``ASK``.
+The microscope records it in a run of one block. Times are ticks and not seconds: an event is at the first tick at which
+the barriers allow it. A copy takes one tick. What a warp does between two waits also takes one tick, and a request for
+copies takes ``ASK`` ticks.
 """
 
 from __future__ import annotations
@@ -14,18 +16,20 @@ from .json_data import COUNT, OBJECTS, POSITIVE, TEXT, TRUTH, Rule, check_fields
 
 #: The time of a request for copies, in ticks.
 ASK = 0.25
-#: The most that is recorded: ticks, rows of a timeline, spans of a row, barriers, events of a barrier, tiles.
+#: The most that is recorded: ticks, rows of a timeline, spans of a row, barriers, events of a barrier, and tiles.
 TICKS, ROWS, SPANS, BARRIERS, EVENTS, TILES = 16, 24, 128, 2, 12, 4
-#: Rows of a tile that are shown, those of one pattern of a swizzle, and chunks of 16 bytes of each.
+#: The rows of a tile that are shown, which are those of one pattern of a swizzle, and the 16-byte chunks that are shown of
+#: each row.
 PATTERN_ROWS, PATTERN_CHUNKS = 8, 8
 
 
 @dataclass(frozen=True)
 class PipelineSpan:
-    """What a row of the timeline does from ``begin`` to ``end``; ``end`` is None for a wait that never ends.
+    """What happens in a row of the timeline from ``begin`` to ``end``; ``end`` is None for a wait that never ends.
 
-    ``kind``: of warps "wait", "ask" (for copies), "work" or "multiply" (with tensor cores); of a stage "copy" (a copy under
-    way) or "full". ``stage`` is the label of the stage, ``words`` say it in full. ``by`` is the row that ends a wait.
+    ``kind`` is "wait", "ask" (for copies), "work" or "multiply" (with tensor cores) for warps, and "copy" (a copy under
+    way) or "full" for a stage. ``stage`` is the label of the stage; ``words`` describe it in full. ``by`` is the row
+    that ends a wait.
     """
 
     kind: str
@@ -40,7 +44,7 @@ class PipelineSpan:
 
 @dataclass(frozen=True)
 class PipelineRow:
-    """A row of the timeline: warps that do the same at the same time, or a stage."""
+    """A row of the timeline: a stage, or warps that do the same at the same time."""
 
     name: str
     kind: str  # "warps" or "stage"
@@ -49,10 +53,10 @@ class PipelineRow:
 
 @dataclass(frozen=True)
 class BarrierEvent:
-    """An event at a barrier, and the barrier's state after it: arrivals and bytes that its phase still lacks.
+    """An event at a barrier, and the barrier's state after it: the arrivals and the bytes that its phase still lacks.
 
-    ``what`` is "init", "wait" (its phase is not complete), "arrive", "expect" (an arrival that announces bytes), "bytes",
-    or "pass" (a wait that returned); ``amount`` is a count, a number of bytes, or for waits the parity.
+    ``what`` is "init", "wait" (the phase is not complete), "arrive", "expect" (an arrival that announces bytes),
+    "bytes", or "pass" (a wait that returned). ``amount`` is a count, a number of bytes, or for waits the parity.
     """
 
     what: str
@@ -66,7 +70,8 @@ class BarrierEvent:
 
 @dataclass(frozen=True)
 class BarrierHistory:
-    """The first events at a barrier, in the order of the run. A phase needs ``count`` arrivals. ``role``: what it is for."""
+    """The first events at one barrier, in the order of the run. A phase needs ``count`` arrivals. ``role`` says what
+    the barrier is for."""
 
     name: str
     count: int
@@ -76,11 +81,11 @@ class BarrierHistory:
 
 @dataclass(frozen=True)
 class SwizzledTile:
-    """Where a copy put the first rows of a box in shared memory, and what a product read of them.
+    """Where a copy put the first rows of a box in shared memory, and which of these bytes a product read.
 
-    ``cells`` has for each row the byte of each of its chunks of 16 bytes, in the shared memory of the block. ``reads`` are
-    the bytes of the chunks that ``wgmma`` read as one group of eight rows, empty if none did; they should be chunk
-    ``column`` of rows ``row`` to ``row + 7``.
+    ``cells`` has for each row the position of each of its 16-byte chunks, in the block's shared memory. ``reads`` are
+    the positions of the chunks that ``wgmma`` read as one group of eight rows; it is empty if no product read them.
+    They should be chunk ``column`` of rows ``row`` to ``row + 7``.
     """
 
     line: int
@@ -96,18 +101,18 @@ class SwizzledTile:
 
     @property
     def group(self) -> list[int]:
-        """The bytes of the chunks that one group of eight rows should read."""
+        """The positions of the chunks that one group of eight rows should read."""
         return [cells[self.column] for cells in self.cells[self.row : self.row + 8] if self.column < len(cells)]
 
     @property
     def contradicted(self) -> bool:
-        """Whether a product read other chunks."""
+        """Whether a product read other chunks than it should."""
         return bool(self.reads) and self.reads != self.group
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What was recorded of one block. ``whole`` is false if there was more than is shown."""
+    """What was recorded of one block. ``whole`` is false if there was more than the pipeline contains."""
 
     block: str
     ticks: float
@@ -117,7 +122,8 @@ class Pipeline:
     tiles: list[SwizzledTile] = field(default_factory=list)
 
     def is_early(self, span: PipelineSpan) -> bool:
-        """Whether warps work with a stage while a copy into it is under way: they have not waited for it."""
+        """Whether warps work with a stage while a copy into it is under way, because they have not waited for the
+        copy."""
         if span.kind not in ("work", "multiply") or span.end is None:
             return False
         stages = [row for row in self.rows if row.kind == "stage" and row.name == f"stage {span.stage}"]
@@ -164,7 +170,7 @@ _TILE_RULES = {
 
 
 def check_pipeline(data: Mapping[str, Any], where: str, part: str) -> None:
-    """Raises RecordError for the first field of a pipeline that breaks its rule; ``where`` names the file."""
+    """Raise RecordError for the first field of a pipeline that breaks its rule; ``where`` names the file."""
     check_fields(data, _RULES, where, part)
     nested: tuple[tuple[str, dict[str, Rule], str, dict[str, Rule]], ...] = (
         ("rows", _ROW_RULES, "spans", _SPAN_RULES),
@@ -179,7 +185,7 @@ def check_pipeline(data: Mapping[str, Any], where: str, part: str) -> None:
 
 
 def pipeline_from(data: Mapping[str, Any]) -> Pipeline:
-    """A pipeline from checked JSON. Raises TypeError or KeyError where a field is missing."""
+    """Make a pipeline from checked JSON. Raises TypeError or KeyError if a field is missing."""
 
     def known(kind: Any, item: Mapping[str, Any], **nested: Any) -> Any:
         return kind(**{k: v for k, v in item.items() if k in kind.__dataclass_fields__} | nested)

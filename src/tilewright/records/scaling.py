@@ -1,6 +1,6 @@
-"""Simulated products on clusters of growing size, as plain data: JSON Lines, one number of workers a line.
+"""Simulated products on clusters of growing size, as plain data: JSON Lines, with one number of workers in each line.
 
-Nothing of it was measured on a cluster: a line says for which rates it was computed, and what follows from them.
+No figure was measured on a cluster. A line says for which rates it was computed, and what follows from these rates.
 """
 
 from __future__ import annotations
@@ -34,27 +34,30 @@ from .json_data import (
 
 SCHEMA = 1
 KIND = "scaling"
-#: What a worker does at any time: it computes, or waits for its link, for a storage that others use too, for the scheduler
-#: or for the start of the cluster; or it has no tile left while others still compute ("balance").
+#: What a worker does at any time. It computes, or waits: for its link, for storage that others use too, for the scheduler,
+#: or for the start of the cluster. Or it has no tile left while others still compute ("balance").
 SPENT = ("compute", "link", "storage", "scheduler", "start", "balance")
-#: Where the operands are: in a storage that all workers share, or each block at one worker.
+#: Where the operands are: in storage that all workers use, or each block at one worker.
 WHERE = ("storage", "workers")
-#: Efficiency and sums of shares may differ by this much from what other fields say.
+#: The efficiency, and sums of fractions, may differ by this much from what other fields say.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """A product on ``workers`` workers, of which the plan uses ``used``, each with a part of C: ``parts`` down and across.
+    """A product on ``workers`` workers, of which the plan uses ``used``. Each of these has a part of C: ``parts`` are
+    their numbers down and across C.
 
-    ``rates`` are of one worker (``flops``, ``link_bytes`` a second in each direction, ``latency_s`` of each piece of work,
-    ``memory`` bytes for blocks) and of all: ``storage_bytes`` a second of the shared storage, if the operands
-    are not at the workers, and ``storage_each_bytes`` if storage grows with their number; ``task_s`` and ``message_s`` of
-    the scheduler, and ``start_s``. ``total_s`` was simulated, and ``predicted_s`` is the time that the plan's simpler model
-    predicts. ``efficiency`` is the share of the operations that all ``workers`` could do in that time. Bytes are those of
-    all workers together: ``moved`` into and out of the memories where blocks are multiplied, the ``least`` of any order of
-    the tiles, and ``received`` from storage or other workers. ``shares`` are of the used workers' time, for each of SPENT.
-    In a series of weak scaling the product grows with the workers; its points are ``grown_from`` one shape.
+    ``rates`` has the rates of one worker: ``flops``, ``link_bytes`` a second in each direction, ``latency_s`` of each
+    load or store, and ``memory`` bytes for blocks. It also has rates of the whole cluster: ``storage_bytes`` a second
+    of shared storage if the operands are not at the workers, or ``storage_each_bytes`` if the rate of storage grows
+    with the number of workers; ``task_s`` and ``message_s`` of the scheduler; and ``start_s``. ``total_s`` was
+    simulated; ``predicted_s`` is the time that the plan's simpler model predicts. ``efficiency`` is the fraction of the
+    operations which all ``workers`` could do in ``total_s`` that the product needs. Bytes are those of all workers
+    together: bytes ``moved`` into and out of the memories where blocks are multiplied, the ``least`` that any order of
+    the tiles moves, and bytes ``received`` from storage or other workers. ``shares`` are the fractions of the used
+    workers' time for each of SPENT. In a series of weak scaling, the product grows with the number of workers;
+    ``grown_from`` is the shape with which the series begins.
     """
 
     m: int
@@ -84,31 +87,32 @@ class ScalingPoint:
 
     @property
     def ideal_s(self) -> float:
-        """Seconds if all workers computed all of the time."""
+        """The seconds that the product would take if all workers computed all of the time."""
         return 2.0 * self.m * self.n * self.k / self.workers / self.rates["flops"]
 
     @property
     def owned_bytes(self) -> int:
-        """A worker's share of A, B and C, which it holds where they are at the workers."""
+        """The bytes of A, B and C that each worker owns, if the operands are at the workers."""
         elements = self.m * self.k + self.k * self.n + self.m * self.n
         return math.ceil(elements * (8 if self.dtype == "float64" else 4) / self.workers)
 
     @property
     def series(self) -> str:
-        """What the points of one line of a chart have in common, in words."""
+        """What the points of one line of a chart have in common, as text."""
         return shape_text(*(self.grown_from or (self.m, self.n, self.k)))
 
     @property
     def loss(self) -> str:
-        """What takes most of the time in which workers do not compute. A plan leaves workers unused because storage would
-        give each of more workers less."""
+        """The cause that takes most of the time in which workers do not compute. If the plan leaves workers unused, the
+        cause is storage, which would give each of more workers less."""
         if self.used < self.workers and self.where == "storage":
             return "storage"
         return max(SPENT[1:], key=lambda what: self.shares[what])
 
     @property
     def binds(self) -> str:
-        """What decides the time: "compute" if the efficiency is at least a half, else what takes most of the rest."""
+        """What limits the speed: "compute" if the efficiency is at least a half, otherwise the cause that takes most of
+        the remaining time."""
         return "compute" if self.efficiency >= 0.5 else self.loss
 
 
@@ -147,22 +151,22 @@ _RULES = {
 
 
 def write_scaling(path: str | Path, points: Iterable[ScalingPoint]) -> None:
-    """Write points into a new file. Raises OSError."""
+    """Write points to a new file. Raises OSError if it cannot be written."""
     with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(scaling_line(point) + "\n" for point in points)
 
 
 def scaling_line(point: ScalingPoint) -> str:
-    """A point as a line of a file."""
+    """Convert a point to a line of a file."""
     data = asdict(point)
     return dumped({"kind": data.pop("kind"), "schema": data.pop("schema")} | data)
 
 
 def read_scaling(path: str | Path) -> list[ScalingPoint]:
-    """Every point of a file.
+    """Read every point of a file.
 
-    Raises RecordError for a file that is missing, empty, damaged or of another kind, and for numbers that contradict each
-    other; it names the line and the field.
+    Raises RecordError, which names the line and the field, for a file that is missing, empty, damaged or of another
+    kind, and for numbers that contradict each other.
     """
     lines = enumerate(read_text(path, "a record of scaling").split("\n"), 1)
     points = [_point(line, f"{path}:{number}") for number, line in lines if line.strip()]

@@ -1,4 +1,5 @@
-"""The source of a kernel, line by line, with the cost of each line and what is wrong there, for all listings."""
+"""The source of a kernel, line by line, with the cost of each line and the defects there. All listings are made from
+it."""
 
 from __future__ import annotations
 
@@ -7,16 +8,17 @@ from dataclasses import dataclass, replace
 
 from .explanation import APPROXIMATELY, Access
 
-#: Lines shown around each line that has something to show.
+#: The number of lines shown around each line that has something to show.
 CONTEXT = 1
 
 
 @dataclass(frozen=True)
 class SourceRow:
-    """One source line: sectors of global and local memory, wavefronts of shared memory, what is wrong there, and advice.
+    """One source line: its sectors of global and local memory, its wavefronts of shared memory, its defects, and
+    advice.
 
-    ``sectors_waste`` and ``wavefronts_waste``: the cost over the least that the same bytes can cost; 1 where nothing is
-    wasted.
+    ``sectors_waste`` and ``wavefronts_waste`` are the cost over the least with which the same bytes can be accessed; 1
+    means that nothing is wasted.
     """
 
     number: int
@@ -34,12 +36,13 @@ class SourceRow:
 
     @property
     def called(self) -> str:
-        """Where in a library's header its accesses are, as a line of a listing; empty if they are its own."""
+        """Where in a library's header the line's accesses are, as a line of a listing; empty if they are in the line
+        itself."""
         return f"(called from here: {self.inside})" if self.inside else ""
 
     @property
     def speaks(self) -> bool:
-        """Whether the line has something to show."""
+        """Whether the line has costs, defects or advice to show."""
         return bool(self.sectors or self.wavefronts or self.wrong)
 
 
@@ -52,8 +55,8 @@ def source_rows(
 ) -> list[SourceRow]:
     """Every line of ``source``, then every line of the ``included`` files, whose texts are given by name.
 
-    ``wrong`` and ``advice`` are triples of a file, empty for ``source``, a line, and a message for it. Of an included file
-    whose text is empty, because it cannot be read, there are only the lines with accesses and messages.
+    ``wrong`` and ``advice`` are triples: a file (empty for ``source``), a line, and a message for the line. The text of
+    an included file is empty if it could not be read. Then only its lines with accesses and messages are returned.
     """
     messages, advised = _by_place(wrong), _by_place(advice)
     by_line: dict[tuple[str, int], list[Access]] = {}
@@ -93,7 +96,7 @@ def _cost(accesses: Sequence[Access]) -> tuple[int, float]:
 
 
 def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
-    """The rows that have something to show, and their neighbours; None stands for a gap."""
+    """The rows that have something to show, and the rows near them; None marks a gap."""
     speaking = {(row.file, row.number) for row in all_rows if row.speaks}
     shown: list[SourceRow | None] = []
     file = ""
@@ -110,7 +113,7 @@ def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
 
 
 def margin(row: SourceRow) -> tuple[str, str, str, str]:
-    """The texts before a line: its sectors and wavefronts, each with its waste."""
+    """The texts in front of a line: its sectors and wavefronts, each with its waste."""
 
     def cells(cost: int, waste: float, exact: bool) -> tuple[str, str]:
         amount = f"{cost:,}" if exact else f"{APPROXIMATELY} {cost:,}"

@@ -1,7 +1,9 @@
-"""The pieces of work of a streamed product and their times, as plain data: JSON Lines, a header and then a piece a line.
+"""The steps of a streamed product and their times, as plain data: JSON Lines, a header and then one step (``Piece``) in
+each line.
 
-The header says what was multiplied, how it was cut and what was predicted; each further line is a piece of work on one track
-of one place. A file may hold several timelines, one after another. Page, trace and figure are derived from this alone.
+The header says what was multiplied, how it was divided, and what was predicted. Each further line is one step, such as
+a load or a multiplication, on one track of one place. A file may hold several timelines, one after another. Page, trace
+and figure are made from this file alone.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from .json_data import (
 SCHEMA = 2
 KIND = "timeline"
 
-#: In the order in which data pass them, from the operands, on the host or another GPU, to the result. Other tracks follow.
+#: The tracks, in the order in which data pass them from the operands, on the host or another GPU, to the result. Other
+#: tracks follow.
 TRACKS = ("stage in", "copy in", "copy over", "compute", "copy out", "stage out")
 COMPUTE = "compute"
 
@@ -46,7 +49,8 @@ _BLOCK = re.compile(r"([ABC])\[(\d{1,9}), (\d{1,9})\](?: step (\d{1,9}))?")
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of work; times are seconds from the start of the run. ``name`` is as ``A[0, 3]`` or ``C[1, 2] step 4``."""
+    """One step of a product, such as a load or a multiplication. Times are seconds from the start of the run. ``name``
+    is, for example, ``A[0, 3]`` or ``C[1, 2] step 4``."""
 
     place: str
     track: str
@@ -56,7 +60,7 @@ class Piece:
 
 
 class Work(NamedTuple):
-    """The amount of work of a piece: bytes of a block of A, B or C, or operations of a step."""
+    """The amount of work of a step: the bytes of a block of A, B or C, or the operations of a multiplication."""
 
     amount: int
     unit: str
@@ -64,7 +68,8 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """The totals of a track of a place: seconds in which any piece ran, the number of pieces, and their work if known."""
+    """The totals of one track of a place: the seconds in which any step ran, the number of steps, and the sum of their
+    work if it is known."""
 
     name: str
     busy_s: float
@@ -73,13 +78,14 @@ class Track:
 
     @property
     def rate(self) -> float | None:
-        """Bytes or operations a second, while it was busy."""
+        """Bytes or operations a second, while the track was busy."""
         return self.work.amount / self.busy_s if self.work and self.busy_s else None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The totals of one place: the time in which it computed, and the time before, between and after its steps."""
+    """The totals of one place: the time in which it computed, and the time before, between and after its
+    multiplications."""
 
     place: str
     total_s: float
@@ -91,18 +97,19 @@ class Summary:
 
     @property
     def exposed_s(self) -> float:
-        """Time in which nothing was computed here."""
+        """The time in which this place computed nothing."""
         return self.first_s + self.between_s + self.last_s
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A streamed product C[m×n] = A[m×k]·B[k×n] and the pieces of work in it.
+    """A streamed product C[m×n] = A[m×k]·B[k×n] and its steps.
 
-    ``blocks`` are a tile's rows, its columns, and the length of a step; ``seconds`` is the whole run, which may end after
-    the last piece. ``expected`` is what the plan predicted: total_s, compute_s, first_s, exposed_s (between steps) and
-    last_s. Of all ``tiles`` of C, ``before`` were finished when the run began, and the run finished ``finished`` more. A
-    ``predicted`` timeline did not run: its pieces are those of the plan.
+    ``blocks`` are the rows and the columns of a tile, and the length of a step along k. ``seconds`` is the time of the
+    whole run, which may end after the last step. ``expected`` is what the plan predicted: total_s, compute_s, first_s
+    (before the first multiplication), exposed_s (between multiplications) and last_s (after the last one). Of all
+    ``tiles`` of C, ``before`` were finished when the run began, and the run finished ``finished`` more. A ``predicted``
+    timeline was not run: its steps are those of the plan.
     """
 
     m: int
@@ -125,12 +132,12 @@ class Timeline:
 
     @property
     def complete(self) -> bool:
-        """Whether the product was finished; an interrupted run's timeline has the pieces up to then."""
+        """Whether the product was finished. The timeline of an interrupted run has the steps until the interruption."""
         return self.predicted or self.before + self.finished == self.tiles
 
     @property
     def total_s(self) -> float:
-        """Seconds from the beginning of the run to its last event."""
+        """The seconds from the beginning of the run to its last event."""
         return max([self.seconds, *(piece.end_s for piece in self.pieces)])
 
     @property
@@ -139,7 +146,7 @@ class Timeline:
         return sorted({piece.place for piece in self.pieces}, key=lambda place: (len(place), place))
 
     def tracks(self, place: str) -> dict[str, list[Piece]]:
-        """The pieces of each track of a place, in the order of their starts."""
+        """The steps of each track of a place, in the order of their starts."""
         by_track: dict[str, list[Piece]] = {}
         for piece in self.pieces:
             if piece.place == place:
@@ -151,7 +158,8 @@ class Timeline:
         }
 
     def work(self, piece: Piece) -> Work | None:
-        """The bytes of a block or a tile, or the operations of a step; None where the name of the piece is of another form.
+        """The bytes of a block or a tile, or the operations of a multiplication; None if the name of the step has
+        another form.
 
         >>> Timeline(5, 6, 7, "float32", 4, (4, 4, 4), []).work(Piece("cpu", "compute", "C[1, 1] step 1", 0, 1))
         Work(amount=12, unit='operations')
@@ -172,7 +180,8 @@ class Timeline:
         return _work(_part(*rows, x) * _part(*columns, y) * self.itemsize, "bytes")
 
     def summary(self, place: str) -> Summary:
-        """How long a place computed, how long it waited before, between and after its steps, and its tracks' totals."""
+        """How long a place computed; how long it waited before, between and after its multiplications; and the totals
+        of its tracks."""
         total, tracks = self.total_s, self.tracks(place)
         steps = union((piece.start_s, piece.end_s) for piece in tracks.get(COMPUTE, []))
         computing = sum(end - start for start, end in steps)
@@ -216,7 +225,7 @@ def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-#: The most tracks in a file, over all timelines and places: each takes space on the page.
+#: The most tracks in a file, over all timelines and places, because each needs space on the page.
 MOST_TRACKS = 1000
 
 #: A plan's times are sums and differences, and can be tiny.
@@ -231,7 +240,7 @@ _PIECE_RULES = {"place": TEXT, "track": TEXT, "name": TEXT, "start_s": _TIME, "e
 
 
 def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
-    """Write timelines into a new file, each as its header and its pieces. Raises OSError."""
+    """Write timelines to a new file, each as its header and its steps. Raises OSError if the file cannot be written."""
     with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         for timeline in timelines:
             header = {f.name: getattr(timeline, f.name) for f in fields(timeline) if f.name != "pieces"}
@@ -241,9 +250,10 @@ def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
 
 
 def read_timelines(path: str | Path) -> list[Timeline]:
-    """Every timeline of a file.
+    """Read every timeline of a file.
 
-    Raises RecordError for a file that is missing, empty, damaged or of another kind; it names the line and the field.
+    Raises RecordError, which names the line and the field, for a file that is missing, empty, damaged or of another
+    kind.
     """
     timelines: list[Timeline] = []
     for number, line in enumerate(read_text(path, "a timeline").split("\n"), 1):

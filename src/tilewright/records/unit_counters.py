@@ -1,12 +1,13 @@
-"""The counters of tensor cores and of the copy engine, which GPUs before Hopper do not have, and what they are called."""
+"""The names of the counters of tensor cores and of the copy engine, which GPUs before Hopper do not have."""
 
 from __future__ import annotations
 
-#: Instructions of all tensor cores, and the cycles in which these are busy: of ``wgmma`` and of ``mma.sync``.
+#: The counters of instructions of all tensor cores, and of the cycles in which these are busy, for ``wgmma`` and
+#: ``mma.sync`` together.
 TENSOR_INSTRUCTIONS = "sm__inst_executed_pipe_tensor.sum"
 TENSOR_CYCLES = "sm__pipe_tensor_cycles_active.sum"
 _CYCLES = TENSOR_CYCLES, "tensor cores, busy cycles, those of the four of a multiprocessor together"
-#: Memory space and kind of work → field of a tally → the counter's name and its label.
+#: By memory space and kind of work: for each field of a tally, the counter's name and its label.
 UNIT_COUNTERS: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
     ("shared", "wgmma"): {
         "requests": ("sm__inst_executed_pipe_tensor_op_gmma.sum", "wgmma: instructions, counted per warp"),
@@ -44,5 +45,5 @@ UNIT_COUNTERS: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
         ),
     },
 }
-#: Every counter's label in plain words.
+#: The label of every counter, in plain words.
 UNIT_LABELS = dict(counter for counters in UNIT_COUNTERS.values() for counter in counters.values())

@@ -1,4 +1,4 @@
-"""The microscope: runs the PTX of a kernel on the CPU and sees what every instruction does."""
+"""The microscope: runs the PTX of a kernel on the CPU, and observes what every instruction does."""
 
 from .findings import Finding
 from .machine.options import RunOptions

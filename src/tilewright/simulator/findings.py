@@ -1,5 +1,6 @@
-"""What the microscope finds wrong with a kernel, as plain data: one finding for each kind and source line, and for each
-line of the kernel that calls the function with that line. Its grade says how sure it is, and whose code it is in."""
+"""What the microscope finds wrong with a kernel, as plain data. There is one finding for each kind and source line; a
+line in a function has one for each line of the kernel that calls the function. The grade of a finding says how sure it
+is, and whether it is in the user's code or in a library's."""
 
 from __future__ import annotations
 
@@ -8,33 +9,33 @@ from dataclasses import dataclass
 
 #: An access outside every operand and variable.
 OUT_OF_BOUNDS = "out of bounds"
-#: Two accesses, one of them a write, that nothing orders.
+#: Two accesses that nothing orders, at least one of which is a write.
 RACE = "race"
 #: Elements of an output that no thread wrote.
 UNWRITTEN_OUTPUT = "output never written"
 #: A read of memory that no thread wrote before.
 UNWRITTEN_READ = "unwritten read"
-#: The only kind that does not prove a defect: the run reached its step limit, and might have ended later.
+#: The run reached its step limit, and might have ended later. This is the only kind that does not prove a defect.
 STEP_LIMIT = "step limit"
-#: A wait that returned for a phase other than the one whose bytes are needed.
+#: A wait returned for another phase than the one whose bytes are needed.
 WRONG_PARITY = "wrong parity"
-#: The bytes that a barrier expects are not those that arrive.
+#: The number of bytes that a barrier expects is not the number that arrives.
 BYTE_COUNT = "byte count"
-#: A barrier in shared memory that is used before its initialisation, initialised again, or arrived at too often; or one of a
-#: cluster that a thread arrives at, or waits for, twice.
+#: A barrier in shared memory is used before its initialisation, is initialised again, or gets too many arrivals; or a
+#: thread arrives at, or waits for, a barrier of a cluster twice.
 BARRIER_MISUSE = "barrier misuse"
-#: A write that the asynchronous proxy (copy engine, wgmma) cannot see, for want of a fence.
+#: A write that the asynchronous proxy (copy engine, wgmma) cannot see, because a fence is missing.
 MISSING_FENCE = "missing fence"
-#: A register that is read or written while a wgmma still uses it; tensor memory that is read before a tcgen05 operation has
+#: A register is read or written while a wgmma still uses it; or tensor memory is read before a tcgen05 operation has
 #: written it.
 ACCUMULATOR = "accumulator in flight"
 #: A descriptor of wgmma or tcgen05 that does not describe the tile in shared memory.
 DESCRIPTOR = "descriptor"
 #: A copy that writes beyond the row of the tensor, because it moves whole chunks of 16 bytes.
 NEIGHBOURS = "neighbours overwritten"
-#: Tensor memory that is not allocated or given back as PTX requires, or a tcgen05 instruction that the wrong threads issue.
+#: Tensor memory is not allocated or freed as PTX requires, or the wrong threads issue a tcgen05 instruction.
 TCGEN05_MISUSE = "tcgen05 misuse"
-#: The kinds that only asynchronous kernels show.
+#: The kinds that occur only in asynchronous kernels.
 ASYNCHRONOUS = (
     WRONG_PARITY,
     BYTE_COUNT,
@@ -47,17 +48,17 @@ ASYNCHRONOUS = (
 )
 #: A block that may leave the kernel before another block of its cluster has accessed its shared memory.
 LEFT_EARLY = "block left early"
-#: The kinds that only kernels with clusters show.
+#: The kinds that occur only in kernels with clusters.
 CLUSTERS = (LEFT_EARLY,)
-#: Volatile accesses of shared memory by two threads, with nothing between that orders them.
+#: Two threads make volatile accesses to shared memory, and nothing orders these.
 VOLATILE = "volatile race"
-#: Registers that warps take by ``setmaxnreg`` where the block has too few, and a ``setmaxnreg`` that has no effect.
+#: Warps take more registers by ``setmaxnreg`` than the block has, or a ``setmaxnreg`` has no effect.
 REGISTERS = "registers"
-#: Instructions of tensor cores that the compiler makes wait for one another.
+#: The compiler makes instructions of tensor cores wait for one another.
 SERIALISED = "serialised"
-#: A launch that no GPU of the architecture takes.
+#: A launch that no GPU of the architecture accepts.
 LAUNCH = "launch"
-#: The kinds that need the compiler's messages, or the registers that it gave the kernel.
+#: The kinds that need the compiler's messages, or the number of registers that it gave the kernel.
 COMPILED = (REGISTERS, SERIALISED, LAUNCH)
 #: All kinds of findings.
 KINDS = (
@@ -78,17 +79,17 @@ KINDS = (
 
 #: The kernel can go wrong on today's GPUs.
 SURE = "sure"
-#: It works on today's GPUs, but PTX does not promise that it will.
+#: The kernel works on today's GPUs, but PTX does not guarantee that it does.
 BY_THE_LETTER = "by the letter of PTX"
-#: Both accesses are in headers of a library, which lacks the fence between its own calls.
+#: Both accesses are in headers of a library, whose own calls lack a fence between them.
 IN_LIBRARY = "in a library's code"
-#: All grades, the gravest first.
+#: All grades; the most serious is first.
 GRADES = (SURE, BY_THE_LETTER, IN_LIBRARY)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One defect, with the first thread that showed it, and its grade: SURE, BY_THE_LETTER or IN_LIBRARY."""
+    """One defect, with the first thread in which it occurred, and its grade: SURE, BY_THE_LETTER or IN_LIBRARY."""
 
     kind: str
     kernel: str
@@ -106,18 +107,18 @@ class Finding:
 
     @property
     def text_in_place(self) -> str:
-        """The finding as text, without its file and line; a grade that is not named is SURE."""
+        """The finding as text without its file and line. The grade is mentioned unless it is SURE."""
         where = f"{self.kernel}, block {self.block}, thread {self.thread}"
         return f"{self.kind}{marked_grade(self.grade)} in {where}: {self.text}"
 
 
 def marked_grade(grade: str) -> str:
-    """A grade as text after the kind of a finding: empty for SURE."""
+    """A grade as text, to be put after the kind of a finding; empty for SURE."""
     return "" if grade == SURE else f" ({grade})"
 
 
 def counted(grades: Sequence[str]) -> str:
-    """The number of findings with these grades in words, by grade if some are not SURE.
+    """The number of findings with these grades in words, divided by grade if some are not SURE.
 
     >>> counted([]), counted([SURE]), counted([SURE, IN_LIBRARY])
     ('no defect found', '1 finding', "2 findings (1 sure, 1 in a library's code)")

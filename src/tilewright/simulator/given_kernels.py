@@ -1,4 +1,5 @@
-"""What the microscope is given as a kernel: a text, a file, or an object of a library that has compiled one.
+"""Reads what the caller of the microscope gives as a kernel: a text, a file, or an object of a library that has
+compiled one.
 
 | given | taken of it |
 | --- | --- |
@@ -9,7 +10,8 @@
 | Numba's dispatcher | the PTX of its only specialisation |
 | an object with ``__ptx__`` (CuTe DSL), or ``ptx`` | that text |
 
-Numba passes an array as two pointers of its own, size, item size, data, shape and strides: so does ``passed``.
+Numba passes an array as seven parameters: two pointers of its own, size, item size, data, shape and strides. ``passed``
+does the same.
 """
 
 from __future__ import annotations
@@ -32,25 +34,26 @@ from .machine.tensor_map import TensorMap
 
 @dataclass(frozen=True)
 class Passed:
-    """The values of a kernel's parameters, and for each argument of the caller its place among them; None for an argument
-    that the kernel does not get."""
+    """The values of a kernel's parameters. ``places`` has for each argument of the caller its position among them, or
+    None if the kernel does not get the argument."""
 
     values: list[Any]
     places: list[int | None]
 
     def positions(self, outputs: Sequence[int]) -> Sequence[int]:
-        """Parameters by the positions of arguments; wrong ones stay as they are, for who checks them."""
+        """Convert positions of arguments to positions of parameters. Wrong positions stay unchanged; later checks
+        report them."""
         if self.places == list(range(len(self.values))) or isinstance(outputs, str):
             return outputs
         known = dict(enumerate(self.places))
         return [place if (place := known.get(output)) is not None else output for output in outputs]
 
     def of_caller(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays of parameters, in the order of the arguments."""
+        """The arrays of the parameters, in the order of the caller's arguments."""
         return [None if place is None else arrays[place] for place in self.places]
 
     def renumbered(self, text: str) -> str:
-        """A text that names a parameter by its number, with that of the argument."""
+        """Replace in a text the number of each parameter by the number of the argument."""
         numbers = {place: argument for argument, place in enumerate(self.places) if place is not None}
         return re.sub(
             r"\bargument (\d+)\b", lambda found: f"argument {numbers.get(int(found[1]), int(found[1]))}", text
@@ -59,11 +62,12 @@ class Passed:
 
 @dataclass(frozen=True)
 class GivenKernel:
-    """A kernel as it was given: its text, the file of it, its function if only one is meant, its binary if it has one, and
-    the dynamic shared memory that it needs.
+    """A kernel that a caller gave: its text, the name of its file, the name of its function if only one is meant, its
+    binary if there is one, and the dynamic shared memory that it needs.
 
-    Of Triton's kernels also the types of the arguments, which are "constexpr" for constants of the compiler, how those lie
-    that are descriptors of tensors, and the bytes of scratch memory that each block gets.
+    Three fields are for Triton's kernels: the ``types`` of the arguments, which are "constexpr" for the compiler's
+    constants; the layouts of arguments that are ``descriptors`` of tensors; and the bytes of scratch memory that each
+    block gets.
     """
 
     text: str
@@ -81,7 +85,7 @@ class GivenKernel:
         return is_ptx(self.text)
 
     def passed(self, args: Sequence[Any], entry: Function, grid: int | Sequence[int]) -> Passed:
-        """The values of the kernel's parameters for the arguments of a caller."""
+        """The values of the kernel's parameters, made from a caller's arguments."""
         every = len(self.types) == len(args)
         types = list(self.types) if every else [kind for kind in self.types if kind != "constexpr"]
         types += [""] * (len(args) - len(types))
@@ -114,7 +118,7 @@ class GivenKernel:
         return [scratch, None][: len(params)]
 
 
-#: The place of the data among the parameters of Numba's array.
+#: The position of the data pointer among the parameters of a Numba array.
 DATA_OF_NUMBA = 4
 
 
@@ -143,7 +147,7 @@ def is_ptx(text: str) -> bool:
 
 
 def given_kernel(source: Any) -> GivenKernel:
-    """The kernel in what a caller gave; the module lists what that may be.
+    """Read a kernel from what a caller gave; the module's docstring lists what that may be.
 
     Raises UsageError for a file that cannot be read, for machine code, and for an object that has neither PTX nor source.
     """
@@ -159,7 +163,7 @@ def given_kernel(source: Any) -> GivenKernel:
 
 
 def read_source(path: str | Path) -> str:
-    """The text of a file of CUDA C++ or PTX. Raises UsageError where it cannot be read, or is machine code."""
+    """Read the text of a file of CUDA C++ or PTX. Raises UsageError if the file cannot be read, or is machine code."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:

@@ -1,12 +1,13 @@
-"""GPUs as data: the limits of a multiprocessor, and the peak rates of a card. None where a figure is not certain.
+"""GPUs as data: the limits of a multiprocessor, and the peak rates of a GPU model. A figure that is not certain is
+None.
 
-Where the facts come from:
+The figures come from these sources:
 
-- limits by compute capability: NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute
-  Capability", and the toolkit's own ``cuda_occupancy.h`` (allocation units, sub-partitions, reserved bytes); for
-  1.3, which both have dropped, the guide of CUDA 2.3 to 5 and the CUDA Occupancy Calculator spreadsheet;
-- counts of multiprocessors, clocks and bandwidths: the datasheet or whitepaper named at each card. Peaks are
-  multiprocessors x operations per cycle x boost clock, and agree with the datasheet's figure as it is rounded there.
+- limits by compute capability: NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability",
+  and the toolkit's own ``cuda_occupancy.h`` (allocation units, sub-partitions, reserved bytes). Both have dropped 1.3,
+  for which the guide of CUDA 2.3 to 5 and the CUDA Occupancy Calculator spreadsheet are used;
+- counts of multiprocessors, clocks and bandwidths: the datasheet or whitepaper named at each GPU. Peaks are
+  multiprocessors x operations per cycle x boost clock. They agree with the datasheet's figures as these are rounded.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """What one multiprocessor (SM) of a compute capability holds. Memory in bytes, registers of 32 bits.
+    """The limits of one multiprocessor (SM) of a compute capability. Memory is in bytes; registers have 32 bits.
 
     Registers are allocated in units of ``register_unit``: per warp, or per block if ``registers_by_block``. The warps and
     registers of a multiprocessor are divided among its ``sub_partitions``.
@@ -46,7 +47,7 @@ class Limits:
 
     @property
     def max_warps_per_sm(self) -> int:
-        """Warps that a multiprocessor holds."""
+        """The most warps that a multiprocessor holds."""
         return self.max_threads_per_sm // self.warp_size
 
 
@@ -55,7 +56,7 @@ def _modern(threads: int, blocks: int, shared: int, optin: int, reserved: int, u
     return Limits(threads, 1024, blocks, 65536, 65536, 255, 256, shared, optin, reserved, unit)
 
 
-#: By compute capability. On 1.3 registers are allocated to two warps together, so ``sub_partitions`` is 2 there.
+#: The limits by compute capability. On 1.3 registers are allocated to two warps together, so its ``sub_partitions`` is 2.
 LIMITS = {
     (1, 3): Limits(
         *(1024, 512, 8, 16384, 16384, 124, 512, 16 * KIB, 16 * KIB, 0, 512),
@@ -76,15 +77,18 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class PipelineRates:
-    """What the time of a pipelined kernel is made of on a card, as measured: seconds, GB/s, and MHz.
+    """The measured times and rates of a GPU from which the time of a pipelined kernel is predicted, in seconds, GB/s,
+    and MHz.
 
-    ``launch``: from one launch to the next, if each is over at once. ``block_interval``: from the start of a block to that
-    of the next on the same multiprocessor. ``block_start``: until a block asks for data. ``l2_latency``: until a copy has
-    arrived from the L2 cache; ``memory_latency``: how much longer from device memory. ``hand_over``: from the end of a warp
-    group's products to its next, in the next stage. ``l2_first_gbs``: reads from the L2 cache, of bytes that one block
-    reads; ``l2_gbs``: of those that others have just read. ``memory_gbs``: of device memory, reads and writes together. Data
-    that are used by launch after launch stay in the L2 cache if they have at most ``l2_bytes``. ``tensor_clock_mhz``: the
-    clock while tensor cores and copies work. ``instruction_cycles``: from an instruction to one that needs its result.
+    ``launch``: the time from one launch to the next, if each ends at once. ``block_interval``: the time from the start
+    of a block to the start of the next on the same multiprocessor. ``block_start``: the time from the start of a block
+    to its first request for data. ``l2_latency``: the time until a copy has arrived from the L2 cache;
+    ``memory_latency``: how much longer it takes from device memory. ``hand_over``: the time from the end of a warp
+    group's products in one stage to its next product, in the next stage. ``l2_first_gbs``: the rate of reads from the
+    L2 cache of bytes that only one block reads; ``l2_gbs``: that of bytes that other blocks have just read.
+    ``memory_gbs``: the rate of device memory, reads and writes together. Data that successive launches use stay in the
+    L2 cache if they have at most ``l2_bytes``. ``tensor_clock_mhz``: the clock while tensor cores and copies are busy.
+    ``instruction_cycles``: the cycles from an instruction to one that needs its result.
     """
 
     launch: float
@@ -104,10 +108,12 @@ class PipelineRates:
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One card. Clock in MHz (boost; what peaks are computed from), peaks in GFLOPS, bandwidth in GB/s (10^9).
+    """One model of GPU. The clock is the boost clock in MHz, from which peaks are computed. Peaks are in GFLOPS, and
+    the bandwidth is in GB/s (10^9).
 
-    ``tensor_gflops``: of matrix instructions on "tf32", "f16", "bf16" that sum in float32, without sparsity, as datasheets
-    have them (from Hopper on at a clock below the boost). ``rates``: None for a card that was not measured.
+    ``tensor_gflops``: the peaks of matrix instructions on "tf32", "f16" and "bf16" that sum in float32, without
+    sparsity, as in datasheets (from Hopper on, these assume a clock below the boost clock). ``rates``: None for a GPU
+    that was not measured.
     """
 
     name: str
@@ -124,12 +130,12 @@ class GpuModel:
 
     @property
     def limits(self) -> Limits:
-        """What a multiprocessor of the card's compute capability holds."""
+        """The limits of a multiprocessor of the GPU's compute capability."""
         return LIMITS[self.compute_capability]
 
     @property
     def arch(self) -> str:
-        """The compiler's name of the compute capability.
+        """The compiler's name for the compute capability.
 
         >>> find_gpu("h200").arch
         'sm_90'
@@ -157,7 +163,7 @@ _H200 = PipelineRates(
     tensor_clock_mhz=1730, instruction_cycles=4,
 )  # fmt: skip
 
-#: Every card the sources used (S0-S4), later data-centre cards, and common consumer cards.
+#: Every GPU that the sources of docs/sources.md used, later data-centre GPUs, and common consumer GPUs.
 GPUS = (
     _card("GTX 260", (1, 3), 27, 1242, 16, 2, 111.9,
           "GeForce GTX 260 with 216 cores (27 SMs, shader clock 1242 MHz): the only one whose peak is S3's 67.07 "
@@ -206,7 +212,7 @@ def _key(name: str) -> str:
 
 
 def capability_of(arch: str) -> tuple[int, int] | None:
-    """The compute capability that an architecture is for, by the compiler's name; None for what is no such name.
+    """The compute capability of an architecture, given by the compiler's name; None if the text is no such name.
 
     >>> capability_of("sm_90a"), capability_of("sm_120"), capability_of("fermi")
     ((9, 0), (12, 0), None)
@@ -216,9 +222,9 @@ def capability_of(arch: str) -> tuple[int, int] | None:
 
 
 def find_gpu(name: str) -> GpuModel:
-    """The card of that name; case, spaces, the maker's prefixes and a suffix of form factor and memory are ignored.
+    """Find a GPU by its name; case, spaces, the maker's prefixes and a suffix of form factor and memory are ignored.
 
-    Raises UsageError, with all names, for a card the table does not have.
+    Raises UsageError, which lists all names, for a GPU that the table does not have.
 
     >>> find_gpu("NVIDIA H200").sms, find_gpu("rtx2080ti").name, find_gpu("gtx-260").compute_capability
     (132, 'RTX 2080 Ti', (1, 3))
@@ -236,7 +242,8 @@ def find_gpu(name: str) -> GpuModel:
 
 
 def named_in_full(name: str, gpu: GpuModel) -> bool:
-    """Whether ``name`` says more than the card's name: form factor or memory, which may differ from the table's card.
+    """Whether ``name`` says more than the name of a GPU in the table: form factor or memory, which may differ from
+    those of the table.
 
     >>> named_in_full("NVIDIA A100-SXM4-40GB", find_gpu("a100")), named_in_full("nvidia a100", find_gpu("a100"))
     (True, False)

@@ -18,8 +18,8 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class ListingLine:
-    """A line of the listing: counters in the margin and the source; or, about the line above, a finding (printed in red) or
-    advice."""
+    """A line of the listing. It is either a source line with counters in the margin, or a finding (printed in red) or
+    advice about the line above."""
 
     margin: str
     source: str
@@ -28,7 +28,8 @@ class ListingLine:
 
 
 def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
-    """A line of headings, then the source lines with counters or findings and their neighbours; empty if there are none."""
+    """The lines of a listing: headings, then the source lines with counters or findings and the lines near them; empty
+    if there are none."""
     shown = excerpt(all_rows)
     if not shown:
         return []
@@ -57,7 +58,7 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
 
 
 def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], notes: Sequence[str]) -> str:
-    """The listing under a title, then the lines ``below`` it and notes, in 80 columns."""
+    """The listing as text in 80 columns: a title, the listing, the lines ``below`` it, and the notes."""
     written = [textwrap.fill(title, WIDTH, subsequent_indent="  "), ""]
     for line in lines(shown):
         written.append(said_of_line(line, WIDTH) or folded_line(line, WIDTH))
@@ -66,18 +67,18 @@ def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], n
 
 
 def said_of_line(line: ListingLine, width: int) -> str:
-    """A finding about the line above, marked with ``^``, or advice, marked with ``→``, in ``width`` columns; empty for a
-    line of the source."""
+    """A finding (marked with ``^``) or advice (marked with ``→``) about the line above, as text of ``width`` columns;
+    empty for a line of the source."""
     return wrapped(line.wrong, width) if line.wrong else wrapped(line.advice, width, "→") if line.advice else ""
 
 
 def wrapped(text: str, width: int, mark: str = "^") -> str:
-    """A text about the line above, with its mark."""
+    """Wrap a text about the line above, with its mark in front."""
     return textwrap.fill(f"{mark} {text}", width, initial_indent="  ", subsequent_indent="    ")
 
 
 def folded_line(line: ListingLine, width: int) -> str:
-    """Margin and source; a source that is too long goes on below itself, so that nothing of it is lost."""
+    """A line's margin and source as text; a source that is too long is continued on further lines."""
     source = line.source.expandtabs(4)
     indent = " " * (len(source) - len(source.lstrip()))
     room = max(len(indent) + 24, width - len(line.margin) - 2)
@@ -87,7 +88,8 @@ def folded_line(line: ListingLine, width: int) -> str:
 
 
 def counter_lines(counters: Mapping[str, int], approximate: Collection[str] = ()) -> list[str]:
-    """The value and the label of each counter, except counters of bytes; those that are ``approximate`` are marked."""
+    """A line with the value and the label of each counter, except counters of bytes; ``approximate`` values are
+    marked."""
     shown = {name: value for name, value in counters.items() if "bytes" not in name}
     values = {
         name: f"{APPROXIMATELY} {value:,}" if name in approximate else f"{value:,}" for name, value in shown.items()
@@ -98,7 +100,7 @@ def counter_lines(counters: Mapping[str, int], approximate: Collection[str] = ()
 
 # ---- the timeline of a pipeline --------------------------------------------------------------------------------------
 
-#: The most characters of a row's name.
+#: The most characters of the name of a row.
 LONGEST_NAME = 24
 _LETTERS = {"wait": ".", "ask": "+", "copy": "~", "full": "="}
 LEGEND = (
@@ -109,7 +111,7 @@ LEGEND = (
 
 
 def timeline_lines(pipeline: Pipeline) -> list[str]:
-    """A line for each row of the timeline under a title, and a legend; none if there is no timeline."""
+    """The timeline as text: a title, a line for each row, and a legend; empty if there is no timeline."""
     if not pipeline.rows:
         return []
     name = min(max(len(row.name) for row in pipeline.rows), LONGEST_NAME) + 2

@@ -1,7 +1,7 @@
 """Runs any CUDA kernel on the CPU and reports its results, its memory transactions by source line, and its defects.
 
-All blocks of a grid are run, or a sample of them: corners, edges and inner blocks, chosen in two ways whose counts are
-compared. An ``Observation`` holds what was seen of one launch, and prints it.
+All blocks of a grid are run, or a sample of them: corners, edges and inner blocks. The sample makes two choices of
+inner blocks, whose counts are compared. An ``Observation`` holds what was observed in one launch, and can be printed.
 """
 
 from __future__ import annotations
@@ -208,8 +208,9 @@ def microscope(
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The text of a kernel, the name of its file, and the result of compiling it; ``compiled`` is None for PTX that cannot
-    be assembled. ``reason`` says why, or why that of PTX may not fuse accesses to shared memory as a GPU's driver does."""
+    """The text of a kernel, the name of its file, and the result of compiling it. ``compiled`` is None for PTX that
+    cannot be assembled; then ``reason`` says why. For PTX that was assembled, ``reason`` may say why the result may not
+    fuse accesses to shared memory as a GPU's driver does."""
 
     text: str
     name: str
@@ -227,7 +228,8 @@ def observe(
     *,
     sampled: bool = False,
 ) -> Observation:
-    """``microscope`` for a kernel that is compiled and linked; ignores ``blocks``, ``observer``, ``log`` of ``options``."""
+    """Do what ``microscope`` does, for a kernel that is compiled and linked. The fields ``blocks``, ``observer`` and
+    ``log`` of ``options`` are ignored."""
     start = time.perf_counter()
     entry, compiled = program.entry.name, source.compiled
     kernel = compiled.readable(entry) if compiled else demangled(entry)
@@ -390,17 +392,17 @@ _TEMPLATE = r"\btemplate\s*<[^;{{}}]*__global__[^;{{}}]*\b{}\s*\("
 
 # ---- blocks that represent a grid ------------------------------------------------------------------------------------
 
-#: Along an axis of this many blocks or fewer, every block is run.
+#: Along an axis with at most this many blocks, every block is run.
 FEW = 4
 
 
 @dataclass(frozen=True)
 class BlockSample:
-    """Blocks of a grid by linear index, ascending, and how many blocks each represents in each of two choices.
+    """Blocks of a grid by linear index, in ascending order, and how many blocks each represents in each of two choices.
 
-    A grid is divided along each axis into its first block, its last (which may extend beyond the edge of a matrix) and
-    inner blocks. The two choices take different inner blocks: if both predict the same counts, blocks of one kind behave
-    alike, unless :func:`why_sample_may_mislead` gives a reason why others may not.
+    Along each axis a grid is divided into its first block, its last block (which may extend beyond the edge of a
+    matrix), and inner blocks. The two choices have different inner blocks. If both predict the same counts, blocks of
+    the same kind behave alike, unless :func:`why_sample_may_mislead` gives a reason why others may not.
     """
 
     blocks: Ints
@@ -408,8 +410,8 @@ class BlockSample:
     total: int
 
     def warp_weights(self, choice: int, threads: int) -> _Weights:
-        """For ``Counters``: a function of warp numbers that returns how many warps each represents, in blocks of ``threads``
-        threads."""
+        """Make the function that ``Counters`` needs: it takes warp numbers and returns how many warps each represents,
+        for blocks of ``threads`` threads."""
         return _Weights(self.blocks, self.weights[choice], -(-threads // WARP))
 
 
@@ -424,7 +426,7 @@ class _Weights:
 
 
 def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1, 1, 1)) -> BlockSample:
-    """The sample of a grid, in whole clusters of blocks: clusters at corners and edges, and some inner ones.
+    """Choose a sample of a grid, in whole clusters of blocks: clusters at corners and edges, and some inner ones.
 
     >>> some = sample_blocks((100, 50, 1))
     >>> len(some.blocks), *(int(w.sum()) for w in some.weights), some.total
@@ -449,10 +451,11 @@ def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1
 
 
 def why_sample_may_mislead(program: Program) -> str:
-    """Why the counts of the whole grid may differ from what a sample predicts, although its two choices of blocks
-    predict the same; empty if there is no reason.
+    """The reason why the counts of the whole grid may differ from the sample's prediction, even if its two choices of
+    blocks predict the same; empty if there is no reason.
 
-    Work that blocks distribute among themselves by global atomics, or wait for, depends on which blocks run.
+    For example, if blocks distribute work among themselves by global atomics, or wait for one another, their work
+    depends on which blocks are run.
     """
     for ins in program.code:
         # Only instructions that read global memory again matter; an atomic whose result is not used cannot steer a block.
@@ -731,7 +734,7 @@ class _Copy:
 
 
 class PipelineTiming:
-    """Cuts the run into intervals, and gives each its time."""
+    """Divides the run of a block into intervals, and gives each interval its begin and end in ticks."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
@@ -925,7 +928,8 @@ class PipelineTiming:
     # ---- barriers
 
     def histories(self) -> list[BarrierHistory]:
-        """The first events at the barriers of the first stage; without stages at the first barriers that are waited for."""
+        """The first events at the barriers of the first stage; if there are no stages, at the first barriers for which
+        warps wait."""
         waited = [e.barrier for e in self.log.events if e.what in ("pass", "stuck") and e.barrier in self.own]
         chosen = list(dict.fromkeys(waited))
         if self.stages:
@@ -994,7 +998,7 @@ def _line(event: LoggedEvent | None) -> int:
 
 
 def source_line(ins: Instruction) -> int:
-    """The source line of an instruction: that of the call, if it is in a function that was inlined."""
+    """The source line of an instruction; if it is in a function that was inlined, the line of the call."""
     outer = next((call for call in reversed(ins.calls) if not call.in_library), None)
     return outer.line if outer is not None else ins.users.line
 
@@ -1003,12 +1007,12 @@ def source_line(ins: Instruction) -> int:
 
 
 def has_mbarriers(code: Iterable[Instruction]) -> bool:
-    """Whether instructions use mbarriers, so that there is a pipeline to record."""
+    """Whether a kernel uses mbarriers, so that there is a pipeline to record."""
     return any(ins.parts[0] == "mbarrier" for ins in code)
 
 
 def pipeline_of(log: EventLog) -> Pipeline | None:
-    """The data of the pictures; None if the block used no mbarriers and copied no boxes."""
+    """The data of a pipeline's pictures; None if the block used no mbarriers and copied no boxes."""
     tiles = [_tile(tile) for tile in log.tiles[:TILES]]
     if not any(event.what in ("pass", "stuck") for event in log.events):
         return Pipeline(log.block, 0, log.whole, [], [], tiles) if tiles else None

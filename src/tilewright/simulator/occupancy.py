@@ -1,8 +1,9 @@
-"""How many blocks a multiprocessor holds at once, and what stops it from holding more (S3.4, for any card).
+"""Computes how many blocks a multiprocessor holds at once, and what prevents it from holding more (row S3.4 of
+docs/sources.md, for any GPU).
 
-The rules are those of CUDA's occupancy calculator (``cuda_occupancy.h`` of the toolkit; for compute capability
-1.3 the spreadsheet of its time): each of four resources is allocated in units and limits the number of blocks; the
-lowest limit is the number of resident blocks.
+The rules are those of CUDA's occupancy calculator (``cuda_occupancy.h`` of the toolkit; for compute capability 1.3 the
+spreadsheet of its time). Each of four resources is allocated in units and limits the number of blocks. The lowest limit
+is the number of resident blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from .gpus import GpuModel, Limits
 
-#: The profiler's names of the four limits.
+#: The names by which the profiler calls the four limits.
 COUNTERS = {
     "threads": "launch__occupancy_limit_warps",
     "registers": "launch__occupancy_limit_registers",
@@ -23,10 +24,11 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """What a launch occupies of one multiprocessor.
+    """How many blocks and warps of a launch one multiprocessor holds.
 
-    ``limits``: blocks that each resource alone would allow; None if a block uses none of it, 0 if the block cannot launch.
-    ``refusal`` says why it cannot launch, with the card's limit; it is empty if it can.
+    ``limits``: the number of blocks that each resource alone would allow; None if a block uses none of that resource, 0
+    if the block cannot launch. ``refusal`` says why the block cannot launch, with the GPU's limit; it is empty if the
+    block can.
     """
 
     gpu: str
@@ -40,7 +42,7 @@ class Occupancy:
 
     @property
     def blocks(self) -> int:
-        """Blocks resident on one multiprocessor."""
+        """The number of blocks resident on one multiprocessor."""
         return min(limit for limit in self.limits.values() if limit is not None)
 
     @property
@@ -50,12 +52,12 @@ class Occupancy:
 
     @property
     def warps(self) -> int:
-        """Warps resident on one multiprocessor."""
+        """The number of warps resident on one multiprocessor."""
         return self.blocks * self.warps_per_block
 
     @property
     def fraction(self) -> float:
-        """Resident warps over the most a multiprocessor can hold."""
+        """The resident warps over the most that a multiprocessor can hold."""
         return self.warps / self.max_warps
 
     def counters(self) -> dict[str, int | None]:
@@ -69,10 +71,12 @@ class Occupancy:
 
 
 def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) -> Occupancy:
-    """Blocks per multiprocessor for ``threads`` per block, ``registers`` per thread and ``shared`` bytes per block.
+    """The blocks that a multiprocessor holds, for ``threads`` per block, ``registers`` per thread and ``shared`` bytes
+    per block.
 
-    ``shared`` is static plus dynamic shared memory; the limit is the one after opting in to the maximum. Raises
-    UsageError for negative numbers or a block of no threads. The kernel of S3.4 on its card, then two recent cards:
+    ``shared`` is static plus dynamic shared memory; its limit is the maximum to which a kernel can opt in. Raises
+    UsageError for negative numbers or a block of no threads. The kernel of row S3.4 (docs/sources.md) on its GPU, then
+    two recent GPUs:
 
     >>> from tilewright.simulator.gpus import find_gpu
     >>> occupancy(find_gpu("GTX 260"), 64, 50, 2248).blocks
@@ -99,7 +103,7 @@ def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) 
 
 
 def refusal(card: Limits, threads: int, registers: int, shared: int) -> str:
-    """Which limit of a block or a thread is exceeded first; empty if none is."""
+    """The first limit that a block or a thread exceeds, as text; empty if none is exceeded."""
     of_block = _registers_of_block(card, _ceil(threads, card.warp_size), registers)
     limits = (
         (threads, card.max_threads_per_block, "threads a block"),

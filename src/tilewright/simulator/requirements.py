@@ -1,7 +1,7 @@
-"""What a launch must keep to, such as no finding and no bank conflict, and the source lines that break it.
+"""What a launch must satisfy, such as no finding and no bank conflict, and the source lines that violate it.
 
 A requirement compares a measure with a number. Measures are numbers of findings, sums and ratios of the accesses of all
-lines, and the counters under the hardware's names.
+lines, and counters under the hardware's names.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from ..records.explanation import APPROXIMATELY, Access, Defect
 from .counters.hardware_names import LABELS
 from .findings import BY_THE_LETTER, GRADES, SURE, marked_grade
 
-#: Measure → the grades of the findings that it counts. What a library lacks is not the author's to repair.
+#: For each measure of findings, the grades that it counts. Findings in a library's code are counted separately, because
+#: the kernel's author cannot repair them.
 OF_FINDINGS = {"findings": (SURE, BY_THE_LETTER), "sure_findings": (SURE,), "all_findings": GRADES}
 _MOVED, _SHARED = ("global", "local"), ("shared",)
-#: Measure → the memories whose accesses it sums, the field of them, and the field by which that is divided, empty for none.
+#: For each measure of accesses: the memory spaces whose accesses it sums, the field that it sums, and the field by which
+#: the sum is divided (empty if by none).
 OF_ACCESSES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "sectors": (_MOVED, "sectors", ""),
     "sectors_per_request": (_MOVED, "sectors", "requests"),
@@ -36,13 +38,13 @@ _RELATIONS = {
     ">": operator.gt,
 }  # fmt: skip
 _COMPARISON = re.compile(r"\s*(<=|>=|==|!=|=|<|>)\s*(\d[\d_]*(?:\.\d+)?)\s*")
-#: Lines that are named for one requirement; of further ones there is the number.
+#: The most lines that are named for one requirement; the number of further lines is given.
 LINES = 5
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A measure and the number that it is compared with."""
+    """A measure and the number with which it is compared."""
 
     measure: str
     relation: str
@@ -52,34 +54,34 @@ class Requirement:
         return f"{self.measure} {self.relation} {_number_text(self.bound)}"
 
     def holds(self, value: float) -> bool:
-        """Whether a value of the measure keeps to it."""
+        """Whether a value of the measure satisfies the requirement."""
         return bool(_RELATIONS[self.relation](value, self.bound))
 
 
 @dataclass(frozen=True)
 class CodePlace:
-    """A source line that breaks a requirement: the included file, empty for the kernel's own, the line, 0 if it is not
-    known, and what is there."""
+    """A source line that breaks a requirement: the included file (empty for the kernel's own), the line (0 if it is not
+    known), and what is there."""
 
     file: str
     line: int
     text: str
 
     def named(self, main: str) -> str:
-        """The text after file and line; ``main`` is the kernel's own file."""
+        """The place as text for a list of lines, beginning with file and line; ``main`` is the kernel's own file."""
         return f"{self.file or main}:{self.line}: {self.text}" if self.line else f"{self.file or main}: {self.text}"
 
 
 @dataclass(frozen=True)
 class BrokenRequirement:
-    """A requirement that a launch does not keep to, with the value in words and the lines that break it."""
+    """A requirement that a launch does not satisfy, with the measure's value as text and the lines that break it."""
 
     requirement: Requirement
     value: str
     places: list[CodePlace]
 
     def lines(self, main: str) -> list[str]:
-        """A line of text for it, and one for each of the first LINES places."""
+        """The broken requirement as text: a line for itself, and a line for each of the first LINES places."""
         more = len(self.places) - LINES
         named = [f"  {place.named(main)}" for place in self.places[:LINES]]
         further = [f"  and {more} more line{'s' * (more > 1)}"] if more > 0 else []
@@ -87,9 +89,9 @@ class BrokenRequirement:
 
 
 def required(measure: str, comparison: Any) -> Requirement:
-    """A requirement from a number, which means equality, or from a comparison as text.
+    """Make a requirement from a number, which means equality, or from a comparison as text.
 
-    Raises UsageError for an unknown measure, and for anything else.
+    Raises UsageError for an unknown measure, and for a value of another kind.
 
     >>> str(required("bank_conflicts", 0)), str(required("sectors_per_request", "<= 4.1"))
     ('bank_conflicts == 0', 'sectors_per_request <= 4.1')
@@ -106,7 +108,7 @@ def required(measure: str, comparison: Any) -> Requirement:
 
 
 def required_in(text: str) -> Requirement:
-    """A requirement as it is written on a command line.
+    """Parse a requirement as it is written on a command line.
 
     >>> str(required_in("findings=0")), str(required_in("sectors_per_request <= 4.1"))
     ('findings == 0', 'sectors_per_request <= 4.1')
@@ -124,8 +126,8 @@ def broken_requirements(
     counters: Mapping[str, int],
     advice: Iterable[tuple[str, int, str]] = (),
 ) -> list[BrokenRequirement]:
-    """Those of the requirements that a launch with these findings, accesses and counters does not keep to. ``advice``: file,
-    line and text, which is repeated where a line is named."""
+    """The requirements that a launch with these findings, accesses and counters does not satisfy. ``advice`` has file,
+    line and text; the text is added where its line is named."""
     broken, advised = [], dict[tuple[str, int], list[str]]()
     for file, line, text in advice:
         advised.setdefault((file, line), []).append(text)
@@ -143,7 +145,7 @@ def broken_requirements(
 
 
 def broken_text(kernel: str, main: str, asked: int, broken: Sequence[BrokenRequirement]) -> list[str]:
-    """Lines that name what a kernel, whose file is ``main``, breaks of the number of requirements that were ``asked``."""
+    """Text lines that say which of the ``asked`` requirements a kernel breaks; the kernel's file is ``main``."""
     first = f"{kernel} breaks {len(broken)} of {asked} requirement{'s' * (asked != 1)}"
     return [first, *(line for each in broken for line in each.lines(main))]
 

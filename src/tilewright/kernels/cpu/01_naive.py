@@ -1,4 +1,5 @@
-"""The definition, as a triple loop: every other rung is measured from here (S0.1, S1.3)."""
+"""The definition of the product as a triple loop. Every other rung is compared with it (rows S0.1 and S1.3 of
+docs/sources.md)."""
 
 from tilewright.kernels import kernel
 

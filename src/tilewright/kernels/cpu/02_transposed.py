@@ -1,4 +1,5 @@
-"""B is transposed once, n·k copies, so that the n·m·k inner steps read both operands along cache lines (S1.4)."""
+"""B is transposed once, which copies n·k elements. Then all m·n·k inner steps read both operands along cache lines (row
+S1.4 of docs/sources.md)."""
 
 import numpy as np
 

@@ -1,8 +1,9 @@
-"""The same loops, allowed to add in another order: the compiler keeps many partial sums in vectors (S1.4).
+"""The loops of ``transposed``, with the permission to add in another order: the compiler keeps many partial sums in
+vectors (row S1.4 of docs/sources.md).
 
-A strict sum is a chain: each addition waits for the one before, 3 to 4 cycles, whatever the vector width. With
-``reassoc`` the compiler may split it into independent chains and fold them at the end. NaN and infinity keep their
-meaning: only the order of additions is free.
+A sum in strict order is a chain: each addition waits 3 to 4 cycles for the previous one, however wide the vectors are.
+With ``reassoc`` the compiler may split the sum into independent chains, and add these at the end. NaN and infinity keep
+their meaning: the compiler may change only the order of additions.
 """
 
 import numpy as np

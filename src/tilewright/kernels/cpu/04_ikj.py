@@ -1,7 +1,9 @@
-"""The two inner loops exchanged: a row of C collects multiples of rows of B, all of it along cache lines (S1.5).
+"""The two inner loops are exchanged. Each row of C becomes a sum of multiples of rows of B, and all accesses go along
+cache lines (row S1.5 of docs/sources.md).
 
-Nothing is copied and no sum is reordered. The inner loop has no chain of additions (each c[i, j] is another sum), so
-it vectorises as it stands. For n beyond the cache every i streams all of B again: memory bound from then on.
+Nothing is copied and no sum is reordered. Each step of the inner loop adds to another element of C, so there is no
+chain of additions and the compiler can vectorise the loop without reordering. If B is larger than the cache, every row
+i reads all of B from memory again. From that size on, memory limits the speed.
 """
 
 from tilewright.kernels import kernel

@@ -1,8 +1,9 @@
-"""ikj on threads: the rows of C are independent, so each thread takes a band of them (S1.6).
+"""The loops of ``ikj`` on several threads. The rows of C are independent, so each thread computes a band of them (row
+S1.6 of docs/sources.md).
 
-The loops are those of ``ikj``; ``shared="rows"`` is the whole step. The runner calls the function once a thread, each
-with its band of A and of C. Small products pay more for waking threads than they win, and large ones only get as many
-times faster as the memory can feed: each thread streams all of B for each of its rows.
+The loops do not change; ``shared="rows"`` is all that this rung adds. The runner calls the function once on each
+thread, with that thread's band of A and of C. For small products, waking the threads takes longer than they save. For
+large products, the memory's bandwidth limits the gain, because each thread reads all of B for each of its rows.
 """
 
 from tilewright.kernels import NUMERIC, kernel

@@ -1,9 +1,11 @@
-"""Blocks: a 256×128 block of C stays in the cache while the blocks of A and B that feed it are copied next to it (S1.7).
+"""A block of C of 256×128 elements stays in the cache, and the blocks of A and B that it needs are copied to memory
+next to it (row S1.7 of docs/sources.md).
 
-Each element of A that is fetched from memory is used 128 times, each of B 256 times: traffic falls from about m·n·k elements
-to m·n·k/128 + m·n·k/256 + m·n. The blocks are 320 KiB in float32 and 640 KiB in float64, inside the second-level cache of
-today's cores. S1.7 took blocks of 64: where ikj still finds B in a large last cache, copying them costs as much as it saves.
-Blocks at the edges are padded with zeros in the copy, so the multiplication needs no edge cases.
+Each element of A that is read from memory is used 128 times, and each element of B 256 times. So about m·n·k/128 +
+m·n·k/256 + m·n elements are moved instead of m·n·k. The blocks are 320 KiB in float32 and 640 KiB in float64, inside
+the second-level cache of today's cores. The source of S1.7 used blocks of 64×64. At sizes where ``ikj`` still finds B
+in a large last cache, copying such blocks costs as much as it saves. The copies of blocks at the edges are padded with
+zeros, so the multiplication has no special cases for edges.
 """
 
 import numpy as np

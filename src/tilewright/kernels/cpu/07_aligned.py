@@ -1,7 +1,7 @@
-"""The same blocks, each starting on a 64-byte boundary (S1.8).
+"""The blocks of ``blocked``, each of which now starts on a 64-byte boundary (row S1.8 of docs/sources.md).
 
-A 512-bit vector is a whole cache line. Numba's allocator aligns to 32 bytes only: then every vector of a row may lie in
-two lines, and the core's load ports make each such load twice.
+A 512-bit vector is a whole cache line. Numba's allocator aligns to 32 bytes only. Without this rung's alignment, every
+vector of a row may lie in two cache lines, and the core loads each such vector with two accesses.
 """
 
 from tilewright.cpu.codegen import aligned_buffer

@@ -1,8 +1,9 @@
-"""Two rows of C and four steps of k at a time: 2×4×N (S1.9).
+"""Each pass of the inner loop computes two rows of C with four steps of k, a step of shape 2×4×N (row S1.9 of
+docs/sources.md).
 
-The plain inner loop loads and stores a vector of C for every multiply-add. Here one pass over two rows of C makes eight:
-four vectors of B are loaded, each used by both rows, and C is loaded and stored once for four steps of k. Memory
-operations per multiply-add fall from 3 (load b, load c, store c) to (4 + 2 + 2) / 8 = 1.
+The plain inner loop loads and stores a vector of C for every multiply-add. Here one pass over two rows of C makes eight
+multiply-adds: it loads four vectors of B, uses each for both rows, and loads and stores C once for four steps of k. So
+a multiply-add takes (4 + 2 + 2) / 8 = 1 memory operation instead of 3 (load b, load c, store c).
 """
 
 from tilewright.cpu.codegen import aligned_buffer, njit
@@ -15,7 +16,7 @@ BLOCK = 128
 
 @njit(nogil=True, fastmath={"contract"})
 def multiply_2x4(rows, a, b, c):
-    """Two rows of C at a time, by four steps of k."""
+    """Add a·b to a block of C, two rows of C and four steps of k at a time."""
     for i in range(0, rows, 2):
         for p in range(0, BLOCK, 4):
             a00, a01, a02, a03 = a[i, p], a[i, p + 1], a[i, p + 2], a[i, p + 3]

@@ -1,8 +1,10 @@
-"""Strassen's scheme as it stands in the book: 7 products and 18 additions, every temporary allocated (S1.13).
+"""Strassen's scheme as in textbooks: 7 products and 18 additions, and every temporary is allocated anew (row S1.13 of
+docs/sources.md).
 
-One level saves an eighth of the multiplications, and pays with 18 additions of half-size matrices, which do one
-operation for every 12 bytes they move: all memory bandwidth, no arithmetic. Temporaries fresh from the system cost
-a page fault for each 4 KiB on top. The leaf must be large for the trade to pay.
+One level saves an eighth of the multiplications, and pays for it with 18 additions of half-size matrices. An addition
+does one operation for every 12 bytes that it moves, so memory bandwidth alone determines its time. In addition,
+temporaries that the system has just allocated cost a page fault for each 4 KiB. So the leaf, the size at which the
+recursion stops, must be large for the scheme to be faster.
 """
 
 import numpy as np

@@ -1,1 +1,1 @@
-"""The ladder on the CPU, in reading order. Each file is one step up from its parent, and says which."""
+"""The ladder on the CPU, in reading order. Each file improves on one other rung, its parent, and names that parent."""

@@ -17,7 +17,7 @@ from tilewright.errors import UnavailableError
 
 _ROW_MAJOR, _NO_TRANS = 101, 111
 
-#: The dtypes of BLAS: s, d, c, z.
+#: The dtypes that BLAS has, in its order s, d, c, z.
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -35,7 +35,8 @@ Gemm = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 @functools.cache  # loads it once
 def cblas_gemm(names: tuple[str, ...], install: str) -> Gemm:
-    """``gemm(a, b, c)`` of the first library found among ``names``; raises UnavailableError saying how to install it."""
+    """The function ``gemm(a, b, c)`` of the first of ``names`` that is found as a library; raises UnavailableError,
+    which says how to install one."""
     for library in _load(names):
         if (found := gemm_of(library)) is not None:
             return found
@@ -43,7 +44,7 @@ def cblas_gemm(names: tuple[str, ...], install: str) -> Gemm:
 
 
 def gemm_of(library: ctypes.CDLL) -> Gemm | None:
-    """``gemm(a, b, c)`` of a loaded library; None where it has no C interface of BLAS."""
+    """The function ``gemm(a, b, c)`` of a loaded library; None if the library has no C interface of BLAS."""
     for before, after, integer in _SPELLINGS:
         if hasattr(library, f"{before}sgemm{after}"):
             functions = {char: getattr(library, f"{before}{x}gemm{after}") for char, x in _LETTERS.items()}
@@ -60,7 +61,7 @@ def _load(names: tuple[str, ...]) -> Iterator[ctypes.CDLL]:
 
 
 def libraries_of_prefix(name: str) -> list[Path]:
-    """Shared libraries that a Python package put under this interpreter's prefix, newest name first."""
+    """Shared libraries that a Python package installed under this interpreter's prefix; the newest name is first."""
     folder = Path(sys.prefix) / "lib"
     return sorted([*folder.glob(f"lib{name}.so*"), *folder.glob(f"lib{name}*.dylib")], reverse=True)
 

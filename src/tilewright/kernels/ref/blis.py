@@ -1,4 +1,4 @@
-"""BLIS through its C interface, where the system has it."""
+"""BLIS through its C interface, if it is installed on the system."""
 
 from tilewright.kernels import kernel
 from tilewright.kernels.ref import _cblas

@@ -1,4 +1,4 @@
-"""Intel's Math Kernel Library through its C interface, where PyPI's or conda's ``mkl`` is installed."""
+"""Intel's Math Kernel Library through its C interface, if the ``mkl`` package of PyPI or conda is installed."""
 
 import os
 

@@ -1,8 +1,8 @@
-"""NumPy's OpenBLAS at its best: for each shape with the fastest of its kernels that this processor can run.
+"""NumPy's OpenBLAS at its best: for each shape, the bench takes the fastest of its kernels that this processor can run.
 
-OpenBLAS chooses its kernels by the processor's model when it is loaded, and takes older ones for a model that it does not
-know; ``$OPENBLAS_CORETYPE`` names others. So copies of NumPy's own library are loaded, one for each core type. For integers
-and float16 there is no BLAS: there it is NumPy's own loop.
+When OpenBLAS is loaded it chooses its kernels by the processor's model, and takes older kernels for a model that it
+does not know. ``$OPENBLAS_CORETYPE`` overrides the choice. So this module loads copies of NumPy's own library, one for
+each core type. BLAS has no integers and no float16. For these dtypes NumPy's own loop is measured.
 """
 
 import atexit
@@ -21,7 +21,7 @@ from tilewright.host.machine import machine
 from tilewright.kernels import NUMERIC, kernel
 from tilewright.kernels.ref import _cblas
 
-#: Core types of OpenBLAS for x86-64, and the features (LLVM's names) that a processor must have to run their kernels.
+#: Core types of OpenBLAS for x86-64, and the processor features (by LLVM's names) that their kernels need.
 CORE_TYPES = {
     "Haswell": {"avx2", "fma"},
     "Zen": {"avx2", "fma"},
@@ -32,7 +32,8 @@ CORE_TYPES = {
 
 
 def variants(dtype: str) -> Mapping[str, _cblas.Gemm]:
-    """Functions ``(a, b, c)`` by the core type whose kernels they run; the first is as NumPy calls it."""
+    """Functions ``(a, b, c)`` by the core type whose kernels they run; the first runs the kernels that NumPy itself
+    uses."""
     core, copies = _copies()
     return {core: np_matmul, **(copies if dtype in _cblas.DTYPES else {})}
 
@@ -51,7 +52,7 @@ def openblas(a, b, c):
 
 
 def np_matmul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """c = a·b by NumPy. Raises UnavailableError where its BLAS is another one."""
+    """Compute c = a·b by NumPy. Raises UnavailableError if NumPy uses another BLAS than OpenBLAS."""
     if "openblas" not in BUILT_WITH:
         raise UnavailableError(f"openblas: this numpy is built with {BUILT_WITH}; pip's numpy brings OpenBLAS")
     np.matmul(a, b, out=c)

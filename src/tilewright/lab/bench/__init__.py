@@ -1,1 +1,1 @@
-"""Times kernels in turns with references."""
+"""Times kernels in alternation with references."""

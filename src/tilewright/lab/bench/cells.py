@@ -1,7 +1,7 @@
-"""The contents of a benchmark: its settings, the cells that follow from them, and the predicted time of each cell.
+"""What a benchmark measures: its settings, the cells that follow from them, and the predicted time of each cell.
 
-A kernel is a ``Kernel`` on the CPU; on a GPU a ``CudaKernel``, or a ``Reference`` for a library. All three have the
-attributes that are used here. The time of a cell is predicted from the previous size, on the CPU and on a GPU.
+A kernel of a cell is a ``Kernel`` on the CPU. On a GPU it is a ``CudaKernel``, or a ``Reference`` for a library. This
+module uses only attributes that all three have. The time of a cell is predicted from the time at the previous size.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from ..inputs.options import Shape, Values, check_names, param_sets, with_cached
 
 # ---- settings and cells ----------------------------------------------------------------------------------------------
 
-#: Returns the parameters that the tuner cached for a kernel, dtype and shape; None where there are none.
+#: Returns the parameters that the tuner cached for a kernel, dtype and shape; None if there are none.
 CachedParams = Callable[[Any, str, Shape], Mapping[str, int] | None]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure. The first of ``references`` is the one that R refers to; all of them get cells of their own.
+    """The settings of a benchmark: what is measured, and how. R is the time of the first of ``references`` over the
+    time of the kernel. All references get cells of their own.
 
-    No ``dtypes`` means each kernel's own: float32 where it takes that, else the first that it takes. ``params`` are values
-    to try: every combination that a kernel allows is measured. With ``tuned``, parameters without values to try have those
-    that the tuner cached. Kernels of the ``engine`` are measured only in shapes that they are made for (``suits_shape``).
+    If ``dtypes`` is empty, each kernel is measured in float32 if it multiplies float32, otherwise in the first of its
+    dtypes. ``params`` has values to try: every combination of them that a kernel allows is measured. With ``tuned``,
+    the other parameters have the values that the tuner cached. Kernels of the ``engine`` are measured only at shapes
+    for which they are made (``suits_shape``).
     """
 
     kernels: list[Any]
@@ -53,7 +55,8 @@ class Settings:
     distribution: str = ""
 
     def given(self, shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """The user's matrices, or those of ``distribution``; None for uniform ones, which the bench makes itself."""
+        """The user's matrices, or those of ``distribution``. None if operands are uniform, because the bench makes such
+        operands itself."""
         if self.operands is None and self.distribution:
             return distributed(self.distribution, shape, "float64" if dtype == "float64" else "float32", self.seed)
         return self.operands
@@ -70,7 +73,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cell:
-    """One kernel with one set of parameters, one shape, one dtype, one number of threads; on a GPU, one precision."""
+    """One measurement: one kernel with one set of parameters, one shape, one dtype and one number of threads; on a GPU
+    also one precision."""
 
     kernel: Any
     shape: Shape
@@ -82,12 +86,12 @@ class Cell:
 
     @property
     def flops(self) -> int:
-        """2mnk, for every algorithm."""
+        """Operations of the product: 2mnk, whatever algorithm computes it."""
         return 2 * math.prod(self.shape)
 
     @property
     def label(self) -> str:
-        """The cell as a progress line names it."""
+        """The name of the cell in a line of progress."""
         return " ".join([self.kernel.name, self.record("ok").shape, self.dtype, *self._set])
 
     @property
@@ -95,7 +99,7 @@ class Cell:
         return [f"{name}={value}" for name, value in sorted(self.params.items())]
 
     def record(self, verdict: str, **known: Any) -> BenchRecord:
-        """The cell's identity as a record, with the fields that are known."""
+        """The record of the cell, with the fields that are known before it is measured."""
         (m, n, k), kernel = self.shape, self.kernel
         tunables = {name: kernel.params[name] for name in sorted(kernel.tunable)} | self.params
         about = kernel.about | {"constants": {key: v for key, v in kernel.params.items() if key not in tunables}}
@@ -116,7 +120,7 @@ class Cell:
 
     @property
     def series(self) -> tuple[str, str, int]:
-        """The curve this cell is a point of."""
+        """The series of the cell, which a chart draws as one curve: kernel, dtype and threads, at all sizes."""
         return (" ".join([self.kernel.name, *self._set]), f"{self.dtype} {self.precision}", self.threads)
 
 
@@ -134,9 +138,10 @@ class Outcome:
 
 
 def cells(settings: Settings, cached: CachedParams = lambda kernel, dtype, shape: None) -> list[Cell]:
-    """Every cell in the order of measurement, size by size, so that each size is predicted from the previous one.
+    """Every cell in the order of measurement. It goes size by size, so that each size is predicted from the previous
+    one.
 
-    ``cached`` is what the tuner cached, for settings that are ``tuned``.
+    If the settings are ``tuned``, ``cached`` returns what the tuner cached.
     """
     if settings.device == "cuda":
         return _device_cells(settings, cached)
@@ -172,7 +177,8 @@ def _device_cells(settings: Settings, cached: CachedParams) -> list[Cell]:
 
 
 def suits_shape(kernel: Kernel, dtype: str, shape: Shape) -> bool:
-    """Whether a kernel of the engine is made for this shape: it suits the shape, but not a cube of the shape's longest side.
+    """Whether a kernel of the engine is made for this shape in particular: it suits the shape, but does not suit a cube
+    whose sides are the shape's longest side.
 
     >>> from tilewright.kernels.catalog import catalog
     >>> shapes = [(1000, 1000, 1000), (1, 4096, 4096), (2000, 2000, 4)]
@@ -185,7 +191,8 @@ def suits_shape(kernel: Kernel, dtype: str, shape: Shape) -> bool:
 
 
 def own_dtype(kernel: Any) -> str:
-    """The dtype that a CUDA kernel is measured with by default: float32 if it takes that, else the first that it takes."""
+    """The dtype in which a CUDA kernel is measured by default: float32 if it multiplies that, otherwise the first of
+    its dtypes."""
     return "float32" if "float32" in kernel.dtypes else kernel.dtypes[0]
 
 
@@ -199,51 +206,57 @@ def _thread_counts(kernel: Kernel, settings: Settings) -> set[int]:
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """Estimated seconds of the cells that are left. ``known`` is False while a kernel among them has no measured time."""
+    """An estimate of the seconds that the remaining cells will take. ``known`` is False if one of their kernels has no
+    measured time yet."""
 
     seconds: float
     known: bool
 
 
 class PredictingBench(ABC):
-    """Remembers the last time of each series of cells, and predicts the next cell of the series at the same rate."""
+    """A bench that remembers the last time of each series of cells, and predicts the next cell of the series at the
+    same rate."""
 
-    #: The time of a product that took at least this long grows with its operations; a shorter time may be all overhead.
+    #: A product that takes at least this many seconds is long enough to predict from: its time grows with its operations.
+    #: A shorter time may be all overhead.
     telling_s: ClassVar[float]
-    #: Operations per second assumed of a kernel that has not run yet, to guess the time that is left.
+    #: Operations per second assumed for a kernel that has not run yet, to estimate the time that is left.
     guessed_flops: ClassVar[float]
-    #: Seconds assumed to compile a kernel before any was compiled; 0 where every cell's estimate contains them.
+    #: Seconds assumed to compile a kernel before any kernel was compiled. It is 0 if each cell's estimate contains the
+    #: compilation.
     guessed_prepared_s: ClassVar[float] = 0.0
-    #: Seconds for each cell of a run that those whose samples do not decide may spend on further ones.
+    #: A run has this many seconds for each of its cells to take further samples of those whose samples do not decide
+    #: whether kernel or reference is faster.
     undecided_s: ClassVar[float] = 0.6
-    #: What is left of that time, and the cells that are left, the one to be measured included.
+    #: What is left of those seconds, and the number of cells that are left, including the one that is measured next.
     spare_s: float = 0.0
     cells_left: int = 1
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._last: dict[tuple[str, str, int], tuple[int, float]] = {}
-        #: Measured seconds to compile a kernel for a dtype.
+        #: The measured seconds to compile a kernel for a dtype.
         self.prepared_s: dict[tuple[str, str], float] = {}
 
     def remember(self, cell: Cell, seconds: float) -> None:
-        """Note the measured or predicted seconds of one product of this cell."""
+        """Remember the measured or predicted seconds of one product of this cell."""
         self._last[cell.series] = (cell.flops, seconds)
 
     def resume(self, cell: Cell, record: BenchRecord) -> None:
-        """Note a record of an earlier run that is still valid."""
+        """Use a record of an earlier run that is still valid, to predict later cells."""
         if record.median_s:
             self.remember(cell, record.median_s)
 
     def predicted_s(self, cell: Cell) -> float | None:
-        """Seconds of one product at the rate of the previous size; None at the first size."""
+        """The predicted seconds of one product, at the rate of the previous size; None at the first size."""
         if cell.series not in self._last:
             return None
         flops, seconds = self._last[cell.series]
         return seconds * cell.flops / flops if flops else seconds
 
     def over_limit(self, cell: Cell, times: float = 1.0) -> Outcome | None:
-        """The outcome of a cell predicted to take more than ``times`` the limit; None for one that is to be measured."""
+        """The outcome of a cell whose predicted time is more than ``times`` the limit; None for a cell that is to be
+        measured."""
         predicted, limit = self.predicted_s(cell), self.settings.limit_s
         if predicted is None or predicted <= times * limit or self._last[cell.series][1] < min(self.telling_s, limit):
             return None
@@ -251,7 +264,8 @@ class PredictingBench(ABC):
         return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
 
     def time_left(self, todo: Iterable[Cell]) -> TimeLeft:
-        """An estimate of the time that cells will take: at measured rates or at ``guessed_flops``, with compilation."""
+        """Estimate the seconds that these cells will take, with compilation. Kernels without a measured rate are
+        assumed to reach ``guessed_flops``."""
         seconds, known = 0.0, True
         for cell in (cells := list(todo)):
             once = self.predicted_s(cell)
@@ -262,7 +276,8 @@ class PredictingBench(ABC):
         return TimeLeft(seconds + mean * len(new), known)
 
     def reference_s(self, cell: Cell) -> float | None:
-        """Seconds of one product of the reference that is measured in turns with a cell; None where that is not known."""
+        """The predicted seconds of one product of the reference that is measured in alternation with a cell; None if
+        they are not known."""
         if not self.settings.references:
             return 0.0
         return self.predicted_s(replace(cell, kernel=self.settings.references[0], params={}))

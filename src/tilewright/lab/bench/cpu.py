@@ -1,9 +1,11 @@
-"""The protocol on the CPU: what is timed, against which reference, and what is checked before a time counts.
+"""How a cell is measured on the CPU: what is timed, which reference is timed with it, and what is checked before a time
+counts.
 
-A cell is one kernel on one shape, dtype and thread count. Its steps: supported? → predicted within the limit? → fits in
-memory? → run once into an output full of NaN, and verify → time, alternating with the reference on the same operands →
-verify once more, and that the kernel wrote to C alone → record. The record of a cell that fails a step says why. Every
-record is returned at once, so an interrupted run loses only the cell that it was measuring.
+A cell is one kernel on one shape, dtype and thread count. A cell goes through these steps: supported? → predicted
+within the limit? → fits in memory? → run once into an output full of NaN, and verify → time, alternating with the
+reference on the same operands → verify again, and check that the kernel wrote to C alone → record. If a cell fails a
+step, its record says why. Every record is returned at once, so an interrupted run loses only the cell that is being
+measured.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ from .cells import Cell, Outcome, PredictingBench, Settings
 from .operand_sets import OperandSets, set_bytes, sets_needed
 from .timing import SAMPLE_S, SampleLoop, band_s, fastest, timed_again
 
-#: Samples beyond ``repeat`` are taken while a cell has spent less than this on them: without a reference up to MOST_SAMPLES,
-#: beside one until they decide.
+#: A cell takes more than ``repeat`` samples as long as it has spent fewer seconds on samples than this. Without a
+#: reference it takes up to MOST_SAMPLES. With a reference it stops when the samples decide which of the two is faster.
 CHEAP_S = 0.1
 MOST_SAMPLES = 10
-#: A cell that its samples do not decide may spend this many times its equal share of the time for further ones. Cells that
-#: are decided leave theirs to others.
+#: If the samples of a cell do not decide, the cell may use this many times an equal part of the time that the run has for
+#: further samples. Cells whose samples decide use none of it.
 SHARES = 2
-#: A cell predicted to take more than this many times the limit is not even tried on a few rows.
+#: If a cell is predicted to take more than this many times the limit, it is skipped without timing even a few rows.
 FAR = 3
-#: Seconds of a cell that is skipped.
+#: The seconds that a skipped cell is assumed to take.
 SKIPPED_S = 0.05
-#: Share of the available memory that one cell may use.
+#: The part of the available memory that one cell may use.
 MEMORY_SHARE = 0.9
 #: For each dtype: the real dtype in which it is computed, and the real operations that one of its operations takes.
 _COMPUTED_IN = {
@@ -54,7 +56,7 @@ _COMPUTED_IN = {
 
 
 class Bench(PredictingBench):
-    """Measures cells one after another, and predicts each from those before it."""
+    """Measures cells on the CPU one after another, and predicts each cell from those before it."""
 
     telling_s, guessed_flops, guessed_prepared_s = 0.01, 20e9, 1.0
 
@@ -73,7 +75,8 @@ class Bench(PredictingBench):
         self._by_threads: dict[tuple[Any, ...], dict[int, list[float]]] = defaultdict(dict)
 
     def measure(self, cell: Cell) -> BenchRecord:
-        """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
+        """Measure one cell, or find out why it cannot be measured. Ctrl-C is passed on to the caller; every other
+        failure is described in the record."""
         clock = current_clock_mhz()
         with self._pools.limit(limits=cell.threads), use_threads(cell.threads):  # references' and own threads
             outcome = self._outcome(cell)
@@ -82,12 +85,12 @@ class Bench(PredictingBench):
         return record
 
     def resume(self, cell: Cell, record: BenchRecord) -> None:
-        """Note a record of an earlier run that is still valid, and its samples."""
+        """Use a record of an earlier run that is still valid, with its samples."""
         super().resume(cell, record)
         self._note_samples(cell, record)
 
     def close(self) -> None:
-        """Does nothing: there is no process and no device to release."""
+        """Does nothing, because this bench holds no process and no device."""
 
     def _whole_cell_s(self, cell: Cell, once_s: float) -> float:
         if once_s > self.settings.limit_s:

@@ -1,7 +1,8 @@
-"""The bench on a GPU: cells one after another, each predicted from those before it, in a process that may be lost.
+"""The bench on a GPU. It measures cells one after another and predicts each from those before it. The GPU is used in a
+separate process, which may crash or hang without ending the run.
 
-What is timed, and what is checked before a time counts, is in ``device``. This module decides which cells are not started,
-makes the outcome of a cell whose process crashed or hung, and writes the record.
+``device`` decides what is timed, and what is checked before a time counts. This module skips cells that would take too
+long, makes the outcome of a cell whose process crashed or hung, and writes the record.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ...records.bench import BenchRecord
 from .cells import Cell, Outcome, PredictingBench, Settings
 from .device import FIRST, SAMPLE_S, WARM_S, DeviceBench, MeasuredCell
 
-#: Seconds a cell takes in addition to its samples: compiling, operands, verification.
+#: Seconds that a cell takes in addition to its samples, for compiling, operands and verification.
 AROUND_S = 0.5
 
 
 class CudaBench(PredictingBench):
-    """Measures cells on the first GPU. Raises UnavailableError, with the reason, where there is none."""
+    """Measures cells on the first GPU. Raises UnavailableError, with the reason, if there is none."""
 
     telling_s, guessed_flops = 1e-3, 1e12
 
@@ -44,12 +45,13 @@ class CudaBench(PredictingBench):
         self.environment = environment | facts | {"blas": libraries}
 
     def measure(self, cell: Cell) -> BenchRecord:
-        """Measure one cell, or find out why not. Ctrl-C passes through; everything else ends in the record."""
+        """Measure one cell, or find out why it cannot be measured. Ctrl-C is passed on to the caller; every other
+        failure is described in the record."""
         skipped = self.over_limit(cell)
         return self.record(cell, self.ask(cell) if skipped is None else MeasuredCell(skipped))
 
     def ask(self, cell: Cell, **how: Any) -> MeasuredCell:
-        """Measure a cell in the process; ``how`` are further arguments of ``DeviceBench.measure``."""
+        """Measure a cell in the process that uses the GPU; ``how`` has further arguments of ``DeviceBench.measure``."""
         try:
             measured = self._process.ask("measure", cell, **how)
         except LostError as error:
@@ -66,7 +68,8 @@ class CudaBench(PredictingBench):
         return measured
 
     def record(self, cell: Cell, measured: MeasuredCell) -> BenchRecord:
-        """The record of a cell. The time of its first product is remembered, to predict the next size."""
+        """The record of a measured cell. The time of the cell's first product is remembered, to predict the next
+        size."""
         if measured.once_s is not None:
             self.remember(cell, measured.once_s)
         outcome = measured.outcome
@@ -109,14 +112,15 @@ class CudaBench(PredictingBench):
 # until its next message. If that does not come, the process is killed.
 
 
-#: Longest wait for a process to start and to open the GPU.
+#: The longest wait, in seconds, for a process to start and to open the GPU.
 START_S = 120.0
 
 _Target = Callable[[Connection, Settings], None]
 
 
 class LostError(Exception):
-    """The process did not answer: it ended by itself, or what it was ``doing`` did not end within ``seconds``."""
+    """The process that uses the GPU gave no answer: it ended by itself, or its work (``doing``) did not end within
+    ``seconds``."""
 
     def __init__(self, message: str, doing: str = "", seconds: float = 0.0) -> None:
         super().__init__(message)
@@ -132,7 +136,8 @@ class Watch:
 
 
 def serve(connection: Connection, settings: Settings) -> None:
-    """The process's function: opens the GPU, sends facts about it, and answers requests until the connection is closed.
+    """The main function of the process: it opens the GPU, sends facts about it, and answers requests until the
+    connection is closed.
 
     A request is the name of a method of ``DeviceBench`` with its arguments; the answer is what the method returns, or the
     TilewrightError that it raises.
@@ -162,7 +167,8 @@ def serve(connection: Connection, settings: Settings) -> None:
 
 
 class GpuProcess:
-    """The bench's handle of the process, which is started at the first request, and again after it was lost."""
+    """The bench's handle of the process that uses the GPU. The process is started at the first request, and started
+    again after it was lost."""
 
     def __init__(self, settings: Settings, target: _Target = serve) -> None:
         self._settings, self._target = settings, target
@@ -170,8 +176,8 @@ class GpuProcess:
         self._connection: Any = None
 
     def start(self) -> dict[str, Any]:
-        """Start it; returns the facts about its GPU. Raises UnavailableError without a GPU, LostError if the process
-        ends."""
+        """Start the process; returns the facts about its GPU. Raises UnavailableError if there is no GPU, and LostError
+        if the process ends."""
         context = multiprocessing.get_context("spawn")  # a fork would inherit threads and locks of libraries
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=self._target, args=(theirs, self._settings), daemon=True)
@@ -184,7 +190,8 @@ class GpuProcess:
             raise
 
     def ask(self, method: str, *args: Any, **named: Any) -> Any:
-        """Call a method of the process's ``DeviceBench``. Raises what the method raises, and LostError without an answer."""
+        """Call a method of the process's ``DeviceBench``. Raises what the method raises, and LostError if there is no
+        answer."""
         if self._process is None:
             self.start()
         self._connection.send((method, args, named))
@@ -210,7 +217,7 @@ class GpuProcess:
             watch = message
 
     def stop(self) -> None:
-        """Kill it, also while it computes; the next request starts another."""
+        """Kill the process, even while it computes; the next request starts another one."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

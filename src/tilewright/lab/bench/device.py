@@ -1,8 +1,8 @@
-"""The protocol on a GPU, in the process that uses the GPU.
+"""How a cell is measured on a GPU, in the process that uses the GPU.
 
-The steps of a cell: supported, and does it compile? → fits in memory? → run once into an output full of NaN, and verify →
-time, alternating with the reference on the same operands → verify the last output, and that nothing else was written →
-record. The CUDA error of a launch that the GPU refuses or stops is the reason in the record.
+A cell goes through these steps: supported, and does it compile? → fits in memory? → run once into an output full of
+NaN, and verify → time, alternating with the reference on the same operands → verify the last output, and check that
+nothing else was written → record. If the GPU refuses or stops a launch, the record gives its CUDA error as the reason.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _REASONS = {
 
 
 class Gauge:
-    """Readings of one GPU, found by its place on the bus; a reading that fails is None."""
+    """Reads clocks, power and temperature of one GPU, which is found by its PCI address. A reading that fails is
+    None."""
 
     def __init__(self, pci_bus_id: str) -> None:
         self._nvml: Any = None
@@ -65,7 +66,7 @@ class Gauge:
             return
 
     def facts(self) -> dict[str, Any]:
-        """Facts that do not change: driver version, power limit in watts, highest clocks in MHz."""
+        """Facts that do not change: driver version, power limit in watts, and highest clocks in MHz."""
         return {
             "driver": self._read("system_get_driver_version"),
             "power_limit_w": _thousandth(self._of_device("enforced_power_limit")),
@@ -74,7 +75,7 @@ class Gauge:
         }
 
     def read(self) -> dict[str, Any]:
-        """Present readings: clocks in MHz, watts, degrees Celsius, and the reasons for low clocks as text."""
+        """Current readings: clocks in MHz, watts, degrees Celsius, and the reasons for low clocks as text."""
         reasons = self._of_device("current_clocks_event_reasons")
         return {
             "clock_mhz": self._of_device("clock_info", _SM),
@@ -100,21 +101,23 @@ def _thousandth(value: int | None) -> float | None:
 
 # ---- samples of time -------------------------------------------------------------------------------------------------
 
-#: A sample lasts at least this long: short products are repeated within it.
+#: A sample lasts at least this many seconds; short products are repeated within it.
 SAMPLE_S = 5e-3
-#: Launches of one sample, at most: about 1,000 can wait in the GPU's queue, and a product may take several.
+#: The most launches in one sample: the GPU's queue can hold about 1,000 launches, and a product may take several.
 MOST_LAUNCHES = 400
-#: A function runs for so long before its first sample that counts, so that clocks rise and settle.
+#: A function runs for this many seconds before the first sample that counts, so that clocks rise and settle.
 WARM_S = 0.05
-#: The GPU is held busy for SLACK times as long as queueing the last sample took, plus 50 µs; at most for MOST_HOLD_S.
+#: While a sample is queued, the GPU is held busy for SLACK times the seconds in which the last sample was queued, plus 50
+#: µs, but never longer than MOST_HOLD_S.
 SLACK, MOST_HOLD_S = 1.5, 20e-3
 
 
 class DeviceSampleLoop:
-    """Samples of one function: ``launches`` has one launch for each set of operands, and the sets take turns.
+    """Takes samples of one function. ``launches`` has one launch for each set of operands, and the sets are used in
+    turn.
 
-    The launches of a sample are queued while the GPU is held busy, and timed by its own clock, so what the host takes to
-    launch a short kernel is not measured. ``last`` is the set that was written last.
+    The launches of a sample are queued while the GPU is held busy. The GPU's own clock times them, so the time in which
+    the host launches a short kernel is not measured. ``last`` is the set whose output was written last.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class DeviceSampleLoop:
         self.last, self.spent_s = -1, 0.0
 
     def warm_up(self) -> None:
-        """Run it for WARM_S seconds, and find out how many runs a sample takes."""
+        """Run the function for WARM_S seconds, and find out how many runs a sample takes."""
         warm = 0.0
         while True:
             once = self.sample()
@@ -137,7 +140,7 @@ class DeviceSampleLoop:
                 return
 
     def sample(self) -> float:
-        """Seconds of one product, the mean of a sample. Raises LaunchError if a launch fails."""
+        """Take one sample; returns the mean seconds of one product in it. Raises LaunchError if a launch fails."""
         order = [(self.last + 1 + i) % len(self._launches) for i in range(self._inner)]
         self._gpu.fill(self._outputs[order[-1]], 0xFF)  # the result that is verified must come from a timed run
         self._checks.hold(min(MOST_HOLD_S, SLACK * self._queueing_s + 50e-6))()
@@ -153,26 +156,30 @@ class DeviceSampleLoop:
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
 
-#: Samples of each cell, at least, while they have not taken LONG_S; up to MOST_SAMPLES while they are cheap.
+#: A cell takes LEAST_SAMPLES samples or more, unless these take LONG_S seconds; and up to MOST_SAMPLES while all samples
+#: together take less than CHEAP_S seconds.
 LEAST_SAMPLES, LONG_S = 7, 2.0
 MOST_SAMPLES, CHEAP_S = 10, 0.1
-#: Share of the GPU's memory that one cell may use.
+#: The part of the GPU's memory that one cell may use.
 MEMORY_SHARE = 0.95
-#: Longest time to get a cell ready, and seconds that a sample may take in addition to the limit for one product.
+#: The longest time, in seconds, to prepare a cell, and the seconds that a sample may take beyond the limit for one
+#: product.
 PREPARE_S, GRACE_S = 900.0, 10.0
 
 FIRST = "the first product"
 
-#: Called before each piece of work for the GPU, with the most seconds until the next call, and the name of the work.
+#: A function that is called before each step of work on the GPU, with the most seconds until the next call and the name of
+#: the step.
 Watch = Callable[[float, str], None]
-#: Takes the operands A, B and C, and returns a launch of their product.
+#: A function that takes the operands A, B and C, and returns a launch of their product.
 Product = Callable[[Memory, Memory, Memory], Submission]
 
 
 @dataclass
 class MeasuredCell:
-    """The outcome of a cell, the seconds of its first product, what the kernel needs of the GPU (``about``), and what NVML
-    reported meanwhile (``moment``); ``lost`` if the GPU accepts no more work from this process."""
+    """The result of measuring a cell: its outcome, the seconds of its first product, what the kernel needs of the GPU
+    (``about``), and what NVML reported during the measurement (``moment``). ``lost`` is True if the GPU accepts no more
+    work from this process."""
 
     outcome: Outcome
     once_s: float | None = None
@@ -182,7 +189,8 @@ class MeasuredCell:
 
 
 class DeviceBench:
-    """One GPU. Operands and oracle stay on it for the next cells of the same shape, dtype and precision."""
+    """Measures cells on one GPU. Operands and oracle stay in its memory for the next cells of the same shape, dtype and
+    precision."""
 
     def __init__(self, gpu: Device, settings: Settings, *, watch: Watch = lambda seconds, what: None) -> None:
         self.gpu, self.settings, self.watch = gpu, settings, watch
@@ -210,14 +218,15 @@ class DeviceBench:
         }
 
     def peak(self, dtype: str) -> float | None:
-        """The measured roof for a dtype, in GFLOPS; None where it is not measured."""
+        """The measured roof for a dtype, in GFLOPS; None for dtypes whose roof is not measured."""
         self.watch(PREPARE_S, "measuring the peak")
         return device_peak_gflops(self.gpu, dtype)
 
     def measure(self, cell: Cell, *, with_reference: bool = True, repeat: int | None = None) -> MeasuredCell:
-        """Measure one cell, or find out why not; in turns with the reference, if there is one and ``with_reference``.
+        """Measure one cell, or find out why it cannot be measured. It alternates with the reference, if there is one
+        and ``with_reference`` is True.
 
-        ``repeat`` is the number of samples; None takes the settings' number, and more while they are cheap.
+        ``repeat`` is the number of samples. None means the settings' number, and more while samples are short.
         """
         measured = MeasuredCell(Outcome("wrong"))
         try:
@@ -436,9 +445,11 @@ def _nvml_facts(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def residency(arch: str, threads: int, registers: int, shared: int) -> dict[str, Any]:
-    """Resident warps of blocks of ``threads``, the most there can be, and what limits them; empty for an unknown ``arch``.
+    """The resident warps of a multiprocessor with blocks of ``threads``, the most that it can hold, and what limits
+    them; empty for an unknown ``arch``.
 
-    ``registers`` a thread, ``shared`` bytes a block. The limits are those of the compute capability.
+    ``registers`` is for each thread, and ``shared`` is the bytes of each block. The limits are those of the compute
+    capability.
 
     >>> residency("sm_90a", 256, 64, 0)
     {'resident_warps': 32, 'max_warps': 64, 'limited_by': 'registers'}
@@ -454,7 +465,7 @@ def residency(arch: str, threads: int, registers: int, shared: int) -> dict[str,
 
 
 def formula_values(kernel: CudaKernel, shape: Shape, params: dict[str, int]) -> dict[str, int]:
-    """The values of the kernel's own formulas for a shape.
+    """The values that the kernel's own formulas give for a shape.
 
     >>> from tilewright.kernels.catalog import cuda_catalog
     >>> formula_values(cuda_catalog()["cuda/coalesced"], (32, 32, 32), {})["global_load_sectors"]
@@ -484,9 +495,10 @@ _MATRIX = 2 * 8 * 8 * _THREADS // 32
 
 
 def device_peak_gflops(gpu: Device, dtype: str) -> float | None:
-    """The peak of this GPU in 1e9 operations a second, two for each multiply-add: the best of ten samples of 20 ms.
+    """Measure the peak of this GPU in 1e9 operations a second; a multiply-add is two operations. It is the best of ten
+    samples of 20 ms.
 
-    None for dtypes whose multiply-adds are not measured here, float16 and bfloat16.
+    None for float16 and bfloat16, whose multiply-adds are not measured here.
     """
     if dtype not in ("float32", "float64"):
         return None
@@ -523,10 +535,12 @@ def _measured(gpu: Device, dtype: str, entry: str, operations: int) -> float:
 # guard that is read makes the result NaN, and an element of C that is not written is found.
 
 
-#: Bytes of all sets together, as a multiple of the L2 cache: then a set has left it when its turn comes again.
+#: The bytes of all sets together, as a multiple of the L2 cache, so that a set has been evicted from it when the set is
+#: used again.
 ROTATION = 2
 MOST_SETS = 4096
-#: A guard is as large as C, but within these bytes: a tile that hangs over C's edge would write to it.
+#: The least and the most bytes of a guard. Within these limits a guard is as large as C, because a tile that extends
+#: beyond C's edge would write to it.
 LEAST_GUARD, MOST_GUARD = 4096, 1 << 20
 
 _ALIGNMENT = 256
@@ -537,7 +551,8 @@ Values = tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]
 
 
 def random_values(shape: Shape, form: NumberFormat, seed: int) -> Values:
-    """A and B, uniform in [−1, 1), which depend on the seed and the shape alone; rounded to the format."""
+    """A and B with uniform random elements in [−1, 1), rounded to the format. They depend only on the seed and the
+    shape."""
     m, n, k = shape
     rng = np.random.default_rng([seed, m, n, k])
     a, b = (_uniform(rng, size, form.working) for size in ((m, k), (k, n)))
@@ -558,8 +573,8 @@ def _uniform(rng: np.random.Generator, size: tuple[int, int], dtype: np.dtype[An
 
 @dataclass(frozen=True)
 class SetLayout:
-    """Where the matrices are: the starts and sizes in bytes of A, B, C and the reference's C in a set, the bytes of a set
-    (``period``), and the number of sets."""
+    """Where the matrices lie in memory: the starts and sizes in bytes of A, B, C and the reference's C in a set, the
+    bytes of a set (``period``), and the number of sets."""
 
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -568,7 +583,7 @@ class SetLayout:
 
     @classmethod
     def of(cls, shape: Shape, form: NumberFormat, l2_bytes: int) -> SetLayout:
-        """The layout with so many sets that a set has left the L2 cache when its turn comes again.
+        """The layout with enough sets that each has been evicted from the L2 cache when it is used again.
 
         >>> from tilewright.lab.inputs.formats import FORMATS
         >>> SetLayout.of((256, 256, 256), FORMATS["float32"], 60_000_000).count
@@ -586,7 +601,7 @@ class SetLayout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all sets, guards included."""
+        """The bytes of all sets, including guards."""
         return self.period * self.count
 
     @property
@@ -604,10 +619,10 @@ def _aligned(nbytes: int) -> int:
 
 
 class DeviceSets:
-    """The sets of one shape and format. ``c`` are the kernel's outputs, ``reference_c`` those of the reference,
-    one a set.
+    """The sets of operands of one shape and format, in the GPU's memory. ``c`` has the kernel's output of each set,
+    ``reference_c`` the reference's.
 
-    Raises LaunchError where the GPU's memory does not hold them.
+    Raises LaunchError if the GPU's memory cannot hold them.
     """
 
     def __init__(self, gpu: Device, checks: DeviceChecks, layout: SetLayout, values: Values) -> None:
@@ -636,7 +651,7 @@ class DeviceSets:
             self._gpu.fill(c, _POISON)
 
     def changed(self) -> str:
-        """What a kernel has written besides C, as text; empty if it wrote to C alone. All sets are checked."""
+        """What a kernel has written outside C, as text; empty if it wrote to C alone. All sets are checked."""
         period, parts = self.layout.period, len(self)
         operands = zip("AB", (self.a, self.b), self._sums, strict=True)
         names = [name for name, x, sum_ in operands if (self.checks.checksums(x[0], period, parts) != sum_).any()]

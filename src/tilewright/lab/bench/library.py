@@ -1,8 +1,10 @@
-"""The library's call in the bench: what users get, compared with kernels and references; and what their first call costs.
+"""The library's own call in the bench, compared with kernels and references; and the time of the first call in a
+process.
 
-The first product of a process imports the library, then finds its machine code; and on a GPU, where there is one, it opens
-the GPU, compiles (cold) or loads (warm) its kernel, and measures its rates. It is measured in new processes with a cache
-directory of their own, as a new user's first call is. The result is cached on disk until the sources or the machine change.
+The first product of a process imports the library and finds its machine code. On a GPU it also opens the GPU, compiles
+its kernel (cold) or loads it from disk (warm), and measures the GPU's rates. The first call is measured in new
+processes with an empty cache directory, as on a new user's machine. The result is cached on disk until the sources or
+the machine change.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def _with_every_source(library_kernel: Kernel) -> Kernel:
     return library_kernel
 
 
-#: Not in the catalog: the bench shows it after the ladder, and finds it by these names.
+#: The library's call as a kernel. It is not in the catalog; the bench finds it by the names in ``NAMES``, and shows it
+#: after the ladder.
 LIBRARY = _with_every_source(library)
 NAMES = (LIBRARY.name, "matmul")
 
@@ -87,9 +90,9 @@ _GPU_SIZE = 4096
 
 @dataclass(frozen=True)
 class FirstCall:
-    """Seconds: ``import_s`` for importing Tilewright after NumPy; ``product_s`` for the first product. ``gpu_cold_s`` is
-    ``multiply`` of the host's arrays on a GPU if its kernel is compiled, ``gpu_warm_s`` if it is loaded from disk,
-    ``gpu_later_s`` the second call; None without a GPU.
+    """Seconds of first calls. ``import_s``: importing Tilewright after NumPy. ``product_s``: the first product. The
+    others are for ``multiply`` of the host's arrays on a GPU: ``gpu_cold_s`` if its kernel is compiled, ``gpu_warm_s``
+    if the kernel is loaded from disk, ``gpu_later_s`` for the second call. They are None without a GPU.
     """
 
     import_s: float
@@ -99,7 +102,7 @@ class FirstCall:
     gpu_later_s: float | None = None
 
     def describe(self) -> list[tuple[str, str]]:
-        """Rows of (label, text) for people."""
+        """The seconds as rows of (label, text), to be printed."""
         rows = [
             ("import, after NumPy", f"{1e3 * self.import_s:.1f} ms"),
             ("first product", f"{1e3 * self.product_s:.0f} ms"),
@@ -112,7 +115,8 @@ class FirstCall:
 
 
 def measure_first_call() -> FirstCall:
-    """Start processes and time them; about ten seconds. Raises UnavailableError where Python cannot be started."""
+    """Start processes and measure their first calls, which takes about ten seconds. Raises UnavailableError if Python
+    cannot be started."""
     with tempfile.TemporaryDirectory(prefix="tilewright-first-call-") as cache:
         started = [_start(cache) for _ in range(_STARTS)]
         gpu_cold = _start_on_gpu(cache)
@@ -124,7 +128,7 @@ def measure_first_call() -> FirstCall:
 
 
 def known_first_call() -> FirstCall | None:
-    """What was measured for this machine and these sources, or None."""
+    """The first call that was measured for this machine and these sources, or None."""
 
     def from_cache(cached: dict[str, Any]) -> FirstCall:
         return FirstCall(**{name: float(seconds) for name, seconds in cached.items() if seconds is not None})

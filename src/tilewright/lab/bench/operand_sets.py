@@ -1,4 +1,5 @@
-"""The operands of a benchmark: seeded random matrices, or the user's own, in so many copies that no cache stays warm."""
+"""The operands of a benchmark: seeded random matrices, or the user's own. They are copied so often that no cache holds
+them when they are used again."""
 
 from __future__ import annotations
 
@@ -19,28 +20,29 @@ from ...product.operands import aligned_copy, aligned_empty
 from ..inputs.options import LARGEST, Shape
 from ..verify.verify import oracle
 
-#: Bytes of all sets together, as a multiple of the last-level cache, so that a set is no longer cached when it is used
+#: The bytes of all sets together, as a multiple of the last-level cache, so that a set is no longer cached when it is used
 #: again.
 ROTATION = 2
 _MOST_SETS = 16_384
 
 
 def set_bytes(shape: Shape, itemsize: int) -> int:
-    """Bytes of one set: A, B, and two of C (the kernel's and the reference's)."""
+    """The bytes of one set: A, B, and two of C (the kernel's and the reference's)."""
     m, n, k = shape
     return (m * k + k * n + 2 * m * n) * itemsize
 
 
 def sets_needed(shape: Shape, itemsize: int) -> int:
-    """How many sets a cell rotates through: 1 where a single set is at least ROTATION times the cache."""
+    """The number of sets that a cell uses in turn; 1 if a single set is at least ROTATION times the cache."""
     cache = machine().l3 or machine().l2 or 32 << 20
     return min(_MOST_SETS, max(1, math.ceil(ROTATION * cache / max(1, set_bytes(shape, itemsize)))))
 
 
 def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarray], str]:
-    """The user's matrices, and the text for them in the record: file names, and a digest of their contents.
+    """Read the user's matrices; returns them and the text that names them in the record: file names, and a digest of
+    their contents.
 
-    Raises UsageError where they cannot be multiplied, DTypeError unless they are float32 or float64, OperandError where an
+    Raises UsageError if they cannot be multiplied, DTypeError unless they are float32 or float64, OperandError if an
     element is not finite, and what ``open_matrix`` raises for a file that holds no matrix.
     """
     a, b = (_load(path) for path in paths)
@@ -72,9 +74,9 @@ def _load(path: Path) -> np.ndarray:
 
 
 def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-    """Raises UsageError if an element of the product could overflow, because then every kernel would look wrong.
+    """Raise UsageError if an element of the product could overflow, because then every kernel would look wrong.
 
-    Integers are not checked: they wrap around, as defined.
+    Integers are not checked, because their products wrap around by definition.
     """
     if np.dtype("float32" if dtype == "bfloat16" else dtype).kind in "iu":
         return
@@ -87,8 +89,8 @@ def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
 
 @dataclass
 class OperandSets:
-    """The operands of one shape and dtype. ``c`` is the kernel's output, ``reference_c`` the reference's; NaN until
-    written."""
+    """The operands of one shape and dtype. ``c`` is the kernel's output and ``reference_c`` the reference's; both hold
+    NaN until they are written."""
 
     a: list[np.ndarray]
     b: list[np.ndarray]
@@ -102,8 +104,9 @@ class OperandSets:
 
     @classmethod
     def random(cls, shape: Shape, dtype: str, seed: int, count: int | None = None) -> OperandSets:
-        """Uniform in [−1, 1), real and imaginary parts each; integers over their whole range. They depend only on the
-        seed, the shape and ``count`` (None: as many as are needed), so that every kernel and every run gets the same."""
+        """Make random operands, uniform in [−1, 1): real and imaginary parts each, and integers over their whole range.
+        They depend only on the seed, the shape and ``count`` (None: as many as are needed), so that every kernel and
+        every run gets the same operands."""
         m, n, k = shape
         rng = np.random.default_rng([seed, m, n, k])
         count = sets_needed(shape, np.dtype(dtype).itemsize) if count is None else count
@@ -113,7 +116,7 @@ class OperandSets:
 
     @classmethod
     def from_arrays(cls, a: np.ndarray, b: np.ndarray, dtype: str, seed: int) -> OperandSets:
-        """The user's matrices, in several copies if one pair would stay in the cache."""
+        """Make operands of the user's matrices, in several copies if one pair would stay in the cache."""
         shape = (a.shape[0], b.shape[1], a.shape[1])
         count = sets_needed(shape, np.dtype(dtype).itemsize)
         a_copies, b_copies = ([aligned_copy(x, dtype) for _ in range(count)] for x in (a, b))
@@ -123,13 +126,13 @@ class OperandSets:
         return len(self.a)
 
     def oracle(self, index: int) -> Any:
-        """The oracle of one set, made at the first call."""
+        """The oracle of one set. It is computed at the first call."""
         if index not in self.oracles:
             self.oracles[index] = oracle(self.a[index], self.b[index], seed=self.seed)
         return self.oracles[index]
 
     def changed(self) -> str:
-        """The names of the operands that a kernel has written to, found by a checksum of the first set."""
+        """The names of the operands that a kernel has changed; a checksum of the first set finds them."""
         pairs = zip("AB", self._original, self._checksums(), strict=True)
         return " and ".join(name for name, before, now in pairs if before != now)
 
@@ -143,7 +146,8 @@ class OperandSets:
 
 
 def poison(c: np.ndarray) -> None:
-    """Fill an output with NaN, so that an element that is not written is found. Integers get their largest number."""
+    """Fill an output with NaN, so that an element that the kernel does not write is found. Integers are filled with
+    their largest number."""
     c.fill({"c": complex(np.nan, np.nan), "f": np.nan}[c.dtype.kind] if c.dtype.kind in "cf" else np.iinfo(c.dtype).max)
 
 

@@ -33,16 +33,17 @@ from .operand_sets import check_range, read_operands
 
 DEFAULT_SIZES = {"cpu": "64,256,512,1000,2048", "cuda": "256,1000,1024,2048,4096"}
 _DTYPES = {"cpu": (*NUMERIC, "float16"), "cuda": tuple(FORMATS)}
-#: Keys of the environment that must be unchanged for a cell of an earlier run to be kept.
+#: Keys of the environment that must be unchanged for a record of an earlier run to be reused.
 _SHAPING = {
     "cpu": ("kernel_source", "processor", "cores", "llvm_cpu", "numpy", "numba", "operands"),
     "cuda": ("kernel_source", "gpu", "driver", "nvrtc", "blas", "operands"),
 }
 
 AnyBench = Bench | CudaBench
-#: Called with a line for the user.
+#: A function that prints a line for the user.
 Say = Callable[[str], None]
-#: Called with the next cell, the cells done, all cells to do, and a function that estimates the time left.
+#: A function that is called before each cell, with the cell, the number of cells done, the number of all cells, and a
+#: function that estimates the time left.
 Begin = Callable[[Cell, int, int, Callable[[], TimeLeft]], None]
 
 
@@ -67,7 +68,7 @@ class BenchRequest:
 
 @dataclass
 class RunRecords:
-    """The records of a run, resumed ones included, and whether it was cut short."""
+    """The records of a run, including those of the resumed run, and whether it was interrupted."""
 
     records: list[BenchRecord] = field(default_factory=list)
     interrupted: bool = False

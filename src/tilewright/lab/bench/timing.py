@@ -1,4 +1,5 @@
-"""Samples of time: long enough for the clock, on rotating operands, while no other thread of this process runs."""
+"""Samples of time. They are long enough for the clock, use the sets of operands in turn, and are taken while no other
+thread of this process runs."""
 
 from __future__ import annotations
 
@@ -13,27 +14,30 @@ from ...cpu.runtime.runner import Product
 from .cells import Cell
 from .operand_sets import OperandSets, poison
 
-#: A sample lasts at least this long: short products are repeated within it.
+#: A sample lasts at least this many seconds; short products are repeated within it.
 SAMPLE_S = 0.01
-#: A product of several threads is repeated for so long before each sample. A processor that has slept is slow at first, and
-#: it sleeps longer after a kernel whose idle threads spin: on 2 cores products of 100³ took an eighth longer after OpenBLAS
-#: than after themselves.
+#: Before each sample, a product on several threads is repeated for this many seconds. A processor that has slept is slow
+#: at first, and it sleeps longer after a kernel whose idle threads spin. On 2 cores, products of 100³ took an eighth
+#: longer after OpenBLAS than after products of the same kernel.
 WARM_S = 0.002
-#: A product of this length needs no warm-up of its own.
+#: A product that takes at least this many seconds needs no warm-up before its samples.
 LONG_S = 0.1
-#: Each variant of a library is timed TRIALS times, on so many rows that a product takes about TRIAL_S, at least FEWEST_ROWS.
+#: To choose a variant of a library, each is timed TRIALS times, on the first rows of A. The number of rows is chosen so
+#: that a product takes about TRIAL_S seconds, but is at least FEWEST_ROWS.
 TRIALS, FEWEST_ROWS, TRIAL_S = 3, 256, 0.05
-#: A library's first call for a shape may compile code, for so many seconds at most; a longer call is not repeated.
+#: A library's first call for a shape may compile code. A first call that takes longer than this many seconds is not
+#: repeated.
 FIRST_CALL_S = 30.0
-#: Longest wait for other threads of this process to fall asleep.
+#: The longest wait, in seconds, until other threads of this process sleep.
 QUIET_S = 0.5
 
 
 class SampleLoop:
-    """Samples of one function over rotating operands; each lasts SAMPLE_S at least and is divided by its runs.
+    """Takes samples of one function, with the sets of operands in turn. Each sample lasts at least SAMPLE_S, and is
+    divided by its number of runs.
 
-    The first samples, from which the number of runs follows, are dropped (S1.2). A product that has just run for ``warm_s``
-    seconds, LONG_S or more, needs none.
+    The first samples only determine the number of runs, and are dropped (row S1.2 of docs/sources.md). They are not
+    needed if the product has just run for ``warm_s`` seconds, and that is LONG_S or more.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class SampleLoop:
         self._inner = max(1, math.ceil(SAMPLE_S / max(once, 1e-7)))
 
     def sample(self) -> float:
-        """Seconds of one product: the time of a sample over its runs."""
+        """Take one sample; returns the seconds of one product: the time of the sample divided by its runs."""
         sets, run = self._sets, self._run
         order = [(self.last + 1 + i) % len(sets) for i in range(self._inner)]
         calls = [(sets.a[i], sets.b[i], self._outputs[i]) for i in order]
@@ -67,8 +71,8 @@ class SampleLoop:
 
 
 def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) -> tuple[str, Product]:
-    """The name and the function of the fastest variant; the variants are timed in turns, ``TRIALS`` times each, on the first
-    rows of the operands."""
+    """The name and the function of the fastest variant. The variants are timed in turn, ``TRIALS`` times each, on the
+    first rows of the operands."""
     if len(variants) == 1:
         return next(iter(variants.items()))
     a, b, c = sets.a[0], sets.b[0], sets.reference_c[0]
@@ -90,8 +94,9 @@ def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) ->
 def wait_until_quiet() -> None:
     """Sleep until this process uses no processor time.
 
-    A library's idle threads spin for a while before they sleep (numpy's OpenBLAS about 0.1 s). Where there are few cores,
-    they take one from the next product, which then reaches 0.3 to 0.8 of its speed (measured on 2 cores).
+    A library's idle threads spin for a while before they sleep (NumPy's OpenBLAS about 0.1 s). On a machine with few
+    cores they occupy one that the next product needs. That product then reaches only 0.3 to 0.8 of its speed (measured
+    on 2 cores).
     """
     deadline = time.perf_counter() + QUIET_S
     while time.perf_counter() < deadline:
@@ -102,7 +107,8 @@ def wait_until_quiet() -> None:
 
 
 def warm_up(run: Callable[[], object]) -> None:
-    """Repeat a function for WARM_S, once at least: it wakes its threads, and the processors."""
+    """Repeat a function for WARM_S seconds, at least once, so that its threads are awake and the processor's clock has
+    risen."""
     until = time.perf_counter() + WARM_S
     run()
     while time.perf_counter() < until:
@@ -110,15 +116,16 @@ def warm_up(run: Callable[[], object]) -> None:
 
 
 def timed(run: Callable[..., None], *args: np.ndarray) -> float:
-    """Seconds of one call."""
+    """The seconds of one call."""
     start = time.perf_counter()
     run(*args)
     return time.perf_counter() - start
 
 
 def timed_again(cell: Cell, much_s: float, run: Callable[..., None], *args: np.ndarray) -> float:
-    """Seconds of one call; of a second call if the first took more than ``much_s``, for it may include what a library does
-    once for such shapes. Machine code is compiled before, and called once."""
+    """The seconds of one call. If the first call took more than ``much_s``, it is the time of a second call, because a
+    library may do something only once for each shape. Tilewright's own kernels are not called twice, because they were
+    compiled before."""
     seconds = timed(run, *args)
     if not cell.kernel.compiled and much_s < seconds <= FIRST_CALL_S:
         seconds = timed(run, *args)
@@ -126,11 +133,13 @@ def timed_again(cell: Cell, much_s: float, run: Callable[..., None], *args: np.n
 
 
 def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s: float | None) -> float:
-    """Predict a product's seconds from its first rows, with the same B and strides, so that a slowdown at this size shows.
+    """Predict a product's seconds from its first rows. B and the strides are those of the whole product, so that a
+    slowdown at this size is seen.
 
-    Few rows predict too much, because a kernel may pack all of B for them. So m/32 rows are timed; fewer if ``guess_s``,
-    from another size, is None or too high for that. Rows are doubled while the prediction exceeds the limit and they took at
-    most an eighth of it, so that a prediction costs little.
+    A prediction from few rows is too high for a kernel that packs all of B for them. So m/32 rows are timed. Fewer rows
+    are timed if ``guess_s``, the prediction from another size, is None or too high for that. The number of rows is
+    doubled as long as the prediction exceeds the limit and the rows took at most an eighth of the limit. So a
+    prediction takes little time.
     """
     m = cell.shape[0]
     a, b, c = sets.a[0], sets.b[0], sets.c[0]

@@ -1,7 +1,7 @@
-"""What the commands share: the application, to which each module of commands adds its own; output; and options.
+"""What the commands share: the application, to which each module adds its commands; output; and options.
 
-Whatever a name contains, it cannot control the terminal, and it is not taken for markup. Files are checked before the work
-begins.
+Control characters and Rich's markup in the name of a file or kernel have no effect on the terminal. Output files are
+checked before the work begins.
 """
 
 from __future__ import annotations
@@ -80,19 +80,19 @@ def commands(
 class Console(rich.console.Console):
     """Rich's console, which prints control characters in texts as escapes. Rich's own control codes still work.
 
-    Strings are escaped before they are measured, so that columns fit; ``render`` escapes what was not a string. An
-    ``:emoji:`` in a name is printed as it is.
+    Strings are escaped before their width is measured, so that columns are aligned; ``render`` escapes objects that
+    were not strings. An ``:emoji:`` code in a name is printed unchanged.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"emoji": False, **settings})
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """As rich's, with control characters shown."""
+        """Does what Rich's method does, with control characters shown as escapes."""
         return super().render_str(legible(text), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich's, with control characters shown."""
+        """Does what Rich's method does, with control characters shown as escapes."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(legible(segment.text), segment.style)
 
@@ -117,7 +117,7 @@ Param = Annotated[
 
 
 def fraction(name: str, text: str) -> float:
-    """A percentage as a fraction. Raises UsageError that names the option."""
+    """Convert a percentage to a fraction. Raises UsageError, which names the option, if the text is no percentage."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%?", text.strip())
     if match is None or float(match[1]) >= 100:
         raise UsageError(f"{name}: must be a percentage from 0% to below 100%, such as 3%, got {text!r}")
@@ -125,7 +125,8 @@ def fraction(name: str, text: str) -> float:
 
 
 def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: Iterable[Path | None] = ()) -> None:
-    """Raises UsageError, before the work begins, for a file that cannot be written or is in ``spare``, which are read."""
+    """Raise UsageError, before the work begins, if a file cannot be written or is one of ``spare``, the files that the
+    command reads."""
     if path is None or (dash and str(path) == "-"):
         return
     if str(path) == "-":
@@ -142,7 +143,7 @@ def check_writeable(name: str, path: Path | None, *, dash: bool = False, spare: 
 
 
 def check_different_files(**files: Path | None) -> None:
-    """Raises UsageError if two options name the same file; standard output does not count."""
+    """Raise UsageError if two options name the same file; standard output may be named twice."""
     seen: dict[Path, str] = {}
     for name, path in files.items():
         if path is None or str(path) == "-":
@@ -153,7 +154,7 @@ def check_different_files(**files: Path | None) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write data as JSON with control characters escaped; - is standard output."""
+    """Write data as JSON, with control characters escaped; the path - means standard output."""
     text = json_escaped(json.dumps(data, indent=1, ensure_ascii=False, default=str))
     if str(path) == "-":
         sys.stdout.write(text + "\n")

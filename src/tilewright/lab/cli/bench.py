@@ -1,4 +1,4 @@
-"""``bench``: kernels measured in turns with the vendors' libraries."""
+"""The command ``bench``: measures kernels in alternation with the vendors' libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``info``, the facts of this machine, and ``ladder``, the list of kernels."""
+"""The commands ``info``, which shows facts about this machine, and ``ladder``, which lists the kernels."""
 
 from __future__ import annotations
 

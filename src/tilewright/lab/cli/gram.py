@@ -1,4 +1,4 @@
-"""``gram``: the Gram matrix or the covariance of a matrix in a file."""
+"""The command ``gram``: computes the Gram matrix or the covariance of a matrix in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``multiply``: matrices in files, larger than memory if need be."""
+"""The command ``multiply``: multiplies matrices in files, which may be larger than memory."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def multiply_command(
 
 
 def file_of(text: str) -> Path | None:
-    """The file here in which a matrix is; None at a URL."""
+    """The local file that holds a matrix; None if the text is a URL."""
     from ...large.files import local_path, locate
 
     here = local_path(text)
@@ -238,8 +238,9 @@ def file_of(text: str) -> Path | None:
 
 @contextlib.contextmanager
 def opened_operand(text: str) -> Iterator[Any]:
-    """The name or URL of a file as it is; a raw file, opened with the stated shape and dtype, or a .npy with a dtype. Raises
-    UsageError for a raw file without them, and for an unknown suffix."""
+    """Open an operand that the command line names. A raw file is opened with the stated shape and dtype, and a .npy
+    file with a stated dtype; any other name or URL is returned unchanged. Raises UsageError for a raw file without
+    shape and dtype, and for an unknown suffix."""
     from ...large.files import local_path, locate, open_array
 
     path_here = local_path(text)
@@ -328,7 +329,8 @@ def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
 
 
 def write_record(kind: str, facts: dict[str, Any], path: Path) -> None:
-    """Write the record of a run, one line; - is standard output. That of a dry run has no measurements."""
+    """Write the record of a run as one line; the path - means standard output. The record of a dry run has no
+    measurements."""
     import sys
 
     from ..inputs.environment import environment

@@ -1,4 +1,4 @@
-"""``compare`` and ``report``: the commands that read record files."""
+"""The commands ``compare`` and ``report``, which read record files."""
 
 from __future__ import annotations
 

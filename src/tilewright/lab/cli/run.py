@@ -1,4 +1,4 @@
-"""``run``: a program whose products of NumPy are computed by Tilewright."""
+"""The command ``run``: runs a program whose NumPy products are computed by Tilewright."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``scale``: how a product scales on a cluster, simulated."""
+"""The command ``scale``: simulates how a product scales on a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from ...errors import UsageError
 from .application import Console, app, check_writeable
 
-#: The most workers of a cluster: with more, a simulation takes minutes.
+#: The most workers of a cluster, because a simulation with more takes minutes.
 MOST_WORKERS = 4096
 
 _Sizes = Annotated[
@@ -125,7 +125,8 @@ def scale_command(
 
 
 def parse_rate(name: str, text: str, unit: str) -> float:
-    """A number a second, with or without its ``unit``. Raises UsageError that names the option.
+    """Parse a rate per second, with or without its ``unit``. Raises UsageError, which names the option, if the text is
+    no rate.
 
     >>> parse_rate("flops", "50TFLOPS", "FLOPS"), parse_rate("link", "1.5 GB/s", "B/s"), parse_rate("link", "50e9", "B/s")
     (50000000000000.0, 1500000000.0, 50000000000.0)

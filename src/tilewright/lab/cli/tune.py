@@ -1,4 +1,4 @@
-"""``tune``: the best parameters of a kernel on this machine."""
+"""The command ``tune``: finds the best parameters of a kernel on this machine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is to be measured: sizes, dtypes, parameters; and the environment in which it is measured."""
+"""The inputs of a measurement: sizes, dtypes, parameters, and the environment in which it is made."""

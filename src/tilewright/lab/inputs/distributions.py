@@ -1,6 +1,7 @@
-"""Random operands by name: the distributions over which accuracy is measured.
+"""Makes random operands of named distributions, over which accuracy is measured.
 
-A name may take a number after a colon: ``lognormal:4`` has σ = 4, and ``graded:40`` magnitudes over 40 binades along k.
+A name may be followed by a colon and a number: ``lognormal:4`` has σ = 4, and the magnitudes of ``graded:40`` extend
+over 40 binades along k.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import numpy as np
 from ...errors import UsageError
 
 Pair = tuple[np.ndarray, np.ndarray]
-#: Makes A (m×k) and B (k×n) in float64 from a generator, the sizes and the number of the name; ``limits`` is the dtype's.
+#: A function that makes A (m×k) and B (k×n) in float64 from a generator, the sizes and the number in the name; ``limits``
+#: has the limits of the dtype.
 Maker = Callable[[np.random.Generator, tuple[int, int, int], float, np.finfo], Pair]
 
 #: The number of a name that is given without one.
@@ -21,9 +23,10 @@ _NOT_BENCHED = ("infinity", "nan", "huge_row")
 
 
 def distributed(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 1) -> Pair:
-    """A (m×k) and B (k×n) of float32 or float64, for ``shape`` = (m, n, k); the same for the same arguments.
+    """Make A (m×k) and B (k×n) in float32 or float64, for ``shape`` = (m, n, k). The same arguments give the same
+    matrices.
 
-    Raises UsageError for an unknown name or a number where none is taken.
+    Raises UsageError for an unknown name, and for a number after a name that takes none.
 
     >>> a, b = distributed("graded:40", (3, 5, 4), "float32")
     >>> a.shape, b.shape, a.dtype.name
@@ -42,8 +45,8 @@ def distributed(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 
 
 
 def check_benched(name: str, dtypes: Sequence[str]) -> None:
-    """Raises UsageError for a distribution that is unknown or that the bench cannot verify: its products and their squares
-    must be finite, and the dtypes must have its numbers.
+    """Raise UsageError for an unknown distribution, or one that the bench cannot verify. The products and their squares
+    must be finite, and the dtypes must contain the distribution's numbers.
 
     >>> check_benched("graded:40", ["float32"])
     """
@@ -133,7 +136,8 @@ def _subnormal(rng: np.random.Generator, shape: tuple[int, int, int], number: fl
     return a * 2.0 ** (limits.minexp - limits.nmant // 3), b * 2.0 ** (limits.nmant + 8)
 
 
-#: Names and makers. Those with an infinity or a NaN have it in the last element of A.
+#: The distributions: names and functions that make operands. If a distribution has an infinity or a NaN, it is the last
+#: element of A.
 DISTRIBUTIONS: dict[str, Maker] = {
     "uniform": _uniform,
     "normal": _normal,

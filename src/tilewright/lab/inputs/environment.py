@@ -1,4 +1,4 @@
-"""Where a record was made: all facts that decide whether two records may be compared."""
+"""The environment of a record: all facts that decide whether two records may be compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...host.sources import PACKAGE
 
 
 def environment(*, operands: str, command: str | None = None) -> dict[str, Any]:
-    """Processor, caches, libraries, thread pools, revision, command and time, as plain JSON values."""
+    """The environment as plain JSON values: processor, caches, libraries, thread pools, revision, command and time."""
     m = machine()
     pools = threadpoolctl.threadpool_info()
     return {

@@ -1,4 +1,5 @@
-"""The dtypes that are multiplied on a GPU: how they are stored, and the error that a correct product may have."""
+"""The number formats that are multiplied on a GPU: how they are stored, and how large the error of a correct product
+may be."""
 
 from __future__ import annotations
 
@@ -10,17 +11,19 @@ from numpy.typing import NDArray
 
 from ...errors import UsageError, did_you_mean
 
-#: By how much a kernel of each precision may round its float32 operands: tensor cores truncate them to fewer bits.
+#: The relative error with which a kernel of each precision may round its float32 operands; tensor cores truncate them to
+#: fewer bits.
 OPERANDS = {"standard": 0.0, "tf32": 2.0**-10, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """A dtype of operands and result. NumPy has no bfloat16, so its bits are stored in arrays of dtype ``storage``.
+    """A number format of operands and result. NumPy has no bfloat16, so arrays of dtype ``storage`` hold the bits of
+    its numbers.
 
-    Each addition rounds with ``unit``. ``rounding`` is that of the finished sum, where it is stored in fewer bits than those
-    of the accumulator: 16-bit formats are multiplied by tensor cores, which sum in float32 and truncate. ``tiny`` is the
-    smallest number above 0. ``operands`` is the relative error with which operands may be rounded before they are
+    ``unit`` is the unit roundoff of each addition. ``rounding`` is the unit roundoff of the stored result if it has
+    fewer bits than the accumulator: tensor cores multiply 16-bit formats, sum in float32 and then truncate. ``tiny`` is
+    the smallest number above 0. ``operands`` is the relative error with which operands may be rounded before they are
     multiplied.
     """
 
@@ -33,7 +36,7 @@ class NumberFormat:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element in memory."""
+        """The bytes of an element in memory."""
         return self.storage.itemsize
 
     @property
@@ -42,7 +45,7 @@ class NumberFormat:
         return np.dtype(np.float64 if self.name == "float64" else np.float32)
 
     def stored(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Numbers rounded to this format, as their bits: C-contiguous, of dtype ``storage``."""
+        """Round numbers to this format; returns their bits as a C-contiguous array of dtype ``storage``."""
         x = np.ascontiguousarray(x, self.working)
         if self.name != "bfloat16":
             return x.astype(self.storage, copy=False)
@@ -52,7 +55,7 @@ class NumberFormat:
         return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
 
     def values(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """The numbers that ``stored`` represents, exactly, in dtype ``working``.
+        """The exact numbers that ``stored`` represents, in dtype ``working``.
 
         >>> FORMATS["bfloat16"].values(FORMATS["bfloat16"].stored(np.array([1.0, 1.003, -3.5, np.nan])))
         array([ 1. ,  1. , -3.5,  nan], dtype=float32)
@@ -62,12 +65,12 @@ class NumberFormat:
         return (stored.astype(np.uint32) << 16).view(np.float32)
 
     def bound(self, k: int) -> tuple[float, float, float]:
-        """(relative, rounding, tiny): relative·|A||B| + rounding·|A·B| + tiny bounds each element's error, for sums over
-        ``k``.
+        """The numbers (relative, rounding, tiny) of an error bound. Each element's error is at most relative·|A||B| +
+        rounding·|A·B| + tiny, for sums over ``k``.
 
-        They contain γ_k with this format's unit, the rounding of both operands, the oracle's own γ_k in float64, the
-        rounding of the stored result, and one subnormal number for each product. Where k is too large for a bound, they are
-        infinite.
+        The bound allows for γ_k with this format's unit roundoff, the rounding of both operands, the oracle's own γ_k
+        in float64, the rounding of the stored result, and one subnormal number for each product. (γ_k = k·u/(1 − k·u)
+        for a unit roundoff u.) If k is so large that no bound exists, relative is infinite.
         """
         sums, products = _gamma(k, self.unit), self.operands * (2 + self.operands)
         relative = (sums * (1 + products) + products) * (1 + self.rounding) + _gamma(k, 2.0**-53)
@@ -92,7 +95,8 @@ FORMATS = {
 
 
 def format_of(dtype: str, precision: str = "standard") -> NumberFormat:
-    """The format of a dtype and a precision: "standard", or for float32 the format to which operands may be rounded.
+    """The format of a dtype and a precision. The precision is "standard"; for float32 it may also be the format to
+    which operands are rounded.
 
     Raises UsageError for any other dtype or precision.
 

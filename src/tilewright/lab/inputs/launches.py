@@ -1,14 +1,16 @@
-"""How any CUDA kernel is launched, as it is said on the command line, in the kernel's file, or in a Python file.
+"""The options with which any CUDA kernel is launched. They can be given on the command line, in the kernel's file, or
+in a Python file.
 
-The options are the same in each. An array is ``NAME:DTYPE:SHAPE``, with what it holds after a further colon: ``random``
-(the default: numbers from -1 to 1, of whole numbers 0 to 9), ``zeros``, ``ones``, ``arange``, or an expression of NumPy in
-which the arrays before it have their names. ``NAME:FILE.npy`` is an array from a file, ``n=100`` or ``100`` a number,
-``none`` a null pointer::
+The options are the same in all three. An array is given as ``NAME:DTYPE:SHAPE``. A further colon and its contents may
+follow: ``random`` (the default: numbers from -1 to 1, for integers 0 to 9), ``zeros``, ``ones``, ``arange``, or a NumPy
+expression, which can name the arrays given before. ``NAME:FILE.npy`` is an array from a file, ``n=100`` or ``100`` is a
+number, and ``none`` is a null pointer. For example, in the kernel's file::
 
     // explain scale: --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024:zeros --arg n=1024 --expect "y = 2 * x"
 
-A Python file sets ``grid``, ``block``, ``args``, ``expect``, ``shared`` and ``constants``, or has a dictionary of these by
-the name of the kernel. There ``args`` may hold NumPy arrays, and ``expect`` may be a function of the arguments.
+A Python file sets ``grid``, ``block``, ``args``, ``expect``, ``shared`` and ``constants``. Alternatively it has a
+dictionary of these, whose name is the kernel's name. In a Python file ``args`` may hold NumPy arrays, and ``expect``
+may be a function of the arguments.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ _OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """How a kernel is launched: blocks and threads along x, y, z; arguments and constants, as text or values; what the
-    result must be: expressions, or a function of the arguments; and bytes of dynamic shared memory.
+    """How a kernel is launched: blocks and threads along x, y, z; arguments and constants, as text or values; bytes of
+    dynamic shared memory; and what the result must be, as expressions or as a function of the arguments.
 
-    What is None or empty was not said.
+    A field that is None or empty was not given.
     """
 
     grid: tuple[int, ...] | None = None
@@ -48,13 +50,13 @@ class LaunchOptions:
     constants: Sequence[str] | Mapping[str, Any] = ()
 
     def over(self, other: LaunchOptions) -> LaunchOptions:
-        """These options, and where one was not said that of ``other``."""
+        """These options; fields that were not given here are taken from ``other``."""
         given = {name: value for name, value in vars(self).items() if value is not None and value not in ((), [], {})}
         return replace(other, **given)
 
 
 def extent_of(option: str, text: str) -> tuple[int, ...]:
-    """Sizes along x, y, z.
+    """Parse sizes along x, y, z.
 
     >>> extent_of("grid", "8"), extent_of("block", "32x4")
     ((8,), (32, 4))
@@ -73,7 +75,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def options_in(source: str, kernel: str | None) -> LaunchOptions:
-    """The options in the comments ``// explain NAME: …`` of a source; without a name they are for every kernel in it."""
+    """The options in the comments ``// explain NAME: …`` of a source. A comment without a name is for every kernel in
+    the source."""
     found = LaunchOptions()
     for name, text in re.findall(
         r"^[ \t]*(?://|#|\*)[ \t]*explain(?:[ \t]+([^\s:]\S*?))?:[ \t]*(--.*)$", source, re.MULTILINE
@@ -87,7 +90,7 @@ def options_in(source: str, kernel: str | None) -> LaunchOptions:
 
 
 def options_of(words: Sequence[str]) -> LaunchOptions:
-    """The options in words of a command line. Raises UsageError for others."""
+    """Parse options that are words of a command line. Raises UsageError for an unknown option."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     for name in ("--grid", "--block", "--shared"):
         parser.add_argument(name)
@@ -105,7 +108,7 @@ def launch_options(
     shared: str | int | None,
     constants: Sequence[str],
 ) -> LaunchOptions:
-    """The options from their texts."""
+    """Make the options of a launch from their texts."""
     if shared is not None and not re.fullmatch(r"\d+", str(shared)):
         raise UsageError(f"shared: must be a number of bytes, got {shared!r}")
     return LaunchOptions(
@@ -122,7 +125,7 @@ _NAMES = ("grid", "block", "args", "expect", "shared", "constants")
 
 
 def options_of_file(path: Path, kernel: str | None) -> LaunchOptions:
-    """The options that a Python file sets. Raises UsageError for one that fails, or sets none."""
+    """The options that a Python file sets. Raises UsageError if the file fails, or sets no options."""
     if not path.is_file():
         raise UsageError(f"launch: there is no file {path}")
     try:
@@ -147,20 +150,20 @@ def options_of_file(path: Path, kernel: str | None) -> LaunchOptions:
 
 @dataclass
 class Arguments:
-    """The arguments of a launch, in order, and their names; those without a name have their position."""
+    """The arguments of a launch in order, and their names; the name of an argument without one is its position."""
 
     values: list[Any] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays by name."""
+        """The arrays among the arguments, by name."""
         return {n: v for n, v in zip(self.names, self.values, strict=True) if isinstance(v, np.ndarray)}
 
 
 def arguments_of(given: Sequence[Any] | Mapping[str, Any], seed: int) -> Arguments:
-    """The values of arguments that were given as text; other values stay as they are.
+    """The values of arguments that were given as text; other values are returned unchanged.
 
-    Raises UsageError for a text that is none.
+    Raises UsageError for a text that describes no value.
 
     >>> made = arguments_of(["x:float32:2x3:ones", "n=6", "0.5", "idx:int32:4:arange(4)[::-1]"], seed=1)
     >>> made.names, made.values[0].shape, made.values[1:3], made.values[3].tolist()
@@ -245,12 +248,12 @@ def _array(
 
 
 def named_values(arguments: Arguments) -> dict[str, Any]:
-    """The arguments that have names, by these."""
+    """The arguments that have names, by name."""
     return {n: v for n, v in zip(arguments.names, arguments.values, strict=True) if n.isidentifier()}
 
 
 def evaluated(where: str, expression: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression of NumPy over some names. Raises UsageError where it has none."""
+    """Evaluate a NumPy expression over some names. Raises UsageError if the evaluation fails."""
     # Python's own words may be names of arguments, such as in.
     words = [name for name in names if keyword.iskeyword(name)]
     if words:
@@ -269,10 +272,10 @@ def evaluated(where: str, expression: str, names: Mapping[str, Any]) -> Any:
 def expected_arrays(
     expect: Sequence[str | Callable[..., Any]], arguments: Arguments, changed: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """What arrays must be after the launch, by name. ``changed`` are the arrays that the kernel wrote.
+    """What arrays must contain after the launch, by name. ``changed`` names the arrays that the kernel wrote.
 
-    An expression is computed in float64. A function gets copies of the arguments, and returns an array, a dictionary of
-    arrays, or None if it writes into them.
+    An expression is computed in float64. A function gets copies of the arguments. It returns an array or a dictionary
+    of arrays, or writes into the copies and returns None.
     """
     found: dict[str, np.ndarray] = {}
     for each in expect:

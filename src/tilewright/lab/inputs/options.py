@@ -1,6 +1,5 @@
-"""Parses the options of measurements: ``--sizes`` and ``--param``, options of time; and the parameters that a kernel allows.
-
-Sizes are ``512,1000`` · ``16:4096:x2`` · ``100:500:+100`` · ``6x2000x2000``.
+"""Parses the options of measurements: ``--sizes``, ``--param``, times, and the parameters that a kernel allows.
+Examples of sizes are ``512,1000``, ``16:4096:x2``, ``100:500:+100`` and ``6x2000x2000``.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from ...kernels.cuda_kernel import CudaKernel
 # ---- sizes and times -------------------------------------------------------------------------------------------------
 
 Shape = tuple[int, int, int]
-#: A small size whose sides all differ and that no usual tile divides. A kernel without guards at edges, and one that
-#: confuses m, n and k, is right at many squares, and wrong here.
+#: A small size whose three sides differ, and which no usual tile divides. A kernel that has no guards at edges, or that
+#: confuses m, n and k, can be right at many squares and is wrong at this size.
 ODD_SIZE = (33, 37, 29)
 
-#: Most sizes in one run, and the largest one: text that exceeds these is taken for a typing error.
+#: The most sizes in one run, and the largest size. A text with more or larger sizes is assumed to be a typing error.
 MOST_SIZES = 1000
 LARGEST = 10**9
 
@@ -29,7 +28,7 @@ _RULE = "a size is N, MxNxK, FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, and several
 
 
 def is_odd(m: int, n: int, k: int) -> bool:
-    """Whether a size shows as much as ``ODD_SIZE`` does.
+    """Whether a size finds the same mistakes as ``ODD_SIZE``: its sides differ, and 8 divides none of them.
 
     >>> is_odd(33, 37, 29), is_odd(64, 64, 64), is_odd(33, 37, 32)
     (True, False, False)
@@ -38,7 +37,8 @@ def is_odd(m: int, n: int, k: int) -> bool:
 
 
 def parse_sizes(text: str) -> list[Shape]:
-    """Shapes (m, n, k) in the order given, each once. Raises UsageError.
+    """Parse sizes; returns the shapes (m, n, k) in the order given, each once. Raises UsageError if the text is no list
+    of sizes.
 
     >>> parse_sizes("16:64:x2,6x2000x4")
     [(16, 16, 16), (32, 32, 32), (64, 64, 64), (6, 2000, 4)]
@@ -92,7 +92,8 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "": 1.0}
 
 
 def parse_seconds(name: str, text: str) -> float:
-    """A time as ``--limit`` and ``--budget`` take it, in seconds; ``name`` is the option. Raises UsageError.
+    """Parse a time as ``--limit`` and ``--budget`` take it; returns seconds. ``name`` is the option. Raises UsageError
+    if the text is no time.
 
     >>> parse_seconds("limit", "500ms"), parse_seconds("limit", "2 min")
     (0.5, 120.0)
@@ -105,15 +106,16 @@ def parse_seconds(name: str, text: str) -> float:
 
 # ---- parameters ------------------------------------------------------------------------------------------------------
 
-#: Most combinations of a kernel's parameters in one run of the bench; the tuner draws from more.
+#: The most combinations of a kernel's parameters in one run of the bench. The tuner draws from more.
 MOST_SETS = 1000
 
-#: Values to try of each parameter.
+#: The values to try for each parameter.
 Values = Mapping[str, Sequence[int]]
 
 
 def parse_params(texts: Iterable[str]) -> dict[str, list[int]]:
-    """``NAME=NUMBER`` or ``NAME=NUMBER,NUMBER`` as ``--param`` takes it: the values of each name. Raises UsageError.
+    """Parse ``NAME=NUMBER`` or ``NAME=NUMBER,NUMBER`` as ``--param`` takes it; returns the values for each name. Raises
+    UsageError if a text has another form.
 
     >>> parse_params(["TILE=8,16,8", "ROWS=2"])
     {'TILE': [8, 16], 'ROWS': [2]}
@@ -128,7 +130,7 @@ def parse_params(texts: Iterable[str]) -> dict[str, list[int]]:
 
 
 def check_names(params: Iterable[str], kernels: Iterable[Any]) -> None:
-    """Raises UsageError for a parameter that none of the kernels has."""
+    """Raise UsageError for a parameter that none of the kernels has."""
     known = {name for kernel in kernels for name in kernel.tunable}
     for name in params:
         if name not in known:
@@ -142,11 +144,11 @@ def asked_sets(kernel: Any, params: Values) -> int:
 
 
 def param_sets(kernel: Any, params: Values) -> list[dict[str, int]]:
-    """The combinations of ``params`` that the kernel allows. Parameters that it does not have are ignored; if none are left,
-    the only combination is empty.
+    """The combinations of ``params`` that the kernel allows. Parameters that the kernel does not have are ignored. If
+    no others remain, the only combination is empty.
 
-    Raises UsageError for a value that the kernel never takes, for more combinations than ``MOST_SETS``, and where none is
-    allowed: then with the reason for the first.
+    Raises UsageError for a value that the kernel never takes, and for more combinations than ``MOST_SETS``. If the
+    kernel allows none of the combinations, it raises the error of the first.
 
     >>> from tilewright.kernels.catalog import cuda_catalog
     >>> param_sets(cuda_catalog()["cuda/register_rows"], {"ROWS": [8, 16], "TILE": [8, 16]})
@@ -180,13 +182,15 @@ def _check_values(kernel: Any, params: Values) -> None:
 
 
 def check_set(kernel: Any, chosen: Mapping[str, int]) -> None:
-    """Raises UsageError for a combination that a CUDA kernel's header, or every GPU, refuses. The CPU has no such rules."""
+    """Raise UsageError for a combination that a CUDA kernel's header forbids, or that no GPU can launch. Kernels on the
+    CPU have no such rules."""
     if isinstance(kernel, CudaKernel):
         kernel.launch(1, 1, 1, **chosen)
 
 
 def with_cached(kernel: Any, cached: Mapping[str, int] | None, chosen: dict[str, int]) -> dict[str, int]:
-    """``chosen``, and for other parameters ``cached``, the tuner's; only ``chosen`` if the kernel does not allow both."""
+    """The parameters ``chosen``, and the tuner's ``cached`` values for all others. If the kernel does not allow both
+    together, only ``chosen``."""
     both = {**(cached or {}), **chosen}
     try:
         check_set(kernel, both)

@@ -1,1 +1,2 @@
-"""Clusters simulated: a product's plan and the rates of workers come in, the time and bytes of each worker go out."""
+"""Simulates products on clusters: from a product's plan and the rates of workers it computes the time and the bytes of
+each worker."""

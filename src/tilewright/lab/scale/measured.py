@@ -1,4 +1,5 @@
-"""The rates of workers and the bytes moved in a measured run on a cluster, with which the simulation is checked."""
+"""Takes the rates of workers and the bytes moved from a measured run on a cluster, to check the simulation against that
+run."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from .simulate import SimulatedWorker, simulate_cluster
 
 
 class MeasuredRates(NamedTuple):
-    """The rates of each worker, and the seconds until the first tile was asked for."""
+    """The rates of each worker, and the seconds until the workers requested their first tiles."""
 
     rates: list[Rates]
     start_s: float
@@ -28,13 +29,14 @@ class MeasuredRates(NamedTuple):
 def measured_rates(
     plan: StreamPlan, rates: Rates | Sequence[Rates], stored_s: Sequence[Sequence[float]], where: str = "storage"
 ) -> MeasuredRates:
-    """What ``simulate_cluster`` needs to follow a run of ``plan``. ``stored_s`` are the times at which each worker had
-    stored a tile, in seconds from the start of the run; workers without a region of the plan come last.
+    """Find the rates with which ``simulate_cluster`` follows a measured run of ``plan``. ``stored_s`` has for each
+    worker the times at which it had stored a tile, in seconds from the start of the run. Workers without a region of
+    the plan come last.
 
-    ``rates`` were measured before the run, while nothing else ran. Each worker's time from its first tile to its last says
-    by which factor it is slower, in everything; the first tile says when it began. Workers with fewer than two tiles are
-    taken for as slow as the others. The run took ``simulate_cluster(plan, found.rates, start_s=found.start_s).total_s``, by
-    the model.
+    ``rates`` were measured before the run, while nothing else ran. A worker's time from its first stored tile to its
+    last gives the factor by which all its rates are slower. The time of its first stored tile says when it began. A
+    worker with fewer than two tiles is assumed to be as slow as the others. By the model, the run takes
+    ``simulate_cluster(plan, found.rates, start_s=found.start_s).total_s``, where ``found`` is the result.
     """
     expected = simulate_cluster(plan, rates, workers=len(stored_s), where=where)
     model = [[event.time_s for event in expected.events if event[1:3] == (x, "stored")] for x in range(len(stored_s))]
@@ -53,11 +55,12 @@ def measured_rates(
 
 
 def replayed_run(plan: StreamPlan, stored: Sequence[tuple[float, int, Tile]], workers: int) -> list[SimulatedWorker]:
-    """The tiles of each worker and the bytes that it loads, in a run in which tiles were ``stored`` at these times by these
-    workers.
+    """The tiles of each worker and the bytes that it loaded in a run. ``stored`` has the time, the worker and the tile
+    of each store.
 
-    No rate matters: the queue is asked in the order of the run, and each worker follows its schedule. So the bytes are
-    exactly those of the run, also where workers took tiles of others, or began them in another order than they got them.
+    No rates are needed: workers request tiles from the queue in the order of the run, and each worker follows its
+    schedule. So the bytes are exactly those of the run, even if workers took tiles of other regions, or began tiles in
+    another order than they received them.
     """
     now = 0.0
     queue = Queue([*plan.regions, *[()] * (workers - len(plan.regions))], lambda: now)

@@ -1,4 +1,5 @@
-"""How a product scales: planned and simulated for clusters of growing size, with the same planner as a run."""
+"""Predicts how a product scales. It is planned by the planner of real runs, and simulated, for clusters of growing
+size."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from ...product.problem import Problem
 from ...records.scaling import WHERE, ScalingPoint
 from .simulate import simulate_cluster
 
-#: The sides of tiles are multiples of this; it suits the kernels of GPUs.
+#: The sides of tiles are multiples of this number, which suits the kernels of GPUs.
 GRAIN = 256
-#: Bytes of an element.
+#: The dtypes that can be simulated.
 DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True)
 class ClusterRates:
-    """A cluster of equal workers: operations a second of each, bytes of memory for blocks, and bytes a second of its link
-    in each direction. Storage gives, and takes, ``storage`` bytes a second for each worker, or for all of them together if
-    it is ``shared``. The scheduler takes ``task_s`` for a tile and a message ``message_s``; workers are ready at
-    ``start_s``."""
+    """A cluster of equal workers: operations a second of each, bytes of memory for blocks, and bytes a second of its
+    link in each direction. Storage reads and writes ``storage`` bytes a second for each worker, or for all of them
+    together if it is ``shared``. The scheduler needs ``task_s`` seconds for each tile, a message takes ``message_s``,
+    and workers are ready at ``start_s``."""
 
     flops: float
     memory: int
@@ -38,7 +39,7 @@ class ClusterRates:
     start_s: float = 0.0
 
     def rates(self, workers: int, where: str) -> Rates:
-        """Those of a worker, as ``plan_stream`` and ``simulate`` take them."""
+        """The rates of one worker, in the form that ``plan_stream`` and ``simulate`` need."""
         link = replace(TYPICAL, flops=self.flops, in_bytes=self.link, out_bytes=self.link, read_bytes=self.link)
         if where == "workers":
             return replace(link, most_read_bytes=workers * self.link)
@@ -56,11 +57,11 @@ def scaling_point(
     grown_from: tuple[int, int, int] | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> ScalingPoint:
-    """C[m×n] = A[m×k]·B[k×n] for ``shape`` = (m, n, k) on this many workers, planned and simulated.
+    """Plan and simulate C[m×n] = A[m×k]·B[k×n] for ``shape`` = (m, n, k) on this many workers.
 
-    ``grown_from`` is the shape for the first number of workers, in a series of weak scaling. A plan uses fewer workers where
-    more would not take 10 % less time. Raises UsageError for another dtype or ``where``, and MemoryLimitError as
-    ``plan_stream``.
+    ``grown_from`` is the shape for the first number of workers, in a series of weak scaling. A plan uses fewer workers
+    than given if more would not reduce the time by 10 %. Raises UsageError for another dtype or ``where``, and
+    MemoryLimitError in the same cases as ``plan_stream``.
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r}: must be {' or '.join(DTYPES)}")
@@ -109,7 +110,8 @@ def scaling_point(
 
 
 def weak_shape(shape: tuple[int, int, int], first: int, workers: int) -> tuple[int, int, int]:
-    """The shape whose operands and C take as many bytes for each of ``workers`` as ``shape`` does for each of ``first``.
+    """The larger shape of a series of weak scaling: its A, B and C take as many bytes for each of ``workers`` workers
+    as those of ``shape`` take for each of ``first`` workers.
 
     >>> weak_shape((1000, 1000, 1000), 4, 64)
     (4000, 4000, 4000)

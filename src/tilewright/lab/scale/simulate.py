@@ -1,19 +1,19 @@
-"""Simulates a plan on the workers of a cluster, event by event, also of clusters that are too large to rent.
+"""Simulates a plan on the workers of a cluster, event by event. The cluster may be larger than any that is available.
 
-The simulation is deterministic, and is checked against measured runs. The tiles come from the queue of the real run, with
-the simulated clock, and the bytes of each tile from the schedule that its worker would follow. A schedule depends only on
-the order of the worker's tiles, not on where in C they lie. In a large cluster most workers take tiles in the same order,
-each in its own region, so that one schedule serves all of them. Time is modelled as follows:
+The simulation is deterministic, and is checked against measured runs. The tiles come from the queue that a real run
+uses, with a simulated clock. The bytes of each tile come from the schedule that its worker would follow. A schedule
+depends only on the order of the worker's tiles, not on their position in C. In a large cluster most workers take tiles
+in the same order, each in its own region, so that one schedule serves all of them. Time is modelled as follows:
 
 - A worker has three stages that run at the same time, as in ``large.streaming.run.executor``: it loads blocks, multiplies
   them, and stores tiles of C.
-- Storage is modelled as a rate that is shared (``SharedRate``): all loads under way share it equally, but none is faster
-  than its worker's link.
-- Getting a tile takes a message to the scheduler, ``task_s`` there (requests are served one after another), and a message
-  back. A worker has ``in_flight`` tiles: one is computed, and the blocks of the next are loaded. It gets another when one is
-  stored.
+- Storage is modelled as one rate (``SharedRate``): all loads under way get equal parts of it, but none is faster than
+  its worker's link.
+- To get a tile takes a message to the scheduler, ``task_s`` seconds there (requests are served one after another), and
+  a message back. A worker has ``in_flight`` tiles: it computes one while the blocks of the next are loaded. It requests
+  another tile when one is stored.
 
-Where there are many steps, several are computed as a group, with a continuous flow of blocks.
+If a run has many steps, several steps are simulated as one group, for which blocks arrive in a continuous flow.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from ...records.scaling import SPENT, WHERE
 
 
 class LoadedBlock(NamedTuple):
-    """A block of ``"a"`` or ``"b"`` that a tile loads for its step ``step``: step ``p`` of the operand, into a slot that is
-    free after the worker's multiplication number ``after_multiply``."""
+    """A block of ``"a"`` or ``"b"`` that a tile loads for its step ``step``. It is block ``p`` of the operand along k,
+    and is loaded into a slot that is free after the worker's multiplication number ``after_multiply``."""
 
     operand: str
     p: int
@@ -49,8 +49,9 @@ class LoadedBlock(NamedTuple):
 
 
 class LoadPiece(NamedTuple):
-    """Blocks that are loaded as one, in ``blocks`` copies, after multiplication number ``after_multiply`` of the worker:
-    ``nbytes`` are copied to slots, and ``received`` of them come from storage or other workers."""
+    """Blocks that are simulated as one load, of ``blocks`` copies, which can begin after multiplication number
+    ``after_multiply`` of the worker. ``nbytes`` are copied to slots, and ``received`` of them come from storage or
+    other workers."""
 
     nbytes: int
     received: int
@@ -59,8 +60,9 @@ class LoadPiece(NamedTuple):
 
 
 class StepGroup(NamedTuple):
-    """Steps of a tile that are computed as one. The first needs the first ``first`` load pieces of the tile and the last
-    needs ``last`` of them; all steps take ``seconds``, the last one ``last_s``."""
+    """Steps of a tile that are simulated as one multiplication. The first step needs the first ``first`` load pieces of
+    the tile, and the last step needs the first ``last`` pieces. All steps together take ``seconds``, and the last step
+    takes ``last_s``."""
 
     steps: int
     seconds: float
@@ -70,7 +72,7 @@ class StepGroup(NamedTuple):
 
 
 class TileWork(NamedTuple):
-    """The pieces of a tile, and the bytes of the tile of C."""
+    """What must be loaded and multiplied for a tile, and the bytes of its part of C."""
 
     loads: tuple[LoadPiece, ...]
     groups: tuple[StepGroup, ...]
@@ -79,22 +81,23 @@ class TileWork(NamedTuple):
 
 @dataclass(eq=False)
 class History:
-    """The sequence of tiles that a worker took so far, as a node of a tree: its last tile, the blocks that this tile
-    loads, the ``parent`` without it, and in ``children`` the histories with one more tile."""
+    """The sequence of tiles that a worker has taken so far, as a node of a tree. The node has the last tile and the
+    blocks that this tile loads. ``parent`` is the sequence without the last tile; ``children`` are sequences with one
+    more tile."""
 
     region: tuple[Tile, ...]
     parent: History | None = None
     tiles: int = 0
     tile: Tile | None = None
-    #: Tiles of the worker's own region that were left after the last one.
+    #: The number of tiles of the worker's own region that were left after the last tile.
     left: int = 0
     blocks: tuple[LoadedBlock, ...] = ()
     children: dict[tuple[Tile, int], History] = field(default_factory=dict)
-    #: The schedule of exactly these tiles, until the first child takes it over and adds its tile.
+    #: The schedule of exactly these tiles. The first child takes the schedule over and adds its own tile.
     schedule: Schedule | None = None
 
     def path(self) -> list[History]:
-        """The histories from the one with the first tile to this one."""
+        """The nodes from the one with only the first tile to this one."""
         histories, node = [], self
         while node.parent is not None:
             histories.append(node)
@@ -103,7 +106,8 @@ class History:
 
 
 class Histories:
-    """The histories of all workers of a plan. Tiles are relative to the first tile of the worker's region."""
+    """The histories of all workers of a plan, as one tree for each region. Tiles are given relative to the first tile
+    of the worker's region, so that workers with equal regions have the same histories."""
 
     def __init__(self, grid: Grid, slots: tuple[int, int, int]) -> None:
         self._grid, self._slots = grid, slots
@@ -116,7 +120,7 @@ class Histories:
         return self._first.setdefault(tuple(region), History(tuple(region)))
 
     def add(self, history: History, tile: Tile, later: Sequence[Tile]) -> History:
-        """The history with one more tile, where ``later`` are the tiles of the worker's own region that will follow."""
+        """The history with one more tile; ``later`` are the tiles of the worker's own region that will follow it."""
         key = (tile, len(later))  # given the earlier tiles, the number of tiles that are left says which ones they are
         if key not in history.children:
             schedule, history.schedule = history.schedule or self._replayed(history), None
@@ -154,10 +158,10 @@ class Histories:
 
 
 class TileCutter:
-    """Cuts the work of tiles into at most ``groups`` groups of steps each, for elements of ``itemsize`` bytes.
+    """Divides the work of tiles into at most ``groups`` groups of steps in all, for elements of ``itemsize`` bytes.
 
-    Where a group has several steps, their loads are two kinds of pieces: the blocks of its first step, one by one, and all
-    others together. Otherwise each block is a piece.
+    If a group has several steps, the blocks of its first step are loaded one by one, and all its other blocks as one
+    piece. If a group has one step, each block is a piece.
     """
 
     def __init__(self, grid: Grid, itemsize: int, groups: int) -> None:
@@ -206,7 +210,8 @@ class TileCutter:
 
 
 class TileEvent(NamedTuple):
-    """A tile was ``given`` to a worker, ``begun`` (its first multiplication) or ``stored``."""
+    """An event of a tile: it was ``given`` to a worker, its first multiplication had ``begun``, or it was
+    ``stored``."""
 
     time_s: float
     worker: int
@@ -216,8 +221,9 @@ class TileEvent(NamedTuple):
 
 @dataclass
 class SimulatedWorker:
-    """What a worker did. ``in_bytes`` were copied to its slots; ``received_bytes`` of them came from storage or from other
-    workers. ``out_bytes`` are those of its tiles of C. ``spent_s`` has the seconds of each of SPENT."""
+    """What a worker did in a run. ``in_bytes`` were copied to its slots; ``received_bytes`` of them came from storage
+    or from other workers. ``out_bytes`` are the bytes of its tiles of C. ``spent_s`` has the seconds for each of the
+    causes in SPENT."""
 
     tiles: list[Tile] = field(default_factory=list)
     in_bytes: int = 0
@@ -227,17 +233,17 @@ class SimulatedWorker:
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which it computed."""
+        """The seconds in which the worker computed."""
         return self.spent_s["compute"]
 
     @property
     def idle_s(self) -> float:
-        """Seconds in which it had no tile left."""
+        """The seconds in which the worker had no tile left."""
         return self.spent_s["balance"]
 
     @property
     def waiting_s(self) -> float:
-        """Seconds in which it had a tile, or was to get one, and could not compute."""
+        """The seconds in which the worker had a tile, or waited to get one, and could not compute."""
         return sum(seconds for what, seconds in self.spent_s.items() if what not in ("compute", "balance"))
 
 
@@ -252,37 +258,38 @@ class Simulation:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of all workers' time that is spent on each of SPENT; the sum is 1."""
+        """The fraction of all workers' time for each of the causes in SPENT; the sum is 1."""
         whole = self.total_s * len(self.workers) or 1.0
         return {what: sum(worker.spent_s[what] for worker in self.workers) / whole for what in SPENT}
 
     @property
     def binds(self) -> str:
-        """What decides the time: "compute" if at least half of it is spent on that, else what takes most of the rest."""
+        """What limits the speed: "compute" if at least half of the time is spent on computing, otherwise the cause that
+        takes most of the remaining time."""
         shares = self.shares
         return "compute" if shares["compute"] >= 0.5 else self.loss
 
     @property
     def loss(self) -> str:
-        """What takes most of the time that is not spent on computing."""
+        """The cause that takes most of the time in which workers do not compute."""
         shares = self.shares
         return max((what for what in SPENT if what != "compute"), key=shares.__getitem__)
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes copied into and out of the memories where blocks are multiplied."""
+        """The bytes copied into and out of the memories in which blocks are multiplied."""
         return sum(worker.in_bytes + worker.out_bytes for worker in self.workers)
 
     @property
     def least_bytes(self) -> int:
-        """The fewest bytes that any order of these workers' tiles moves, by the I/O lower bound."""
+        """A lower bound on the bytes that must be moved to compute these workers' tiles, in whatever order."""
         regions = tuple(tuple(sorted(worker.tiles)) for worker in self.workers if worker.tiles)
         return replace(self.plan, regions=regions).least_bytes
 
 
 # ---- the simulation --------------------------------------------------------------------------------------------------
 
-#: The most groups of steps that are simulated, unless there are more tiles.
+#: The most groups of steps that are simulated; with more tiles there is one group for each tile.
 MOST_GROUPS = 100_000
 
 
@@ -298,19 +305,21 @@ def simulate_cluster(
     in_flight: int = TILES_AT_ONCE,
     groups: int = MOST_GROUPS,
 ) -> Simulation:
-    """The run of ``plan`` on one worker for each of its regions. ``rates``: one for all workers, or one each. ``workers``
-    beyond the number of regions have no tiles of their own; they take tiles from the other regions.
+    """Simulate the run of ``plan`` with one worker for each of its regions. ``rates`` are one for all workers, or one
+    for each. If ``workers`` is larger than the number of regions, the additional workers have no tiles of their own and
+    take tiles from the other regions.
 
-    ``rates`` are those of a worker alone, as ``plan_stream`` takes them. ``most_read_bytes`` (if None, ``read_bytes``) and
-    ``write_bytes`` are those of the storage, for all workers together. Where the operands are at the "workers", those whose
-    regions need a row of blocks of A own these blocks in turn, and likewise a column of B. A worker sends and receives at
-    ``read_bytes``, its own blocks pass no link, and its tiles of C stay with it.
+    ``rates`` are those of a worker that runs alone, in the form that ``plan_stream`` needs. Exceptions are
+    ``most_read_bytes`` (``read_bytes`` if it is None) and ``write_bytes``: they are the storage's rates for all workers
+    together. ``where`` says where the operands are. If it is "workers", the workers own the blocks: those of a row of A
+    belong in turn to the workers whose regions need the row, and those of a column of B likewise. In this case a worker
+    sends and receives at ``read_bytes``, its own blocks need no transfer, and its tiles of C stay in its memory.
 
-    The scheduler takes ``task_s`` for each tile, and a message ``message_s``; workers request their first tiles at
-    ``start_s``.
-    At most ``groups`` groups of steps are simulated; with as many as there are steps, every block has its own times.
+    The scheduler needs ``task_s`` seconds for each tile, and a message takes ``message_s``. Workers request their first
+    tiles at ``start_s``. At most ``groups`` groups of steps are simulated. If ``groups`` is at least the number of
+    steps, the times of every block are simulated.
 
-    Raises UsageError for another ``where``, another number of rates, and a plan without steps.
+    Raises UsageError for another ``where``, for a wrong number of rates, and for a plan without steps.
     """
     if where not in WHERE:
         raise UsageError(f"where {where!r}: must be {' or '.join(WHERE)}")
@@ -370,8 +379,8 @@ class _Run:
             )
             for number, region in enumerate(regions)
         ]
-        #: For each row of blocks of A, and each column of blocks of B, the workers whose regions need it: they share its
-        #: blocks.
+        #: For each row of blocks of A, and each column of blocks of B, the workers whose regions need it. Its blocks are
+        #: divided among these workers.
         self._owners: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
         for axis, number in itertools.product((0, 1), range(len(plan.regions)) if at_workers else ()):
             for strip in sorted({tile[axis] for tile in plan.regions[number]}):
@@ -591,8 +600,8 @@ class ReceivedWork(NamedTuple):
 
 
 class QueuedGroup(NamedTuple):
-    """A group of steps, the index of its tile among the worker's tiles, and the numbers of load pieces that must be done
-    before its first and its last step."""
+    """A group of steps that waits to be computed: its tile as an index into the worker's tiles, and the numbers of load
+    pieces that must be complete before its first and its last step."""
 
     group: StepGroup
     tile_index: int
@@ -601,14 +610,15 @@ class QueuedGroup(NamedTuple):
 
 
 class Done(NamedTuple):
-    """When a copy ended, and the share of its time that is due to other workers' use of the storage."""
+    """The end of a copy, and the fraction of its time that is due to other workers' use of the storage."""
 
     at_s: float
     contention: float
 
 
 class WorkerStages:
-    """The stages of a worker: what is queued for each of them, and what is done. Pieces are numbered over all tiles."""
+    """The three stages of a worker: what is queued for each stage, and what is done. Load pieces are numbered
+    consecutively over all tiles."""
 
     def __init__(self, number: int, rates: Rates, region: Sequence[Tile], history: History) -> None:
         self.number, self.rates, self.done, self.history = number, rates, SimulatedWorker(), history
@@ -617,32 +627,33 @@ class WorkerStages:
         self.loads: list[LoadPiece] = []
         self.groups: list[QueuedGroup] = []
         self.loaded: list[Done] = []
-        #: When each group began and ended.
+        #: The times at which each group began and ended.
         self.spans: list[tuple[float, float]] = []
         self.stored: list[Done] = []
-        #: When the current load, group or store began; None if the stage is idle.
+        #: The times at which the current load, group and store began; None for an idle stage.
         self.load_began: float | None = None
         self.group_began: float | None = None
         self.store_began: float | None = None
-        #: Whether the end of the current group is scheduled.
+        #: Whether the end of the current group has been scheduled.
         self.group_end_known = False
         self.computed, self.computed_tiles, self.free_s, self.wake_s = 0, 0, 0.0, -1.0
 
     @property
     def follows_a_tile(self) -> bool:
-        """Whether the current group is the first of a tile, and another tile precedes it, whose store takes processor
-        time."""
+        """Whether the current group is the first of its tile and follows another tile. The store of that tile then
+        takes processor time while the group is computed."""
         return self.computed > 0 and self.groups[self.computed - 1].tile_index != self.groups[self.computed].tile_index
 
     def add_copy_wait(self, seconds: float, contention: float) -> None:
-        """Add time that the worker waited for a copy; ``contention`` is the share that is due to other workers' copies."""
+        """Add the time that the worker waited for a copy. ``contention`` is the fraction that is due to other workers'
+        copies."""
         self.done.spent_s["storage"] += seconds * contention
         self.done.spent_s["link"] += seconds * (1 - contention)
 
     def add_idle_time(self, now: float, start_s: float, arrived_s: float, first: int, after_store: int) -> None:
-        """Split the idle time since ``free_s`` by cause: first the start of the cluster (until ``start_s``) and the
-        scheduler, until the tile arrived; the rest by the copy that came last, load piece ``first`` − 1 or store
-        ``after_store`` (−1: none)."""
+        """Divide the idle time since ``free_s`` among its causes. Until the tile arrived, the causes are the start of
+        the cluster (until ``start_s``) and then the scheduler. After that, the cause is the copy that ended last: load
+        piece ``first`` − 1 or store ``after_store`` (−1: none)."""
         free_s, spent = self.free_s, self.done.spent_s
         if arrived_s > free_s:
             starting_s = max(0.0, min(start_s, arrived_s) - free_s)
@@ -659,12 +670,13 @@ class WorkerStages:
 
 
 class SharedRate:
-    """``total`` bytes a second for all transfers under way, as a fluid: each has the same share, but at most its own limit;
-    what limited transfers leave over is shared by the others (max-min fairness).
+    """A rate of ``total`` bytes a second that all transfers under way share equally. A transfer cannot exceed its own
+    limit; what limited transfers leave is divided among the others (max-min fairness).
 
-    Transfers of one limit always have one rate. So each limit needs only one number, the bytes that a transfer under way
-    since the beginning would have received, and a heap of the values at which transfers end: a change costs the number of
-    limits and a logarithm of the number of transfers.
+    Transfers with equal limits always have equal rates. So two things are stored for each limit: the bytes that a
+    transfer would have received if it had run since the beginning, and a heap of the values of that number at which
+    transfers end. A change takes time proportional to the number of limits and the logarithm of the number of
+    transfers.
 
     >>> storage = SharedRate(10.0)
     >>> storage.start(0.0, 20.0, limit=8.0, token="a"), storage.start(0.0, 20.0, limit=2.0, token="b")
@@ -676,11 +688,11 @@ class SharedRate:
     def __init__(self, total: float) -> None:
         self.total, self._now, self._started = total, 0.0, 0
         self._limits: dict[float, _Limit] = {}
-        #: When the next transfer ends, if no other begins before; inf if none is under way.
+        #: The time at which the next transfer ends if no other begins before; inf if no transfer is under way.
         self.next_s = math.inf
 
     def start(self, now: float, nbytes: float, limit: float, token: Any) -> None:
-        """Begin a transfer, for which ``ended`` will return ``token``."""
+        """Begin a transfer; ``ended`` returns ``token`` when the transfer ends."""
         self._advance(now)
         each = self._limits.setdefault(limit, _Limit(limit))
         self._started += 1
@@ -688,7 +700,8 @@ class SharedRate:
         self._divide_rate()
 
     def ended(self, now: float) -> list[Any]:
-        """The tokens of the transfers that end at ``now``, which must be ``next_s``, in the order in which they began."""
+        """The tokens of the transfers that end at ``now``, in the order in which they began; ``now`` must be
+        ``next_s``."""
         self._advance(now)
         found: list[tuple[int, Any]] = []
         for each in self._limits.values():

@@ -1,4 +1,5 @@
-"""The output of the commands, for a terminal of 80 columns, and of what is wrong with kernels for code hosts."""
+"""Prints what the commands found, for a terminal of 80 columns, and writes defects of kernels in formats of code
+hosts."""
 
 from .explanation import refusals, show_cpu_explanation, show_explanations, show_occupancy
 from .problems import annotation, problems_of, sarif

@@ -1,6 +1,7 @@
-"""Prints an explanation: what limits the kernel, where in its source, by which counts, and whether it is right.
+"""Prints an explanation: what limits the kernel, at which source lines, by which counts, and whether its result is
+right.
 
-That of a kernel on the CPU shows its time and why, its tile and blocks, what was predicted and what was counted.
+For a kernel on the CPU it shows the time and what causes it, tile and blocks, and the predicted and counted figures.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, 
 
 
 def quantity(value: float, unit: str) -> str:
-    """A value with three digits and a prefix.
+    """Format a value with three digits and a unit prefix.
 
     >>> quantity(0.000245, "s"), quantity(66908e9, "operations/s"), quantity(0, "s")
     ('245 µs', '66.9 Toperations/s', '0 s')
@@ -41,7 +42,8 @@ def quantity(value: float, unit: str) -> str:
 
 
 def show_explanations(console: Console, explanations: Sequence[Explanation], *, brief: bool = False) -> None:
-    """Print each in full, and several in one table too; with ``brief``, only that table."""
+    """Print each explanation in full. Several explanations are also listed in one table; with ``brief``, only that
+    table is printed."""
     for explanation in explanations if not brief else ():
         _show(console, explanation)
     if brief or len(explanations) > 1:
@@ -140,9 +142,10 @@ def _marked(e: Explanation, *, folded: bool) -> str:
 
 
 def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
-    """A line a card: how many blocks each resource allows, how many are resident, and the warps that makes.
+    """Print a line for each GPU: how many blocks each resource allows, how many are resident, and how many warps these
+    have.
 
-    Below them the cards that cannot launch the block.
+    The GPUs that cannot launch the block are listed below.
     """
     resources = list(found[0].limits)
     console.print("Blocks that fit on a multiprocessor: by each resource, and by all of them.", **_PLAIN)
@@ -161,7 +164,7 @@ _BY = {"shared": "by shared\nmemory", "blocks": "by number\nof blocks"}
 
 
 def refusals(found: Sequence[Occupancy]) -> list[str]:
-    """The cards that cannot launch the block, by the limit that it breaks."""
+    """The GPUs that cannot launch the block, grouped by the limit that it exceeds."""
     cards: dict[str, list[str]] = {}
     for o in found:
         if o.refusal:
@@ -173,7 +176,7 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
-#: What a turn is, below the bounds.
+#: The definition of a turn, printed below the bounds.
 TURNS = (
     "A turn is a cycle of a multiprocessor's memory pipe: 4 sectors of global memory, or a wavefront of shared memory."
 )
@@ -318,7 +321,8 @@ def _table(*heads: str) -> Table:
 
 
 def show_cpu_explanation(console: Console, e: CpuExplanation) -> None:
-    """Print an explanation in 80 columns; numbers are for one product, all threads together."""
+    """Print the explanation of a kernel on the CPU in 80 columns. Its numbers are for one product, with all threads
+    together."""
     on = f"{e.threads} thread{'s' if e.threads > 1 else ''}"
     title = f"{e.kernel} at {e.m}×{e.n}×{e.k} ({e.dtype}, {on}) on {e.environment['processor']}"
     console.print(escape(title), style="bold", highlight=False)

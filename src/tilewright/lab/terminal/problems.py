@@ -1,6 +1,6 @@
-"""What is wrong with kernels, for code hosts: as SARIF 2.1.0, which code scanning reads, and as GitHub's annotations.
+"""Writes defects of kernels for code hosts: as SARIF 2.1.0, which code scanning reads, and as GitHub's annotations.
 
-Paths are relative to the current folder, which in CI is that of the repository.
+Paths are relative to the current folder, which must be the repository's root if CI is to show them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEVELS = {SURE: "error", BY_THE_LETTER: "warning", IN_LIBRARY: "note"}
 
 @dataclass(frozen=True)
 class CodeProblem:
-    """Something wrong: the kind of it, one of SARIF's levels error, warning and note, the path of the file, and the line, 0
+    """A defect: its kind, its level in SARIF (error, warning or note), the path of the file, and the line, which is 0
     if it is not known."""
 
     rule: str
@@ -34,7 +34,8 @@ class CodeProblem:
 
 
 def problems_of(e: Explanation, source: Path, broken: Sequence[BrokenRequirement]) -> list[CodeProblem]:
-    """The defects of a kernel, whose file is ``source``, then a wrong result, then the requirements that it breaks."""
+    """The problems of a kernel, whose file is ``source``: its defects, then a wrong result, then the requirements that
+    it breaks."""
     found = [
         CodeProblem(
             d.kind,
@@ -68,7 +69,7 @@ def _path(source: Path, label: str) -> str:
 
 
 def sarif(problems: Sequence[CodeProblem]) -> dict[str, Any]:
-    """A log of SARIF 2.1.0 with one run.
+    """Make a SARIF 2.1.0 log with one run.
 
     >>> log = sarif([CodeProblem("race", "error", "src/k.cu", 7, "two threads write")])
     >>> result = log["runs"][0]["results"][0]
@@ -110,7 +111,7 @@ def _location(problem: CodeProblem) -> dict[str, Any]:
 
 
 def annotation(problem: CodeProblem) -> str:
-    """A problem as a line that GitHub's runner takes from a job's output.
+    """A problem as a line of output that GitHub's runner shows as an annotation.
 
     >>> annotation(CodeProblem("race", "note", "a,b.cu", 7, "100 %"))
     '::notice file=a%2Cb.cu,line=7,title=race::100 %25'

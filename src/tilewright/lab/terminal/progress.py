@@ -1,4 +1,5 @@
-"""The progress of a command, drawn on a terminal; other outputs get only lines of text. The lab reports, this draws."""
+"""Draws the progress of a command on a terminal; on other outputs it prints only lines of text. Other modules of the
+laboratory report progress, and this module draws it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ...records.bench import BenchRecord
     from ..bench.cells import Cell, TimeLeft
 
-#: Seconds between two drawings of a product's bar.
+#: Seconds between two drawings of a product's progress bar.
 REFRESH_S = 0.2
 
 
@@ -66,7 +67,8 @@ class _Bar:
 
 @contextlib.contextmanager
 def steps_shown(console: Console) -> Iterator[None]:
-    """Steps that take long, such as compiling: on a terminal a line while each lasts, where no bar shows it."""
+    """Show steps that take long, such as compiling. On a terminal each step has a line while it lasts, unless a bar
+    already shows it."""
 
     @contextlib.contextmanager
     def shown(words: str) -> Iterator[None]:
@@ -81,14 +83,14 @@ def steps_shown(console: Console) -> Iterator[None]:
 
 
 class BenchProgress(_Bar):
-    """The cell that is measured, how many are done, and the time left."""
+    """Shows which cell is measured, how many are done, and the time left."""
 
     def __init__(self, console: Console) -> None:
         named, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
         super().__init__(console, named, BarColumn(20), MofNCompleteColumn(), left, refresh_thread=False, left="")
 
     def begin(self, cell: Cell, done: int, total: int, time_left: Callable[[], TimeLeft]) -> None:
-        """``done`` of ``total`` cells are measured, and this one is next."""
+        """Show that ``done`` of ``total`` cells are measured and this cell is next."""
         if not self._bar.disable:
             predicted = time_left()
             left = f"{'about' if predicted.known else 'at least'} {clock(predicted.seconds)} left"
@@ -100,7 +102,7 @@ class BenchProgress(_Bar):
 
 
 class TuneProgress(_Bar):
-    """How many combinations were tried, and the best so far."""
+    """Shows how many combinations were tried, and the best so far."""
 
     def __init__(self, console: Console) -> None:
         tried = TextColumn("{task.completed} tried {task.description}", markup=False)
@@ -115,7 +117,8 @@ class TuneProgress(_Bar):
 
 @contextlib.contextmanager
 def blocks_progress(console: Console, kernel: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for the blocks of a simulated launch. Yields a function of the blocks that have run and of all blocks."""
+    """Show a bar for the blocks of a simulated launch. Yields a function that takes the number of blocks that have run,
+    and the number of all blocks."""
     columns = (
         *(TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn()),
         *(TextColumn("blocks"), TimeRemainingColumn()),
@@ -125,7 +128,8 @@ def blocks_progress(console: Console, kernel: str) -> Iterator[Callable[[int, in
 
 
 class ProductProgress(_Bar):
-    """The progress of a streamed product, with its rate and the time left. It is drawn only when it is called."""
+    """Shows the progress of a streamed product, with its rate and the time left. It is redrawn only when it is
+    called."""
 
     def __init__(self, console: Console, expected_s: float) -> None:
         text, step = TextColumn("{task.fields[text]}"), TextColumn("{task.description}", markup=False)
@@ -134,7 +138,7 @@ class ProductProgress(_Bar):
 
     @contextlib.contextmanager
     def waiting(self, words: str) -> Iterator[None]:
-        """As any bar's; its time says nothing of the rate."""
+        """Show ``words`` while the product waits for a step that takes long; this time does not count in the rate."""
         start = time.perf_counter()
         with super().waiting(words):
             yield
@@ -153,7 +157,7 @@ class ProductProgress(_Bar):
 
 
 def progress_text(done: int, left: int, seconds: float, expected_s: float) -> str:
-    """Rate and time left; the plan's prediction before anything is measured.
+    """Rate and time left as text; before anything is measured, the time that the plan predicts.
 
     >>> progress_text(4 * 10**12, 8 * 10**12, 10.0, 75.0), progress_text(0, 10**12, 0.0, 75.0)
     ('400 GFLOPS, about 20 s left', 'about 75 s left')
@@ -164,7 +168,7 @@ def progress_text(done: int, left: int, seconds: float, expected_s: float) -> st
 
 
 def clock(seconds: float) -> str:
-    """The time left, as text.
+    """A time in seconds, minutes or hours, as text.
 
     >>> [clock(seconds) for seconds in (0.2, 12.4, 90, 150.1, 9000)]
     ['1 s', '12 s', '90 s', '3 min', '2.5 h']

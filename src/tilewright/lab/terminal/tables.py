@@ -1,4 +1,5 @@
-"""Records and results as tables for a terminal of 80 columns: of the bench, a tuner, simulated clusters, a product."""
+"""Prints records and results as tables for a terminal of 80 columns: of a bench, a tuner, simulated clusters, and a
+product."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def show_facts(console: Console, facts: Iterable[tuple[str, str]], title: str = "") -> None:
-    """Label and text, one line each."""
+    """Print facts, each as a line with label and text."""
     table = Table(box=None, show_header=False, pad_edge=False, title=title, title_justify="left")
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
@@ -44,10 +45,11 @@ _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "u
 
 
 def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
-    """Print a table for each dtype and precision: a row per kernel, a column per size, with GFLOPS and R in each cell.
+    """Print a table for each dtype and precision, with a row for each kernel, a column for each size, and GFLOPS and R
+    in each cell.
 
-    A kernel measured with several values of a parameter has a line for each, with the values after its name. A legend
-    explains the marks. The first line says if the machine was busy.
+    A kernel that was measured with several values of a parameter has a row for each, with the values after its name. A
+    legend explains the marks. The first line says whether other programs used the machine meanwhile.
     """
     swept = varied(records)
     if busy := busy_machine(records):
@@ -185,7 +187,8 @@ def _place(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print a line for each cell: verdict, change and its interval; then the notes and the counts."""
+    """Print a line for each cell with its verdict, its change and the interval of the change; then the notes and the
+    counts."""
     table = Table(box=None, pad_edge=False)
     for name in ("kernel", "size", "dtype", "thr", "verdict", "time", "interval"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("size", "thr", "time", "interval") else "left")
@@ -220,7 +223,8 @@ def _grouped(records, key):
 
 
 def show_tuned(console: Console, finalists: Sequence[BenchRecord], failed: Sequence[BenchRecord], tried: int) -> None:
-    """Print the finalists, best first, each with its time relative to the best's; below, the outcomes of the others."""
+    """Print the finalists, best first, each with its time relative to the best one's. Below them, print the outcomes of
+    the other combinations."""
     table = _tuning_table("parameters", "ms", "GFLOPS", "time")
     best = finalists[0].median_s if finalists else None
     for record in finalists:
@@ -241,7 +245,8 @@ def show_tuned_blocking(
     analytic: Mapping[str, Any],
     why: str,
 ) -> None:
-    """The same for a CPU kernel: R is the time of the analytic choice, measured in turns, over that of the blocking."""
+    """Print the result of tuning a CPU kernel. R is the time of the analytic choice, measured in alternation, over the
+    time of each finalist."""
     names = {"mr": "rows", "nv": "vectors", "unroll": "unroll", "kc": "KC", "kc_of_8_bytes": "KC8"}
     table = _tuning_table(*names.values(), "MC", "NC", "ms", "GFLOPS", "R", "")
     for record in finalists:
@@ -289,8 +294,9 @@ LIMIT_NAMES = {"balance": "imbalance", "start": "start-up"}
 
 
 def show_scaling(console: Console, points: Sequence[ScalingPoint]) -> None:
-    """Print a table for each series, a row for each number of workers: the grid in which they share C, and for each worker
-    that has tiles the bytes that it moves, and the fewest that it could move."""
+    """Print a table for each series of clusters, with a row for each number of workers. A row shows the grid of regions
+    into which C is divided. For a worker that has tiles it shows the bytes that it moves, and the fewest that it could
+    move."""
     for title, series in itertools.groupby(points, _title_of_series):
         console.print(title, style="italic", highlight=False, markup=False)
         rows = list(series)
@@ -325,14 +331,15 @@ def _title_of_series(point: ScalingPoint) -> str:
 
 
 def show_plan(console: Console, plan: Plan) -> None:
-    """Print the plan, folded to the terminal's width."""
+    """Print the plan, wrapped to the terminal's width."""
     head, *lines = str(plan).splitlines()
     console.print(head, highlight=False, markup=False)
     show_facts(console, [(line[:12].strip(), line[12:].strip()) for line in lines])
 
 
 def show_product(console: Console, job: Job, out: object, found: Verification | None = None) -> None:
-    """Print result, time and rate, but not those of a result that was complete before; and what a verification found."""
+    """Print a product's result, time and rate, and what a verification found. If the result was complete before the
+    run, time and rate are left out."""
     verified = []
     if found is not None and found.ok:
         # Nobody knows how an earlier run cut k, so its result is held to the bound for every cut.

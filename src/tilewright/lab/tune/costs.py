@@ -1,13 +1,14 @@
 """Fits the costs in the predicted times of the engine's kernels to measured launches (see ``kernels.cuda_kernel``).
 
-Used by ``benchmarks/fit_costs.py``, whose command ``measure`` writes the records: products of random shapes, each with the
-times of several ways to compute it. The fit minimises the differences between the logarithms of predicted and measured
-times, by least squares in which outliers count linearly (Huber), over the logarithms of the costs, which are positive.
-Products are divided at random: one set is fitted to, a second one decides which costs are dropped, and a third one, used
-for neither, is reported.
+``benchmarks/fit_costs.py`` uses it. That script's command ``measure`` writes the records: products of random shapes,
+each with the times of several ways to compute it. The fit minimises the differences between the logarithms of predicted
+and measured times, by least squares in which outliers count linearly (Huber). The unknowns are the logarithms of the
+costs, so costs stay positive. Products are divided at random into three sets. Costs are fitted to the first set. The
+second set decides which costs are dropped. The errors are reported for the third set, which is used for neither.
 
-A record holds only ways that its table predicted to be among the best. A fit to it may predict too short times for ways that
-were not measured, and then the planner prefers these. So measure again with the fitted table, and fit to both records.
+A record contains only ways to compute a product that the table of costs predicted to be among the best. A fit to one
+record may therefore predict too short times for ways that were not measured, and the planner would then prefer these.
+So measure again with the fitted table, and fit to both records together.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ...product.problem import itemsize_of
 Mask = npt.NDArray[np.bool_]
 Costs = Mapping[str, float]
 
-#: The shares of the products that are fitted to, and that decide which costs are dropped.
+#: The fraction of the products to which costs are fitted, and the fraction that decides which costs are dropped.
 FIT_SHARE, DECIDING_SHARE = 0.6, 0.2
 #: Residuals (logarithms of ratios) beyond this count linearly.
 _HUBER = 0.1
@@ -50,20 +51,20 @@ _SLOW_MEMORY_RATIO = 1.5
 _FEWEST_WAYS = 40
 #: The cost that must not be dropped, because every launch takes some time.
 _LAUNCH = "launch_s"
-#: By how much the mean regret may grow when a kernel is fitted: noise of the measured times.
+#: The amount by which the mean regret may grow when a kernel is fitted, because measured times are noisy.
 REGRET_NOISE = 2e-5
-#: By how much the mean regret of the chosen version of a kernel's costs may exceed the least of all versions.
+#: The most by which the mean regret of the chosen version of a kernel's costs may exceed the smallest of all versions.
 REGRET_TOLERANCE = 5e-4
-#: By how much the loss (relative) and the mean regret may grow when costs are dropped.
+#: The most by which the loss (relatively) and the mean regret may grow when costs are dropped.
 MORE_LOSS, MORE_REGRET = 0.04, 1e-4
-#: After so many costs that could not be dropped the search ends.
+#: The search for costs to drop ends after this many costs that could not be dropped.
 MAX_DROP_FAILURES = 12
 
 
 class MeasuredWay(NamedTuple):
-    """A measured way of a product: the number of the product, the kernel with its shape, parameters and parts of k, the
-    measured seconds of all launches, and the predicted seconds of the other kernels' launches, which add parts of C or split
-    operands."""
+    """One measured way to compute a product. It has the number of the product; the kernel with its shape, parameters
+    and parts of k; the measured seconds of all launches; and the predicted seconds of the other kernels' launches,
+    which add parts of C or split operands."""
 
     product: int
     kernel: str
@@ -75,14 +76,16 @@ class MeasuredWay(NamedTuple):
 
 
 class MeasuredLaunches(NamedTuple):
-    """The measured ways of one or several record files, ordered by product, and the card."""
+    """The measured ways to compute products in one or several record files, ordered by product, and the GPU on which
+    they were measured."""
 
     ways: list[MeasuredWay]
     card: Card
 
 
 def read_together(paths: Sequence[Path]) -> MeasuredLaunches:
-    """The ways in all files. Raises UsageError if the files are of several cards."""
+    """Read the measured ways to compute products from several files. Raises UsageError if the files were measured on
+    different GPUs."""
     first, *others = map(read_record, paths)
     ways = list(first.ways)
     for each in others:
@@ -94,8 +97,8 @@ def read_together(paths: Sequence[Path]) -> MeasuredLaunches:
 
 
 def read_record(path: Path) -> MeasuredLaunches:
-    """The ways in a file, which may be compressed (``.xz``). Ways in a dtype that their kernel no longer multiplies are left
-    out."""
+    """Read the measured ways to compute products from a file, which may be compressed (``.xz``). Ways in a dtype that
+    their kernel no longer multiplies are skipped."""
     multiplied = {(kernel.name, dtype) for kernel in cuda_engine().values() for dtype in kernel.dtypes}
     with lzma.open(path, "rt") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
         header = json.loads(next(file))
@@ -135,17 +138,18 @@ class Model:
         self._program = staged(kernel.time, tuple(columns), kernel.costs, set(columns))
         self._prepared = self._program.prepare(columns)
         ways = [record.ways[i] for i in numbers]
-        #: The measured seconds of all launches of a way, and the predicted seconds of the other kernels' launches among
-        #: them.
+        #: For each way, the measured seconds of all launches, and the predicted seconds of those among them that other
+        #: kernels make.
         self.measured = np.array([way.total_s for way in ways])
         self.others = np.array([way.others_s for way in ways])
 
     def seconds(self, costs: Costs) -> Column:
-        """The predicted times of the kernel's own launches. Raises ZeroDivisionError if a rate is zero."""
+        """The predicted seconds of the kernel's own launches. Raises ZeroDivisionError if a rate is zero."""
         return self._program.finish(self._prepared, None, costs)
 
     def errors(self, costs: Costs) -> Column:
-        """The logarithms of predicted over measured times. Raises ZeroDivisionError if a predicted time is not positive."""
+        """The logarithm of predicted over measured time, for each measured way to compute a product. Raises
+        ZeroDivisionError if a predicted time is not positive."""
         with np.errstate(all="ignore"):
             found: Column = np.log((self.seconds(costs) + self.others) / self.measured)
         if not np.isfinite(found).all():
@@ -176,22 +180,22 @@ def _timing_variables(kernel: CudaKernel, way: MeasuredWay, card: Card) -> dict[
 
 
 def is_threshold(name: str) -> bool:
-    """Whether the cost is a threshold, above or below which another cost applies. The derivative by a threshold is 0 almost
-    everywhere, so least squares cannot fit it."""
+    """Whether a cost is a threshold: the value of a quantity at which another cost begins to apply. The derivative with
+    respect to a threshold is 0 almost everywhere, so least squares cannot fit it."""
     return name.endswith(("_above", "_below"))
 
 
 def free_costs(kernel: CudaKernel, costs: Costs) -> list[str]:
-    """The costs of a kernel that a fit changes: all but thresholds, dropped costs (zero) and those that the kernel's header
-    lists as ``unfitted``."""
+    """The costs of a kernel that a fit changes: all except thresholds, dropped costs (zero), and costs that the
+    kernel's header lists as ``unfitted``."""
     return [name for name, cost in costs.items() if cost > 0 and not is_threshold(name) and name not in kernel.unfitted]
 
 
 def fit_costs(
     model: Model, costs: Costs, weights: Column, present: Costs, *, steps: int = _MAX_STEPS
 ) -> dict[str, float]:
-    """Costs that minimise the loss, by the method of Levenberg and Marquardt, starting from ``costs``. Each stays within a
-    factor of _MAX_FACTOR of its ``present`` value. Dropped costs stay dropped."""
+    """The costs that minimise the loss, found by the method of Levenberg and Marquardt from the starting values
+    ``costs``. Each cost stays within a factor of 4 of its ``present`` value. Dropped costs stay dropped."""
     free = free_costs(model.kernel, costs)
     if not free:
         return dict(costs)
@@ -245,7 +249,8 @@ def _loss(errors: Column, weights: Column, moved: Column) -> float:
 
 
 class Split(NamedTuple):
-    """Masks of the ways: of products that are fitted to, that decide which costs are dropped, and that are only reported."""
+    """Masks of the measured ways: those of products to which costs are fitted, of products that decide which costs are
+    dropped, and of products that are only reported."""
 
     fit_mask: Mask
     deciding: Mask
@@ -253,7 +258,8 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, record: MeasuredLaunches, seed: int = 1) -> Split:
-        """A random split; all ways of a product are in the same set."""
+        """Divide the measured ways to compute products at random into three sets; all ways to compute one product are
+        in the same set."""
         products = np.array([way.product for way in record.ways])
         drawn = np.random.default_rng(seed).random(products.max(initial=0) + 1)[products]
         last = FIT_SHARE + DECIDING_SHARE
@@ -262,7 +268,7 @@ class Split(NamedTuple):
 
 def regrets(products: npt.NDArray[np.intp], predicted: Column, measured: Column) -> Column:
     """The regret of each product: how much longer the way that is predicted to be the fastest takes than the fastest
-    measured way, as a share of the latter's time. Ways must be ordered by product."""
+    measured way, relative to the time of the latter. The ways must be ordered by product."""
     if not len(products):
         return np.empty(0)
     begins = np.flatnonzero(np.diff(products, prepend=products[0] - 1))
@@ -273,7 +279,7 @@ def regrets(products: npt.NDArray[np.intp], predicted: Column, measured: Column)
 
 
 class Fit:
-    """Fits the costs of all kernels of a record; ``costs`` are at first those of a table."""
+    """Fits the costs of all kernels of a record. At first ``costs`` are those of a table."""
 
     def __init__(self, record: MeasuredLaunches, kernels: Iterable[CudaKernel], costs: Mapping[str, Costs]) -> None:
         names = np.array([way.kernel for way in record.ways])
@@ -287,11 +293,12 @@ class Fit:
         self.present, self._known = dict(self.costs), dict[str, tuple[Any, Any]]()
         best = np.full(self.products.max() + 1, np.inf)
         np.minimum.at(best, self.products, self.measured)
-        #: Ways that are far from the fastest count less.
+        #: Ways that are much slower than the fastest way of their product have small weights.
         self.weights = best[self.products] / self.measured
 
     def predicted(self, changed: Mapping[str, Costs] | None = None) -> Column:
-        """The predicted times of all ways, all launches included; ``changed`` has other costs for some kernels."""
+        """The predicted times of all measured ways to compute products, including all launches; ``changed`` has other
+        costs for some kernels."""
         found = self.others.copy()
         for name, model in self.models.items():
             costs = (changed or {}).get(name) or self.costs[name]
@@ -307,20 +314,20 @@ class Fit:
         return regrets(self.products[mask], self.predicted(changed)[mask], self.measured[mask])
 
     def fit(self, name: str, *, steps: int = _MAX_STEPS, costs: Costs | None = None) -> dict[str, float]:
-        """The costs of a kernel, fitted to the products of ``split.fit_mask``, starting from ``costs``."""
+        """Fit the costs of a kernel to the products of ``split.fit_mask``, from the starting values ``costs``."""
         model = self.models[name]
         weights = (self.weights * self.split.fit_mask)[model.numbers]
         return fit_costs(model, costs or self.costs[name], weights, self.present[name], steps=steps)
 
     def loss(self, name: str, costs: Costs, mask: Mask) -> float:
-        """The mean loss of a kernel on the products in ``mask``, outliers counted as in the fit."""
+        """The mean loss of a kernel on the products in ``mask``; outliers count as in the fit."""
         model = self.models[name]
         weights = (self.weights * mask)[model.numbers]
         return _loss(model.errors(costs), weights, np.zeros(1)) / max(weights.sum(), 1e-300)
 
     def improve(self, tell: Callable[[str], object] = print) -> None:
-        """Fit each kernel. The new costs are taken only if they raise neither the loss on the deciding products nor the mean
-        regret on the fitted and deciding products (by more than REGRET_NOISE)."""
+        """Fit each kernel. The new costs of a kernel are used only if the loss on the deciding products does not grow,
+        and the mean regret on the fitted and deciding products grows by at most REGRET_NOISE."""
         fitted_and_deciding = ~self.split.reported
         for name in self.models:
             if len(self.models[name].numbers) < _FEWEST_WAYS:
@@ -339,10 +346,10 @@ class Fit:
                 self.costs[name] = costs
 
     def choose_versions(self, versions: Iterable[Mapping[str, Costs]], tell: Callable[[str], object] = print) -> None:
-        """For each kernel choose the first version of its costs whose mean regret is within REGRET_TOLERANCE of the
-        smallest, on the reported products and on the others; if there is none, the version that exceeds the smallest by
-        the least. A version whose regret on the reported products exceeds the last version's by more than the tolerance is
-        excluded."""
+        """For each kernel, choose the first version of its costs whose mean regret is within REGRET_TOLERANCE of the
+        smallest, both on the reported products and on the others. If there is no such version, choose the one that
+        exceeds the smallest regret by the least. A version is excluded if its regret on the reported products exceeds
+        that of the last version by more than the tolerance."""
         known = list(versions)
         for name in self.models:
             found = np.array([
@@ -357,7 +364,8 @@ class Fit:
             self.costs[name] = known[best][name]
 
     def report(self, costs: Mapping[str, Costs]) -> dict[str, dict[str, float]]:
-        """Errors and regrets of these costs on the reported products: for "all" kernels together, and for each kernel."""
+        """The errors and regrets of these costs on the reported products: for "all" kernels together, and for each
+        kernel."""
         reported, totals = self.split.reported, self.predicted(costs)
         errors = np.exp(abs(np.log(totals / self.measured))) - 1
         names = np.array([way.kernel for way in self.record.ways])
@@ -378,8 +386,9 @@ class Fit:
         }
 
     def without_needless_costs(self, name: str, tell: Callable[[str], object] = print) -> dict[str, float]:
-        """The costs of a kernel after dropping every cost that it does not need: with the others refitted, the loss on the
-        deciding products and the mean regret on the fitted and deciding products stay within MORE_LOSS and MORE_REGRET."""
+        """The costs of a kernel after every cost that it does not need is dropped. A cost is not needed if the others
+        can be refitted without it so that the loss on the deciding products grows by at most MORE_LOSS, and the mean
+        regret on the fitted and deciding products by at most MORE_REGRET."""
         deciding, fitted_and_deciding = self.split.deciding, ~self.split.reported
         if len(self.models[name].numbers) < _FEWEST_WAYS:
             return dict(self.costs[name])

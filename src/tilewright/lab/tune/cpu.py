@@ -1,10 +1,12 @@
-"""The best blocking of a kernel on this CPU: found by measuring candidates in turns with the analytic choice.
+"""Finds the best blocking of a kernel on this CPU, by measuring candidates in alternation with the blocking that is
+computed from the caches (the analytic choice).
 
-Successive halving. First candidates are tried, those that differ from the analytic choice in one number before those
-that differ in two. Each is compiled from a newly loaded module, verified, and sampled in turns with the analytic choice on
-the same operands, so that other work of the machine slows both; its ratio is the analytic choice's time over its own. The
-best few enter the rounds; after each round the slower half drops out. The analytic choice is also a candidate: its measured
-difference from itself is the noise. The best candidate must exceed that noise.
+The method is successive halving. First, candidates are tried: those that differ from the analytic choice in one number
+before those that differ in two. Each candidate is compiled from a newly loaded module, verified, and sampled in
+alternation with the analytic choice on the same operands, so that other work of the machine slows both. A candidate's
+ratio is the analytic choice's time over its own. The best few candidates enter the rounds; after each round the slower
+half drops out. The analytic choice is also a candidate: its measured difference from itself is the noise. The best
+candidate wins only if its advantage exceeds that noise.
 """
 
 from __future__ import annotations
@@ -38,11 +40,12 @@ from ..inputs.options import Shape
 
 #: The number of candidates that enter the rounds.
 FINALISTS = 8
-#: Samples of a candidate in a trial or a round, each paired with one of the analytic choice.
+#: The samples of a candidate in a trial or a round. Each is paired with a sample of the analytic choice.
 PAIRS = 2
-#: The most rounds, and the fewest: fewer than ten samples prove nothing. The check with other dtypes takes FEWEST_ROUNDS.
+#: The most rounds, and the fewest: fewer than ten samples do not suffice for a verdict. The check with other dtypes takes
+#: FEWEST_ROUNDS.
 ROUNDS, FEWEST_ROUNDS = 12, 5
-#: The share of the budget that trials may take.
+#: The fraction of the budget that trials may use.
 TRIAL_SHARE = 0.6
 #: Tiles with more rows are not tried, because they are slow for products of few rows.
 MOST_ROWS = 10
@@ -52,13 +55,14 @@ _KC_PARTS = (1, 1 / 2, 3 / 4, 5 / 4, 3 / 2, 2)
 _BLOCK_PARTS = (1, 1 / 2, 3 / 4, 5 / 4, 3 / 2)
 _PANEL_PARTS = (1, 1 / 4, 1 / 2, 2)
 
-#: Called with every record as soon as it is known.
+#: A function that is called with every record as soon as it is known.
 Listener = Callable[[BenchRecord], None]
 
 
 @dataclass(frozen=True)
 class TriedBlocking:
-    """A blocking, and its record: samples in turns with the analytic choice, which its ``ratio`` refers to."""
+    """A blocking, and its record. The samples were taken in alternation with the analytic choice; ``ratio`` is the
+    analytic choice's time over the blocking's time."""
 
     blocking: Blocking
     record: BenchRecord
@@ -71,8 +75,9 @@ class TriedBlocking:
 
 @dataclass(frozen=True)
 class TunedBlocking:
-    """The result of a search: the finalists, best first, the analytic choice among them; how many were tried; the records
-    without a time. ``winner`` is proved better than the analytic choice, or None; ``why`` is the reason as text.
+    """The result of a search: the finalists, best first, with the analytic choice among them; the number of blockings
+    that were tried; and the records without a time. ``winner`` is measurably better than the analytic choice, or None;
+    ``why`` is the reason as text.
     """
 
     finalists: list[TriedBlocking]
@@ -87,7 +92,8 @@ class TunedBlocking:
 
 
 class BlockingChoice(NamedTuple):
-    """What a candidate changes in the analytic choice: ``nv`` and ``unroll``, and factors of kc and of bytes."""
+    """How a candidate differs from the analytic choice: its ``nv`` and ``unroll``, and the factors of its kc and of the
+    bytes of its blocks."""
 
     nv: int
     unroll: int
@@ -97,10 +103,10 @@ class BlockingChoice(NamedTuple):
 
 
 def candidates(here: Machine, itemsize: int, in_force_blocking: Blocking, seed: int = 1) -> Iterator[Blocking]:
-    """Each blocking once: the analytic choice, the one in force, then the others: first those that differ from the analytic
-    choice in fewer numbers, in random order among equals.
+    """The blockings to try, each once. The analytic choice is first, then the one that this process uses. The others
+    follow; those that differ from the analytic choice in fewer numbers come first, in random order among equals.
 
-    kc changes for elements of ``itemsize`` bytes, and stays the same for other elements where that is possible.
+    kc changes for elements of ``itemsize`` bytes; for other elements it stays the same if possible.
     """
     first = analytic(here)
     widths = sorted((nv for nv in range(2, 7) if tallest(here, nv) <= MOST_ROWS), key=lambda nv: nv != first.nv)
@@ -132,8 +138,8 @@ def _candidate(here: Machine, itemsize: int, choice: BlockingChoice) -> Blocking
 
 @contextlib.contextmanager
 def compiled_first(kernel: Kernel, dtype: str, requested: Iterator[Blocking]) -> Iterator[Iterator[Blocking]]:
-    """The blockings of ``requested``, each after its code is on disk: other processes compile a batch of them at the same
-    time, while nothing is measured."""
+    """The blockings of ``requested``, each as soon as its machine code is on disk. Other processes compile several of
+    them at the same time, while nothing is measured."""
     workers = min(16, machine().usable_cores)
     if workers < 2 or not kernel.compiled:
         yield requested
@@ -164,7 +170,8 @@ def _compile(path: Path, dtype: str, chosen: Blocking) -> None:
 
 
 def check_tunable(kernel: Kernel, dtype: str) -> None:
-    """Raises UsageError for a kernel whose blocking cannot be searched for, and for a dtype that it does not take."""
+    """Raise UsageError for a kernel whose blocking cannot be searched for, and for a dtype that the kernel does not
+    multiply."""
     if kernel.blocking is None:
         why = "its tile and its blocks are fixed in its source, or come from another kernel's search"
         raise UsageError(f"{kernel.name} cannot be tuned: {why}; can be: {', '.join(tunable())}")
@@ -173,7 +180,8 @@ def check_tunable(kernel: Kernel, dtype: str) -> None:
 
 
 class Search:
-    """Measures blockings of one kernel in turns with the analytic one, for one shape, dtype and number of threads."""
+    """Measures blockings of one kernel in alternation with the analytic choice, for one shape, dtype and number of
+    threads."""
 
     def __init__(self, kernel: Kernel, shape: Shape, dtype: str, threads: int, *, limit_s: float, seed: int) -> None:
         self.kernel, self.shape, self.dtype, self.threads, self.seed = kernel, shape, dtype, threads, seed
@@ -184,8 +192,8 @@ class Search:
         self._kernels: dict[Blocking, Kernel] = {}
 
     def measure(self, blocking: Blocking, earlier_record: BenchRecord | None = None) -> TriedBlocking:
-        """Take PAIRS samples of a blocking, and append them to those of its ``earlier_record``. If the result is wrong, the
-        record has no samples."""
+        """Take PAIRS samples of a blocking, and append them to the samples of its ``earlier_record``. If the result is
+        wrong, the record has no samples."""
         if blocking not in self._kernels:
             self._kernels[blocking] = remade(self.kernel, blocking)
         record = self._bench.measure(Cell(self._kernels[blocking], self.shape, self.dtype, self.threads, {}))
@@ -196,10 +204,10 @@ class Search:
         return TriedBlocking(blocking, replace(record, params=blocking.numbers).with_rates())
 
     def rounds(self, finalists: list[TriedBlocking], end: float) -> list[TriedBlocking]:
-        """Finalists with new samples, best first: they are measured in turns, and after each round the slower half drops
-        out, until one is left besides the analytic choice, which stays in every round.
+        """Measure the finalists in rounds; returns them with their new samples, best first. After each round the slower
+        half drops out, until one is left besides the analytic choice, which stays in every round.
 
-        Rounds end at ``end``, but there are FEWEST_ROUNDS at least.
+        No round begins after ``end``, but at least FEWEST_ROUNDS are run.
         """
         dropped: list[TriedBlocking] = []
         left = [self.measure(finalist.blocking) for finalist in finalists]
@@ -232,7 +240,7 @@ def tune_blocking(
     seed: int = 1,
     tell: Listener = lambda record: None,
 ) -> TunedBlocking:
-    """Search for about ``budget_s`` seconds; the analytic choice and the one in force are always tried.
+    """Search for about ``budget_s`` seconds. The analytic choice and the blocking of this process are always tried.
 
     Raises what ``check_tunable`` raises.
     """

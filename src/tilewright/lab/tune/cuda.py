@@ -1,8 +1,10 @@
-"""The best parameters of a CUDA kernel for a size, on this GPU: found by trying combinations that its header allows.
+"""Finds the best parameters of a CUDA kernel for a size on this GPU, by trying combinations that the kernel's header
+allows.
 
-Successive halving, in two steps. First each combination, the defaults before the others in random order, is compiled,
-verified and sampled once, until FIRST_SHARE of the budget is spent. Then the best few are measured in turns, round after
-round, so that changes of the GPU's clock and temperature affect all of them alike. The winner is cached on disk.
+The method is successive halving in two steps. In the first step each combination is compiled, verified and sampled
+once, until FIRST_SHARE of the budget is spent. The defaults are first, and the others follow in random order. Then the
+best few are measured in alternation, round after round, so that changes of the GPU's clock and temperature affect all
+of them equally. The winner is cached on disk.
 """
 
 from __future__ import annotations
@@ -31,21 +33,22 @@ from ..bench.cuda import CudaBench
 from ..bench.device import MeasuredCell
 from ..inputs.options import Shape
 
-#: How many combinations reach the second step, and the samples that each gets there.
+#: The number of combinations that reach the second step, and the samples that each gets there.
 FINALISTS, ROUNDS = 8, 7
-#: Share of the budget that the first step may use.
+#: The fraction of the budget that the first step may use.
 FIRST_SHARE = 0.8
-#: Up to so many combinations are listed and shuffled; where there are more, random ones are drawn.
+#: Up to this many combinations are listed and shuffled. If there are more, combinations are drawn at random.
 MOST_LISTED = 100_000
 
-#: Called with every record as soon as it is known.
+#: A function that is called with every record as soon as it is known.
 Listener = Callable[[BenchRecord], None]
 _Tried = tuple[Cell, MeasuredCell]
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The result of a search: the finalists, best first; how many combinations were tried; the records without a time."""
+    """The result of a search: the finalists, best first; the number of combinations that were tried; and the records
+    without a time."""
 
     finalists: list[BenchRecord]
     tried: int
@@ -56,8 +59,8 @@ class TuningResult:
 
 
 def combinations(kernel: CudaKernel, shape: Shape, seed: int = 1) -> Iterator[dict[str, int]]:
-    """Every combination of parameters that a kernel's header allows, each once: the defaults, then those between which
-    ``matmul`` chooses, if it is a kernel of the engine, then others at random."""
+    """Every combination of parameters that a kernel's header allows, each once. The defaults come first. For a kernel
+    of the engine, the combinations among which ``matmul`` chooses follow; all others come in random order."""
     seen: set[tuple[int, ...]] = set()
     choices = [p.values for p in kernel.parameters]
     named = [{}, *(preset.params for preset in kernel.presets if kernel.in_engine)]
@@ -101,10 +104,10 @@ def tune_parameters(
     seed: int = 1,
     tell: Listener = lambda record: None,
 ) -> TuningResult:
-    """Try combinations of ``kernel``'s parameters for about ``budget_s`` seconds, at least the defaults.
+    """Try combinations of ``kernel``'s parameters for about ``budget_s`` seconds; the defaults are always tried.
 
-    The limit and the operands' seed are in the bench's settings. Raises UsageError for a kernel without parameters, and for
-    a dtype that it does not take.
+    The limit and the operands' seed are in the bench's settings. Raises UsageError for a kernel without parameters, and
+    for a dtype that the kernel does not multiply.
     """
     if dtype not in kernel.dtypes:
         raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
@@ -157,9 +160,10 @@ def _sampled_again(bench: CudaBench, cell: Cell, before: MeasuredCell) -> Measur
 def compiled_ahead(
     compiling: Callable[[dict[str, int]], None], wanted: Iterable[dict[str, int]]
 ) -> Iterator[Iterator[dict[str, int]]]:
-    """The combinations of ``wanted``, each when it is compiled: other processes compile the next ones while one is measured.
+    """The combinations of ``wanted``, each as soon as it is compiled. Other processes compile the next ones while one
+    is measured.
 
-    Compiled code is cached on disk, from where the process that uses the GPU loads it.
+    Compiled code is cached on disk, and the process that uses the GPU loads it from there.
     """
     workers = min(16, machine().usable_cores - 1)
     if workers < 2:
@@ -200,8 +204,8 @@ def _compile(kernel: CudaKernel, shape: Shape, dtype: str, params: dict[str, int
 
 
 def cache_best(record: BenchRecord) -> Path | None:
-    """Cache the parameters of a record as the best for its kernel, GPU, dtype and sizes like its own; None if nothing can
-    be written."""
+    """Cache the parameters of a record as the best for its kernel, GPU and dtype at sizes like the record's; returns
+    None if nothing can be written."""
     shape = (record.m, record.n, record.k)
     file = tuned_file(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)
     return file.write_json({"kernel": record.kernel, "shape": shape, "params": record.params, "gflops": record.gflops})

@@ -1,4 +1,5 @@
-"""One call of ``tilewright tune``: options → kernel and size → the best parameters, cached."""
+"""Runs one call of ``tilewright tune``: from its options it finds kernel and size, then searches for the best
+parameters and caches them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from .cuda import Listener, TuningResult, cache_best, tune_parameters
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """The options of ``tilewright tune`` as they were typed; None has a default that depends on the kernel's device."""
+    """The options of ``tilewright tune`` as they were typed; for an option that is None, the default depends on the
+    kernel's device."""
 
     kernel: str
     size: str | None = None
@@ -36,7 +38,8 @@ class TuneRequest:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether it names a kernel of the CPU. A short name that CUDA kernels also have means those."""
+        """Whether the options name a kernel of the CPU. A short name that CUDA kernels also have means the CUDA
+        kernels."""
         if "/" in self.kernel or self.kernel.endswith((".py", ".cu")):
             return self.kernel.endswith(".py") or self.kernel.startswith(("cpu/", "ref/"))
         return f"cpu/{self.kernel}" in catalog() and f"cuda/{self.kernel}" not in cuda_catalog() | cuda_engine()
@@ -47,9 +50,10 @@ def _ignore(record: BenchRecord) -> None:
 
 
 def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> TuningResult:
-    """Try combinations until the budget is spent; cache the best; write and report each record as soon as it is known.
+    """Tune a CUDA kernel: try combinations until the budget is spent, cache the best one, and write and report each
+    record as soon as it is known.
 
-    Raises UsageError, and UnavailableError where there is no GPU.
+    Raises UsageError for wrong options, and UnavailableError if there is no GPU.
     """
     kernel, shape, dtype = _chosen(request)
     budget, limit = parse_seconds("budget", request.budget), parse_seconds("limit", request.limit or "1s")
@@ -66,9 +70,10 @@ def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
 
 
 def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> TunedBlocking:
-    """The same for a kernel on the CPU: a blocking proved better than the analytic choice is cached for later processes.
+    """Tune a kernel on the CPU. A blocking that is measurably better than the analytic choice is cached for later
+    processes.
 
-    Raises UsageError.
+    Raises UsageError for wrong options.
     """
     kernel, shape, dtype = _chosen_on_cpu(request)
     budget, limit = parse_seconds("budget", request.budget), parse_seconds("limit", request.limit or "10s")

@@ -1,1 +1,1 @@
-"""Whether a result is right."""
+"""Verifies that a result is right."""

@@ -1,9 +1,11 @@
-"""The oracle on a GPU: compares every element of a result in the GPU's memory, with the same bound as on the CPU.
+"""Verifies results in a GPU's memory: it compares every element with the product in float64, with the same bound as on
+the CPU.
 
-A·B and |A||B| are computed once for a pair of operands, in float64, by a plain kernel that shares no code with what it
-verifies: it is no rung of the ladder, and calls no library. So cuBLAS and kernels in float64 are verified like all others.
-Up to 4096³, where it takes a second or two, the kernel's own product is verified by the host's oracle: every element of
-small products; rows, columns and random signs of larger ones. Larger products are computed by the same kernel.
+For each pair of operands, A·B and |A||B| are computed once, in float64, by a plain kernel. It shares no code with the
+kernels that it verifies: it is not a rung of the ladder, and calls no library. So cuBLAS and kernels in float64 are
+verified like all others. The plain kernel's own product is verified by the host's oracle up to 4096³, where that takes
+a second or two. In small products every element is compared; in larger ones rows, columns and sums with random signs.
+Products larger than 4096³ are computed by the same kernel and not compared on the host.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..inputs.options import Shape
 from .verify import Check, ErrorSample, Oracle
 
 SOURCE = Path(__file__).with_name("device_verify.cu")
-#: Largest m·n·k for which the GPU's A·B is verified on the host.
+#: The largest m·n·k for which the GPU's A·B is verified on the host.
 CONFIRMED = 4096**3
 
 _THREADS = 256
@@ -32,7 +34,8 @@ _NOTHING = 2**64 - 1
 
 
 class DeviceComparison(NamedTuple):
-    """What a comparison found: the first element outside its bound, the largest error, the largest error over its bound."""
+    """The result of a comparison: the first element outside its bound, the largest error, and the largest ratio of an
+    error to its bound."""
 
     first: int | None
     worst: float
@@ -40,14 +43,14 @@ class DeviceComparison(NamedTuple):
 
 
 class DeviceChecks:
-    """The kernels of ``device_verify.cu`` for one format, on one GPU."""
+    """The kernels of ``device_verify.cu`` for one number format, on one GPU."""
 
     def __init__(self, gpu: Device, form: NumberFormat) -> None:
         self.gpu, self.form = gpu, form
         self._compiled = compile_file(SOURCE, arch=gpu.arch, defines={f"DTYPE_{form.name.upper()}": 1})
 
     def product(self, a: Memory, b: Memory, exact: Memory, magnitude: Memory, shape: Shape) -> None:
-        """exact = A·B and magnitude = |A||B|, in float64."""
+        """Compute exact = A·B and magnitude = |A||B| in float64."""
         m, n, k = shape
         grid = (-(-n // 32), min(-(-m // 32), 65535))
         self.gpu.launch(self._compiled, "exact_product", grid, (32, 8), (a, b, exact, magnitude, m, n, k))
@@ -63,9 +66,11 @@ class DeviceChecks:
         return DeviceComparison(None if found[0] == _NOTHING else int(found[0]), float(worst), float(ratio))
 
     def checksums(self, first: Memory, period: int, parts: int) -> NDArray[np.uint64]:
-        """A checksum of each of ``parts`` pieces of memory: ``first``, and others of its size, ``period`` bytes apart.
+        """A checksum of each of ``parts`` ranges of memory: ``first``, and further ranges of its size, each ``period``
+        bytes after the previous one.
 
-        Contents that differ in one place always have different sums, others with a probability of 1 - 2^-64.
+        Contents that differ in one place always have different checksums. Other different contents have them with a
+        probability of 1 - 2^-64.
         """
         units = first.nbytes // 2
         with self.gpu.put(np.zeros(parts, np.uint64)) as sums:
@@ -74,8 +79,8 @@ class DeviceChecks:
             return self.gpu.get(sums, np.uint64, parts)
 
     def touched(self, first: Memory, period: int, parts: int) -> tuple[int, int] | None:
-        """(part, byte) of the first byte that is not 0xFF, in pieces of memory as for ``checksums``; None if there is
-        none."""
+        """The position (part, byte) of the first byte that is not 0xFF, in ranges of memory as for ``checksums``; None
+        if there is no such byte."""
         with self.gpu.put(np.array([_NOTHING], np.uint64)) as memory:
             grid = (self._blocks(first.nbytes, parts), parts)
             self.gpu.launch(self._compiled, "touched", grid, _THREADS, (first, period, first.nbytes, memory))
@@ -83,7 +88,7 @@ class DeviceChecks:
         return None if at == _NOTHING else divmod(int(at), first.nbytes)
 
     def hold(self, seconds: float) -> Submission:
-        """A launch that keeps the GPU busy for ``seconds``, while others are queued behind it."""
+        """Launch work that keeps the GPU busy for ``seconds``, while other launches are queued behind it."""
         return self.gpu.prepare(self._compiled, "hold", 1, 1, (int(seconds * 1e9),))
 
     def _blocks(self, count: int, parts: int = 1) -> int:
@@ -92,10 +97,11 @@ class DeviceChecks:
 
 
 class DeviceOracle:
-    """A·B in float64 for one pair of operands: ``a`` and ``b`` on a GPU, ``values`` the same matrices on the host.
+    """A·B in float64 for one pair of operands. ``a`` and ``b`` are on a GPU, and ``values`` has the same matrices on
+    the host.
 
-    It takes 16 bytes of the GPU's memory for each element of C. Raises UnavailableError if the host's oracle rejects its
-    A·B: then nothing can be verified on this GPU.
+    It uses 16 bytes of the GPU's memory for each element of C. Raises UnavailableError if the host's oracle rejects
+    this A·B, because then nothing can be verified on this GPU.
     """
 
     def __init__(
@@ -134,7 +140,8 @@ class DeviceOracle:
         return Check(False, compared.worst, compared.ratio, self._reason(c, compared.first))
 
     def rms_error(self, c: Memory) -> float | None:
-        """The typical error of a ``c`` that passes, in the elements that ``verify.ErrorSample`` takes, as on the CPU."""
+        """The root mean square error of a ``c`` that passes, estimated from the elements that ``verify.ErrorSample``
+        takes, as on the CPU."""
         if self._error_sample is None:
             self._error_sample = ErrorSample(*self._values)
         form, sample, (_, n, _) = self._checks.form, self._error_sample, self._shape

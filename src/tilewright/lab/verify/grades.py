@@ -1,21 +1,25 @@
-"""Grades the accuracy of a product: which error bound it keeps, and by which kind of algorithm.
+"""Grades the accuracy of a product: which error bound it satisfies, and which kind of algorithm computed it.
 
-The tests and Grade A are those of Demmel, Li, Langou, Pereira, Gates and Rubio González, "How to grade the accuracy of an
-implementation of the BLAS" (BLIS Retreat 2024), in the form of NVIDIA's CUDALibrarySamples (cuBLAS/Emulation/gemm_grading).
-With the unit roundoff u of the result's dtype and f(n) = n, an error |C − A·B| is within
+The tests and Grade A are those of Demmel, Li, Langou, Pereira, Gates and Rubio González, "How to grade the accuracy of
+an implementation of the BLAS" (BLIS Retreat 2024), in the form of NVIDIA's CUDALibrarySamples
+(cuBLAS/Emulation/gemm_grading). Let u be the unit roundoff of the result's dtype and f(n) = n. A grade says within
+which bound the error |C − A·B| lies:
 
-- **A**: f(n)·u·(|A||B|), for each element;
-- **B**: f(n)·u·‖A_i‖‖B_j‖, of its row of A and its column of B;
-- **C**: f(n)·u·‖A‖‖B‖, Frobenius norms: nothing is promised of a small element.
+- **A**: within f(n)·u·(|A||B|), element by element;
+- **B**: within f(n)·u·‖A_i‖‖B_j‖, the norms of the element's row of A and column of B;
+- **C**: within f(n)·u·‖A‖‖B‖, the Frobenius norms of A and B. This bound promises nothing about small elements.
 
-Every bound is checked with four pairs of operands; what an algorithm does with them names its kind:
+Every bound is checked with four pairs of operands. The way in which an algorithm fails on one of them identifies its
+kind:
 
-    positive     ordinary numbers; the errors of the other pairs are compared with those of this one
-    graded_rows  rows of A of very different size: an algorithm that adds rows keeps only the bound of the largest one
-    zeros        elements of C that are sums of zeros: additions of quarters, as in Strassen's scheme, leave other numbers
-                 there (their test 2); it is then "Strassen-like"
-    exponents    elements of the whole range of exponents, of which the largest of A meet the smallest of B: whole numbers
-                 scaled by the largest element of a row lose the smallest ones (test 4); it is then "fixed-point"
+    positive     ordinary numbers: the errors of the other pairs are compared with the errors of this pair
+    graded_rows  rows of A of very different size: an algorithm that adds rows to each other satisfies the bound of the
+                 largest row only
+    zeros        elements of C that are sums of zeros: an algorithm that adds quarters, like Strassen's scheme, leaves
+                 other numbers there (test 2 of that paper), and is called "Strassen-like"
+    exponents    elements of the whole range of exponents, where the largest of A meet the smallest of B: an algorithm that
+                 converts a row to whole numbers, scaled by its largest element, loses the smallest elements (test 4), and
+                 is called "fixed-point"
 """
 
 from __future__ import annotations
@@ -28,18 +32,20 @@ import numpy as np
 
 from ..inputs.distributions import distributed
 
-#: A product of two square matrices.
+#: A function that multiplies two square matrices.
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
-#: Products of more multiply-adds than these are compared only where so many rows, spread evenly, cross so many columns.
+#: If a product has more multiply-adds than WHOLE, only CROSSED rows and CROSSED columns, spread evenly, are compared where
+#: they cross.
 WHOLE, CROSSED = 256**3, 64
-#: The names of the bounds, the strictest first.
+#: The names of the bounds; the strictest is first.
 BOUNDS = ("A", "B", "C")
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of a product, in units of u: the largest relative to |A||B|, to ‖A_i‖‖B_j‖ and to ‖A‖‖B‖; the root mean square
-    relative to that of A·B; and whether infinities and NaN are where IEEE arithmetic has them."""
+    """The errors of a product, in units of u: the largest error relative to |A||B|, to ‖A_i‖‖B_j‖ and to ‖A‖‖B‖; the
+    root mean square error relative to the root mean square of A·B; and whether infinities and NaN are where IEEE
+    arithmetic has them."""
 
     componentwise: float
     by_lines: float
@@ -48,14 +54,15 @@ class Errors:
     as_ieee: bool = True
 
     def of(self, bound: str) -> float:
-        """The error relative to that of ``bound``, without f(n)."""
+        """The error relative to the norm of ``bound``, without the factor f(n)."""
         return {"A": self.componentwise, "B": self.by_lines, "C": self.normwise}[bound]
 
 
 @dataclass(frozen=True)
 class Grade:
-    """``letter`` is "A", "B", "C" or "–", ``algorithm`` "classical", "fixed-point" or "Strassen-like". ``slope`` is that of
-    log(largest componentwise error) over log(n), at most 1 for A; ``over`` has for each bound the largest error over it."""
+    """The grade of a product. ``letter`` is "A", "B", "C" or "–"; ``algorithm`` is "classical", "fixed-point" or
+    "Strassen-like". ``slope`` is the slope of log(largest componentwise error) over log(n), which is at most 1 for
+    grade A. ``over`` has for each bound the largest ratio of an error to it."""
 
     letter: str
     algorithm: str
@@ -64,7 +71,7 @@ class Grade:
 
 
 def grade(product: Product, dtype: str, sizes: Sequence[int], *, seed: int = 1) -> Grade:
-    """Grade ``product`` by square products of ``sizes``.
+    """Grade ``product`` by square products with these ``sizes``.
 
     >>> grade(lambda a, b: a @ b, "float32", (16, 32, 64)).letter
     'A'
@@ -118,7 +125,7 @@ def _all_exponents(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.nda
 
 
 def measure(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Errors:
-    """Errors of ``c`` as A·B; see ``Exact``.
+    """The errors of ``c`` as the product A·B; see ``Exact``.
 
     >>> a = np.eye(3, dtype=np.float32)
     >>> measure(a, a, a).componentwise
@@ -128,11 +135,11 @@ def measure(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Errors:
 
 
 class Exact:
-    """A·B, |A||B| and the norms that errors are relative to, for errors of any number of results. Of a product that is not
-    small only a sample of the elements is compared; see ``_compared``.
+    """A·B, |A||B| and the norms, computed once, to measure the errors of any number of results. If a product is large,
+    only a sample of its elements is compared.
 
-    Float32 is compared in float64, float64 in long double. What a dtype cannot represent near zero is not counted as an
-    error. Products of finite operands must not overflow.
+    A float32 result is compared with a product in float64, and a float64 result with one in long double. Errors that
+    are due to the smallest number of a dtype are not counted. Products of finite operands must not overflow.
     """
 
     def __init__(self, a: np.ndarray, b: np.ndarray) -> None:

@@ -1,18 +1,20 @@
-"""Verifies that C is A·B, against a product in wider arithmetic and a bound from rounding-error analysis.
+"""Verifies that C is A·B. It compares C with a product in wider arithmetic, within a bound from rounding-error
+analysis.
 
 A classical product in any order of summation satisfies |C − Ĉ| ≤ γ_k·(|A||B|) componentwise, γ_k = k·u/(1 − k·u)
-(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5). A kernel that declares another bound (the
-fast recursions satisfy only a normwise one) is checked against that one. The oracle is float64, and its own rounding is
-added.
+(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.5). A kernel that declares another bound
+(the fast recursions satisfy only a normwise one) is checked against its own bound. The oracle computes in float64; its
+own rounding errors are added to the bound.
 
 - Small products are compared element by element.
-- Large ones are compared in whole rows and columns, those at the edges of C included, and with random signs: the columns of
-  C in each block of 64 are added with random signs x, and C·x is compared with A·(B·x). The signs are independent of
+- In large products whole rows and columns are compared, including the edges of C, and sums with random signs. For such
+  a sum the columns of C in each block of 64 are added with random signs x, and C·x is compared with A·(B·x). The signs
+  are independent of
   the errors, so by Hoeffding |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with probability 3e-14.
-- Every element of every C must be finite: outputs are filled with NaN before a kernel runs, so an element that is not
+- Every element of every C must be finite. Outputs are filled with NaN before a kernel runs, so an element that is not
   written is always found. Comparisons are written so that NaN fails them.
 
-float32 and float64 have ``Oracle``; other dtypes are compared as real floats, or exactly.
+float32 and float64 results are compared by ``Oracle``. Results of other dtypes are compared as real floats, or exactly.
 """
 
 from __future__ import annotations
@@ -29,19 +31,21 @@ from ..inputs.formats import FORMATS, NumberFormat
 
 # ---- float32 and float64 ---------------------------------------------------------------------------------------------
 
-#: Largest m·n·k that is compared whole: 1024³ costs about 0.1 s in float64.
+#: The largest m·n·k of which every element is compared; 1024³ takes about 0.1 s in float64.
 WHOLE = 1024**3
-#: Rows, and columns, of a larger product that are compared besides its edges.
+#: The number of rows, and of columns, of a larger product that are compared in addition to its edges.
 SAMPLED = 24
-#: Rows, and columns, at whose 4,096 crossings the typical error is estimated, within some percent.
+#: The number of rows, and of columns, at whose 4,096 crossings the root mean square error is estimated, to within some
+#: percent.
 ERROR_SAMPLE = 64
-#: Standard deviations granted to a sum with random signs.
+#: The bound on a sum with random signs, in standard deviations.
 SIGNS = 8.0
-#: Columns of C in one such sum. With fewer, smaller errors are found; with 64, it costs a 64th of the product's work.
+#: The number of columns of C in one sum with random signs. With fewer columns smaller errors are found; with 64, a check
+#: costs a 64th of the product's operations.
 BLOCK = 64
 
 
-#: The reason where a sample of blocks has left every element of C as it was, NaN.
+#: The reason that is given if only a sample of blocks was run and every element of C is still NaN.
 NOTHING_WRITTEN = "nothing was written"
 
 Index = slice | np.ndarray
@@ -49,7 +53,8 @@ Index = slice | np.ndarray
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome: whether C passes, the largest error seen, the largest error in units of its bound, and why not."""
+    """The outcome of a verification: whether C passes, the largest error, the largest error in units of its bound, and
+    the reason if C fails."""
 
     ok: bool
     max_abs_error: float
@@ -57,14 +62,14 @@ class Check:
     reason: str = ""
 
     def as_dict(self) -> dict[str, bool | str | float | None]:
-        """Plain JSON values: an infinite ratio is None, because JSON has no infinity."""
+        """The outcome as plain JSON values. An infinite ratio becomes None, because JSON has no infinity."""
         worst = self.error_over_bound if math.isfinite(self.error_over_bound) else None
         return {"ok": self.ok, "reason": self.reason, "error_over_bound": worst}
 
 
 @dataclass(frozen=True)
 class ExactPart:
-    """Part of C: an index into C, and the values of A·B and |A||B| there, two arrays of that part's shape."""
+    """A part of C: an index into C, and the values of A·B and |A||B| there, as two arrays of that part's shape."""
 
     index: tuple[Index, Index]
     exact: np.ndarray
@@ -72,11 +77,12 @@ class ExactPart:
 
 
 class ErrorSample:
-    """Elements of A·B in 64 rows and 64 columns spread evenly over it, exact enough to measure the typical error of a C.
+    """The elements of A·B where 64 rows cross 64 columns, exact enough to measure the typical error of a C.
 
-    The typical error is the root mean square, ‖C − A·B‖ over ‖A·B‖. The largest error would grow with the number of elements
-    compared, and on a GPU all are. Rows and columns are spread evenly, because Strassen's error differs between the quarters
-    of C. The exact values have at least 11 bits more than the operands: float64 for float32, long double for float64.
+    The typical error is the root mean square, ‖C − A·B‖ over ‖A·B‖. The largest error is not used, because it would
+    grow with the number of elements compared, and on a GPU all elements are. The rows and columns are spread evenly,
+    because Strassen's error differs between the quarters of C. The exact values have at least 11 bits more than the
+    operands: float64 for float32, long double for float64.
 
     >>> a, b = np.random.default_rng(1).uniform(-1, 1, (2, 100, 100)).astype(np.float32)
     >>> 1 < ErrorSample(a, b).rms_error((a @ b)[np.ix_(*[ErrorSample(a, b).rows] * 2)]) * 2**24 < 10
@@ -89,8 +95,8 @@ class ErrorSample:
         self._exact = a[self.rows].astype(self._wide) @ b[:, self.columns].astype(self._wide)
 
     def rms_error(self, part: np.ndarray) -> float | None:
-        """The typical error of ``part``, C's elements at these rows and columns. None where A·B is zero or not finite, and
-        where this machine has no floats wider than C's."""
+        """The typical error of ``part``, which has the elements of C at these rows and columns. It is None if A·B is
+        zero or not finite, and if this machine has no floats wider than C's."""
         if _unit(self._wide) >= _unit(part.dtype):
             return None
         size = float(np.abs(self._exact).max(initial=0))
@@ -106,7 +112,8 @@ def _spread(length: int) -> np.ndarray:
 
 
 class Oracle:
-    """A·B in float64, all of it or samples, for one pair of operands; computed once, at the first check."""
+    """Verifies products of one pair of operands: A·B in float64, all of it or samples. It is computed once, at the
+    first check."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self.a, self.b = a, b
@@ -115,7 +122,7 @@ class Oracle:
         self._error_sample: ErrorSample | None = None
 
     def rms_error(self, c: np.ndarray) -> float | None:
-        """The typical error of a ``c`` that passes; see ``ErrorSample``."""
+        """The typical error of a ``c`` that passes the check; see ``ErrorSample``."""
         if self._error_sample is None:
             self._error_sample = ErrorSample(self.a, self.b)
         sample = self._error_sample
@@ -130,8 +137,9 @@ class Oracle:
     def check(self, c: np.ndarray, *, normwise: float | None = None, form: NumberFormat | None = None) -> Check:
         """Compare ``c`` (m×n, float32 or float64) with A·B.
 
-        ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|. ``form`` is the format of a
-        product that rounds more than ``c``'s dtype does; it is compared by elements, rows and columns, not by random signs.
+        ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|. ``form`` is the number
+        format of a product that rounds more than ``c``'s dtype does. Such a product is compared by elements, rows and
+        columns, and not by random signs.
         """
         if c.shape != (self.a.shape[0], self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
@@ -150,7 +158,7 @@ class Oracle:
         return self._check_signs(c, normwise, worst, worst_ratio)
 
     def check_written(self, c: np.ndarray, *, form: NumberFormat | None = None) -> Check:
-        """Compare only the elements of ``c`` that are not NaN, where only some blocks of a grid were run."""
+        """Compare only the elements of ``c`` that are not NaN, because only some blocks of a grid were run."""
         written = ~np.isnan(c)
         rows, columns = (np.flatnonzero(written.any(axis=axis)) for axis in (1, 0))
         if not rows.size:
@@ -291,12 +299,12 @@ def _steps(length: int, width: int, *, elements: int = 1 << 23) -> Iterator[slic
 
 # ---- other dtypes ----------------------------------------------------------------------------------------------------
 
-#: Random columns by which integers are compared.
+#: The number of random columns by which integer products are compared.
 COLUMNS = 32
 
 
 def oracle(a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> Oracle | ComplexOracle | HalfOracle | IntegerOracle:
-    """The oracle for the operands' dtype: ``check(c)`` and ``rms_error(c)``.
+    """Make the oracle for the operands' dtype. It has the methods ``check(c)`` and ``rms_error(c)``.
 
     >>> a = np.full((2, 3), 100, np.int8)
     >>> oracle(a, a.T).check(a @ a.T).ok, oracle(a, a.T).check(a @ a.T + np.int8(1)).ok
@@ -310,7 +318,7 @@ def oracle(a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> Oracle | ComplexOr
 
 
 def as_real(x: np.ndarray) -> np.ndarray:
-    """m × n complex numbers as m × 2n real ones, real and imaginary parts side by side.
+    """Convert m × n complex numbers to m × 2n real ones: each real part is followed by its imaginary part.
 
     >>> as_real(np.array([[1 + 2j, 3 + 4j]]))
     array([[1., 2., 3., 4.]])
@@ -319,39 +327,42 @@ def as_real(x: np.ndarray) -> np.ndarray:
 
 
 class ComplexOracle:
-    """[x y]·⎡u v; −v u⎤ = [xu − yv, xv + yu]: each row of B appears twice, the second time multiplied by i."""
+    """Verifies complex products as real ones. In [x y]·⎡u v; −v u⎤ = [xu − yv, xv + yu] each row of B appears twice,
+    the second time multiplied by i."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         twice = np.stack([b, 1j * b], axis=1).astype(b.dtype).reshape(2 * len(b), b.shape[1])
         self._real = Oracle(as_real(a), as_real(twice), seed=seed)
 
     def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:
-        """Check real and imaginary parts; they count as separate columns in the reason."""
+        """Compare real and imaginary parts. They count as separate columns in the reason for a failure."""
         return self._real.check(as_real(c), normwise=normwise)
 
     def rms_error(self, c: np.ndarray) -> float | None:
-        """As ``Oracle.rms_error``, over real and imaginary parts."""
+        """The typical error as in ``Oracle.rms_error``, over real and imaginary parts."""
         return self._real.rms_error(as_real(c))
 
 
 class HalfOracle:
-    """For 16-bit floats: the bound of a product in float32, and of the rounding of the result to 16 bits."""
+    """Verifies products of 16-bit floats. The bound is that of a product in float32, plus the rounding of the result to
+    16 bits."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self._form = dataclasses.replace(FORMATS[a.dtype.name], unit=2.0**-24)
         self._wide = Oracle(a.astype(np.float32), b.astype(np.float32), seed=seed)
 
     def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # no kernel of 16-bit floats has another bound
-        """Compare every element with its bound, which includes the rounding to 16 bits."""
+        """Compare every element within its bound, which includes the rounding to 16 bits."""
         return self._wide.check(c.astype(np.float32), form=self._form)
 
     def rms_error(self, c: np.ndarray) -> float | None:
-        """As ``Oracle.rms_error``."""
+        """The typical error as in ``Oracle.rms_error``."""
         return self._wide.rms_error(c.astype(np.float32))
 
 
 class IntegerOracle:
-    """For integers: compared exactly modulo a power of two, by random vectors, and then in the first wrong row."""
+    """Verifies integer products exactly, modulo a power of two: with random vectors, and if these fail, element by
+    element in the first wrong row."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self.a, self.b = a, b
@@ -371,7 +382,7 @@ class IntegerOracle:
         return Check(False, np.inf, np.inf, f"C[{row}, {column}] is {c[row, column]}, A·B there is {exact[column]}")
 
     def rms_error(self, c: np.ndarray) -> None:
-        """None: integers are not rounded."""
+        """None, because integer products are not rounded."""
 
 
 def _product_modulo(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""A kernel's assembly code, read from text: PTX, which the simulator runs, and SASS, which the GPU runs."""
+"""Reads a kernel's assembly code from text: PTX, which the simulator runs, and SASS, which the GPU runs."""

@@ -1,7 +1,8 @@
-"""The data flow of a program, by which accesses that need no check are told from races and invalid reads.
+"""Analyses the data flow of a program, to find accesses that need no check for races or for unwritten memory.
 
-Operands that a kernel never writes need no check for races. A load whose value is not used was not in the source. A load
-that a compare-and-swap checks, and one that polls, do not race with other threads.
+Operands that a kernel never writes need no check for races. A load whose value is not used was added by the compiler,
+and needs no check for unwritten memory. A load whose value a compare-and-swap checks, and a load that polls in a loop,
+do not race with other threads.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from .program import Program, found_once
 
 # ---- operands that a kernel may write --------------------------------------------------------------------------------
 
-#: The source of an address that was loaded from memory: it may point anywhere.
+#: The source of an address that was loaded from memory; such an address may point anywhere.
 MEMORY = "memory"
 _STORES = ("st", "red")
 
 
 @functools.lru_cache(maxsize=1 << 16)  # programs repeat their operands
 def operand_names(operand: str) -> tuple[str, ...]:
-    """The names in an operand."""
+    """The names of registers and variables in an operand."""
     return tuple(re.findall(r"[A-Za-z_$%][\w$.]*", operand))
 
 
 @found_once
 def pointers_written(program: Program) -> set[str] | None:
-    """Parameters and variables that the address of a store or atomic to global memory may come from.
+    """The parameters and variables from which the address of a store or atomic to global memory may be computed.
 
-    Follows values through registers and the arguments of calls, in any order of execution. None means any operand: an
-    address was loaded from memory.
+    The analysis follows values through registers and the arguments of calls, in any order of execution. None means that
+    any operand may be written, because an address was loaded from memory.
     """
     roots = {p.name for p in program.entry.params} | {v.name for v in program.variables.values() if v.space == "global"}
     flows: dict[str, set[str]] = {}
@@ -84,7 +85,7 @@ def _sources_of(operand: str, flows: dict[str, set[str]], roots: set[str]) -> se
 
 # ---- loads whose value is not used -----------------------------------------------------------------------------------
 
-#: A predicate, and the value with which it selects a loaded value.
+#: A predicate, and the value of it for which a loaded value is selected.
 Condition = tuple[str, bool]
 #: Instructions that have no effect but their result, except ``selp``.
 _PURE = {"mov", "add", "sub", "mul", "mad", "fma", "cvt", "and", "or", "xor", "not", "neg", "shl", "shr", "min", "max"}
@@ -109,14 +110,17 @@ class Demand:
             self.writer |= dict.fromkeys(written, ins.index)
 
     def of(self, load: Instruction, register: str) -> list[Condition] | None:
-        """Conditions, on predicates written before ``load``, under which its result is used; one suffices.
+        """The conditions under which the result of ``load`` is used. They are on predicates that were written before
+        ``load``, and one of them suffices.
 
-        Empty: it is not used, or only selected by predicates that are written later. None: it has to be taken as used.
+        The list is empty if the result is not used, or is selected only by predicates that are written later. None
+        means that the result must be assumed to be used.
         """
         return [] if register == "_" else self._needed(load, register, load.index, _FAR)
 
     def copied(self, register: str) -> bool:
-        """Whether a result is only stored, unchanged; a structure that is copied so may hold unwritten padding bytes."""
+        """Whether a result is only stored, unchanged. A structure that is copied in this way may contain padding bytes
+        that were never written."""
         users = self.users.get(register, [])
         return bool(users) and all(
             user.parts[0] == "st" and register not in _registers(user.operands[0]) for user in users
@@ -146,7 +150,7 @@ class Demand:
 
 @found_once
 def demand_of(program: Program) -> Demand:
-    """Whether the values of its loads are used."""
+    """The analysis of a program that tells whether the values of its loads are used."""
     return Demand(program)
 
 
@@ -170,7 +174,7 @@ _Address = tuple[str, int]
 
 @found_once
 def compared_loads(program: Program) -> frozenset[int]:
-    """The loads, by index, whose result is the comparand of a compare-and-swap at the address that they read."""
+    """The loads, by index, whose result is the expected value of a compare-and-swap at the same address."""
     swaps = [ins for ins in program.code if ins.parts[0] == "atom" and "cas" in ins.parts and len(ins.operands) == 4]
     if not swaps:
         return frozenset()
@@ -222,7 +226,8 @@ _REGISTER = re.compile(r"%[\w$.]+")
 
 @found_once
 def polling_loads(program: Program) -> frozenset[int]:
-    """The volatile loads, by index, whose value decides whether a loop around them goes on: ``while (*flag == 0);``."""
+    """The volatile loads, by index, whose value decides whether a loop around them continues, as in ``while (*flag ==
+    0);``."""
     volatile = [ins for ins in program.code if ins.parts[0] == "ld" and "volatile" in ins.parts]
     if not volatile:
         return frozenset()

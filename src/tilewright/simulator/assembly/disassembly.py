@@ -1,4 +1,4 @@
-"""The machine code of a binary (SASS), as NVIDIA's disassembler ``nvdisasm`` prints it, without a GPU."""
+"""Parses the machine code of a binary (SASS) as NVIDIA's disassembler ``nvdisasm`` prints it. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...errors import UnavailableError
 from ...host.disk import CacheFile, fingerprint
 from .instructions import Where, place_of_user
 
-#: SASS opcodes that access memory: space and kind as the microscope names them.
+#: The SASS opcodes that access memory, with memory space and kind in the microscope's terms.
 MEMORY = {
     "LDS": ("shared", "ld"),
     "STS": ("shared", "st"),
@@ -36,9 +36,9 @@ MEMORY = {
 _FAMILIES = {"red": "atom"}
 #: Bytes per lane, by the part of an opcode that says so. "2" and "4" count matrices of 4 bytes per lane each.
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "S64": 8, "U64": 8, "F64": 8, "128": 16, "2": 8, "4": 16}
-#: Opcodes that end a basic block: other warps, or fewer, may execute the next instruction.
+#: The opcodes that end a basic block, because other warps, or fewer, may execute the next instruction.
 ENDS_BLOCK = {"BRA", "BRX", "EXIT", "RET", "CALL", "BREAK", "BSYNC"}
-#: Opcodes that determine the active lanes of a warp, or reduce over them, before one lane acts for all.
+#: The opcodes that find the active lanes of a warp or reduce over them, before one lane acts for all.
 VOTES = {"VOTE", "VOTEU", "REDUX"}
 
 _FUNCTION = re.compile(r"^\s*(?:\.text\.([\w$.]+):|Function : (\S+))")
@@ -50,7 +50,7 @@ Group = tuple[str, int, str, str]  # file, line, space, family of kinds
 
 
 def access_group(file: str, line: int, space: str, kind: str) -> Group:
-    """The key by which an access of the PTX is matched with one of the machine."""
+    """The key by which an access in the PTX is matched with an access in the machine code."""
     return PurePosixPath(file).name, line, space, _FAMILIES.get(kind, kind)
 
 
@@ -70,32 +70,34 @@ class MachineInstruction:
 
     @property
     def users(self) -> Where:
-        """Its place in the user's files, as that of an instruction of the PTX."""
+        """The place of the instruction in the user's files, as for an instruction of the PTX."""
         return place_of_user(Where(self.file, self.line), self.calls)
 
     @property
     def memory(self) -> tuple[str, str] | None:
-        """Space and kind of the access; None if the instruction is no access, or its guard ``@!PT`` is always false."""
+        """The space and the kind of the access. None if the instruction is no access, or if its guard ``@!PT`` is
+        always false."""
         return None if self.guard == "!PT" else MEMORY.get(self.opcode.split(".")[0])
 
     @property
     def nbytes(self) -> int:
-        """Bytes per lane of a memory access: the width in its opcode, else 4."""
+        """The bytes per lane of a memory access: the width in its opcode, otherwise 4."""
         return next((_WIDTHS[part] for part in self.opcode.split(".")[1:] if part in _WIDTHS), 4)
 
     @property
     def padding(self) -> bool:
-        """Whether it is ``@!PT LDS``, which never loads: three of them stand before asynchronous copies."""
+        """Whether the instruction is ``@!PT LDS``, which never loads; three of these precede asynchronous copies."""
         return self.guard == "!PT" and self.opcode.split(".")[0] == "LDS"
 
     @property
     def group(self) -> Group:
-        """The key by which it is matched with the PTX that it comes from."""
+        """The key by which the instruction is matched with the PTX from which it was compiled."""
         return access_group(self.file, self.line, *(self.memory or ("", "")))
 
 
 def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
-    """The functions, by name, in the output of ``nvdisasm -gi -c``, or of ``cuobjdump -sass``, which has no source lines.
+    """Parse the output of ``nvdisasm -gi -c``, or of ``cuobjdump -sass``, which has no source lines; returns the
+    functions by name.
 
     >>> code = parse_sass('.text.f:\\n//## File "k.cu", line 7\\n  /*0010*/  @P0 LDS.128 R4, [R2+0x10] ;')["f"]
     >>> code[0].line, code[0].opcode, code[0].guard, code[0].nbytes, code[0].memory
@@ -140,7 +142,8 @@ def _mark_loops(code: list[MachineInstruction], labels: dict[str, int]) -> None:
 
 
 def find_tool(name: str = "nvdisasm") -> Path | None:
-    """The disassembler: from the package nvidia-cuda-<name>, else on PATH, else under CUDA_HOME; None if not found."""
+    """The path of the disassembler: from the package nvidia-cuda-<name>, otherwise on PATH, otherwise under CUDA_HOME;
+    None if it is not found."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files(f"nvidia-cuda-{name}") or []:
             if file.name == name and (found := shutil.which(str(file.locate()))):
@@ -151,9 +154,10 @@ def find_tool(name: str = "nvdisasm") -> Path | None:
 
 
 def disassemble(cubin: bytes) -> str:
-    """The text of ``nvdisasm -gi -c``, cached on disk: the tool takes a third of a second for any binary.
+    """Disassemble a binary by ``nvdisasm -gi -c``. The text is cached on disk, because the tool takes a third of a
+    second for any binary.
 
-    Raises UnavailableError where the tool is missing or refuses the binary.
+    Raises UnavailableError if the tool is missing or refuses the binary.
     """
     tool = find_tool()
     if tool is None:

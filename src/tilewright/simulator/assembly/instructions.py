@@ -1,7 +1,8 @@
-"""The parts of PTX: a module has functions and variables; a function has instructions, each with its source line.
+"""The parts of PTX as data. A module has functions and variables; a function has instructions, each with its source
+line.
 
-Variables have types with their sizes, and initial values. An instruction may interact with other threads: it reads what they
-wrote, writes, fences, or is executed by a whole warp.
+Variables have types with their sizes, and initial values. An instruction may interact with other threads: it may read
+what they wrote, write, fence, or be executed by a whole warp.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ NAME = r"[A-Za-z_$%][\w$]*"
 
 @dataclass(frozen=True)
 class Variable:
-    """A declared piece of memory: ``.shared .align 16 .b8 As[4096]``; ``size`` 0 is extern (dynamic) shared."""
+    """A declared variable in memory, such as ``.shared .align 16 .b8 As[4096]``. ``size`` 0 means extern (dynamic)
+    shared memory."""
 
     name: str
     space: str
@@ -45,12 +47,13 @@ class Variable:
 
 
 def syntax_error(message: str, line: int) -> UsageError:
-    """The error for text that is not PTX, with its line."""
+    """Make the error for text that is not PTX; it names the line."""
     return UsageError(f"PTX line {line}: {message}")
 
 
 def parse_variable(text: str, line: int) -> list[Variable]:
-    """``.shared .align 4 .b8 x[16] = {1, 2}`` → a Variable; several names give several."""
+    """Parse a declaration such as ``.shared .align 4 .b8 x[16] = {1, 2}`` into Variables; a declaration of several
+    names gives several."""
     head, _, value = text.partition("=")
     space = next((s for s in ("shared", "global", "const", "local", "param") if re.search(rf"\.{s}\b", head)), "")
     if not space:
@@ -94,7 +97,7 @@ def _initial(value: str, kind: str) -> tuple[bytes, tuple[tuple[int, str], ...]]
 
 
 def ptx_integer(text: str) -> int | None:
-    """A whole number as PTX writes it; None for anything else.
+    """Parse a whole number in PTX's notation; None for any other text.
 
     >>> ptx_integer("0x1F"), ptx_integer("-017"), ptx_integer("4U"), ptx_integer("x")
     (31, -15, 4, None)
@@ -106,7 +109,7 @@ def ptx_integer(text: str) -> int | None:
 
 
 def immediate(text: str, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """A number as PTX writes it, as a 0-d array of an instruction's type; None for a name.
+    """Parse a number in PTX's notation as a 0-d array of an instruction's type; None for a name.
 
     >>> immediate("0f3F800000", np.dtype("f4")), immediate("0x1F", np.dtype("u2"))
     (array(1., dtype=float32), array(31, dtype=uint16))
@@ -145,7 +148,7 @@ WORD = re.compile(rf"(?<![\w$%.]){NAME}")
 
 @dataclass(frozen=True)
 class Where:
-    """A place in the user's source; ``line`` is 0 where the PTX has no line information."""
+    """A place in the user's source; ``line`` is 0 if the PTX has no line information."""
 
     file: str = ""
     line: int = 0
@@ -153,21 +156,21 @@ class Where:
 
     @property
     def in_library(self) -> bool:
-        """Whether it is in a header of CUDA or of this package, which users did not write."""
+        """Whether the place is in a header of CUDA or of this package, which the user did not write."""
         return is_library(self.file)
 
 
 def place_of_user(where: Where, calls: tuple[Where, ...]) -> Where:
-    """A place, or that of the innermost call in the user's files if it is in a header of a library."""
+    """The place itself, or if it is in a header of a library, the place of the innermost call in the user's files."""
     return next((place for place in (where, *calls) if place.line and not place.in_library), where)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]`` as opcode, operands and guard.
+    """One instruction, with opcode, operands and guard; for example ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]``.
 
-    ``index`` is its place in the program that runs (calls inlined); ``inlined_at`` is the source line of the call that
-    it was inlined from, the outermost of nested calls, if the compiler gives it.
+    ``index`` is its position in the program that runs, in which calls are inlined. ``inlined_at`` is the source line of
+    the call from which it was inlined, if the compiler gives it; of nested calls it is the outermost.
     """
 
     index: int
@@ -181,32 +184,34 @@ class Instruction:
 
     @property
     def users(self) -> Where:
-        """Its place in the user's files: that of the innermost call there, if it is in a header of a library."""
+        """The place of the instruction in the user's files. If it is in a header of a library, this is the place of the
+        innermost call in those files."""
         return place_of_user(self.where, self.calls)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The words of the opcode: ``("ld", "global", "v2", "f32")``."""
+        """The words of the opcode, such as ``("ld", "global", "v2", "f32")``."""
         return _words(self.opcode)
 
     @property
     def line(self) -> int:
-        """The source line; 0 where the PTX has no line information."""
+        """The source line; 0 if the PTX has no line information."""
         return self.where.line
 
     @property
     def file(self) -> str:
-        """The source file; "" where the PTX has no line information."""
+        """The source file; "" if the PTX has no line information."""
         return self.where.file
 
     @property
     def text(self) -> str:
-        """The instruction as PTX; of a long list of registers the first and the last."""
+        """The instruction as PTX; of a long list of registers, only the first and the last are shown."""
         guard = f"@{'!' if self.guard[1] else ''}{self.guard[0]} " if self.guard else ""
         return f"{guard}{self.opcode} {', '.join(map(_shortened, self.operands))}".strip()
 
     def place(self, named: Instruction | None = None) -> str:
-        """Its source line for messages, else its line of PTX; without the file if that is also the file of ``named``."""
+        """The source line for messages, or the line of the PTX if no source line is known. The file is left out if it
+        is also the file of ``named``."""
         if not self.line:
             return f"PTX line {self.ptx_line}"
         return f"line {self.line}" if named is not None and named.file == self.file else f"{self.file}:{self.line}"
@@ -224,10 +229,11 @@ def _shortened(operand: str) -> str:
 
 @dataclass
 class Function:
-    """A kernel (``entry``) or a device function; one that is only declared is not ``defined`` and has no code.
+    """A kernel (``entry``) or a device function. A function that is only declared is not ``defined`` and has no code.
 
-    ``registers`` has the PTX type of each register, ``labels`` the place in ``code`` that each label marks, ``tables`` the
-    labels of each branch table, ``limits`` the numbers along x, y, z of each directive that limits a launch (``reqntid``).
+    ``registers`` has the PTX type of each register. ``labels`` has the position in ``code`` that each label marks, and
+    ``tables`` the labels of each branch table. ``limits`` has the numbers along x, y, z of each directive that limits a
+    launch, such as ``reqntid``.
     """
 
     name: str
@@ -245,7 +251,7 @@ class Function:
 
 @dataclass(eq=False)
 class Module:
-    """All functions and module-wide variables of a PTX text, by name, and its source files by number."""
+    """All functions and module-wide variables of a PTX text by name, and its source files by number."""
 
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -253,7 +259,7 @@ class Module:
 
 
 def operand_tokens(text: str) -> list[str]:
-    """Operands of an instruction; a vector, an address or a list of arguments counts as one.
+    """Split the operands of an instruction; a vector, an address or a list of arguments counts as one operand.
 
     >>> operand_tokens("{%f1, %f2}, [%rd1+8]")
     ['{%f1, %f2}', '[%rd1+8]']
@@ -262,7 +268,7 @@ def operand_tokens(text: str) -> list[str]:
 
 
 def elements_of(operand: str) -> list[str]:
-    """The elements of a vector; an operand that is none is its only element.
+    """The elements of a vector operand; any other operand is its own only element.
 
     >>> elements_of("{%r1, %r2}"), elements_of("%r1")
     (['%r1', '%r2'], ['%r1'])
@@ -276,35 +282,36 @@ _ORDERED = {"volatile", "acquire", "relaxed", "acq_rel", "mmio"}
 
 
 def loads_anew(ins: Instruction) -> bool:
-    """Whether an instruction reads what other threads may have just written: an ordered load, an atomic, or a wait."""
+    """Whether an instruction reads what other threads may just have written: an ordered load, an atomic, or a wait."""
     name = ins.parts[0]
     return is_mbarrier_wait(ins) or name == "atom" or (name == "ld" and bool(_ORDERED & set(ins.parts)))
 
 
 def is_mbarrier_wait(ins: Instruction) -> bool:
-    """Whether an instruction waits for a phase of an mbarrier; both forms may take any time."""
+    """Whether an instruction waits for a phase of an mbarrier (``mbarrier.try_wait`` or ``mbarrier.test_wait``)."""
     return ins.parts[0] == "mbarrier" and bool({"try_wait", "test_wait"} & set(ins.parts))
 
 
 def synchronises_grid(code: Iterable[Instruction]) -> bool:
-    """Whether a kernel uses the workspace by which all blocks of a cooperative launch meet: ``%envreg1`` and ``%envreg2``
-    have its address."""
+    """Whether a kernel uses the workspace by which all blocks of a cooperative launch synchronise. ``%envreg1`` and
+    ``%envreg2`` hold its address."""
     return any(operand in ("%envreg1", "%envreg2") for ins in code for operand in ins.operands)
 
 
 def uses_tensor_memory(code: Iterable[Instruction]) -> bool:
-    """Whether a kernel uses tensor memory, which GPUs have from compute capability 10.0 on."""
+    """Whether a kernel uses tensor memory, which GPUs have since compute capability 10.0."""
     return any(ins.parts[0] == "tcgen05" for ins in code)
 
 
 def is_ordered(ins: Instruction) -> bool:
-    """Whether an instruction accesses memory in an order that others may rely on: an atomic, a volatile or ordered access,
-    or an operation on a barrier object."""
+    """Whether an instruction accesses memory in an order on which other threads may rely: an atomic, a volatile or
+    ordered access, or an operation on a barrier object."""
     return ins.parts[0] in ("atom", "red", "mbarrier") or bool((_ORDERED | {"release", "complete_tx"}) & set(ins.parts))
 
 
 def stores(ins: Instruction) -> bool:
-    """Whether an instruction writes memory, except ``atom``: the value that it returns shows whether memory changed."""
+    """Whether an instruction writes memory. ``atom`` is excepted, because the value that it returns shows whether
+    memory changed."""
     name = ins.parts[0]
     if name == "mbarrier":
         return not loads_anew(ins)
@@ -318,14 +325,15 @@ def only_reads(ins: Instruction) -> bool:
 
 
 def fences(ins: Instruction) -> bool:
-    """Whether an instruction makes earlier writes visible to other threads: a fence, or a release."""
+    """Whether an instruction makes earlier writes visible to other threads: a fence, or an operation with release
+    semantics."""
     if ins.parts[0] in ("mbarrier", "barrier") or ins.parts[:2] in (("fence", "proxy"), ("fence", "mbarrier_init")):
         return False
     return ins.parts[0] in ("fence", "membar") or bool({"release", "acq_rel"} & set(ins.parts[1:]))
 
 
 def is_collective(ins: Instruction) -> bool:
-    """Whether the lanes of a warp execute an instruction together (``.sync``); barriers of a block do not count."""
+    """Whether the lanes of a warp execute an instruction together (``.sync``). Barriers of a block do not count."""
     return "sync" in ins.parts and (ins.parts[0] not in ("bar", "barrier") or "warp" in ins.parts)
 
 

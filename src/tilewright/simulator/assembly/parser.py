@@ -1,7 +1,8 @@
-"""PTX text → a module: functions of decoded instructions, each with its source line, and the memory they declare.
+"""Parses PTX text into a module: functions with decoded instructions, each with its source line, and the memory that
+they declare.
 
-The grammar is PTX's (PTX ISA, chapters 4, 5 and 10) as compilers emit it and people write it in inline assembly:
-scoped registers and labels, vectors, predicates, initialised memory, ``.loc`` with ``inlined_at``. Debug sections
+The parser reads PTX (PTX ISA, chapters 4, 5 and 10) as compilers write it and as people write it in inline assembly:
+scoped registers and labels, vectors, predicates, initialised memory, and ``.loc`` with ``inlined_at``. Debug sections
 are skipped. The meaning of opcodes is defined in ``ops``.
 """
 
@@ -25,7 +26,8 @@ from .instructions import (
     syntax_error,
 )
 
-#: The most registers of one declaration, ``%r<N>``. Compilers number them as they need them, so large kernels have many.
+#: The most registers in one declaration, ``%r<N>``. The limit is high, because compilers number registers without reusing
+#: them, so large kernels have many.
 MOST_REGISTERS = 1 << 20
 #: A space, or the bracket of the first operand.
 _END_OF_OPCODE = re.compile(r"[\s{\[]")
@@ -78,9 +80,9 @@ _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 
 
 def parse_ptx(text: str) -> Module:
-    """Parse the PTX of a module.
+    """Parse the PTX text of a module.
 
-    Raises UsageError, naming the line of PTX, where the text is not PTX.
+    Raises UsageError, with the line of PTX, if the text is not PTX.
     """
     reader, module = _Reader(text), Module()
     for number, name, inside in _FILE.findall(reader.text):

@@ -1,8 +1,9 @@
-"""From a module to one flat program: device functions inlined at each call, cut into basic blocks.
+"""Makes one flat program of a module: device functions are inlined at each call, and the code is divided into basic
+blocks.
 
-Inlining keeps reconvergence simple: the body of a function stands in the place of its call, so that the rule "run the
-threads at the lowest address first" also joins diverged threads again at the end of a call. A recursive function cannot
-be inlined and is refused.
+Inlining keeps reconvergence simple. The body of a function replaces its call, so the rule "run the threads at the
+lowest address first" also joins diverged threads at the end of a call. A recursive function cannot be inlined, so it is
+refused.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from weakref import WeakKeyDictionary
 from ...errors import UsageError, did_you_mean
 from .instructions import WORD, Function, Instruction, Module, Variable, Where, operand_tokens
 
-#: The most instructions of a program with its calls inlined; more are taken for a mistake.
+#: The most instructions of a program with its calls inlined; a program with more is assumed to be a mistake.
 MOST_CODE = 1 << 18
-#: Instructions that may jump, end the thread, or make it wait.
+#: The instructions that may jump, end the thread, or make it wait.
 CONTROL = {"bra", "brx", "ret", "exit", "trap", "bar", "barrier"}
-#: Beginnings of the names of special registers, which look like those of registers but belong to no function.
+#: How the names of special registers begin. They look like names of registers but are declared in no function.
 SPECIAL = (
     "%tid", "%ntid", "%ctaid", "%nctaid", "%laneid", "%warpid", "%nwarpid", "%lanemask", "%clock", "%global", "%smid",
     "%nsmid", "%gridid", "%dynamic", "%total", "%is_", "%cluster", "%ncluster", "%envreg", "%aggr", "%pm",
@@ -39,8 +40,8 @@ class BasicBlock:
 
 @dataclass(eq=False)
 class Program:
-    """A kernel with its calls inlined: code in order, places of labels, branch tables, PTX types of registers, variables,
-    and basic blocks with the index of each by its first instruction.
+    """A kernel with its calls inlined: code in order, positions of labels, branch tables, PTX types of registers,
+    variables, and basic blocks with the index of each by its first instruction.
     """
 
     entry: Function
@@ -58,7 +59,8 @@ _linked: WeakKeyDictionary[Module, dict[str, Program]] = WeakKeyDictionary()
 
 
 def found_once(find: Callable[[Program], Found]) -> Callable[[Program], Found]:
-    """A function of a program that looks only at its code: it is called once for each, however often the kernel is run."""
+    """Cache a function that analyses a program's code: it is called once for each program, however often the kernel is
+    run."""
     known: WeakKeyDictionary[Program, Found] = WeakKeyDictionary()
 
     @functools.wraps(find)
@@ -71,9 +73,10 @@ def found_once(find: Callable[[Program], Found]) -> Callable[[Program], Found]:
 
 
 def link(module: Module, entry: str) -> Program:
-    """The program that a kernel runs, the same at each call.
+    """Make the program that a kernel runs; every call with the same arguments returns the same object.
 
-    Raises UsageError for an unknown kernel, and for a call of a recursive function or of one that is only declared.
+    Raises UsageError for an unknown kernel, for a call of a recursive function, and for a call of a function that is
+    only declared.
     """
     linked = _linked.setdefault(module, {})
     if entry in linked:
@@ -90,7 +93,7 @@ def link(module: Module, entry: str) -> Program:
 
 
 def is_special(name: str) -> bool:
-    """Whether a name is that of a special register, such as ``%tid.x``."""
+    """Whether a name is the name of a special register, such as ``%tid.x``."""
     return name.startswith(SPECIAL)
 
 
@@ -236,7 +239,7 @@ _OF = {opcode: line.split()[0] for line in _COUNTS.strip().splitlines() for opco
 
 
 def check_operands(ins: Instruction) -> None:
-    """Raises UsageError for an instruction with fewer operands than it takes, or more; unknown opcodes pass."""
+    """Raise UsageError for an instruction with too few or too many operands; unknown opcodes are not checked."""
     takes = _OF.get(f"{ins.parts[0]}.cc" if "cc" in ins.parts else ins.parts[0], f"0-{len(ins.operands)}")
     least, most = map(int, takes.split("-"))
     if ins.parts[0] in ("min", "max") and ins.parts[-1] != "f32":  # only floats have a form of three

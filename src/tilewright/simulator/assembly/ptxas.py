@@ -1,28 +1,32 @@
-"""What ptxas changes between PTX and the machine: read from the disassembly of the binary, without a GPU.
+"""Finds what ptxas changes between PTX and machine code. It reads the disassembly of the binary; no GPU is needed.
 
-Seen on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20) with the kernels of ``tests/data/five.cu`` at n = 64, whose readings
-are ``five-kernels-h200.json``, and of ``twelve.cu``:
+The examples were observed on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20), with the kernels of ``tests/data/five.cu`` at
+n = 64, whose counter values are in ``five-kernels-h200.json``, and with those of ``twelve.cu``:
 
-- **Fusing.** Neighbouring accesses become one wide access. ``tiled`` reads its row of A with 32 ``ld.shared.f32``
-  per tile, base + 0, 4, ... 124; the binary has 8 ``LDS.128`` in their place, and 32 ``LDS`` for B, whose words lie
-  128 bytes apart. The PTX has 16,384 load instructions, machine and profiler count 10,240; each broadcast LDS.128 takes
-  two wavefronts, 12,288 in all. ``tile2d`` has 8 ``LDS`` + 2 ``LDS.128`` per step, x 128 steps = the 1,280 counted.
-- **Unrolling.** A loop that ptxas unrolls holds its accesses several times. Where a round moves an address by less than a
-  wide access, those of several rounds become one: ``column_8_8`` of ``unrolled.cu`` reads 32 bytes of a row by four rounds
-  of two ``ld.shared.f32``, which the binary has as two ``LDS.128``: 768 loads in place of 2,304.
-- **Predication.** A short branch becomes a guard, and a guarded instruction is issued by every warp that reaches
-  it, even if no lane is active. ``vec`` copies B in an unrolled loop whose remainder has 3 stores, of which a warp
-  executes 2 per tile (``st.shared.v4``). The third is ``@P0 STS.128`` in the basic block of the second and is issued too:
-  11 stores per tile where the PTX executes 10, 176 instead of 160, and as many wavefronts. Global *requests* do not count
-  such an issue (an ``@P0 LDG`` next to it is not among the 64 counted), so only shared memory is corrected.
-- **Padding.** Three ``@!PT LDS`` stand before asynchronous copies, 6 per warp in ``async_copies``; they count as loads.
-- **Atomics.** An atomic whose result is not used becomes a reduction (``REDG``, 3 of 4 in ``global_atomics``). An atomic at
-  an address that all lanes share is first reduced over the warp, and one elected lane executes it (``REDUX``, ``VOTEU``,
-  ``@P1 ATOMS.MAX``: 8 wavefronts for 256 lanes). An addition in shared memory for which there is no instruction becomes a
-  compare-and-swap loop, which repeats as often as threads conflict: that is noted, not counted.
+- **Fusing.** Neighbouring accesses become one wide access. ``tiled`` reads its row of A with 32 ``ld.shared.f32`` per
+  tile, at base + 0, 4, ... 124. The binary has 8 ``LDS.128`` instead. For B, whose words lie 128 bytes apart, it has 32
+  ``LDS``. The PTX has 16,384 load instructions; the binary has 10,240, and the profiler counts as many. Each broadcast
+  LDS.128 takes two wavefronts, 12,288 in all. ``tile2d`` has 8 ``LDS`` and 2 ``LDS.128`` per step; in 128 steps these
+  are the 1,280 that the profiler counts.
+- **Unrolling.** In a loop that ptxas unrolls, each access occurs several times. If a round moves an address by less
+  than a wide access, the accesses of several rounds become one. ``column_8_8`` of ``unrolled.cu`` reads 32 bytes of a
+  row in four rounds of two ``ld.shared.f32``. The binary has two ``LDS.128`` for these, 768 loads instead of 2,304.
+- **Predication.** A short branch becomes a guard. A guarded instruction is issued by every warp that reaches it, even
+  if no lane is active. ``vec`` copies B in an unrolled loop whose remainder has 3 stores (``st.shared.v4``), of which a
+  warp executes 2 per tile. The third store is ``@P0 STS.128`` in the same basic block as the second, and is issued,
+  too. So there are 11 stores per tile where the PTX executes 10 (176 instead of 160 in all), and as many wavefronts.
+  Counters of global *requests* leave out such an issue (an ``@P0 LDG`` next to it is not among the 64 counted), so only
+  the counts of shared memory are corrected.
+- **Padding.** Three ``@!PT LDS`` precede asynchronous copies, 6 per warp in ``async_copies``; they count as loads.
+- **Atomics.** An atomic whose result is not used becomes a reduction (``REDG``; 3 of 4 atomics in ``global_atomics``).
+  An atomic at an address that all lanes share is first reduced over the warp, and one elected lane executes it
+  (``REDUX``, ``VOTEU``, ``@P1 ATOMS.MAX``: 8 wavefronts for 256 lanes). An addition in shared memory for which there is
+  no instruction becomes a compare-and-swap loop. It repeats as often as threads conflict; a note reports the loop, but
+  its repetitions are not counted.
 
-Instructions are matched by source line, memory space and kind. An access that cannot be matched (ptxas dropped, moved or
-re-rolled it, or keeps registers in local memory) keeps its PTX counts and is listed in ``doubts``.
+Instructions are matched by source line, memory space and kind. Some accesses cannot be matched: ptxas has dropped,
+moved or re-rolled them, or keeps registers in local memory. Such an access keeps its PTX counts and is listed in
+``doubts``.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ from .program import MOST_CODE, BasicBlock, Program
 
 @dataclass(frozen=True)
 class PtxAccess:
-    """An access of the PTX; ``base`` is equal for accesses of a basic block that use the same value of the same register."""
+    """An access in the PTX. ``base`` is equal for accesses of a basic block that use the same value of the same
+    register."""
 
     index: int
     file: str
@@ -58,12 +63,13 @@ class PtxAccess:
 
     @property
     def group(self) -> Group:
-        """The key by which it is matched with the machine instruction that it becomes."""
+        """The key by which the access is matched with the machine instruction that it becomes."""
         return access_group(self.file, self.line, self.space, self.kind)
 
 
 def ptx_accesses(program: Program) -> list[PtxAccess]:
-    """Accesses of a program, in order; for loads and stores with base and offset of their addresses as the PTX has them."""
+    """The accesses of a program in order. Loads and stores have the base and the offset of their addresses in the
+    PTX."""
     accesses, loops = [], CountedLoops(program)
     back = [(program.labels.get(i.operands[0], i.index), i.index) for i in program.code if i.parts[0] == "bra"]
     for block in program.blocks:
@@ -108,14 +114,14 @@ _T = TypeVar("_T", PtxAccess, MachineInstruction)
 
 @dataclass
 class MachineAccesses:
-    """How the machine executes PTX accesses, by index of the instruction.
+    """How the machine executes the accesses of the PTX, by index of the PTX instruction.
 
-    ``widths``: bytes per lane where they differ from the PTX, 0 where a neighbouring access moves them. ``rounds``: the
-    same for each of the rounds that ptxas unrolled into one, where these differ. ``issues``:
-    guarded accesses, each with an instruction of the PTX that is executed as often as the guarded one is issued.
-    ``opcodes``: of atomics and asynchronous copies. ``elected``: atomics that one lane executes for its whole warp.
-    ``moves``: lines with ``HFMA2.MMA``, by which the tensor core sets a register. ``doubts``:
-    what could not be matched, as pairs of accesses and the reason.
+    ``widths``: the bytes per lane if they differ from the PTX; 0 if a neighbouring access moves them. ``rounds``: these
+    widths for each of the rounds that ptxas unrolled into one, if they differ between rounds. ``issues``: guarded
+    accesses, each with a PTX instruction that is executed as often as the guarded access is issued. ``opcodes``: the
+    machine's opcodes of atomics and asynchronous copies. ``elected``: the atomics that one lane executes for its whole
+    warp. ``moves``: the lines with ``HFMA2.MMA``, by which the tensor core sets a register. ``doubts``: the accesses
+    that could not be matched, each with the reason.
     """
 
     widths: dict[int, int] = field(default_factory=dict)
@@ -128,20 +134,21 @@ class MachineAccesses:
 
     @property
     def notes(self) -> list[str]:
-        """A text for each reason, with all places that it concerns."""
+        """One text for each reason in ``doubts``, with all source lines that it concerns."""
         places: dict[str, list[str]] = {}
         for group, why in self.doubts:
             places.setdefault(why, []).append(_place(group))
         return [f"{'; '.join(dict.fromkeys(where))}: {why}" for why, where in places.items()]
 
     def words(self, ins: Instruction | PtxAccess) -> set[str]:
-        """The parts of the machine's opcode where it is known, else of the PTX's, in capitals."""
+        """The parts of the machine's opcode if it is known, otherwise of the PTX's, in capitals."""
         parts = self.opcodes[ins.index].split(".") if ins.index in self.opcodes else getattr(ins, "parts", ())
         return {part.upper() for part in parts}
 
 
 def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruction]) -> MachineAccesses:
-    """How the machine executes these accesses of the PTX: which it fuses or guards, and which one lane executes."""
+    """Find how the machine executes these accesses of the PTX: which it fuses or guards, and which one lane
+    executes."""
     machine = MachineAccesses(moves=sorted({i.line for i in code if i.opcode.startswith("HFMA2.MMA")}))
     votes = {(i.file, i.line) for i in code if i.opcode.split(".")[0] in VOTES}
     pairs: list[tuple[PtxAccess, MachineInstruction]] = []
@@ -345,7 +352,7 @@ def _widths(accesses: Sequence[PtxAccess] | Sequence[MachineInstruction]) -> str
 # then move the bytes of several rounds with one wide access.
 
 
-#: Loops of more rounds are not looked at; ptxas does not unroll them.
+#: Loops of more rounds are not analysed, because ptxas does not unroll them.
 MOST_ROUNDS = 1024
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -356,7 +363,8 @@ _FAR = 16
 
 @dataclass(frozen=True)
 class Stride:
-    """How an address moves in such a loop: in round i it is the sum of ``roots``, ``start`` and i times ``step``."""
+    """How an address changes in a loop that runs a constant number of rounds: in round i it is the sum of ``roots``,
+    ``start`` and i times ``step``."""
 
     rounds: int
     roots: tuple[str, ...]
@@ -388,7 +396,8 @@ class CountedLoops:
         self._rounds = {block.index: rounds for block in program.blocks if (rounds := self._rounds_of(block)) > 1}
 
     def stride(self, block: BasicBlock, base: str, at: int) -> Stride | None:
-        """How the register ``base`` moves from round to round, as read by instruction ``at``; None if that is unknown."""
+        """How the register ``base`` changes from round to round, as instruction ``at`` reads it; None if that is
+        unknown."""
         value = self._value(base, block, at, _FAR) if block.index in self._rounds else None
         return Stride(self._rounds[block.index], value.roots, value.start, value.step) if value else None
 

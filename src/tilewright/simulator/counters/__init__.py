@@ -1,1 +1,1 @@
-"""What hardware counters would read: sectors, wavefronts, bank conflicts."""
+"""Computes what hardware counters would show: sectors, wavefronts, bank conflicts."""

@@ -1,6 +1,7 @@
-"""What would make the accesses of a line cheaper, and their cost then, where that follows from the addresses of one request.
+"""Advises how the accesses of a source line could be cheaper, and predicts their cost then, if it follows from the
+addresses of one request.
 
-Only what all requests of a line share is judged: their cost must be that of the example, which has the addresses of a warp.
+Advice is given only if all requests of a line cost the same as the example, which has the addresses of one warp.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from ..assembly.source_files import file_label
 from .sectors import LINE, SECTOR, WARP, Ints, global_sectors
 from .tally import shared_wavefronts
 
-#: A row of fewer elements is more likely a structure than the row of an array, and is not padded.
+#: Rows with fewer elements than this are not padded, because they are more likely structures than rows of an array.
 SHORTEST_ROW = 8
-#: The elements that a row may be padded with.
+#: The numbers of elements by which a row may be padded.
 PADDINGS = (1, 2, 4, 8)
 #: Loads and stores of threads, and of matrices, whose lanes have the addresses of rows.
 _PLAIN, _MATRICES = ("ld", "st"), ("ldmatrix", "stmatrix")
@@ -28,18 +29,18 @@ _WIDEST = 16
 _FULL = LINE // WARP
 #: The share of the sectors that a line would move if all of its requests were like the example.
 _ALIKE = 0.9
-#: The share of a launch's turns that advice must save.
+#: The least fraction of a launch's turns that advice must save to be given.
 WORTH = 0.01
-#: A line, a memory and a kind of access: file, line, space, kind, bytes of a lane.
+#: What identifies accesses that are judged together: file, line, memory space, kind, bytes per lane.
 Place = tuple[str, int, str, str, int]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What to do with a line, its accesses as they are, and as they would be.
+    """A change that is advised for a line, with the cost of its accesses before and after.
 
-    ``row_bytes`` and ``more_bytes``: a row of shared memory that becomes longer, and by how much; 0 for other changes.
-    ``timed``: whether predicted times of such changes were compared with measured ones.
+    ``row_bytes`` and ``more_bytes``: the length of a row of shared memory that becomes longer, and by how much; both
+    are 0 for other changes. ``timed``: whether times predicted for such changes were compared with measured times.
     """
 
     text: str
@@ -51,14 +52,14 @@ class Change:
 
     @property
     def costs(self) -> tuple[str, int, int]:
-        """What becomes fewer, and its number before and after: wavefronts, sectors or requests."""
+        """What the change reduces (wavefronts, sectors or requests), and the number before and after."""
         if self.before.cost != self.after.cost:
             return self.before.unit, self.before.cost, self.after.cost
         return "requests", self.before.requests, self.after.requests
 
     @property
     def saved_turns(self) -> int:
-        """Turns of the memory pipe that it saves."""
+        """The turns of the memory pipe that the change saves."""
         return line_turns(self.before) - line_turns(self.after)
 
     def __str__(self) -> str:
@@ -68,10 +69,10 @@ class Change:
 
 
 def advice(access: Access, wide: int = 1, others: Iterable[Access] = ()) -> Change | None:
-    """What to do with the accesses of a line, with the predicted cost; None if nothing is known to help.
+    """Advise what to do with the accesses of a line, with the predicted cost; None if nothing is known to help.
 
-    ``wide``: so many instructions of the line access neighbouring elements (``neighbours``). ``others``: accesses that share
-    the shared memory, whose alignment a longer row must keep.
+    ``wide`` is the number of neighbouring elements that the instructions of the line access (``neighbours``).
+    ``others`` are the other accesses to shared memory, whose alignment a longer row must keep.
 
     >>> column = Access(1, "shared", "ld", 4, 32, 4096, wavefronts=1024, conflicts=992, lanes=list(range(0, 4096, 128)))
     >>> print(advice(column))
@@ -89,8 +90,8 @@ def advice(access: Access, wide: int = 1, others: Iterable[Access] = ()) -> Chan
 
 
 def changes(parts: Sequence[Access], wide: Mapping[Place, int]) -> list[Change]:
-    """The advice for a launch's accesses, which are those of each instruction: one for the instructions of a line for which
-    it is the same, if it saves a share of the turns that is worth it."""
+    """The advice for a launch, from the accesses of each instruction. Equal advice for several instructions of a line
+    is given once. Advice that saves too few turns (``WORTH``) is left out."""
     shared = [part for part in parts if part.space == "shared"]
     alike: dict[tuple[object, ...], list[Change]] = {}
     begins: dict[Place, set[int]] = {}
@@ -124,8 +125,9 @@ def _together(several: Sequence[Change]) -> Change:
 
 
 def line_turns(access: Access) -> int:
-    """Turns of a multiprocessor's memory pipe: wavefronts of shared memory, or lines of 128 bytes that requests of global
-    and local memory touch, as the example does. What the copy engine moves takes none.
+    """The turns of a multiprocessor's memory pipe that accesses take. In shared memory these are wavefronts. In global
+    and local memory they are the lines of 128 bytes that the requests touch, if all requests are like the example.
+    Copies by the copy engine take no turns.
 
     >>> lanes = list(range(0, 4096, 128))
     >>> line_turns(Access(1, "global", "ld", 4, 10, 1280, sectors=320, least=40, lanes=lanes))
@@ -178,7 +180,8 @@ def _padded(access: Access, lanes: Ints, others: Iterable[Access] = ()) -> Chang
 
 
 def with_swizzle(access: Access) -> Change | None:
-    """The same row with its columns exchanged, which takes no memory, if that costs fewer wavefronts.
+    """Advise to permute the columns of each row instead of padding rows, which takes no additional memory; None if that
+    would not cost fewer wavefronts.
 
     >>> column = Access(1, "shared", "ld", 4, 32, 4096, wavefronts=1024, conflicts=992, lanes=list(range(0, 4096, 128)))
     >>> print(with_swizzle(column))
@@ -266,8 +269,8 @@ def _widened(access: Access, lanes: Ints, wide: int) -> Change | None:
 
 
 def neighbours(accesses: Iterable[PtxAccess], main: str) -> dict[Place, int]:
-    """Where instructions of one line access 2 or 4 neighbouring elements from one address: how many; ``main`` is the
-    kernel's own file."""
+    """For each place at which instructions of one line access 2 or 4 neighbouring elements, that number. ``main`` is
+    the kernel's own file."""
     offsets: dict[Place, dict[tuple[object, ...], set[int]]] = {}
     for access in accesses:
         place = (file_label(access.file, main), access.line, access.space, access.kind, access.nbytes)

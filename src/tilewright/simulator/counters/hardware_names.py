@@ -1,8 +1,9 @@
-"""What the hardware calls its counters: the names that ``ncu --query-metrics`` lists for compute capability 9.0.
+"""The names of the hardware's counters, as ``ncu --query-metrics`` lists them for compute capability 9.0.
 
-Left out are counters that count something else than their names say, or vary from run to run: the wavefronts of all shared
-accesses together (reads of ``threadIdx`` and barriers count too), those of asynchronous copies (only ncu's patched code
-gives them, by a model, even for copies that take none), and bytes.
+Some counters are left out because they count something else than their names say, or vary from run to run. One is the
+wavefronts of all shared accesses together, which also counts reads of ``threadIdx`` and barriers. Another is the
+wavefronts of asynchronous copies, which only ncu's patched code gives, by a model, even for copies that take none.
+Counters of bytes are left out, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _IN_SPACE = {
     "global": ("ld", "st", "atom", "red", "cp.async"),
     "local": ("ld", "st"),
 }
-#: Fields of a tally that each memory space counts: the counter's name with ``{}`` for the kind, and its label.
+#: The fields of a tally that each memory space counts, with the counter's name, in which ``{}`` is the place of the kind,
+#: and its label.
 FIELDS = {
     "shared": {
         "requests": ("smsp__inst_executed_op_shared_{}.sum", "requests: instructions, counted per warp"),
@@ -41,12 +43,12 @@ FIELDS = {
 }
 #: Kinds that L1's own counters count together with another kind; only the profiler's patched code (SASS) separates them.
 _LUMPED = {("shared", "ldmatrix"): "ld", ("shared", "stmatrix"): "st", ("global", "cp.async"): "ld"}
-#: Bank conflicts of all kinds of shared access together.
+#: The counter of bank conflicts of all kinds of shared access together.
 ALL_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
 def names(space: str, kind: str) -> dict[str, list[str]]:
-    """Field of a tally → the counters to which it adds; first the one of this kind alone.
+    """For each field of a tally, the counters to which it adds; the first is the counter of this kind alone.
 
     >>> names("global", "ld")["sectors"]
     ['l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum']
@@ -85,7 +87,7 @@ def _own(space: str, kind: str) -> dict[str, tuple[str, str]]:
     return counters
 
 
-#: Every counter's label in plain words.
+#: The label of every counter, in plain words.
 LABELS = {
     name: text for space, kinds in _IN_SPACE.items() for kind in kinds for name, text in _own(space, kind).values()
 }

@@ -1,18 +1,19 @@
-"""The addresses of warps as a table, and the 32-byte sectors of global and local memory that they touch.
+"""Computes the 32-byte sectors of global and local memory that warps touch, from tables of their addresses.
 
-The arithmetic is vectorised over warps: a table (w, 32) holds one instruction as executed by w warps, a byte address for
-each lane or ``IDLE``. Warps whose addresses differ only by a multiple of the sector size are computed once, so a regular
-kernel costs the work of one warp, whatever its grid.
+The arithmetic is vectorised over warps. A table (w, 32) holds one instruction as executed by w warps; it has a byte
+address for each lane, or ``IDLE``. Warps whose addresses differ only by a multiple of the sector size are computed
+once. So for a kernel with regular accesses the work does not depend on the size of the grid.
 
-A request is one warp's instruction; it moves once each sector that any of its threads touches (S0.3). An H200 counted as
-predicted in every kernel of ``tests/data/five.cu`` and ``twelve.cu``. Two kinds of access differ. Their rules were derived
-from an H200 and reproduce all 175 one-warp patterns of ``tests/data/global-memory-patterns-h200.jsonl``:
+A request is one instruction of one warp; it moves each sector that any of its threads touches once (row S0.3 of
+docs/sources.md). An H200 counted what this module predicts, for every kernel of ``tests/data/five.cu`` and
+``twelve.cu``. Two kinds of access follow other rules. These were derived from an H200, and reproduce all 175 one-warp
+patterns of ``tests/data/global-memory-patterns-h200.jsonl``:
 
-- **Atomics and reductions**: lanes that want the same address take turns, and each turn moves the sector again. A sector
-  is counted as often as the lanes on the most wanted address in it: 32 for 32 lanes on one counter.
-- **Copies past L1** (``cp.async.cg``): what is counted are the sectors of *shared* memory that are filled, once for each
-  128-byte line of global memory that they are filled from: 16 if 512 bytes are copied in order, 32 if the 16 bytes of
-  each lane go to a sector of their own.
+- **Atomics and reductions**: lanes that access the same address take turns, and each turn moves the sector again. A
+  sector is counted as often as lanes access its most used address: 32 times if 32 lanes add to one counter.
+- **Copies past L1** (``cp.async.cg``): the counter counts the sectors of *shared* memory that are filled, once for each
+  128-byte line of global memory from which they are filled. There are 16 if 512 bytes are copied in order, and 32 if
+  the 16 bytes of each lane go to separate sectors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Ints = NDArray[np.int64]
 WARP = 32
 SECTOR = 32  # bytes
 LINE = 128  # bytes
-#: The "address" of a lane that is not active: above every real one, so that sorting puts it last.
+#: The "address" of a lane that is not active. It is larger than every real address, so that sorting puts it last.
 IDLE = np.int64(1) << 62
 #: A fixed odd multiplier per lane: hashes each row of addresses to one number, to find equal rows.
 _HASH = np.random.default_rng(0).integers(1 << 62, size=WARP, dtype=np.uint64) * 2 + 1
@@ -36,7 +37,8 @@ _LANE = np.arange(WARP)
 
 
 def by_warp(warps: Ints, lanes: Ints, addresses: Ints) -> tuple[Ints, Ints]:
-    """Flat arrays over active threads → warp numbers (w,), ascending, and a table (w, 32) of addresses or ``IDLE``.
+    """Convert flat arrays over active threads to the warp numbers (w,), ascending, and a table (w, 32) of addresses or
+    ``IDLE``.
 
     >>> ids, table = by_warp(np.array([7, 7]), np.array([0, 31]), np.array([256, 260]))
     >>> ids.tolist(), table.shape, table[0, 0].item(), table[0, 1] == IDLE
@@ -54,7 +56,7 @@ def by_warp(warps: Ints, lanes: Ints, addresses: Ints) -> tuple[Ints, Ints]:
 
 
 def first_lanes(table: Ints) -> Ints:
-    """The table with only the first active lane of each warp, all others ``IDLE``.
+    """The table with only the first active lane of each warp; all other lanes are ``IDLE``.
 
     >>> (first_lanes(np.array([[IDLE, 8, 12]])) != IDLE).tolist()
     [[False, True, False]]
@@ -64,7 +66,7 @@ def first_lanes(table: Ints) -> Ints:
 
 
 def distinct(table: Ints) -> tuple[Ints, Ints | slice]:
-    """The different rows of a table, and for each row of the table which of them it equals."""
+    """The distinct rows of a table, and for each row of the table the number of the distinct row that it equals."""
     if (table == table[:1]).all():
         return table[:1], np.zeros(len(table), dtype=np.int64)
     _, first, place = np.unique(table.view(np.uint64) @ _HASH, return_index=True, return_inverse=True)
@@ -74,7 +76,7 @@ def distinct(table: Ints) -> tuple[Ints, Ints | slice]:
 
 
 def shifted(table: Ints, granule: int) -> Ints:
-    """Every row minus its own smallest address rounded down to ``granule``; inactive lanes stay ``IDLE``."""
+    """Subtract from every row its own smallest address, rounded down to ``granule``; inactive lanes stay ``IDLE``."""
     moved = table - (table.min(axis=1, keepdims=True) & -granule)
     idle = table == IDLE
     if idle.any():
@@ -83,7 +85,7 @@ def shifted(table: Ints, granule: int) -> Ints:
 
 
 def count_distinct(table: Ints) -> Ints:
-    """How many different numbers each row holds, ``IDLE`` not counted.
+    """How many distinct numbers each row holds; ``IDLE`` does not count.
 
     >>> count_distinct(np.array([[3, 5, 3, IDLE]])).tolist()
     [2]
@@ -98,7 +100,8 @@ def count_distinct(table: Ints) -> Ints:
 
 
 def global_sectors(table: Ints, nbytes: int) -> Ints:
-    """Sectors that loads and stores of ``nbytes`` bytes per lane touch: (w, 32) addresses → (w,).
+    """The number of sectors that loads and stores of ``nbytes`` bytes per lane touch in each warp: (w, 32) addresses →
+    (w,).
 
     >>> lanes = np.arange(32)
     >>> global_sectors(np.stack([4 * lanes, 4 * lanes + 4, 0 * lanes, 128 * lanes]), 4).tolist()
@@ -115,7 +118,7 @@ def global_sectors(table: Ints, nbytes: int) -> Ints:
 
 
 def atomic_sectors(table: Ints) -> Ints:
-    """Sectors of atomics and reductions in global memory: (w, 32) addresses → (w,).
+    """The number of sectors of atomics and reductions in global memory, for each warp: (w, 32) addresses → (w,).
 
     >>> lanes = np.arange(32)
     >>> atomic_sectors(np.stack([4 * lanes, 0 * lanes, 4 * (lanes // 2)])).tolist()
@@ -133,7 +136,8 @@ def atomic_sectors(table: Ints) -> Ints:
 
 
 def copied_sectors(sources: Ints, targets: Ints) -> Ints:
-    """Sectors of copies of 16 bytes per lane past L1: two tables (w, 32), of global and of shared memory → (w,).
+    """The number of sectors of copies past L1 with 16 bytes per lane: two tables (w, 32), of global and of shared
+    memory → (w,).
 
     >>> lanes = np.arange(32)[None, :]
     >>> [copied_sectors(16 * lanes, step * lanes).tolist() for step in (16, 128)]
@@ -145,7 +149,8 @@ def copied_sectors(sources: Ints, targets: Ints) -> Ints:
 
 
 def local_sectors(table: Ints, nbytes: int) -> Ints:
-    """Sectors of local memory, which lays word i of 32 neighbouring threads side by side (CUDA programming guide).
+    """The number of sectors of local memory, in which word i of 32 neighbouring threads lies together (CUDA programming
+    guide).
 
     >>> local_sectors(np.zeros((1, 32), dtype=np.int64), 4).tolist()  # every thread its first word: 128 bytes
     [4]

@@ -1,7 +1,7 @@
 """Turns accesses of warps into the hardware's counters: requests, sectors, wavefronts and bank conflicts.
 
-The counters are summed over a run, by instruction and in total. For each source line there are also the accesses that
-explain the counts: their cost, the least cost of the same bytes, and one warp as an example.
+The counters are summed over a run, by instruction and in total. For each source line it also has the accesses that
+explain the counts: their cost, the least cost with which the same bytes can be accessed, and one warp as an example.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Key = tuple[int, str, str]  # index of the instruction, space, kind
 
 @dataclass
 class Tally:
-    """Sums for one instruction over all warps and executions. Fields that a space does not count stay 0."""
+    """The sums for one instruction over all warps and executions. Fields that a memory space does not count stay 0."""
 
     space: str
     kind: str
@@ -62,7 +62,7 @@ class Tally:
     cycles: int = 0  # of tensor cores
 
     def counters(self) -> dict[str, int]:
-        """Its sums, under the hardware's names.
+        """The sums, under the hardware's names of counters.
 
         >>> list(Tally("global", "ld", "k.cu", 7, 4, requests=1, lanes=32, bytes=128, sectors=4).counters().values())
         [1, 4]
@@ -72,7 +72,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Execution:
-    """One instruction as the machine executes it in some warps: ``table`` (w, 32) of addresses, warp numbers ``ids``."""
+    """One instruction as the machine executes it in some warps: a ``table`` (w, 32) of addresses, and the warp numbers
+    ``ids``."""
 
     space: str
     kind: str
@@ -83,31 +84,32 @@ class Execution:
 
     @property
     def key(self) -> Key:
-        """The key of its tally: instruction, space and kind."""
+        """The key of the tally to which the execution adds: instruction, space and kind."""
         return (self.ins.index, self.space, self.kind)
 
 
 @dataclass(frozen=True)
 class WarpCosts:
-    """What an execution costs in each of its warps: ``cost`` is wavefronts in shared memory, elsewhere sectors, and
-    ``passes`` the same without bank conflicts."""
+    """What an execution costs in each of its warps. ``cost`` is wavefronts in shared memory, and sectors elsewhere.
+    ``passes`` is the cost without bank conflicts."""
 
     execution: Execution
     lanes: Ints  # active ones
     cost: Ints
     passes: Ints
-    #: Of the shared half of a copy past L1: the key of its global half, and the sectors that it takes more.
+    #: For the shared half of a copy past L1: the key of the copy's global half, and the sectors that must be added to it.
     copied: tuple[Key, Ints] | None = None
 
 
 class Turns:
-    """How often each thread has executed an instruction, modulo the rounds that one round of the machine's loop holds."""
+    """Counts how often each thread has executed an instruction, modulo the number of PTX rounds that one round of the
+    machine's loop contains."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds, self._turn = rounds, np.zeros(0, np.uint16)
 
     def next(self, threads: Ints) -> Ints:
-        """The turns of threads that execute the instruction once more, the first of which is 0.
+        """The counts of threads that execute the instruction once more; the first is 0.
 
         >>> turns = Turns(2)
         >>> turns.next(np.array([0, 5])), turns.next(np.array([5])), turns.next(np.array([0, 5]))
@@ -121,11 +123,11 @@ class Turns:
 
 
 class Counters:
-    """An observer that counts, by instruction and in total.
+    """An observer that counts accesses and other work, by instruction and in total.
 
-    With ``machine``, which ``assembly.ptxas`` reads from the binary, the counts are those of the instructions that the GPU
-    executes; without it, those of the PTX. If only a sample of the blocks runs, ``warp_weights`` returns for warp numbers
-    how many warps of the grid each represents.
+    With ``machine``, which ``assembly.ptxas`` reads from the binary, it counts the instructions that the GPU executes;
+    without it, those of the PTX. If only a sample of the blocks runs, ``warp_weights`` takes warp numbers and returns
+    how many warps of the grid each of them represents.
     """
 
     def __init__(
@@ -149,7 +151,8 @@ class Counters:
         addresses: Ints,
         nbytes: int,
     ) -> None:
-        """Count one execution: flat arrays over active threads; warp numbers are unique over the whole grid."""
+        """Count one execution, given as flat arrays over active threads; warp numbers are unique over the whole
+        grid."""
         for costs in self.costs(space, kind, ins, warps, lanes, addresses, nbytes):
             self.add(costs)
 
@@ -163,8 +166,8 @@ class Counters:
         addresses: Ints,
         nbytes: int,
     ) -> list[WarpCosts]:
-        """What ``on_access`` adds, before warps are weighted: the accesses of the machine, one for each width, none where
-        another instruction moves these bytes."""
+        """What ``on_access`` adds, before warps are weighted. The result has the machine's accesses, one for each
+        width; it is empty if another instruction moves these bytes."""
         warps, lanes, addresses = (np.asarray(of_threads) for of_threads in (warps, lanes, addresses))
         widths = self.machine.rounds.get(ins.index)
         if widths is None:
@@ -198,7 +201,7 @@ class Counters:
         return WarpCosts(execution, (execution.table != IDLE).sum(axis=1), cost, passes, copied)
 
     def add(self, costs: WarpCosts) -> None:
-        """Add costs, those of each warp as often as it stands for others."""
+        """Add costs; each warp counts as often as it represents other warps."""
         execution, ins = costs.execution, costs.execution.ins
         tally = self._seen.setdefault(
             execution.key, Tally(execution.space, execution.kind, ins.file, ins.line, execution.nbytes)
@@ -218,7 +221,7 @@ class Counters:
             self._seen[read].sectors += int(more @ weights)
 
     def on_work(self, work: UnitWork, ins: Instruction, warps: Ints) -> None:
-        """Count what an instruction did in another unit, once for each of ``warps``."""
+        """Count what an instruction did in another unit, such as a tensor core, once for each of ``warps``."""
         key = (ins.index, work.space, work.kind)
         tally = self._seen.setdefault(key, Tally(work.space, work.kind, ins.file, ins.line, 0))
         times = int(self.warp_weights(warps).sum())
@@ -271,7 +274,7 @@ class Counters:
         return bool(self.machine.words(ins) & {"CG", "BYPASS"})
 
     def tallies(self) -> dict[Key, Tally]:
-        """The sums of each instruction, by instruction, space and kind."""
+        """The sums of each instruction, keyed by instruction, space and kind."""
         found = dict(self._seen)
         executed = {index: tally.requests for (index, _, _), tally in self._seen.items()}
         for access, like in self.machine.issues.items():
@@ -281,24 +284,25 @@ class Counters:
         return found
 
     def doubtful(self, tally: Tally) -> bool:
-        """Whether the binary may execute these accesses in another way than is counted."""
+        """Whether the binary may execute these accesses in another way than they are counted."""
         return access_group(tally.file, tally.line, tally.space, tally.kind) in self.doubts
 
     def approximate(self) -> frozenset[str]:
-        """The counters, by the hardware's name, to which doubtful accesses add, and those of tensor cores where these also
-        set registers, as ptxas lets them do in kernels that have no other use for them, too; and where products of
-        tensor memory are not counted."""
+        """The counters, by the hardware's names, whose values are approximate. These are counters to which doubtful
+        accesses add. They are also the counters of tensor cores in two cases: if tensor cores set registers, which
+        ptxas uses them for in other kernels, too; and if the kernel has products in tensor memory, which are not
+        counted."""
         found = {name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters()}
         if self.machine.moves or self.products_uncounted():
             found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}
         return frozenset(found)
 
     def products_uncounted(self) -> int:
-        """Products by ``tcgen05``, of whose work no counter is known."""
+        """The number of products by ``tcgen05``, for whose work no counter is known."""
         return sum(tally.requests for tally in self._seen.values() if tally.kind == "tcgen05")
 
     def total(self) -> dict[str, int]:
-        """Every counter that is not 0, by the hardware's name."""
+        """The value of every counter that is not 0, by the hardware's name."""
         sums: Counter[str] = Counter()
         for tally in self.tallies().values():
             sums.update(tally.counters())
@@ -346,15 +350,15 @@ def _in_rows_of(execution: Execution, read: Execution) -> Ints:
 # four lines of 128 bytes, so copies from scattered sources take more passes than these rules give.
 
 
-#: Kinds of access whose lanes take turns at a bank, even for the same word.
+#: The kinds of access whose lanes take turns at a bank even if they access the same word.
 ATOMIC = ("atom", "red")
 
 
 def shared_wavefronts(table: Ints, nbytes: int, kind: str) -> tuple[Ints, Ints]:
-    """Wavefronts and passes of each warp, except for copies: (w, 32) addresses → (w,), (w,).
+    """The wavefronts and the passes of each warp, for accesses other than copies: (w, 32) addresses → (w,), (w,).
 
-    ``nbytes`` per lane is 1, 2, 4, 8 or 16, and addresses are multiples of it. ``kind`` is that of :class:`Observer`: ld,
-    st, atom, red, ldmatrix or stmatrix. Bank conflicts are wavefronts - passes.
+    ``nbytes`` per lane is 1, 2, 4, 8 or 16, and addresses are multiples of it. ``kind`` is one of the kinds of
+    :class:`Observer`: ld, st, atom, red, ldmatrix or stmatrix. The number of bank conflicts is wavefronts - passes.
 
     >>> lanes = np.arange(32)[None, :]
     >>> [int(shared_wavefronts(s * 4 * lanes, 4, "ld")[0][0]) for s in (0, 1, 2, 32, 33)]
@@ -382,7 +386,7 @@ def shared_wavefronts(table: Ints, nbytes: int, kind: str) -> tuple[Ints, Ints]:
 
 
 def copy_wavefronts(sources: Ints, targets: Ints, nbytes: int) -> tuple[Ints, Ints]:
-    """Wavefronts and passes of copies from global to shared memory through L1: two tables (w, 32) → (w,), (w,).
+    """The wavefronts and passes of copies from global to shared memory through L1: two tables (w, 32) → (w,), (w,).
 
     >>> lanes = np.arange(32)[None, :]
     >>> [int(copy_wavefronts(16 * lanes, step * lanes, 16)[0][0]) for step in (16, 128)]
@@ -439,7 +443,7 @@ def _agree(units: Ints, step: int) -> NDArray[np.bool_]:
 
 # ---- accesses by source line -----------------------------------------------------------------------------------------
 
-#: Executions of an instruction that are examined for the example.
+#: The number of executions of an instruction that are examined to find the example.
 LOOKED_AT = 16
 
 
@@ -458,7 +462,7 @@ class _Example:
 
 
 def least_sectors(table: Ints, nbytes: int) -> Ints:
-    """Sectors that the distinct bytes of each warp fill when packed: (w, 32) addresses → (w,).
+    """The fewest sectors into which the distinct bytes of each warp fit: (w, 32) addresses → (w,).
 
     >>> lanes = np.arange(32)
     >>> least_sectors(np.stack([4 * lanes, 4096 * lanes, 0 * lanes]), 4).tolist()
@@ -468,9 +472,9 @@ def least_sectors(table: Ints, nbytes: int) -> Ints:
 
 
 class Survey:
-    """Forwards every cost to ``counters`` and records least costs and examples.
+    """Passes every cost on to ``counters``, and also records the least costs and the examples.
 
-    ``main`` is the kernel's own file. An access in a library's header counts at the user's line that calls it.
+    ``main`` is the kernel's own file. An access in a library's header is counted at the user's line that calls it.
     """
 
     def __init__(self, counters: Counters, main: str) -> None:
@@ -480,7 +484,7 @@ class Survey:
         self._places: dict[int, tuple[str, int, str]] = {}  # of the user, and in the header of a library
 
     def add(self, costs: WarpCosts) -> None:
-        """Add what ``counters.costs`` found."""
+        """Add the costs that ``counters.costs`` returned."""
         self.counters.add(costs)
         execution, space = costs.execution, costs.execution.space
         assert isinstance(execution.ins, Instruction)
@@ -521,7 +525,7 @@ class Survey:
             example.lanes = tuple(None if at == IDLE else int(at) - example.origin for at in table[worst])
 
     def instructions(self) -> list[Access]:
-        """The accesses of each instruction."""
+        """The accesses of each instruction, with their costs and an example."""
         parts = []
         for key, tally in self.counters.tallies().items():
             if not tally.lanes:
@@ -541,7 +545,7 @@ class Survey:
 
 
 def by_line(parts: Iterable[Access]) -> list[Access]:
-    """Accesses in order of the source line; those of one line, space, kind and width are merged."""
+    """Merge accesses of the same line, space, kind and width; returns them in order of the source line."""
     by_place: dict[tuple[str, int, str, str, int], list[Access]] = {}
     for part in parts:
         by_place.setdefault((part.file, part.line, part.space, part.kind, part.nbytes), []).append(part)

@@ -1,20 +1,23 @@
-"""What instructions do in units other than the load/store pipe: tensor cores by ``wgmma``, the copy engine, and barriers.
+"""Computes the work of instructions in units other than the load/store pipe: tensor cores by ``wgmma``, the copy
+engine, and barriers.
 
-The rules were read off an H200 by ncu 2025.3: 240 forms of ``wgmma`` (``benchmarks/wgmma-h200.jsonl``), 38 of ``mma.sync``
-(``benchmarks/mma-h200.jsonl``) and the asynchronous kernels of the tests (``benchmarks/asynchronous-h200.jsonl``); they
-reproduce every one of these counts.
+The rules were derived from what ncu 2025.3 counted on an H200: 240 forms of ``wgmma``
+(``benchmarks/wgmma-h200.jsonl``), 38 of ``mma.sync`` (``benchmarks/mma-h200.jsonl``) and the asynchronous kernels of
+the tests (``benchmarks/asynchronous-h200.jsonl``). They reproduce every one of these counts.
 
-- **wgmma.** K of an instruction is 32 bytes of every type. It keeps the four tensor cores of a multiprocessor busy for N/2
-  cycles each. Its operands pass through the banks of shared memory 128 bytes at a time, without conflicts in any layout:
-  16 wavefronts for the 64 rows of A, unless these are in registers, and N/4 for B.
-- **mma.sync** keeps one tensor core busy for 4 cycles if K of an instruction is 16 bytes, for 6 if it is 32; of float64 for
-  16 cycles for each 64 elements of A. Types that the tensor core lacks take two instructions of a type that it has: of 16
-  bits for e4m3 and e5m2, of 8 bits for s4 and u4; two also a product of bits by ``xor``. ``wmma`` takes several of
-  ``mma.sync``.
-- **Copy engine.** An instruction is one request. A load counts the sectors of 32 bytes that arrive, in every block that a
-  multicast reaches: those that its lines in global memory touch, and those that fill what lies outside, in each line of the
-  box apart. Where a multicast clips lines, each of these counts the sectors of the box's line twice. A store or reduction
-  counts the sectors that its lines touch.
+- **wgmma.** K of an instruction is 32 bytes for every type. The instruction keeps each of the four tensor cores of a
+  multiprocessor busy for N/2 cycles. Its operands pass through the banks of shared memory 128 bytes at a time, without
+  conflicts in any layout. The 64 rows of A take 16 wavefronts, unless they are in registers, and B takes N/4
+  wavefronts.
+- **mma.sync** keeps one tensor core busy for 4 cycles if K of an instruction is 16 bytes, and for 6 cycles if it is 32
+  bytes. For float64 it takes 16 cycles for each 64 elements of A. A type that the tensor core lacks takes two
+  instructions of a type that it has: e4m3 and e5m2 take two of 16 bits, s4 and u4 take two of 8 bits. A product of bits
+  by ``xor`` takes two, too. ``wmma`` is executed as several ``mma.sync``.
+- **Copy engine.** Each instruction is one request. A load counts the sectors of 32 bytes that arrive, in every block
+  that a multicast reaches. These are the sectors that its lines touch in global memory, and the sectors that fill the
+  part of the box outside the tensor, counted separately for each line of the box. If a multicast reads lines that are
+  partly outside, each of these lines counts the sectors of a line of the box twice. A store or reduction counts the
+  sectors that its lines touch.
 """
 
 from __future__ import annotations
@@ -29,11 +32,10 @@ _OF_A, _COLUMNS = 16, 4
 
 @dataclass(frozen=True)
 class UnitWork:
-    """What one execution of an instruction does: by a warp, or by the warps that execute it together (``requests``).
+    """The work of one execution of an instruction, by a warp or by the warps that execute it together (``requests``).
 
-    ``kind`` is "wgmma" or "mbarrier" in space "shared", "mma" in "registers", "tma load", "tma store" or "tma reduce" in
-    "global".
-    ``cycles`` are those of tensor cores, summed over the four of a multiprocessor.
+    ``kind`` depends on ``space``: "wgmma" or "mbarrier" in "shared", "mma" in "registers", and "tma load", "tma store"
+    or "tma reduce" in "global". ``cycles`` are those of tensor cores, summed over the four of a multiprocessor.
     """
 
     space: str
@@ -45,12 +47,12 @@ class UnitWork:
     cycles: int = 0
 
     def to(self, blocks: int) -> UnitWork:
-        """The same copy to several blocks."""
+        """The work of the same copy if it goes to several blocks."""
         return replace(self, bytes=self.bytes * blocks, sectors=self.sectors * blocks)
 
 
 def wgmma_work(n: int, *, from_registers: bool) -> UnitWork:
-    """``wgmma.mma_async`` of a warpgroup with N = ``n``, and A in registers or in shared memory.
+    """The work of ``wgmma.mma_async`` of a warpgroup with N = ``n``, and A in registers or in shared memory.
 
     >>> wgmma_work(256, from_registers=False)
     UnitWork(space='shared', kind='wgmma', requests=4, bytes=10240, sectors=0, wavefronts=80, cycles=512)
@@ -60,7 +62,7 @@ def wgmma_work(n: int, *, from_registers: bool) -> UnitWork:
 
 
 def mma_work(kind: str, m: int, k: int, *, xor: bool = False, instructions: int = 1) -> UnitWork:
-    """``mma.sync`` m×8×k of a warp on operands of a type, or as many of them.
+    """The work of ``mma.sync`` m×8×k of a warp, for operands of a type, or of several such ``instructions``.
 
     >>> mma_work("bf16", 16, 16)
     UnitWork(space='registers', kind='mma', requests=1, bytes=0, sectors=0, wavefronts=0, cycles=6)
@@ -80,8 +82,8 @@ _BITS_OF_TWO = {"e4m3": 8, "e5m2": 8, "s4": 4, "u4": 4}
 
 
 def tcgen05_work() -> UnitWork:
-    """``tcgen05.mma`` of a block or a pair: an instruction. What it asks of shared memory, and the cycles that it keeps the
-    tensor cores busy, are not documented and are not counted."""
+    """The work of ``tcgen05.mma`` of a block or a pair: only the instruction. Its accesses to shared memory, and the
+    cycles for which it keeps the tensor cores busy, are not documented and are not counted."""
     return UnitWork("tensor memory", "tcgen05")
 
 
@@ -90,7 +92,8 @@ _BITS = {"tf32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "b1": 1} | _BITS_O
 
 
 def touched_sectors(starts: Ints, nbytes: int) -> int:
-    """Sectors that lines of ``nbytes`` touch, each line counted apart: their first addresses.
+    """The number of sectors that lines of ``nbytes`` bytes touch, counted for each line separately. ``starts`` are the
+    addresses of the lines.
 
     >>> import numpy as np
     >>> touched_sectors(np.array([0, 240]), 128)
@@ -100,8 +103,8 @@ def touched_sectors(starts: Ints, nbytes: int) -> int:
 
 
 def filled_sectors(lines: int, nbytes: int, inside: int, moved: int) -> int:
-    """Sectors that fill what lies outside in a box of lines of ``nbytes``: of ``inside`` lines all but ``moved`` bytes, of
-    the others all.
+    """The number of sectors that fill what lies outside the tensor, in a box of ``lines`` lines of ``nbytes`` bytes. In
+    ``inside`` lines everything but ``moved`` bytes is filled; the other lines are filled whole.
 
     >>> filled_sectors(32, 128, 13, 112)
     89
@@ -110,7 +113,8 @@ def filled_sectors(lines: int, nbytes: int, inside: int, moved: int) -> int:
 
 
 def multicast_sectors(lines: int, nbytes: int) -> int:
-    """Sectors of lines of ``nbytes`` that a multicast clips: what is inside and what is filled are sent apart.
+    """The number of sectors of lines of ``nbytes`` bytes that a multicast reads and that are partly outside; what is
+    inside and what is filled are sent separately.
 
     >>> multicast_sectors(312, 128)
     2496
@@ -119,11 +123,11 @@ def multicast_sectors(lines: int, nbytes: int) -> int:
 
 
 def copy_work(kind: str, nbytes: int, sectors: int) -> UnitWork:
-    """A bulk copy: ``kind`` is "load", "store" or "reduce"."""
+    """The work of a bulk copy; ``kind`` is "load", "store" or "reduce"."""
     return UnitWork("global", f"tma {kind}", bytes=nbytes, sectors=sectors)
 
 
-#: A copy within shared memory, which is not counted.
+#: The work of a copy within shared memory, which is not counted.
 NOTHING = copy_work("load", 0, 0)
-#: An operation on a barrier.
+#: The work of an operation on a barrier.
 BARRIER_WORK = UnitWork("shared", "mbarrier")

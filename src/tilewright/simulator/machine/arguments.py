@@ -1,4 +1,5 @@
-"""Checks what a caller passes to a kernel: grid and block, which blocks to run, arrays and numbers for its parameters."""
+"""Checks what a caller passes to a kernel: grid and block, the blocks to run, and the arrays and numbers for its
+parameters."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from .tensor_map import MAP_BYTES
 from .threads import NO_CLUSTER, blocks_by_cluster, clusters_of
 from .values import DTYPES, Array, Dim, Ints
 
-#: The most blocks of a run: their numbers must fit a stamp of ``clocks``.
+#: The most blocks of a run, because their numbers must fit a stamp of ``clocks``.
 MOST_BLOCKS = 1 << 26
 
 
 def dimensions(name: str, value: int | Sequence[int]) -> Dim:
-    """A grid or block as (x, y, z).
+    """Check a grid or block; returns it as (x, y, z).
 
-    Raises UsageError where it is not one to three positive numbers, or more than a GPU takes.
+    Raises UsageError if it is not one to three positive numbers, or more than a GPU accepts.
 
     >>> dimensions("grid", (4, 2))
     (4, 2, 1)
@@ -40,14 +41,14 @@ def dimensions(name: str, value: int | Sequence[int]) -> Dim:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """An option that counts something. Raises UsageError for anything else."""
+    """Check an option that must be a whole number. Raises UsageError if it is none, or too small."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UsageError(f"{name} must be a whole number of at least {least}, given {value!r}")
     return int(value)
 
 
 def check_positions(outputs: Any) -> None:
-    """Raises UsageError for anything but positions of arguments."""
+    """Raise UsageError unless all values are positions of arguments."""
     if isinstance(outputs, str) or not isinstance(outputs, Sequence | np.ndarray | set | frozenset):
         raise UsageError(f"outputs must be positions of arguments, such as [2], given {outputs!r}")
     for output in outputs:
@@ -55,15 +56,15 @@ def check_positions(outputs: Any) -> None:
 
 
 def size_in_words(nbytes: int) -> str:
-    """``3 MiB``, or ``512 bytes``."""
+    """A number of bytes as text, such as ``3 MiB`` or ``512 bytes``."""
     return f"{nbytes >> 20:,} MiB" if nbytes >= 1 << 20 else f"{nbytes:,} bytes"
 
 
 @dataclass(frozen=True)
 class SimulatedBlocks:
-    """The blocks of a grid that are run, in order, whole clusters of them.
+    """The blocks of a grid that are run, in order. Only whole clusters are run.
 
-    ``chosen`` are their numbers, as ``threads.blocks_by_cluster`` counts them; None for all.
+    ``chosen`` has their numbers, in the order of ``threads.blocks_by_cluster``; None means all blocks.
     """
 
     grid: Dim
@@ -72,8 +73,8 @@ class SimulatedBlocks:
 
     @classmethod
     def of(cls, grid: Dim, blocks: int | Sequence[int] | None, cluster: Dim = NO_CLUSTER) -> SimulatedBlocks:
-        """All blocks, those of the given linear indices, or a number of blocks spread over the grid; of a cluster all
-        blocks are run if one is."""
+        """Select all blocks, the blocks of the given linear indices, or a number of blocks spread over the grid. If one
+        block of a cluster is selected, the whole cluster is run."""
         total, size = math.prod(grid), math.prod(cluster)
         if blocks is None:
             if total > MOST_BLOCKS:
@@ -93,16 +94,16 @@ class SimulatedBlocks:
 
     @property
     def total(self) -> int:
-        """Blocks of the grid."""
+        """The number of blocks of the grid."""
         return math.prod(self.grid)
 
     @property
     def count(self) -> int:
-        """How many are run."""
+        """The number of blocks that are run."""
         return self.total if self.chosen is None else int(self.chosen.size)
 
     def part(self, first: int, count: int) -> Ints:
-        """Indices in the grid of ``count`` blocks of the run, from ``first`` on."""
+        """The indices in the grid of ``count`` blocks of the run, from block ``first`` of the run on."""
         stop = min(first + count, self.count)
         numbers = np.arange(first, stop, dtype=np.int64) if self.chosen is None else self.chosen[first:stop]
         return blocks_by_cluster(numbers, self.grid, self.cluster)
@@ -136,7 +137,8 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
 
 
 def checked_array(name: str, value: Array) -> Array:
-    """An array as a kernel sees it: its elements in C order. Raises OperandError for a type that no GPU has."""
+    """Convert an array to the form that a kernel sees: elements in C order. Raises OperandError for a dtype that no GPU
+    has."""
     if not all(_is_number(dtype) for dtype in _scalars(value.dtype)):
         raise OperandError(f"{name} is an array of {value.dtype}: give one of numbers that a GPU has")
     if not value.dtype.isnative:
@@ -147,9 +149,9 @@ def checked_array(name: str, value: Array) -> Array:
 
 
 def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
-    """A number, a structure or None (a null pointer) as the bytes of a kernel parameter.
+    """Convert a number, a structure or None (a null pointer) to the bytes of a kernel parameter.
 
-    Raises OperandError if it is not of the parameter's type or does not fit.
+    Raises OperandError if the value is not of the parameter's type or does not fit.
     """
     kind = f".{param.type}" + (f"[{param.size}]" if param.size != SIZES[param.type] else "")
     if value is None and is_pointer(param):
@@ -187,16 +189,17 @@ def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a structure: its bytes, and what their address must be a multiple of."""
+    """A member of a structure: its bytes, and the alignment of its address."""
 
     data: bytes
     align: int
 
 
 def number_member(name: str, value: Any) -> Member:
-    """A member that is a number or a structure of NumPy, bytes, or None for a null pointer.
+    """Make a member from a number or a structure of NumPy, from bytes, or from None for a null pointer.
 
-    Raises OperandError for anything else; Python's own numbers do not say how wide they are.
+    Raises OperandError for any other value. Python's own numbers are refused because they do not say how many bits they
+    have.
     """
     if value is None:
         return Member(bytes(8), 8)
@@ -212,7 +215,7 @@ def number_member(name: str, value: Any) -> Member:
 
 
 def structure(members: Sequence[Member]) -> Member:
-    """Members one after another as C++ lays them out.
+    """Put members one after another, aligned as in a C++ structure.
 
     >>> structure([Member(b"ab", 2), Member(b"cdef", 4)])
     Member(data=b'ab\\x00\\x00cdef', align=4)
@@ -226,10 +229,11 @@ def structure(members: Sequence[Member]) -> Member:
 def chosen_values(
     chosen: Mapping[str, Any], variables: Sequence[Variable], bytes_of: Callable[[str, Variable, Any], bytes]
 ) -> dict[str, bytes]:
-    """The bytes of variables of the module that are ``chosen`` by their names in C++ or in PTX, by the latter. ``bytes_of``
-    gives those of a value that is no array, of which it gets the name in messages and the variable.
+    """The bytes of the module's variables for which a value is ``chosen``, by their names in the PTX. ``chosen`` may
+    use the names of C++ or of the PTX. ``bytes_of`` converts a value that is no array. It takes the name for messages,
+    the variable and the value.
 
-    Raises UsageError for a name that no variable has, OperandError for a value that does not fit.
+    Raises UsageError for a name that no variable has, and OperandError for a value that does not fit.
     """
     known = {name: v for v in variables if not v.name.startswith("$") for name in (demangled(v.name), v.name)}
     found = {}

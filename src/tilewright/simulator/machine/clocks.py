@@ -1,27 +1,30 @@
-"""Whether two accesses are ordered: one logical clock per thread, and what each warp knows of the clocks of others.
+"""Decides whether two accesses are ordered. Each thread has a logical clock, and each warp knows up to which times it
+is ordered after other warps.
 
-A stamp is a thread and a time in one number: ``(block + 1) << 36 | time << 10 | thread``; blocks are numbered in the order
-in which they run. Time is a Lamport clock: whatever orders threads sets the time of all of them past the latest.
-Of two accesses by different threads, the earlier one is ordered before the later if
+A stamp is one number with a thread and a time: ``(block + 1) << 36 | time << 10 | thread``. Blocks are numbered in the
+order in which they run. Time is a Lamport clock: whatever orders threads sets the clocks of all of them beyond the
+latest one. Of two accesses by different threads, the earlier one is ordered before the later one in these cases:
 
-- same warp: the time has advanced between them, at a warp-wide ``.sync`` or a barrier. Nothing else orders the threads of
-  a warp: since Volta they need not run in step.
-- same block: the later warp knows the earlier one's time, from a barrier of the whole block (``floor``), from a barrier of
-  some warps (``known``), or because the earlier warp ran a fence and then stored something (``posted``), and the later
-  one ran an atomic or volatile load after that.
-- two blocks of a cluster: the later warp knows the earlier one's time, from a barrier of the cluster or a fence.
-- any two blocks: the earlier one has since run a device-wide fence and then stored something (``handed_over_until``), and
-  the later one has run an atomic or volatile load, which is how correct kernels pass data from block to block.
+- in the same warp: time has advanced between the accesses, at a warp-wide ``.sync`` or a barrier. Nothing else orders
+  the threads of a warp, because since Volta they need not run in step.
+- in the same block: the later warp knows the earlier one's time. It knows the time from a barrier of the whole block
+  (``floor``) or of some warps (``known``); or because the earlier warp ran a fence and then stored something
+  (``posted``), and the later one ran an atomic or volatile load after that.
+- in two blocks of a cluster: the later warp knows the earlier one's time, from a barrier of the cluster or a fence.
+- in any two blocks: the earlier block has since run a device-wide fence and then stored something
+  (``handed_over_until``), and the later block has run an atomic or volatile load. Correct kernels pass data from block
+  to block in this way.
 
-A warp knows the times of others as a whole. But whatever orders an access before those of other threads, the thread itself
-must take part in it after the access: one that has passed no synchronisation since, and published nothing, has ordered
-nothing (``unpublished``). So an elected lane that arrives for its warp with no ``__syncwarp()`` before is found.
+A warp's knowledge of other warps' times belongs to all of its lanes. But the thread that made an access must itself
+take part, after the access, in whatever orders the access before those of other threads. If it has passed no
+synchronisation and published nothing since, its access is ordered before no other (``unpublished``). So an elected lane
+that arrives for its warp, with no ``__syncwarp()`` before, is found.
 
-Where this is coarser than the rules of the language, accesses are taken as ordered, so that no false race is reported.
+Where these rules are coarser than those of the language, accesses count as ordered, so that no false race is reported.
 
-Copies by the copy engine and operands of ``wgmma`` use the asynchronous proxy, which sees a plain write only after a
-``fence.proxy.async`` that follows it: ``visible`` has, for each warp, the time up to which a fence of some thread that knew
-its writes has made them visible to that proxy.
+Copies by the copy engine and operands of ``wgmma`` use the asynchronous proxy. It sees a plain write only after a later
+``fence.proxy.async``. ``visible`` has for each warp the time up to which its writes are visible to that proxy, because
+a thread that knew of them ran such a fence.
 """
 
 from __future__ import annotations
@@ -43,11 +46,12 @@ OBSERVED = 2  # the flag of a block that has run an atomic or a volatile load on
 
 
 class Clocks:
-    """The clocks of a batch of blocks of ``threads`` threads.
+    """The clocks of a batch of blocks, each of ``threads`` threads.
 
     For every block of the run, ``handed_over_until`` is the time up to which its accesses are ordered before those of
-    other blocks that have observed others, and ``has_observed_others`` is OBSERVED if it has. A row of times has one for
-    each warp of a cluster of ``together`` blocks: WARPS for each block, in order of rank.
+    blocks that have observed others. ``has_observed_others`` is OBSERVED if the block has run an atomic or volatile
+    load on global memory. A row of times has one time for each warp of a cluster of ``together`` blocks: WARPS times
+    for each block, in order of rank.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class Clocks:
         self.waited: tuple[Ints, Ints] | None = None
 
     def place(self, first: int) -> None:
-        """Start the blocks from ``first`` on of the run."""
+        """Reset the clocks for the blocks of the run from ``first`` on."""
         self.first, self.settled, self.known, self.posted, self.group = first, 0, None, None, None
         self.secured, self.ended, self.waited = None, None, None
         self.fenced.clear()
@@ -97,7 +101,7 @@ class Clocks:
     # ---- what orders threads
 
     def sync_warps(self, sel: Ints | None) -> None:
-        """These lanes passed a warp-wide synchronisation, each with those of its warp."""
+        """Order lanes that passed a warp-wide synchronisation, each with the other lanes of its warp."""
         self._rejoin(sel)
         if sel is None and self.threads % 32 == 0:
             rows = self.stamp.reshape(-1, 32)
@@ -111,7 +115,8 @@ class Clocks:
         self.stamp[active] = np.repeat(_after(latest), counts) | (stamps & _THREAD)
 
     def sync_groups(self, lanes: Ints, groups: Ints) -> None:
-        """These lanes passed a synchronisation, each with those of its warp that have the same number."""
+        """Order lanes that passed a synchronisation, each with the lanes of its warp that have the same group
+        number."""
         stamps, bit = self.stamp[lanes], np.int64(1) << (self.thread[lanes] & 31)
         if self.group is None:
             self.group = np.full(self.stamp.size, -1, np.int64)
@@ -129,7 +134,7 @@ class Clocks:
             self.group[slice(None) if lanes is None else lanes] = -1
 
     def sync_blocks(self, blocks: Ints | None) -> None:
-        """All threads of these blocks of the batch passed a barrier."""
+        """Order all threads of these blocks of the batch, which passed a barrier."""
         if self.group is not None:
             self.group.reshape(self.copies, self.threads)[slice(None) if blocks is None else blocks] = -1
         rows = self.stamp.reshape(self.copies, self.threads)
@@ -145,13 +150,15 @@ class Clocks:
             known[some] = known[some].max(axis=1, keepdims=True)
 
     def meet(self, lanes: Ints, arrived: Iterable[Ints]) -> None:
-        """Some threads of a block passed a barrier; ``arrived`` is the knowledge of threads that arrived without waiting."""
+        """Order some threads of a block that passed a barrier. ``arrived`` is the knowledge of threads that arrived
+        without waiting."""
         known = np.maximum.reduce([self.knowledge(lanes), *arrived])
         self.advance(lanes)  # they have published what they did before
         self.learn(lanes, known)
 
     def knowledge(self, lanes: Ints) -> Ints:
-        """The times up to which these threads of a block know the warps of their cluster, their own included: (columns,)."""
+        """The times up to which these threads of a block are ordered after the warps of their cluster, including their
+        own: (columns,)."""
         warps = np.unique(self.warp[lanes])
         row, own = np.zeros(self.columns, np.int64), self._columns_of(int(self.block[lanes[0]]))
         row[own] = self.floor[warps].max()
@@ -161,8 +168,8 @@ class Clocks:
         return row
 
     def learn(self, lanes: Ints, row: Ints) -> None:
-        """Order these threads of a cluster after the times in ``row``, one for each of its warps: (columns,), or for
-        threads of several clusters (clusters of the batch, columns)."""
+        """Order these threads of a cluster after the times in ``row``, which has one time for each warp of the cluster:
+        (columns,). For threads of several clusters ``row`` is (clusters of the batch, columns)."""
         if self.known is None:
             self.known = np.zeros((self.copies * self.warps, self.columns), np.int64)
         warps = np.unique(self.warp[lanes])
@@ -177,8 +184,8 @@ class Clocks:
         then[lanes] = self.stamp[lanes]
 
     def knowledge_of_clusters(self, lanes: Ints, fenced: bool = False) -> Ints:
-        """``knowledge`` of threads of any blocks, put together by cluster: (clusters of the batch, columns). With
-        ``fenced``, only what they knew at their last cluster-wide fence."""
+        """The ``knowledge`` of threads of any blocks, combined for each cluster: (clusters of the batch, columns). With
+        ``fenced``, it is only what they knew at their last cluster-wide fence."""
         rows = np.zeros((self.copies // self.together, self.columns), np.int64)
         if fenced:
             if self.secured is not None:
@@ -194,33 +201,34 @@ class Clocks:
         return rows
 
     def outlive(self, blocks: Ints, rows: Ints) -> None:
-        """Threads of these blocks of the batch know that the warps of their clusters have got to the times in ``rows``:
-        (blocks, columns)."""
+        """Note that threads of these blocks of the batch know that the warps of their clusters have reached the times
+        in ``rows``: (blocks, columns)."""
         if self.ended is None:
             self.ended = np.zeros((self.copies, self.columns), np.int64)
         self.ended[blocks] = np.maximum(self.ended[blocks], rows)
 
     def known_at_exit(self) -> Ints:
-        """The times up to which each block knows the warps of its cluster: (blocks of the batch, columns)."""
+        """The times that, as each block knows at its end, the warps of its cluster have reached: (blocks of the batch,
+        columns)."""
         rows = np.zeros((self.copies, self.columns), np.int64) if self.ended is None else self.ended.copy()
         if self.known is not None:
             np.maximum(rows, self.known.reshape(self.copies, self.warps, -1).max(axis=1), out=rows)
         return rows
 
     def times(self, lanes: Ints) -> Ints:
-        """The present times of these lanes."""
+        """The current times of these lanes."""
         return _time(self.stamp[lanes])
 
     def advance(self, lanes: Ints, least: int = 0) -> None:
-        """Advance the time of these lanes, at least to ``least``."""
+        """Advance the time of these lanes by one, or to ``least`` if that is later."""
         self._rejoin(lanes)
         stamps = self.stamp[lanes]
         time = np.minimum(np.maximum(_time(stamps) + 1, least), _LATEST)
         self.stamp[lanes] = (stamps & ~_TIME) | time * TICK
 
     def fence(self, sel: Ints | None, wide: bool, near: bool = False) -> None:
-        """These lanes ran a fence, device-wide if ``wide`` and cluster-wide if ``near``: the next store of their block
-        publishes what they know now."""
+        """Note that these lanes ran a fence, device-wide if ``wide`` and cluster-wide if ``near``. The next store of
+        their block publishes what they know now."""
         if self.posted is None:
             self.posted = np.zeros((self.copies, self.columns), np.int64)
         nothing = np.zeros(self.columns, np.int64)
@@ -235,7 +243,8 @@ class Clocks:
             self.advance(lanes)
 
     def secure(self, sel: Ints | None) -> None:
-        """What these lanes know is published by their next arrival at a barrier of the cluster, also by a relaxed one."""
+        """Note that the next arrival of these lanes at a barrier of the cluster, even a relaxed one, publishes what
+        they know now."""
         for _, lanes in self._by_block(sel):
             self._secure(lanes, self.knowledge(lanes))
             self.advance(lanes)
@@ -251,20 +260,22 @@ class Clocks:
         self.secured[np.unique(self.warp[lanes])] = known
 
     def fence_proxy(self, sel: Ints | None) -> None:
-        """These lanes ran ``fence.proxy.async``: what they wrote and what they know is visible to that proxy from now on."""
+        """Note that these lanes ran ``fence.proxy.async``: what they wrote and what they know is now visible to the
+        asynchronous proxy."""
         for block, lanes in self._by_block(sel):
             row = self.knowledge(lanes)
             np.maximum(self.visible[block], row[self._columns_of(block)], out=self.visible[block])
             self.advance(lanes)
 
     def invisible(self, then: Ints, lane: int) -> Bools:
-        """Which earlier plain writes of the block of a lane the asynchronous proxy cannot see yet."""
+        """Which earlier plain writes by the block of ``lane`` the asynchronous proxy cannot see yet."""
         mine = (then >= EPOCH) & (then // EPOCH == self.stamp[lane] // EPOCH)
         visible = self.visible[self.block[lane]]
         return np.asarray(mine & (_time(then) > visible[(then & _THREAD) >> 5]))
 
     def signal(self, sel: Ints | None) -> None:
-        """These lanes store something, which publishes what was fenced before, to their block or to the grid."""
+        """Note that these lanes store something, which publishes what was fenced before to their block, and after a
+        wider fence to the cluster or the grid."""
         if self.posted is not None and self.fenced:
             for block, _ in self._by_block(sel):
                 if block in self.fenced:
@@ -277,7 +288,7 @@ class Clocks:
                     self.handed_over_until[whole] = max(self.handed_over_until[whole], time)
 
     def look(self, sel: Ints | None) -> None:
-        """These lanes read what others may have published: they learn what was posted in their block."""
+        """Note that these lanes read what others may have published: they learn what was posted in their block."""
         if self.posted is not None:
             for block, lanes in self._by_block(sel):
                 if self.posted[block].any():
@@ -291,7 +302,8 @@ class Clocks:
     # ---- what is not ordered
 
     def unordered(self, then: Ints, now: Ints) -> Bools:
-        """Which earlier accesses ``then`` (0: none) are by other threads and not ordered before the accesses ``now``."""
+        """Which of the earlier accesses ``then`` (0: none) are by other threads and not ordered before the accesses
+        ``now``."""
         difference = (then ^ now) & ~_TIME
         maybe = (then >= EPOCH) & (difference != 0)
         maybe &= (difference >= EPOCH) | ((then & _TIME) > self.settled * TICK)
@@ -300,7 +312,8 @@ class Clocks:
         return maybe
 
     def recent(self, then: Ints, now: Ints) -> Bools:
-        """Which earlier accesses may still race: those of other blocks, and those since all blocks passed a barrier."""
+        """Which earlier accesses may still race: those of other blocks, and those made since all blocks last passed a
+        barrier."""
         return (then >= EPOCH) & (((then ^ now) >= EPOCH) | ((then & _TIME) > self.settled * TICK))
 
     def _unordered(self, then: Ints, now: Ints) -> Bools:
@@ -308,8 +321,8 @@ class Clocks:
         return late if late.all() else late | self.unpublished(then)
 
     def lacks_only_warp_sync(self, then: int, now: int) -> bool:
-        """Whether another thread of its warp has published an access that is not ordered before ``now``: only a
-        synchronisation of that warp is missing."""
+        """Whether only a synchronisation of the earlier access's warp is missing: another thread of that warp has
+        published what orders the access ``then`` before ``now``, but the thread that made it took no part."""
         earlier, later = np.array([then]), np.array([now])
         return bool(other_warp(earlier, later)[0]) and not self._later_than_known(earlier, later)[0]
 
@@ -333,8 +346,8 @@ class Clocks:
         return np.asarray((_time(then) > bound) & ~handed_over)
 
     def unpublished(self, then: Ints) -> Bools:
-        """Which accesses are those of threads of the batch that have published nothing since: nothing can order them before
-        what other threads do."""
+        """Which accesses are by threads of the batch that have published nothing since. Nothing can order such an
+        access before what other threads do."""
         # A stamp of an earlier batch is less than those of this one; the latest time never advances.
         lane = np.maximum(((then >> _EPOCH_BITS) - (1 + self.first)) * self.threads + (then & _THREAD), 0)
         first = self.stamp[lane]
@@ -344,12 +357,12 @@ class Clocks:
 
 
 def stamped_by(stamp: int) -> tuple[int, int]:
-    """Block of the run, and thread, of a stamp."""
+    """The block of the run and the thread of a stamp."""
     return stamp // int(EPOCH) - 1, stamp & int(_THREAD)
 
 
 def thread_of(stamp: Ints | int) -> Ints:
-    """Stamps without their times: equal for the same thread of the same block."""
+    """Stamps without their times; two are equal if they are of the same thread of the same block."""
     return np.asarray(stamp & ~_TIME)
 
 

@@ -1,12 +1,13 @@
-"""Records the events at the mbarriers of a run: those of one block in their order, and the rounds of copies.
+"""Records the events at mbarriers in a run: those of one cluster of blocks in their order, and the rounds of copies of
+all blocks.
 
-A log of events is the evidence for the pictures of a pipeline. It is kept only if the options of a run ask for it, and only
-of the first cluster of blocks. ``simulator.microscope`` makes the pictures' data from it.
+The pictures of a pipeline are made from a log of events. Events are recorded only if the options of a run ask for a
+log, and only for the first cluster of blocks. ``simulator.microscope`` makes the data of the pictures from the log.
 
-The rounds tell how often a block waits for memory, and with how many bytes under way. A round begins when no thread of any
-block can go on before bytes arrive; then all copies under way arrive. So the bytes of a round are what a block has under
-way at once, and each round costs a kernel the latency of memory once: a ring of four stages, of which consumers hold one,
-has rounds of three stages.
+Rounds show how often a block waits for memory, and with how many bytes under way. A round ends when no thread of any
+block can continue until bytes arrive; then all copies that are under way arrive. So the bytes of a round are what a
+block has under way at once, and each round costs a kernel the latency of memory once. For example, if a ring has four
+stages and consumers hold one of them, its rounds have three stages.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .values import Ints
 
 # ---- events of one block ---------------------------------------------------------------------------------------------
 
-#: Events after which a log ends.
+#: The number of events after which a log ends.
 MOST_EVENTS = 4096
 
 
 class LoggedBarrier(Protocol):
-    """What is recorded of an mbarrier: see ``mbarriers.Mbarrier``."""
+    """The state of an mbarrier that is recorded; see ``mbarriers.Mbarrier``."""
 
     region: Region
     offset: int
@@ -42,11 +43,12 @@ class LoggedBarrier(Protocol):
 
 
 class LoggedEvent(NamedTuple):
-    """An event: ``warps`` with a bit for each of their lanes that takes part, and the barrier's state after it.
+    """An event. ``warps`` has for each warp a bit for each lane that takes part; ``pending``, ``bytes`` and ``phase``
+    are the barrier's state after the event.
 
-    ``what`` is that of ``records.pipeline.BarrierEvent``, or "copy" (a copy was asked for), "product", "meet" (a barrier of
-    the block opened for these warps) or "stuck" (a wait that never ends); ``copy`` is the number of a copy. Without a
-    barrier ``barrier`` is -1.
+    ``what`` is one of the kinds of ``records.pipeline.BarrierEvent``, or "copy" (a copy was requested), "product",
+    "meet" (these warps passed a barrier of the block) or "stuck" (a wait that never ends). ``copy`` is the number of a
+    copy. ``barrier`` is -1 for an event at no mbarrier.
     """
 
     what: str
@@ -62,7 +64,8 @@ class LoggedEvent(NamedTuple):
 
 @dataclass
 class LoggedTile:
-    """The first rows of the first box that an instruction copied, and what a product read of them first."""
+    """The first rows of the first box that an instruction copied, and the chunks of the box that a product read
+    first."""
 
     ins: Instruction
     box: int  # the number of the box among those of the run
@@ -78,7 +81,7 @@ class LoggedTile:
 
 
 class EventLog:
-    """The log of a run; ``blocks`` blocks of the first batch are recorded, those of one cluster."""
+    """The log of a run. It records the ``blocks`` blocks of the first cluster."""
 
     def __init__(self) -> None:
         self.events: list[LoggedEvent] = []
@@ -92,7 +95,7 @@ class EventLog:
         self._threads: Threads | None = None
 
     def start(self, threads: Threads) -> None:
-        """Record the first cluster of these threads' blocks."""
+        """Begin to record the first cluster of blocks of these threads."""
         self._threads, self.blocks = threads, threads.cluster.size
         self.block = f"block {threads.place(0)[0]}"
         self.warps_of_block = -(-threads.threads // 32)
@@ -102,7 +105,8 @@ class EventLog:
     def at(
         self, what: str, ins: Instruction, barrier: LoggedBarrier, lanes: Ints, amount: int = 0, copy: int = 0
     ) -> None:
-        """Record an event of these lanes at a barrier; the barrier's state is that after it."""
+        """Record an event of these lanes at a barrier; the recorded state of the barrier is the state after the
+        event."""
         if barrier.block < self.blocks:
             if barrier.offset not in self.names:
                 self.names[barrier.offset] = _name(barrier)
@@ -112,8 +116,8 @@ class EventLog:
     def arrive(
         self, ins: Instruction, barrier: LoggedBarrier, lanes: Ints, count: int, before: tuple[int, int]
     ) -> None:
-        """Record arrivals of lanes, one warp after the other if each lane arrives once. Before them the barrier lacked
-        ``before[0]`` arrivals of phase ``before[1]``."""
+        """Record arrivals of lanes, separately for each warp if each lane arrives once. Before these arrivals the
+        barrier lacked ``before[0]`` arrivals of phase ``before[1]``."""
         if barrier.block >= self.blocks:
             return
         last = self.events[-1] if self.events else None
@@ -137,18 +141,19 @@ class EventLog:
             self._add(LoggedEvent(what, warps, ins))
 
     def next_copy(self) -> int:
-        """The number of a new copy."""
+        """Count a new copy; returns its number."""
         self.copies += 1
         return self.copies
 
     def box(self, ins: Instruction, box: int, swizzle: int, row_bytes: int, cells: Ints) -> None:
-        """Record where an instruction puts its first box: (rows, chunks) bytes of the block's shared memory."""
+        """Record where an instruction writes its first box. ``cells`` are (rows, chunks) byte positions in the block's
+        shared memory."""
         if all(tile.ins is not ins for tile in self.tiles):
             self.tiles.append(LoggedTile(ins, box, swizzle, row_bytes, cells))
 
     def operand(self, ins: Instruction, side: str, mode: int, places: Ints, boxes: Ints, numbers: Ints) -> None:
-        """Record the eight chunks that a product reads as one group, with the boxes in which they lie and their numbers in
-        these; only the first that begins in the shown part of a box is kept."""
+        """Record the eight chunks that a product reads as one group, with the box of each chunk and the chunk's number
+        in that box. Only the first group that begins in the shown part of a box is recorded."""
         for tile in self.tiles:
             if tile.reader is None and int(boxes[0]) == tile.box:
                 row, column = divmod(int(numbers[0]), max(1, tile.row_bytes // 16))
@@ -157,7 +162,7 @@ class EventLog:
                     tile.reads, tile.row, tile.column = places, row, column
 
     def warp_of(self, lanes: Ints) -> Ints:
-        """The warps of lanes, counted over the blocks that run together."""
+        """The numbers of the lanes' warps, counted over all blocks that run together."""
         assert self._threads is not None
         return np.asarray(self._threads.base_warp[lanes])
 
@@ -199,7 +204,8 @@ def _name(barrier: LoggedBarrier) -> str:
 
 
 def first_rows(chunks: Ints, across: int, rows: int, most_rows: int, most: int) -> Ints:
-    """The places of the first chunks of the first rows of a box, (rows, chunks), of its chunks in order.
+    """The positions of the first chunks of the first rows of a box, (rows, chunks), from the positions of all its
+    chunks in order.
 
     >>> first_rows(np.arange(0, 96, 16), 3, 2, 8, 2).tolist()
     [[0, 16], [48, 64]]
@@ -212,11 +218,11 @@ def first_rows(chunks: Ints, across: int, rows: int, most_rows: int, most: int) 
 
 @dataclass(frozen=True)
 class BlockRounds:
-    """What the blocks that copied have in common.
+    """The rounds of copies of the blocks that copied.
 
-    Of a mean block: ``rounds``, and ``phases``, the phases of mbarriers that copies completed; ``first``, the bytes of its
-    first round, ``under_way``, the typical bytes of the later ones (of the first, if there is no other), ``bytes``, those
-    of all. ``most`` are the bytes of the block that has most.
+    The figures are for an average block: ``rounds``; ``phases``, the phases of mbarriers that copies completed;
+    ``first``, the bytes of its first round; ``under_way``, the typical bytes of later rounds (of the first if there is
+    no other); and ``bytes``, the bytes of all rounds. ``most`` is the largest number of bytes of any block.
     """
 
     blocks: int = 0
@@ -229,14 +235,14 @@ class BlockRounds:
 
 
 class CopyRounds:
-    """Collects the rounds of a launch, by block."""
+    """Collects the rounds of copies of a launch, by block."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, list[int]] = defaultdict(list)
         self._phases: Counter[int] = Counter()
 
     def add(self, coming: Iterable[tuple[int, int, int]]) -> None:
-        """One round: the block, the place of the mbarrier and the bytes of each copy.
+        """Add one round, given as block, position of the mbarrier and bytes of each copy.
 
         >>> rounds = CopyRounds()
         >>> for stages in ((0, 1, 2, 3), (0, 1, 2), (3, 0, 1), (2,)):
@@ -255,7 +261,7 @@ class CopyRounds:
         self._phases.update(block for block, _ in places)
 
     def of_blocks(self) -> BlockRounds:
-        """The rounds of the blocks that ran."""
+        """The rounds of the blocks that have run."""
         found = list(self._bytes.values())
         if not found:
             return BlockRounds()

@@ -1,7 +1,8 @@
-"""The lanes of a batch of blocks: threads with registers, clocks and memory; and how an operand becomes an array.
+"""The lanes of a batch of blocks: threads with registers, clocks and memory. This module also converts operands to
+arrays.
 
-A lane is a thread. Every register is one array over all lanes of the batch, stored as raw bits; an instruction reads
-and writes it through a view of the type it works with, bound once, when the instruction is decoded.
+A lane is a thread. Every register is one array over all lanes of the batch, stored as raw bits. An instruction reads
+and writes it through a view of the type with which it works; the view is made once, when the instruction is decoded.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Lanes(Threads):
         self.windows = {name: self._window(name) for name in launch.layout_by_space}
         self.spaces: dict[str, Space] = {"global": GlobalSpace(self.reports, launch.regions, launch.grain)}
         self.spaces |= self.windows
-        #: Whether the address of a shared variable names the rank of its block: code for a pair of blocks changes that.
+        #: Whether addresses of shared variables contain the rank of their block, which code for a pair of blocks changes.
         self.names_ranks = self.cluster.size > 1 and any("cta_group::2" in ins.opcode for ins in launch.program.code)
         self.demand, self.compared = demand_of(launch.program), compared_loads(launch.program)
         self.polling = polling_loads(launch.program)
@@ -63,7 +64,7 @@ class Lanes(Threads):
         self.warpgroups = Warpgroups(self, self.clocks, self.reports, launch.program.code)
 
     def use_tensor_memory(self) -> TensorMemory:
-        """Tensor memory, which the first instruction that uses it makes."""
+        """The tensor memory of the batch. The first instruction that uses it creates it."""
         if self.tensor_memory is None:
             self.tensor_memory = TensorMemory(self, self.clocks, self.reports, self.mbarriers)
         return self.tensor_memory
@@ -83,7 +84,7 @@ class Lanes(Threads):
         return space
 
     def start(self, first: int, grid_blocks: Ints) -> None:
-        """Start the kernel on these blocks of the grid, which are the blocks from ``first`` on of the run."""
+        """Start the kernel on these blocks of the grid; they are the blocks of the run from ``first`` on."""
         self.move_to(first, grid_blocks)
         self.clocks.place(first)
         for register in self.registers.values():
@@ -117,7 +118,7 @@ class Lanes(Threads):
 
     @property
     def shared(self) -> SharedSpace:
-        """Shared memory."""
+        """The shared memory of all blocks of the batch."""
         space = self.windows["shared"]
         assert isinstance(space, SharedSpace)
         return space
@@ -128,14 +129,14 @@ class Lanes(Threads):
         return special_register(name, self, self.launch.options.shared_bytes, self.launch.static_shared)
 
     def tick(self, steps: int) -> None:
-        """Advance the clock registers, so that a kernel that waits for a clock ends."""
+        """Advance the clock registers, so that a kernel that waits for a clock to reach some value ends."""
         for name in TIMERS & self.specials.keys():
             self.specials[name][...] = steps
 
     # ---- operands
 
     def register(self, name: str, ins: Instruction) -> Array:
-        """The bits of a register over all lanes. Raises UsageError for one that is not declared."""
+        """The bits of a register over all lanes. Raises UsageError for a register that is not declared."""
         found = self.registers.get(name)
         if found is None or found.ndim > 1:
             kind = self.program.registers.get(name)
@@ -148,21 +149,21 @@ class Lanes(Threads):
         return found
 
     def wide_register(self, name: str, ins: Instruction) -> Array:
-        """The bits of a register of 128 bits: (lanes, 2). Raises UsageError for any other."""
+        """The bits of a 128-bit register: (lanes, 2). Raises UsageError for any other operand."""
         if self.program.registers.get(name) != "b128":
             raise UsageError(f"{ins.place()}: {name!r} is no register of 128 bits in {ins.text}")
         return self.registers.setdefault(name, np.zeros((self.size, 2), np.uint64))
 
     def width(self, name: str, ins: Instruction) -> int:
-        """Bytes of a register."""
+        """The bytes of a register."""
         return self.register(name, ins).dtype.itemsize
 
     def is_register(self, operand: str) -> bool:
-        """Whether an operand is a register, and not a special one, a number or a variable."""
+        """Whether an operand is a register. Special registers, numbers and variables are not."""
         return operand in self.program.registers
 
     def source(self, operand: str, kind: str, ins: Instruction) -> Array:
-        """An operand read as ``kind``: a view of a register, or a 0-d array of a constant."""
+        """An operand, read as type ``kind``: a view of a register, or a 0-d array of a constant."""
         dtype = DTYPES[kind]
         if self.is_register(operand):
             register = self.register(operand, ins)
@@ -198,7 +199,7 @@ class Lanes(Threads):
         return value
 
     def address_of(self, name: str, ins: Instruction) -> int:
-        """The address of a variable, in its own space."""
+        """The address of a variable, in the variable's own space."""
         if name in self.launch.global_addresses:
             return self.launch.global_addresses[name]
         for space in self.windows.values():
@@ -209,7 +210,8 @@ class Lanes(Threads):
     # ---- clocks
 
     def sync_warp(self, sel: Ints | None, groups: Ints | None = None) -> None:
-        """These lanes passed a warp-wide synchronisation, each with its warp, or with those of the same group."""
+        """Order lanes that passed a warp-wide synchronisation, each with its warp, or with the lanes of the same
+        group."""
         if groups is None:
             self.clocks.sync_warps(sel)
         else:

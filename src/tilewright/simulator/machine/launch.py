@@ -1,6 +1,7 @@
-"""Prepares a simulated launch: checks its arguments, lays out its memory, and compares the memory it needs with the limit.
+"""Prepares a simulated launch: checks its arguments, allocates its memory, and compares the memory that it needs with
+the limit.
 
-Used by ``simulator.run.simulate``; ``machine.lanes`` takes the memory from here.
+``simulator.run.simulate`` uses it; ``machine.lanes`` takes the memory from here.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from .tensor_memory import TENSOR_MEMORY_BYTES
 from .threads import cluster_dimensions
 from .values import Array, Dim
 
-#: Lanes of a batch: enough to hide the overhead of Python, few enough that a register fits a core's cache.
+#: The number of lanes of a batch: enough to hide the overhead of Python, and so few that a register fits a core's cache.
 LANES = 16384
-#: Lanes of a batch if blocks may wait for one another: as many as are resident on an H100.
+#: The number of lanes of a batch if blocks may wait for one another: as many as are resident on an H100.
 RESIDENT = 132 * 2048
-#: Bytes of the workspace of a cooperative launch; its second word is the barrier of the grid.
+#: The bytes of the workspace of a cooperative launch; its second word is the barrier of the grid.
 WORKSPACE = 64
-#: Shared memory of a block, in bytes: the most that any GPU has (H100).
+#: The most bytes of shared memory that a block of any GPU can have (H100).
 SHARED = 227 << 10
 #: Bytes of Python objects and bookkeeping for each thread.
 THREAD_OVERHEAD = 200
@@ -63,8 +64,8 @@ LEAST_USED_PART_OF_A_PAGE = 16
 
 
 class SimulatedLaunch:
-    """A kernel on its grid, with its memory. A slot is the number of an array argument or global variable; the upper bits of
-    a simulated address hold the slot."""
+    """A kernel and its grid, with its memory. Each array argument and global variable has a number, its slot; the upper
+    bits of a simulated address hold the slot."""
 
     def __init__(self, program: Program, grid: Dim, block: Dim, args: Sequence[Any], options: RunOptions) -> None:
         """Take the arguments, lay out memory, and give shadows to memory that may be written.
@@ -272,8 +273,8 @@ class SimulatedLaunch:
     # ---- size
 
     def blocks_per_batch(self) -> int:
-        """Blocks per batch, in whole clusters: about LANES lanes, or RESIDENT if blocks may wait for one another; fewer if
-        memory is short.
+        """The number of blocks in a batch, in whole clusters: those of about LANES lanes, or of RESIDENT lanes if
+        blocks may wait for one another; fewer if memory is short.
 
         Raises UsageError if not even one cluster fits ``max_bytes``.
         """
@@ -309,8 +310,8 @@ class SimulatedLaunch:
         return any(first <= poll <= last for first, last in loops for poll in polls)
 
     def text_of_blocks_not_run(self, last: int) -> str:
-        """A text for findings about blocks that wait for ever: other blocks that have not run may be the cause. ``last`` is
-        the last block of the run that has begun."""
+        """A text that is added to findings about blocks that wait for ever; it says that blocks which have not run may
+        be the cause. ``last`` is the last block of the run that has begun."""
         left = self.blocks.count - last - 1
         if self.blocks.count < self.blocks.total:
             return f" (only {self.blocks.count:,} of {self.blocks.total:,} blocks are run)"
@@ -319,7 +320,7 @@ class SimulatedLaunch:
     # ---- results
 
     def report_unwritten(self) -> None:
-        """Report outputs that the kernel did not write in full."""
+        """Report outputs of which the kernel did not write every element."""
         for slot in [slot for output in self.options.outputs for slot in self.argument_slots[output]]:
             region = self.regions[slot]
             assert region.shadow is not None
@@ -334,7 +335,7 @@ class SimulatedLaunch:
                 self.findings.add(UNWRITTEN_OUTPUT, None, (0, 0, 0), (0, 0, 0), region.base + first, text)
 
     def result(self, index: int, value: Any) -> Array | list[Array] | None:
-        """An array as the kernel left it, or a list of them. None for other arguments."""
+        """An array argument, or a list of them, after the run. None for other arguments."""
         if index not in self.argument_slots:
             return None
         return self._after_run(value, iter(self.argument_slots[index]))

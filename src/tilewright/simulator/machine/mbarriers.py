@@ -1,12 +1,14 @@
-"""The mbarriers of a batch of blocks: arrivals, bytes, phases, and what a wait learns (PTX ISA 9.7.13.15).
+"""The mbarriers of a batch of blocks: their arrivals, bytes and phases, and what a thread that waits learns (PTX ISA
+9.7.13.15).
 
-A phase completes when no arrival is pending and as many bytes have arrived as were expected. The state lies in shared
-memory as one 64-bit word, as on hardware; its bits are opaque there. Beside the word
-there is what hardware does not keep: what the threads that arrived know, the copies of each phase, and the phases that
-warps waited for.
+A phase completes when no arrival is pending and as many bytes have arrived as were expected. The state is one 64-bit
+word in shared memory, as on hardware. PTX does not say what its bits mean on hardware. In addition, the simulator
+stores what hardware does not: what the threads that arrived know, the copies of each phase, and the phases for which
+warps waited.
 
-An arrival publishes what its threads know (see ``clocks``); a wait for a phase learns what the arrivals of this phase and
-of earlier ones published. The bytes of a copy count as written by the first thread that has waited for their phase.
+An arrival publishes what its threads know (see ``clocks``). A wait for a phase learns what the arrivals of this phase
+and of earlier ones published. The bytes of a copy count as written by the first thread that has waited for the copy's
+phase.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from .values import Ints
 
 # ---- state and phases ------------------------------------------------------------------------------------------------
 
-#: The largest count of arrivals, and of bytes expected or arrived (PTX ISA 9.7.13.15.2).
+#: The largest count of arrivals, and of bytes that are expected or have arrived (PTX ISA 9.7.13.15.2).
 MOST = (1 << 20) - 1
-#: Bits of the word: the count, the pending arrivals, the bytes still to arrive (21 bits, signed), and the phase's parity.
+#: The first bit of fields of the word: the pending arrivals, the bytes still to arrive (21 bits, signed), and the phase's
+#: parity. The count begins at bit 0.
 PENDING, BYTES, PARITY = 20, 40, 61
 
 
@@ -44,7 +47,8 @@ class Pending(Protocol):
 
 @dataclass(eq=False)
 class Mbarrier:
-    """One barrier, at ``offset`` of the shared memory of all blocks; ``block`` is the block of the batch that holds it."""
+    """One mbarrier, at ``offset`` in the shared memory of all blocks; ``block`` is the block of the batch that holds
+    it."""
 
     region: Region
     offset: int
@@ -83,7 +87,7 @@ class Mbarrier:
         return int(self.region.view(np.dtype(np.uint64))[self.offset >> 3]) == self.word()
 
     def passed(self, parity: int) -> bool:
-        """Whether a wait for the phase of this parity returns: the current phase has the other."""
+        """Whether a wait for the phase of this parity returns. It does if the current phase has the other parity."""
         return self.phase & 1 != parity
 
 
@@ -98,14 +102,14 @@ class Mbarriers:
         self.log: EventLog | None = None
 
     def clear(self) -> None:
-        """Forget all barriers: new blocks start."""
+        """Forget all barriers, because new blocks start."""
         self.at.clear()
         self.coming.clear()
 
     # ---- finding and making
 
     def words(self, barrier: Mbarrier) -> str:
-        """A barrier as text."""
+        """A barrier as text for messages."""
         return f"the barrier at {barrier.region.words(barrier.offset - barrier.block * self.stride)}"
 
     def report(self, kind: str, ins: Instruction, lanes: Ints, text: str, grade: str = SURE) -> None:
@@ -113,7 +117,8 @@ class Mbarriers:
         self.reports.report(kind, ins, lanes, np.ones(1, bool), None, f"{text}: {ins.text}", grade)
 
     def find(self, ins: Instruction, region: Region, offset: int, lanes: Ints) -> Mbarrier | None:
-        """The barrier at an offset; None, and a finding, if none was initialised there or it was overwritten."""
+        """The barrier at an offset. If none was initialised there, or it was overwritten, reports a finding and returns
+        None."""
         barrier = self.at.get(offset)
         if barrier is not None and barrier.intact():
             return barrier
@@ -126,7 +131,7 @@ class Mbarriers:
         return None
 
     def init(self, ins: Instruction, region: Region, offset: int, count: int, lane: int) -> None:
-        """``mbarrier.init`` by a lane."""
+        """Execute ``mbarrier.init`` by a lane."""
         lanes = np.array([lane])
         if not 1 <= count <= MOST:
             self.report(BARRIER_MISUSE, ins, lanes, f"sets a count of {count:,}, which must be from 1 to {MOST:,}")
@@ -148,7 +153,7 @@ class Mbarriers:
             self.log.at("init", ins, self.at[offset], lanes, count)
 
     def invalidate(self, ins: Instruction, barrier: Mbarrier, lanes: Ints) -> None:
-        """``mbarrier.inval``: the place is no barrier any more."""
+        """Execute ``mbarrier.inval``: the barrier no longer exists."""
         coming = sum(count for _, to, count, *_ in self.coming if to is barrier)
         if coming or barrier.bytes > 0:
             left = f"{max(coming, barrier.bytes):,} bytes have yet to arrive at it"
@@ -157,7 +162,8 @@ class Mbarriers:
         barrier.region.view(np.dtype(np.uint64))[barrier.offset >> 3] = 0
 
     def fence(self, sel: Ints | None) -> None:
-        """``fence.mbarrier_init`` by these lanes: the barriers that they initialised are visible to the copy engine."""
+        """Execute ``fence.mbarrier_init`` by these lanes: the barriers that they initialised become visible to the copy
+        engine."""
         stamps = self.clocks.stamp if sel is None else self.clocks.stamp[sel]
         mine = set(thread_of(stamps).tolist())
         self.clocks.secure(sel)
@@ -165,7 +171,8 @@ class Mbarriers:
             barrier.fenced |= int(thread_of(barrier.stamp)) in mine
 
     def check_visible(self, ins: Instruction, barrier: Mbarrier, lane: int) -> None:
-        """Report a barrier that a lane names to the copy engine, which cannot see its initialisation yet."""
+        """Report a barrier that a lane gives to the copy engine, if the copy engine cannot see its initialisation
+        yet."""
         if not barrier.fenced and self.clocks.invisible(np.array([barrier.stamp]), lane)[0]:
             text = f"names {self.words(barrier)} to the copy engine, which cannot see its initialisation at "
             text += f"{barrier.init.place(ins)} (fence.mbarrier_init or fence.proxy.async must follow mbarrier.init)"
@@ -174,7 +181,7 @@ class Mbarriers:
     # ---- arrivals and bytes
 
     def arrive(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int, release: bool = True) -> None:
-        """``count`` arrivals by these lanes, of one cluster."""
+        """Count ``count`` arrivals by these lanes, which are of one cluster."""
         if count > barrier.pending:
             have = f"{count} arrivals where phase {barrier.phase} needs {barrier.pending} more of its {barrier.count}"
             self.report(BARRIER_MISUSE, ins, lanes, f"{have}, at {self.words(barrier)}")
@@ -187,7 +194,7 @@ class Mbarriers:
             self.log.arrive(ins, barrier, lanes, count, before)
 
     def drop(self, barrier: Mbarrier, count: int) -> None:
-        """Later phases need this many arrivals less."""
+        """Reduce the number of arrivals that later phases need."""
         barrier.count = max(0, barrier.count - count)
 
     def _publish(self, barrier: Mbarrier, lanes: Ints) -> None:
@@ -198,7 +205,7 @@ class Mbarriers:
         self.clocks.advance(lanes)
 
     def expect(self, ins: Instruction, barrier: Mbarrier, count: int, lanes: Ints) -> None:
-        """The current phase waits for ``count`` more bytes."""
+        """Let the current phase wait for ``count`` more bytes."""
         barrier.bytes += count
         barrier.expected += count
         barrier.expects = ins
@@ -213,8 +220,8 @@ class Mbarriers:
     def await_copy(
         self, ins: Instruction, barrier: Mbarrier, count: int, copies: Sequence[Pending], lane: int | None = None
     ) -> None:
-        """``count`` bytes that a lane copies are on their way: they arrive when no thread can run any more, as late as they
-        can. A wait for them shows that the lane has got to where it is now."""
+        """Note that a lane copies ``count`` bytes. They arrive as late as possible, when no thread can run any more. A
+        thread that waits for these bytes knows afterwards that the lane has reached its current time."""
         if lane is not None:
             row = np.zeros(self.clocks.columns, np.int64)
             row[self.clocks.column[lane]] = self.clocks.times(np.array([lane]))[0]
@@ -226,7 +233,7 @@ class Mbarriers:
         self.coming.append((ins, barrier, count, copies, by, number))
 
     def deliver(self) -> bool:
-        """All bytes that are on their way arrive; returns whether there were any."""
+        """Let all bytes that are under way arrive; returns whether there were any."""
         coming, self.coming = self.coming, []
         self.rounds.add((int(self.threads.blocks[to.block]), to.offset, count) for _, to, count, _, _, _ in coming)
         for ins, barrier, count, copies, by, number in coming:
@@ -236,7 +243,8 @@ class Mbarriers:
         return bool(coming)
 
     def receive(self, ins: Instruction, barrier: Mbarrier, count: int, by: Ints, number: int = 0) -> None:
-        """``count`` bytes have arrived, which lanes ``by`` brought, or copied by the copy with this number in the log."""
+        """Count ``count`` bytes that have arrived. The lanes ``by`` stored them, or the copy with this number in the
+        log copied them."""
         barrier.bytes -= count
         barrier.received += count
         barrier.brings = ins
@@ -245,7 +253,7 @@ class Mbarriers:
             self.log.at("bytes", ins, barrier, by, count, number)
 
     def bring(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int) -> None:
-        """Stores by these lanes, of ``count`` bytes, have arrived: a thread that waits for the phase sees them."""
+        """Count ``count`` bytes that these lanes stored; a thread that waits for the phase sees the stores."""
         self._publish(barrier, lanes)
         self.receive(ins, barrier, count, lanes)
 
@@ -265,7 +273,7 @@ class Mbarriers:
     # ---- waits
 
     def acquire(self, ins: Instruction, barrier: Mbarrier, lanes: Ints) -> None:
-        """These lanes of a block have waited for the phase before the current one."""
+        """Order these lanes of a block, which have waited for the phase before the current one, after that phase."""
         first, latest = int(lanes[0]), barrier.phase - 1
         for warp in np.unique(self.threads.tid[lanes] // 32).tolist():
             if latest < 0 or barrier.waited.get(warp) == latest:
@@ -289,12 +297,13 @@ class Mbarriers:
     # ---- what may be the cause of a finding
 
     def report_waits(self, barrier: Mbarrier) -> None:
-        """Report waits that returned for no new phase of a barrier: they may be the cause of a finding."""
+        """Report waits at a barrier that returned without a new phase, because they may be the cause of a finding."""
         for warp in [warp for warp, phase in barrier.waited.items() if phase >= 0]:
             self.report_repeated(barrier, warp)
 
     def report_waits_of(self, lane: int) -> None:
-        """Report waits of a lane's warp that returned for no new phase, at any barrier: at the start one may do so."""
+        """Report waits of a lane's warp, at any barrier, that returned without a new phase. One such wait at the start
+        is correct and is not reported."""
         block, warp = int(self.threads.of_block[lane]), int(self.threads.tid[lane]) // 32
         for barrier in self.at.values():
             if barrier.block == block and warp in barrier.repeated:
@@ -303,7 +312,8 @@ class Mbarriers:
                     self.report_repeated(barrier, warp)
 
     def report_repeated(self, barrier: Mbarrier, warp: int) -> bool:
-        """Report that a warp's wait returned at once, for no new phase of a barrier; returns whether it did."""
+        """Report that a wait of a warp returned at once, without a new phase of the barrier; returns whether there was
+        such a wait."""
         if warp not in barrier.repeated:
             return False
         ins, _ = barrier.repeated[warp]
@@ -317,7 +327,7 @@ class Mbarriers:
         return True
 
     def report_bytes(self, barrier: Mbarrier) -> None:
-        """Report that the bytes that arrived at a barrier are not those that were expected."""
+        """Report a barrier at which another number of bytes arrived than was expected."""
         if not barrier.bytes or (barrier.pending and barrier.bytes > 0):
             return
         lane = np.array([barrier.block * self.threads.threads])
@@ -329,7 +339,7 @@ class Mbarriers:
         self.report(BYTE_COUNT, ins, lane, text)
 
     def report_left(self) -> None:
-        """The blocks have ended: report barriers at which other bytes arrived than were expected."""
+        """At the end of blocks, report barriers at which another number of bytes arrived than was expected."""
         for barrier in self.at.values():
             if barrier.intact():
                 self.report_bytes(barrier)
@@ -337,13 +347,13 @@ class Mbarriers:
 
 # ---- waits that never end --------------------------------------------------------------------------------------------
 
-#: An instruction that waits, its lanes, and for each lane the offset of its barrier and the parity.
+#: An instruction that waits, its lanes, and for each lane the offset of its barrier and the parity for which it waits.
 EndlessWait: TypeAlias = tuple[Instruction, Ints, Ints, Ints]
 
 
 def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: int) -> None:
-    """Report waits that never end: the instructions with their lanes, the offsets of their barriers, and parities; and that
-    ``others``, a number of threads, wait at barriers of their blocks."""
+    """Report waits that never end. ``others`` is the number of threads that meanwhile wait at barriers of their
+    blocks."""
     of_block, blocks = mbarriers.threads.of_block, set()
     for wait in waits if mbarriers.log is not None else ():
         note_waiting(mbarriers, "stuck", wait)
@@ -365,7 +375,7 @@ def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: i
 
 
 def note_waiting(mbarriers: Mbarriers, what: str, wait: EndlessWait) -> None:
-    """Record in the log that lanes wait, or for ever, each at its barrier."""
+    """Record in the log that lanes wait, each at its barrier; ``what`` says whether the waits end."""
     ins, lanes, offsets, parities = wait
     assert mbarriers.log is not None
     for offset in np.unique(offsets).tolist():

@@ -1,8 +1,8 @@
 """The memory of a running kernel: global, shared, local, constant and parameter space.
 
-Addresses are 64-bit. Every array argument and every ``.global`` variable has a slot of 64 GiB of its own, so an index
-that leaves one operand does not land in another unnoticed. An array is used in place until the kernel writes to it.
-``spaces`` turns the addresses of the other spaces into offsets of their regions.
+Addresses are 64-bit. Every array argument and every ``.global`` variable has its own range of 64 GiB, so that an index
+beyond the end of one operand does not reach another operand unnoticed. An array is used in place until the kernel
+writes to it. ``spaces`` converts the addresses of the other memory spaces to offsets of their regions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLOT = 36  # bits: 64 GiB per global operand
 
 
 class Sized(NamedTuple):
-    """A variable, or several that share their place (extern shared arrays): names, size in bytes, alignment."""
+    """One variable, or several that share their memory (extern shared arrays): names, size in bytes, and alignment."""
 
     names: tuple[str, ...]
     size: int
@@ -31,7 +31,8 @@ class Sized(NamedTuple):
 
 
 class AddressRange(NamedTuple):
-    """The place of a variable in its space: its first byte, the byte after its last, and what messages call it."""
+    """The addresses of a variable in its memory space: the first byte, the byte after the last, and the name for
+    messages."""
 
     first: int
     end: int
@@ -39,17 +40,18 @@ class AddressRange(NamedTuple):
 
 
 def nearest(spans: list[AddressRange], address: int) -> AddressRange:
-    """The variable that lies nearest to an address."""
+    """The variable that is nearest to an address."""
     return min(spans, key=lambda s: min(abs(address - s.first), abs(address - s.end + 1)))
 
 
 @dataclass
 class Region:
-    """Bytes with one shadow: an operand, or the shared memory of all blocks of a batch.
+    """A range of bytes with its shadow: an operand, or the shared memory of all blocks of a batch.
 
-    ``borrowed`` bytes are the caller's own array, which nothing may write: the first write copies them. ``dtype`` and
-    ``shape`` are those of an array. A region that has a copy of its variables for each block or thread has the ``spans`` of
-    the variables in one copy, ``starts``, the offset at which each lane's copy begins, and ``stride``, the bytes of a copy.
+    ``borrowed`` says that the bytes are the caller's own array, which must not be written; the first write copies them.
+    ``dtype`` and ``shape`` are set if the region is an array. Some regions have a copy of the variables for each block
+    or thread. Then ``spans`` are the ranges of the variables in one copy, ``starts`` has the offset at which each
+    lane's copy begins, and ``stride`` is the bytes of a copy.
     """
 
     name: str
@@ -67,7 +69,7 @@ class Region:
     views: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def view(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The bytes as numbers of a type, (nbytes / itemsize,)."""
+        """The bytes as an array of numbers of this type: (nbytes / itemsize,)."""
         cached = self.views.get(dtype.str)
         if cached is None:
             size = dtype.itemsize
@@ -75,25 +77,26 @@ class Region:
         return cached
 
     def own(self) -> None:
-        """Copy borrowed bytes."""
+        """Replace borrowed bytes by a copy of them."""
         data = padded(self.nbytes)
         data[: self.nbytes] = self.data[: self.nbytes]
         self.data, self.borrowed = data, False
         self.views.clear()
 
     def addresses(self, offsets: Ints) -> Ints:
-        """Addresses of offsets into the region; in a copy of its variables, those that the owner of the copy uses."""
+        """Convert offsets in the region to addresses. In a copy of the variables, they are the addresses that the owner
+        of the copy uses."""
         return offsets + self.base if self.starts is None else offsets % self.stride
 
     def words(self, address: int) -> str:
-        """An address as text: the element of an array, or the byte of the variable that lies nearest."""
+        """An address as text: the element of an array, or the byte of the nearest variable."""
         if not self.spans:
             return self.element(address - self.base)
         span = nearest(self.spans, address)
         return f"byte {address - span.first} of {span.words} ({span.end - span.first} bytes)"
 
     def element(self, at: int) -> str:
-        """Byte ``at`` as text: ``element [0, 3] of argument 1``."""
+        """Byte ``at`` as text, such as ``element [0, 3] of argument 1``."""
         size = self.dtype.itemsize if self.dtype else 1
         if self.dtype is None or not 0 <= at < self.nbytes:
             return f"byte {at} of {self.name}"
@@ -102,19 +105,19 @@ class Region:
         return f"{rest}element [{index}] of {self.name}"
 
     def size_in_words(self) -> str:
-        """Type, shape and bytes of an array; of other memory its bytes."""
+        """Type, shape and bytes of an array as text; for other memory only the bytes."""
         if self.dtype is None:
             return f"{self.nbytes} bytes"
         return f"{self.dtype}, shape {self.shape}, {self.nbytes} bytes"
 
 
 def padded(nbytes: int) -> NDArray[np.uint8]:
-    """Zeros for at least ``nbytes``, with room for a wide access at the end."""
+    """An array of at least ``nbytes`` zero bytes, with additional bytes for a wide access at the end."""
     return np.zeros((nbytes + 31) // 16 * 16, np.uint8)
 
 
 def plain_name(name: str) -> str:
-    """A variable's name as in the source, from the compiler's mangled one (C++ ABI 5.1: a name local to a function).
+    """The name of a variable in the source, from the compiler's mangled name (C++ ABI 5.1: a name local to a function).
 
     >>> plain_name("_ZZ4gemmE6a_tile"), plain_name("_ZZ4gemmE6a_tile_0"), plain_name("global_smem")
     ('a_tile', 'a_tile', 'global_smem')
@@ -128,7 +131,8 @@ def plain_name(name: str) -> str:
 
 
 def variable_layout(variables: list[Variable], dynamic: int) -> list[Sized]:
-    """Name, size and alignment of each variable; extern shared ones (size 0) come last and share their place."""
+    """Name, size and alignment of each variable. Extern shared variables (size 0) come last and share the same
+    memory."""
     fixed = [Sized((v.name,), v.size, v.align) for v in variables if v.size]
     extern = [v for v in variables if not v.size]
     if not extern:

@@ -1,4 +1,4 @@
-"""The options of a run, besides the launch itself, in one object that every call passes on; and the observer's interface."""
+"""The options of a run in one object, apart from the launch itself; and the interface of an observer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from .event_log import EventLog
 class Observer(Protocol):
     """Receives every memory access, as flat arrays over the active threads in order of thread.
 
-    ``kind`` is "ld", "st", "atom", "red", "ldmatrix", "stmatrix" or "cp.async" (one call for its global side, one for its
-    shared side); ``warps`` are numbers within the whole grid, ``nbytes`` is what one lane moves, vectors included.
+    ``kind`` is "ld", "st", "atom", "red", "ldmatrix", "stmatrix" or "cp.async" (one call for its global side, one for
+    its shared side). ``warps`` are numbers within the whole grid. ``nbytes`` is the bytes that one lane moves,
+    including all elements of a vector.
     """
 
     def on_access(
@@ -27,33 +28,32 @@ class Observer(Protocol):
         """Receive one instruction, executed by these lanes of these warps."""
 
     def on_work(self, work: UnitWork, ins: Instruction, warps: Ints, /) -> None:
-        """Receive what one instruction did in another unit, for each of these warps; ``requests`` says of how many each
-        is the first."""
+        """Receive what one instruction did in another unit, such as a tensor core, in each of these warps. ``requests``
+        of the work says how many warps execute the instruction together; only the first of them is in ``warps``."""
 
 
 MAX_STEPS = 50_000_000
 MAX_BYTES = 2 << 30
 
-#: Receives the number of blocks done and of all blocks to do.
+#: A function that receives the number of blocks done and the number of all blocks to do.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Which part of a launch to run, within which limits, and which functions to call meanwhile.
+    """Which part of a launch is run, within which limits, and which functions are called meanwhile.
 
-    ``shared_bytes`` is dynamic shared memory of a block. ``outputs`` are the positions of arrays that the kernel must
-    write in full. ``blocks`` are linear indices of blocks of the grid, or a number of blocks, which are then spread
-    over it; if not all blocks run, outputs that were never written are not reported. ``outputs_empty``: they hold nothing
-    before the run, and a read of an element before it is written is reported. A run stops with a finding after
-    ``max_steps`` steps, and is refused if it needs more than ``max_bytes``. ``progress`` is called several times a
-    second with the number of blocks done and of all blocks to run; an exception from it, such as an interrupt, ends the
-    run and leaves nothing behind. ``observer`` receives every memory access. ``cluster`` is the number of
-    blocks of a cluster along x, y, z, for a kernel that was compiled without one; only whole clusters are run.
-    ``constants`` are the values of ``__constant__`` and ``__device__`` variables before the run: an array or a number by the
-    name of each.
-    ``registers`` are those of a thread as the kernel was compiled; 0 if that is not known. ``log`` receives what happens at
-    the mbarriers of the first block.
+    ``shared_bytes`` is the dynamic shared memory of a block. ``outputs`` are the positions of arrays that the kernel
+    must write in full. ``blocks`` are linear indices of blocks of the grid, or a number of blocks, which are then
+    spread over it. If not all blocks are run, outputs that were never written are not reported. ``outputs_empty`` says
+    that outputs have no values before the run; then a read of an element before it is written is reported. A run stops
+    with a finding after ``max_steps`` steps, and is refused if it needs more than ``max_bytes``. ``progress`` is called
+    several times a second with the number of blocks done and of all blocks to run; an exception from it, such as an
+    interrupt, ends the run and leaves nothing behind. ``observer`` receives every memory access. ``cluster`` is the
+    number of blocks of a cluster along x, y, z, for a kernel that was compiled without one. Only whole clusters are
+    run. ``constants`` are the values of ``__constant__`` and ``__device__`` variables before the run: an array or a
+    number for each name. ``registers`` is the number of registers of a thread with which the kernel was compiled; 0 if
+    it is not known. ``log`` records what happens at the mbarriers of the first block.
 
     Raises UsageError for an invalid value.
     """
@@ -81,5 +81,5 @@ class RunOptions:
             raise UsageError(f"progress must be a function of blocks done and blocks to do, given {self.progress!r}")
 
 
-#: The default: a whole launch, with no other options.
+#: The default options: a whole launch.
 WHOLE_RUN = RunOptions()

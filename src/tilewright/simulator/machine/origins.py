@@ -1,7 +1,9 @@
-"""Where the chunks of a tile in shared memory come from: the box of a tensor copy, and their place in it.
+"""Tracks from which box of a tensor copy the chunks of a tile in shared memory come, and from which position in the
+box.
 
-A descriptor of ``wgmma`` says how a tile lies in shared memory. If a copy wrote it, the copy knows, too: within eight rows
-of a tile, chunks of one box must be neighbours as they are in the box. A wrong stride or swizzle breaks that.
+A descriptor of ``wgmma`` says how a tile is laid out in shared memory. If a copy wrote the tile, its box also
+determines the layout: within eight rows of a tile, chunks of one box must be neighbours as they are in the box. A
+descriptor with a wrong stride or swizzle violates this rule.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from .values import Array, Ints
 
 @dataclass(frozen=True)
 class Box:
-    """A box that a copy wrote: its instruction, the chunks of 16 bytes in a row of it, and the rows of each matrix in it."""
+    """A box that a copy wrote: the copy's instruction, the number of 16-byte chunks in a row of the box, and the rows
+    of each matrix in it."""
 
     ins: Instruction
     across: int
@@ -26,13 +29,13 @@ class Box:
 
 
 class Origins:
-    """For each chunk of a region the box that was written there last, and the chunk's number in it."""
+    """For each chunk of a region, the box that was written there last, and the chunk's number in that box."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all boxes: new blocks start."""
+        """Forget all boxes, because new blocks start."""
         self.boxes: list[Box] = []
         self.box = np.zeros(0, np.int32)  # the number of its box, plus 1
         self.number = np.zeros(0, np.int32)
@@ -40,7 +43,7 @@ class Origins:
         self.facts = np.tile(np.array([[-1], [1], [1]]), 64)
 
     def writer(self, region: Region, box: Box) -> Callable[[Ints], None]:
-        """A function that notes that chunks at these offsets are those of a box, in its order."""
+        """Make a function that takes offsets, and notes that the chunks there belong to this box, in its order."""
         if self.box.size < region.nbytes // 16:
             self.box, self.number = (np.zeros(region.nbytes // 16, np.int32) for _ in range(2))
         self.boxes.append(box)
@@ -55,7 +58,8 @@ class Origins:
         return note
 
     def row(self, region: Region, offset: int) -> int | None:
-        """The row of its box in which the chunk at an offset lies; None if no box was written there, or not last."""
+        """The row of its box in which the chunk at an offset lies; None if no box was written there, or if it was
+        overwritten."""
         found = int(self.box[offset >> 4]) if offset >> 4 < self.box.size else 0
         if (
             not found
@@ -66,9 +70,10 @@ class Origins:
         return int(self.number[offset >> 4]) // int(self.facts[1, found])
 
     def contradiction(self, region: Region, offsets: Ints) -> tuple[Box, Array] | None:
-        """The box from which a tile was not taken as its chunks lie there, and which chunks are wrong; None if all agree.
+        """Compare a tile with the boxes that were written there. Returns the first box whose chunks are in another
+        order in the tile, and which chunks are wrong; None if all agree.
 
-        ``offsets`` are those of the tile's chunks, (rows, chunks of a row).
+        ``offsets`` are the offsets of the tile's chunks: (rows, chunks of a row).
         """
         if not self.boxes or region.shadow is None:
             return None

@@ -1,4 +1,4 @@
-"""What the threads of a kernel print: ``printf`` on a GPU (CUDA C++ Programming Guide, "Formatted Output")."""
+"""Collects what the threads of a kernel print by ``printf`` (CUDA C++ Programming Guide, "Formatted Output")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: The most calls of printf whose text is kept.
+#: The most calls of printf whose text is stored.
 MOST_PRINTED = 4096
 
 #: A conversion: flags, width, precision, length, letter.
@@ -19,20 +19,20 @@ _WIDEST = 1 << 16
 
 @dataclass
 class Printed:
-    """The texts of all calls, each with the block and the thread that made it."""
+    """The texts of all calls of printf, each with the block and the thread that made the call."""
 
     calls: list[tuple[int, int, str]] = field(default_factory=list)
     dropped: int = 0
 
     def add(self, block: int, thread: int, text: Callable[[], str]) -> None:
-        """Add what a thread prints; ``text`` is not called once ``MOST_PRINTED`` calls are kept."""
+        """Add a text that a thread prints. After ``MOST_PRINTED`` texts are stored, ``text`` is not called any more."""
         if len(self.calls) < MOST_PRINTED:
             self.calls.append((block, thread, text()))
         else:
             self.dropped += 1
 
     def text(self) -> str:
-        """All texts in order of block and thread, and of one thread in order of its calls."""
+        """All texts, in order of block and thread; the texts of one thread are in the order of its calls."""
         ordered = "".join(text for _, _, text in sorted(self.calls, key=lambda call: call[:2]))
         if self.dropped:
             end = "" if ordered.endswith("\n") else "\n"
@@ -41,7 +41,8 @@ class Printed:
 
 
 def formatted(form: str, arguments: bytes, string: Callable[[int], str]) -> str:
-    """The text of a call: ``arguments`` are aligned as in a structure, ``string`` gives the text at an address.
+    """The text of one call of printf. ``arguments`` are aligned as in a structure; ``string`` returns the text at an
+    address.
 
     >>> formatted("%d|%5.1f|%-3c|%x%%", struct.pack("<i4xdii", -7, 2.25, 65, 255), str)
     '-7|  2.2|A  |ff%'

@@ -1,7 +1,9 @@
-"""Registers that warps give back and take (``setmaxnreg``): what each warp holds, and what the block has (PTX ISA 9.7.19.5).
+"""Tracks the registers that warps give back and take by ``setmaxnreg``: what each warp holds, and what the block has
+(PTX ISA 9.7.19.5).
 
-A block gets its registers at the launch, as many for every thread. A warp that takes more waits until others have given back
-enough. Whether that can ever be depends on no order: it is looked at when the block has ended.
+A block gets its registers at the launch, the same number for every thread. A warp that takes more waits until others
+have given back enough. Whether there can ever be enough does not depend on the order of execution, so it is checked
+when the block has ended.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from ..findings import REGISTERS
 from .reports import Reports
 from .values import Ints
 
-#: Registers of a multiprocessor, and of a thread at most; both since 3.5.
+#: The registers of a multiprocessor, and the most registers of a thread; both are the same since compute capability 3.5.
 OF_SM, OF_THREAD = 65536, 256
-#: Warps of a warp group, and the unit in which a thread's registers are allocated.
+#: The warps of a warp group, and the unit in which a thread's registers are allocated.
 GROUP, UNIT = 4, 8
 
 
 def at_launch(entry: Function, threads: int, compiled: int) -> int:
-    """Registers of a thread when a kernel begins: as it was compiled, or if that is not known (0) the most that its
+    """The registers of a thread when a kernel begins: as compiled, or if that is not known (0), the most that its
     directives allow."""
     if compiled:
         return -(-compiled // UNIT) * UNIT
@@ -33,7 +35,7 @@ def at_launch(entry: Function, threads: int, compiled: int) -> int:
 
 
 class RegisterPool:
-    """What the warps of a batch of blocks hold, of ``first`` registers a thread at the launch."""
+    """The registers that the warps of a batch of blocks hold; at the launch a thread has ``first`` registers."""
 
     def __init__(self, reports: Reports, first: int) -> None:
         self.reports, self.first = reports, first
@@ -44,13 +46,13 @@ class RegisterPool:
         self.raised: dict[int, Ints] = {}  # instruction → the warps that took registers by it
 
     def clear(self) -> None:
-        """New blocks start."""
+        """Reset all warps, because new blocks start."""
         self.held.fill(self.first)
         self.times.clear()
         self.raised.clear()
 
     def set(self, ins: Instruction, lanes: Ints, count: int) -> None:
-        """The warps of these lanes hold ``count`` registers a thread from now on."""
+        """Note that from now on the warps of these lanes hold ``count`` registers per thread."""
         warps = np.unique(self.reports.threads.base_warp[lanes])
         self.times.setdefault(ins.index, np.zeros_like(self.held))[warps] += 1
         wrong = self.held[warps] > count if "inc" in ins.parts else self.held[warps] < count
@@ -63,7 +65,8 @@ class RegisterPool:
             self.raised[ins.index] = np.union1d(self.raised.get(ins.index, np.zeros(0, np.int64)), warps)
 
     def report(self) -> None:
-        """The blocks have ended: report those whose warps hold more than there is, and warp groups that were split."""
+        """At the end of blocks, report blocks whose warps hold more registers than there are, and warp groups of which
+        only some warps executed ``setmaxnreg``."""
         code, threads = self.reports.code, self.reports.threads
         have, held = self.first * self.warps * 32, self.held.reshape(self.copies, self.warps).sum(axis=1) * 32
         for index, warps in self.raised.items():

@@ -1,4 +1,4 @@
-"""Findings as text, with the first thread that showed them and both accesses of a race."""
+"""Makes the text of findings, with the first thread in which they occurred and with both accesses of a race."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _Key = tuple[str, str, int, int, str, int]
 
 @dataclass
 class Findings:
-    """Collects findings: of each kind the first at a source line, or at each call of the function with that line, and how
-    many threads showed it."""
+    """Collects findings. For each kind it stores the first finding at a source line, or at each call of the function
+    that has the line, and the number of threads in which it occurred."""
 
     kernel: str
     found: dict[_Key, Finding] = field(default_factory=dict)
@@ -39,8 +39,8 @@ class Findings:
         times: int = 1,
         grade: str = SURE,
     ) -> None:
-        """Add a finding of ``times`` threads at an instruction, with the first of them that has its gravest grade; ``ins``
-        is None at the run's end."""
+        """Add a finding that occurred in ``times`` threads at an instruction. The stored thread is the first one with
+        the most serious grade. ``ins`` is None at the end of the run."""
         place = ins.users if ins else Where()
         ptx = ins.ptx_line if ins and not place.line else 0
         call = _call(ins, place) if ins else Where()
@@ -52,7 +52,7 @@ class Findings:
             self.found[key] = Finding(kind, self.kernel, place.file, place.line, block, thread, address, text, grade)
 
     def list(self) -> list[Finding]:
-        """In order of source line, those without a line last."""
+        """All findings in order of source line; those without a line are last."""
         return sorted(self.found.values(), key=lambda f: (not f.line, f.file, f.line, f.kind))
 
 
@@ -73,9 +73,9 @@ def _call(ins: Instruction, place: Where) -> Where:
 
 
 class Reports:
-    """Turns errors of the lanes of a batch into findings.
+    """Converts errors of the lanes of a batch to findings.
 
-    ``blocks`` are those of the run, ``code`` is the program's.
+    ``blocks`` are the blocks of the run, and ``code`` is the program's code.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class Reports:
         text: str,
         grade: str = SURE,
     ) -> None:
-        """Report a finding for the first lane marked in ``bad``; ``bad`` and ``address`` are over the active lanes."""
+        """Report a finding for the first lane that is marked in ``bad``. ``bad`` and ``address`` are arrays over the
+        active lanes."""
         first = int(np.argmax(bad))
         block, thread = self.threads.place(first if sel is None else int(sel[first]))
         where = None if address is None else int(address[first])
@@ -109,7 +110,7 @@ class Reports:
         kind: str = "race",
         grade: str = SURE,
     ) -> None:
-        """Report a race of the access that the shadow of a region noted last; ``kind`` may also be VOLATILE."""
+        """Report the race that the shadow of a region found last; ``kind`` may also be VOLATILE."""
         assert region.shadow is not None
         first = int(np.argmax(bad))
         addresses, lane = region.addresses(offsets), first if sel is None else int(sel[first])
@@ -125,7 +126,7 @@ class Reports:
         self.report(kind, ins, sel, bad, addresses, text, grade)
 
     def overwritten_copy(self, ins: Instruction, region: Region, sel: Ints | None, bad: Bools, offsets: Ints) -> None:
-        """Report a write to bytes to which a ``cp.async`` is under way."""
+        """Report a write to bytes that a ``cp.async`` is still copying."""
         assert region.shadow is not None
         first, addresses, shadow = int(np.argmax(bad)), region.addresses(offsets), region.shadow
         cell = int(offsets[first]) // shadow.grain
@@ -178,7 +179,7 @@ class Reports:
 
 
 def in_library_if_both(one: Instruction, other: Instruction) -> str:
-    """The grade of what two instructions do together: IN_LIBRARY if both are in headers of a library."""
+    """The grade of a finding about two instructions: IN_LIBRARY if both are in headers of a library, otherwise SURE."""
     return IN_LIBRARY if one.where.in_library and other.where.in_library else SURE
 
 

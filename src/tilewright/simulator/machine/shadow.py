@@ -1,11 +1,12 @@
-"""The threads that wrote and read each cell of memory: finds races, and reads of bytes that no thread has written.
+"""Remembers which threads wrote and read each cell of memory, to find races and reads of bytes that no thread has
+written.
 
 Every cell has the stamps (see ``clocks``) of its last writer, of two of its readers and of the last atomic or volatile
-write, each with its instruction. Two accesses that nothing orders are a race if one of them writes and changes the value;
-writing the value that is already there (a flag set by all threads) is no race. Atomic and volatile accesses do not race
-with one another, but with plain ones they do; a thread that updates a cell by an atomic has seen all earlier atomics on
-it. Only two readers are remembered, so a write that races only with a third one of the same warp can be missed. There
-are no false reports.
+write, each with its instruction. Two accesses that nothing orders are a race if one of them writes and changes the
+value. Writing the value that is already there (such as a flag that all threads set) is no race. Atomic and volatile
+accesses do not race with one another, but they do race with plain ones. A thread that updates a cell by an atomic is
+ordered after all earlier atomics on the cell. Only two readers are remembered. So a write that races only with a third
+reader of the same warp can be missed. A race that is reported is never false.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from numpy.typing import NDArray
 from .clocks import EPOCH, Clocks, other_thread, other_warp
 from .values import Bools, Ints
 
-#: The writer's stamp of a cell that only atomic or volatile writes have changed: it counts as written, but never races.
+#: The writer's stamp of a cell that only atomic or volatile writes have changed. Such a cell counts as written, but never
+#: races.
 EXEMPT = np.int64(1)
-#: Bytes of shadow per cell.
+#: The bytes of shadow for each cell.
 CELL_BYTES = 36
 
 
 @dataclass(frozen=True)
 class Party:
-    """The other access of a race: what it did, its stamp, the index of its instruction, and the byte that both touch,
-    counted from the first byte of the present access."""
+    """The other access of a race: what it did, its stamp, the index of its instruction, and the first byte that both
+    touch, counted from the first byte of the current access."""
 
     did: str
     stamp: int
@@ -37,7 +39,7 @@ class Party:
 
 @dataclass
 class Remembered:
-    """The last access of one sort to each cell: its stamp and the index of its instruction."""
+    """The last access of one kind to each cell: its stamp and the index of its instruction."""
 
     did: str
     stamp: Ints
@@ -45,13 +47,13 @@ class Remembered:
 
 
 class Shadow:
-    """What is remembered of ``nbytes`` bytes of memory, in cells of ``grain`` bytes."""
+    """The shadow of ``nbytes`` bytes of memory, in cells of ``grain`` bytes."""
 
     clocks: Clocks  # of the lanes whose accesses it sees; set when a batch begins
 
     def __init__(self, nbytes: int, grain: int, across_blocks: bool) -> None:
         self.grain, self.across_blocks = grain, across_blocks
-        #: Whether it holds nothing before the first write.
+        #: Whether the memory has no contents before the first write.
         self.starts_empty = not across_blocks
         cells = -(-nbytes // grain) + 16
         # The last writer, the last reader, another reader (of another warp if there is one), and after the first
@@ -60,13 +62,13 @@ class Shadow:
             Remembered(did, np.zeros(cells, np.int64), np.zeros(cells, np.int32)) for did in ("wrote", "read", "read")
         ]
         self.conflict: tuple[list[Remembered], Ints] | None = None
-        #: After the first volatile access of shared memory: the last that wrote and the last that read each cell, and the
-        #: cells that a loop polls.
+        #: After the first volatile access to shared memory: for each cell the last volatile write and the last volatile
+        #: read; and the cells that a loop polls.
         self.volatiles: list[Remembered] = []
         self.polled: NDArray[np.bool_] = np.zeros(0, bool)
-        #: The number of the transfer under way (see ``transfers``) that writes or reads each cell; 0 for none.
+        #: For each cell the number of the transfer (see ``transfers``) that currently writes or reads it; 0 for none.
         self.busy: NDArray[np.int32] | None = None
-        #: The number of the last ``cp.async`` to each cell; it is under way as long as the cell has no writer.
+        #: For each cell the number of the last ``cp.async`` to it. It is under way as long as the cell has no writer.
         self.copies: NDArray[np.int32] | None = None
 
     @property
@@ -76,7 +78,7 @@ class Shadow:
 
     @property
     def by(self) -> NDArray[np.int32]:
-        """The instruction that wrote each cell."""
+        """The index of the instruction that wrote each cell last."""
         return self.sorts[0].by
 
     def reset(self) -> None:
@@ -90,19 +92,19 @@ class Shadow:
                 numbers.fill(0)
 
     def busy_cells(self) -> NDArray[np.int32]:
-        """``busy``, made at the first use."""
+        """The array ``busy``, which is created at the first use."""
         if self.busy is None:
             self.busy = np.zeros(self.writer.size, np.int32)
         return self.busy
 
     def copied_cells(self) -> NDArray[np.int32]:
-        """``copies``, made at the first use."""
+        """The array ``copies``, which is created at the first use."""
         if self.copies is None:
             self.copies = np.zeros(self.writer.size, np.int32)
         return self.copies
 
     def being_copied(self, cells: Ints) -> Bools | None:
-        """Which cells a ``cp.async`` under way is still writing; None for none."""
+        """Which of these cells a ``cp.async`` is still writing; None if none."""
         if self.copies is None:
             return None
         coming = self.writer[cells] == 0
@@ -111,7 +113,7 @@ class Shadow:
         return np.asarray(coming) if coming.any() else None
 
     def refine(self, nbytes: int) -> None:
-        """Make cells as small as the smallest access seen."""
+        """Divide the cells until they are as small as the smallest access so far."""
         times, self.grain = self.grain // nbytes, nbytes
         self.polled = np.repeat(self.polled, times)
         for sort in (*self.sorts, *self.volatiles):
@@ -122,7 +124,7 @@ class Shadow:
             self.copies = np.repeat(self.copies, times)
 
     def cells(self, offsets: Ints, nbytes: int, clock: Ints) -> tuple[Ints, Ints]:
-        """The cells of each access, and the clock of its thread, both (n,) or (n, cells of an access)."""
+        """The cells of each access, and the stamp of its thread; both are (n,) or (n, cells of an access)."""
         if nbytes < self.grain:
             self.refine(nbytes)
         first = offsets // self.grain if self.grain > 1 else offsets
@@ -150,7 +152,8 @@ class Shadow:
         return bad
 
     def read(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a read by instruction ``index``; returns which cells no thread wrote, and on which it races with a write."""
+        """Note a read by instruction ``index``. Returns which cells no thread has written, and on which cells the read
+        races with a write."""
         race = self._clashes(cells, clock, [self.sorts[0], *self.sorts[3:]])
         _, last, second = self.sorts[:3]
         clocks = self.clocks
@@ -169,8 +172,9 @@ class Shadow:
         return self.writer[cells] == 0, race
 
     def write(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a write by instruction ``index``; returns on which cells it races with an earlier access, and which cells
-        another thread writes in the same instruction (all but the last thread find a stamp that is not theirs)."""
+        """Note a write by instruction ``index``. Returns on which cells it races with an earlier access, and which
+        cells another thread writes in the same instruction (every thread but the last one finds a stamp that is not its
+        own)."""
         before = self._clashes(cells, clock, self.sorts)
         self.writer[cells], self.by[cells] = clock, index
         last = self.writer[cells]
@@ -180,7 +184,8 @@ class Shadow:
         return before, together
 
     def update(self, cells: Ints, clock: Ints, index: int) -> Bools:
-        """Note an atomic or volatile write by instruction ``index``; returns on which cells it races with a plain access."""
+        """Note an atomic or volatile write by instruction ``index``; returns on which cells it races with a plain
+        access."""
         if len(self.sorts) == 3:
             stamp, by = np.zeros_like(self.writer), np.zeros_like(self.by)
             self.sorts.append(Remembered("updated", stamp, by))
@@ -192,8 +197,9 @@ class Shadow:
         return race
 
     def volatile(self, cells: Ints, clock: Ints, index: int, writes: bool) -> tuple[Bools, bool]:
-        """Note a volatile access of shared memory by instruction ``index``; returns on which cells nothing orders it after
-        a volatile access by another thread, one of the two being a write, and whether all such threads are of its warp."""
+        """Note a volatile access to shared memory by instruction ``index``. Returns on which cells nothing orders it
+        after another thread's volatile access, if one of the two is a write; and whether all such threads are of the
+        same warp."""
         self._watch_volatiles()
         wrote, read = self.volatiles
         now, quiet = np.broadcast_to(clock, cells.shape), self.polled[cells]
@@ -207,7 +213,8 @@ class Shadow:
         return race, within_warp
 
     def poll(self, cells: Ints) -> None:
-        """Note that a loop waits until these cells change: volatile accesses of them are how threads signal one another."""
+        """Note that a loop waits until these cells change. Threads signal one another by volatile accesses to such
+        cells."""
         self._watch_volatiles()
         self.polled[cells] = True
 
@@ -220,7 +227,8 @@ class Shadow:
             ]
 
     def party(self, access: int) -> Party | None:
-        """The other access of a race that the last call found; ``access`` is the position in it of the lane that races."""
+        """The other access of a race that the last call found. ``access`` is the position, in that call, of the lane
+        that races."""
         before, clock = self.conflict or ([], np.zeros(0, np.int64))
         for sort in before:
             stamps, by = np.atleast_1d(sort.stamp[access]), np.atleast_1d(sort.by[access])

@@ -1,12 +1,13 @@
-"""State spaces: turn the addresses of an access into offsets of a region, or into a finding if they are invalid.
+"""State spaces convert the addresses of an access to offsets in a region, and report invalid addresses as findings.
 
-Shared and local addresses are offsets, as in hardware; adding the base of a window far above global memory makes them
-generic. Shared variables keep their real offset modulo 1,024 (so banks are as on hardware), with unused bytes between them.
+As in hardware, addresses of shared and local memory are offsets. Adding the base of a window, which lies far above
+global memory, makes them generic addresses. Shared variables keep their real offset modulo 1,024, so that they lie in
+the same banks as on hardware. There are unused bytes between them.
 
-A shared address below ``1 << RANK_BIT`` is in the lane's own block. ``(FIRST_RANK + rank) << RANK_BIT | offset`` is in the
-block of that rank in the lane's cluster (PTX ISA 5.1.6: the window shared::cta lies in shared::cluster). The lowest bit of
-the rank is bit RANK_BIT, as on hardware: code for a pair of blocks clears it to address the even one. A block that leaves
-while others address its memory is a finding.
+A shared address below ``1 << RANK_BIT`` is in the lane's own block. ``(FIRST_RANK + rank) << RANK_BIT | offset`` is in
+the block of that rank in the lane's cluster (PTX ISA 5.1.6: the window shared::cta lies in shared::cluster). As on
+hardware, the lowest bit of the rank is bit RANK_BIT: code for a pair of blocks clears that bit to address the even
+block. If a block leaves the kernel while other blocks still address its memory, this is a finding.
 """
 
 # ruff: noqa: ARG002 - all spaces have the same methods, and not every space needs every argument
@@ -29,17 +30,17 @@ from .values import Array, Bools, Ints, split
 
 # ---- every space -----------------------------------------------------------------------------------------------------
 
-#: Where the generic addresses of each space but the global one begin.
+#: The first generic address of each memory space except global memory.
 WINDOW = {"shared": 1 << 56, "local": 2 << 56, "const": 3 << 56, "param": 4 << 56}
 SHARED_BASE = 1024  # bytes that sm_90 reserves; any multiple of 128 gives the same banks
 SHARED_GUARD = 4096  # unused bytes between shared variables
 
-#: A region, the offsets of accesses into it, and the positions of these among all accesses; None for all.
+#: A region, the offsets of accesses in it, and the positions of these accesses among all accesses (None: all accesses).
 Piece = tuple[Region, Ints, "Ints | None"]
 
 
 class Space:
-    """One state space: turns addresses into offsets of regions and reports the invalid ones."""
+    """One state space. It converts addresses to offsets in regions, and reports invalid addresses."""
 
     name = ""
 
@@ -47,7 +48,7 @@ class Space:
         self.reports = reports
 
     def pieces(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[Piece]:
-        """Regions and offsets of accesses; invalid accesses are reported and left out."""
+        """Yield the regions and offsets of accesses; invalid accesses are reported and left out."""
         low, high = int(address.min()), int(address.max())
         region = self.holding(low, high + nbytes)
         if region is not None and not int(np.bitwise_or.reduce(address)) & (nbytes - 1):
@@ -59,7 +60,7 @@ class Space:
             yield region, self.offsets(region, address[at], at if sel is None else sel[at]), at
 
     def prepare(self, ins: Instruction, region: Region) -> None:
-        """Before the first write to a region: copy the caller's array, and look for races from now on."""
+        """Prepare a region for its first write: copy the caller's array, and check for races from now on."""
         if not region.written and not only_reads(ins):
             region.written = True
             if region.borrowed:
@@ -67,11 +68,12 @@ class Space:
             self.watch(region)
 
     def watch(self, region: Region) -> None:
-        """Look for races in a region from now on; called before the first write to it. ``GlobalSpace`` then gives it a
-        shadow, which it lacks if ``dataflow`` found no store to it."""
+        """Check for races in a region from now on; it is called before the first write to the region. ``GlobalSpace``
+        then creates a shadow for a region that has none because ``dataflow`` found no store to it."""
 
     def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
-        """``pieces`` in the general case: some addresses are invalid, or they lie in several regions."""
+        """``pieces`` in the general case, in which some addresses are invalid or the addresses lie in several
+        regions."""
         bad = (address & (nbytes - 1)) != 0
         if bad.any():
             first = int(address[np.argmax(bad)])
@@ -93,11 +95,11 @@ class Space:
             left &= ~here
 
     def holding(self, low: int, end: int) -> Region | None:
-        """The region that holds these bytes, in a single variable; None if there is none."""
+        """The region in which a single variable contains all of these bytes; None if there is none."""
         raise NotImplementedError
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in the same region (or variable) as address ``like``."""
+        """Which accesses lie in the same region (or variable) as the address ``like``."""
         raise NotImplementedError
 
     def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
@@ -105,16 +107,16 @@ class Space:
         raise NotImplementedError
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
-        """Addresses as offsets into their region."""
+        """Convert addresses to offsets in their region."""
         raise NotImplementedError
 
     def describe(self, address: int, nbytes: int) -> str:
-        """An address as text: what it lies in, and how far ``nbytes`` bytes reach outside."""
+        """An address as text: the variable at or near it, and how far ``nbytes`` bytes extend outside that variable."""
         raise NotImplementedError
 
 
 class GlobalSpace(Space):
-    """Global memory: arrays and module variables, each with a slot of addresses of its own."""
+    """Global memory: arrays and module variables, each of which has its own slot of addresses."""
 
     name = "global"
 
@@ -123,12 +125,12 @@ class GlobalSpace(Space):
         self.regions, self.grain = regions, grain
 
     def holding(self, low: int, end: int) -> Region | None:
-        """The array or variable whose slot the bytes lie in, if it holds them all."""
+        """The array or variable in whose slot the bytes lie, if it contains all of them."""
         region = self.regions.get(low >> SLOT)
         return region if region and end <= region.base + region.nbytes else None
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in the array or variable in whose slot ``like`` lies."""
+        """Which accesses lie in the array or variable in whose slot the address ``like`` lies."""
         region = self.regions[like >> SLOT]
         return (address >= region.base) & (address + nbytes <= region.base + region.nbytes)
 
@@ -140,17 +142,17 @@ class GlobalSpace(Space):
         return out
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
-        """Addresses as bytes of their array or variable."""
+        """Convert addresses to byte offsets in their array or variable."""
         return address - region.base
 
     def watch(self, region: Region) -> None:
-        """Give the region a shadow where it has none yet."""
+        """Create a shadow for the region if it has none yet."""
         if region.shadow is None:
             region.shadow = Shadow(region.nbytes, self.grain, across_blocks=True)
             region.shadow.clocks = self.reports.clocks
 
     def describe(self, address: int, nbytes: int) -> str:
-        """An address by the array or variable that lies nearest."""
+        """An address as text, relative to the nearest array or variable."""
         near = [r for r in self.regions.values() if abs(address - r.base) < 1 << (SLOT - 1)]
         if not near:
             return f"address {address:#x} of global memory, in no operand" + (
@@ -169,10 +171,11 @@ def _outside(at: int, nbytes: int, size: int) -> str:
 
 
 class WindowSpace(Space):
-    """Shared, local, constant or parameter space, or arguments of calls: variables at offsets, and a copy of them for
-    each block, thread or launch.
+    """Shared, local, constant or parameter memory, or the arguments of calls. Variables lie at offsets, and each block,
+    thread or launch has a copy of them.
 
-    ``owner`` is the copy of each lane (None: one for all), ``guard`` the number of unused bytes between variables.
+    ``owner`` is the number of each lane's copy (None: there is one copy for all). ``guard`` is the number of unused
+    bytes between variables.
     """
 
     def __init__(
@@ -196,14 +199,14 @@ class WindowSpace(Space):
             self.region.starts, self.region.stride = owner * self.stride, self.stride
 
     def holding(self, low: int, end: int) -> Region | None:
-        """The region of the space, if one of its variables holds the bytes."""
+        """The region of the space, if one of its variables contains the bytes."""
         for first, last, _ in self.region.spans:
             if first <= low and end <= last:
                 return self.region
         return None
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in the variable that ``like`` lies in."""
+        """Which accesses lie in the same variable as the address ``like``."""
         span = next(s for s in self.region.spans if s.first <= like < s.end)
         return (address >= span.first) & (address + nbytes <= span.end)
 
@@ -215,12 +218,12 @@ class WindowSpace(Space):
         return out
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
-        """Addresses as bytes of the region: each lane's own copy."""
+        """Convert addresses to byte offsets in the region; each lane uses its own copy."""
         starts = region.starts
         return address if starts is None else address + (starts if sel is None else starts[sel])
 
     def describe(self, address: int, nbytes: int) -> str:
-        """An address by the variable that lies nearest."""
+        """An address as text, relative to the nearest variable."""
         if not self.region.spans:
             return f"byte {address} of {self.name} memory, of which the kernel has none"
         span = nearest(self.region.spans, address)
@@ -229,23 +232,25 @@ class WindowSpace(Space):
 
 # ---- shared memory of a cluster --------------------------------------------------------------------------------------
 
-#: The bits of an address from here on are FIRST_RANK plus the rank of a block in its cluster; 0 is the own block.
+#: From bit RANK_BIT on, an address holds FIRST_RANK plus the rank of a block in its cluster, or 0 for the lane's own
+#: block.
 RANK_BIT, FIRST_RANK = 24, 64
 OFFSET = (1 << RANK_BIT) - 1
 
 
 def address_in(address: Array, rank: Array) -> Array:
-    """The address of the same variable in the block of a rank."""
+    """The address of the same variable in the block of another rank."""
     return np.asarray((address & address.dtype.type(OFFSET)) | ((rank.astype(address.dtype) + FIRST_RANK) << RANK_BIT))
 
 
 class SharedSpace(WindowSpace):
-    """Shared memory: every lane addresses that of its own block, and by higher addresses that of its cluster."""
+    """Shared memory: a lane addresses its own block's memory, and by higher addresses the memory of other blocks of its
+    cluster."""
 
     visits: Visits | None = None  # created by the first access to another block
 
     def pieces(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[Piece]:
-        """Regions and offsets of accesses; invalid accesses are reported and left out."""
+        """Yield the regions and offsets of accesses; invalid accesses are reported and left out."""
         if self.visits is not None and loads_anew(ins):
             self.visits.look(self.reports.threads.every if sel is None else sel)
         if int(address.max()) <= OFFSET:
@@ -256,7 +261,8 @@ class SharedSpace(WindowSpace):
         return self._across(ins, address, nbytes, sel)
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
-        """Addresses as bytes of the region: of the copy of each lane's block, or of the block that they name."""
+        """Convert addresses to byte offsets in the region: in the copy of the lane's own block, or of the block that
+        the address names."""
         if address.size and int(address.max()) > OFFSET:
             blocks = self.reports.threads.cluster.block((address >> RANK_BIT) - FIRST_RANK, sel)
             own = super().offsets(region, address & OFFSET, sel)
@@ -286,17 +292,18 @@ class SharedSpace(WindowSpace):
                 )
 
     def names_block(self, address: int) -> bool:
-        """Whether an address is in a block of the cluster."""
+        """Whether an address names an existing block of the cluster."""
         return address <= OFFSET or 0 <= (address >> RANK_BIT) - FIRST_RANK < self.reports.threads.cluster.size
 
     def missing_block(self, address: int) -> str:
-        """An address in a block that there is not, as text."""
+        """An address that names a block that does not exist, as text."""
         size = self.reports.threads.cluster.size
         rest = f"a cluster of {size}" if size > 1 else "a launch without clusters"
         return f"shared memory of the block of rank {(address >> RANK_BIT) - FIRST_RANK} in {rest}"
 
     def visit(self, ins: Instruction, lanes: Ints, there: Ints) -> None:
-        """Note that these lanes access the shared memory of these blocks of the batch, which may be their own."""
+        """Note that these lanes access the shared memory of these blocks of the batch. A block may be the lane's
+        own."""
         other = there != self.reports.threads.of_block[lanes]
         if other.any():
             self.visits = self.visits or Visits(self)
@@ -304,9 +311,11 @@ class SharedSpace(WindowSpace):
 
 
 class Visits:
-    """The last access of each warp to the shared memory of each other block of its cluster, and the last that was ordered.
+    """The last access of each warp to the shared memory of each other block of its cluster, and the last ordered access
+    among these.
 
-    An ordered access is done when its effect is seen: a block that polls knows of those that came before.
+    An ordered access is complete when its effect is seen. So a block that polls knows that ordered accesses before that
+    have been made.
     """
 
     def __init__(self, space: WindowSpace) -> None:
@@ -317,7 +326,7 @@ class Visits:
         self.by = np.zeros((clocks.copies, clocks.columns), np.int32)
 
     def clear(self) -> None:
-        """Forget all accesses: new blocks start."""
+        """Forget all accesses, because new blocks start."""
         self.time.fill(0)
         self.ordered.fill(0)
 
@@ -331,15 +340,16 @@ class Visits:
             np.maximum.at(self.ordered, place, clocks.times(lanes))
 
     def look(self, lanes: Ints) -> None:
-        """These lanes read what others may have just written."""
+        """Note that these lanes read what others may just have written."""
         blocks = np.unique(self.reports.threads.of_block[lanes])
         self.reports.clocks.outlive(blocks, self.ordered[blocks])
 
     def report(self) -> None:
-        """All blocks have left: report those that did not wait for the last accesses of others to their shared memory.
+        """When all blocks have left the kernel, report those that did not wait for the last accesses of others to their
+        shared memory.
 
-        A block may leave after an access if a barrier of the cluster, or what another thread told it, orders the access
-        before something that one of its own threads did.
+        A block may leave after an access if the access is ordered before something that one of the block's own threads
+        did. A barrier of the cluster orders it, or a signal from another thread.
         """
         clocks, threads, code = self.reports.clocks, self.reports.threads, self.reports.code
         late: Bools = self.time > clocks.known_at_exit()

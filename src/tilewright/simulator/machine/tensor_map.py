@@ -1,7 +1,8 @@
-"""Tensor maps: how the copy engine sees an array, and which box of it one copy moves.
+"""Tensor maps: how the copy engine addresses an array, and which box of it one copy moves.
 
-On hardware a map is 128 opaque bytes that the driver makes (``cuTensorMapEncodeTiled``). Here the bytes hold the same
-figures in our own order, so a kernel may copy a map to shared or global memory and use it there.
+On hardware, a map is 128 bytes that the driver makes (``cuTensorMapEncodeTiled``) and whose layout is not published.
+Here the bytes hold the same figures in this package's own order. So a kernel may copy a map to shared or global memory
+and use it there.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ import numpy as np
 from ...errors import OperandError, UsageError
 from .values import DTYPES, Array
 
-#: Bytes of a map, the least alignment of one in a structure (CUtensorMap of CUDA 12), and how the bytes of ours begin.
+#: The bytes of a map, the least alignment of a map in a structure (CUtensorMap of CUDA 12), and the first bytes of this
+#: package's maps.
 MAP_BYTES, MAP_ALIGN = 128, 64
 _MAGIC = b"TWtenmap"
 #: Magic; address; 5 sizes; 4 strides; 5 box sides; 5 element strides; rank, type, swizzle, fill.
 _LAYOUT = struct.Struct("<8sQ5Q4Q5H5B4B")
-#: The types of a map, in the driver's order (CUtensorMapDataType).
+#: The element types of a map, in the driver's order (CUtensorMapDataType).
 TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32_ftz", "tf32", "tf32_ftz")
-#: Bytes of each swizzle's rows, in the order of the mode of ``ops.descriptor.swizzled``.
+#: The bytes of a row of each swizzle, in the order of the modes of ``ops.descriptor.swizzled``.
 SWIZZLES = (0, 128, 64, 32)
 FILLS = ("zero", "nan")
 
 
 @dataclass(frozen=True)
 class BoxedTensor:
-    """A decoded map; sizes, strides (in bytes) and box run from the innermost dimension to the outermost, as the driver
-    and the kernel count them."""
+    """A decoded map. Sizes, strides (in bytes) and box are in the order from the innermost dimension to the outermost,
+    as for the driver and the kernel."""
 
     address: int
     sizes: tuple[int, ...]
@@ -50,27 +52,29 @@ class BoxedTensor:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Elements that a copy moves along each dimension: with element strides fewer than the box is wide."""
+        """The number of elements that a copy moves along each dimension. With element strides this is less than the
+        box's width."""
         return tuple(-(-b // s) for b, s in zip(self.box, self.element_strides, strict=True))
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of a box, which its copy completes at a barrier."""
+        """The bytes of a box, which its copy completes at a barrier."""
         return math.prod(self.counts) * self.itemsize
 
     @property
     def pitch(self) -> int:
-        """Bytes from row to row of a box in shared memory: a swizzle spreads narrower rows to its own width."""
+        """The bytes from one row of a box to the next in shared memory. With a swizzle this is the swizzle's width,
+        even for narrower rows."""
         return self.swizzle or self.counts[0] * self.itemsize
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that a box takes, with the unused ones between narrow rows."""
+        """The bytes of shared memory that a box takes, including unused bytes between narrow rows."""
         return math.prod(self.counts[1:]) * self.pitch
 
     @classmethod
     def decode(cls, data: bytes) -> BoxedTensor | None:
-        """The map that 128 bytes hold; None if they hold none."""
+        """Decode 128 bytes; None if they are no map."""
         magic, address, *rest = _LAYOUT.unpack_from(data)
         rank, kind, swizzle, fill = rest[19:]
         if magic != _MAGIC or not 1 <= rank <= 5:
@@ -88,7 +92,7 @@ class BoxedTensor:
         )
 
     def encode(self) -> bytes:
-        """The 128 bytes of the map."""
+        """The map as 128 bytes."""
 
         def five(values: Sequence[int], count: int = 5) -> list[int]:
             return [*values, *[0] * (count - len(values))]
@@ -109,8 +113,9 @@ _PLACES = {
 
 
 def edited(data: bytes, field: str, ordinal: int, value: int) -> bytes | None:
-    """The 128 bytes of a map with one field changed as ``tensormap.replace`` does; None if they hold no map, or if the value
-    is none that can be run. Bytes that are all 0 are a map of which every field is still to be set, as Triton makes them.
+    """Change one field of the 128 bytes of a map as ``tensormap.replace`` does. Returns None if the bytes are no map,
+    or if the simulator cannot run a map with this value. 128 zero bytes count as a map whose fields are all still to be
+    set, because Triton makes maps in this way.
 
     >>> BoxedTensor.decode(edited(TensorMap(np.zeros((8, 8)), (8, 2)).encoded(0), "box_dim", 1, 4)).box
     (2, 4)
@@ -137,7 +142,7 @@ def edited(data: bytes, field: str, ordinal: int, value: int) -> bytes | None:
 
 
 def element_bytes(kind: str) -> int:
-    """Bytes of an element of a map's type."""
+    """The bytes of an element of a map's type."""
     return DTYPES[kind.removesuffix("_ftz")].itemsize
 
 

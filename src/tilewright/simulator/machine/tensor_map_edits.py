@@ -1,8 +1,9 @@
-"""Tensor maps that a kernel writes: whether the copy engine sees the present one (PTX ISA 8.10.3, 9.7.13.4).
+"""Checks, for tensor maps that a kernel writes, whether the copy engine sees their current contents (PTX ISA 8.10.3,
+9.7.13.4).
 
-The engine reads maps through a proxy of its own. A write of a map is visible to it after a release of the proxy by a thread
-that knows of the write (``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``), and then an acquire of it
-by the thread that starts the copy (``fence.proxy.tensormap::generic.acquire``).
+The copy engine reads maps through a separate proxy. A write of a map is visible to it after two steps. First, a thread
+that knows of the write releases the proxy (``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``).
+Then the thread that starts the copy acquires it (``fence.proxy.tensormap::generic.acquire``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .values import Ints
 
 
 class TensorMapEdits:
-    """The fences of a batch of blocks between writes of tensor maps and their use."""
+    """The fences of a batch of blocks between writes of tensor maps and the use of these maps."""
 
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports) -> None:
         self.threads, self.clocks, self.reports = threads, clocks, reports
@@ -28,11 +29,11 @@ class TensorMapEdits:
         self.acquired: dict[tuple[int, int], int] = {}  # warp and address → a stamp of the warp at the acquire
 
     def clear(self) -> None:
-        """New blocks start; what earlier blocks released stays so."""
+        """Reset the state for new blocks; what earlier blocks released stays released."""
         self.acquired.clear()
 
     def release(self, lanes: Ints) -> None:
-        """A release of the proxy by these lanes."""
+        """Note that these lanes released the proxy."""
         blocks = self.threads.of_block[lanes]
         for block in np.unique(blocks):
             row, ordinal = self.clocks.knowledge(lanes[blocks == block]), int(block) + self.clocks.first
@@ -41,12 +42,13 @@ class TensorMapEdits:
         self.clocks.advance(lanes)
 
     def acquire(self, lanes: Ints, addresses: Ints) -> None:
-        """An acquire of the maps at these generic addresses, one for each lane."""
+        """Note that each lane acquired the map at its generic address."""
         for lane, at in zip(lanes.tolist(), addresses.tolist(), strict=True):
             self.acquired[int(self.threads.base_warp[lane]), at] = int(self.clocks.stamp[lane])
 
     def check(self, ins: Instruction, region: Region, offset: int, address: int, lane: int) -> None:
-        """Report a map at an offset of a region that a lane uses, and that the engine may not see as it was written last."""
+        """Report a map that a lane uses and whose last write the copy engine may not see; the map lies at an offset of
+        a region."""
         shadow = region.shadow
         if shadow is None:
             return

@@ -1,19 +1,22 @@
-"""Tensor memory of compute capability 10.0: its contents, its allocation, and the order of accesses (PTX ISA 9.7.16).
+"""The tensor memory of compute capability 10.0: its contents, its allocation, and the order of accesses (PTX ISA
+9.7.16).
 
-Each block has 128 lanes × 512 columns of 32 bits; a cell here is 16 lanes of a column, which instructions access together.
-Products, copies and shifts (``mma``, ``cp``, ``shift``), loads and stores (``ld``, ``st``) are asynchronous. Each is carried
-out when it is issued; whether a later access of the same cells is ordered after it is decided by the rules of 9.7.16.6:
+Each block has 128 lanes × 512 columns of 32 bits. A cell, in this module, is 16 lanes of a column, because instructions
+access these together. Products, copies and shifts (``mma``, ``cp``, ``shift``), and loads and stores (``ld``, ``st``),
+are asynchronous. The simulator executes each when it is issued. The rules of 9.7.16.6 decide whether a later access to
+the same cells is ordered after it:
 
-- Two operations of one thread that form a pipeline are in order: ``mma`` → ``mma`` on one accumulator of one shape, ``cp`` →
-  ``mma``, ``shift`` → ``mma``, ``mma`` → ``shift``, ``shift`` → ``cp.4x256b``.
-- All others must be complete first: a thread has waited for an mbarrier at which a ``tcgen05.commit`` arrived; ``ld`` and
-  ``st`` are complete after ``tcgen05.wait``.
-- Another thread is ordered after an operation by what orders plain accesses (see ``clocks``), with
-  ``tcgen05.fence::before_thread_sync`` before it, which a commit implies, and ``tcgen05.fence::after_thread_sync`` after it.
+- Two operations of one thread that form a pipeline are in order: ``mma`` → ``mma`` on one accumulator of one shape,
+  ``cp`` → ``mma``, ``shift`` → ``mma``, ``mma`` → ``shift``, ``shift`` → ``cp.4x256b``.
+- In all other cases the earlier operation must be complete. ``ld`` and ``st`` are complete after ``tcgen05.wait``. The
+  others are complete when a thread has waited for an mbarrier at which a ``tcgen05.commit`` arrived.
+- Another thread is ordered after an operation by what orders plain accesses (see ``clocks``), if there are two fences:
+  ``tcgen05.fence::before_thread_sync`` before it, which a commit implies, and ``tcgen05.fence::after_thread_sync``
+  after it.
 
-The fences bind only the compiler: ptxas 13.0 makes no instruction of them. A fence that is missing is therefore a finding
-"by the letter of PTX". So is an order of products and copies of one thread that GPUs keep, though the document does not
-list it. A fence counts for the warp of its thread.
+These fences restrict only the compiler: ptxas 13.0 makes no instruction of them. A fence that is missing is therefore a
+finding "by the letter of PTX". The same holds for an order of products and copies of one thread that GPUs keep,
+although the document does not list it. A fence by one thread counts for its whole warp.
 """
 
 from __future__ import annotations
@@ -43,10 +46,11 @@ from .threads import Threads
 from .transfers import Transfer
 from .values import Ints
 
-#: Lanes and columns of a block's tensor memory, lanes of a cell, and the columns that one allocation can have.
+#: The lanes and columns of a block's tensor memory, the lanes of a cell, and the numbers of columns that an allocation can
+#: have.
 LANES, COLUMNS, OF_CELL = 128, 512, 16
 ALLOCATIONS = (32, 64, 128, 256, 512)
-#: Bytes of a block's tensor memory here, with what is remembered of it.
+#: The bytes that the simulator needs for a block's tensor memory, including what it remembers about accesses.
 TENSOR_MEMORY_BYTES = LANES * COLUMNS * 5 + LANES // OF_CELL * COLUMNS * 12
 #: Waits for the commits of a thread that are remembered.
 _MOST_WAITS = 256
@@ -56,7 +60,8 @@ _PIPELINES = {("mma", "mma"), ("cp", "mma"), ("shift", "mma"), ("mma", "shift")}
 
 
 class Cells(NamedTuple):
-    """Lanes and columns of one block of the batch; of lanes a range whose ends are multiples of 16, or every other 16."""
+    """Some lanes and columns of one block of the batch. The lanes are a range whose ends are multiples of 16, or every
+    other 16 lanes of such a range."""
 
     block: int
     groups: slice  # of OF_CELL lanes
@@ -73,9 +78,9 @@ class Cells(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class TensorOperation:
-    """An operation by a lane: ``kind`` is "mma", "cp", "shift", "ld" or "st", ``pair`` whether it is one of two blocks;
-    ``form`` is what products must have in common to be a pipeline. ``number`` counts those of all lanes, ``turn`` those of
-    the lane that a commit tracks."""
+    """An operation that a lane issued. ``kind`` is "mma", "cp", "shift", "ld" or "st". ``pair`` is true for an
+    operation of a pair of blocks. ``form`` has what two products must have in common to be a pipeline. ``number``
+    counts the operations of all lanes. ``turn`` counts those of the lane that a commit tracks."""
 
     ins: Instruction
     kind: str
@@ -116,7 +121,7 @@ class _Committed:
 
 
 class TensorMemory:
-    """The tensor memory of a batch of blocks, made by the first instruction that uses it."""
+    """The tensor memory of a batch of blocks. The first instruction that uses it creates it."""
 
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, mbarriers: Mbarriers) -> None:
         self.threads, self.clocks, self.reports, self.mbarriers = threads, clocks, reports, mbarriers
@@ -128,7 +133,7 @@ class TensorMemory:
         self.clear()
 
     def clear(self) -> None:
-        """New blocks start."""
+        """Reset everything, because new blocks start."""
         for array in (self.written, self.writer, self.loaded, self.consumed):
             array.fill(0)
         self.data.fill(0xFFFFFFFF)  # NaN: what was not written shows in the result too
@@ -153,11 +158,12 @@ class TensorMemory:
     # ---- allocation
 
     def report(self, kind: str, ins: Instruction, lane: int, text: str, grade: str = SURE) -> None:
-        """Report a finding of a lane."""
+        """Report a finding for a lane."""
         self.reports.report(kind, ins, np.array([lane]), np.ones(1, bool), None, f"{text}: {ins.text}", grade)
 
     def check_pair(self, ins: Instruction, pair: bool, lane: int) -> None:
-        """Report instructions with ``cta_group::1`` beside some with ``cta_group::2``, and pairs where there are none."""
+        """Report a kernel that mixes ``cta_group::1`` and ``cta_group::2``, and instructions for pairs of blocks in a
+        cluster that has no pairs."""
         self.pairs.setdefault(pair, ins)
         if len(self.pairs) == 2:
             other = self.pairs[not pair].place(ins)
@@ -168,7 +174,8 @@ class TensorMemory:
             self.report(TCGEN05_MISUSE, ins, lane, text)
 
     def allocate(self, ins: Instruction, lane: int, count: int, pair: bool) -> int | None:
-        """``tcgen05.alloc`` by the warp of a lane: the address; None, and a finding, if the block has no such columns."""
+        """Execute ``tcgen05.alloc`` by the warp of a lane; returns the address. If the block has not enough free
+        columns, reports a finding and returns None."""
         block = int(self.threads.of_block[lane])
         if block in self.relinquished:
             given = self.relinquished[block].place(ins)
@@ -192,7 +199,7 @@ class TensorMemory:
         return first
 
     def deallocate(self, ins: Instruction, lane: int, address: int, count: int) -> None:
-        """``tcgen05.dealloc`` by the warp of a lane: what was allocated there must not be in use any more."""
+        """Execute ``tcgen05.dealloc`` by the warp of a lane; reports operations that still use these columns."""
         block = int(self.threads.of_block[lane])
         mine = self.allocations.get(block, [])
         found = next((a for a in mine if a.first == address and a.count == count), None)
@@ -207,24 +214,24 @@ class TensorMemory:
         self.owned[block, found.first : found.first + count] = False
 
     def leave(self, lanes: Ints) -> None:
-        """These lanes leave the kernel."""
+        """Note that these lanes leave the kernel."""
         for block in np.unique(self.threads.of_block[lanes]).tolist():
             cluster, row = block // self.clocks.together, self._knowledge(lanes[self.threads.of_block[lanes] == block])
             self.left[cluster] = np.maximum(row, self.left.get(cluster, row))
 
     def relinquish(self, ins: Instruction, lane: int) -> None:
-        """``tcgen05.relinquish_alloc_permit`` by the warp of a lane."""
+        """Execute ``tcgen05.relinquish_alloc_permit`` by the warp of a lane."""
         self.relinquished.setdefault(int(self.threads.of_block[lane]), ins)
 
     def end(self) -> None:
-        """The blocks have ended: report columns that were not given back."""
+        """At the end of blocks, report columns that were not deallocated."""
         for allocations in self.allocations.values():
             for a in allocations:
                 text = f"the kernel ends without tcgen05.dealloc of these {a.count} columns"
                 self.report(TCGEN05_MISUSE, a.ins, a.lane, text)
 
     def in_bounds(self, ins: Instruction, lane: int, block: int, first: int, count: int, what: str) -> bool:
-        """Whether a block has allocated these columns; reports it if not."""
+        """Whether a block has allocated these columns; reports a finding if it has not."""
         if first + count <= COLUMNS and self.owned[block, first : first + count].all():
             return True
         held = ", ".join(f"{a.first} to {a.first + a.count - 1}" for a in self.allocations.get(block, []))
@@ -235,7 +242,7 @@ class TensorMemory:
     # ---- order
 
     def begin(self, operation: TensorOperation) -> TensorOperation:
-        """An operation is issued."""
+        """Note that an operation is issued; returns it with its numbers."""
         operation.issued = int(self.clocks.stamp[operation.lane])
         if operation.kind in _BY_COMMIT:
             operation.turn = self.turns[operation.lane] = self.turns.get(operation.lane, 0) + 1
@@ -250,12 +257,12 @@ class TensorMemory:
         return operation
 
     def reads_shared(self, operation: TensorOperation, transfers: Iterable[Transfer | None]) -> None:
-        """An operation reads shared memory until a commit of its lane is complete."""
+        """Note that an operation reads shared memory, until a commit of its lane is complete."""
         self.reading.setdefault(operation.lane, []).extend(t for t in transfers if t is not None)
 
     def commit(self, ins: Instruction, barriers: Iterable[Mbarrier], lane: int) -> None:
-        """``tcgen05.commit``: an arrival at each barrier when all that the lane has issued is complete. It publishes what
-        the lane knows, as a ``fence::before_thread_sync`` does."""
+        """Execute ``tcgen05.commit``: an arrival at each barrier when all that the lane has issued is complete. It
+        publishes what the lane knows, as a ``fence::before_thread_sync`` does."""
         lanes = np.array([lane])
         self.fence_before(lanes)
         turn, stamp = self.turns.get(lane, 0), int(self.clocks.stamp[lane])
@@ -266,8 +273,8 @@ class TensorMemory:
             self.mbarriers.arrive(ins, barrier, lanes, 1)
 
     def note_complete(self, done: _Committed, stamp: int) -> None:
-        """A thread with this stamp has waited for a commit. What was read of shared memory counts as read by the lane, when
-        it first committed it: every thread that waits for a commit knows of that."""
+        """Note that a thread with this stamp has waited for a commit. Reads of shared memory count as made by the lane
+        at the time of its first commit after them. Every thread that waits for the commit knows of that time."""
         waits = self.complete.setdefault(done.lane, [])
         waits.append((done.turn, stamp))
         del waits[:-_MOST_WAITS]
@@ -282,7 +289,7 @@ class TensorMemory:
         self.committed[done.lane] = left
 
     def wait(self, kind: str, lanes: Ints) -> None:
-        """``tcgen05.wait::ld`` or ``::st`` by these lanes."""
+        """Execute ``tcgen05.wait::ld`` or ``::st`` by these lanes."""
         for warp, lane in self._warps(lanes):
             waiting = self.waiting.get(warp, [])
             for operation in waiting:
@@ -291,7 +298,7 @@ class TensorMemory:
             self.waiting[warp] = [each for each in waiting if each.kind != kind]
 
     def fence_before(self, lanes: Ints) -> None:
-        """``tcgen05.fence::before_thread_sync`` by these lanes."""
+        """Execute ``tcgen05.fence::before_thread_sync`` by these lanes."""
         for warp, lane in self._warps(lanes):
             left = []
             for operation in self.unfenced.get(warp, []):
@@ -303,13 +310,14 @@ class TensorMemory:
         self.clocks.advance(lanes)
 
     def fence_after(self, lanes: Ints) -> None:
-        """``tcgen05.fence::after_thread_sync`` by these lanes."""
+        """Execute ``tcgen05.fence::after_thread_sync`` by these lanes."""
         warps = self.threads.base_warp[lanes]
         for warp, _ in self._warps(lanes):
             self.after[warp] = self._knowledge(lanes[warps == warp])
 
     def access(self, operation: TensorOperation, writes: Iterable[Cells], reads: Iterable[Cells]) -> None:
-        """An operation accesses cells: reports earlier operations on them that are not ordered before it."""
+        """Note that an operation accesses cells; reports earlier operations on these cells that are not ordered before
+        it."""
         seen: set[int] = set()
         for cells, stores in (*((each, True) for each in writes), *((each, False) for each in reads)):
             arrays = (self.writer, self.loaded, self.consumed) if stores else (self.writer,)
@@ -329,7 +337,8 @@ class TensorMemory:
     ) -> None:
         """Report lanes and columns that an operation reads and that nothing has written.
 
-        A product of 64 rows writes every other 16 lanes. A warp that loads 32 lanes of it gets 16 that mean nothing.
+        A product of 64 rows writes every other 16 lanes. A warp that loads 32 of these lanes gets 16 whose values are
+        meaningless; this is not reported.
         """
         missing = ~self.written[block, lanes, columns]
         halves = missing.reshape(-1, OF_CELL * missing.shape[1])

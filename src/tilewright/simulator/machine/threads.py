@@ -1,8 +1,9 @@
-"""The threads of a batch of blocks: the place of each in its warp, block, cluster and grid; and its special registers.
+"""The threads of a batch of blocks: the position of each in its warp, block, cluster and grid; and its special
+registers.
 
-The blocks of a cluster run at the same time and address each other's shared memory. The blocks of a launch with clusters
-are therefore numbered cluster by cluster, and within a cluster by rank; a batch holds whole clusters. Without clusters,
-every block is a cluster of its own, as on hardware (PTX ISA 10.13 to 10.20).
+The blocks of a cluster run at the same time and address each other's shared memory. So the blocks of a launch with
+clusters are numbered cluster by cluster, and within a cluster by rank. A batch contains whole clusters. Without
+clusters, every block is a cluster of its own, as on hardware (PTX ISA 10.13 to 10.20).
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from .values import Array, Dim, Ints, split
 
 # ---- clusters --------------------------------------------------------------------------------------------------------
 
-#: Blocks of a cluster: what every GPU takes, and what some GPUs take if the kernel allows it.
+#: The most blocks of a cluster that every GPU accepts, and that some GPUs accept if the kernel allows it.
 PORTABLE_CLUSTER, MOST_CLUSTER = 8, 16
 NO_CLUSTER: Dim = (1, 1, 1)
 
 
 def cluster_dimensions(entry: Function, grid: Dim, given: int | Sequence[int] | None) -> Dim:
-    """The blocks of a cluster along x, y, z: as the kernel was compiled for, or as ``given`` at the launch.
+    """The blocks of a cluster along x, y, z: those with which the kernel was compiled, or those that were ``given`` at
+    the launch.
 
-    Raises UsageError for a size that the kernel or the grid does not allow, and for one that no GPU takes.
+    Raises UsageError for a size that the kernel or the grid does not allow, and for one that no GPU accepts.
     """
     limits, name = entry.limits, entry.name
     required = limits.get("reqnctapercluster")
@@ -48,7 +50,7 @@ def cluster_dimensions(entry: Function, grid: Dim, given: int | Sequence[int] | 
 
 
 def grid_of_clusters(grid: Dim, cluster: Dim) -> Dim:
-    """Clusters along x, y, z.
+    """The numbers of clusters along x, y, z.
 
     >>> grid_of_clusters((8, 6, 1), (2, 3, 1))
     (4, 2, 1)
@@ -57,7 +59,7 @@ def grid_of_clusters(grid: Dim, cluster: Dim) -> Dim:
 
 
 def blocks_by_cluster(numbers: Ints, grid: Dim, cluster: Dim) -> Ints:
-    """Indices in the grid of blocks that are numbered cluster by cluster.
+    """Convert numbers of blocks that are counted cluster by cluster to indices in the grid.
 
     >>> blocks_by_cluster(np.arange(8), (4, 2, 1), (2, 2, 1)).tolist()
     [0, 1, 4, 5, 2, 3, 6, 7]
@@ -71,7 +73,7 @@ def blocks_by_cluster(numbers: Ints, grid: Dim, cluster: Dim) -> Ints:
 
 
 def clusters_of(blocks: Ints, grid: Dim, cluster: Dim) -> Ints:
-    """The number of the cluster in which each block of the grid lies.
+    """The number of the cluster to which each block of the grid belongs.
 
     >>> clusters_of(np.arange(8), (4, 2, 1), (2, 2, 1)).tolist()
     [0, 0, 1, 1, 0, 0, 1, 1]
@@ -86,7 +88,7 @@ def _place(index: Ints, shape: Dim) -> tuple[Ints, Ints, Ints]:
 
 
 class Cluster:
-    """The clusters of a batch: ``size`` blocks each, and the ``rank`` of each lane's block in its cluster."""
+    """The clusters of a batch. Each has ``size`` blocks; ``rank`` is the rank of each lane's block in its cluster."""
 
     def __init__(self, shape: Dim, of_block: Ints) -> None:
         self.shape, self.size = shape, math.prod(shape)
@@ -94,12 +96,12 @@ class Cluster:
         self.rank = of_block % self.size
 
     def block(self, rank: int | Array, sel: Ints | None = None) -> Ints:
-        """The block of the batch that has this rank in the cluster of each active lane."""
+        """The block of the batch that has this rank in each active lane's cluster."""
         own = self.of_block if sel is None else self.of_block[sel]
         return np.asarray(own - own % self.size + rank)
 
     def registers(self, grid: Dim, index: Ints, axis: int) -> dict[str, int | Ints]:
-        """The special registers of clusters along an axis; ``index`` is the block of the grid of each lane."""
+        """The special registers of clusters along an axis; ``index`` is the index in the grid of each lane's block."""
         at, of = _place(index, grid)[axis], self.shape[axis]
         return {
             "%clusterid": at // of,
@@ -114,12 +116,12 @@ class Cluster:
 
 # ---- threads ---------------------------------------------------------------------------------------------------------
 
-#: Bytes of shared memory that the system takes of each block, from compute capability 8.0 on.
+#: The bytes of each block's shared memory that the system uses, from compute capability 8.0 on.
 RESERVED_SHARED = 1024
 
 
 class Threads:
-    """All threads of ``copies`` blocks of a grid, one lane each. Arrays have shape (size,) unless said otherwise."""
+    """All threads of ``copies`` blocks of a grid, one lane each. Arrays have shape (size,) unless stated otherwise."""
 
     def __init__(self, grid: Dim, block: Dim, copies: int, cluster: Dim = NO_CLUSTER) -> None:
         self.grid, self.block, self.copies = grid, block, copies
@@ -137,18 +139,19 @@ class Threads:
         self.grid_blocks = np.zeros(copies, np.int64)  # of the grid: (copies,)
 
     def move_to(self, first: int, grid_blocks: Ints) -> None:
-        """Become the threads of these blocks of the grid, which are the blocks from ``first`` on of the run."""
+        """Make these the threads of these blocks of the grid, which are the blocks of the run from ``first`` on."""
         self.blocks[:], self.grid_blocks[:] = np.arange(first, first + self.copies), grid_blocks
         self.warp[:] = grid_blocks[self.of_block] * (-(-self.threads // 32)) + self.tid // 32
 
     def place(self, lane: int) -> tuple[Dim, Dim]:
-        """Block and thread of a lane, as the kernel sees them."""
+        """The block and the thread of a lane, as the kernel sees them."""
         block, thread = int(self.grid_blocks[self.of_block[lane]]), int(self.tid[lane])
         return split(block, self.grid), split(thread, self.block)
 
 
 def special_register(name: str, threads: Threads, dynamic_shared: int, static_shared: int) -> Array:
-    """Values of a special register (PTX ISA 10), as unsigned 32 or 64 bits: one per lane, or a single one for all.
+    """The values of a special register (PTX ISA 10), as unsigned 32- or 64-bit integers: one for each lane, or a single
+    one for all lanes.
 
     ``dynamic_shared`` and ``static_shared`` are bytes of shared memory per block. Raises UsageError for an unknown register.
     """

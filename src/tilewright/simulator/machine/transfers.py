@@ -1,9 +1,9 @@
-"""Reads and writes of the asynchronous proxy, and the bytes of copies under way (PTX ISA 8.10.3, 9.7.9.27).
+"""Tracks reads and writes by the asynchronous proxy, and the bytes of copies under way (PTX ISA 8.10.3, 9.7.9.27).
 
-A copy by the copy engine is done when it is issued, but until a thread has waited for it the bytes that it writes count as
-being written, and those that it reads as being read: the shadow marks their cells as ``busy``, and an access to them is
-reported. So the findings do not depend on when a copy happens to complete. Bytes that were copied count as written by the
-thread that waited for them.
+The simulator executes a copy by the copy engine when it is issued. But until a thread has waited for the copy, the
+bytes that it writes count as being written, and those that it reads as being read. The shadow marks their cells as
+``busy``, and an access to a busy cell is reported. So the findings do not depend on when a copy happens to complete.
+Bytes that were copied count as written by the thread that waited for the copy.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .shadow import by_access
 from .threads import Threads
 from .values import Bools, Ints
 
-#: Bytes of a chunk: what the asynchronous proxy moves at least.
+#: The bytes of a chunk, the smallest unit that the asynchronous proxy moves.
 CHUNK = 16
 
 
 @dataclass(eq=False)
 class Transfer:
-    """Chunks of a region, by the offsets of their first bytes, that an instruction under way writes or reads.
+    """Chunks of a region that an instruction under way writes or reads, by the offsets of their first bytes.
 
     ``barrier`` is the mbarrier at which its bytes arrive, if there is one.
     """
@@ -43,11 +43,11 @@ class Transfer:
     unit: int  # bytes of a chunk
     writes: bool
     barrier: Mbarrier | None = None
-    #: The numbers of transfers under way that read some of the same bytes and began before.
+    #: The numbers of transfers under way that read some of the same bytes and began before this one.
     also_reading: frozenset[int] = frozenset()
 
     def finish(self, stamp: int) -> None:
-        """It is complete, and the thread with this stamp has waited for it."""
+        """Complete the transfer; the thread with this stamp has waited for it."""
         self.transfers.finish(self, stamp)
 
 
@@ -59,12 +59,12 @@ class Transfers:
     ) -> None:
         self.threads, self.clocks, self.reports = threads, clocks, reports
         self.mbarriers, self.code = mbarriers, code
-        #: Which instructions write through the asynchronous proxy, by index.
+        #: For each instruction, by index, whether it writes through the asynchronous proxy.
         self.asynchronous = np.array([_is_asynchronous(ins) for ins in code] or [False])
         self.clear()
 
     def clear(self) -> None:
-        """Forget all transfers: new blocks start."""
+        """Forget all transfers, because new blocks start."""
         self.under_way: dict[int, Transfer] = {}
         self.writing = np.zeros(64, bool)  # by number
         self.next = 1
@@ -82,7 +82,8 @@ class Transfers:
         barrier: Mbarrier | None = None,
         unit: int = CHUNK,
     ) -> Transfer | None:
-        """A lane makes the asynchronous proxy write these chunks of ``unit`` bytes; None where no shadow finds races."""
+        """Note that a lane makes the asynchronous proxy write these chunks of ``unit`` bytes. Returns None if the
+        region has no shadow, which would find races."""
         shadow = region.shadow
         if shadow is None:
             return None
@@ -100,8 +101,9 @@ class Transfers:
         return self._begin(ins, region, chunks, unit, cells, barrier, writes=True)
 
     def read(self, ins: Instruction, region: Region, chunks: Ints, lane: int, unit: int = CHUNK) -> Transfer | None:
-        """A lane makes the asynchronous proxy read these chunks of ``unit`` bytes: reports bytes that it cannot see yet.
-        The transfer keeps the chunks busy until it is finished; None where no shadow finds races."""
+        """Note that a lane makes the asynchronous proxy read these chunks of ``unit`` bytes; reports bytes whose writes
+        the proxy cannot see yet. The chunks are busy until the transfer is finished. Returns None if the region has no
+        shadow, which would find races."""
         shadow = region.shadow
         if shadow is None:
             return None
@@ -157,7 +159,7 @@ class Transfers:
         return frozenset(found)
 
     def finish(self, transfer: Transfer, stamp: int) -> None:
-        """A transfer is complete: its bytes count as written, or read, by the thread with this stamp; 0 for no thread."""
+        """Complete a transfer: its bytes count as written, or read, by the thread with this stamp (0: by no thread)."""
         if self.under_way.pop(transfer.number, None) is None:
             return
         shadow = transfer.region.shadow
@@ -179,17 +181,17 @@ class Transfers:
     # ---- groups of a thread
 
     def join(self, transfer: Transfer | None, lane: int) -> None:
-        """A transfer belongs to the lane's current group."""
+        """Add a transfer to the lane's current group."""
         if transfer is not None:
             self.groups.setdefault(lane, []).append((int(self.group[lane]), transfer))
 
     def commit(self, sel: Ints | None) -> None:
-        """``cp.async.bulk.commit_group`` by these lanes."""
+        """Execute ``cp.async.bulk.commit_group`` by these lanes."""
         self.group[slice(None) if sel is None else sel] += 1
 
     def wait(self, keep: int, sel: Ints | None, only_read: bool) -> None:
-        """``cp.async.bulk.wait_group`` by these lanes: all groups but the latest ``keep`` are complete, or have read all
-        that they read."""
+        """Execute ``cp.async.bulk.wait_group`` by these lanes: all groups except the latest ``keep`` are complete, or
+        with ``only_read`` have at least read all their bytes."""
         if not self.groups:
             return
         active = set((range(self.threads.size)) if sel is None else sel.tolist())
@@ -206,9 +208,10 @@ class Transfers:
     # ---- findings
 
     def end(self) -> None:
-        """The blocks have ended, and all transfers with them: report copies that may still read their shared memory.
+        """At the end of blocks, end all transfers, and report copies that may still read shared memory of their block.
 
-        CUTLASS waits for the last stores of a block. DeepGEMM does not, and relies on GPUs that keep the memory until then.
+        CUTLASS waits for the last stores of a block. DeepGEMM does not wait, and relies on GPUs that keep the memory
+        until then.
         """
         for lane, transfers in self.groups.items():
             for _, transfer in transfers:
@@ -229,8 +232,8 @@ class Transfers:
     def touched(
         self, ins: Instruction, region: Region, cells: Ints, offsets: Ints, sel: Ints | None, writes: bool
     ) -> Bools | None:
-        """Report accesses to cells that a transfer under way writes, or that it reads if the access writes. Returns
-        which accesses; None for none."""
+        """Report accesses to cells that a transfer under way writes, and write accesses to cells that it reads. Returns
+        which accesses were reported; None if none."""
         shadow = region.shadow
         if shadow is None or shadow.busy is None or not self.under_way:
             return None
@@ -266,7 +269,7 @@ class Transfers:
 
 
 def chunks_of(first: int, nbytes: int) -> Ints:
-    """The chunks of a range of bytes.
+    """The offsets of the chunks of a range of bytes.
 
     >>> chunks_of(32, 48).tolist()
     [32, 48, 64]

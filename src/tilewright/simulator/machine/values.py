@@ -1,4 +1,4 @@
-"""The NumPy types in which the machine holds registers, lane numbers and addresses."""
+"""The NumPy types that the simulator uses for registers, lane numbers and addresses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-#: A place in a grid or block, or its extent, along x, y, z.
+#: A position in a grid or block, or its size, along x, y, z.
 Dim = tuple[int, int, int]
 
-#: The NumPy type with which an instruction of each PTX type works. NumPy has none for bfloat16: it is stored as bits.
+#: The NumPy type with which an instruction of each PTX type works. NumPy has no bfloat16, so its bits are stored.
 DTYPES: dict[str, np.dtype[Any]] = {
     **{f"{k}{b}": np.dtype(f"{'i' if k == 's' else 'u'}{b // 8}") for k in "bus" for b in (8, 16, 32, 64)},
     "pred": np.dtype(bool),
@@ -29,7 +29,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def per_lane(values: Array, lanes: Ints) -> Array:
-    """The values of an operand, a register or a constant, for these lanes: in the shape of ``lanes``.
+    """The values of an operand (a register or a constant) for these lanes, in the shape of ``lanes``.
 
     >>> per_lane(np.array(7), np.array([0, 2])).tolist(), per_lane(np.array([5, 6, 7]), np.array([[0, 2]])).tolist()
     ([7, 7], [[5, 7]])
@@ -38,7 +38,7 @@ def per_lane(values: Array, lanes: Ints) -> Array:
 
 
 def split(index: int, shape: Dim) -> Dim:
-    """A linear index as (x, y, z).
+    """Convert a linear index to (x, y, z).
 
     >>> split(7, (4, 2, 1))
     (3, 1, 0)

@@ -1,10 +1,11 @@
-"""Products of warpgroups under way: registers and shared memory that a ``wgmma`` still uses (PTX ISA 9.7.16.7).
+"""Tracks products of warpgroups under way: the registers and the shared memory that a ``wgmma`` still uses (PTX ISA
+9.7.16.7).
 
-A ``wgmma`` is executed when it is issued, but until the warp has waited for its group its accumulators, the registers of A
-and its tiles in shared memory count as in use. Registers are watched that are operands of a ``wgmma``, or copies of one:
-a plain ``mov`` of an accumulator passes its state on, because compilers place such copies between products and remove them
-later. Every other access before the wait is a finding, and so is a product whose registers were written with no
-``wgmma.fence`` after it.
+The simulator executes a ``wgmma`` when it is issued. But until the warp has waited for its group, its accumulators, the
+registers of A and its tiles in shared memory count as in use. Registers are watched if they are operands of a
+``wgmma``, or copies of such registers. A plain ``mov`` of an accumulator copies its state, too, because compilers place
+such copies between products and remove them later. Every other access before the wait is a finding. A product is also a
+finding if its registers were written with no ``wgmma.fence`` after the write.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .values import Ints
 
 #: Commits that are remembered for each warp: ``wgmma.wait_group`` leaves at most seven groups under way.
 _MARKS = 8
-#: What products read: the first lane of each warpgroup, and the transfer; None if nobody looks for races there.
+#: What products read: the first lane of each warpgroup, and the transfer (None if races are not checked there).
 Reading = list[tuple[int, Transfer | None]]
 
 
 class Warpgroups:
-    """The products under way of a batch of blocks. ``code`` is the program's."""
+    """The products under way of a batch of blocks. ``code`` is the program's code."""
 
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, code: list[Instruction]) -> None:
         self.threads, self.clocks, self.reports, self.code = threads, clocks, reports, code
@@ -51,17 +52,17 @@ class Warpgroups:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all products: new blocks start."""
+        """Forget all products, because new blocks start."""
         for array in (self.used, self.written, self.fenced, self.last, self.commits, self.marks):
             array.fill(0)
         self.products: list[Instruction] = []
-        #: Product, first warp of its group, what it reads.
+        #: For each product: its number, the first warp of its group, and the transfer that it reads.
         self.reading: list[tuple[int, int, Transfer]] = []
-        #: By first warp of a group: what the lanes knew that last completed a product.
+        #: By first warp of a group: the knowledge of the lanes that last completed a product.
         self.known: dict[int, Ints] = {}
 
     def watch(self, ins: Instruction) -> Callable[[Ints | None], None] | None:
-        """A step to run before an instruction that names a watched register; None for other instructions."""
+        """Make a step that is run before an instruction that uses a watched register; None for other instructions."""
         name = ins.parts[0]
         if not self.rows or name == "wgmma":
             return None
@@ -88,14 +89,14 @@ class Warpgroups:
     # ---- wgmma
 
     def fence(self, sel: Ints | None) -> None:
-        """``wgmma.fence`` by these lanes."""
+        """Execute ``wgmma.fence`` by these lanes."""
         warps = self._warps(sel)
         self.written[:, warps] = 0
         self.fenced[warps] = True
 
     def issue(self, ins: Instruction, groups: Ints, sums: list[str], parts: list[str], reading: Reading) -> None:
-        """Warpgroups (g, 128) start a product: registers of D whose values count, registers of A, and what each group
-        reads from shared memory."""
+        """Note that warpgroups (g, 128) start a product. ``sums`` are the registers of D whose values are read,
+        ``parts`` are the registers of A, and ``reading`` is what each group reads from shared memory."""
         warps = self.threads.base_warp[groups[:, ::32]].reshape(-1)
         d, a = self._rows_of(sums), self._rows_of(parts)
         self._check_fence(ins, groups, warps, [*d, *a])
@@ -110,15 +111,16 @@ class Warpgroups:
         self.reading += [(number, int(self.threads.base_warp[lane]), t) for lane, t in reading if t is not None]
 
     def commit(self, sel: Ints | None) -> None:
-        """``wgmma.commit_group`` by these lanes."""
+        """Execute ``wgmma.commit_group`` by these lanes."""
         warps = self._warps(sel)
         self.commits[warps] += 1
         self.marks[warps, self.commits[warps] % _MARKS] = self.last[warps]
 
     def wait(self, keep: int, sel: Ints | None) -> None:
-        """``wgmma.wait_group`` by these lanes: all groups but the latest ``keep`` are complete.
+        """Execute ``wgmma.wait_group`` by these lanes: all groups except the latest ``keep`` are complete.
 
-        A product that one warp has waited for is complete for all four: they formed it together.
+        If one warp has waited for a product, the product is complete for all four warps, because they executed it
+        together.
         """
         warps = self._warps(sel)
         group = self.commits[warps] - keep

@@ -1,4 +1,4 @@
-"""The opcodes the microscope knows. To add one, write an entry in one of these files."""
+"""The opcodes that the microscope knows. To add an opcode, write an entry in one of these files."""
 
 # Importing a file of opcodes enters them in the table.
 from . import (  # noqa: F401
@@ -24,5 +24,5 @@ __all__ = ["TABLE", "UnknownInstruction", "bind", "entry", "opcodes"]
 
 
 def opcodes() -> list[str]:
-    """Names of all opcodes that can be run, control flow included."""
+    """The names of all opcodes that can be run, including control flow."""
     return sorted({name for name, _ in TABLE} | {"bra", "brx", "call", "ret", "exit", "trap", "bar", "barrier"})

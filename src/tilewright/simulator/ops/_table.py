@@ -1,9 +1,9 @@
-"""The table of opcodes: how one is registered, looked up and bound to the lanes it works on.
+"""The table of opcodes: how an opcode is registered, found, and bound to the lanes on which it works.
 
-An entry is a small function. Most opcodes compute one value from others, element by element: ``@value`` registers a
-factory that returns ``compute(out, a, b, …)`` for a type and its modifiers, and everything else (operands, views,
-immediates, divergence) is done here. Opcodes that touch memory or other lanes use ``@step`` and get the instruction
-and the lanes. A modifier that an entry does not list is an error, never ignored.
+An entry is a small function. Most opcodes compute one value from others, element by element. For these, ``@value``
+registers a factory that returns ``compute(out, a, b, …)`` for a type and its modifiers. This module does everything
+else (operands, views, immediates, divergence). Opcodes that access memory or other lanes use ``@step``, and get the
+instruction and the lanes. A modifier that an entry does not list is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..assembly.program import is_special
 from ..machine.lanes import Lanes
 from ..machine.values import DTYPES, Array, Ints
 
-#: Runs an instruction for the lanes given, or for all of them.
+#: A function that runs an instruction for the given lanes, or for all lanes (None).
 Step = Callable[["Ints | None"], None]
 Builder = Callable[[Instruction, Lanes], Step]
 Compute = Callable[..., Any]
@@ -34,16 +34,16 @@ FLOATS = ("f32", "f64", *HALVES)
 
 
 class UnknownInstruction(UsageError):  # noqa: N818 - a public name
-    """An instruction, or a form of one, that the table does not hold."""
+    """An instruction, or a form of one, is not in the table."""
 
     def __init__(self, ins: Instruction, why: str = "is not one that the microscope knows") -> None:
         super().__init__(f"{ins.place()}: instruction {ins.opcode} {why} ({ins.text})")
 
 
 def bind(ins: Instruction, lanes: Lanes) -> Step:
-    """The step that runs an instruction on these lanes, its guard included.
+    """Make the step that runs an instruction on these lanes, including its guard.
 
-    Raises UnknownInstruction where the table has no entry.
+    Raises UnknownInstruction if the table has no entry.
     """
     key = entry(ins)
     if key is None:
@@ -63,7 +63,8 @@ def _both(first: Step, then: Step) -> Step:
 
 
 def entry(ins: Instruction) -> tuple[str, str] | None:
-    """The key of an instruction in the table: opcode (``add.cc`` is not ``add``) and type; None if there is no entry."""
+    """The key of an instruction in the table, which is its opcode and type (``add.cc`` is another opcode than ``add``);
+    None if there is no entry."""
     parts = ins.parts
     name = f"{parts[0]}.cc" if "cc" in parts else parts[0]
     if parts[0] in ("st", "red") and parts[1:2] == ("async",):
@@ -100,7 +101,8 @@ def step(name: str, kinds: Iterable[str] = ("",)) -> Callable[[Builder], Builder
 
 
 def check_modifiers(ins: Instruction, allowed: Iterable[str], skip: int = 1) -> set[str]:
-    """The modifiers between opcode and type. Raises UnknownInstruction for one that is not allowed."""
+    """The modifiers between opcode and type of an instruction. Raises UnknownInstruction for a modifier that is not
+    allowed."""
     flags = set(ins.parts[1:-skip] if skip else ins.parts[1:])
     unknown = flags - set(allowed)
     if unknown:
@@ -118,7 +120,7 @@ def value(
 ) -> Callable[[Factory], Factory]:
     """Register an opcode that computes one value, element by element.
 
-    ``out`` and ``takes`` give the types of result and operands where they are not the instruction's own.
+    ``out`` and ``takes`` return the types of result and operands, if these differ from the instruction's type.
     """
     allowed = tuple(flags)
 
@@ -143,7 +145,7 @@ def value(
 
 
 def apply_ufunc(ufunc: Any) -> Compute:
-    """A NumPy ufunc as the computation of an opcode."""
+    """Use a NumPy ufunc as the computation of an opcode."""
 
     def compute(out: Array, *inputs: Array) -> None:
         ufunc(*inputs, out=out)
@@ -152,7 +154,8 @@ def apply_ufunc(ufunc: Any) -> Compute:
 
 
 def elementwise(lanes: Lanes, ins: Instruction, target: str, kind: str, compute: Compute, inputs: list[Array]) -> Step:
-    """``compute(out, *inputs)`` for the active lanes; ``compute`` reads all it needs before it writes ``out``."""
+    """Make a step that calls ``compute(out, *inputs)`` for the active lanes; ``compute`` reads all its inputs before it
+    writes ``out``."""
     out, dtype, wider = destination(lanes, ins, target, kind)
     scalar = [x.ndim == 0 for x in inputs]
 
@@ -173,7 +176,8 @@ def elementwise(lanes: Lanes, ins: Instruction, target: str, kind: str, compute:
 
 
 def destination(lanes: Lanes, ins: Instruction, target: str, kind: str) -> tuple[Array, Any, bool]:
-    """A register seen as ``kind``: the view to write, the type to compute in, and whether the register is wider."""
+    """A register as a destination of type ``kind``: the view to write, the dtype in which to compute, and whether the
+    register is wider than that."""
     dtype = DTYPES[kind]
     if target == "_":
         return np.empty(lanes.size, dtype), dtype, False
@@ -190,7 +194,7 @@ def destination(lanes: Lanes, ins: Instruction, target: str, kind: str) -> tuple
 
 
 def one_of(ins: Instruction, flags: set[str], choices: Iterable[str]) -> str:
-    """The one modifier of ``choices`` that an instruction must have."""
+    """The modifier of an instruction that is in ``choices``; the instruction must have exactly one."""
     found = sorted(flags & set(choices))
     if len(found) != 1:
         raise UnknownInstruction(ins, f"must have one of the modifiers .{' .'.join(choices)}")
@@ -198,7 +202,7 @@ def one_of(ins: Instruction, flags: set[str], choices: Iterable[str]) -> str:
 
 
 def number_of(ins: Instruction, operand: str) -> int:
-    """An operand that must be a whole number."""
+    """Parse an operand that must be a whole number."""
     number = ptx_integer(operand)
     if number is None:
         raise UnknownInstruction(ins, f"needs a number in place of {operand}")
@@ -206,5 +210,5 @@ def number_of(ins: Instruction, operand: str) -> int:
 
 
 def size_of(kind: str) -> int:
-    """Bytes of a PTX type."""
+    """The bytes of a PTX type."""
     return SIZES[kind]

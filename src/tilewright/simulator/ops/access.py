@@ -1,6 +1,7 @@
-"""Accesses to memory in every space: loads, stores, fences, atomics and reductions (PTX ISA 9.7.9, 9.7.13).
+"""Instructions that access memory in every space: loads, stores, fences, atomics and reductions (PTX ISA 9.7.9,
+9.7.13).
 
-In an atomic, lanes take turns in order of thread.
+The lanes of an atomic take turns in order of thread.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
@@ -31,9 +32,9 @@ from .rounding import hand_on, odd_sum
 # ---- loads, stores and fences ----------------------------------------------------------------------------------------
 
 _SPACES = ("global", "shared", "local", "const", "param")
-#: Types of loads and stores.
+#: The types of loads and stores.
 TYPES = (*(f"{k}{b}" for k in "bus" for b in (8, 16, 32, 64)), "f32", "f64")
-#: Modifiers that change no result: caching hints, and the scope in which an access is coherent.
+#: Modifiers that do not change a result: caching hints, and the scope in which an access is coherent.
 HINTS = {
     "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1", "L2", "evict_first", "evict_last", "evict_normal",
     "evict_unchanged", "no_allocate", "64B", "128B", "256B", "cta", "gpu", "sys", "cluster", "weak", "level",
@@ -46,8 +47,8 @@ Address = Callable[["Ints | None"], Ints]
 
 
 def address(text: str, lanes: Lanes, ins: Instruction, narrow: bool) -> Address:
-    """``[%rd1+8]``, ``[symbol]`` or ``[symbol+4]`` as a function of the active lanes; ``narrow`` allows a 32-bit
-    register."""
+    """Parse ``[%rd1+8]``, ``[symbol]`` or ``[symbol+4]`` into a function that returns the addresses of the active
+    lanes; ``narrow`` allows a 32-bit register."""
     found = re.fullmatch(r"\[\s*([^\s+\-]+|-?\d\w*)\s*(?:([+-]\s*-?\s*\w+))?\s*\]", text)
     if not found:
         raise UnknownInstruction(ins, f"has an address that is not understood: {text}")
@@ -73,10 +74,10 @@ Action = Callable[[Region, Ints, "Ints | None", "Ints | None"], None]
 
 
 def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, where: Address, action: Action) -> Step:
-    """A step that calls ``action(region, offsets, at, lanes)`` for every region that the active lanes touch.
+    """Make a step that calls ``action(region, offsets, at, lanes)`` for every region that the active lanes access.
 
-    ``at`` are the positions of those accesses among the active lanes; ``at`` and ``lanes`` are None for all. The space of a
-    generic address is found here. Observers are told of the access unless ``kind`` is empty.
+    ``at`` are the positions of those accesses among the active lanes. ``at`` and ``lanes`` are None if they are all.
+    For generic addresses the step finds the memory space. The observer receives the access unless ``kind`` is empty.
     """
 
     def within(name: str, a: Ints, at: Ints | None, sel: Ints | None) -> None:
@@ -120,9 +121,10 @@ def note_work(ins: Instruction, lanes: Lanes, work: UnitWork, sel: Ints) -> None
 def note_read(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None, *, padded: int = 0
 ) -> None:
-    """Tell the shadow of a read and report what it finds.
+    """Pass a read to the shadow, and report what the shadow finds.
 
-    ``padded``, if not 0, is the size of elements that may contain padding: one is unwritten only if all its bytes are.
+    ``padded``, if not 0, is the size of elements that may contain padding. Such an element counts as unwritten only if
+    none of its bytes was written.
     """
     shadow = region.shadow
     if shadow is None:
@@ -144,9 +146,10 @@ def note_write(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
     *, changes: NDArray[np.bool_] | None = None,
 ) -> Callable[[NDArray[np.bool_]], None] | None:  # fmt: skip
-    """Tell the shadow of a write; ``changes`` marks accesses whose value differs from the one in memory (None: all).
+    """Pass a write to the shadow. ``changes`` marks accesses whose value differs from the one in memory (None: all of
+    them).
 
-    Returns a function that reports races, to be called after the store; None if there are none.
+    Returns a function that reports races and must be called after the store; None if there are no races.
     """
     shadow = region.shadow
     if shadow is None:
@@ -173,7 +176,7 @@ def note_write(
 
 
 def note_update(ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
-    """Tell the shadow of an atomic or volatile write, and report the races that it finds."""
+    """Pass an atomic or volatile write to the shadow, and report the races that it finds."""
     if region.shadow is not None:
         if region.shadow.across_blocks and ins.parts[0] in ("atom", "red") and "exch" not in ins.parts:
             note_unwritten(ins, lanes, region, offsets, nbytes, sel)
@@ -199,7 +202,7 @@ def _raw(kind: str, wide: int) -> str:
     return kind if kind[0] == "s" and SIZES[kind] < wide else f"u{8 * SIZES[kind]}"
 
 
-#: Predicates, each with a value; one of them must have its value. None: no condition.
+#: Predicates, each with a value. The condition holds if at least one predicate has its value. None means no condition.
 Conditions = Sequence[tuple[Array, bool]] | None
 
 
@@ -222,7 +225,7 @@ def note_wanted(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
     *, padded: int, conditions: Conditions,
 ) -> None:  # fmt: skip
-    """``note_read`` for the lanes for which a condition holds."""
+    """Do what ``note_read`` does, for the lanes for which a condition holds."""
     if conditions is None:
         note_read(ins, lanes, region, offsets, nbytes, sel, padded=padded)
         return
@@ -363,7 +366,7 @@ def clock_of(lanes: Lanes, sel: Ints | None) -> Ints:
 def note_unwritten(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None
 ) -> None:
-    """``note_read`` of a read that does not race: only bytes that were never written are reported."""
+    """Pass a read that cannot race to the shadow, and report only bytes that were never written."""
     shadow = region.shadow
     if shadow is not None and shadow.starts_empty:
         cells, _ = shadow.cells(offsets, nbytes, clock_of(lanes, sel))
@@ -376,7 +379,8 @@ def note_volatile(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
     *, changes: NDArray[np.bool_] | None = None,
 ) -> None:  # fmt: skip
-    """Tell the shadow of shared memory of a volatile access, a write if there are ``changes``; report what it finds."""
+    """Pass a volatile access to the shadow of shared memory, and report what it finds; the access is a write if there
+    are ``changes``."""
     shadow = region.shadow
     if shadow is None or shadow.across_blocks or "volatile" not in ins.parts:
         return
@@ -406,7 +410,7 @@ def _swap(old: Array, b: Array, c: Array) -> Array:
     return np.where(old == b, c, old)
 
 
-#: The new value of a cell, from the old one and the operands.
+#: For each operation, a function that computes the new value of a cell from the old one and the operands.
 UPDATES: dict[str, Callable[..., Array]] = {
     **_UFUNCS,
     "exch": lambda old, b: b,
@@ -428,13 +432,13 @@ def _atomic_form(ins: Instruction) -> tuple[str, str]:
     return space, operation
 
 
-#: New values from the old ones and those that are added, compared or combined.
+#: A function that computes new values from the old ones and those that are added, compared or combined.
 Update = Callable[[Array, Array], Array]
 
 
 def float_sum(kind: str, shared: bool) -> Update:
-    """Addition of floats: in shared memory by the arithmetic of the threads, elsewhere by the cache, which flushes
-    subnormal f32 (PTX ISA 9.7.13.5) and leaves an f64 NaN signalling."""
+    """Add floats as an atomic does. In shared memory the threads' own arithmetic adds them. In global memory the cache
+    does: it flushes subnormal f32 (PTX ISA 9.7.13.5) and leaves an f64 NaN signalling."""
 
     def unquieted(out: Array, a: Array, b: Array) -> None:
         np.add(a, b, out=out)
@@ -457,7 +461,7 @@ def float_sum(kind: str, shared: bool) -> Update:
 
 
 def reduction(operation: str, kind: str) -> Update:
-    """What the copy engine does to numbers of a type in memory."""
+    """The operation of a reduction by the copy engine, on numbers of a type."""
     if operation == "add" and kind in ("f32", "f64", *HALVES):
         return float_sum(kind, shared=False)
     if kind not in HALVES:

@@ -1,12 +1,14 @@
-"""Copies between global and shared memory that arrive later: ``cp.async`` and its groups (PTX ISA 9.7.9.25), bulk copies.
+"""Instructions that copy between global and shared memory and whose bytes arrive later: ``cp.async`` and its groups
+(PTX ISA 9.7.9.25), and bulk copies.
 
 Bulk copies are ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, by the copy engine (PTX ISA 9.7.9.27).
 The simulator copies the bytes when the instruction is issued. ``machine.transfers`` marks them as busy until a thread
 waits for the barrier or group, and an access to busy bytes is reported.
 
-The box of a tensor map lies in shared memory row by row, swizzled as the map says; a swizzle spreads rows that are
-narrower than it to its own width. Loads clip it at every element, and fill what lies outside; stores and reductions move
-chunks of 16 bytes, so the last chunk of a row may overwrite what follows the row. These rules are those of an H200.
+The box of a tensor map lies in shared memory row by row, swizzled as the map says. Rows that are narrower than a
+swizzle begin at multiples of the swizzle's width. Loads clip the box at every element, and fill the part outside the
+tensor. Stores and reductions move chunks of 16 bytes, so the last chunk of a row may overwrite what follows the row. An
+H200 behaves in this way.
 """
 
 from __future__ import annotations
@@ -137,10 +139,12 @@ class _Copies:
 
 
 class AsyncCopies:
-    """Copies under way: bytes that no thread may read before a wait for the group of their copy, or at an mbarrier.
+    """Copies by ``cp.async`` that are under way. No thread may read their bytes before it waits for the copy's group,
+    or at an mbarrier.
 
-    The data is stored at once, but the shadow says "unwritten" until that wait, so an earlier read is reported. At the
-    wait, the bytes count as written by the thread that copied them, or that waited at the mbarrier.
+    The data is stored at once, but until that wait the shadow says "unwritten", so that an earlier read is reported.
+    After the wait, the bytes count as written by the thread that copied them, or by the thread that waited at the
+    mbarrier.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -150,7 +154,7 @@ class AsyncCopies:
         self.issued = 0
 
     def clear(self) -> None:
-        """Forget all copies: new blocks start."""
+        """Forget all copies, because new blocks start."""
         self.group.fill(0)
         self.under_way.clear()
         self.issued = 0
@@ -171,7 +175,7 @@ class AsyncCopies:
         self.under_way.append(_Copies(self.issued, region, offsets, nbytes, active, group, coming))
 
     def turn(self, what: str, keep: int, sel: Ints | None) -> None:
-        """commit_group, wait_group N or wait_all by these lanes."""
+        """Execute commit_group, wait_group N or wait_all by these lanes."""
         active = self.lanes.every if sel is None else sel
         if what == "commit_group":
             self.group[active] += 1
@@ -185,7 +189,7 @@ class AsyncCopies:
         self._forget_arrived()
 
     def shared_with(self, lanes: Ints) -> CopiesAtBarrier:
-        """All copies under way of these lanes, for threads that wait for an mbarrier in place of a group."""
+        """All copies under way of these lanes, for threads that wait for them at an mbarrier instead of for a group."""
         self._forget_arrived()
         mine = self._marked(lanes)
         entries = [(copies, copies.coming & mine[copies.owner]) for copies in self.under_way]
@@ -202,13 +206,13 @@ class AsyncCopies:
 
 @dataclass(frozen=True)
 class CopiesAtBarrier:
-    """Copies that are complete when a phase of an mbarrier is. Some of them may have been waited for elsewhere by then, and
-    other copies to the same bytes be under way."""
+    """Copies that are complete when a phase of an mbarrier is complete. By then, some of them may have been waited for
+    elsewhere, and other copies to the same bytes may be under way."""
 
     entries: list[tuple[_Copies, Bools]]
 
     def finish(self, stamp: int) -> None:
-        """The bytes count as written by the thread with this stamp."""
+        """Count the bytes as written by the thread with this stamp."""
         for copies, which in self.entries:
             which = which & copies.coming
             copies.finish(which, np.full(int(which.sum()), stamp))
@@ -224,8 +228,8 @@ _OPERATIONS = {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
 
 @dataclass(frozen=True)
 class SharedRange:
-    """A range of the shared memory of one block. ``region`` holds the shared memory of all blocks; ``first`` is the offset
-    of the range in it, and ``start`` the offset at which the block's memory begins."""
+    """A range of the shared memory of one block. ``region`` holds the shared memory of all blocks. ``first`` is the
+    offset of the range in it, and ``start`` is the offset at which the block's memory begins."""
 
     region: Region
     first: int
@@ -233,27 +237,28 @@ class SharedRange:
 
 
 class CopyEngine:
-    """The copy engine, for one instruction: checks the ranges of memory that each lane copies, and reports invalid ones."""
+    """The copy engine, as one instruction uses it. It checks the ranges of memory that each lane copies, and reports
+    invalid ones."""
 
     def __init__(self, ins: Instruction, lanes: Lanes) -> None:
         self.ins, self.lanes = ins, lanes
         self.shared = lanes.shared
 
     def report(self, kind: str, lane: int, where: int, text: str) -> None:
-        """Report a finding of a lane."""
+        """Report a finding for a lane."""
         at = np.array([where], np.int64)
         self.lanes.reports.report(kind, self.ins, np.array([lane]), np.ones(1, bool), at, f"{text}: {self.ins.text}")
 
     def aligned(self, what: str, value: int, to: int, lane: int, where: int) -> bool:
-        """Whether a number is a multiple of another; reports it if not."""
+        """Whether a number is a multiple of another; reports a finding if it is not."""
         if value % to == 0:
             return True
         self.report("misaligned", lane, where, f"{what} is {value % to} off a multiple of {to}")
         return False
 
     def in_shared(self, at: int, nbytes: int, lane: int, align: int = CHUNK) -> SharedRange | None:
-        """The range at an address of shared memory, of the lane's block or of its cluster; None, and a finding, if it is
-        misaligned or reaches outside."""
+        """The range at an address of shared memory, in the lane's block or in another block of its cluster. If the
+        range is misaligned or extends outside, reports a finding and returns None."""
         if not self.shared.names_block(at):
             self.report("out of bounds", lane, at, f"{nbytes} bytes of {self.shared.missing_block(at)}")
             return None
@@ -269,7 +274,8 @@ class CopyEngine:
         return SharedRange(self.shared.region, offset, start)
 
     def in_global(self, at: int, nbytes: int, lane: int) -> tuple[Region, int] | None:
-        """Region and offset of a range of global memory; None, and a finding, if it is misaligned or reaches outside."""
+        """The region and the offset of a range of global memory. If the range is misaligned or extends outside, reports
+        a finding and returns None."""
         space = self.lanes.spaces["global"]
         if not self.aligned(f"the address of {space.describe(at, 1)}", at, CHUNK, lane, at):
             return None
@@ -281,7 +287,8 @@ class CopyEngine:
         return region, at - region.base
 
     def barrier(self, at: int, lane: int) -> Mbarrier | None:
-        """The barrier at an address of shared memory; None, and a finding, if there is none, or the engine cannot see it."""
+        """The barrier at an address of shared memory. If there is none, or the engine cannot see it, reports a finding;
+        returns None if there is none."""
         place, lanes = self.in_shared(at, 8, lane, 8), np.array([lane])
         if place is None:
             return None
@@ -292,7 +299,8 @@ class CopyEngine:
         return barrier
 
     def blocks(self, mask: int | None, place: SharedRange, lane: int) -> list[int]:
-        """For each block that receives a copy, the offset of its shared memory from that of the block of ``place``."""
+        """For each block that receives a copy, the offset of its shared memory relative to that of the block of
+        ``place``."""
         if mask is None:
             return [0]
         size, stride = self.lanes.cluster.size, self.shared.stride
@@ -315,10 +323,11 @@ class CopyEngine:
         reads: Sequence[Transfer] = (),
         pair: bool = False,
     ) -> None:
-        """Write chunks of shared memory, in every block of a mask, and complete their bytes at the block's barrier; with
-        ``pair`` at that of the block of its pair whose rank is even, or odd, as that of ``barrier`` is. ``put``
-        stores the bytes in the block at a given offset. ``work`` is what counters see of each block's copy. ``reads`` are
-        the transfers of the source, which are pending as long as the copy."""
+        """Write chunks of shared memory in every block of a mask, and complete their bytes at that block's barrier.
+        With ``pair``, they are completed in the block of its pair whose rank is even, or odd, as the rank of
+        ``barrier``'s block is. ``put`` stores the bytes in the block at a given offset. ``work`` is the work that
+        counters count for each block's copy. ``reads`` are the transfers that read the source; they are pending as long
+        as the copy."""
         receivers = self.blocks(mask, place, lane)
         if work.sectors:
             note_work(self.ins, self.lanes, work.to(len(receivers)), np.array([lane]))
@@ -340,7 +349,8 @@ class CopyEngine:
             self.shared.visit(self.ins, np.array([lane]), np.array([target.block]))
 
     def count_as_arrived(self, barrier: Mbarrier | None, nbytes: int) -> None:
-        """For a copy that was reported and is not done: its bytes count as arrived, so that no wait for them is reported."""
+        """Count the bytes of a copy as arrived if the copy was reported and is not executed, so that waits for it are
+        not reported, too."""
         if barrier is not None:
             self.lanes.mbarriers.await_copy(self.ins, barrier, nbytes, [])
 
@@ -351,26 +361,26 @@ class CopyEngine:
 
 
 def values_of(source: Array, active: Ints) -> list[int]:
-    """The values of an operand for these lanes."""
+    """The values of an operand for these lanes, as integers."""
     return per_lane(source, active).astype(np.int64).tolist()
 
 
 def addresses_of(where: Address, active: Ints) -> list[int]:
-    """The addresses of these lanes."""
+    """The addresses of these lanes, as integers."""
     return [int(at) for at in where(active)]
 
 
 # ---- boxes of arrays, by tensor maps ---------------------------------------------------------------------------------
 
 _BOX_MODIFIERS = {"tile", "L2::cache_hint"}
-#: Shared addresses of boxes must be multiples of this.
+#: The addresses of boxes in shared memory must be multiples of this number.
 BOX_ALIGN = 128
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a box that lies inside the tensor: its slices of the tensor in global memory, and its slices of the box,
-    innermost dimension last."""
+    """The part of a box that lies inside the tensor: its slices of the tensor in global memory, and its slices of the
+    box. The innermost dimension is last."""
 
     region: Region
     first: int  # the byte of the region at which the tensor begins
@@ -379,14 +389,14 @@ class Window:
 
     @property
     def empty(self) -> bool:
-        """Whether the box lies outside."""
+        """Whether no part of the box lies inside the tensor."""
         return any(s.start >= s.stop for s in self.within)
 
 
 class TensorCopy:
-    """The operands of one tensor copy: the tensor map and the coordinates of each lane.
+    """The operands of one tensor copy: for each lane the tensor map and the coordinates.
 
-    A copy of four rows (``tile::gather4``, ``tile::scatter4``) has a column and four rows as coordinates.
+    A copy of four rows (``tile::gather4``, ``tile::scatter4``) has one column and four rows as coordinates.
     """
 
     def __init__(self, ins: Instruction, lanes: Lanes, operand: str, rank: int) -> None:
@@ -401,7 +411,7 @@ class TensorCopy:
         self.decoded: dict[bytes, BoxedTensor] = {}
 
     def tensor(self, at: int, lane: int) -> BoxedTensor:
-        """The tensor whose map lies at a generic address. Raises UsageError if there is no map of this rank."""
+        """Decode the tensor map at a generic address. Raises UsageError if there is no map of this rank."""
         name = {0: "global", **{base >> 56: name for name, base in WINDOW.items()}}.get(at >> 56, "global")
         generic, space, at = at, self.lanes.spaces[name], at - WINDOW.get(name, 0)
         region = space.holding(at, at + MAP_BYTES)
@@ -424,7 +434,7 @@ class TensorCopy:
         return self.decoded[data]
 
     def boxes(self, active: Ints) -> list[tuple[int, BoxedTensor, tuple[int, ...]]]:
-        """For each lane the tensor, and the coordinates of its box."""
+        """For each lane, the tensor and the coordinates of its box."""
         columns = [values_of(c, active) for c in self.coordinates]
         lanes = zip(active.tolist(), addresses_of(self.map, active), zip(*columns, strict=True), strict=True)
         return [(lane, self.tensor(at, lane), tuple(place)) for lane, at, place in lanes]
@@ -432,15 +442,16 @@ class TensorCopy:
     def parts(
         self, tensor: BoxedTensor, place: tuple[int, ...]
     ) -> tuple[BoxedTensor, list[tuple[BoxedTensor, tuple[int, ...]]]]:
-        """The box as it lies in shared memory, and the boxes of the tensor of which it consists, with their coordinates."""
+        """The box as it lies in shared memory; and the boxes of the tensor of which it consists, with their
+        coordinates."""
         if not self.four:
             return tensor, [(tensor, place)]
         row = replace(tensor, box=(tensor.box[0], 1), element_strides=(1, 1))
         return replace(row, box=(tensor.box[0], 4)), [(row, (place[0], y)) for y in place[1:]]
 
     def window(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> Window | None:
-        """Where a box lies in global memory; None, and a finding, if the tensor reaches outside its array, or if the box
-        does not begin at a multiple of 16 bytes of a row."""
+        """The part of a box inside the tensor. Returns None and reports a finding if the tensor extends beyond its
+        array, or if the box does not begin at a multiple of 16 bytes of a row."""
         column = place[0] * tensor.itemsize
         if column % CHUNK:
             text = f"the box begins at byte {column} of a row, which is no multiple of {CHUNK}: a GPU stops the kernel there"
@@ -459,7 +470,7 @@ class TensorCopy:
         return Window(*found, tuple(inside[::-1]), tuple(within[::-1]))
 
     def begins_outside(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> bool:
-        """Whether a box begins before the tensor, which only loads may; reports it."""
+        """Whether a box begins before the tensor; reports a finding if it does, because only loads may."""
         for dimension, at in enumerate(place):
             if at < 0:
                 text = (
@@ -471,7 +482,7 @@ class TensorCopy:
 
 
 def tensor_copy(ins: Instruction, lanes: Lanes) -> Step:
-    """The step of an instruction of the ``cp.async.bulk.tensor`` family."""
+    """Make the step of an instruction of the ``cp.async.bulk.tensor`` family."""
     words = ins.opcode.split(".")
     rank = next((int(w[0]) for w in words if re.fullmatch(r"[1-5]d", w)), 0)
     rest = set(words[words.index("tensor") + 2 :])
@@ -616,9 +627,9 @@ def _converted(words: Array, kind: str) -> Array:
     return np.where(nan, NAN_TF32, np.where(finite, rounded, words))
 
 
-#: The NaN that replaces every NaN that is loaded as tf32.
+#: The NaN that replaces every NaN that a copy loads as tf32.
 NAN_TF32 = np.uint32(0x7FFFE000)
-#: The bits with which ``oob_fill="nan"`` fills: the same 16 in every type.
+#: The 16 bits with which ``oob_fill="nan"`` fills, in elements of every type.
 NAN_FILL = 0x7FF7
 
 
@@ -709,12 +720,12 @@ _KINDS = {
 
 
 def words_of(ins: Instruction) -> list[str]:
-    """The words of an opcode, with ``::`` in them: ``["cp", "async", "bulk", "shared::cluster", …]``."""
+    """The words of an opcode; words with ``::`` are not split: ``["cp", "async", "bulk", "shared::cluster", …]``."""
     return ins.opcode.split(".")
 
 
 def bulk_copy(ins: Instruction, lanes: Lanes) -> Step:
-    """The step of an instruction of the ``cp.async.bulk`` family."""
+    """Make the step of an instruction of the ``cp.async.bulk`` family."""
     # After cp.async.bulk or cp.reduce.async.bulk: commit_group | wait_group[.read] | prefetch… | …tensor… |
     # global.shared::cta… (a store) | shared::cluster.global… or shared::cta… (a load).
     words = words_of(ins)

@@ -1,7 +1,9 @@
-"""``clusterlaunchcontrol``: a block asks to run a cluster of the grid that has not begun (PTX ISA 9.7.13.17, 9.7.13.18).
+"""Instructions ``clusterlaunchcontrol``, by which a block requests to run a cluster of the grid that has not begun (PTX
+ISA 9.7.13.17, 9.7.13.18).
 
-Here every block of the grid runs, so each request is refused: a GPU may refuse any, because all clusters have begun. The
-answer arrives as a copy of 16 bytes, with the same rules as other copies.
+The simulator runs every block of the grid itself and refuses each request. This is correct, because on a GPU all
+clusters may have begun already, so that it refuses, too. The answer arrives as a copy of 16 bytes, and follows the
+rules of other copies.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ._table import Step, UnknownInstruction, destination, step
 from .access import address
 from .async_copy import CopyEngine, addresses_of, words_of
 
-#: Bytes of an answer; one that is not all zero would name a cluster.
+#: The bytes of an answer. An answer that is not all zero would name a cluster.
 ANSWER = 16
 
 

@@ -1,4 +1,4 @@
-"""Comparisons and selections (PTX ISA 9.7.6)."""
+"""Instructions that compare and select (PTX ISA 9.7.6)."""
 
 # ruff: noqa: ARG001 - every factory of the table takes the type and its modifiers
 
@@ -24,7 +24,8 @@ _COMPARABLE = (*INTS, *BITS, "f16", "bf16", "f32", "f64")
 
 
 def compare_values(how: str, a: Array, b: Array) -> Array:
-    """PTX's comparisons; with a NaN the plain ones are false, those ending in u true."""
+    """Compare values as PTX does. If an operand is NaN, plain comparisons are false, and those whose name ends in u are
+    true."""
     if how in _ORDERED:
         result = _ORDERED[how](a, b)
         if how == "ne" and a.dtype.kind == "f":

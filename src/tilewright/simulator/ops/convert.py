@@ -1,4 +1,4 @@
-"""Moves and conversions: of values between all types, and of addresses between spaces (PTX ISA 9.7.9).
+"""Instructions that move and convert: values between all types, and addresses between memory spaces (PTX ISA 9.7.9).
 
 ``cvt`` rounds and saturates as PTX says (9.7.9.21); ``mapa`` and ``getctarank`` concern addresses in the shared memory of
 other blocks of a cluster (9.7.9.23, 9.7.9.24).

@@ -1,16 +1,16 @@
-"""Shared-memory descriptors of ``wgmma`` and ``tcgen05``, and the swizzles that they and tensor maps share.
+"""Descriptors of tiles in shared memory for ``wgmma`` and ``tcgen05``, and the swizzles that these and tensor maps use.
 
-A descriptor of ``wgmma`` (PTX ISA 9.7.15.5.1) tells where a tile of A or B lies in shared memory. Bits 0–13 are its
-address, bits 16–29 the leading offset, bits 32–45 the stride offset, all in units of 16 bytes; bits 49–51 are the base
-offset and bits 62–63 the swizzle.
-That of ``tcgen05`` (9.7.16.4.1) has the swizzle in bits 61–63, by other numbers, and 1 in bits 46–48.
-With chunks of 16 bytes and w = 1, 2, 4 or 8 chunks in a swizzled row (no swizzle, 32, 64, 128 bytes), a chunk lies at
+A descriptor of ``wgmma`` (PTX ISA 9.7.15.5.1) says where a tile of A or B lies in shared memory. Bits 0–13 are the
+address, bits 16–29 the leading offset, and bits 32–45 the stride offset, all in units of 16 bytes. Bits 49–51 are the
+base offset, and bits 62–63 the swizzle. A descriptor of ``tcgen05`` (9.7.16.4.1) has the swizzle in bits 61–63, with
+other numbers, and 1 in bits 46–48. Let a swizzled row have w = 1, 2, 4 or 8 chunks of 16 bytes (no swizzle, or a
+swizzle of 32, 64 or 128 bytes). Then a chunk lies at these bytes from the address:
 
 - K-major, chunk c of row r (of A: of M; of B: of N): (r mod 8)·16·w + (r div 8)·stride + c·16, without swizzle + c·leading
 - MN-major, chunk c of 8 elements of row r (of K): (c mod w)·16 + (c div w)·leading + (r mod 8)·16·w + (r div 8)·stride;
   without swizzle leading and stride exchange their roles
 
-and the swizzle then moves it within its row. The leading offset of a K-major tile with swizzle is not used.
+and the swizzle then moves it within its row. A K-major tile with a swizzle does not use the leading offset.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ import numpy as np
 
 from ..machine.values import Ints
 
-#: Swizzle mode → chunks of 16 bytes in a row; modes are those of the descriptor: none, 128, 64 and 32 bytes.
+#: For each swizzle mode, the chunks of 16 bytes in a row. The modes are those of the descriptor: none, 128, 64 and 32
+#: bytes.
 CHUNKS = (1, 8, 4, 2)
-#: Swizzle of a descriptor of ``tcgen05`` → mode. Left out is 1: 128 bytes, of which 32 stay together.
+#: For each swizzle number in a descriptor of ``tcgen05``, the mode. Number 1 is not supported: 128 bytes, of which 32 stay
+#: together.
 TCGEN05_MODES = {0: 0, 2: 1, 4: 2, 6: 3}
-#: Swizzle mode in words.
+#: The names of the swizzle modes.
 SWIZZLES = ("no swizzle", "128-byte swizzle", "64-byte swizzle", "32-byte swizzle")
 
 
 def swizzled(offsets: Ints, mode: int) -> Ints:
-    """Addresses in shared memory with the swizzle of a mode (0: none, 1: 128 bytes, 2: 64, 3: 32) applied.
+    """Apply the swizzle of a mode (0: none, 1: 128 bytes, 2: 64, 3: 32) to addresses in shared memory.
 
-    The chunk of 16 bytes in a row is combined by exclusive or with the row's number, which address bits 7–9 hold.
+    The number of a 16-byte chunk in its row is combined by exclusive or with the number of the row, which is in address
+    bits 7–9.
 
     >>> swizzled(np.array([0, 128, 144, 896]), 1).tolist(), swizzled(np.array([128, 384]), 3).tolist()
     ([0, 144, 128, 1008], [144, 400])
@@ -43,7 +46,7 @@ def swizzled(offsets: Ints, mode: int) -> Ints:
 
 
 def wrong_bits(bits: int) -> str:
-    """What is wrong with the fixed bits of a descriptor of ``tcgen05``, in words; empty if nothing is.
+    """What is wrong with the fixed bits of a descriptor of ``tcgen05``, as text; empty if nothing is.
 
     >>> wrong_bits(2 << 61 | 1 << 46), wrong_bits(2 << 61)
     ('', 'bits 46 to 48 are 0, which must be 1')
@@ -69,7 +72,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, bits: int) -> Descriptor:
-        """The descriptor that 64 bits hold.
+        """Decode the 64 bits of a descriptor of ``wgmma``.
 
         >>> Descriptor.of(1 << 62 | 64 << 32 | 1 << 16 | 0x40)
         Descriptor(start=1024, leading=16, stride=1024, base=0, mode=1)
@@ -79,7 +82,7 @@ class Descriptor:
 
     @classmethod
     def of_tcgen05(cls, bits: int) -> Descriptor:
-        """The descriptor of ``tcgen05`` that 64 bits hold; ``wrong_bits`` says whether they are one that can be run.
+        """Decode the 64 bits of a descriptor of ``tcgen05``; ``wrong_bits`` says whether the simulator can run it.
 
         >>> Descriptor.of_tcgen05(2 << 61 | 1 << 46 | 64 << 32 | 0x40)
         Descriptor(start=1024, leading=0, stride=1024, base=0, mode=1)
@@ -88,8 +91,8 @@ class Descriptor:
         return cls(start, leading, stride, bits >> 49 & 7, TCGEN05_MODES.get(bits >> 61 & 7, 0))
 
     def chunks(self, rows: int, depth: int, transposed: bool) -> Ints:
-        """Addresses of the chunks of 16 bytes of a tile: K-major (rows, depth), for ``transposed`` tiles MN-major, with
-        ``rows`` of K and ``depth`` chunks of M or N."""
+        """The addresses of the 16-byte chunks of a tile. A K-major tile gives (rows, depth). A ``transposed`` tile is
+        MN-major, with ``rows`` rows of K and ``depth`` chunks of M or N."""
         place = self.start & 1023
         found = _chunks(
             place, self.leading, self.stride, self.base, self.mode, rows=rows, depth=depth, transposed=transposed

@@ -1,8 +1,8 @@
-"""Floating-point arithmetic in single, double, half and bfloat16 (PTX ISA 9.7.3 to 9.7.5).
+"""Floating-point instructions in single, double, half and bfloat16 (PTX ISA 9.7.3 to 9.7.5).
 
-Half and bfloat16 are computed in float64 and rounded once at the end, packed pairs element by element. ``.approx``
-instructions are computed in float64 and rounded once: within PTX's error bounds, but without the hardware's exact bits.
-Their corner cases are the hardware's.
+Half and bfloat16 are computed in float64 and rounded once at the end; packed pairs are computed element by element.
+``.approx`` instructions are computed in float64 and rounded once. The results are within PTX's error bounds, but may
+differ from the hardware's in the last bits. In corner cases they have the hardware's results.
 """
 
 # ruff: noqa: ARG001 - every factory of the table takes the type and its modifiers
@@ -47,7 +47,7 @@ def _mode(flags: set[str]) -> str:
 
 
 def halves(x: Array, kind: str, ftz: bool = False) -> Array:
-    """Half or bfloat16 values, alone or in pairs (n,) or (2n,), as float64."""
+    """Half or bfloat16 values, single or in pairs, as float64: (n,) or (2n,)."""
     if kind.endswith("x2"):
         x = np.ascontiguousarray(x).reshape(-1).view(np.float16 if kind == "f16x2" else np.uint16)
     x = bf16_to_f32(x) if kind.startswith("bf16") else x
@@ -55,7 +55,7 @@ def halves(x: Array, kind: str, ftz: bool = False) -> Array:
 
 
 def put_halves(out: Array, x: Array, kind: str, mode: str = "rn", ftz: bool = False) -> None:
-    """float64 (exact, or rounded to odd) → half or bfloat16, alone or in pairs."""
+    """Convert float64 (exact, or rounded to odd) to half or bfloat16, single or in pairs."""
     if kind.startswith("bf16"):
         single = odd32(x)
         rounded = f32_to_bf16(flush(single) if ftz else single, mode)
@@ -69,7 +69,7 @@ def put_halves(out: Array, x: Array, kind: str, mode: str = "rn", ftz: bool = Fa
 
 
 def on_halves(kind: str, flags: set[str], exact: Callable[..., Array]) -> Compute:
-    """Compute on halves in float64; ``exact`` returns an exact or odd-rounded result."""
+    """Compute on half-precision operands in float64; ``exact`` returns a result that is exact or rounded to odd."""
     ftz = "ftz" in flags
 
     def compute(out: Array, *inputs: Array) -> None:
@@ -87,19 +87,20 @@ def on_halves(kind: str, flags: set[str], exact: Callable[..., Array]) -> Comput
 
 
 def saturate(x: Array) -> Array:
-    """``.sat``: clamp to [0, 1]; NaN and -0 become +0."""
+    """Apply ``.sat``: clamp to [0, 1]; NaN and -0 become +0."""
     zero = x.dtype.type(0)
     return np.where(np.isnan(x), zero, np.clip(x, zero, x.dtype.type(1)) + zero)
 
 
-#: Computes, from the operands of an instruction, the two numbers of which its result is the sum.
+#: A function that takes the operands of an instruction and returns two numbers whose sum is its result.
 Terms = Callable[..., tuple[Array, Array]]
 
 
 def on_single(
     flags: set[str], nearest: Compute, exact: Callable[..., Array] | None = None, terms: Terms | None = None
 ) -> Compute:
-    """Single precision: ``nearest`` for rn, ``exact`` in float64 for other modes, then ftz, sat and the canonical NaN."""
+    """Make a computation in single precision. It uses ``nearest`` for the mode rn, and ``exact`` in float64 for other
+    modes; then it applies ftz, sat and the canonical NaN."""
     mode = _mode(flags)
 
     def compute(out: Array, *inputs: Array) -> None:
@@ -151,8 +152,9 @@ def on_double(
     terms: Terms | None = None,
     order: int = 1,
 ) -> Compute:
-    """Double precision: ``nearest`` for rn, corrected by ``missing`` for other modes; a NaN is that of the last operand
-    that is one (with ``order`` -1 of the first)."""
+    """Make a computation in double precision. It uses ``nearest`` for the mode rn, and corrects the result by
+    ``missing`` for other modes. A NaN in the result is the NaN of the last operand that is one (with ``order`` -1, of
+    the first)."""
     mode = _mode(flags)
 
     def compute(out: Array, *inputs: Array) -> None:

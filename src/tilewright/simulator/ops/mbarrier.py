@@ -1,9 +1,10 @@
-"""``mbarrier``: barriers in shared memory that count arrivals and bytes, and the stores that complete at one.
+"""Instructions on barriers in shared memory that count arrivals and bytes (``mbarrier``), and the stores that complete
+at a barrier.
 
-The state of barriers is in ``machine.mbarriers`` (PTX ISA 9.7.13.15). A wait may take any time on hardware: here its threads
-rest until their phase has completed. ``st.async`` and ``red.async`` store to another block of the cluster (9.7.9.12). Their
-bytes are stored at once. A thread knows of them when it has waited for the phase of the barrier, and a read before that is
-a race.
+The state of barriers is in ``machine.mbarriers`` (PTX ISA 9.7.13.15). On hardware a wait may take any time. Here its
+threads are parked until their phase has completed. ``st.async`` and ``red.async`` store to another block of the cluster
+(9.7.9.12). Their bytes are stored at once. A thread is ordered after them when it has waited for the phase of the
+barrier; a read before that is a race.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
@@ -42,12 +43,12 @@ _FORMS = {
     "pending_count": (set(), 2, 2),
 }
 
-#: What lanes do at one barrier.
+#: A function that does what an instruction's lanes do at one barrier.
 At = Callable[[Mbarrier, Ints], None]
 
 
 def by_barrier(offsets: Ints) -> Iterator[tuple[int, Ints]]:
-    """Each different offset, and the positions of the accesses to it."""
+    """Each distinct offset, and the positions of the accesses to it."""
     if offsets.size == 1 or (offsets == offsets[0]).all():
         yield int(offsets[0]), np.arange(offsets.size)
         return
@@ -58,7 +59,7 @@ def by_barrier(offsets: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def at_barriers(ins: Instruction, lanes: Lanes, space: str, where: Address, act: At) -> Step:
-    """A step that calls ``act`` for each barrier that active lanes name, if it is one."""
+    """Make a step that calls ``act`` for each existing barrier to which active lanes refer."""
 
     def use(region: Region, offsets: Ints, at: Ints | None, sel: Ints | None) -> None:
         if region.name != "shared":
@@ -225,7 +226,7 @@ def _wait(ins: Instruction, lanes: Lanes) -> Step:
 
 
 class Wait:
-    """The wait that an instruction is: which lanes may go on. It reports and changes nothing."""
+    """A wait instruction. It tells which lanes can continue. It reports nothing and changes nothing."""
 
     def __init__(self, ins: Instruction, lanes: Lanes) -> None:
         _operation(ins)
@@ -235,13 +236,13 @@ class Wait:
         self.guard = (lanes.source(ins.guard[0], "pred", ins), ins.guard[1]) if ins.guard else None
 
     def offsets(self, some: Ints) -> Ints:
-        """Where the barriers of these lanes lie in the shared memory of all blocks."""
+        """The offsets of these lanes' barriers in the shared memory of all blocks."""
         shared = self.lanes.shared
         a = self.where(some)
         return shared.offsets(shared.region, a if self.space else a - WINDOW["shared"], some)
 
     def passed(self, some: Ints) -> Bools:
-        """Which of these lanes need not wait: their phase has completed, or there is no barrier."""
+        """Which of these lanes can continue, because their phase has completed or there is no barrier."""
         offsets, parity = self.offsets(some), self.parity(some)
         done = np.ones(some.size, bool)
         for offset, places in by_barrier(offsets):
@@ -253,7 +254,7 @@ class Wait:
         return done
 
     def stuck(self, some: Ints) -> EndlessWait:
-        """What these lanes wait for: the instruction, the lanes, the offsets of their barriers and the parities."""
+        """What these lanes wait for: the instruction, the lanes, the offsets of their barriers, and the parities."""
         return self.ins, some, self.offsets(some), self.parity(some)
 
 

@@ -1,15 +1,17 @@
-"""Matrices of one warp in registers: ``mma.sync``, ``ldmatrix`` and its kin, and ``wmma`` (PTX ISA 9.7.15).
+"""Instructions on matrices that one warp holds in registers: ``mma.sync``, ``ldmatrix`` and related instructions, and
+``wmma`` (PTX ISA 9.7.15).
 
-All fragments of ``mma`` follow one rule. With g = lane / 4, t = lane % 4 and e elements to a 32-bit register (1 for tf32 and
-f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits), element j of register r is
+All fragments of ``mma`` follow one rule. Let g = lane / 4 and t = lane % 4. A 32-bit register has e elements (1 for
+tf32 and f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits). Element j of register r is
 
 - of A: row g + 8·(r mod M/8), column e·t + j + 4·e·(r div M/8)
 - of B: row e·t + j + 4·e·r, column g
 - of C and D: row g + 8·(r div 2), column 2·t + r mod 2 (packed halves: row g + 8·r, column 2·t + j)
 
-The layout of ``wmma`` is opaque. Here it is that of ``mma`` in parts of 16 rows (A, C) or of 8 columns (B), one behind the
-other, as compilers for compute capability 8.0 and above lay it out. Of float16, PTX requires twice as many registers for A
-and B as they need on these GPUs: the second half of the registers repeats the first. ``tensor_core`` has the arithmetic.
+PTX does not say how ``wmma`` lays out fragments. Here they are laid out as for ``mma``, in parts of 16 rows (A, C) or
+of 8 columns (B), one after another. Compilers for compute capability 8.0 and above lay them out in this way. For
+float16, PTX requires twice as many registers for A and B as these GPUs need. The second half of the registers repeats
+the first. ``tensor_core`` computes the products.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from .tensor_core import NARROW, PACKED, RESULTS, TensorProduct, factors
 # ---- mma.sync --------------------------------------------------------------------------------------------------------
 
 LANE = np.arange(32)
-#: Place of each lane in a fragment: its row in a group of eight, and its member of four in that row.
+#: The position of each lane in a fragment: its row in a group of eight, and its number among the four lanes of that row.
 GROUP, MEMBER = LANE // 4, LANE % 4
 _BYTES, _NIBBLES = {(8, 16), (16, 16), (16, 32)}, {(8, 32), (16, 32), (16, 64)}
 _NARROW_SHAPES = {(16, 16), (16, 32)}
@@ -58,9 +60,9 @@ _MIXED = ({"s8", "u8"}, {"s4", "u4"}, set(NARROW))
 
 
 def warps_of(ins: Instruction, lanes: Lanes, sel: Ints | None, size: int = 32) -> Ints:
-    """The active lanes as whole warps (w, 32); reports warps of which only a part is active and leaves them out.
+    """The active lanes as whole warps (w, 32). A warp with only some active lanes is reported and left out.
 
-    With ``size`` 128: as whole groups of four warps (w, 128).
+    With ``size`` 128, as whole groups of four warps (w, 128).
     """
     active = lanes.every if sel is None else sel
     of_group = (lanes.base_warp if size == 32 else lanes.of_block * 8 + lanes.tid // size)[active]
@@ -77,18 +79,18 @@ def warps_of(ins: Instruction, lanes: Lanes, sel: Ints | None, size: int = 32) -
 
 
 def elements(bits: Array, kind: str) -> Array:
-    """Registers of any shape (…) → elements (…, e) as numbers."""
+    """Convert registers of any shape (…) to their elements (…, e) as numbers."""
     parts = np.ascontiguousarray(bits)[..., None]
     return factors(parts if kind in ("f64", "s4", "u4", "b1") else parts.view(f"u{4 // PACKED[kind]}"), kind)
 
 
 def gathered(registers: list[Array], rows: Ints) -> list[Array]:
-    """``per_lane`` of several registers."""
+    """``per_lane`` for several registers."""
     return [per_lane(x, rows) for x in registers]
 
 
 def a_fragment(registers: list[Array], kind: str, m: int, k: int) -> Array:
-    """Registers (w, 32) of a fragment of A → numbers (w, m, k)."""
+    """Convert the registers (w, 32) of a fragment of A to numbers (w, m, k)."""
     e, high = PACKED[kind], m // 8
     out = np.empty((len(registers[0]), m, k))
     for r, bits in enumerate(registers):
@@ -98,7 +100,7 @@ def a_fragment(registers: list[Array], kind: str, m: int, k: int) -> Array:
 
 
 def b_fragment(registers: list[Array], kind: str, k: int) -> Array:
-    """Registers (w, 32) of a fragment of B → numbers (w, k, 8)."""
+    """Convert the registers (w, 32) of a fragment of B to numbers (w, k, 8)."""
     e = PACKED[kind]
     out = np.empty((len(registers[0]), k, 8))
     for r, bits in enumerate(registers):
@@ -107,7 +109,7 @@ def b_fragment(registers: list[Array], kind: str, k: int) -> Array:
 
 
 def accumulators(registers: list[Array], kind: str, m: int) -> Array:
-    """Registers (w, 32) of a fragment of C → (w, m, 8) in its own type."""
+    """Convert the registers (w, 32) of a fragment of C to numbers (w, m, 8) of its own type."""
     out = np.empty((len(registers[0]), m, 8), RESULTS[kind])
     for r, bits in enumerate(registers):
         parts = np.ascontiguousarray(bits)

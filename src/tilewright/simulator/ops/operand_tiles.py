@@ -1,6 +1,6 @@
-"""Tiles of A and B in shared memory, as ``wgmma`` and ``tcgen05`` read them by a descriptor.
+"""Reads tiles of A and B in shared memory, as ``wgmma`` and ``tcgen05`` do by a descriptor.
 
-A descriptor that contradicts its own swizzle, or the box that a copy wrote, is reported.
+A descriptor is reported if it contradicts its own swizzle, or the box that a copy wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .descriptor import CHUNKS, SWIZZLES, Descriptor
 def check_descriptor(
     ins: Instruction, lanes: Lanes, d: Descriptor, leaders: Ints, *, side: str, shape: tuple[int, int], transposed: bool
 ) -> None:
-    """Report offsets that are no whole patterns of the descriptor's swizzle."""
+    """Report offsets that are not multiples of the size of the descriptor's swizzle pattern."""
     wide = CHUNKS[d.mode]
     pattern = 128 * wide  # bytes of eight rows
     slabs = transposed and shape[1] > wide
@@ -46,10 +46,10 @@ def _starts_a_pattern(lanes: Lanes, d: Descriptor, leaders: Ints) -> bool:
 def read_tile(
     ins: Instruction, lanes: Lanes, tile: Ints, leaders: Ints, reading: Reading, *, side: str, mode: int, away: int = 0
 ) -> Array:
-    """The chunks of 16 bytes of a tile, at these addresses of the shared memory of each leader's block, or of the block
-    ``away`` blocks further in its cluster: bytes (leaders, …, 16).
+    """The 16-byte chunks of a tile at these addresses: bytes (leaders, …, 16). The addresses are in the shared memory
+    of each leader's block, or of the block ``away`` blocks further in its cluster.
 
-    What the operation reads from now on is added to ``reading``, a transfer for each leader.
+    For each leader, the transfer that reads the tile is added to ``reading``.
     """
     chunks = tile.reshape(-1)
     data = np.zeros((len(leaders), chunks.size), "V16")

@@ -1,18 +1,19 @@
-"""Results of floating-point instructions in every bit: how PTX rounds, which NaNs a GPU gives, and the 8-bit formats.
+"""Computes results of floating-point instructions in every bit: how PTX rounds, which NaNs a GPU returns, and the
+formats of 8 bits and less.
 
 Results are rounded once, in any direction, to f32, f16, bf16 or f64. The method is round-to-odd (S. Boldo, G. Melquiond,
 "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57, 2008): a
 result in a wider format whose last bit is set if it is inexact can be rounded again, to nearest or in a direction, with
 the same result as the exact value.
 
-The NaNs are those of an H200. Arithmetic in f16, bf16 and f32 gives the one canonical NaN, whatever its operands, and so do
-abs, neg and conversions among these formats. Arithmetic in f64 gives the last operand that is a NaN, made quiet; if no
-operand is one, the NaN is negative with an empty payload. Conversions from or to f64 keep the sign and the upper bits of
-the payload.
+The NaNs are those that an H200 returns. Arithmetic in f16, bf16 and f32 returns one canonical NaN, whatever the
+operands are. So do abs, neg and conversions among these formats. Arithmetic in f64 returns the last operand that is a
+NaN, made quiet. If no operand is a NaN, the result is the negative NaN with an empty payload. Conversions from or to
+f64 keep the sign and the upper bits of the payload.
 
-The 8-bit floats are e4m3 and e5m2 (PTX ISA 5.2.3, 9.7.9.21). e4m3 has no infinity and one NaN per sign, and reaches 448;
-e5m2 is half precision with a shorter mantissa, and reaches 57,344. e2m3, e3m2 and e2m1 have 6, 6 and 4 bits, and neither
-infinity nor NaN; they reach 7.5, 28 and 6.
+The 8-bit floats are e4m3 and e5m2 (PTX ISA 5.2.3, 9.7.9.21). e4m3 has no infinity and one NaN per sign; its largest
+number is 448. e5m2 is half precision with a shorter mantissa; its largest number is 57,344. e2m3, e3m2 and e2m1 have 6,
+6 and 4 bits, and neither infinity nor NaN; their largest numbers are 7.5, 28 and 6.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def to_odd(s: Array, e: Array) -> Array:
-    """s + e rounded to odd, where s is s + e rounded to nearest: if inexact, the neighbour whose last bit is set."""
+    """s + e rounded to odd, where s is the sum s + e rounded to nearest. If the sum is inexact, the result is the
+    neighbour whose last bit is set."""
     s = np.asarray(s, np.float64)
     bits = s.view(np.int64)
     fix = (e != 0) & ((bits & 1) == 0) & np.isfinite(s)
@@ -70,7 +72,7 @@ def odd_sum(a: Array, b: Array) -> Array:
 
 
 def narrow32(x: Array, mode: str = "rn") -> Array:
-    """float64 (exact, or rounded to odd) → float32."""
+    """Convert float64 (exact, or rounded to odd) to float32."""
     x = np.asarray(x, np.float64)
     r = np.asarray(x.astype(np.float32))
     if mode == "rn":
@@ -87,7 +89,7 @@ def narrow32(x: Array, mode: str = "rn") -> Array:
 
 
 def odd32(x: Array) -> Array:
-    """float64 (exact, or rounded to odd) → float32, rounded to odd."""
+    """Convert float64 (exact, or rounded to odd) to float32, rounded to odd."""
     x = np.asarray(x, np.float64)
     r = np.asarray(x.astype(np.float32))
     back, bits = r.astype(np.float64), r.view(np.int32)
@@ -98,12 +100,12 @@ def odd32(x: Array) -> Array:
 
 
 def bf16_to_f32(bits: Array) -> Array:
-    """The bits of bfloat16 numbers (uint16) as float32."""
+    """Convert the bits of bfloat16 numbers (uint16) to float32."""
     return (np.asarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def f32_to_bf16(x: Array, mode: str = "rn") -> Array:
-    """float32 → the bits of bfloat16, by rounding once."""
+    """Convert float32 to the bits of bfloat16, rounded once."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     low, cut = bits & np.uint32(0xFFFF), bits >> np.uint32(16)
     if mode == "rn":
@@ -117,7 +119,7 @@ def f32_to_bf16(x: Array, mode: str = "rn") -> Array:
 
 
 def narrow16(x: Array, mode: str = "rn") -> Array:
-    """float64 (exact, or rounded to odd) → float16."""
+    """Convert float64 (exact, or rounded to odd) to float16."""
     x = np.asarray(x, np.float64)
     r = np.asarray(x.astype(np.float16))
     if mode == "rn":
@@ -132,8 +134,8 @@ def narrow16(x: Array, mode: str = "rn") -> Array:
 def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
     """a·b + c in float32, rounded to nearest once.
 
-    The product is exact in float64. Rounding the float64 sum again is wrong only where that sum is inexact and lies
-    exactly between two floats, or where the result is subnormal: only these are computed by round-to-odd.
+    The product is exact in float64. Rounding the float64 sum again is wrong only in two cases: if the sum is inexact
+    and lies exactly between two floats, and if the result is subnormal. Only these are computed by round-to-odd.
     """
     p = np.multiply(a, b, dtype=np.float64)
     s = np.asarray(p + c)
@@ -149,7 +151,7 @@ def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
 
 
 def fma64(out: Array, a: Array, b: Array, c: Array) -> None:
-    """a·b + c in float64, rounded to nearest once; numbers far from 1 by exact rational arithmetic."""
+    """a·b + c in float64, rounded to nearest once. Numbers far from 1 are computed by exact rational arithmetic."""
     high, low = two_product(a, b)
     th, tl = two_sum(c, low)
     vh, vl = two_sum(high, th)
@@ -185,8 +187,8 @@ def exact_fma(x: float, y: float, z: float) -> float:
 
 
 def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, ...]) -> Array:
-    """Sign of ``exact(*inputs, nearest)``, the exact minus the nearest float64 results, in rational arithmetic; 0 where
-    the exact result is infinite or NaN."""
+    """The signs of ``exact(*inputs, nearest)``, which is the exact result minus the nearest float64 result, in rational
+    arithmetic. The sign is 0 if the exact result is infinite or NaN."""
     missing = np.zeros(nearest.shape, np.int8)
     rows = [np.broadcast_to(x, nearest.shape).reshape(-1).tolist() for x in inputs]
     for i, r in enumerate(nearest.reshape(-1).tolist()):
@@ -203,7 +205,8 @@ def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, 
 
 
 def directed64(nearest: Array, missing: Array, mode: str) -> Array:
-    """float64 results to nearest → rounded as ``mode`` says; ``missing`` is the sign of the exact minus the nearest ones."""
+    """Convert float64 results that are rounded to nearest to results that are rounded as ``mode`` says. ``missing`` is
+    the sign of the exact minus the nearest results."""
     if mode == "rz":
         wrong, toward = (missing != 0) & (nearest != 0) & ((missing < 0) != np.signbit(nearest)), 0.0
     else:
@@ -212,21 +215,22 @@ def directed64(nearest: Array, missing: Array, mode: str) -> Array:
 
 
 def zero_of_sum(total: Array, exact_zero: Array, a: Array, b: Array, mode: str) -> Array:
-    """A sum with its zeros signed: rounding down, x - x is -0 (IEEE 754, 6.3), in all other modes +0, as in NumPy."""
+    """A sum with the right sign of zero: x - x is -0 if rounding down (IEEE 754, 6.3), and +0 in all other modes, as in
+    NumPy."""
     if mode != "rm":
         return total
     return np.where(exact_zero & (np.signbit(a) != np.signbit(b)), np.copysign(np.zeros((), total.dtype), -1), total)
 
 
 def flush(x: Array) -> Array:
-    """Subnormal numbers → zero of the same sign (``.ftz``)."""
+    """Replace subnormal numbers by zero of the same sign (``.ftz``)."""
     small = np.abs(x) < _TINY[x.dtype]
     return np.where(small, np.copysign(x.dtype.type(0), x), x) if small.any() else x
 
 
 # ---- sign and payload of NaNs ----------------------------------------------------------------------------------------
 
-#: The NaN that arithmetic gives, as bits: of f16 and bf16, and of f32.
+#: The NaN that arithmetic returns, as bits, for f16 and bf16 and for f32.
 NAN16, NAN32 = np.uint16(0x7FFF), np.uint32(0x7FFFFFFF)
 _DEFAULT64 = np.uint64(0xFFF8 << 48)
 _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
@@ -261,7 +265,8 @@ def hand_on(out: Array, inputs: Sequence[Array], *, quiet: bool = True) -> None:
 
 
 def converted(bits: Array, source: str, target: str) -> Array:
-    """Bits of NaNs of one format → of quiet NaNs of another, with their sign and the upper bits of their payload.
+    """Convert the bits of NaNs of one format to quiet NaNs of another, with their sign and the upper bits of their
+    payload.
 
     >>> hex(converted(np.array([0xFC05], np.uint16), "f16", "f64")[0])
     '0xfff8140000000000'
@@ -302,7 +307,7 @@ VALUES = {kind: _values(kind) for kind in _FORMATS}
 
 
 def decode(codes: Array, kind: str) -> Array:
-    """Bytes → float64.
+    """Convert bytes of a format to float64.
 
     >>> decode(np.array([0x38, 0x7E, 0xC0], np.uint8), "e4m3").tolist()
     [1.0, 448.0, -2.0]
@@ -311,8 +316,8 @@ def decode(codes: Array, kind: str) -> Array:
 
 
 def encode(x: Array, kind: str) -> Array:
-    """float64 → bytes, to nearest, ties to even; numbers beyond the largest value become that value (``.satfinite``).
-    Of a type without NaN, a NaN becomes the largest value.
+    """Convert float64 to bytes of a format, to nearest, ties to even. Numbers beyond the largest value become that
+    value (``.satfinite``). In a format without NaN, a NaN becomes the largest value.
 
     >>> encode(np.array([1.0, -1e9, 1.0625, 0.001]), "e4m3").tolist()
     [56, 254, 56, 1]

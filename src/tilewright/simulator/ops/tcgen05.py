@@ -1,18 +1,20 @@
-"""``tcgen05``: tensor memory of compute capability 10.0, its loads, stores and copies, and their order (PTX ISA 9.7.16).
+"""``tcgen05``: the loads, stores and copies of tensor memory on compute capability 10.0, and their order (PTX ISA
+9.7.16).
 
-A warp of a group of four accesses the 32 lanes of its number. Some public kernels give all warps the address of lane 0:
-GPUs ignore that part of it, so this is a finding by the letter of PTX. With t a thread of the warp, register r of a load or
-store is
+Each warp of a group of four accesses the 32 lanes that belong to its number. In some public kernels all warps give the
+address of lane 0. GPUs ignore that part of the address, so this is a finding by the letter of PTX. Let t be the number
+of a thread in its warp. Register r of a load or store is
 
 - ``.32x32b``: lane t, column r
 - ``.16x64b``: lane t div 4 + 8·(t mod 2), column 2·r + (t div 2) mod 2
 - ``.16x128b``: lane t div 4 + 8·(r mod 2), column t mod 4 + 4·(r div 2)
 - ``.16x256b``: lane t div 4 + 8·(r div 2 mod 2), column 2·(t mod 4) + r mod 2 + 8·(r div 4)
-- ``.16x32bx2``: lane t mod 16, column r, of the upper 16 threads that many columns further as the last operand says
+- ``.16x32bx2``: lane t mod 16, column r; for the upper 16 threads the column is further by the number in the last
+  operand
 
-With ``.pack::16b`` or ``.unpack::16b`` a register is the lower halves of two columns, 2·c and 2·c + 1. The state and the
-rules of order are in ``machine.tensor_memory``, products in ``tcgen05_mma``. ``tcgen05.shift``, and copies that decompress,
-are not run: their layout is only drawn in figures.
+With ``.pack::16b`` or ``.unpack::16b``, a register holds the lower halves of two columns, 2·c and 2·c + 1. The state
+and the rules of order are in ``machine.tensor_memory``; products are in ``tcgen05_mma``. ``tcgen05.shift``, and copies
+that decompress, cannot be run, because PTX describes their layout only in figures.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
@@ -82,7 +84,7 @@ def _tcgen05(ins: Instruction, lanes: Lanes) -> Step:
 
 
 def of_pair(ins: Instruction, words: list[str]) -> bool:
-    """Whether an instruction is one of a pair of blocks. Raises UnknownInstruction if it does not say."""
+    """Whether an instruction is for a pair of blocks. Raises UnknownInstruction if the instruction does not say."""
     found = [word for word in words if word.startswith("cta_group::")]
     if found not in (["cta_group::1"], ["cta_group::2"]):
         raise UnknownInstruction(ins, "must have .cta_group::1 or .cta_group::2")
@@ -281,7 +283,8 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
 
 
 def leaders(ins: Instruction, lanes: Lanes, sel: Ints | None) -> Ints:
-    """The lanes that issue an operation of single threads: the first of each warp. Reports warps of which several do."""
+    """The lanes that issue an operation of single threads: the first active lane of each warp. Reports warps in which
+    several lanes issue it."""
     active = lanes.every if sel is None else sel
     warps = lanes.base_warp[active]
     first = np.flatnonzero(np.diff(warps, prepend=-1))
@@ -294,7 +297,8 @@ def leaders(ins: Instruction, lanes: Lanes, sel: Ints | None) -> Ints:
 
 
 def blocks_used(lanes: Lanes, lane: int, pair: bool) -> list[int]:
-    """The blocks of the batch whose tensor memory an operation of a lane uses: its own, or both of its pair in order."""
+    """The blocks of the batch whose tensor memory an operation of a lane uses: its own block, or both blocks of its
+    pair in order."""
     block = int(lanes.of_block[lane])
     return [block & ~1, block | 1] if pair and lanes.cluster.size % 2 == 0 else [block]
 

@@ -1,17 +1,19 @@
-"""``tcgen05.mma``: products into tensor memory, by one thread for a block or for a pair of blocks (PTX ISA 9.7.16.10).
+"""``tcgen05.mma``: products into tensor memory, issued by one thread for a block or for a pair of blocks (PTX ISA
+9.7.16.10).
 
-The instruction descriptor has M, N and the types; K is 32 bytes of every type. A is in shared memory or in tensor memory, B
-in shared memory. Of a pair, each block has the rows of A and D of its half, and half of the columns of B. In tensor memory
+The instruction descriptor gives M, N and the types; K is 32 bytes for every type. A is in shared memory or in tensor
+memory, and B is in shared memory. In a pair, each block has half of the rows of A and D, and half of the columns of B.
+Layouts in tensor memory:
 
-- row r of D of a block is lane r, column n column n; for M = 64 of one block lane r mod 16 + 32·(r div 16), + 16 if D begins
-  at lane 16
-- for M = 128 of a pair, lanes 64 to 127 have the second half of the columns of the 64 rows; ``.ws`` folds rows likewise, 64
-  into halves and 32 into quarters
-- A is packed, as many elements to a column as fit 32 bits; D is not
-- the scale of row r of A, or of column r of B, is in lane r mod 32, column r div 32, of each 32 lanes
+- row r of D of a block is in lane r, and column n in column n. For M = 64 of a single block, row r is in lane r mod 16
+  + 32·(r div 16), + 16 if D begins at lane 16
+- for M = 128 of a pair, lanes 64 to 127 have the second half of the columns of the 64 rows; ``.ws`` also folds rows in
+  this way, 64 rows into halves and 32 into quarters
+- A is packed: a column has as many elements as fit 32 bits; D is not packed
+- the scale of row r of A, or of column r of B, is in lane r mod 32 and column r div 32, in each group of 32 lanes
 
-Elements of 4 and 6 bits in shared memory are packed into the beginning of each 16 bytes of 16 elements; of ``mxf4`` and
-``mxf4nvf4`` there are 32 of 4 bits in 16 bytes. The sums are those of ``tensor_core``.
+In shared memory, 16 elements of 4 or 6 bits are packed into the beginning of each 16 bytes. For ``mxf4`` and
+``mxf4nvf4``, each 16 bytes have 32 elements of 4 bits. ``tensor_core`` computes the sums.
 """
 
 from __future__ import annotations

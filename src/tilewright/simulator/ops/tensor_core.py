@@ -1,14 +1,15 @@
-"""The arithmetic of tensor cores: one fused sum of many products and an accumulator, bit for bit.
+"""The arithmetic of tensor cores: one fused sum of many products and an accumulator, with the hardware's result in
+every bit.
 
-A tensor core does not round after every product. It takes K products and the accumulator, aligns all of them to the
-largest exponent among them, cuts each towards zero after F fractional bits, adds what is left exactly, and rounds once:
-towards zero for float32, to nearest for half precision. The exponent of a product is the sum of the exponents of its
-factors: a product between 2 and 4 is not normalised first. A subnormal factor keeps its value and has the exponent of
-the least normal number. F depends on the generation of the GPU, and so does the number of products in one sum.
+A tensor core does not round after every product. It takes K products and the accumulator, and aligns all of them to the
+largest exponent among them. It truncates each towards zero after F fractional bits, adds the rest exactly, and rounds
+once: towards zero for float32, to nearest for half precision. The exponent of a product is the sum of the exponents of
+its factors. A product between 2 and 4 is not normalised first. A subnormal factor keeps its value, and has the exponent
+of the smallest normal number. F depends on the generation of the GPU, and so does the number of products in one sum.
 
-Sources: X. Xie et al., MMA-Sim (arXiv 2511.10909); F. Khattak and M. Mikaitis, arXiv 2512.07004. On an H200 the forms
-of compute capability 9.0 were recorded and compared in every bit (``tests/microscope/test_tensor_cores.py``). The rules of
-``tcgen05`` are those of MMA-Sim, whose authors had a B200; they were compared with no GPU here.
+Sources: X. Xie et al., MMA-Sim (arXiv 2511.10909); F. Khattak and M. Mikaitis, arXiv 2512.07004. The forms of compute
+capability 9.0 were recorded on an H200 and compared in every bit (``tests/microscope/test_tensor_cores.py``). The rules
+of ``tcgen05`` are those of MMA-Sim, whose authors had a B200; this project has not compared them with a GPU.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from ..machine.values import Array
 from .floating import halves
 from .rounding import NAN16, NAN32, VALUES, decode, fma64
 
-#: The exponent of the least normal number of each type that can be a factor or an accumulator.
+#: The exponent of the smallest normal number of each type that can be a factor or an accumulator.
 _LEAST = {
     "f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0,
 }  # fmt: skip
-#: Registers of a fragment hold this many elements in 32 bits (f64: in 64).
+#: The number of elements that a 32-bit register of a fragment holds (for f64, a 64-bit register).
 PACKED = {"tf32": 1, "f64": 1, "f16": 2, "bf16": 2, "s8": 4, "u8": 4, "e4m3": 4, "e5m2": 4, "s4": 8, "u4": 8, "b1": 32}
-#: Types of 8-bit floats.
+#: The types of 8-bit floats.
 NARROW = ("e4m3", "e5m2")
-#: NumPy's type for the results of each kind of sum.
+#: NumPy's dtype for the results of each kind of sum.
 RESULTS = {"f32": np.float32, "f16": np.float16, "s32": np.int32, "f64": np.float64}
 #: The NaN that a sum gives.
 _CANONICAL: dict[str, Array] = {"f": np.array(NAN32).view(np.float32), "e": np.array(NAN16).view(np.float16)}
@@ -42,11 +43,12 @@ _SLAB = 1 << 14
 
 @dataclass(frozen=True)
 class SumRule:
-    """How an instruction sums: ``fraction`` bits after alignment, at most ``span`` products in one sum, and how many
-    bits of the mantissa a float32 result keeps.
+    """How an instruction sums: with ``fraction`` bits after alignment, at most ``span`` products in one sum, and a
+    given number of mantissa bits in a float32 result.
 
-    With ``as_halves`` the GPU has no instruction for 8-bit floats: it converts them to half precision, multiplies those
-    with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3, and adds the accumulator afterwards, rounded to nearest.
+    ``as_halves`` is for GPUs without an instruction for 8-bit floats. They convert these to half precision, multiply
+    those with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3, and add the accumulator afterwards, rounded to
+    nearest.
     """
 
     fraction: int
@@ -56,8 +58,8 @@ class SumRule:
 
 
 def sum_rule(instruction: str, kind: str, capability: int = 90) -> SumRule:
-    """The rule of an instruction with factors of a type: of ``mma`` and ``wmma`` on GPUs of a compute capability (80, 90,
-    …), of ``wgmma`` on Hopper, of ``tcgen05`` on Blackwell.
+    """The rule for an instruction with factors of a type: ``mma`` and ``wmma`` on GPUs of a compute capability (80, 90,
+    …), ``wgmma`` on Hopper, ``tcgen05`` on Blackwell.
 
     >>> sum_rule("wgmma", "e4m3"), sum_rule("mma", "f16", 80)
     (SumRule(fraction=13, span=32, kept=13, as_halves=False), SumRule(fraction=24, span=8, kept=23, as_halves=False))
@@ -76,7 +78,7 @@ def sum_rule(instruction: str, kind: str, capability: int = 90) -> SumRule:
 
 @dataclass(frozen=True)
 class TensorProduct:
-    """A matrix product as an instruction computes it: the types of A and B, that of C and D, and the modifiers
+    """A matrix product as an instruction computes it: the types of A and B, the type of C and D, and the modifiers
     ``satfinite``, ``and`` and ``xor``."""
 
     instruction: str
@@ -85,7 +87,8 @@ class TensorProduct:
     flags: frozenset[str] = frozenset()
 
     def sum(self, a: Array, b: Array, c: Array) -> Array:
-        """A·B + C: numbers (…, m, k) and (…, k, n), C and the result (…, m, n) in the type of the accumulator."""
+        """Compute A·B + C from numbers (…, m, k) and (…, k, n). C and the result are (…, m, n) in the accumulator's
+        type."""
         if self.result == "s32":
             return self._integers(a, b, c)
         if self.result == "f64":
@@ -124,9 +127,9 @@ def _sum_as_halves(a: Array, b: Array, c: Array, rule: SumRule) -> Array:
 
 
 def factors(bits: Array, kind: str) -> Array:
-    """Elements as raw bits, of any shape → numbers as float64. Of tf32, 13 low bits are ignored.
+    """Convert elements of any shape, given as raw bits, to float64. The 13 low bits of tf32 are ignored.
 
-    Elements of less than a byte come as 32-bit words (…, 1), and the result is (…, elements of a word).
+    Elements of less than a byte are given as 32-bit words (…, 1); the result is (…, elements of a word).
     """
     if kind == "f64":
         return bits.view(np.float64)
@@ -145,7 +148,7 @@ def factors(bits: Array, kind: str) -> Array:
 
 
 def exponents(x: Array, kind: str) -> Array:
-    """The exponent of each number of a type, as int16; that of zero is below all others.
+    """The exponent of each number of a type, as int16. The exponent of zero is below all others.
 
     >>> exponents(np.array([1.5, 2**-24, 0.0]), "f16").tolist()
     [0, -14, -4096]
@@ -157,7 +160,8 @@ def exponents(x: Array, kind: str) -> Array:
 
 
 def scales(codes: Array, kind: str) -> Array:
-    """Scales of blocks as float64: ``ue8m0``, powers of two of which 255 is NaN, or ``ue4m3``, whose sign is ignored.
+    """The scales of blocks as float64. They are ``ue8m0``, powers of two in which 255 is NaN, or ``ue4m3``, whose sign
+    is ignored.
 
     >>> scales(np.array([127, 130], np.uint8), "ue8m0").tolist(), scales(np.array([0x38], np.uint8), "ue4m3").tolist()
     ([1.0, 8.0], [1.0])
@@ -178,8 +182,8 @@ def fused_sum(
     rule: SumRule,
     shifts: tuple[Array, Array] | None = None,
 ) -> Array:
-    """One fused sum of the k products and the accumulator; arguments and result as of ``TensorProduct.sum``. ``shifts`` are
-    exponents of scales by which rows of A (…, m) and columns of B (…, n) are multiplied.
+    """One fused sum of the k products and the accumulator; arguments and result are as for ``TensorProduct.sum``.
+    ``shifts`` are the exponents of scales that multiply rows of A (…, m) and columns of B (…, n).
 
     >>> a, b = np.ones((1, 2)), np.array([[1.0], [-2.0**-26]])
     >>> fused_sum(a, b, np.zeros((1, 1), np.float32), ("f16", "f16"), SumRule(25, 16)).item()
@@ -207,11 +211,12 @@ def fused_sum(
 
 
 def block_scaled_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], of_a: Array, of_b: Array) -> Array:
-    """A·B + C of block-scaled types, float32: numbers (…, m, k) and (…, k, n), scales of A (…, m, s) and of B (…, n, s).
+    """Compute A·B + C for block-scaled types in float32, from numbers (…, m, k) and (…, k, n) and scales of A (…, m, s)
+    and of B (…, n, s).
 
-    With one scale a row it is a fused sum whose products have the scales' exponents. With several scales a row,
-    each group of 16 products is added exactly and scaled. All these sums, and C, are cut 35 bits below the largest exponent
-    (of the scales' products and of C), and then added (MMA-Sim).
+    With one scale for each row, it is a fused sum in which the scales' exponents are added to those of the products.
+    With several scales for each row, each group of 16 products is added exactly and then scaled. All these sums, and C,
+    are truncated 35 bits below the largest exponent among C and the products of scales, and then added (MMA-Sim).
     """
     if of_a.shape[-1] == 1:
         shifts = (np.frexp(of_a[..., 0])[1] - 1, np.frexp(of_b[..., 0])[1] - 1)

@@ -1,6 +1,6 @@
 """Instructions across the lanes of a warp: shuffle, vote, match, redux, activemask, bar.warp (PTX ISA 9.7.9, 9.7.13).
 
-Lanes are handled as a table of warps × 32; the value of a lane that does not take part is never read.
+Lanes are handled as a table of warps × 32. The value of a lane that does not take part is never read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
 class Table:
-    """The active lanes as rows of warps: values by (warp, lane) and back.
+    """The active lanes as rows of a table with one row per warp, and the conversion of values to this table and back.
 
-    If lanes of one warp have different masks, each mask has a row of its own; ``groups`` are then the rows of the lanes.
+    If lanes of one warp have different masks, each mask has its own row; ``groups`` then has the row of each lane.
     """
 
     def __init__(self, lanes: Lanes, sel: Ints | None, groups: Ints | None = None) -> None:
@@ -35,21 +35,21 @@ class Table:
         self.active[self.rows, self.columns] = True
 
     def spread(self, values: Array) -> Array:
-        """Values of the active lanes as (warps, 32), 0 elsewhere."""
+        """The values of the active lanes as (warps, 32), with 0 elsewhere."""
         out = np.zeros((self.count, 32), np.asarray(values).dtype)
         out[self.rows, self.columns] = values
         return out
 
     def mask(self, bits: NDArray[np.bool_]) -> NDArray[np.uint32]:
-        """Rows of booleans → one 32-bit mask per warp."""
+        """Convert rows of booleans to one 32-bit mask per warp."""
         return (bits * _BIT).sum(axis=1, dtype=np.uint32)
 
 
 def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
-    """A group number for each active lane: lanes with the same number execute the instruction together. None if all lanes
-    of each warp do.
+    """A group number for each active lane; lanes with the same number execute the instruction together. None if all
+    lanes of each warp execute it together.
 
-    A lane that its own mask leaves out is reported: its result is undefined (PTX ISA 9.7.9, 9.7.13).
+    A lane that is missing in its own mask is reported, because its result is undefined (PTX ISA 9.7.9, 9.7.13).
     """
     if mask.ndim == 0 and int(mask) == WHOLE_WARP:
         return None

@@ -1,8 +1,8 @@
-"""``wgmma``: matrix products of a warpgroup, four warps together (PTX ISA 9.7.16).
+"""``wgmma``: matrix products of a warpgroup, which are four warps (PTX ISA 9.7.16).
 
-The product is formed when it is issued: its operands are read from shared memory by their descriptors, the fused sum is
-that of ``tensor_core``. Fragments of A in registers, and of D, are those of ``mma`` with the warps below each other: warp w
-of the group has rows 16·w to 16·w + 15.
+The product is computed when it is issued. Its operands are read from shared memory by their descriptors, and
+``tensor_core`` computes the fused sum. Fragments of A in registers, and those of D, are laid out as for ``mma``. The
+rows of the warps follow each other: warp w of the group has rows 16·w to 16·w + 15.
 """
 
 from __future__ import annotations

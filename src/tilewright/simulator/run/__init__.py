@@ -1,1 +1,1 @@
-"""Runs a kernel's PTX: arguments in, results and findings out."""
+"""Runs a kernel's PTX: it takes arguments, and returns results and findings."""

@@ -1,8 +1,9 @@
-"""Barriers of blocks and of clusters: which threads wait at which, when one opens, and errors in their use.
+"""Barriers of blocks and of clusters: which threads wait at which barrier, when a barrier opens, and errors in their
+use.
 
-A barrier of a block (PTX ISA 9.7.13.1) opens when the threads that it counts have arrived. At that of a cluster (9.7.13.4)
-every thread arrives and, after any other work, waits for the phase in which it arrived. A phase is complete when all
-threads of the cluster have arrived that have not left the kernel.
+A barrier of a block (PTX ISA 9.7.13.1) opens when the threads that it counts have arrived. A barrier of a cluster has
+two instructions (9.7.13.4). Every thread arrives and, after any other work, waits for the phase in which it arrived. A
+phase is complete when all threads of the cluster that have not left the kernel have arrived.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ..machine.lanes import Lanes
 from ..machine.values import Array, Bools, Ints, per_lane
 from ..ops import UnknownInstruction
 
-#: Lanes at a segment of the program: its number, and the lanes. Barriers end segments, so lanes that pass one run next what
-#: follows the segment that a group names.
+#: Lanes that are at the same segment of the program: the number of the segment, and the lanes. A barrier ends its segment,
+#: so lanes that pass the barrier continue with the segment after the one that is named here.
 Group = tuple[int, Ints]
 
 # ---- of a block ------------------------------------------------------------------------------------------------------
@@ -26,7 +27,8 @@ Group = tuple[int, Ints]
 
 @dataclass
 class BarrierForm:
-    """A barrier instruction bound to the lanes: its kind, and for each lane its number and thread count (0: all)."""
+    """A barrier instruction, bound to the lanes: its kind, and for each lane the number of its barrier and the number
+    of threads (0: all)."""
 
     ins: Instruction
     kind: str  # "sync", "arrive" or "red"
@@ -35,7 +37,7 @@ class BarrierForm:
 
     @classmethod
     def of(cls, ins: Instruction, lanes: Lanes) -> BarrierForm:
-        """The form of a barrier instruction. Raises UnknownInstruction for one that is not supported."""
+        """Parse a barrier instruction. Raises UnknownInstruction for a form that is not supported."""
         flags = [p for p in ins.parts[1:] if p not in ("cta", "aligned")]
         kind = flags[0] if flags else ""
         operands = list(ins.operands)
@@ -53,7 +55,7 @@ class BarrierForm:
         return cls(ins, kind, number, count)
 
     def is_plain_sync(self) -> bool:
-        """Whether it is ``bar.sync`` of all threads of the block."""
+        """Whether the instruction is ``bar.sync`` for all threads of the block."""
         return self.kind == "sync" and self.count.ndim == 0 and not int(self.count)
 
 
@@ -72,13 +74,14 @@ class Barriers:
         self.forms: dict[int, BarrierForm] = {}
 
     def clear(self) -> None:
-        """Forget all lanes that wait, arrived or left: new blocks start."""
+        """Forget all lanes that wait, arrived or left, because new blocks start."""
         self.waiting.fill(False)
         self.exited.fill(False)
         self.arrived.clear()
 
     def wait(self, form: BarrierForm, at: int, lanes: Ints) -> list[Group]:
-        """These lanes arrive at a barrier; returns the lanes that go on, by the segment in which they waited."""
+        """Let these lanes arrive at a barrier; returns the lanes that can continue, by the segment in which they
+        waited."""
         self.forms[at] = form
         numbers, counts = per_lane(form.number, lanes), per_lane(form.count, lanes)
         if form.kind != "arrive":
@@ -95,7 +98,7 @@ class Barriers:
         return [*self.open_complete(lanes), (at, lanes)]
 
     def leave(self, lanes: Ints) -> list[Group]:
-        """These lanes left the kernel; returns the lanes that can go on because of that."""
+        """Note that these lanes left the kernel; returns the lanes that can continue because of that."""
         self.exited[lanes] = True
         return self.open_complete(lanes) if self.waiting.any() else []
 
@@ -181,7 +184,7 @@ class Barriers:
                 lanes.reports.report("divergent barrier", ins, group, split, None, text)
 
     def report_stuck(self) -> None:
-        """No lane can run and some wait: report these and let them leave."""
+        """Report lanes that wait at a barrier when no lane can run, and let them leave the kernel."""
         stuck = np.flatnonzero(self.waiting)
         for at in np.unique(self.at[stuck]):
             some = stuck[self.at[stuck] == at]
@@ -217,19 +220,19 @@ class ClusterBarriers:
         self.instructions: dict[int, Instruction] = {}
 
     def clear(self) -> None:
-        """Forget all lanes: new blocks start."""
+        """Forget all lanes, because new blocks start."""
         for array in (self.waiting, self.phase, self.turn, self.owes, self.rows, self.done):
             array.fill(0)
         self.relaxed = False
 
     def pass_by(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
-        """These lanes execute ``barrier.cluster.arrive`` or ``.wait``; returns the lanes that go on, by the segment in which
-        they were."""
+        """Execute ``barrier.cluster.arrive`` or ``.wait`` by these lanes; returns the lanes that can continue, by the
+        segment in which they were."""
         self.instructions[at] = ins
         return self._arrive(ins, at, lanes) if "arrive" in ins.parts else self._wait(ins, at, lanes)
 
     def leave(self, lanes: Ints) -> list[Group]:
-        """These lanes left the kernel; returns the lanes that can go on because of that."""
+        """Note that these lanes left the kernel; returns the lanes that can continue because of that."""
         return self._complete(lanes) if self.turn.any() else []
 
     def _arrive(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
@@ -297,7 +300,7 @@ class ClusterBarriers:
         lanes.reports.report("divergent barrier", ins, arrived, np.ones(1, bool), None, text, BY_THE_LETTER)
 
     def report_stuck(self) -> None:
-        """No lane can run and some wait: report these and let them leave."""
+        """Report lanes that wait at a barrier when no lane can run, and let them leave the kernel."""
         stuck = np.flatnonzero(self.waiting)
         for at in np.unique(self.at[stuck]):
             some = stuck[self.at[stuck] == at]
@@ -313,7 +316,7 @@ class ClusterBarriers:
 
 
 def is_cluster_barrier(ins: Instruction) -> bool:
-    """Whether an instruction is ``barrier.cluster``. Raises UnknownInstruction for a form that there is not."""
+    """Whether an instruction is ``barrier.cluster``. Raises UnknownInstruction for a form that does not exist."""
     flags = ins.parts[1:]
     if "cluster" not in flags or ins.parts[0] != "barrier":
         return False

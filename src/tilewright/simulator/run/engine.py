@@ -1,23 +1,22 @@
-"""Runs a batch of blocks: which lanes run which segment next, and where diverged lanes join again.
+"""Runs a batch of blocks: it decides which lanes run which segment next, and where diverged lanes join again.
 
-A segment is a piece of the program that runs without a break: a list of steps bound once. The loop over them is all the
-Python that runs per instruction. Lanes at the same segment run together, as a group. The lowest segment in program order
-runs first, so lanes that took different branches join where the branches join, as compilers lay code out.
+A segment is a part of the program that runs without interruption: a list of steps that are bound once. The loop over
+these steps is the only Python code that runs for each instruction. Lanes at the same segment run together, as a group.
+The lowest segment in program order runs first, so lanes that took different branches join where the branches join, as
+compilers lay code out.
 
-Every lane is in one of these states. ``at`` is the number of a segment.
+Every lane is in one of these states: ``at`` is the number of a segment.
 
-| state | where it is noted | what ends it |
-| --- | --- | --- |
-| ready | ``ready[at]`` | No lane is admitted, and ``at`` is the lowest segment with ready lanes: running. |
-| running | locals of ``_run_group`` | The group diverges, waits, exits, or a lower segment is ready: any other state. |
-| gathering | ``gathering.waiting[at]`` | All lanes that must execute the ``.sync`` together are there: admitted. |
-| admitted | ``admitted`` | Nothing goes first: running. |
-| at a barrier | ``barriers``, ``cluster_barriers`` | The barrier of the block or cluster opens: ready, at ``at + 1``. |
-| parked | ``parked[at]`` | The phase of the mbarrier for which ``at`` waits completes: ready, at ``at``. |
-| resting | ``resting[at]`` | No lane is ready: ready. A loop rests after some rounds, since it may wait for other lanes. |
-| exited | ``barriers.exited`` | Nothing. |
+| state | where it is noted | what ends it | | --- | --- | --- | | ready | ``ready[at]`` | No lane is admitted, and
+``at`` is the lowest segment with ready lanes: running. | | running | locals of ``_run_group`` | The group diverges,
+waits, exits, or a lower segment is ready: any other state. | | gathering | ``gathering.waiting[at]`` | All lanes that
+must execute the ``.sync`` together are there: admitted. | | admitted | ``admitted`` | Nothing goes first: running. | |
+at a barrier | ``barriers``, ``cluster_barriers`` | The barrier of the block or cluster opens: ready, at ``at + 1``. | |
+parked | ``parked[at]`` | The phase of the mbarrier for which ``at`` waits completes: ready, at ``at``. | | resting |
+``resting[at]`` | No lane is ready: ready. A loop rests after some rounds, because it may wait for other lanes.
 
-Where no lane is ready or admitted, ``run`` tries in this order to make some so, and begins anew after the first that does:
+If no lane is ready or admitted, ``run`` tries the following in this order, and starts again after the first that makes
+a lane ready or admitted:
 
 1. asynchronous copies complete, and parked lanes go on whose phase has completed;
 2. resting lanes go on, and parked ones with their wait ``expired``: it returns without its phase, as hardware's may. If
@@ -64,23 +63,24 @@ from .barriers import BarrierForm, Barriers, ClusterBarriers, Group, is_cluster_
 #: A loop rests after PATIENCE rounds, or after about POLLS segments that read what other threads may have written.
 PATIENCE, POLLS = 1 << 16, 64
 
-#: The segment at which lanes run next, and the lanes, as ``sel``.
+#: The segment at which lanes run next, and the lanes in the form of ``sel``.
 Moved = tuple[int, "Ints | None"]
 
 
 class Loop(NamedTuple):
-    """A loop of the program, by its latest jump back: the segment that jumped, and the step at which it did."""
+    """A loop of the program, identified by its latest jump back: the segment that jumped, and the step at which it
+    did."""
 
     last: int
     step: int
 
 
 class StoppedError(Exception):
-    """The run was stopped because the kernel does not end; a finding says so."""
+    """The run was stopped because the kernel does not end; a finding describes this."""
 
 
 class Engine:
-    """Binds a program to the lanes of a batch and runs it for one set of blocks after the other."""
+    """Binds a program to the lanes of a batch, and runs it for one set of blocks after another."""
 
     def __init__(self, program: Program, lanes: Lanes) -> None:
         self.program, self.lanes = program, lanes
@@ -113,7 +113,7 @@ class Engine:
     # ---- the loop
 
     def run(self) -> None:
-        """Run until every lane has left the kernel. Raises StoppedError where that takes more than ``max_steps``."""
+        """Run until every lane has left the kernel. Raises StoppedError if that takes more than ``max_steps`` steps."""
         self._forget_lanes()
         if self.segments:
             self.ready[0] = [None]
@@ -390,7 +390,7 @@ Bits = NDArray[np.uint32]
 
 
 class Gathering:
-    """The lanes of a batch that wait for others of their warp."""
+    """The lanes of a batch that wait for other lanes of their warp."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
@@ -400,20 +400,21 @@ class Gathering:
         self.waiting: dict[int, tuple[Instruction, Ints]] = {}  # segment → its instruction, and the lanes
 
     def clear(self) -> None:
-        """Forget all lanes that wait or left: new blocks start."""
+        """Forget all lanes that wait or left, because new blocks start."""
         self.alive = self.masks_of(self.lanes.every)
         self.waiting.clear()
 
     def masks_of(self, lanes: Ints) -> Bits:
-        """Lanes as one mask per warp."""
+        """Convert lanes to one mask per warp."""
         return np.bincount(self.lanes.base_warp[lanes], self.bit[lanes], self.warps).astype(np.uint32)
 
     def leave(self, lanes: Ints) -> None:
-        """Note that these lanes left the kernel: others no longer wait for them."""
+        """Note that these lanes left the kernel, so that other lanes no longer wait for them."""
         self.alive &= ~self.masks_of(lanes)
 
     def arrive(self, at: int, ins: Instruction, lanes: Ints) -> list[Group]:
-        """Lanes arrive at an instruction; returns the lanes that may execute now, by segment. The others wait."""
+        """Let lanes arrive at an instruction; returns the lanes that may execute it now, by segment. The others
+        wait."""
         if at in self.waiting:
             lanes = np.union1d(lanes, self.waiting.pop(at)[1])
         if is_warpgroup_wide(ins):
@@ -434,7 +435,8 @@ class Gathering:
         return [(at, lanes[complete])] if complete.any() else []
 
     def give_up(self) -> list[Group]:
-        """No more lanes can arrive: release those whose condition holds, otherwise all, and report it."""
+        """Release lanes when no more lanes can arrive: those whose condition holds, otherwise all lanes. Reports the
+        lanes that are missing."""
         go = self._release([at for at, (ins, _) in self.waiting.items() if is_warp_barrier(ins)])
         for at in [at for at, (ins, _) in self.waiting.items() if not is_warp_barrier(ins)]:
             go += self._release([at])
@@ -472,7 +474,8 @@ class Gathering:
         return np.split(absent, np.cumsum([group.size for _, group in groups])[:-1])
 
     def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
-        """These lanes pass warp barriers, each with the lanes of its warp that have the same mask, at any of them."""
+        """Let lanes pass barriers of their warp. Each is ordered with the lanes of its warp that have the same mask, at
+        whichever of these barriers they are."""
         masks = np.full(self.lanes.size, WHOLE_WARP, np.int64)
         every = self.lanes.every
         for ins, some in groups:
@@ -505,7 +508,8 @@ class Gathering:
 
 @dataclass
 class Segment:
-    """Instructions that run one after the other, bound to the lanes, and at most one control instruction at the end."""
+    """Instructions that run one after another, bound to the lanes, with at most one control instruction, which is the
+    last."""
 
     last: Instruction
     end: Instruction | None  # the control instruction
@@ -526,7 +530,7 @@ class Segment:
 
 
 def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
-    """The segments of a program in order; the index after the last stands for the end of the kernel.
+    """Make the segments of a program in order. The index after the last one means the end of the kernel.
 
     Raises UsageError for an instruction that is unknown or invalid.
     """
@@ -620,20 +624,21 @@ def _bind_control(
 
 
 class Stillness:
-    """Compares the registers of all lanes between laps; a lap is one turn of every lane that can run."""
+    """Compares the registers of all lanes between laps, to find out whether a kernel can still end. In a lap every lane
+    that can run has run once."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
         self.clear()
 
     def clear(self) -> None:
-        """Forget all laps: new blocks start."""
+        """Forget all laps, because new blocks start."""
         self.laps, self.next = 0, 1  # laps done; the lap at which registers are copied next
         self.disturbed = False  # whether memory was written since the copy, or lanes met, left or took a branch table
         self.seen: dict[str, Array] = {}  # the copy
 
     def complete(self) -> bool:
-        """End a lap; returns whether nothing changed in it. Compares ever fewer laps, to save time."""
+        """End a lap; returns whether nothing changed in it. It compares fewer and fewer laps, to save time."""
         self.laps += 1
         if self.seen:
             still = not self.disturbed and all((self.seen[n] == r).all() for n, r in self.lanes.registers.items())

@@ -1,4 +1,4 @@
-"""The call that runs a kernel's PTX: operands in, results and findings out."""
+"""The call that runs a kernel's PTX: it takes operands, and returns results and findings."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ PERIOD = 0.1
 
 @dataclass(frozen=True)
 class Run:
-    """The result of a simulated kernel: ``arrays`` has one entry per argument, None for an argument that is no array.
+    """The result of a simulated kernel. ``arrays`` has one entry per argument, which is None for an argument that is no
+    array.
 
-    An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end. ``printed``
-    is what the threads printed, in order of block and thread; ``rounds``: how the copies of a block arrived;
-    ``warp_instructions``: instructions of the PTX, executed by a warp each; ``multiplying_groups``: warp groups
-    of a block that execute wgmma.
+    An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end.
+    ``printed`` is what the threads printed, in order of block and thread. ``rounds`` says how the copies of a block
+    arrived. ``warp_instructions`` is the number of PTX instructions, counted once for each warp that executes them.
+    ``multiplying_groups`` is the number of warp groups of a block that execute wgmma.
     """
 
     kernel: str
@@ -65,16 +66,17 @@ def simulate(
     """Run kernel ``entry`` of a PTX module on the CPU.
 
     ``args`` are the kernel's parameters in order. NumPy arrays are not changed: the kernel writes to a copy, which is
-    returned in ``Run.arrays``. A list is a structure (see ``microscope``). An array that is passed twice is one operand;
-    other arrays must not overlap one that is
-    written. Numbers are converted to the parameter's PTX type (for an untyped one, such as ``.b32``, an int gives the
-    bits; pass ``np.float32(2)`` for a float). Structures are passed as bytes; None is a null pointer.
+    returned in ``Run.arrays``. A list is passed as a structure (see ``microscope``). An array that is passed twice is
+    one operand. Other arrays must not overlap an array that the kernel writes. Numbers are converted to the parameter's
+    PTX type. For an untyped parameter, such as ``.b32``, an int gives the bits; pass ``np.float32(2)`` for a float.
+    Structures are passed as bytes; None is a null pointer.
 
-    The run continues after a finding, so that the result can be examined. If it takes more steps than ``options`` allow,
-    or the kernel can never end, it stops with a finding and ``Run.complete`` false.
+    The run continues after a finding, so that the result can be examined. If it takes more steps than ``options``
+    allow, or the kernel can never end, the run stops with a finding, and ``Run.complete`` is false.
 
-    Raises UsageError for PTX that cannot be parsed, an unknown instruction (naming its source line), arguments that do not
-    fit the kernel's parameters, and a launch that exceeds the limits; OperandError for an argument of an unusable type.
+    Raises UsageError for PTX that cannot be parsed, an unknown instruction (with its source line), arguments that do
+    not fit the kernel's parameters, and a launch that exceeds the limits. Raises OperandError for an argument of an
+    unusable type.
 
     >>> source = '''
     ... .version 8.0
@@ -108,7 +110,7 @@ def run_program(
     args: Sequence[Any],
     options: RunOptions = WHOLE_RUN,
 ) -> Run:
-    """``simulate`` for a kernel that is already linked."""
+    """Do what ``simulate`` does, for a kernel that is already linked."""
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise UsageError(f"args must be a list of the kernel's arguments, given a {type(args).__name__}")
     launch = SimulatedLaunch(program, dimensions("grid", grid), dimensions("block", block), args, options)
